@@ -151,17 +151,14 @@ def few(count):
 
 
 GROUPINGS = st.one_of(
-    st.builds(
-        lambda m, g: ("early", dict(memory_size=m, groups_size=g)),
-        st.sampled_from([0, 1, 100, 256, 300, 4096]), st.sampled_from([-1, 1, 2, 3])),
-    st.builds(
-        lambda m, g: ("later", dict(memory_size=m, groups_size=g)),
-        st.sampled_from([-1.0, 0.0, 1e-5, 2**-12, 3e-4, 2**-8]), st.sampled_from([1, 2, 3])),
+    st.builds(lambda m, g: ("early", dict(memory_size=m, groups_size=g)),
+              st.sampled_from([0, 1, 100, 256, 300, 4096]), st.sampled_from([-1, 1, 2, 3])),
+    st.builds(lambda m, g: ("later", dict(memory_size=m, groups_size=g)),
+              st.sampled_from([-1.0, 0.0, 1e-5, 2**-12, 3e-4, 2**-8]), st.sampled_from([1, 2, 3])),
     st.builds(lambda x: ("fuse_size", dict(limit=x)), st.sampled_from([1e-5, 2e-4, 32.0])),
     st.builds(lambda n: ("by_count", dict(count=n)), st.integers(1, 6)),
-    st.builds(
-        lambda a, b: ("ddp", dict(bucket_cap_mb=a, first_bucket_mb=b)),
-        st.sampled_from([1e-4, 25.0]), st.sampled_from([1e-5, 1.0])),
+    st.builds(lambda a, b: ("ddp", dict(bucket_cap_mb=a, first_bucket_mb=b)),
+              st.sampled_from([1e-4, 25.0]), st.sampled_from([1e-5, 1.0])),
 )  # fmt: skip
 
 

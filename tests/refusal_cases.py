@@ -79,16 +79,13 @@ def _gathered(way: str) -> Callable[[Any, Arrays], Any]:
 ONE = {"scale": np.full(1, 3, np.float32)}
 ENTRIES = [
     *map(_routine, ROUTINES.values()),
-    Entry(
-        "merged_cast", lambda: _floats("sources[0]", "sources[1]", "targets[0]", "targets[1]") | ONE, _cast,
-        ("targets",)),
-    Entry(
-        "check_gradients", lambda: _floats("grads[0]", "grads[1]") | {"loss_scale": np.ones(1, np.float32)},
-        _gradient_check),
-    Entry(
-        "update_loss_scaling", _scaling,
-        lambda module, arrays: module.update_loss_scaling(*arrays.values(), decr_every_n_nan_or_inf=1),
-        ("loss_scale", "good_steps", "bad_steps")),
+    Entry("merged_cast", lambda: _floats("sources[0]", "sources[1]", "targets[0]", "targets[1]") | ONE, _cast,
+          ("targets",)),
+    Entry("check_gradients", lambda: _floats("grads[0]", "grads[1]") | {"loss_scale": np.ones(1, np.float32)},
+          _gradient_check),
+    Entry("update_loss_scaling", _scaling,
+          lambda module, arrays: module.update_loss_scaling(*arrays.values(), decr_every_n_nan_or_inf=1),
+          ("loss_scale", "good_steps", "bad_steps")),
     Entry("coalesce_tensor", lambda: _floats("inputs[0]", "inputs[1]", "outputs[0]", "outputs[1]") | ONE, _persisting),
     Entry("gather", lambda: _floats("tensors[0]", "tensors[1]") | ONE, _gathered("gather")),
     Entry("scatter", lambda: _floats("tensors[0]", "tensors[1]") | ONE, _gathered("scatter"), ("tensors",)),

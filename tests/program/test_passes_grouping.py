@@ -170,12 +170,8 @@ def test_ddp_by_dtype():
 # Any rule.
 
 
-@given(
-    rule=st.sampled_from(list(RULES)),
-    tensors=st.lists(
-        st.tuples(st.sampled_from(["a", "b.c", "b.d", "e.f.g"]), st.integers(1, 9), st.sampled_from([F, H]))),
-    one=st.booleans(),
-)
+@given(rule=st.sampled_from(list(RULES)), one=st.booleans(), tensors=st.lists(
+    st.tuples(st.sampled_from(["a", "b.c", "b.d", "e.f.g"]), st.integers(1, 9), st.sampled_from([F, H]))))
 def test_every_tensor_is_in_one_group_and_every_buffer_of_one_dtype(rule, tensors, one):
     names = [f"{name}{k}" for k, (name, _, _) in enumerate(tensors)]
     dtypes = [F if one or rule == "early" else dtype for _, _, dtype in tensors]

@@ -46,6 +46,15 @@ def test_world_sizes(devices, strategy):
     cases.same_bits(STRATEGIES[strategy](program, devices).program, program, devices)
 
 
+def laws(made, program, devices, strategy):
+    """What holds for every program that is placed."""
+    cases.one_place_each(made)
+    cases.one_update_each(made, program)
+    if strategy != "reduce":
+        cases.in_order(made)
+        cases.messages_fit(made, devices)
+
+
 @given(program=programs(max_tensors=4, ranks=1), devices=st.integers(1, 8), strategy=st.sampled_from([*STRATEGIES]),
        seed=st.integers(0, 99), turns=st.integers(0, 9))  # fmt: skip
 @few(40)
@@ -55,11 +64,7 @@ def test_any_program(program, devices, strategy, seed, turns):
     made.check()
     cases.same_bits(made, program, devices, seed=seed, schedule="random")
     if devices > 1:
-        cases.one_place_each(made)
-        cases.one_update_each(made, program)
-        if strategy != "reduce":
-            cases.in_order(made)
-            cases.messages_fit(made, devices)
+        laws(made, program, devices, strategy)
 
 
 EVEN = [("a", (6,)), ("b", (6,)), ("c", (3, 2)), ("d", (6,))]  # where a mix-up shows in the values alone
@@ -79,11 +84,7 @@ def test_laws(example, strategy):
     made = STRATEGIES[strategy](program, devices).program
     made.check()
     assert ("all_reduce" in made.counts()) == ("all_reduce" in strategy) != ("reduce" in made.counts())
-    cases.one_place_each(made)
-    cases.one_update_each(made, program)
-    if strategy != "reduce":
-        cases.in_order(made)
-        cases.messages_fit(made, devices)
+    laws(made, program, devices, strategy)
     cases.same_bits(made, program, devices)
 
 

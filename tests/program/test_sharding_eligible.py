@@ -60,24 +60,28 @@ def doubled(op):
     return [op]
 
 
+def renamed(old, new, **options):
+    return lambda: with_names(step(PARAMS[:2], **options), old, new)
+
+
+def followed(what, new, **options):
+    """A step with one more op behind each op of a type, or that writes a variable."""
+    return lambda: edited(
+        step(PARAMS[:2], **options), lambda op: [op, new] if what in (op.type, *op.writes[:1]) else [op])
+
+
 INELIGIBLE = {
     "kept in fp32": (lambda: step(PARAMS[:2], fp32=["a.w"]), "forward of 'a.w' reads it"),
-    "read in fp32, too": (
-        lambda: edited(step(PARAMS[:2]), lambda op: [op, reader("a.w", "forward")] if op.writes[:1] == (
-            "a.w.cast_fp16",) else [op]), "forward of 'a.w' reads it"),
+    "read in fp32, too": (followed("a.w.cast_fp16", reader("a.w", "forward")), "forward of 'a.w' reads it"),
     "read by the backward pass": (
         lambda: edited(step(PARAMS[:2]), lambda op: [reader("a.w", "backward"), op] if op.writes[:1] == (
             "a.w@GRAD",) else [op]), "forward of 'a.w' reads it"),
-    "another name": (lambda: with_names(step(PARAMS[:2]), "a.w.cast_fp16", "half"), "its cast is named 'half'"),
-    "another ending": (
-        lambda: with_names(step(PARAMS[:2]), "a.w.cast_fp16", "a.w.cast_fp16_1"),
-        "its cast is named 'a.w.cast_fp16_1'"),
-    "recomputed first": (
-        lambda: with_names(step(PARAMS[:2]), "a.w.cast_fp16", "a.w.cast_fp16.subprog_0"),
-        "its cast is named 'a.w.cast_fp16.subprog_0'"),
-    "recomputed under another name": (
-        lambda: with_names(step(PARAMS[:2], recompute=True), "a.w.cast_fp16.subprog_0", "a.w.again"),
-        "its cast is named 'a.w.again'"),
+    "another name": (renamed("a.w.cast_fp16", "half"), "its cast is named 'half'"),
+    "another ending": (renamed("a.w.cast_fp16", "a.w.cast_fp16_1"), "its cast is named 'a.w.cast_fp16_1'"),
+    "recomputed first": (renamed("a.w.cast_fp16", "a.w.cast_fp16.subprog_0"),
+                         "its cast is named 'a.w.cast_fp16.subprog_0'"),
+    "recomputed under another name": (renamed("a.w.cast_fp16.subprog_0", "a.w.again", recompute=True),
+                                      "its cast is named 'a.w.again'"),
     "two at a time": (lambda: edited(step(PARAMS[:2]), doubled), "its cast is one with others"),
     "not used": (
         lambda: edited(step(PARAMS[:2]), lambda op: [] if op.role in ("forward", "backward") and any(
@@ -86,12 +90,11 @@ INELIGIBLE = {
         lambda: step(PARAMS[:2]).replace(main=[*step(PARAMS[:2]).main, reader("a.w.cast_fp16", "forward")]),
         "forward of 'a.w.cast_fp16' reads 'a.w.cast_fp16', which is older than the parameter"),
     "changed elsewhere": (
-        lambda: edited(step(PARAMS[:2]), lambda op: [op, Op("scale", {"x": ["a.w"]}, {"out": ["a.w"]}, {
-            "scale": 0.5}, "communicate")] if op.type == "finish_check" else [op]),
+        followed("finish_check", Op("scale", {"x": ["a.w"]}, {"out": ["a.w"]}, {"scale": 0.5}, "communicate")),
         "scale of 'a.w' changes it outside of the optimizer's stage"),
     "in a group": (
-        lambda: edited(step(PARAMS[:2], world_size=2), lambda op: [op, Op("broadcast", {"x": ["a.w", "a.b"]}, {
-            "out": ["a.w", "a.b"]}, {"ranks": 2, "root": 0}, "communicate")] if op.type == "adam" else [op]),
+        followed("adam", Op("broadcast", {"x": ["a.w", "a.b"]}, {"out": ["a.w", "a.b"]}, {"ranks": 2, "root": 0},
+                            "communicate"), world_size=2),
         "broadcast has it in a group; fuse_broadcasts comes after"),
 }  # fmt: skip
 

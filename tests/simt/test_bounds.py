@@ -17,18 +17,27 @@ INDICES = {
 }
 
 
-@pytest.mark.parametrize("observe", [None, {"count": True}, {"watch": True, "count": False}])
-@pytest.mark.parametrize("access", INDICES.values(), ids=INDICES)
-def test_out_of_bounds(access, observe):
+OBSERVE = pytest.mark.parametrize("observe", [None, {"count": True}, {"watch": True, "count": False}])
+
+
+def error_of(access, kind, observe):
+    """What ends a kernel whose second thread accesses an array so."""
+
     def body(x):
         cuda.syncthreads()
         if cuda.threadIdx.x == 1:
             access(x)
 
     x = cuda.to_device(np.zeros((3, 4), np.float32))
-    with pytest.raises(simt.OutOfBounds) as caught, simt.observe(**observe) if observe else nullcontext():
+    with pytest.raises(kind) as caught, simt.observe(**observe) if observe else nullcontext():
         cuda.jit(body)[2, 2](x)
-    error = caught.value
+    return caught.value
+
+
+@OBSERVE
+@pytest.mark.parametrize("access", INDICES.values(), ids=INDICES)
+def test_out_of_bounds(access, observe):
+    error = error_of(access, simt.OutOfBounds, observe)
     assert (error.kernel, error.filename, error.line) == ("body", __file__, access.__code__.co_firstlineno)
     assert (error.block, error.thread) == ((0, 0, 0), (1, 0, 0))
     if observe:
@@ -55,23 +64,15 @@ OWN = {
 }
 
 
-@pytest.mark.parametrize("observe", [None, {"count": True}, {"watch": True, "count": False}])
+@OBSERVE
 @pytest.mark.parametrize("what", OWN)
 def test_errors_of_other_things_are_what_they_are(what, observe):
     """A tuple, a list or text that is too short is no access to memory; the note says which thread it was."""
     access, kind, message = OWN[what]
-
-    def body(x):
-        cuda.syncthreads()
-        if cuda.threadIdx.x == 1:
-            access(x)
-
-    x = cuda.to_device(np.zeros((3, 4), np.float32))
-    with pytest.raises(kind) as caught, simt.observe(**observe) if observe else nullcontext():
-        cuda.jit(body)[2, 2](x)
-    assert type(caught.value) is kind and message in str(caught.value)
-    assert "in kernel body" in caught.value.__notes__[0] and "thread (1, 0, 0)" in caught.value.__notes__[0]
-    cuda.jit(lambda x: None)[1, 1](x)
+    error = error_of(access, kind, observe)
+    assert type(error) is kind and message in str(error)
+    assert "in kernel body" in error.__notes__[0] and "thread (1, 0, 0)" in error.__notes__[0]
+    cuda.jit(lambda x: None)[1, 1](np.zeros(1))
 
 
 @pytest.mark.parametrize("make", [cuda.shared.array, cuda.local.array, lambda n, kind: cuda.const.array_like([0] * n)])

@@ -169,20 +169,13 @@ def declared_after():
     cuda.shared.array(20 * 1024, np.uint8)
 
 
-@pytest.mark.parametrize(
-    ("name", "kernel", "block", "dynamic", "each"),
-    [
-        ("T4", at_first, 512, 0, 2),  # by threads
-        ("T4", at_first, 32, 0, 16),  # by blocks
-        ("T4", at_first, 32, 20 * 1024, 3),  # by shared memory
-        ("T4", declared_before, 32, 1024, 3),
-        ("T4", declared_after, 32, 2048, 2),
-        ("RTX 3090", at_first, (32, 24), 0, 2),
-        ("RTX 4090", at_first, 1, 0, 24),
-        ("RTX 4090", declared_before, 32, 4096, 4),
-        ("A100", declared_after, 32, 0, 7),
-        ("H100", at_first, 1024, 0, 2)],
-)
+@pytest.mark.parametrize(("name", "kernel", "block", "dynamic", "each"), [
+    # By threads, by blocks, by shared memory.
+    ("T4", at_first, 512, 0, 2), ("T4", at_first, 32, 0, 16), ("T4", at_first, 32, 20 * 1024, 3),
+    ("T4", declared_before, 32, 1024, 3), ("T4", declared_after, 32, 2048, 2), ("RTX 3090", at_first, (32, 24), 0, 2),
+    ("RTX 4090", at_first, 1, 0, 24), ("RTX 4090", declared_before, 32, 4096, 4), ("A100", declared_after, 32, 0, 7),
+    ("H100", at_first, 1024, 0, 2),
+])
 def test_blocks_that_can_be_resident(name, kernel, block, dynamic, each):
     with simt.claim(name, multiprocessors=2):
         most = kernel.max_cooperative_grid_blocks(block, dynamic)

@@ -11,13 +11,8 @@ from refopt.simt import cuda
 from refopt.simt.traffic import groups, occurrences, sectors, wavefronts
 
 # request, lane, array, a multiple of the width, width, whether it is atomic
-ACCESSES = st.lists(
-    st.tuples(
-        st.integers(0, 2), st.integers(0, 31), st.integers(0, 1), st.integers(0, 70), st.sampled_from([1, 2, 4, 8, 16])
-    ),
-    min_size=1,
-    max_size=80,
-)
+ACCESSES = st.lists(min_size=1, max_size=80, elements=st.tuples(
+    st.integers(0, 2), st.integers(0, 31), st.integers(0, 1), st.integers(0, 70), st.sampled_from([1, 2, 4, 8, 16])))
 
 
 def columns(rows):

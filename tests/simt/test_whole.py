@@ -77,30 +77,16 @@ def test_writing_as_a_whole(name, order):
     assert answers[0] == answers[1] == answers[2] != (1 - case()).tolist()
 
 
-@pytest.mark.parametrize("name", [name for name in WRITES if name != "sort"])
-def test_what_is_written_as_a_whole_is_watched(name):
-    """One thread reads what another writes so."""
+WATCHED = {f"{name}, written": (WRITES[name], lambda x, y: y.sum()) for name in WRITES if name != "sort"} | {
+    f"{name}, read": (lambda x, y, name=name: READS[name](y), lambda x, y: y.__setitem__((1, 2), 7))
+    for name in ("sum of a row", "sine", "operator", "where", "matrix product", "mask")}
 
-    def body(x, y):
-        if cuda.threadIdx.x:
-            WRITES[name](x, y)
-        else:
-            y.sum()
 
+@pytest.mark.parametrize(("one", "other"), WATCHED.values(), ids=WATCHED)
+def test_what_is_taken_as_a_whole_is_watched(one, other):
+    """One thread reads what another writes, one of them as a whole."""
     with pytest.raises(simt.DataRace):
-        run(body, case(), case(), threads=2, watch=True)
-
-
-@pytest.mark.parametrize("name", ["sum of a row", "sine", "operator", "where", "matrix product", "mask"])
-def test_what_is_read_as_a_whole_is_watched(name):
-    def body(x):
-        if cuda.threadIdx.x:
-            READS[name](x)
-        else:
-            x[1, 2] = 7
-
-    with pytest.raises(simt.DataRace):
-        run(body, case(), threads=2, watch=True)
+        run(lambda x, y: (one if cuda.threadIdx.x else other)(x, y), case(), case(), threads=2, watch=True)
 
 
 def test_bytes_of_whole_arrays():
