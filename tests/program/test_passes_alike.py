@@ -89,8 +89,8 @@ AT_ONCE = partial(passes.coalesce_gradients, memory_size=0)
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_laws(example, form):
     """Each pass is idempotent; all together need not be, since what one does may allow an earlier one to do more."""
-    for apply in (
-        [passes.coalesce_gradients, passes.fuse_all_reduce, UPDATE[form]], [AT_ONCE, UPDATE[form]], [UPDATE[form]]):
+    for apply in ([passes.coalesce_gradients, passes.fuse_all_reduce, UPDATE[form]],
+                  [AT_ONCE, UPDATE[form]], [UPDATE[form]]):
         program = EXAMPLES[example]()
         same_bits(lambda program, apply=apply: passes.pipeline(program, *apply), program)
         for one in apply:

@@ -194,8 +194,8 @@ def test_what_is_in_memory_is_not_yet_made():
     made = everything(memory_size=0)(adam(PARAMS[:2], world_size=2)).program
     with pytest.raises(ValueError, match=r"'a.b@GRAD': expected a variable that is persistable or made before"):
         made.replace(main=made.main[2:]).check()
-    with pytest.raises(
-        ValueError, match=r"'@FUSEDVAR@@GRAD@a.b@GRAD': expected .* before, of which 'a.w@GRAD' is part,"):
+    with pytest.raises(ValueError,
+                       match=r"'@FUSEDVAR@@GRAD@a.b@GRAD': expected .* before, of which 'a.w@GRAD' is part,"):
         made.replace(main=[op for op in made.main if "a.w@GRAD" not in op.writes]).check()
 
 
@@ -204,8 +204,8 @@ def test_a_variable_lies_in_one_buffer():
     first = made.startup[0]
     again = first.replace(outputs={**first.outputs, "fused_output": ["again"]})
     both = made.with_vars([Var("again", (-1,), "float32")]).replace(startup=(*made.startup, again))
-    with pytest.raises(
-        ValueError, match=r"startup\[6\] coalesce_tensor: 'a.b': expected each variable in one buffer, got"):
+    with pytest.raises(ValueError,
+                       match=r"startup\[6\] coalesce_tensor: 'a.b': expected each variable in one buffer, got"):
         both.check()
 
 

@@ -106,8 +106,8 @@ def test_scatter_add_is_exact():
 
     from refopt.program.gpu.sparse import adder
 
-    for source, target in (
-        ("float32", "float32"), ("float16", "float32"), ("bfloat16", "float32"), ("float32", "float64")):
+    for source, target in (("float32", "float32"), ("float16", "float32"),
+                           ("bfloat16", "float32"), ("float32", "float64")):
         ptx = adder(source, target).ptx((nb.int64,) * 5)
         floating = re.findall(r"\b((?:add|sub|mul|div|fma|mad)\.\S*f(?:16|32|64))", ptx)
         assert set(floating) == {f"add.rn.{target.replace('float', 'f')}"}
@@ -230,8 +230,8 @@ def test_order_of_calls_and_bad_gradients():
             bound.step()
     with pytest.raises(ValueError, match=r"bind: matmul: expected a type that can be run"):
         bind(Program({}, (), (Op("matmul"),)), {})
-    with pytest.raises(
-        ValueError, match=r"bind: comm: expected a communicator of 2 ranks, as all_reduce needs, got None"):
+    with pytest.raises(ValueError,
+                       match=r"bind: comm: expected a communicator of 2 ranks, as all_reduce needs, got None"):
         bind(adam(PARAMS[:1], world_size=2), {})
 
 

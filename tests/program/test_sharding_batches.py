@@ -138,8 +138,8 @@ def test_calls_that_come_together():
     """With work of others in between, and averages before and after; with a layout that one of them has no use for;
     each kind by itself."""
     free = between("c", "optimize").with_vars([Var("c", (4,), "float32", persistable=True)])
-    for program, expected in (
-        (free, ["scale", "batch"]), (between("b"), ["scale", "batch"]), (between("a"), ["batch", "scale"])):
+    for program, expected in ((free, ["scale", "batch"]), (between("b"), ["scale", "batch"]),
+                              (between("a"), ["batch", "scale"])):
         made = passes.batch_owners(program).program.main
         assert [op.type for op in made] == expected and program.main[1] in made
     for k in (0, 1):

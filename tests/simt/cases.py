@@ -4,6 +4,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from refopt import simt
+
 FULL = 0xFFFFFFFF
 SCHEDULES = [("forward", 0), ("reverse", 0), ("random", 3)]
 PAIR = np.dtype([("a", np.float32), ("b", np.float32)])
@@ -13,6 +15,16 @@ TABLE = np.arange(32, dtype=np.int32)
 
 def ints(n=64):
     return np.zeros(n, np.int32)
+
+
+def is_race(work, *args, **options):
+    """Whether watched work is found to race."""
+    try:
+        with simt.observe(watch=True, **options):
+            work(*args)
+    except simt.DataRace:
+        return True
+    return False
 
 
 class Case(NamedTuple):

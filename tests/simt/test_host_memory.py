@@ -7,8 +7,7 @@ import pytest
 
 from refopt import simt
 from refopt.simt import cuda
-
-PAIR = np.dtype([("a", np.float32), ("b", np.float32)])
+from simt.cases import PAIR
 
 
 @cuda.jit

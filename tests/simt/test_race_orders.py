@@ -6,8 +6,8 @@ import operator
 import numpy as np
 import pytest
 
-from refopt import simt
 from refopt.simt import atomics, cuda
+from simt.cases import is_race
 from simt.test_races import race, zeros
 
 # Lanes of one warp, which meet by masks. What a lane does is one of these, on bytes 0 to 7 of x.
@@ -190,12 +190,7 @@ def found(work):
     """Whether work on an array and four streams is found to race."""
     x = cuda.to_device(np.zeros(4, np.int32))
     cuda.synchronize()
-    try:
-        with simt.observe(watch=True):
-            work(x, *(cuda.stream() for _ in range(4)))
-    except simt.DataRace:
-        return True
-    return False
+    return is_race(work, x, *(cuda.stream() for _ in range(4)))
 
 
 def wait(later, *earlier):

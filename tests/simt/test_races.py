@@ -7,6 +7,7 @@ from refopt import simt
 from refopt.simt import cuda, memory
 from refopt.simt.clocks import ThreadClock
 from refopt.simt.races import Detector
+from simt.cases import is_race
 
 SCHEDULES = [("forward", 0), ("reverse", 0), ("random", 1), ("random", 2)]
 
@@ -16,12 +17,8 @@ def race(body, *args, grid=1, block=2, strict="same-value", lenient=()):
     answers = set()
     for schedule, seed in SCHEDULES:
         arrays = [cuda.to_device(arg) if isinstance(arg, np.ndarray) else arg for arg in args]
-        try:
-            with simt.observe(watch=True, schedule=schedule, seed=seed, strict=strict, lenient=lenient):
-                cuda.jit(body)[grid, block](*arrays)
-            answers.add(False)
-        except simt.DataRace:
-            answers.add(True)
+        options = dict(schedule=schedule, seed=seed, strict=strict, lenient=lenient)
+        answers.add(is_race(cuda.jit(body)[grid, block], *arrays, **options))
     assert len(answers) == 1
     return answers.pop()
 

@@ -7,12 +7,7 @@ import pytest
 
 from refopt import simt
 from refopt.simt import cuda, rules
-
-FULL = 0xFFFFFFFF
-
-
-def ints(n=64):
-    return np.zeros(n, np.int32)
+from simt.cases import ints
 
 
 def acquire(x, flag):
@@ -219,8 +214,8 @@ def test_the_host_waits_for_copies_of_pinned_arrays(kind, use):
             later(wait, stream, watched)
         if wrong:
             assert caught.value.filename == caught.value.first.filename == __file__
-    for wait, on in ((stream.synchronize, stream), (cuda.synchronize, stream), (nothing, 0), (
-        lambda: (event.record(stream), event.synchronize()), stream)):
+    for wait, on in ((stream.synchronize, stream), (cuda.synchronize, stream), (nothing, 0),
+                     (lambda: (event.record(stream), event.synchronize()), stream)):
         later(wait, on)
 
 

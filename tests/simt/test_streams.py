@@ -10,6 +10,7 @@ import pytest
 
 from refopt import simt
 from refopt.simt import cuda, streams
+from simt.cases import is_race
 
 
 @cuda.jit
@@ -45,13 +46,7 @@ def auto_synchronize(x, a, b):
 def race(steps):
     """Whether steps on two streams, both using one array, are found to race."""
     x = cuda.to_device(np.zeros(4))
-    a, b = cuda.stream(), cuda.stream()
-    try:
-        with simt.observe(watch=True):
-            steps(x, a, b)
-    except simt.DataRace:
-        return True
-    return False
+    return is_race(steps, x, cuda.stream(), cuda.stream())
 
 
 ORDERED = {

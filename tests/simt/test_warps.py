@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from refopt import simt
 from refopt.simt import cuda
-
-FULL = 0xFFFFFFFF
+from simt.cases import FULL
 
 
 def lanes(function, threads=32, dtype=np.int64):
