@@ -170,7 +170,7 @@ def messages_fit(placed, devices):
                 (name,) = op.reads + op.writes
                 to = op.attrs["to" if side == "send" else "source"]
                 meets = [x for x in placed.main if x.type == other and (*x.reads, *x.writes) == (name,)
-                         and x.device == to and x.attrs["source" if side == "send" else "to"] == op.device]  # fmt: skip
+                         and x.device == to and x.attrs["source" if side == "send" else "to"] == op.device]
                 assert len(meets) == 1 and to != op.device, f"{side} of {name!r} meets {len(meets)}"
     for rank in range(devices):
         waiting = set(), set()

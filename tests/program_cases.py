@@ -136,10 +136,8 @@ def untouched(apply, program):
 
 def everything(form="auto", grouping="later", **flags):
     """All passes, as one function of a program."""
-    return lambda program: passes.pipeline(
-        program, partial(passes.coalesce_gradients, grouping=grouping, **flags), passes.fuse_all_reduce,
-        partial(passes.fuse_optimizer, form=form),
-    )
+    return lambda program: passes.pipeline(program, partial(passes.coalesce_gradients, grouping=grouping, **flags),
+                                           passes.fuse_all_reduce, partial(passes.fuse_optimizer, form=form))
 
 
 # Hypothesis.
@@ -159,7 +157,7 @@ GROUPINGS = st.one_of(
     st.builds(lambda n: ("by_count", dict(count=n)), st.integers(1, 6)),
     st.builds(lambda a, b: ("ddp", dict(bucket_cap_mb=a, first_bucket_mb=b)),
               st.sampled_from([1e-4, 25.0]), st.sampled_from([1e-5, 1.0])),
-)  # fmt: skip
+)
 
 
 def shapes():
@@ -176,7 +174,7 @@ def shapes():
 def programs(draw, max_tensors=5, ranks=8, optimizers=tuple(ROUTINES), mixed=True):
     """Steps of a few tensors: any routine, or two, any dtypes, numbers of some parameters apart."""
     names = draw(st.lists(st.sampled_from(["a.w", "a.b", "b.w", "b.v", "c", "d", "e.f.g"]), min_size=1,
-                          max_size=max_tensors, unique=True))  # fmt: skip
+                          max_size=max_tensors, unique=True))
     params = [(name, draw(shapes())) for name in names]
     first, second = draw(st.sampled_from(optimizers)), draw(st.sampled_from(optimizers))
     which = {name: draw(st.sampled_from([first, first, second])) for name in names}
@@ -185,7 +183,6 @@ def programs(draw, max_tensors=5, ranks=8, optimizers=tuple(ROUTINES), mixed=Tru
     dtypes = st.sampled_from(["fp32", "amp", "bf16", "fp64"])
     config = {name: draw(dtypes) for name in names} if mixed and draw(st.booleans()) else draw(dtypes)
     sparse = [name for name, shape in params if len(shape) > 1 and shape[0] and draw(st.integers(0, 3)) == 0]
-    return step_program(
-        params, which, config=config, world_size=draw(st.integers(1, ranks)), sparse=sparse,
-        early={*which.values()} <= {*EARLY, "sgd", "momentum"} and draw(st.booleans()), **numbers | {"lr": lr},
-    )  # fmt: skip
+    return step_program(params, which, config=config, world_size=draw(st.integers(1, ranks)), sparse=sparse,
+                        early={*which.values()} <= {*EARLY, "sgd", "momentum"} and draw(st.booleans()),
+                        **numbers | {"lr": lr})

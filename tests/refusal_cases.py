@@ -89,7 +89,7 @@ ENTRIES = [
     Entry("coalesce_tensor", lambda: _floats("inputs[0]", "inputs[1]", "outputs[0]", "outputs[1]") | ONE, _persisting),
     Entry("gather", lambda: _floats("tensors[0]", "tensors[1]") | ONE, _gathered("gather")),
     Entry("scatter", lambda: _floats("tensors[0]", "tensors[1]") | ONE, _gathered("scatter"), ("tensors",)),
-]  # fmt: skip
+]
 
 
 def put(arrays: Arrays) -> Arrays:
@@ -103,4 +103,4 @@ def bytes_of(arrays: Arrays) -> dict[str, bytes]:
     return {
         name: (x.copy_to_host() if hasattr(x, "copy_to_host") else np.asarray(x)).tobytes()
         for name, x in arrays.items() if x is not None
-    }  # fmt: skip
+    }

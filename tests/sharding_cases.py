@@ -111,7 +111,7 @@ def brought(program, rank):
     return {
         name: values("float32", program.vars[name].shape, rank, *map(ord, name))
         for name in sorted(names) if program.vars[name].shape != UNKNOWN
-    }  # fmt: skip
+    }
 
 
 def bound_on(program, world, backend="cpu", odd=()):
@@ -210,10 +210,10 @@ def skipped(programs, step, **options):
 def steps(draw, ranks=8, max_tensors=5, optimizers=("adam", "momentum", "sgd", "lamb", "lars_momentum")):
     """Steps of a few tensors, some of which stay fp32 or have no elements."""
     names = draw(st.lists(st.sampled_from(["a.w", "a.b", "b.w", "c", "d", "e.f"]), min_size=1, max_size=max_tensors,
-                          unique=True))  # fmt: skip
+                          unique=True))
     return step(
         [(name, draw(shapes())) for name in names], draw(st.sampled_from(optimizers)),
         world_size=draw(st.integers(2, ranks)), accumulate=draw(st.integers(1, 3)), recompute=draw(st.booleans()),
         fp32=[name for name in names if draw(st.integers(0, 3)) == 0],
         max_norm=draw(st.sampled_from([None, 0.5, 100.0])),
-    )  # fmt: skip
+    )

@@ -12,25 +12,11 @@ from refopt import state
 from refopt.catalog import ROUTINES
 from refopt.comm import local
 from refopt.oracle.exact.build import make
-from refopt.program import (
-    Config,
-    Op,
-    Program,
-    Var,
-    amp_program,
-    bind,
-    blocks,
-    counts,
-    gradient_of,
-    passes,
-    placement,
-    run,
-    side_by_side,
-    step_program,
-)
-from refopt.program.mixed_precision import copy_of, recomputed_copy_of
+from refopt.program import Config, Op, Program, Var, bind, blocks, counts, passes, placement, run, step_program
+from refopt.program.mixed_precision import amp_program, copy_of, gradient_of, recomputed_copy_of
 from refopt.program.passes import grouping
 from refopt.program.placement import cost, timeline
+from refopt.program.program import side_by_side
 
 F = np.float32
 PARAMS = [("a.w", (4, 3)), ("b.w", (2,))]
@@ -46,10 +32,10 @@ GAIN = placement.Overlap(3.0, 2.0, 1.0)
 
 MORE = JUNK | {
     "object": object, "[[1]]": lambda: [[1]], "{x: None}": lambda: {"x": None}, "{1: 1}": lambda: {1: 1},
-    "a pair": lambda: [("a", 1)], "too large": lambda: [10**400, 1], 
+    "a pair": lambda: [("a", 1)], "too large": lambda: [10**400, 1],
     "nans": lambda: [math.nan], "infs": lambda: [math.inf, 1.0], "single": lambda: np.ones(3, F),
     "subclass": lambda: np.ones(2, F).view(type("Sub", (np.ndarray,), {})),
-}  # fmt: skip
+}
 
 # What is no junk, by kind of an argument: all else is refused.
 INTEGERS = {"0", "1", "-1", "2**31", "2**64", "10**400", "-10**400", "int8", "int array"}
@@ -65,13 +51,13 @@ KINDS = {
     "integers": {"empty", "too large", "range", "set", "generator", "dict", "{1: 1}", "no list"},
     "integers listed": {"too large", "range", "no list"},
     "numbers": ROWS | {"matrix", "masked", "swapped", "subclass"},
-    "names of two": NAMES, "shapes": {"[[1]]", "nested", "no list", "empty"}, 
+    "names of two": NAMES, "shapes": {"[[1]]", "nested", "no list", "empty"},
     "extents": {"range", "set", "dict", "{1: 1}", "no list", "empty"},
     **{name: {name} for name in ("bools", "infs", "no list", "range", "generator")}, "zero": {"0"},
     "per tensor": {"array of one", "single"},  # of the one that the op has
     "small": {"1", "int8", "int array"},  # of ranks, of which there cannot be 2**31
     "array": {"array", "single", "array of one", "empty", "no dimensions", "int array", "bool array"},
-}  # fmt: skip
+}
 
 
 def variables():
@@ -119,14 +105,14 @@ def slots():
 
 
 TENSORS = {"names": (["a.w", "b.w"], "names"), "shapes": ([(4, 3), (2,)], "shapes"),
-           "dtypes": (["float32", "float32"], "")}  # fmt: skip
+           "dtypes": (["float32", "float32"], "")}
 STEP = {"world_size": (2, "integer"), "early": (False, "flag")}
 COUNTS = {"routine": (ROUTINES["adam"], ""), "tensors": (3, "integer"), "sparse": (1, "integer"), **STEP}
 LISTS = {"sizes": ([1, 2], "integers listed"), "eligible": ([True, False], "bools")}
 OWNED = LISTS | {"owners": ([0, 1], "integers listed")}
 BUCKETS = {"gradient": (4, "integer"), "limit": (1.0, "number"), "send_limit": (1.0, "number")}
 BIND = {"program": (PLAIN, ""), "arrays": (variables, ""), "backend": ("cpu", ""), "comm": (None, "none"),
-        "gradients": (gradients, "none|any mapping|function"), "stream": (0, "none|zero")}  # fmt: skip
+        "gradients": (gradients, "none|any mapping|function"), "stream": (0, "none|zero")}
 
 # By the name that errors begin with: a function, and by argument a value, or what makes one, and its kinds.
 CALLS = {
@@ -161,9 +147,8 @@ CALLS = {
     "Bound.put": (lambda **x: bound().put(**x), {"name": ("b.w", ""), "array": (lambda: np.ones(2, F), "")}),
     "Bound.drop": (lambda **x: bound().drop(**x), {"names": (["a.w"], "empty")}),
     "Result": (passes.Result, {"program": (PLAIN, ""), "applied": (True, "flag"), "reasons": ((), "names")}),
-    "Report": (passes.Report, {
-        "program": (PLAIN, ""), "applied": (True, "flag"), "reasons": ((), "names"), "before": (PLAIN, ""),
-        "steps": ((("a", passes.Result(PLAIN, True)),), "empty")}),
+    "Report": (passes.Report, {"program": (PLAIN, ""), "applied": (True, "flag"), "reasons": ((), "names"),
+                               "before": (PLAIN, ""), "steps": ((("a", passes.Result(PLAIN, True)),), "empty")}),
     "coalesce_gradients|later": (passes.coalesce_gradients, {
         "program": (RANKS, ""), "grouping": ("later", "function"), "memory_size": (1.0, "number"),
         "groups_size": (1, "integer")}),
@@ -183,9 +168,8 @@ CALLS = {
     "step": (counts.step, COUNTS),
     "fused_step": (counts.fused_step, COUNTS | {
         "groups": (1, "none|integer"), "units": (1, "integer"), "form": ("flat", ""), "folded": (True, "flag")}),
-    "coalesce_ops": (counts.coalesce_ops, {
-        "routine": (ROUTINES["adam"], ""), "optional": ((), "names"), "units": (1, "integer"),
-        "gradients": (1, "integer")}),
+    "coalesce_ops": (counts.coalesce_ops, {"routine": (ROUTINES["adam"], ""), "optional": ((), "names"),
+                                           "units": (1, "integer"), "gradients": (1, "integer")}),
     "Balancer": (passes.Balancer, {"devices": (2, "small"), "sizes": ({"a": 1}, ""), "unknown": ("error", "")}),
     "get_appropriate_dev": (lambda **x: balancer().get_appropriate_dev(**x), {"names": (["a"], "names of two")}),
     "record": (lambda **x: balancer().record(**x), {"name": ("a", "name"), "device": (1, "integer")}),
@@ -199,9 +183,8 @@ CALLS = {
         "number": (0, "integer"), "first": (0, "integer"), "size": (1, "integer")}),
     "text: name": (BLOCKS[0].text, {"name": ("w", "name")}),
     "split_by_ref": (blocks.split_by_ref, {"array": (lambda: np.ones((4, 3), F), ""), "blocks": (list(BLOCKS), "")}),
-    "concat": (blocks.concat, {
-        "parts": (lambda: [np.ones((2, 3), F)] * 2, ""), "target": (lambda: np.ones((4, 3), F), ""),
-        "stream": (0, "none|zero")}),
+    "concat": (blocks.concat, {"parts": (lambda: [np.ones((2, 3), F)] * 2, ""),
+                               "target": (lambda: np.ones((4, 3), F), ""), "stream": (0, "none|zero")}),
     "concat: parts": (lambda part: blocks.concat([part, np.ones((2, 3), F)], np.ones((4, 3), F)), {
         "part": (lambda: np.ones((2, 3), F), "")}),
     "broadcast_params": (lambda **x: local.run(lambda world: placement.broadcast_params(world, **x), 1), {
@@ -242,9 +225,8 @@ CALLS = {
         "link": (LINK, ""), "nbytes": (1.0, "number"), "devices": (2, "small"), "algorithm": (how, "")})
        for function in (cost.broadcast, cost.reduce) for how in ("tree", "scatter")},
     "all_reduce of a ring": (cost.all_reduce, {"link": (LINK, ""), "nbytes": (1.0, "number"), "devices": (2, "small")}),
-    "batch": (cost.batch, {
-        "link": (LINK, ""), "kind": ("reduce", ""), "nbytes": ({0: 1.0, 1: 2.0}, "any mapping"),
-        "devices": (2, "small")}),
+    "batch": (cost.batch, {"link": (LINK, ""), "kind": ("reduce", ""), "nbytes": ({0: 1.0, 1: 2.0}, "any mapping"),
+                           "devices": (2, "small")}),
     "batch: nbytes": (lambda root: cost.batch(LINK, "reduce", {0: root}, 2), {"root": (2.0, "number")}),
     "fit": (cost.fit, {"messages": ([1, 2], "numbers"), "times": ([1, 2], "numbers")}),
     "pipelined": (cost.pipelined, {"stages": ([1.0, 2.0], "numbers|infs"), "count": (2, "integer")}),
@@ -264,12 +246,10 @@ CALLS = {
     "fuse_broadcasts": (passes.fuse_broadcasts, {"program": (AMP, ""), "limit": (1.0, "number")}),
     "fuse_reduces": (passes.fuse_reduces, {"program": (AMP, ""), "limit": (1.0, "number")}),
     "partition": (passes.partition, {"sizes": ([1, 2], "integers"), "ranks": (2, "integer"), "rule": ("paddle", "")}),
-    "shard": (passes.shard, {
-        "program": (AMP, ""), "rank": (0, "integer"), "degree": (2, ""), "rule": ("paddle", ""),
-        "order": ("program", "")}),
-    "casts": (counts.casts, {
-        "eligible": (2, "integer"), "accumulate": (1, "integer"), "recompute": (True, "flag"),
-        "owned": (1, "none|integer")}),
+    "shard": (passes.shard, {"program": (AMP, ""), "rank": (0, "integer"), "degree": (2, ""), "rule": ("paddle", ""),
+                             "order": ("program", "")}),
+    "casts": (counts.casts, {"eligible": (2, "integer"), "accumulate": (1, "integer"), "recompute": (True, "flag"),
+                             "owned": (1, "none|integer")}),
     "mixed_step": (counts.mixed_step, {
         "routine": ("adam", ""), "params": (2, "integer"), "eligible": (2, "integer"), "world_size": (2, "integer"),
         "accumulate": (1, "integer"), "recompute": (True, "flag"), "clip": (True, "flag"),
@@ -284,17 +264,15 @@ CALLS = {
     "param_casts": (counts.param_casts, {"program": (AMP, "")}),
     "kept": (counts.kept, {"program": (AMP, "")}),
     "total": (counts.total, {"parts": ({"a": 1}, "")}),
-    "buckets": (counts.buckets, {
-        "sizes": ([1, 2], "integers listed"), "items": ([4, 4], "integers listed"),
-        "owners": ([0, 1], "integers listed"), "limit": (1.0, "number")}),
+    "buckets": (counts.buckets, {"sizes": ([1, 2], "integers listed"), "items": ([4, 4], "integers listed"),
+                                 "owners": ([0, 1], "integers listed"), "limit": (1.0, "number")}),
     "bucketed_step": (counts.bucketed_step, {"routine": ("adam", ""), **OWNED, "rank": (0, "integer"), **BUCKETS,
                                              "batched": (True, "flag")}),
     "batches": (counts.batches, {"roots": ([0, 1], "integers listed")}),
     "bucketed_collectives": (counts.bucketed_collectives, OWNED | BUCKETS | {
         "chunk": (4, "integer"), "clip": (True, "flag"), "scan": (True, "flag")}),
-    "local.run": (local.run, {
-        "function": (do_nothing, "function"), "size": (2, "small"), "schedule": ("forward", ""),
-        "seed": (0, "integer"), "algorithm": ("rank_order", "")}),
+    "local.run": (local.run, {"function": (do_nothing, "function"), "size": (2, "small"), "schedule": ("forward", ""),
+                              "seed": (0, "integer"), "algorithm": ("rank_order", "")}),
     **{method: (lambda method=method, **x: alone(method, **x), {
         name: (0, "integer") if name == "root" else (lambda: np.ones(2, F), "array") for name in names})
        for method, names in {

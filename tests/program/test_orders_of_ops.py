@@ -55,7 +55,7 @@ def test_ops_that_can_be_put_off(program, data):
     conflicts = any(
         set(ops[i].writes) & {*ops[j].reads, *ops[j].writes} or set(ops[i].reads) & set(ops[j].writes)
         for i in members for j in range(i + 1, last) if j not in members
-    )  # fmt: skip
+    )
     assert allowed == (not conflicts)
 
 

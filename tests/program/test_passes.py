@@ -100,7 +100,7 @@ def shared(slot):
     program = cases.adam(cases.PARAMS[:1])
     (first,) = (op for op in program.main if op.type == "adam")
     more = [replace(var, name=f"z{name}", initial=f"z{var.initial}" if isinstance(var.initial, str) else var.initial)
-            for name, var in program.vars.items()]  # fmt: skip
+            for name, var in program.vars.items()]
 
     def other(slots):
         return {name: given if name == slot else [f"z{x}" for x in given] for name, given in slots.items()}
@@ -135,7 +135,7 @@ def test_grouping_bucket_size_and_group_order_change_no_bit(backend):
     for grouping, flags in (
         ("early", {}), ("early", {"groups_size": 1}), ("early", {"groups_size": -1}), ("later", {"memory_size": 0}),
         ("fuse_size", {"limit": 1e-4}), ("by_count", {"count": 2}), ("ddp", {}),
-    ):  # fmt: skip
+    ):
         assert cases.outcome(cases.everything("auto", grouping, **flags)(program).program, backend=backend) == expected
 
 

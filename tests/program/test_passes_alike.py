@@ -17,7 +17,7 @@ def changed(program, name, **attrs):
         op.replace(attrs={**op.attrs, **{k: v for k, v in attrs.items() if k in op.attrs}})
         if name in (*op.inputs.get("params", ()), *op.inputs.get("x", ())) else op
         for op in program.main
-    ]  # fmt: skip
+    ]
     return program.replace(main=main)
 
 
@@ -67,7 +67,7 @@ def gated(program: Program) -> Program:
     flag = Var("flag", (1,), "float32", persistable=True)
     return edited(program, lambda op: [
         op.replace(inputs={**op.inputs, "found_inf": ["flag"]}) if op.outputs.get("params", "b")[0] < "b" else op
-    ], flag)  # fmt: skip
+    ], flag)
 
 
 def partly_early() -> Program:

@@ -71,7 +71,7 @@ def pipeline(program, others, place, fold=fold_averages):
 
 
 @given(program=cases.programs().map(plain), form=st.sampled_from(["auto", "flat", "merged"]), place=st.integers(0, 3),
-       memory=st.sampled_from([-1.0, 0.0]), backend=MOSTLY_CPU)  # fmt: skip
+       memory=st.sampled_from([-1.0, 0.0]), backend=MOSTLY_CPU)
 @cases.few(60)
 def test_folding_changes_no_bit(program, form, place, memory, backend):
     """On 1 to 8 ranks, alone, and before, between or after the other passes."""
@@ -135,7 +135,7 @@ def shards_are_as(program, made, backend):
 
 
 @given(program=cases.programs(ranks=4, max_tensors=4).map(plain), rule=st.sampled_from(["paddle", "greedy"]),
-       place=st.integers(0, 5), backend=MOSTLY_CPU)  # fmt: skip
+       place=st.integers(0, 5), backend=MOSTLY_CPU)
 @cases.few(60)
 def test_shards_form_averages(program, rule, place, backend):
     """Wherever they are folded; all of them, if bits may change."""
@@ -236,7 +236,7 @@ def with_more():
     kept = Var("kept@GRAD", (8,), "float32", persistable=True, initial=1.0)
     x = ("b@GRAD", "kept@GRAD")
     return cases.edited(steps_of(), lambda op: [op.replace(inputs={"x": x}, outputs={"out": x})]
-                  if is_average(op) and op.writes == x[:1] else [op], kept)  # fmt: skip
+                  if is_average(op) and op.writes == x[:1] else [op], kept)
 
 
 def mixed():
@@ -286,7 +286,7 @@ CASES = {  # a step, for which parameters averages stay, why, and whether some d
     "fp32 for fp64": (lambda: steps_of("b", config="fp64", grad_dtype="float32"), "b",
                       "'b@GRAD' is rounded to float32", False),
     "a chain": (chain, "abcd", TWICE.format("sgd of 'a'"), False),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -143,7 +143,7 @@ def test_order_is_that_of_the_gradients():
     assert ["@FUSEDVAR@@GRAD@a.b@GRAD", *(f"@FUSEDVAR@_adam_{role}_{name}" for role, name in (
         ("Param", "a.b"), ("Moment1", "a.b_moment1_0"), ("Moment2", "a.b_moment2_0"),
         ("Beta1Pow", "a.b_beta1_pow_acc_0"), ("Beta2Pow", "a.b_beta2_pow_acc_0"),
-    ))] == list(made.views)  # fmt: skip
+    ))] == list(made.views)
     assert [tuple(names), tuple(f"{name}_moment1_0" for name in names)] == views[1:3]
     alone = passes.fuse_optimizer(adam()).program
     assert [name.removesuffix("@GRAD") for name in list(alone.views.values())[1]] == [n for n, _ in PARAMS][::-1]
@@ -159,7 +159,7 @@ def test_attributes_are_all_compared(name):
     value = choices.get(name, 0.37251)
     program = adam(PARAMS[:3])
     changed = [op.replace(attrs={**op.attrs, name: value}) if op.type == "adam" and "c" not in op.inputs["params"]
-               and "a.b" in op.inputs["params"] else op for op in program.main]  # fmt: skip
+               and "a.b" in op.inputs["params"] else op for op in program.main]
     program = program.replace(main=changed)
     for form in ("auto", "flat", "merged"):
         result = passes.fuse_optimizer(program, form=form)
@@ -182,7 +182,7 @@ def test_a_reason_names_the_first_update_and_then_the_one_that_differs():
 @pytest.mark.parametrize(("optimizer", "name"), [
     (routine.name, hyper.name) for routine in ROUTINES.values() for hyper in routine.hypers
     if hyper.per_tensor and hyper.name != "seed"
-])  # fmt: skip
+])
 def test_numbers_of_their_own_are_kept(optimizer, name):
     """Of each number that may differ between tensors, every tensor keeps its own; flat, it is refused."""
     program = step_program(PARAMS, optimizer, **numbers_of(optimizer, **{name: UNEVEN}))
@@ -278,7 +278,7 @@ def test_passes_compose_in_any_order():
     (dict(sparse=4), "sparse: expected at most the 3 tensors, got 4"),
     (dict(world_size=0), "world_size: expected an integer of at least 1, got 0"),
     (dict(early="no"), "early: expected True or False, got 'no'"),
-])  # fmt: skip
+])
 def test_formulae_of_what_is_none(changes, message):
     for function in (counts.step, counts.fused_step):
         with pytest.raises((TypeError, ValueError), match=f"^{function.__name__}: {message}"):

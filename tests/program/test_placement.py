@@ -26,7 +26,7 @@ MADE = pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("options", [
     {}, {"config": "amp"}, {"early": True}, {"sparse": ["a.w", "b.v"]}, {"sparse": ["a.w"], "config": "bf16"},
     {"config": {name: "fp64" if name[0] == "a" else "fp32" for name, _ in PARAMS}},
-])  # fmt: skip
+])
 @pytest.mark.parametrize("devices", [1, 2, 8])
 def test_all_reduce_is_the_usual_step(devices, options):
     """What `step_program` makes for so many ranks, op for op."""
@@ -56,7 +56,7 @@ def laws(made, program, devices, strategy):
 
 
 @given(program=programs(max_tensors=4, ranks=1), devices=st.integers(1, 8), strategy=st.sampled_from([*STRATEGIES]),
-       seed=st.integers(0, 99), turns=st.integers(0, 9))  # fmt: skip
+       seed=st.integers(0, 99), turns=st.integers(0, 9))
 @few(40)
 def test_any_program(program, devices, strategy, seed, turns):
     """Any routine, dtype and shape; whichever rank gets its turn first."""
@@ -118,7 +118,7 @@ def test_a_device_has_what_its_variables_start_from(order):
     first = {"master": None, "copy": "master", "own": "copy", "other": "master", "last": "other"}
     names = [*order.split(), "own", "last"]
     ops = [Op("scale", {"x": [x]}, {"out": [x]}, {"scale": 0.5}, "optimize", device=k)
-           for k, x in enumerate(("own", "last"))]  # fmt: skip
+           for k, x in enumerate(("own", "last"))]
     program = Program({x: Var(x, (3,), "float32", True, initial=first[x]) for x in names}, main=ops)
     program.check()
     for device, used in enumerate(({"master", "copy", "own"}, {"master", "other", "last"})):
@@ -256,7 +256,7 @@ def test_updates_can_be_fused_afterwards():
     (lambda: adam(PARAMS, world_size=2), "all_reduce has devices or ranks already; expected the step of one device"),
     (lambda: passes.reduce_to_owners(adam(), 2).program, "reduce has devices or ranks already"),
     (lambda: passes.fuse_optimizer(adam()).program, "is a buffer of tensors that may go to several devices; place the"),
-])  # fmt: skip
+])
 @MADE
 def test_declined(program, why, strategy):
     result = STRATEGIES[strategy](program(), 2)
@@ -285,7 +285,7 @@ def test_updates_that_share_are_declined_by_servers():
     program = step_program(PARAMS[:2], "momentum", **numbers_of("momentum"))
     first, second = program.main[2:]
     both = second.replace(inputs={**second.inputs, "velocities": ["other"]}, outputs={"params": ["a.b"], "velocities":
-                          ["other"]})  # fmt: skip
+                          ["other"]})
     lone = Op("scale", {"x": ["other"]}, {"out": ["other"]}, {"scale": 0.5}, "optimize")
     known = ["a.w_velocity_0", "a.b_velocity_0"]
     more = program.with_vars([Var("other", (7,), "float32", True, initial=0.0)])
@@ -313,7 +313,7 @@ def test_gates_are_declined_by_servers():
     ("lamb", {}, "'b.w' is not cut: lamb has norms of tensors"),
     ("sgd", {"rounding": "stochastic", "config": Config("bfloat16", "bfloat16", "float32")},
      "'b.w' is not cut: stochastic rounding counts the elements"),
-])  # fmt: skip
+])
 def test_what_is_not_cut(optimizer, numbers, why):
     """A norm of a block is none of the tensor."""
     program = step_program(PARAMS, optimizer, **{**numbers_of(optimizer), **numbers})
@@ -337,7 +337,7 @@ def test_parameters_without_elements_stay_everywhere():
     ({"receiver": "any"}, "send_to_owners: receiver: expected one of gradient, balanced, got 'any'"),
     ({"slice_count": 0}, "send_to_owners: slice_count: expected an integer of at least 1, got 0"),
     ({"min_block_size": 0}, "send_to_owners: min_block_size: expected an integer of at least 1, got 0"),
-])  # fmt: skip
+])
 def test_bad_options(options, message):
     with pytest.raises(ValueError, match=message):
         cases.sent(adam(), 2, **options)
@@ -358,7 +358,7 @@ JOIN = {"inputs": {"x": ["a", "b"]}, "outputs": {"out": ["w"]}}
     ({"a": (2, 3)}, Op("send", {"x": ["a", "w"]}, {}, {"ranks": 2, "to": 1}), "x: expected one variable, got 2"),
     ({"a": (2, 3)}, Op("send_barrier", {"x": ["a"]}), "out: expected variables, got none"),
     ({"a": (2, 3), "b": (2, 3)}, Op("split", attrs={"blocks": ((0, 0, 6), (1, 6, 6))}, **X), "expected it in startup"),
-])  # fmt: skip
+])
 def test_bad_ops(shapes, op, message):
     program = step_program([("w", (4, 3))], "sgd", lr=1.0)
     made = program.with_vars(Var(name, shape, "float32", True) for name, shape in shapes.items())

@@ -77,7 +77,7 @@ TestCalls.settings = few(20)
     (2, [["c", "c", "c", "c"], ["a"], ["a"]], [0, 1, 1]),  # each time that it comes
     (2, [["a"], ["a"], ["d"], ["e"], ["c"]], [0, 1, 0, 1, 0]),
     (1, [["e"], ["a"]], [0, 0]),
-])  # fmt: skip
+])
 def test_answers(devices, calls, expected):
     assert answers(devices, calls) == expected == model(devices, calls)
 
@@ -125,7 +125,7 @@ def test_unknown_names():
     (lambda: Balancer(2, SIZES).record("a", None), TypeError, "record: 'a': device: expected an integer from 0 to 1"),
     (lambda: Balancer(2, SIZES).device_of("a"), ValueError, "device_of: expected a variable that has been placed, got"),
     (lambda: Balancer(2, SIZES).take(Balancer(3, SIZES)), ValueError, "take: expected a balancer of 2 devices, got"),
-])  # fmt: skip
+])
 def test_bad_arguments(call, error, message):
     with pytest.raises(error, match=message):
         call()

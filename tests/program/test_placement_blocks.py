@@ -74,7 +74,7 @@ def test_blocks_may_be_fewer_than_aimed_at_and_the_last_one_row():
     (([(3,)], 0), "slice_variable: slice_count: expected an integer of at least 1, got 0"),
     (([(3,)], 2, 0), "slice_variable: min_block_size: expected an integer of at least 1, got 0"),
     (([(3,)], 2, 1.5), "slice_variable: min_block_size: expected an integer of at least 1, got 1.5"),
-])  # fmt: skip
+])
 def test_bad_arguments(args, message):
     with pytest.raises((TypeError, ValueError), match=f"^{message}"):
         slice_variable(*args)
@@ -100,7 +100,7 @@ def joined(array, host, cut):
 
 @pytest.mark.parametrize("backend", ["cpu", "gpu"])
 @given(shape=SHAPES.filter(len), count=st.integers(1, 5), seed=st.integers(0, 99),
-       dtype=st.sampled_from(["float32", "float16", "bfloat16", "float64"]))  # fmt: skip
+       dtype=st.sampled_from(["float32", "float16", "bfloat16", "float64"]))
 @few(25)
 def test_split_and_concat_is_identity(backend, shape, count, seed, dtype):
     host = bits(shape, dtype, seed)
@@ -148,7 +148,7 @@ def test_a_scalar_is_one_block():
     ([Block(0, 0, 6), Block(1, 1, 6)], r"blocks\[1\]: expected it to start at element 6, got 1"),  # Paddle's offset
     ([Block(0, 0, 6), Block(1, 6, 9)], r"blocks: expected the 12 elements of shape \(4, 3\), got 15"),
     ([Block(0, 0, 4), Block(1, 4, 8)], r"block 0: expected whole rows of shape \(4, 3\), got elements 0 to 3"),
-])  # fmt: skip
+])
 def test_blocks_that_do_not_make_up_the_variable(cut, message):
     """Paddle's split_byref does not add up its rows."""
     with pytest.raises((TypeError, ValueError), match=message):
@@ -159,7 +159,7 @@ def test_blocks_that_do_not_make_up_the_variable(cut, message):
     ([np.ones((2, 3), "f4"), np.ones((1, 3), "f4")], ValueError, "concat: parts: expected 4 rows in all, got 3"),
     ([np.ones((2, 3), "f4"), np.ones((2, 2), "f4")], ValueError, r"parts\[1\]: expected rows of shape \(3,\), got sh"),
     ([np.ones((2, 3), "f4"), np.ones((2, 3), "f8")], TypeError, r"parts\[1\]: expected float32, as target has, got fl"),
-])  # fmt: skip
+])
 def test_parts_that_do_not_fit(parts, error, message):
     target = np.zeros((4, 3), np.float32)
     with pytest.raises(error, match=message):
@@ -172,7 +172,7 @@ def test_parts_that_do_not_fit(parts, error, message):
     (lambda y: [y[:2], y[1:3]], 1),  # in part at its own place
     (lambda y: [y[:1], y[1:2], y[:2]], 2),
     (lambda y: [y.T], 0),  # at its own address, in another order of axes
-], ids=["turned", "in part", "twice", "transposed"])  # fmt: skip
+], ids=["turned", "in part", "twice", "transposed"])
 @pytest.mark.parametrize("backend", ["cpu", "gpu"])
 def test_parts_of_the_target_elsewhere(backend, cut, which):
     """They would be overwritten before they are read."""

@@ -40,7 +40,7 @@ def scheduled(machine, program, steps=3, **options):
     run = placement.bind_schedule(
         placement.on_streams(program), on(machine, arrays_of(program)),
         gradients=lambda name, step: ready[step][name], **options,
-    )  # fmt: skip
+    )
     for step in range(steps):
         run.step(**({"lr": 0.125} if step == 1 and program.main else {}))
     return run
@@ -86,7 +86,7 @@ def test_steps_come_after_and_before_what_the_caller_does(machine):
     given = gradients_of(program, 0)
     arrays = on(machine, arrays_of(program))
     grads = {name: machine.to_device(np.zeros(var.shape, var.dtype)) for name, var in program.vars.items()
-             if name.endswith("@GRAD")}  # fmt: skip
+             if name.endswith("@GRAD")}
     news = [on(machine, {name: given(name, step) for name in grads}) for step in range(steps)]
     params = [name for name in arrays if f"{name}@GRAD" in grads]
     kept = [on(machine, {name: np.zeros(program.vars[name].shape, "f4") for name in params}) for _ in range(steps)]
@@ -295,10 +295,9 @@ def test_calls_are_made_on_the_stream_they_belong_to():
     with network.batch():
         network.reduce("x", 0)
     network.synchronize()
-    assert comm.calls == [
-        ("all_reduce", 77, "x"), ("reduce", 77, "x", 1), ("broadcast", 77, "y", 0), ("send", 77, "x", 1),
-        ("recv", 77, "y", 1), ("made at once", 77), ("reduce", 77, "x", 0), ("made at once", 77), ("synchronize", 77),
-    ]  # fmt: skip
+    assert comm.calls == [("all_reduce", 77, "x"), ("reduce", 77, "x", 1), ("broadcast", 77, "y", 0),
+                          ("send", 77, "x", 1), ("recv", 77, "y", 1), ("made at once", 77), ("reduce", 77, "x", 0),
+                          ("made at once", 77), ("synchronize", 77)]
     assert comm.stream == 5
     comm.all_reduce = lambda array: 1 / 0
     with pytest.raises(ZeroDivisionError):
@@ -311,7 +310,7 @@ def test_calls_are_made_on_the_stream_they_belong_to():
 
 def bound_here(**options):
     return placement.bind_schedule(PLAN, {name: gpu.to_device(x) for name, x in arrays_of(PLAN.program).items()},
-                                   **options)  # fmt: skip
+                                   **options)
 
 
 @pytest.mark.parametrize(("call", "error", "message"), [
@@ -326,7 +325,7 @@ def bound_here(**options):
     (lambda: bound_here(multiprocessors=0), ValueError, "bind_schedule: multiprocessors: expected an integer of at "),
     (lambda: bound_here(multiprocessors=1.5), TypeError, "multiprocessors: expected an integer of at least 1, got 1.5"),
     (lambda: bound_here(comm=Recorder()), TypeError, "comm: expected a communicator of the host, .* got Recorder"),
-])  # fmt: skip
+])
 def test_bad_arguments(call, error, message):
     with gpu.use("executor"), pytest.raises(error, match=message):
         call()

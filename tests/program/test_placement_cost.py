@@ -173,7 +173,7 @@ MADE = passes.send_to_owners(adam([("w", (8, 3))]), 2, min_block_size=12).progra
     (lambda: cost.pipelined([1, -1], 2), r"pipelined: stages\[1\]: expected a number of at least 0, got -1"),
     (lambda: cost.pipelined([1], -1), "pipelined: count: expected an integer of at least 0, got -1"),
     (lambda: cost.of_op(adam(), adam().main[0], LINK, 0.0), "of_op: rate: expected a number above 0, got 0.0"),
-])  # fmt: skip
+])
 def test_bad_arguments(call, message):
     with pytest.raises(ValueError, match=message):
         call()

@@ -92,7 +92,7 @@ def test_no_order_that_streams_allow_shows(executor, seed):
 
 
 @given(program=cases.programs(max_tensors=4, ranks=1), nbytes=st.sampled_from([None, 1, 600, 2000]),
-       ring=st.integers(1, 3), masters=st.booleans(), fuse=st.booleans())  # fmt: skip
+       ring=st.integers(1, 3), masters=st.booleans(), fuse=st.booleans())
 @cases.few(20)
 def test_any_program(program, nbytes, ring, masters, fuse):
     """By `bind`, too, where copies are ops as any others; and what is done the second time."""
@@ -143,7 +143,7 @@ def test_copies_run_beside_updates():
     """By the model, with stages of the same length: all three at a time with three buffers, two with two."""
     program = merged(cases.adam([(f"w{k}", (64,)) for k in range(8)]))
     program = program.replace(main=program.main[-1:], vars={
-        name: replace(var, persistable=True) for name, var in program.vars.items()})  # fmt: skip
+        name: replace(var, persistable=True) for name, var in program.vars.items()})
     for ring, elapsed in ((1, 24), (2, 13), (3, 10)):
         plan = placement.on_streams(passes.offload(program, nbytes=512, ring=ring).program)
         assert len(plan.streams) == 3 and {len(tasks) for tasks in plan.streams.values()} == {8, 10}
@@ -173,7 +173,7 @@ def test_memory(executor, nbytes, ring, masters):
     bound = placement.bind_schedule(placement.on_streams(made), on(executor, cases.arrays_of(made))).bound
     near = {bound.arrays[x].buffer.base: bound.arrays[x].buffer.nbytes for group in groups for x in group}
     far = {bound.arrays[x.removesuffix("@DEVICE")].buffer.base: bound.arrays[x.removesuffix("@DEVICE")].buffer.nbytes
-           for group in groups for x in group}  # fmt: skip
+           for group in groups for x in group}
     assert sum(near.values()) == device and sum(far.values()) == sum(s) and not near.keys() & far.keys()
 
 
@@ -188,7 +188,7 @@ def test_a_copy_is_in_one_piece(executor):
     sizes = [
         sum(-(-math.prod(made.vars[x].shape) * ITEM_SIZES[made.vars[x].dtype] // 256) * 256 for x in op.inputs["x"])
         for op in made.main if op.type in ("copy_in", "copy_out")
-    ]  # fmt: skip
+    ]
     assert moved == sizes and len(sizes) == 8
 
 
@@ -273,7 +273,7 @@ SHORT, FLOATS = (
     (lambda: placement.bind_schedule(placement.on_streams(ONE.replace(vars={
         **ONE.vars, "w_moment1_0": Var("w_moment1_0", (3,), "float32", True)})), on_executor(w=3)), ValueError,
      "bind_schedule: arrays: 'w_moment1_0': expected an array, since it starts from none, got none"),
-])  # fmt: skip
+])
 def test_bad_arguments(call, error, message):
     with gpu.use("executor"), pytest.raises(error, match=message):
         call()

@@ -38,13 +38,11 @@ EXAMPLES = {
 def overwritten():
     """A copy that is sent, or that nobody reads before what is received comes in its place; and then another copy."""
     vars = [Var(name, (5,), "float32", True) for name in "ab"] + [Var("h", (5,), "float16", True, initial=0.0)]
-    main = [
-        Op("cast", {"x": ["a"]}, {"out": ["h"]}, role="optimize"),
-        Op("send", {"x": ["h"]}, {}, {"ranks": 2, "to": 0}, "communicate", device=1),
-        Op("recv", {}, {"out": ["h"]}, {"ranks": 2, "source": 1}, "communicate", device=0),
-        Op("fetch_barrier", {"x": ["h"]}, {"out": ["h"]}, {"ranks": 2}, "communicate"),
-        Op("cast", {"x": ["b"]}, {"out": ["h"]}, role="optimize"),
-    ]
+    main = [Op("cast", {"x": ["a"]}, {"out": ["h"]}, role="optimize"),
+            Op("send", {"x": ["h"]}, {}, {"ranks": 2, "to": 0}, "communicate", device=1),
+            Op("recv", {}, {"out": ["h"]}, {"ranks": 2, "source": 1}, "communicate", device=0),
+            Op("fetch_barrier", {"x": ["h"]}, {"out": ["h"]}, {"ranks": 2}, "communicate"),
+            Op("cast", {"x": ["b"]}, {"out": ["h"]}, role="optimize")]
     return Program({var.name: var for var in vars}, (), tuple(main))
 
 
@@ -114,7 +112,7 @@ def test_no_order_that_streams_allow_shows(example, seed):
 
 @given(program=programs(max_tensors=2, ranks=1, mixed=False, optimizers=("sgd", "adam", "lars_momentum")),
        make=st.sampled_from([passes.reduce_to_owners, passes.all_reduce_gradients, sent]),
-       seed=st.integers(0, 9))  # fmt: skip
+       seed=st.integers(0, 9))
 @few(10)
 def test_any_program(program, make, seed):
     made = make(program, 2).program
@@ -256,7 +254,7 @@ PLAN = placement.on_streams(PLAIN)
     (lambda: placement.run_schedule(PLAN, arrays_of(PLAIN)), TypeError, "arrays: 'w': expected a device array, got "),
     (lambda: simulate(PLAN, lambda task: -1.0), ValueError, "simulate: costs: task 0: expected a finite number of"),
     (lambda: timeline.text(PLAN, [], 30), ValueError, "text: width: expected an integer from 40 to 10000, got 30"),
-])  # fmt: skip
+])
 def test_bad_arguments(call, error, message):
     with pytest.raises(error, match=message):
         call()
@@ -312,7 +310,7 @@ def test_hidden_time():
         return Span(Task(0, "run", stream, -1, (), frozenset(), frozenset()), start, stop)
 
     spans = [span("compute", 0, 4), span("compute", 6, 8), span("copy_in", 1, 3), span("copy_out", 2, 5),
-             span("copy_in", 7, 9)]  # fmt: skip
+             span("copy_in", 7, 9)]
     assert overlap(spans) == (13, 9, 4)
 
 
@@ -362,23 +360,19 @@ def test_costs_of_tasks():
     link, bus = cost.Link(100.0, 2.0, 0.5), cost.Link(10.0, 1.0)
     seconds = task_cost(plan, link, bus, rate=4.0)
     found = {plan.label(task): seconds(task) for task in plan.tasks}
-    assert found == {
-        "begin": 0, "end": 0, "backward w@GRAD": 2 * 96 / 4, "reduce w@GRAD": 100 + 96 * 2.5,
-        "scale w@GRAD": 2 * 96 / 4, "copy_out w@GRAD.block1": 10 + 48, "send_barrier": 100 + 96,
-        "adam w.block0": (4 * 48 + 2 * 4 + 3 * 48 + 2 * 4) / 4, "fetch_barrier": 100 + 96,
-        "copy_in w.block1": 10 + 48, "concat w": 2 * 96 / 4, "broadcast w": 100 + 192,
-    }  # fmt: skip
+    assert found == {"begin": 0, "end": 0, "backward w@GRAD": 2 * 96 / 4, "reduce w@GRAD": 100 + 96 * 2.5,
+                     "scale w@GRAD": 2 * 96 / 4, "copy_out w@GRAD.block1": 10 + 48, "send_barrier": 100 + 96,
+                     "adam w.block0": (4 * 48 + 2 * 4 + 3 * 48 + 2 * 4) / 4, "fetch_barrier": 100 + 96,
+                     "copy_in w.block1": 10 + 48, "concat w": 2 * 96 / 4, "broadcast w": 100 + 192}
 
 
 def test_exchanges_go_both_ways_at_once():
     """A rank that sends 2 messages of 48 bytes and receives 1 takes as long as for the 2."""
     vars = [Var(name, (12,), "float32", True) for name in "abc"]
-    main = [
-        Op("send", {"x": ["a"]}, {}, {"ranks": 2, "to": 1}, device=0),
-        Op("send", {"x": ["b"]}, {}, {"ranks": 2, "to": 1}, device=0),
-        Op("recv", {}, {"out": ["c"]}, {"ranks": 2, "source": 1}, device=0),
-        Op("send_barrier", {"x": ["a", "b"]}, {"out": ["c"]}, {"ranks": 2}),
-    ]
+    main = [Op("send", {"x": ["a"]}, {}, {"ranks": 2, "to": 1}, device=0),
+            Op("send", {"x": ["b"]}, {}, {"ranks": 2, "to": 1}, device=0),
+            Op("recv", {}, {"out": ["c"]}, {"ranks": 2, "source": 1}, device=0),
+            Op("send_barrier", {"x": ["a", "b"]}, {"out": ["c"]}, {"ranks": 2})]
     plan = placement.on_streams(Program({var.name: var for var in vars}, (), tuple(main)))
     seconds = task_cost(plan, cost.Link(100.0, 2.0), cost.Link(10.0, 1.0), rate=1.0)
     assert [seconds(task) for task in plan.tasks if task.kind == "exchange"] == [2 * (100 + 96)]
@@ -410,7 +404,7 @@ def test_communication_says_what_it_reads_and_writes():
     kinds = [copy.kind for copy in log.copies if "y0" in (copy.source, copy.target) and copy.kind[1:] != "toH"]
     assert [kind for kind in kinds if kind in ("reduce", "broadcast")] == ["reduce", "reduce", "broadcast"]
     found = [[(copy.kind, copy.source is not None, copy.target is not None) for copy in log.copies
-              if f"x{rank}" in (copy.source, copy.target) and copy.kind != "HtoD"] for rank in range(2)]  # fmt: skip
+              if f"x{rank}" in (copy.source, copy.target) and copy.kind != "HtoD"] for rank in range(2)]
     read, write = (True, False), (False, True)
     both = [("all_reduce", *read), ("all_reduce", *write)]
     assert found[0] == [("reduce", *read), ("broadcast", *write), *both, ("exchange", *write)]

@@ -102,7 +102,7 @@ HIDES = Overlap(2.0, 1.0, 1.0)
     *((lambda gain=gain: fit_beside([HIDES, gain], [1.0, 2.0]), f"fit_beside: gains[1]: {name}: expected a finite")
       for name, gain in (("elapsed", Overlap(3.0, float("nan"), 1.0)), ("hidden", Overlap(3.0, 2.0, -1.0)),
                          ("total", Overlap(float("inf"), 2.0, 1.0)))),
-])  # fmt: skip
+])
 def test_bad_arguments(call, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         call()

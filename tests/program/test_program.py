@@ -26,7 +26,7 @@ def test_a_step_in_order():
         ("adam", "optimize", "a.w"), ("adam", "optimize", "a.b"),
         ("scale", "optimize", "a.w_beta1_pow_acc_0"), ("scale", "optimize", "a.w_beta2_pow_acc_0"),
         ("scale", "optimize", "a.b_beta1_pow_acc_0"), ("scale", "optimize", "a.b_beta2_pow_acc_0"),
-    ]  # fmt: skip
+    ]
     assert [op.attrs["scale"] for op in program.main if op.type == "scale"] == [0.25, 0.25, 0.7, 0.8, 0.7, 0.8]
     assert program.counts("layer") == {"a": 12} and program.counts("device") == {None: 12}
     assert program.counts("role") == {"backward": 2, "communicate": 4, "optimize": 6}
@@ -39,7 +39,7 @@ def test_variables_of_a_step():
         ("a.w_moment1_0", "float32", True, 0.0), ("a.w_moment2_0", "float32", True, 0.0),
         ("a.w_beta1_pow_acc_0", "float32", True, 0.7), ("a.w_beta2_pow_acc_0", "float32", True, 0.8),
         ("a.w_fp32_master_0", "float32", True, "a.w"),
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize("early", [False, True])
@@ -67,7 +67,7 @@ def test_op_counts_of_a_step(optimizer, ranks, sparse, early):
     (dict(lr=[0.5, 0.5]), TypeError, "lr: expected one value, or a mapping that has one for each parameter, got "),
     (dict(lr=-1.0), ValueError, r"main\[2\] sgd: merged_sgd: lr: expected a finite float32 at least 0, got -1.0"),
     (dict(grad_dtype="float64"), TypeError, r"main\[2\] sgd: merged_sgd: grads\[0\]: expected a dtype that widens to"),
-])  # fmt: skip
+])
 def test_bad_arguments_of_a_step(options, error, message):
     given = dict(params=PARAMS[:2], optimizer="sgd", lr=0.5) | options
     with pytest.raises(error, match=message):
@@ -78,7 +78,7 @@ def test_bad_arguments_of_a_step(options, error, message):
     (["w", "w_moment1_0"], "w_moment1_0"), (["w_beta1_pow_acc_0", "w"], "w_beta1_pow_acc_0"),
     (["w", "w@GRAD"], "w@GRAD"), (["w", "w@GRAD@DENSE"], "w@GRAD@DENSE"), (["w", "w@GRAD@GATHERED"], "w@GRAD@GATHERED"),
     (["n", "n_second"], "n_second_moment_0"),
-])  # fmt: skip
+])
 def test_names_that_collide(names, got):
     """A parameter like what the program makes for another one, or two parameters for which it makes the same."""
     params = [(name, (2,)) for name in names]
@@ -95,7 +95,7 @@ def test_ops_and_programs_do_not_change():
         lambda: setattr(program, "main", ()), lambda: program.vars.update({}),
         lambda: setattr(program.main[0], "role", ""),
         lambda: program.main[0].attrs.update({}), lambda: program.main[0].inputs.clear(),
-    ):  # fmt: skip
+    ):
         with pytest.raises(AttributeError):
             change()
     assert program.replace() == program and hash(program.replace()) == hash(program)
@@ -182,7 +182,7 @@ def slots(k, side, **changes):
      "main[2] cast: out[0] 'a.w': expected shape (7,), as 'a.b@GRAD' has, got (5, 3)"),
     (TWO.replace(vars={**TWO.vars, "a.w": TWO.vars["a.b"]}), ValueError, "vars: expected 'a.b' under its name, got it"),
     (TWO.with_vars([Var("y", (1,), "float32", initial="z")]), ValueError, "'y': initial: expected a variable of the"),
-])  # fmt: skip
+])
 def test_check_says_what_is_wrong(program, error, message):
     with pytest.raises(error, match=re.escape(message)):
         program.check()

@@ -52,7 +52,7 @@ def test_scalars_that_another_op_changes(optimizer, change, flat):
         made = run(
             change(program), arrays, backend=backend, steps=3,
             gradients=lambda name, step: np.full(program.vars[name].shape, step + 1, np.float32),
-        )  # fmt: skip
+        )
         vars = [var for var in program.vars.values() if var.persistable and var.shape != UNKNOWN]
         found.append({var.name: made.read(var.name).tobytes() for var in vars})
     assert found[0] == found[1]
@@ -81,7 +81,7 @@ def test_copies_of_copies(pairs):
      r"'c': initial: expected shape \(3,\), got shape \(2,\), 'a'"),
     (Program({}).with_vars([Var("s", (3,), "float32", sparse=True), Var("c", (3,), "float32", initial="s")]),
      r"'c': initial: expected shape \(3,\), got a sparse variable, 's'"),
-])  # fmt: skip
+])
 def test_what_nothing_can_start_from(program, message):
     with pytest.raises(ValueError, match=f"program: {message}"):
         program.check()
@@ -141,13 +141,13 @@ def bound_in_buffers(backend, form):
     ("flat", "b@GRAD", lambda bound, given: bound.arrays["c_velocity_0"]),
     ("flat", "c@GRAD", lambda bound, given: given["a"]),  # which copy_back writes
     ("flat", "b", lambda bound, given: bound.arrays[bound.program.buffer_of["b"]][6:10]),  # padding
-])  # fmt: skip
+])
 def test_arrays_that_share_memory_with_what_is_bound(backend, form, name, other):
     """A rebinding is refused by what stays as well, and changes nothing."""
     bound, given = bound_in_buffers(backend, form)
     before = {key: bound.read(key).tobytes() for key in bound.arrays}, dict(bound.arrays)
     with pytest.raises(ValueError, match=f"^rebind: arrays: '{name}'.*: expected memory of its own, got an overlap wi"
-                                         f"|^rebind: .*got an overlap with arrays: '{name}'"):  # fmt: skip
+                                         f"|^rebind: .*got an overlap with arrays: '{name}'"):
         bound.rebind({name: other(bound, given)})
     assert before == ({key: bound.read(key).tobytes() for key in bound.arrays}, dict(bound.arrays))
     fresh, _ = bound_in_buffers(backend, form)
@@ -177,7 +177,7 @@ def test_arrays_that_may_take_the_place_of_others(backend, form):
     (np.ones((8, 3), np.float32)[::2], r"arrays: 'b': expected a dense array, got strides \(24, 4\) for \(4, 3\)"),
     (np.broadcast_to(np.float32(1), (4, 3)), "bind: arrays: 'b': expected a "),
     (np.frombuffer(bytes(48), np.float32).reshape(4, 3), "bind: arrays: 'b': expected a writable array, got a read-on"),
-])  # fmt: skip
+])
 def test_arrays_that_no_op_can_take(array, message):
     program = step_program([("a", (4, 3)), ("b", (4, 3))], "sgd", lr=0.5)
     with pytest.raises(ValueError, match=message):

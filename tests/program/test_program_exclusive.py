@@ -26,7 +26,7 @@ def scheduled():
     Program({}), adam(world_size=2), everything()(adam(world_size=2)), passes.fuse_optimizer(adam()), scheduled(),
     amp_program(PARAMS, "adam", lr=0.5, max_norm=1.0), passes.eligible(adam()),
     passes.send_to_owners(adam(), 2, min_block_size=2).program,
-], ids=lambda value: type(value).__name__)  # fmt: skip
+], ids=lambda value: type(value).__name__)
 def test_copies(value, change):
     """Equal, of the same type, and as fit for use."""
     for name in ("users", "views", "streams", "events"):

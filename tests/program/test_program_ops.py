@@ -32,7 +32,7 @@ def test_shapes(shape, expected):
     ("23", TypeError, ": expected a sequence of extents, got '23'"),
     ((2, -1), ValueError, ": expected extents of at least 0, got (2, -1)"),
     ((-2, 1), ValueError, ": expected extents of at least 0, got (-2, 1)"),
-])  # fmt: skip
+])
 def test_shapes_that_are_none(shape, error, message):
     refused(error, f"Var: 'a': shape{message}", Var, "a", shape, "float32")
 
@@ -112,7 +112,7 @@ X = {"x": ["a"]}, {"out": ["a"]}
     ("broadcast", dict(ranks=True, root=0), "ranks: expected an integer of at least 1, got True"),
     ("broadcast", dict(ranks=2, root=True), "root: expected an integer from 0 to 1, got True"),
     ("reduce", dict(ranks=2, root=False), "root: expected an integer from 0 to 1, got False"),
-])  # fmt: skip
+])
 def test_a_truth_value_is_no_rank(kind, attrs, message):
     program = Program({"a": Var("a", (3,), "float32", persistable=True)}, (), (Op(kind, *X, attrs, "communicate"),))
     refused(TypeError, f"program: main[0] {kind}: {message}", program.check)
@@ -122,7 +122,7 @@ def test_a_truth_value_is_no_rank(kind, attrs, message):
 @pytest.mark.parametrize(("factor", "message"), [
     pytest.param(10**400, "expected a number in the range of float64, got one beyond it", id="beyond float64"),
     (float("inf"), "expected a finite number, got inf"), (float("nan"), "expected a finite number, got nan"),
-])  # fmt: skip
+])
 def test_factors_that_are_none(factor, message):
     program = Program({"a": Var("a", (3,), "float32", persistable=True)}, (), (Op("scale", *X, {"scale": factor}),))
     refused(ValueError, f"program: main[0] scale: scale: {message}", program.check)
@@ -156,7 +156,7 @@ SIX = {"a": (4,), "b": (5,), "c": (4,), "d": (5,), "e": (4,), "f": (5,)}
 STEP = step_program(SIX.items(), "adam", lr=1.0).with_vars([
     Var("other", (6,), "float32", True, initial=0.0), Var("double", (5,), "float64", True, initial=0.0),
     Var("rows", (5,), "float32", sparse=True), Var("powers", (3,), "float32", True, initial=0.0),
-])  # fmt: skip
+])
 *_, FIRST, _, LAST = STEP.main  # both of shape (5,)
 GRADIENTS = *STEP.main[:6], Op("backward", {"params": ["f"]}, {"grads": ["rows"]}, {}, "backward")
 
@@ -194,7 +194,7 @@ MERGED = [of_two(*STEP.main[-6:-4]), of_two(*STEP.main[-4:-2])]
     (FIRST, LAST.replace(attrs={**LAST.attrs, "rounding": "up"}), "rounding: expected"),
     (MERGED[0], reading(MERGED[1], grads=["c@GRAD", "other"]), r"grads\[1\]: expected shape \(5,\)"),
     (MERGED[0], of_two(STEP.main[-4], STEP.main[-4]), "expected each variable once"),
-])  # fmt: skip
+])
 def test_an_update_is_refused_whatever_came_before(good, bad, message):
     """Right updates that are much like it: of a long list of updates each is checked as the first is."""
     for before in (), (good,):

@@ -38,7 +38,7 @@ def held(*mappings):
     """What some arrays hold."""
     every = [x for mapping in mappings for x in mapping.values()]
     return [(x.copy_to_host() if hasattr(x, "copy_to_host") else x).tobytes() for x in every if hasattr(x, "tobytes")
-            or hasattr(x, "copy_to_host")]  # fmt: skip
+            or hasattr(x, "copy_to_host")]
 
 
 BAD = {
@@ -47,7 +47,7 @@ BAD = {
     "texts": lambda x: x.astype(str), "records": lambda x: np.ones(x.shape, "f4,f4"), "None": lambda x: None,
     "masked": lambda x: np.ma.array(x, mask=x > 0), "gaps": lambda x: np.repeat(x.reshape(-1), 2)[::2].reshape(-1)[:-1],
     "number": lambda x: 1.0, "list": lambda x: x.tolist(),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("call", "bad"), [*itertools.product(["bind", "rebind"], BAD), ("run", "shape")])
@@ -66,7 +66,7 @@ def test_a_bad_array_in_the_last_place(call, bad, backend, executor):
     arrays = good | {last: wrong}
     before = held(given, good)
     calls = {"bind": lambda: bind(program, arrays, backend=backend), "rebind": lambda: made.rebind(arrays),
-             "run": lambda: run(program, arrays, backend=backend, gradients=gradients())}  # fmt: skip
+             "run": lambda: run(program, arrays, backend=backend, gradients=gradients())}
     expected = f"^{'rebind' if call == 'rebind' else 'bind'}: arrays: '{last}': expected"
     with np.errstate(all="raise"), pytest.raises((TypeError, ValueError), match=expected):
         calls[call]()

@@ -46,7 +46,7 @@ def test_a_step_is_the_sum_in_rank_order_then_the_mean_then_the_update(ranks, co
 def test_sparse_gradients(ranks, dtype, optimizer, backend):
     """Rows added to a dense gradient of zeros, rank after rank and row after row, then as any gradient."""
     program = step_program([("e", (2, 3))], optimizer, world_size=ranks, sparse=["e"], grad_dtype=dtype,
-                           **numbers_of(optimizer))  # fmt: skip
+                           **numbers_of(optimizer))
     got = outcome(program, 3, backend, seed=1)
     dense = step_program([("e", (2, 3))], optimizer, **numbers_of(optimizer))
     bound = bind(dense, arrays_of(dense, 1), gradients=None)
@@ -85,7 +85,7 @@ def test_rows_are_added_in_order():
     ((np.array([0, 4]), np.zeros((2, 3), np.float32)), ValueError, r"\[0\]\[1\]: expected a row from 0 to 3, got 4"),
     ((np.array([0, -1]), np.zeros((2, 3), np.float32)), ValueError, r"\[0\]\[1\]: expected a row from 0 to 3, got -1"),
     ((np.zeros(2, np.int64), np.zeros((2, 6), np.float32)[:, ::2]), ValueError, r"\[1\]: expected a C-contiguous arr"),
-])  # fmt: skip
+])
 def test_bad_rows(value, error, message, backend):
     program = step_program([("e", (4, 3))], "sgd", sparse=["e"], lr=1.0)
     e = np.zeros((4, 3), np.float32)
@@ -200,7 +200,7 @@ def test_numbers_of_a_step():
     (lambda a: a.update({"a.w": a["a.w"].T}), {}, ValueError, r"arrays: 'a.w': expected shape \(5, 3\), got \(3, 5\)"),
     (lambda a: None, dict(backend="gpu"), TypeError, "arrays: 'a.w': expected a device array, got a NumPy array"),
     (lambda a: None, dict(backend="tpu"), ValueError, "backend: expected one of cpu, gpu, got 'tpu'"),
-])  # fmt: skip
+])
 def test_bad_arguments_of_bind(change, options, error, message):
     program = adam(PARAMS[:1])
     arrays = arrays_of(program)

@@ -35,17 +35,13 @@ def copies_match(program, states):
 def test_a_step_in_order():
     """Forward, then backward from the last parameter; sums, gradient check, loss scale, updates."""
     program = cases.step(cases.PARAMS[:2], world_size=2, accumulate=2, recompute=True, fp32=["a.b"])
-    micro = [
-        ("cast", "a.w.cast_fp16"), ("forward", "a.w.cast_fp16"), ("forward", "a.b"), ("backward", "a.b@GRAD"),
-        ("cast", "a.w.cast_fp16.subprog_0"), ("backward", "a.w.cast_fp16@GRAD@MICRO_0"), ("cast", "a.w@GRAD"),
-    ]
-    again = [
-        *micro[:3], ("backward", "a.b@GRAD@MICRO_1"), ("sum", "a.b@GRAD"), micro[4],
-        ("backward", "a.w.cast_fp16@GRAD@MICRO_1"), ("cast", "a.w@GRAD@MICRO_1"), ("sum", "a.w@GRAD"),
-    ]  # fmt: skip
+    micro = [("cast", "a.w.cast_fp16"), ("forward", "a.w.cast_fp16"), ("forward", "a.b"), ("backward", "a.b@GRAD"),
+             ("cast", "a.w.cast_fp16.subprog_0"), ("backward", "a.w.cast_fp16@GRAD@MICRO_0"), ("cast", "a.w@GRAD")]
+    again = [*micro[:3], ("backward", "a.b@GRAD@MICRO_1"), ("sum", "a.b@GRAD"), micro[4],
+             ("backward", "a.w.cast_fp16@GRAD@MICRO_1"), ("cast", "a.w@GRAD@MICRO_1"), ("sum", "a.w@GRAD")]
     reduced = [(kind, f"{name}@GRAD") for name in ("a.b", "a.w") for kind in ("all_reduce", "scale")]
     last = [("check_gradients", "sums"), ("finish_check", "grad_factor"), ("update_loss_scaling", "loss_scaling"),
-            ("adam", "a.w"), ("adam", "a.b")]  # fmt: skip
+            ("adam", "a.w"), ("adam", "a.b")]
     assert [(op.type, (op.writes or op.reads)[0]) for op in program.main] == [*micro, *again, *reduced, *last]
     assert gradient_of("a.w", 1) == "a.w.cast_fp16@GRAD@MICRO_1"
     assert [gradient_of("a.b", k, fp32=True) for k in (0, 1)] == ["a.b@GRAD", "a.b@GRAD@MICRO_1"]
@@ -58,7 +54,7 @@ def test_a_step_written_out(ranks, accumulate, max_norm, recompute):
     """Cast, gradients in fp16, summed in fp32 over micro-steps, then ranks; averaged, checked, updated."""
     params = cases.PARAMS[:3]
     program = cases.step(params, world_size=ranks, accumulate=accumulate, fp32=["a.b"], max_norm=max_norm,
-                   recompute=recompute)  # fmt: skip
+                   recompute=recompute)
     got = cases.history([program] * ranks, 2)[ranks - 1]
     p = cases.brought(program, 0)
     state = {name: [np.zeros(x.shape, np.float32) for _ in range(2)] for name, x in p.items()}
@@ -115,7 +111,7 @@ def test_bad_arguments_of_amp_program(options, error, message):
 @pytest.mark.parametrize("name", [
     "w.cast_fp16", "w.cast_fp16.subprog_0", "w@GRAD@MICRO_1", "w.cast_fp16@GRAD@MICRO_0",
     "odd", "sums", "found_inf", "grad_factor", "grad_norm", "loss_scaling", "good_steps", "bad_steps",
-])  # fmt: skip
+])
 def test_names_that_collide(name):
     """A parameter named like what the program makes for another one, or for the whole step."""
     expected = f"^amp_program: params: expected names that nothing else in the program has, got {name!r}$"

@@ -25,7 +25,7 @@ def test_batches_by_hand():
     program = sends("reduce", [0, 1, 0, 2, 0, 1])
     made = passes.batch_owners(program).program
     assert [(op.type, op.reads) for op in made.main] == [("batch", ("x0", "x1", "x3")), ("reduce", ("x4",)),
-                                                         ("batch", ("x2", "x5"))]  # fmt: skip
+                                                         ("batch", ("x2", "x5"))]
     batch = made.main[0]
     assert dict(batch.attrs) == {"ranks": 3, "kind": "reduce", "roots": (0, 1, 2), "counts": (1, 1, 1)}
     assert collectives.calls(batch) == [program.main[k] for k in (0, 1, 3)]
@@ -39,7 +39,7 @@ def sends(kind, roots, names=None, ranks=3):
     return Program(vars, (), [
         Op(kind, {"x": [name]}, {"out": [name]}, {"ranks": ranks, "root": root}, "communicate")
         for name, root in zip(names, roots, strict=True)
-    ])  # fmt: skip
+    ])
 
 
 def test_calls_of_a_batch_are_made_at_once(monkeypatch):
@@ -56,7 +56,7 @@ def test_calls_of_a_batch_are_made_at_once(monkeypatch):
 
     def rank(world):
         bound = bind(made[world.rank], {name: np.ones(100, "f4") for name in "abcd"}, comm=world,
-                     gradients={f"{name}@GRAD": np.ones(100, "f4") for name in "abcd"})  # fmt: skip
+                     gradients={f"{name}@GRAD": np.ones(100, "f4") for name in "abcd"})
         bound.startup()
         handed[world.rank].clear()
         world.reset_counts()
@@ -97,7 +97,7 @@ def test_the_pass_is_idempotent(program, rule, limit):
     for apply in (
         partial(passes.fuse_reduces, limit=limit), partial(passes.fuse_broadcasts, limit=limit / 2),
         partial(passes.fuse_optimizer, form="merged", per_buffer=True),
-    ):  # fmt: skip
+    ):
         assert apply(one).program == one or not one.counts().get("batch"), "comes after them"
 
 
@@ -128,7 +128,7 @@ TWO = sends("broadcast", [0, 1])
     (TWO.replace(main=[TWO.main[0], TWO.main[1].replace(role="optimize")]),
      "broadcast 0 of each root: role differs: 'communicate' for broadcast of 'x0', 'optimize' for broadcast of 'x1'"),
     (wide(wide(TWO, 0, align_size=8), 1, align_size=16), "broadcast 0 of each root: align_size differs: 8 for"),
-])  # fmt: skip
+])
 def test_calls_that_stay_apart(program, reason):
     result = passes.batch_owners(program)
     assert result.program is program and any(why.startswith(reason) for why in result.reasons), result.reasons
@@ -164,7 +164,7 @@ def odd(startup=(), dtype="float32", **changes):
     """A batch with other attributes, or other fields."""
     fields = {key: changes.pop(key) for key in ("inputs", "outputs") if key in changes}
     made = GOOD.with_vars([Var("buffer", (-1,), dtype), Var("s", (4,), dtype, persistable=True, sparse=True),
-                           Var("h", (4,), "float16", persistable=True)])  # fmt: skip
+                           Var("h", (4,), "float16", persistable=True)])
     return made.replace(startup=startup, main=[GOOD.main[0].replace(attrs={**GOOD.main[0].attrs, **changes}, **fields)])
 
 
@@ -187,7 +187,7 @@ def odd(startup=(), dtype="float32", **changes):
     (odd(inputs={"x": ["x0", "s"]}, outputs={"out": ["x0", "s"]}), TypeError, "x[1]: expected a dense variable, got"),
     (odd(inputs={"x": ["x0", "h"]}, outputs={"out": ["x0", "h"]}, roots=(0,), counts=(2,)), TypeError,
      "x: expected one dtype, got float16, float32"),
-])  # fmt: skip
+])
 def test_check_says_what_is_wrong(program, error, message):
     with pytest.raises(error, match=re.escape(f"batch: {message}")):
         program.check()

@@ -29,7 +29,7 @@ def test_gradients_that_stay_keep_what_is_in_them():
     def rank(world):
         bound = bind(made[world.rank], {"a": np.zeros(3, "f4"), "b": np.zeros(5, "f4"),
                                         "a@GRAD": np.full(3, 2 + world.rank, "f4"), "b@GRAD": np.full(5, 4.0, "f4")},
-                     comm=world)  # fmt: skip
+                     comm=world)
         bound.startup()
         bound.step()
         return bound.read("a").tolist(), bound.read("b").tolist()
@@ -53,7 +53,7 @@ def test_a_step_in_buckets_in_order():
         ("reduce", ["h", "f"]), ("reduce", ["g", "e"]), ("reduce", ["d", "b"]), ("reduce", ["c", "a"]),
         ("scale", ["g", "e"]), ("merged_adam", ["g", "e"]), ("scale", ["c", "a"]), ("merged_adam", ["c", "a"]),
         ("broadcast", ["h", "f"]), ("broadcast", ["g", "e"]), ("broadcast", ["d", "b"]), ("broadcast", ["c", "a"]),
-    ]  # fmt: skip
+    ]
 
 
 def about_call(op):
@@ -83,7 +83,7 @@ def test_collectives_and_bytes(program, rule, limit):
     """Calls and bytes that ranks have counted."""
     made, about = cases.in_buckets(program, rule, limit), cases.params_of(program, rule)
     expected = counts.bucketed_collectives(*about, chunk=CHUNK["bytes"], clip="grad_norm" in program.vars, limit=limit,
-                                         send_limit=limit / 2)  # fmt: skip
+                                         send_limit=limit / 2)
 
     def rank(world):
         bound = cases.bound_on(made[world.rank], world)
@@ -130,7 +130,7 @@ def test_passes_are_idempotent(program, rule, limit):
         reduced, passes.optimize_cast, passes.fold_casts, partial(passes.fuse_reduces, limit=limit),
         partial(passes.fuse_optimizer, form="merged", per_buffer=True),
         partial(passes.fuse_broadcasts, limit=limit / 2),
-    ):  # fmt: skip
+    ):
         untouched(apply, one)
         idempotent(apply, one)
         one = apply(one).program
@@ -184,7 +184,7 @@ def read_between(op):
     (scaled_twice, "to rank 1, 'b@GRAD' to 'a@GRAD': expected one scale op after each reduce, or none, got 2"),
     (scaled_apart, "scale differs: 0.5 for scale of 'b@GRAD', 0.25 for scale of 'a@GRAD'"),
     (read_between, "scale of 'b@GRAD' in between needs 'b@GRAD', which scale of 'b@GRAD' changes"),
-])  # fmt: skip
+])
 def test_reductions_that_cannot_be_one(change, reason):
     program = step_program([("a", (3,)), ("b", (3,)), ("c", (9,))], "sgd", world_size=2, lr=0.5)
     assert cases.owners_of(program, "greedy") == {"a": 1, "b": 1, "c": 0}
@@ -218,7 +218,7 @@ def test_orders():
         made = [passes.shard(program, rank, 2, "greedy", order).program for rank in range(2)]
         assert [op.reads[0].removesuffix(".cast_fp16") for op in made[0].main if op.type == "broadcast"] == expected
         updated = [[op.outputs["params"][0] for op in each.main if op.role == "optimize" and "params" in op.outputs]
-                   for each in made]  # fmt: skip
+                   for each in made]
         assert all(own == [name for name in expected if name in own] for own in updated)
         assert sorted(updated[0] + updated[1]) == sorted(names)
     cast = passes.optimize_cast(program).program
@@ -298,7 +298,7 @@ def test_bad_limits(limit):
      "bucketed_step: eligible: expected 1 entries, as sizes has, got 0"),
     (lambda: counts.bucketed_collectives([4], [True], [], chunk=1),
      "bucketed_collectives: owners: expected 1 entries, as sizes "),
-])  # fmt: skip
+])
 def test_bad_arguments_of_formulae(call, message):
     with pytest.raises(ValueError, match=f"^{message}"):
         call()

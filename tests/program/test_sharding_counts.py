@@ -83,7 +83,7 @@ def test_ops(program, rule):
     known = dict(
         world_size=cases.ranks_of(program), accumulate=program.counts()["forward"] // len(good),
         recompute=any("subprog" in name for name in program.vars), clip="grad_norm" in program.vars,
-    )  # fmt: skip
+    )
     routine = cases.updates(program)[0].type
     for cast in (False, True):
         whole = passes.optimize_cast(program).program if cast else program
@@ -104,7 +104,7 @@ def test_the_lists_of_the_original():
     shapes = [(64, 64), (64,)] * 3 + [(64, 2), (2,)]
     params = [(f"fc_{k // 2}.{'wb'[k % 2]}_0", shape) for k, shape in enumerate(shapes, 6)]
     program = amp_program(params, "momentum", lr=0.01, mu=0.9, world_size=2, accumulate=4, recompute=True,
-                                   fp32=[params[-1][0]])  # fmt: skip
+                                   fp32=[params[-1][0]])
     made = cases.shards(program, fuse=32.0)[1]
     count = made.counts()
     assert (count["momentum"], counts.param_casts(made), count["broadcast"]) == (5, 4, 3)
@@ -285,7 +285,7 @@ def test_numbers_of_the_clip_and_of_the_optimizer_are_apart():
     (lambda: counts.memory([-4], [True], "adam"), r"memory: sizes\[0\]: expected an integer of at least 0, got -4"),
     (lambda: counts.saved(8, 0), "saved: degree: expected a number of at least 1, got 0"),
     (lambda: counts.saved(-8, 1), "saved: elements: expected an integer from 0 to .*, got -8"),
-])  # fmt: skip
+])
 def test_bad_arguments(call, message):
     with pytest.raises((TypeError, ValueError), match=f"^{message}"):
         call()

@@ -96,7 +96,7 @@ INELIGIBLE = {
         followed("adam", Op("broadcast", {"x": ["a.w", "a.b"]}, {"out": ["a.w", "a.b"]}, {"ranks": 2, "root": 0},
                             "communicate"), world_size=2),
         "broadcast has it in a group; fuse_broadcasts comes after"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", INELIGIBLE)
@@ -147,7 +147,7 @@ def test_a_parameter_that_nobody_updates(ranks):
 def test_another_type_is_not_eligible():
     program = step(PARAMS[:1])
     vars = {name: Var(name, var.shape, "bfloat16") if name.endswith("fp16") else var
-            for name, var in program.vars.items()}  # fmt: skip
+            for name, var in program.vars.items()}
     assert "its cast 'a.w.cast_fp16' is bfloat16" in passes.eligible(program.replace(vars=vars)).reasons[0]
 
 
@@ -167,7 +167,7 @@ def test_shards_of_what_is_not_eligible(case):
             made = Op("all_reduce", {"x": ["a.w@GRAD"]}, {"out": ["a.w@GRAD"]}, {"ranks": 2}, "communicate")
             main = [Op("cast", {"x": ["a.w_moment1_0"]}, {"out": ["a.w@GRAD"]}, {}, "backward"), made, *main]
         startup = [Op("broadcast", {"x": [name]}, {"out": [name]}, {"ranks": 2, "root": 0}, "startup")
-                   for name in ("a.w", "a.b")]  # fmt: skip
+                   for name in ("a.w", "a.b")]
         return program.replace(main=main, startup=startup)
 
     program = on_two(make())
@@ -195,7 +195,7 @@ def test_shard_declines():
          "is not of the gradient of one parameter"),
         (plain.replace(main=[op for op in plain.main if op.inputs.get("x") != ("c@GRAD",)]), 2,
          "'c@GRAD' is not reduced over the ranks"),
-    ):  # fmt: skip
+    ):
         result = passes.shard(program, 0, degree)
         assert not result.applied and result.program is program
         assert why in result.reasons[0], result.reasons
@@ -213,7 +213,7 @@ def test_shard_says_who_owns_nothing():
     ((-1, 2), "shard: rank: expected an integer from 0 to 1, got -1"),
     ((0, 4), "shard: degree: expected 2, as all_reduce of 'd.e.f@GRAD' has, got 4"),
     ((0, 2, "x"), "shard: rule: expected one of paddle, greedy, got 'x'"),
-])  # fmt: skip
+])
 def test_bad_arguments_of_shard(args, message):
     with pytest.raises(ValueError, match=f"^{message}"):
         passes.shard(step(world_size=2), *args)
@@ -273,7 +273,7 @@ def test_bad_ops():
         (without("main", "finish_check", inputs={**finish.inputs, "odd": ["sums"]}), TypeError, "odd: expected int32"),
         (without("main", "finish_check", outputs={"found_inf": ["found_inf"]}), TypeError, "grad_factor: expected var"),
         (without("main", "update_loss_scaling", attrs={}), TypeError, "incr_every_n_steps: expected an integer"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(error, match=message):
             bad.check()
 

@@ -32,7 +32,7 @@ def no_start(program):
 
 def changed_too(program):
     return edited(program, lambda op: [op, Op("scale", {"x": ["a.w"]}, {"out": ["a.w"]}, {"scale": 0.5}, "optimize")]
-                  if op is program.main[-1] else [op])  # fmt: skip
+                  if op is program.main[-1] else [op])
 
 
 def to_bf16(program):
@@ -75,5 +75,5 @@ def test_shards_come_first():
 def test_updates_of_buffers_or_with_masters_do_not_cast():
     one = passes.fold_casts(passes.optimize_cast(step(PARAMS[:2], fp32=["a.b"])).program).program
     again = edited(one, lambda op: [op, Op("cast", {"x": ["a.w.cast_fp16"]}, {"out": ["a.w@GRAD"]}, {}, "optimize")]
-                   if routine_of(op) and "master_params" in op.inputs else [op])  # fmt: skip
+                   if routine_of(op) and "master_params" in op.inputs else [op])
     assert "adam of 'a.w.cast_fp16': it has masters already" in passes.fold_casts(again).reasons

@@ -20,7 +20,7 @@ from refopt.program import passes
     ([1], 2, [0]),
     ([], 3, []),
     ([0, 0, 0], 2, [0, 0, 0]),
-], ids=str)  # fmt: skip
+], ids=str)
 def test_the_rule_of_the_original(sizes, ranks, owners):
     assert passes.partition(sizes, ranks) == owners
 
@@ -76,7 +76,7 @@ def fullest(sizes, owners, ranks):
     (([1], 0), "ranks: expected an integer of at least 1, got 0"),
     (([1, -1], 2), r"sizes\[1\]: expected an integer of at least 0, got -1"),
     (([1.0], 2), r"sizes\[0\]: expected an integer of at least 0, got 1.0"),
-])  # fmt: skip
+])
 def test_bad_arguments(args, message):
     with pytest.raises((TypeError, ValueError), match=rf"^partition: {message}"):
         passes.partition(*args)

@@ -41,13 +41,13 @@ def initial(program):
     names = [name for op in program.startup if op.type == "initialize" for name in op.writes]
     names += [name for name, var in program.vars.items() if var.persistable and var.initial is None]
     return {n: values("float32", program.vars[n].shape, *map(ord, n)).astype(program.vars[n].dtype)
-            for n in sorted({*names}) if program.vars[n].shape != UNKNOWN}  # fmt: skip
+            for n in sorted({*names}) if program.vars[n].shape != UNKNOWN}
 
 
 def constant(program, rank, place):
     grads = [name for op in program.main if op.type == "backward" for name in op.outputs["grads"]]
     return {n: place(values("float32", program.vars[n].shape, rank, *map(ord, n)).astype(program.vars[n].dtype))
-            for n in grads}  # fmt: skip
+            for n in grads}
 
 
 EIGHT = [(name, (4,)) for name in "abcdefgh"]
@@ -80,13 +80,11 @@ def test_buckets_wait_for_what_they_need_alone():
     waits = [
         (task.stream, plan.label(task), [plan.label(plan.tasks[k]) for k in task.waits])
         for task in tasks if not plan.label(task).startswith("reduce")
-    ]  # fmt: skip
-    assert waits == [
-        ("compute", "scale g@GRAD", ["reduce g@GRAD"]), ("compute", "merged_adam g", []),
-        ("compute", "scale c@GRAD", ["reduce c@GRAD"]), ("compute", "merged_adam c", []),
-        ("communication", "broadcast h", []), ("communication", "broadcast g", ["merged_adam g"]),
-        ("communication", "broadcast d", []), ("communication", "broadcast c", ["merged_adam c"]),
-    ]  # fmt: skip
+    ]
+    assert waits == [("compute", "scale g@GRAD", ["reduce g@GRAD"]), ("compute", "merged_adam g", []),
+                     ("compute", "scale c@GRAD", ["reduce c@GRAD"]), ("compute", "merged_adam c", []),
+                     ("communication", "broadcast h", []), ("communication", "broadcast g", ["merged_adam g"]),
+                     ("communication", "broadcast d", []), ("communication", "broadcast c", ["merged_adam c"])]
 
 
 @pytest.mark.parametrize("example", SCHEDULED)

@@ -25,12 +25,10 @@ def told():
     device, total = cuda.get_current_device(), cuda.current_context().get_memory_info().total
     assert device.compute_capability == (device.COMPUTE_CAPABILITY_MAJOR, device.COMPUTE_CAPABILITY_MINOR)
     assert cuda.gpus[0].compute_capability == device.compute_capability and cuda.gpus[0].name == device.name
-    return (
-        device.compute_capability, device.MULTIPROCESSOR_COUNT, device.MAX_THREADS_PER_MULTI_PROCESSOR,
-        device.MAX_BLOCKS_PER_MULTIPROCESSOR, device.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN / 1024,
-        device.MAX_SHARED_MEMORY_PER_MULTIPROCESSOR / 1024, device.RESERVED_SHARED_MEMORY_PER_BLOCK / 1024,
-        device.L2_CACHE_SIZE / 2**20, total / 2**30,
-    )
+    return (device.compute_capability, device.MULTIPROCESSOR_COUNT, device.MAX_THREADS_PER_MULTI_PROCESSOR,
+            device.MAX_BLOCKS_PER_MULTIPROCESSOR, device.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN / 1024,
+            device.MAX_SHARED_MEMORY_PER_MULTIPROCESSOR / 1024, device.RESERVED_SHARED_MEMORY_PER_BLOCK / 1024,
+            device.L2_CACHE_SIZE / 2**20, total / 2**30)
 
 
 @pytest.mark.parametrize("name", DEVICES)

@@ -41,9 +41,8 @@ def test_launches():
         axpy[2, (4, 1)](1.0, x, x)
         together[3, 2, stream]()
     axpy[1, 1](1.0, x, x)
-    assert log.launches == [
-        ("axpy", (2, 1, 1), (4, 1, 1), cuda.default_stream(), False), ("together", (3, 1, 1), (2, 1, 1), stream, True),
-    ]
+    assert log.launches == [("axpy", (2, 1, 1), (4, 1, 1), cuda.default_stream(), False),
+                            ("together", (3, 1, 1), (2, 1, 1), stream, True)]
     assert log.launches[1].kernel == "together" and log.bytes_written(x) == 32
 
 
@@ -112,10 +111,8 @@ def test_copies():
         x[0]
         axpy[1, 1](1.0, np.zeros(3), x)
     kinds = [(copy.kind, copy.nbytes, copy.source, copy.target) for copy in log.copies]
-    assert kinds == [
-        ("DtoH", 32, "x", None), ("HtoD", 16, None, "x"), ("HtoD", 8, None, None), ("DtoD", 32, "x", None),
-        ("DtoH", 8, "x", None), ("HtoD", 24, None, None), ("DtoH", 24, None, None),
-    ]
+    assert kinds == [("DtoH", 32, "x", None), ("HtoD", 16, None, "x"), ("HtoD", 8, None, None), ("DtoD", 32, "x", None),
+                     ("DtoH", 8, "x", None), ("HtoD", 24, None, None), ("DtoH", 24, None, None)]
     assert log.copies[0].stream is stream and log.copies[1].stream is cuda.default_stream()
 
 

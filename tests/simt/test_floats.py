@@ -35,10 +35,9 @@ def test_each_arises_at_its_line(schedule, watch):
         y[i] = np.float32(c + b)
 
     rows, floats = events(kernel, 4, device(1, 2, 3e38, 1e-30), device(0, 0, 0, 0), watch=watch, schedule=schedule)
-    assert rows == {
-        (3, "overflow", "arises", None): 1, (3, "subnormal", "arises", None): 1, (4, "inf", "arises", None): 4,
-        (5, "nan", "arises", None): 1, (7, "nan", "store", "y"): 1, (7, "inf", "store", "y"): 3,
-    }
+    assert rows == {(3, "overflow", "arises", None): 1, (3, "subnormal", "arises", None): 1,
+                    (4, "inf", "arises", None): 4, (5, "nan", "arises", None): 1, (7, "nan", "store", "y"): 1,
+                    (7, "inf", "store", "y"): 3}
     assert (floats.first.what, floats.first.line) == ("inf", kernel.py_func.__code__.co_firstlineno + 4)
 
 
@@ -49,10 +48,8 @@ def test_what_was_there_before_is_a_load():
         y[i] = x[i] + np.float32(1)
 
     rows, floats = events(kernel, 3, device(1, np.inf, np.nan), device(0, 0, 0))
-    assert rows == {
-        (3, "inf", "load", "x"): 1, (3, "nan", "load", "x"): 1, (3, "inf", "store", "y"): 1,
-        (3, "nan", "store", "y"): 1,
-    }
+    assert rows == {(3, "inf", "load", "x"): 1, (3, "nan", "load", "x"): 1, (3, "inf", "store", "y"): 1,
+                    (3, "nan", "store", "y"): 1}
     assert (floats.first.what, floats.first.how, floats.first.first.thread) == ("inf", "load", (1, 0, 0))
     assert str(floats).splitlines()[0].startswith("test_floats.py:") and "inf is loaded (x), times: 1," in str(floats)
 
@@ -65,10 +62,9 @@ def test_a_store_may_round():
         y[2] = x[2]
 
     rows, _ = events(kernel, 1, device(1e300, 1e-40, 1e-300, dtype=np.float64), device(0, 0, 0))
-    assert rows == {
-        (2, "overflow", "arises", None): 1, (2, "inf", "store", "y"): 1, (3, "subnormal", "arises", None): 1,
-        (3, "subnormal", "store", "y"): 1, (4, "subnormal", "arises", None): 1,
-    }
+    assert rows == {(2, "overflow", "arises", None): 1, (2, "inf", "store", "y"): 1,
+                    (3, "subnormal", "arises", None): 1, (3, "subnormal", "store", "y"): 1,
+                    (4, "subnormal", "arises", None): 1}
 
 
 def test_addresses_shared_memory_and_atomics():

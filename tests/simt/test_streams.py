@@ -64,9 +64,8 @@ ORDERED = {
     "reader behind a reader": lambda x, a, b: (
         w(x, a), recorded(a).wait(b), r(x, b), recorded(b).wait(c := cuda.stream()), r(x, c)),
     "writer behind readers": lambda x, a, b: (r(x, a), r(x, b), r(x, a), recorded(b).wait(a), w(x, a)),
-    "copies apart": lambda x, a, b: (
-        x[:2].copy_to_device(np.ones(2), stream=a), x[2:].copy_to_device(np.ones(2), stream=b),
-        x[1:2].copy_to_host(stream=a)),
+    "copies apart": lambda x, a, b: (x[:2].copy_to_device(np.ones(2), stream=a),
+                                     x[2:].copy_to_device(np.ones(2), stream=b), x[1:2].copy_to_host(stream=a)),
     "copies of other elements": lambda x, a, b: (
         x[1:].copy_to_host(stream=a), x[1::2].copy_to_device(np.zeros(2), stream=a), w(x, b)),
     "default stream of a thread": lambda x, a, b: (w(x, cuda.per_thread_default_stream()), w(x), w(x, 2)),
@@ -86,9 +85,8 @@ UNORDERED = {
     "event synchronized too early": lambda x, a, b: (e := recorded(a), w(x, a), e.synchronize(), r(x, b)),
     "the other stream synchronized": lambda x, a, b: (w(x, a), b.synchronize(), r(x, b)),
     "reader beside one that waits": lambda x, a, b: (w(x, a), recorded(a).wait(b), r(x, b), r(x, cuda.stream())),
-    "copy beside one that waits": lambda x, a, b: (
-        x.copy_to_device(np.ones(4), stream=a), recorded(a).wait(b), x.copy_to_host(stream=b),
-        x.copy_to_host(stream=cuda.stream())),
+    "copy beside one that waits": lambda x, a, b: (x.copy_to_device(np.ones(4), stream=a), recorded(a).wait(b),
+                                                   x.copy_to_host(stream=b), x.copy_to_host(stream=cuda.stream())),
     "writer beside a reader": lambda x, a, b: (r(x, a), r(x, b), r(x, a), w(x, a)),
     "copies that overlap": lambda x, a, b: (x[:3].copy_to_device(np.ones(3), stream=a), x[2:].copy_to_host(stream=b)),
     "copy behind a smaller one": lambda x, a, b: (
