@@ -167,8 +167,7 @@ _comms = {}
 def _submit(comm, kind, sendbuf, recvbuf, sent, received, datatype, peer=None):
     dtype = numpy_dtype(DATATYPES[datatype])
     _comms[comm]._submit(
-        (kind, sendbuf and _array(sendbuf, sent, dtype), recvbuf and _array(recvbuf, received, dtype), peer)
-    )
+        (kind, sendbuf and _array(sendbuf, sent, dtype), recvbuf and _array(recvbuf, received, dtype), peer))
 
 
 def all_reduce(sendbuff, recvbuff, count, datatype, op, comm, stream):

@@ -101,8 +101,7 @@ def test_processes_meet(start):
         "assert meeting.get('id', 0) == bytes(range(128))\n"
         "for turn in range(20):\n"
         "    everything = meeting.exchange(f'turn-{turn}', bytes([rank]) * turn)\n"
-        "    assert everything == [bytes([r]) * turn for r in range(size)]\n"
-    )
+        "    assert everything == [bytes([r]) * turn for r in range(size)]\n")
     assert start(script, "-n", "3")[0] == 0
 
 

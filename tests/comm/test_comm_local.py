@@ -24,13 +24,8 @@ def test_every_operation_gives_what_numpy_gives(size):
         assert_equal_bits(found)
 
 
-@given(
-    size=st.integers(1, 8),
-    dtype=st.sampled_from(list(DTYPES)),
-    seed=st.integers(0, 2**16),
-    schedule=st.sampled_from(SCHEDULES),
-    turns=st.integers(0, 2**16),
-)
+@given(size=st.integers(1, 8), dtype=st.sampled_from(list(DTYPES)), seed=st.integers(0, 2**16),
+       schedule=st.sampled_from(SCHEDULES), turns=st.integers(0, 2**16))
 def test_no_schedule_shows(size, dtype, seed, schedule, turns):
     for found in local.run(everything, size, (dtype,), seed, schedule=schedule, seed=turns):
         assert_equal_bits(found)
@@ -132,8 +127,7 @@ MISMATCHES = {
                                f"{FROM} 0, call 0 and all_reduce of 12 float32, call 1", SUM),
     "other group": (lambda world: world.group([0, 1] if world.rank else [0, 2]),
                     "waits in group (0, 2), call 0", *["waits in group (0, 1), call 0"] * 2),
-    "apart": (apart, f"{SUM} of group (0, 2)", *["waits in all_reduce of 12 float32, call 1"] * 2),
-}
+    "apart": (apart, f"{SUM} of group (0, 2)", *["waits in all_reduce of 12 float32, call 1"] * 2)}
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

@@ -46,8 +46,7 @@ ENDS = {
     "absent_unwatched": (2, [f"rank 0 {SUM}, call 0; not done in 0.5 s"]),
     "ended": (2, ["rank 0 waits in barrier, call 0; rank 1 has ended"]),
     "raised": (2, ["rank 0 waits in recv of 4 float32 from 1; rank 1 has ended"]),
-    "short": (2, ["rank 1 in recv of 4 float32 from 0: expected 16 bytes, got 12"]),
-}
+    "short": (2, ["rank 1 in recv of 4 float32 from 0: expected 16 bytes, got 12"])}
 
 
 @pytest.mark.parametrize("case", ENDS)

@@ -250,8 +250,7 @@ def two_gpus():
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
-    "case", ["agrees_with_numpy_and_the_local_engine", "blocking_and_a_stream", "many_at_once", "torch_tensors"]
-)
+    "case", ["agrees_with_numpy_and_the_local_engine", "blocking_and_a_stream", "many_at_once", "torch_tensors"])
 def test_on_two_gpus(two_gpus, case):
     if case == "torch_tensors":
         pytest.importorskip("torch")

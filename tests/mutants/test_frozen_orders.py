@@ -16,11 +16,9 @@ from refopt.oracle.exact.cases import assert_same, runner
 CHAINS = {ast.Mult: (ast.Mult, ast.Div), ast.Div: (ast.Mult, ast.Div), ast.Add: (ast.Add, ast.Sub)}
 CHAINS[ast.Sub] = CHAINS[ast.Add]
 # (a . b) : c becomes a . (b | c): with these operators inside, where exact arithmetic makes no difference.
-INSIDE = {
-    (ast.Mult, ast.Mult): ast.Mult, (ast.Mult, ast.Div): ast.Div, (ast.Div, ast.Div): ast.Mult,
-    (ast.Add, ast.Add): ast.Add, (ast.Add, ast.Sub): ast.Sub, (ast.Sub, ast.Sub): ast.Add,
-    (ast.Sub, ast.Add): ast.Sub,
-}
+INSIDE = {(ast.Mult, ast.Mult): ast.Mult, (ast.Mult, ast.Div): ast.Div, (ast.Div, ast.Div): ast.Mult,
+          (ast.Add, ast.Add): ast.Add, (ast.Add, ast.Sub): ast.Sub, (ast.Sub, ast.Sub): ast.Add,
+          (ast.Sub, ast.Add): ast.Sub}
 
 
 class Regroup(ast.NodeTransformer):
@@ -92,10 +90,8 @@ def test_each_regrouping_of_a_rule_changes_frozen_bits(routine):
     function = getattr(cpu, routine.merged_name)
     module = inspect.getmodule(function)
     assert not changes_frozen_bits(function, routine)
-    unseen = [
-        text for text, other in regroupings(module)
-        if not changes_frozen_bits(getattr(other, routine.merged_name), routine)
-    ]
+    unseen = [text for text, other in regroupings(module)
+              if not changes_frozen_bits(getattr(other, routine.merged_name), routine)]
     assert not unseen
 
 

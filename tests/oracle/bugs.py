@@ -93,18 +93,11 @@ KNOWN = {
             "moment1 not written"),
         "decay and no correction": ({"first, second = 1 - beta1**step, 1 - beta2**step\n":
             "first = second = 1.0\n        p /= real(1 - lr * coeff)\n        p *= real(1 - coeff)\n"},
-            "decay without the learning rate and no bias correction"),
-    },
-    "lars_momentum": {
-        "lr twice": ({"p -= v": "p -= real(lr) * v"}, "learning rate applied to the velocity again"),
-    },
-    "novograd": {
-        "first norm averaged": ({"n if v[0] == 0 else ": ""}, "first norm averaged"),
-    },
+            "decay without the learning rate and no bias correction")},
+    "lars_momentum": {"lr twice": ({"p -= v": "p -= real(lr) * v"}, "learning rate applied to the velocity again")},
+    "novograd": {"first norm averaged": ({"n if v[0] == 0 else ": ""}, "first norm averaged")},
     "momentum": {
-        "fp16 velocity": ({"v += g": "v += g; v[...] = v.astype(np.float16)"}, "velocities rounded to float16"),
-    },
-}
+        "fp16 velocity": ({"v += g": "v += g; v[...] = v.astype(np.float16)"}, "velocities rounded to float16")}}
 
 # Written before anybody knew which hypotheses there would be, but for those that others stand for; what names each
 # today, if anything does.
@@ -131,8 +124,7 @@ FIRST = {
             REAL + "        k = p.size // 8 * 8\n        p, g, m, v = (x.reshape(-1)[:k] for x in (p, g, m, v))\n"},
             "elements that are not written: they are as they were"),
         "second correction one ahead": ({"1 - beta2**step": "1 - beta2**(step + 1)"},
-            "beta2_pow one step early: of t + 1"),
-    },
+            "beta2_pow one step early: of t + 1")},
     "lamb": {
         "ratio clipped at 10": ({"p -= real(lr) * ratio": "p -= real(lr) * min(ratio, real(10))"},
             "as if `ratio` were `min(ratio, 10)` (in rule)"),
@@ -155,8 +147,7 @@ FIRST = {
             "as if `ratio` were `sqrt(ratio)` (in rule)"),
         "norm of half": ({NORMS: NORMS + "\n        p_norm = np.linalg.norm(p.ravel()[:(p.size + 1) // 2])"},
             "as if `p` were `the first half of p alone` in `norms = (sqrt(sum_of_squares(p)), "
-            "sqrt(sum_of_squares(r)))`"),
-    },
+            "sqrt(sum_of_squares(r)))`")},
     "lars_momentum": {
         "local rate clipped at lr": ({LOCAL: LOCAL + "\n            local = min(local, real(lr))"},
             "as if `local` were `min(local, lr)` (in lars_with)"),
@@ -172,8 +163,7 @@ FIRST = {
             "as if `sqrt(squares(g))` were `squares(g)` (in lars_with)"),
         "velocity not kept": ({"v[...] =": "v ="}, "velocities not written"),
         "1 - mu for mu": ({"real(mu)": "real(1 - mu)"}, "1 - mu for mu"),
-        "no step for zero norms": ({"local = real(lr)\n": "local = real(0)\n"}, "as if `lr` were `0` (in local_lr)"),
-    },
+        "no step for zero norms": ({"local = real(lr)\n": "local = real(0)\n"}, "as if `lr` were `0` (in local_lr)")},
     "novograd": {
         "epsilon in the sum": ({"n = np.dot(g.ravel(), g.ravel())": "n = np.dot(g.ravel(), g.ravel()) + real(epsilon)"},
             "as if `each n` were `n + epsilon` in `return n if v == 0 else beta2 * v + (1 - beta2) * n`"),
@@ -191,8 +181,7 @@ FIRST = {
         "norm of 256": ({"np.dot(g.ravel(), g.ravel())": "np.dot(g.ravel()[:256], g.ravel()[:256])"},
             "norms of the first 256 elements of the elements alone"),
         "beta2 in the moment": ({"real(beta1) * m": "real(beta2) * m"}, "beta2 for beta1"),
-        "second moment not kept": ({"v[...] =": "v ="}, "second_moment not advanced"),
-    },
+        "second moment not kept": ({"v[...] =": "v ="}, "second_moment not advanced")},
     "momentum": {
         "decay subtracted": ({"g + real(l2_decay) * p": "g - real(l2_decay) * p"}, "minus l2_decay for l2_decay"),
         "mu on the gradient in Nesterov": ({"g + real(mu) * v if": "real(mu) * g + v if"},
@@ -205,9 +194,7 @@ FIRST = {
         "uphill": ({"p -= real(lr)": "p += real(lr)"}, "minus lr for lr"),
         "mu forgotten in Nesterov": ({"g + real(mu) * v if": "g + v if"}, "as if `mu * v` were `v` (in update)"),
         "dampened but for the first step": ({"use_nesterov=False):": "use_nesterov=False, step):", "v += g":
-            "v += g if step == 1 else real(1 - mu) * g"}, "gradient dampened by 1 - mu, from step 2 on"),
-    },
-}
+            "v += g if step == 1 else real(1 - mu) * g"}, "gradient dampened by 1 - mu, from step 2 on")}}
 
 SECOND_SET = {
     "adamw": {
@@ -227,8 +214,7 @@ SECOND_SET = {
         "first square as it is": ({SECOND: SECOND + " if step > 1 else g * g"},
             "second moment without the factor 1 - beta2, in the first step alone"),
         "sign of the average": ({STEP: "p -= real(lr) * np.sign(m)"},
-            "as if `d` were `sign(d)` in `return p - lr * d`"),
-    },
+            "as if `d` were `sign(d)` in `return p - lr * d`")},
     "lamb": {
         "larger of root and epsilon": ({"(np.sqrt(var) + real(epsilon))": "np.maximum(np.sqrt(var), real(epsilon))"},
             "as if `sqrt(u / (1 - beta2_pow)) + epsilon` were `maximum(sqrt(u / (1 - beta2_pow)), epsilon)` (in "
@@ -246,8 +232,7 @@ SECOND_SET = {
         "ratio at least 1": ({"p -= real(lr) * ratio": "p -= real(lr) * max(ratio, real(1))"},
             "as if `ratio` were `max(ratio, 1)` (in rule)"),
         "old moments": ({REAL: REAL + "        n, w = m.copy(), v.copy()\n", "hat = m": "hat = n", "var = v":
-            "var = w"}, "step by the old moments, which are advanced after it"),
-    },
+            "var = w"}, "step by the old moments, which are advanced after it")},
     "lars_momentum": {
         "lr out of the velocity": ({VELOCITY: "v[...] = real(mu) * v + local / real(lr) * (g + wd * p)", "p -= v":
             "p -= real(lr) * v"}, "lr outside of the velocity, the rest of the local rate in it"),
@@ -259,8 +244,7 @@ SECOND_SET = {
         "norm of the second half": ({"np.linalg.norm(p.ravel())": "np.linalg.norm(p.ravel()[p.size // 2:])"},
             "as if `p if norm_of == 'master' else stored('params', p)` were `the second half of (p if norm_of == "
             "'master' else stored('params', p)) alone` (in lars_with)"),
-        "sign of the gradient lost": ({"(g + wd * p)": "(abs(g) + wd * p)"}, "gradient replaced by its size"),
-    },
+        "sign of the gradient lost": ({"(g + wd * p)": "(abs(g) + wd * p)"}, "gradient replaced by its size")},
     "novograd": {
         "larger of norm and epsilon": ({"(np.sqrt(v) + real(epsilon))": "np.maximum(np.sqrt(v), real(epsilon))"},
             "epsilon ignored: taken as 0"),
@@ -274,8 +258,7 @@ SECOND_SET = {
             "n = np.sum((g + real(weight_decay) * p)**2)"},
             "as if `g` were `g + weight_decay * p` in `v = average(v, sum_of_squares(g), beta2=beta2)`"),
         "sign of the moment": ({"real(lr) * m": "real(lr) * np.sign(m)"},
-            "as if `m` were `sign(m)` in `return (p - lr * m, m, v)`"),
-    },
+            "as if `m` were `sign(m)` in `return (p - lr * m, m, v)`")},
     "momentum": {
         "lr on the velocity": ({"v *= real(mu)": "v *= real(mu * lr)"},
             "as if `v` were `v * lr` in `v = mu * v + (g if dampening == 0 else (1 - dampening) * g)`"),
@@ -287,9 +270,7 @@ SECOND_SET = {
         "every second element": ({REAL: REAL + "        p, g, v = (x.reshape(-1)[::2] for x in (p, g, v))\n"},
             "elements that are not written: they are as they were"),
         "velocity of the other sign": ({"v *= real(mu)": "v *= -real(mu)"},
-            "as if `v` were `-v` in `v = mu * v + (g if dampening == 0 else (1 - dampening) * g)`"),
-    },
-}
+            "as if `v` were `-v` in `v = mu * v + (g if dampening == 0 else (1 - dampening) * g)`")}}
 
 THIRD_SET = {
     "adamw": {
@@ -299,8 +280,7 @@ THIRD_SET = {
             "as if `each g` were `clip(g, -1, 1)` in `u = beta2 * u + (1 - beta2) * g * g`"),
         "both corrections of the first": ({"lr / first": "lr / (first * second)"},
             "as if `m` were `m / (1 - beta2_pow)` (in update)"),
-        "decay of positive parameters": ({DECAY: "p *= np.where(p > 0, real(1 - lr * coeff), real(1))"}, ""),
-    },
+        "decay of positive parameters": ({DECAY: "p *= np.where(p > 0, real(1 - lr * coeff), real(1))"}, "")},
     "lamb": {
         "one added to the norm": ({"p_norm / r_norm if": "p_norm / (r_norm + 1) if"}, ""),
         "correction without root": ({"var = v / real(1 - beta2**step)": "var = v / real(1 - beta2**step)**2"},
@@ -310,8 +290,7 @@ THIRD_SET = {
         "first correction one ahead": ({"1 - beta1**step": "1 - beta1**(step + 1)"},
             "beta1_pow one step early: of t + 1"),
         "square without root in the norm of r": ({"np.linalg.norm(r.ravel())": "np.dot(r.ravel(), r.ravel())"},
-            "as if `sqrt(sum_of_squares(r))` were `sum_of_squares(r)` (in rule)"),
-    },
+            "as if `sqrt(sum_of_squares(r))` were `sum_of_squares(r)` (in rule)")},
     "lars_momentum": {
         "coefficient added": ({"real(lr) * real(lars_coeff) * w": "real(lr) * (real(lars_coeff) + w", "+ eps)":
             "+ eps))"}, ""),
@@ -320,8 +299,7 @@ THIRD_SET = {
             "local_lr)"),
         "root of the local rate": ({LOCAL: "local = np.sqrt(real(lr) * real(lars_coeff) * w / (n + wd * w + eps))"},
             "as if `(...) / (...) + epsilon` were `sqrt(((...) / (...) + epsilon))` (in local_lr)"),
-        "mu in the step": ({"p -= v": "p -= real(mu) * v"}, "as if `v` were `v * mu` in `return (p - v, v)`"),
-    },
+        "mu in the step": ({"p -= v": "p -= real(mu) * v"}, "as if `v` were `v * mu` in `return (p - v, v)`")},
     "novograd": {
         "epsilon after the division": ({"g / (np.sqrt(v) + real(epsilon))": "g / np.sqrt(v) + real(epsilon)"},
             "as if `g / (sqrt(v) + epsilon)` were `g / sqrt(v) + epsilon` (in direction)"),
@@ -332,8 +310,7 @@ THIRD_SET = {
             "weight_decay * p`"),
         "step by 1 - beta1": ({"real(lr) * m": "real(lr * (1 - beta1)) * m"},
             "as if `m` were `m - beta1 * m` in `return (p - lr * m, m, v)`"),
-        "largest square": ({"np.dot(g.ravel(), g.ravel())": "(g * g).max(initial=0)"}, ""),
-    },
+        "largest square": ({"np.dot(g.ravel(), g.ravel())": "(g * g).max(initial=0)"}, "")},
     "momentum": {
         "mu squared in Nesterov": ({"g + real(mu) * v if": "g + real(mu * mu) * v if"},
             "as if `mu` were `mu * mu` (in update)"),
@@ -344,9 +321,7 @@ THIRD_SET = {
         "square with sign": ({"v += g": "v += g * abs(g)"},
             "as if `g` were `g * abs(g)` in `v = mu * v + (g if dampening == 0 else (1 - dampening) * g)`"),
         "decay of sizes": ({"real(l2_decay) * p": "real(l2_decay) * abs(p)"},
-            "as if `p` were `abs(p)` in `g = g + l2_decay * p`"),
-    },
-}
+            "as if `p` were `abs(p)` in `g = g + l2_decay * p`")}}
 
 
 def step_of(routine: str, changes: dict[str, str]) -> Any:

@@ -132,26 +132,18 @@ STEPS = {
         ("adamw", adamw(), "float32", "L1"),
         ("adamw", adamw(ratio=reciprocal), "float32", "L1"),
         ("adamw", adamw(ratio=one_root), "float32", "L1"),
-        ("adamw", adamw(averages=fused), "float32", "L1"),
-    ],
-    "regroup sums": [
-        ("adamw", adamw(averages=lerped), "float32", "L1"),
-        ("adamw", adamw(decay=beside), "float32", "L1"),
-        ("adamw", adamw(averages=lerped, ratio=one_root, decay=beside), "float64", "L1"),
-    ],
-    "add the squares": [
-        ("lars_momentum", lars(one_by_one), "float32", "L1"),
-        ("lars_momentum", lars(backwards), "float32", "L5"),
-    ],
+        ("adamw", adamw(averages=fused), "float32", "L1")],
+    "regroup sums": [("adamw", adamw(averages=lerped), "float32", "L1"),
+                     ("adamw", adamw(decay=beside), "float32", "L1"),
+                     ("adamw", adamw(averages=lerped, ratio=one_root, decay=beside), "float64", "L1")],
+    "add the squares": [("lars_momentum", lars(one_by_one), "float32", "L1"),
+                        ("lars_momentum", lars(backwards), "float32", "L5")],
     "keep numbers in double": [("adamw", adamw(), "float32", "L1", {"beta1": 0.9, "beta2": 0.999})],
     "RAdam's rho by the paper's closed form": [("radam", radam, "float32", "L1"), ("radam", radam, "float64", "L1")],
-    "powers of beta": [
-        ("adamw", adamw(power=by_pow), "float32", "L1"),
-        ("adamw", adamw(power=by_products), "float32", "L1"),
-    ],
+    "powers of beta": [("adamw", adamw(power=by_pow), "float32", "L1"),
+                       ("adamw", adamw(power=by_products), "float32", "L1")],
     "keep 16-bit states wider": [("lamb", wider_lamb, "bfloat16", "L1")],
-    "regroup products of subnormal": [("sgd", subnormal_sgd, "float32", "L7")],
-}
+    "regroup products of subnormal": [("sgd", subnormal_sgd, "float32", "L7")]}
 BRANCH = "decide a branch the other way"
 
 
@@ -164,8 +156,7 @@ def test_every_row_has_code():
 @pytest.mark.parametrize(
     ("routine", "step", "dtype", "law", "numbers"), [
         pytest.param(*(*x, {})[:5], id=f"{name} {k}", marks=[pytest.mark.slow] * (k > 0))
-        for name, rows in STEPS.items() for k, x in enumerate(rows)
-    ],
+        for name, rows in STEPS.items() for k, x in enumerate(rows)],
 )
 def test_right_code_is_within(routine, step, dtype, law, numbers):
     report = oracle.check(routine, step, dtypes=[dtype], laws=[law], set=numbers, diagnose=False)

@@ -38,13 +38,11 @@ def test_an_optimizer_is_named_as_one_would_import_it():
 
 def test_importing_it_needs_numpy_alone():
     """And the standard library; none of refopt's kernels or its executor either."""
-    code = (
-        "import sys, numpy\n"
-        "before = set(sys.modules)\n"
-        "from refopt import oracle\n"
-        "new = sorted({x.partition('.')[0] for x in set(sys.modules) - before} - sys.stdlib_module_names)\n"
-        "print(*new, *(x for x in ('refopt.gpu', 'refopt.simt') if x in sys.modules))"
-    )
+    code = ("import sys, numpy\n"
+            "before = set(sys.modules)\n"
+            "from refopt import oracle\n"
+            "new = sorted({x.partition('.')[0] for x in set(sys.modules) - before} - sys.stdlib_module_names)\n"
+            "print(*new, *(x for x in ('refopt.gpu', 'refopt.simt') if x in sys.modules))")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "refopt"
 
@@ -72,19 +70,16 @@ def returning(value):
     return step
 
 
-WRONG = {
-    "ZeroDivisionError: oops": raising(ZeroDivisionError("oops")),
-    "SystemExit: 3": raising(SystemExit(3)),
-    "MemoryError": raising(MemoryError()),
-    "AssertionError": raising(AssertionError("no")),
-    "KeyError": raising(KeyError("x")),
-    "returned: expected None or lists of params, got int": returning(lambda params: 3),
-    "expected a list of one array, got list of 2": returning(lambda params: {"params": params * 2}),
-    "expected an array of NumPy, got str": returning(lambda params: {"params": ["x"]}),
-    "expected an array of float32 of shape": returning(lambda params: [p.astype(np.float64) for p in params]),
-    r"shape \(300,\), got one of float32 of shape \(299,\)": returning(lambda params: [p[:-1] for p in params]),
-    "got one of 'grads'": returning(lambda params: {"grads": params}),
-}
+WRONG = {"ZeroDivisionError: oops": raising(ZeroDivisionError("oops")),
+         "SystemExit: 3": raising(SystemExit(3)), "MemoryError": raising(MemoryError()),
+         "AssertionError": raising(AssertionError("no")),
+         "KeyError": raising(KeyError("x")),
+         "returned: expected None or lists of params, got int": returning(lambda params: 3),
+         "expected a list of one array, got list of 2": returning(lambda params: {"params": params * 2}),
+         "expected an array of NumPy, got str": returning(lambda params: {"params": ["x"]}),
+         "expected an array of float32 of shape": returning(lambda params: [p.astype(np.float64) for p in params]),
+         r"shape \(300,\), got one of float32 of shape \(299,\)": returning(lambda params: [p[:-1] for p in params]),
+         "got one of 'grads'": returning(lambda params: {"grads": params})}
 
 
 @pytest.mark.parametrize("text", WRONG)

@@ -61,8 +61,7 @@ def scalars_left_out(params, grads, m, *, lr):
 @pytest.mark.parametrize(
     ("step", "part"),
     [(blocks, "C1"), pytest.param(few, "C2", marks=pytest.mark.slow), (scalars_left_out, "C3"), (flat, "C4"),
-     (finite, "C5"), (later, "C6")],
-)
+     (finite, "C5"), (later, "C6")])
 def test_a_difference_is_found_in_its_part(step, part):
     report = oracle.compare(loop, step, parts={"C1", part}, **FAST)
     assert part in report.wrong and not report.ok, str(report)

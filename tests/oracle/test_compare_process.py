@@ -64,8 +64,7 @@ def test_the_command(capsys, tmp_path, monkeypatch):
         "def step(params, grads, *, lr):\n"
         "    while len(params) == 36 and 'HERE' not in os.environ:\n        time.sleep(0.1)\n"
         "    if 'HERE' in os.environ:\n        os.environ['HERE'] = 'written'\n"
-        "    for p, g in zip(params, grads):\n        p -= (lr * g).astype(p.dtype)\n"
-    )
+        "    for p, g in zip(params, grads):\n        p -= (lr * g).astype(p.dtype)\n")
     monkeypatch.chdir(tmp_path)
     given = ["compare", "mine.py:step", "mine.py:step", "--dtype", "fp32"]
     assert cli.main([*given, "--deadline", "1"]) == 1

@@ -30,11 +30,9 @@ def why(report):
 # anybody knew what it would look for: of the 60 of the first set it named 32 then, of the 40 of the second one, by what
 # was made for the first, 28, and of the 25 of the third 16. Beside each is what names it now. Each takes a second or
 # more: make test has some of each.
-OF_TEXTS = [
-    (f"{of}, {routine}: {name}", routine, partial(step_of, routine, changes), reason)
-    for of, table in (("known", KNOWN), ("first", FIRST), ("second", SECOND_SET), ("third", THIRD_SET))
-    for routine, bugs in table.items() for name, (changes, reason) in bugs.items()
-]
+OF_TEXTS = [(f"{of}, {routine}: {name}", routine, partial(step_of, routine, changes), reason)
+            for of, table in (("known", KNOWN), ("first", FIRST), ("second", SECOND_SET), ("third", THIRD_SET))
+            for routine, bugs in table.items() for name, (changes, reason) in bugs.items()]
 OF_LIBRARY = [(mutant.name, mutant.routine, mutant.step, mutant.reason) for mutant in MUTANTS if mutant.reason]
 
 

@@ -80,8 +80,7 @@ FINDINGS = {
     "an error": (empty, "case 'no tensor': merged_step: expected no error, got ZeroDivisionError: division by zero"),
     "what is returned": (functional, "case 'one tensor': N4, equal bits: params[0], element 0 of 5 float32"),
     "a number it does not know": (narrow, "case 'one tensor': merged_step: expected no error, got TypeError: "),
-    "what it asserts": (asserting, "case 'no tensor': at least one tensor"),
-}
+    "what it asserts": (asserting, "case 'no tensor': at least one tensor")}
 
 
 @pytest.mark.parametrize("what", FINDINGS)
@@ -115,8 +114,7 @@ RESULTS = {
     "lists of numbers": (lambda outcome: outcome | {"params": [[1.0] * 5]}, "params[0]: expected an array, got list"),
     "a master": (lambda outcome: outcome | {"master_params": [np.ones(5)]}, "master_params[0]: expected None"),
     "another shape": (lambda outcome: outcome | {"params": [np.ones(4, "f4")]}, "params[0]: expected shape (5,)"),
-    "another dtype": (lambda outcome: outcome | {"params": [np.ones(5)]}, "params[0]: expected float32, got float64"),
-}
+    "another dtype": (lambda outcome: outcome | {"params": [np.ones(5)]}, "params[0]: expected float32, got float64")}
 
 
 @pytest.mark.parametrize("what", RESULTS)

@@ -90,10 +90,8 @@ def test_by_chance_either_neighbour():
 def test_a_sum_has_the_allowance_that_was_asked_for():
     p, g = arrays(10000, np.float32), arrays(10000, np.float32, 1)
     given = dict(params=[p], grads=[g], velocities=[np.zeros_like(p)], lr=0.1, mu=0.9)
-    widths = [
-        oracle.expect("lars_momentum", **given, sum_of=kind)["velocities"][0].error.mean()
-        for kind in (14, "random", "any")
-    ]
+    widths = [oracle.expect("lars_momentum", **given, sum_of=kind)["velocities"][0].error.mean()
+              for kind in (14, "random", "any")]
     assert widths[0] < widths[1] / 5 < widths[2] / 25
     assert sums.any_order(100) == 100 and sums.random_data(10**6) == 8000 and sums.declared(3)(100) == 3
     assert sums.declared(300)(100) == 100

@@ -12,8 +12,7 @@ from refopt.oracle.identity.candidates import LEFT_OUT
 CHOSEN = [
     pytest.param(name, choice, value, marks=[pytest.mark.slow] * (name not in ("adam", "lars_momentum", "novograd")))
     for name, row in ROUTINES.items() for choice, values in row.choices.items() for value in values
-    if choice not in LEFT_OUT
-]
+    if choice not in LEFT_OUT]
 
 
 @pytest.mark.parametrize("name", [
@@ -103,8 +102,7 @@ def test_arithmetic_in_fp32_is_identified_all_the_same():
 
 def test_the_command(capsys, tmp_path, monkeypatch):
     (tmp_path / "mine.py").write_text(
-        "def step(params, grads, *, lr):\n    for p, g in zip(params, grads):\n        p -= lr * g\n"
-    )
+        "def step(params, grads, *, lr):\n    for p, g in zip(params, grads):\n        p -= lr * g\n")
     monkeypatch.chdir(tmp_path)
     assert cli.main(["check", "--identify", "mine.py:step"]) == 0
     assert capsys.readouterr().out.startswith("step: sgd\n")

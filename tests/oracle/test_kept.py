@@ -50,8 +50,7 @@ def test_trials_alike_share_what_they_expect():
     others = [
         drawn(lr=0.2), case.replace(steps=[case.steps[0] | {"epsilon": 0.25}]), case.replace(count=4),
         case.replace(choices=case.choices | {"epsilon_at": "uncorrected"}),
-        case.replace(**{name: [x.reshape(5, 1) if x.size == 5 else x for x in case.slots[name]] for name in LISTS}),
-    ]
+        case.replace(**{name: [x.reshape(5, 1) if x.size == 5 else x for x in case.slots[name]] for name in LISTS})]
     assert all(one.expected(other, 0, sums.random_data) is not first for other in others)
     assert one.expected(case, 0, sums.any_order) is not first
     assert one.expected(case, 0, sums.random_data, leasts=2) is not first

@@ -36,8 +36,7 @@ ENDS = {
     "segfault": "got the end of its process by SIGSEGV, Segmentation fault; the last it said: about to read at address",
     "hang": "got nothing within 2 s, and ended it",
     "sticky": "got AcceleratorError: CUDA error: an illegal memory access was encountered; its process is spoiled",
-    "leave": "got the end of its process, with exit code 0",
-}
+    "leave": "got the end of its process, with exit code 0"}
 
 
 def each_way(ends, often=()):
@@ -189,8 +188,7 @@ def test_it_ends_with_its_parent(tmp_path):
     (tmp_path / "hanging.py").write_text(
         "import os, time\nfrom refopt import oracle\n"
         "def step(params, grads, *, lr):\n    print(os.getpid(), flush=True)\n    time.sleep(600)\n"
-        "oracle.check('sgd', step, laws=['L1'])\n"
-    )
+        "oracle.check('sgd', step, laws=['L1'])\n")
     env = os.environ | {"PYTHONPATH": str(Path(oracle.__file__).parents[2]), "PYTHONUNBUFFERED": "1"}
     command = [sys.executable, "hanging.py"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env, cwd=tmp_path) as process:

@@ -56,10 +56,8 @@ def quantized(params, grads, codes, scales, *, lr):
         p -= (lr * blocks.reshape(-1)[: p.size].reshape(p.shape)).astype(p.dtype)
 
 
-BLOCKS = {
-    "codes": lambda p: np.full((-(-p.size // 64), 64), 128, np.uint8),
-    "scales": lambda p: np.zeros(-(-p.size // 64), np.float32),
-}
+BLOCKS = {"codes": lambda p: np.full((-(-p.size // 64), 64), 128, np.uint8),
+          "scales": lambda p: np.zeros(-(-p.size // 64), np.float32)}
 
 
 @pytest.mark.parametrize(("step", "options"), [
@@ -215,14 +213,12 @@ def gate_but_first(params, grads, m, v, *, lr, step, found_inf):
     right(params, grads, m, v, lr=lr, step=step, found_inf=None if step == 1 else found_inf)
 
 
-PLANTED = [
-    (one_norm, "R1", {}), (by_shape, "R1", {}), (in_one_dtype, "R1", {}), (small_ones, "R1", {}),
-    (spread_nan, "R1", {}), (by_place, "R2", {}), (next_state, "R3", {}), (dropped, "R3", {}),
-    (after_an_empty_one, "R3", {}), (also_without, "R4", {}), (flat_copy, "R5", {}), (in_memory_order, "R5", {}),
-    (scaled_gradient, "R6", {}), (one_too_many, "R6", {}), (by_chance, "R7", {}), (Hidden(), "R8", {}),
-    (Counting(), "R8", {}), (gate_ignored, "R9", {}), (gate_of_parameters, "R9", {}),
-    (gate_that_counts, "R9", {"states": {"steps": 0.0}}), (gate_but_first, "R9", {}),
-]
+PLANTED = [(one_norm, "R1", {}), (by_shape, "R1", {}), (in_one_dtype, "R1", {}), (small_ones, "R1", {}),
+           (spread_nan, "R1", {}), (by_place, "R2", {}), (next_state, "R3", {}), (dropped, "R3", {}),
+           (after_an_empty_one, "R3", {}), (also_without, "R4", {}), (flat_copy, "R5", {}), (in_memory_order, "R5", {}),
+           (scaled_gradient, "R6", {}), (one_too_many, "R6", {}), (by_chance, "R7", {}), (Hidden(), "R8", {}),
+           (Counting(), "R8", {}), (gate_ignored, "R9", {}), (gate_of_parameters, "R9", {}),
+           (gate_that_counts, "R9", {"states": {"steps": 0.0}}), (gate_but_first, "R9", {})]
 
 
 def test_the_cases_are_what_they_are():

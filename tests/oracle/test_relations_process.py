@@ -135,8 +135,7 @@ def test_the_command(capsys, tmp_path, monkeypatch):
         "def step(params, grads, *, lr):\n"
         "    while len(params) == 36:\n        time.sleep(0.1)\n"
         "    if 'HERE' in os.environ:\n        os.environ['HERE'] = 'written'\n"
-        "    for p, g in zip(params, grads):\n        p -= (lr * g).astype(p.dtype)\n"
-    )
+        "    for p, g in zip(params, grads):\n        p -= (lr * g).astype(p.dtype)\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HERE", "no")
     given = ["check", "mine.py:step", "--as", "none", "--dtype", "fp32"]

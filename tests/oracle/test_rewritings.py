@@ -36,9 +36,8 @@ def rewritten(row, case, real, rng, chance):
         numbers["stored"] = lambda name, x: leaf(arrays["params"]) if name == "params" else x
     states = [number(arrays[name][0]) if name in row.scalars else leaf(arrays[name]) for name in carried]
     with np.errstate(all="ignore"):
-        results = evaluated(
-            rule_of(row), [leaf(arrays["params"]), leaf(arrays["grads"]), *states], numbers, real, rng, chance
-        )
+        results = evaluated(rule_of(row), [leaf(arrays["params"]), leaf(arrays["grads"]), *states], numbers, real, rng,
+                            chance)
     return {name: x for name, x in zip(("params", *carried), results, strict=True) if x is not None}
 
 
@@ -89,11 +88,9 @@ def test_in_fp64_as_well(routine):
     assert 0.1 < max(largest.values()) <= 1 and others > 5, largest
 
 
-CHOICES = [
-    *[(name, {}) for name in VARIANTS],
-    *[(name, {"decay": "decoupled"}) for name, row in EXTENDED.items() if "decay" in row.choices],
-    ("adagrad", {"epsilon_at": "inside"}), ("adamax", {"epsilon_at": "gradient", "maximize": True}),
-]
+CHOICES = [*[(name, {}) for name in VARIANTS],
+           *[(name, {"decay": "decoupled"}) for name, row in EXTENDED.items() if "decay" in row.choices],
+           ("adagrad", {"epsilon_at": "inside"}), ("adamax", {"epsilon_at": "gradient", "maximize": True})]
 
 
 @pytest.mark.parametrize(("routine", "choices"), CHOICES, ids=lambda x: x if isinstance(x, str) else "-".join(x))

@@ -86,10 +86,8 @@ def with_a_generator_of_its_own(params, grads, velocities, *, lr, mu, l2_decay):
     right(*([xs[i] for i in order] for xs in (params, grads, velocities)), lr, mu, l2_decay)
 
 
-STEPS = [
-    with_threads, with_a_pool_that_stays, with_buffers_that_stay, functools.partial(with_new_lists), by_a_compiler,
-    with_a_setting_for_the_time, with_a_generator_of_its_own,
-]
+STEPS = [with_threads, with_a_pool_that_stays, with_buffers_that_stay, functools.partial(with_new_lists), by_a_compiler,
+         with_a_setting_for_the_time, with_a_generator_of_its_own]
 
 
 @pytest.mark.parametrize("step", STEPS, ids=lambda x: getattr(x, "__name__", type(x).__name__))

@@ -9,12 +9,8 @@ from hypothesis import strategies as st
 
 from refopt.oracle import ulp
 
-DTYPES = {
-    np.dtype(np.float16): np.uint16,
-    np.dtype(ml_dtypes.bfloat16): np.uint16,
-    np.dtype(np.float32): np.uint32,
-    np.dtype(np.float64): np.uint64,
-}
+DTYPES = {np.dtype(np.float16): np.uint16, np.dtype(ml_dtypes.bfloat16): np.uint16, np.dtype(np.float32): np.uint32,
+          np.dtype(np.float64): np.uint64}
 
 
 @st.composite

@@ -66,27 +66,24 @@ def of_text(routine, changes, reason):
 
 BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
 ROOT = "np.sqrt(v if v_max is None else v_max) / n.root_correction2"
-ADAMAX = edited(
-    "adamax", ("functors.adamax", "n.beta2 * norm + n.epsilon, abs(g)", "n.beta2 * norm, abs(g) + n.epsilon"),
-    reason="epsilon_at=gradient: epsilon on the gradient's size, as PyTorch and optax have it (100 %",
-)
-ROWS = {
-    "amsgrad": ({"max_of": "corrected"}, edited(
-        "adam", ("functors.adam", "np.maximum(v_max, v)", "np.maximum(v_max, v / n.correction2)"),
-        ("functors.adam", ROOT, "np.sqrt(v / n.correction2 if v_max is None else v_max)"),
-        reason="AMSGrad's maximum of the corrected second moments")),
-    "adamax": ({"epsilon_at": "gradient"}, ADAMAX),
-    "radam": ({"epsilon_at": "corrected"}, BY_NAME["RAdam: epsilon beside the corrected root"]),
-    "radam of four": ({"threshold": 4}, BY_NAME["RAdam: the threshold at 4"]),
-    "adagrad": ({"epsilon_at": "inside"}, BY_NAME["Adagrad: epsilon in the root"]),
-    "rmsprop": ({"lr_at": "step"}, BY_NAME["RMSProp: the rate outside of the velocity"]),
-    "sgdw": ({"decay": "decoupled"}, of_text(
-        "momentum", {"g = g + real(l2_decay) * p": "p *= real(1 - lr * l2_decay)"},
-        "weight decay apart from the gradient")),
-    "lars": ({"grad_norm": "decayed", "adapt": "norms"}, of_text(
-        "lars_momentum", {"np.linalg.norm(g.ravel())": "np.linalg.norm((g + wd * p).ravel())", "n + wd * w": "n"},
-        "the norm of the gradient and its decay")),
-}
+ADAMAX = edited("adamax",
+                ("functors.adamax", "n.beta2 * norm + n.epsilon, abs(g)", "n.beta2 * norm, abs(g) + n.epsilon"),
+                reason="epsilon_at=gradient: epsilon on the gradient's size, as PyTorch and optax have it (100 %")
+ROWS = {"amsgrad": ({"max_of": "corrected"}, edited(
+            "adam", ("functors.adam", "np.maximum(v_max, v)", "np.maximum(v_max, v / n.correction2)"),
+            ("functors.adam", ROOT, "np.sqrt(v / n.correction2 if v_max is None else v_max)"),
+            reason="AMSGrad's maximum of the corrected second moments")),
+        "adamax": ({"epsilon_at": "gradient"}, ADAMAX),
+        "radam": ({"epsilon_at": "corrected"}, BY_NAME["RAdam: epsilon beside the corrected root"]),
+        "radam of four": ({"threshold": 4}, BY_NAME["RAdam: the threshold at 4"]),
+        "adagrad": ({"epsilon_at": "inside"}, BY_NAME["Adagrad: epsilon in the root"]),
+        "rmsprop": ({"lr_at": "step"}, BY_NAME["RMSProp: the rate outside of the velocity"]),
+        "sgdw": ({"decay": "decoupled"}, of_text(
+            "momentum", {"g = g + real(l2_decay) * p": "p *= real(1 - lr * l2_decay)"},
+            "weight decay apart from the gradient")),
+        "lars": ({"grad_norm": "decayed", "adapt": "norms"}, of_text(
+            "lars_momentum", {"np.linalg.norm(g.ravel())": "np.linalg.norm((g + wd * p).ravel())", "n + wd * w": "n"},
+            "the norm of the gradient and its decay"))}
 
 
 @pytest.mark.parametrize(("variant", "other"), [
@@ -113,8 +110,7 @@ def test_an_epsilon_in_the_root_is_a_number():
     step = edited(
         "adam", ("steps.adam", "epsilon, step,", "epsilon, epsilon_root, step,"),
         ("steps.adam", '"epsilon": epsilon,', '"epsilon": epsilon, "epsilon_root": epsilon_root,'),
-        ("functors.adam", ROOT, "np.sqrt((v if v_max is None else v_max) / n.correction2 + n.epsilon_root)"),
-    ).step()
+        ("functors.adam", ROOT, "np.sqrt((v if v_max is None else v_max) / n.correction2 + n.epsilon_root)")).step()
     report = oracle.check("adam", step, **L1)
     report.raise_if_failed()
     assert "epsilon_root=0" in {item.label for item in report.of("passed")}
@@ -135,10 +131,8 @@ def from_one(params, grads, moment, *, lr, epsilon, step):
         p -= p.dtype.type(lr) * g / (np.sqrt(s) + p.dtype.type(epsilon))
 
 
-CLIPPED = {
-    "    for p, g": "    norm = np.sqrt(sum((g.astype(np.float64)**2).sum() for g in grads))\n    for p, g",
-    "        g = g +": "        g = g / real(max(norm, 1))\n        g = g +",
-}
+CLIPPED = {"    for p, g": "    norm = np.sqrt(sum((g.astype(np.float64)**2).sum() for g in grads))\n    for p, g",
+           "        g = g +": "        g = g / real(max(norm, 1))\n        g = g +"}
 
 
 @pytest.mark.parametrize(("routine", "step", "name"), [

@@ -147,8 +147,7 @@ WRONG = {
     "epsilon inside the root": ("sqrt(v[i] / (1 - pow(b2, step))) + eps", "sqrt(v[i] / (1 - pow(b2, step)) + eps)"),
     "no correction": ("(m[i] / (1 - pow(b1, step)))", "m[i]"),
     "decay after the step": ("lr * decay * p[i] +", "lr * decay * (p[i] - lr * m[i]) +"),
-    "fp32": ("double root =", "float root ="),
-}
+    "fp32": ("double root =", "float root =")}
 
 
 def test_a_c_program_reads_them(compiled, tmp_path):

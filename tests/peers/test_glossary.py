@@ -14,7 +14,7 @@ optax = pytest.importorskip("optax")
 PAGE = (Path(__file__).parents[2] / "docs" / "glossary.md").read_text()
 ROWS = [[cell.strip() for cell in line.strip("|").split("|")] for line in PAGE.splitlines() if line.startswith("| `")]
 TORCH = {"sgd": "SGD", "momentum": "SGD", "adam": "Adam", "adamw": "AdamW", "adagrad": "Adagrad", "rmsprop": "RMSprop",
-         "adadelta": "Adadelta", "adamax": "Adamax", "nadam": "NAdam", "radam": "RAdam"}  # fmt: skip
+         "adadelta": "Adadelta", "adamax": "Adamax", "nadam": "NAdam", "radam": "RAdam"}
 OPTAX = {"momentum": "sgd", "lars_momentum": "lars"}
 ELSEWHERE = {"params", ".grad", "GradScaler", "clip_grad_norm_", "clip_by_global_norm", "apply_if_finite"}
 
@@ -79,7 +79,7 @@ def test_names_are_of_the_routines_that_are_named():
 
 @pytest.mark.parametrize(("column", "known", "names_of"), [
     (2, TORCH, names_of_torch), (3, dict.fromkeys(ROUTINES), names_of_optax),
-], ids=["PyTorch", "optax"])  # fmt: skip
+], ids=["PyTorch", "optax"])
 def test_names_of_others(column, known, names_of):
     """Each is one of an argument or a state of one at least of the row's routines."""
     for row in ROWS:

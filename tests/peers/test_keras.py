@@ -16,26 +16,21 @@ pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:Depreca
 
 UNCORRECTED = "epsilon_at=uncorrected"
 ONE_RATE, NO_DECAY = {"lr_ratio": 1.0}, {"weight_decay": 0.0}
-ROWS = [
-    Row("adam", UNCORRECTED, "Adam", fixed=NO_DECAY),
-    Row("adam", f"{UNCORRECTED}, with moment2_max", "Adam", {"amsgrad": True}, NO_DECAY),
-    Row("adamw", UNCORRECTED, "AdamW", fixed=ONE_RATE),
-    Row("adamw", f"{UNCORRECTED}, with moment2_max", "AdamW", {"amsgrad": True}, ONE_RATE),
-    Row("rmsprop", "default", "RMSprop", fixed=NO_DECAY),
-    Row("rmsprop", "with mean_grad", "RMSprop", {"centered": True}, NO_DECAY),
-    Row("lion", "default", "Lion"),
-    Row("lion", "no decay", "Lion"),
-    Row("adadelta", "default", "Adadelta", fixed=NO_DECAY),
-    Row("nadam", "default", "Nadam", fixed=NO_DECAY | {"decay_base": 0.96}),
-]
+ROWS = [Row("adam", UNCORRECTED, "Adam", fixed=NO_DECAY),
+        Row("adam", f"{UNCORRECTED}, with moment2_max", "Adam", {"amsgrad": True}, NO_DECAY),
+        Row("adamw", UNCORRECTED, "AdamW", fixed=ONE_RATE),
+        Row("adamw", f"{UNCORRECTED}, with moment2_max", "AdamW", {"amsgrad": True}, ONE_RATE),
+        Row("rmsprop", "default", "RMSprop", fixed=NO_DECAY),
+        Row("rmsprop", "with mean_grad", "RMSprop", {"centered": True}, NO_DECAY),
+        Row("lion", "default", "Lion"), Row("lion", "no decay", "Lion"),
+        Row("adadelta", "default", "Adadelta", fixed=NO_DECAY),
+        Row("nadam", "default", "Nadam", fixed=NO_DECAY | {"decay_base": 0.96})]
 THEIR_NAMES = {"beta1": "beta_1", "beta2": "beta_2", "epsilon": "epsilon", "rho": "rho", "mu": "momentum"}
-STATES = {
-    "adam": {"moment1": "_momentums", "moment2": "_velocities", "moment2_max": "_velocity_hats"},
-    "rmsprop": {"mean_square": "_velocities", "velocity": "_momentums", "mean_grad": "_average_gradients"},
-    "lion": {"moment": "_momentums"},
-    "adadelta": {"avg_squared_grad": "_accumulated_grads", "avg_squared_update": "_accumulated_delta_vars"},
-    "nadam": {"moment1": "_momentums", "moment2": "_velocities"},
-}
+STATES = {"adam": {"moment1": "_momentums", "moment2": "_velocities", "moment2_max": "_velocity_hats"},
+          "rmsprop": {"mean_square": "_velocities", "velocity": "_momentums", "mean_grad": "_average_gradients"},
+          "lion": {"moment": "_momentums"},
+          "adadelta": {"avg_squared_grad": "_accumulated_grads", "avg_squared_update": "_accumulated_delta_vars"},
+          "nadam": {"moment1": "_momentums", "moment2": "_velocities"}}
 STATES["adamw"] = STATES["adam"]
 
 

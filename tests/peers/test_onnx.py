@@ -12,19 +12,15 @@ from peers.trials import Row, hold, hold_to_numbers, rows_of
 
 DOMAIN = "ai.onnx.preview.training"
 NO_DECAY, UNDAMPENED = {"weight_decay": 0.0}, {"dampening": 0.0}
-ROWS = [
-    Row("adam", "epsilon_at=uncorrected", "Adam", fixed=NO_DECAY),
-    Row("adagrad", "default", "Adagrad", fixed=NO_DECAY),
-    Row("momentum", "default", "Momentum", {"mode": "standard", "beta": 1.0}, UNDAMPENED),
-    Row("momentum", "use_nesterov=True", "Momentum", {"mode": "nesterov", "beta": 1.0}, UNDAMPENED),
-    Row("momentum", "no decay", "Momentum", {"mode": "standard", "beta": 1.0}, UNDAMPENED),
-]
+ROWS = [Row("adam", "epsilon_at=uncorrected", "Adam", fixed=NO_DECAY),
+        Row("adagrad", "default", "Adagrad", fixed=NO_DECAY),
+        Row("momentum", "default", "Momentum", {"mode": "standard", "beta": 1.0}, UNDAMPENED),
+        Row("momentum", "use_nesterov=True", "Momentum", {"mode": "nesterov", "beta": 1.0}, UNDAMPENED),
+        Row("momentum", "no decay", "Momentum", {"mode": "standard", "beta": 1.0}, UNDAMPENED)]
 # Attributes are of fp32, which the numbers of a trial are, too.
-ATTRIBUTES = {
-    "adam": {"beta1": "alpha", "beta2": "beta", "epsilon": "epsilon"},
-    "adagrad": {"epsilon": "epsilon"},
-    "momentum": {"mu": "alpha", "l2_decay": "norm_coefficient"},
-}
+ATTRIBUTES = {"adam": {"beta1": "alpha", "beta2": "beta", "epsilon": "epsilon"},
+              "adagrad": {"epsilon": "epsilon"},
+              "momentum": {"mu": "alpha", "l2_decay": "norm_coefficient"}}
 STATES = {"adam": ("moment1", "moment2"), "adagrad": ("moment",), "momentum": ("velocities",)}
 
 
@@ -52,7 +48,7 @@ class OfOnnx:
         values = [make.make_tensor_value_info(name, whole if name == "T" else kind, None) for name in names]
         results = [make.make_tensor_value_info(name, kind, None) for name in outputs]
         return make.make_model(make.make_graph([node], "step", values, results),
-                               opset_imports=[make.make_opsetid("", 21), make.make_opsetid(DOMAIN, 1)])  # fmt: skip
+                               opset_imports=[make.make_opsetid("", 21), make.make_opsetid(DOMAIN, 1)])
 
     def step(self, g, numbers):
         self.t += 1

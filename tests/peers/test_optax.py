@@ -13,31 +13,20 @@ import pytest
 from peers.trials import Row, hold, hold_to_numbers, rows_of
 
 NO_DECAY = {"weight_decay": 0.0}
-ROWS = [
-    Row("adam", "default", "adam", fixed=NO_DECAY),
-    Row("adamw", "default", "adamw", fixed={"lr_ratio": 1.0}),
-    Row("adamw", "no decay", "adamw", fixed={"lr_ratio": 1.0}),
-    Row("rmsprop", "default", "rmsprop", fixed=NO_DECAY),
-    Row("rmsprop", "with mean_grad", "rmsprop", {"centered": True}, NO_DECAY),
-    Row("rmsprop", "epsilon_at=outside", "rmsprop", {"eps_in_sqrt": False}, NO_DECAY),
-    Row("lion", "default", "lion"),
-    Row("lion", "no decay", "lion"),
-    Row("adadelta", "default", "adadelta"),
-    Row("lamb", "always_adapt=True", "lamb"),
-    Row("novograd", "default", "novograd"),
-]
-THEIR_NAMES = {
-    "lr": "learning_rate", "beta1": "b1", "beta2": "b2", "epsilon": "eps", "mu": "momentum", "coeff": "weight_decay",
-    "weight_decay": "weight_decay", "rho": "rho",
-}  # fmt: skip
+ROWS = [Row("adam", "default", "adam", fixed=NO_DECAY),
+        Row("adamw", "default", "adamw", fixed={"lr_ratio": 1.0}),
+        Row("adamw", "no decay", "adamw", fixed={"lr_ratio": 1.0}),
+        Row("rmsprop", "default", "rmsprop", fixed=NO_DECAY),
+        Row("rmsprop", "with mean_grad", "rmsprop", {"centered": True}, NO_DECAY),
+        Row("rmsprop", "epsilon_at=outside", "rmsprop", {"eps_in_sqrt": False}, NO_DECAY),
+        Row("lion", "default", "lion"), Row("lion", "no decay", "lion"), Row("adadelta", "default", "adadelta"),
+        Row("lamb", "always_adapt=True", "lamb"), Row("novograd", "default", "novograd")]
+THEIR_NAMES = {"lr": "learning_rate", "beta1": "b1", "beta2": "b2", "epsilon": "eps", "mu": "momentum",
+               "coeff": "weight_decay", "weight_decay": "weight_decay", "rho": "rho"}
 OF_ADAM = {"mu": "moment1", "nu": "moment2"}
-STATES = {
-    "adam": OF_ADAM, "adamw": OF_ADAM, "lamb": OF_ADAM,
-    "rmsprop": {"mu": "mean_grad", "nu": "mean_square"},
-    "lion": {"mu": "moment"},
-    "adadelta": {"e_g": "avg_squared_grad", "e_x": "avg_squared_update"},
-    "novograd": {"mu": "moment", "nu": "second_moment"},
-}  # fmt: skip
+STATES = {"adam": OF_ADAM, "adamw": OF_ADAM, "lamb": OF_ADAM, "rmsprop": {"mu": "mean_grad", "nu": "mean_square"},
+          "lion": {"mu": "moment"}, "adadelta": {"e_g": "avg_squared_grad", "e_x": "avg_squared_update"},
+          "novograd": {"mu": "moment", "nu": "second_moment"}}
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ LAWS = ["L1", "L4", "L16", "L17", "L19", "L20", "L21", "L22", "L23"]
 RUNS = {  # what is asked for, and what runs then
     ("adamw", "AdamW", "fused"): "_fused_", ("momentum", "SGD", "foreach"): "_multi_tensor_",
     ("momentum", "SGD", "loop"): "_single_tensor_",
-}  # fmt: skip
+}
 MORE = {("momentum", "SGD", "fused"): "_fused_", ("adamw", "AdamW", "foreach"): "_multi_tensor_",
         ("adamw", "AdamW", "loop"): "_single_tensor_"}
 
@@ -63,9 +63,8 @@ class Own(torch.optim.AdamW):
                 p.addcdiv_(state["exp_avg"], root, value=-group["lr"] / (1 - b1**t))
 
 
-@pytest.mark.parametrize(
-    ("make", "got"), [(Loop, "got _single_tensor_adam"), (Own, "got none of those that are there")]
-)
+@pytest.mark.parametrize(("make", "got"),
+                         [(Loop, "got _single_tensor_adam"), (Own, "got none of those that are there")])
 def test_fused_is_shown(make, got):
     report = check("adamw", make, dtypes=["float32"], laws=["L1", "L22"], examples=0, fused=True, amsgrad=False)
     assert report.failed_laws == ["L22"] and f"expected _fused_* to run, since fused=True, {got}" in str(report)

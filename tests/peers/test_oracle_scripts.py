@@ -69,21 +69,17 @@ def wide(params, grads, *, lr):
     return [p.double() - lr * g for p, g in zip(params, grads)]
 """
 # A routine, its step, a dtype, the law that does not hold, options.
-LIBRARIES = [
-    ("sgd", "torch.optim:SGD", "bfloat16", "L1", {"fused": True}),
-    ("nadam", "torch.optim:NAdam", "float64", "L1", {}),
-    ("radam", "optax:radam", "float32", "L1", {}),
-    ("sgd", "own_steps:wide", "float32", "L1", {"arrays": "torch"}),
-]
-MINE = [
-    ("adamw", "own_steps:Wrong", "float32", "L1", {}),
-    ("adamw", "own_steps:Wrong", "float32", "L14", {}),
-    ("adamw", "own_steps:Wrong", "float32", "L8", {"fused": True}),
-    ("adamw", "own_steps:wrong_chain", "float32", "L1", {}),
-    ("momentum", "own_steps:wrong_momentum", "bfloat16", "L1", {"arrays": "torch"}),
-    ("momentum", "own_steps:wrong_momentum", "float32", "L4", {"arrays": "torch"}),
-    ("sgd", "own_steps:wrong_sgd", "float32", "L1", {"arrays": "jax"}),
-]
+LIBRARIES = [("sgd", "torch.optim:SGD", "bfloat16", "L1", {"fused": True}),
+             ("nadam", "torch.optim:NAdam", "float64", "L1", {}),
+             ("radam", "optax:radam", "float32", "L1", {}),
+             ("sgd", "own_steps:wide", "float32", "L1", {"arrays": "torch"})]
+MINE = [("adamw", "own_steps:Wrong", "float32", "L1", {}),
+        ("adamw", "own_steps:Wrong", "float32", "L14", {}),
+        ("adamw", "own_steps:Wrong", "float32", "L8", {"fused": True}),
+        ("adamw", "own_steps:wrong_chain", "float32", "L1", {}),
+        ("momentum", "own_steps:wrong_momentum", "bfloat16", "L1", {"arrays": "torch"}),
+        ("momentum", "own_steps:wrong_momentum", "float32", "L4", {"arrays": "torch"}),
+        ("sgd", "own_steps:wrong_sgd", "float32", "L1", {"arrays": "jax"})]
 # Runs scripts where refopt cannot be imported: the status of each, and what it has printed last.
 RUN = """
 import contextlib, io, runpy, sys, traceback

@@ -134,54 +134,51 @@ def label(params):
     return ["a"] * len(params)
 
 
-RIGHT = {
-    "maximize": ("adam", optim.Adam, {"maximize": True}),
-    "differentiable": ("adamw", optim.AdamW, {"differentiable": True}),
-    "a rate that is a tensor": ("adam", optim.Adam, {"lr": torch.tensor(0.125)}),
-    "numbers of other digits than fp32's": ("adam", optim.Adam, {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8}),
-    "decoupled_weight_decay": ("adamw", optim.Adam, {"decoupled_weight_decay": True}),
-    "a partial of a class": ("adam", functools.partial(optim.Adam, amsgrad=True, betas=(0.5, 0.75)), {}),
-    "an instance with groups": ("adam", optim.Adam([{"params": [torch.ones(2)], "lr": 0.5}, {"params": []}]), {}),
-    "a function that makes groups": ("adam", in_two_groups, {"laws": ["L1", "L2", "L15"]}),
-    "a function that names the rate otherwise":
-        ("adam", lambda p, learning_rate: optim.Adam(p, lr=learning_rate), {"names": {"lr": "learning_rate"}}),
-    "a step that needs a closure": ("sgd", NeedsClosure, {}),
-    "steps counted by int": ("adam", own(), {"laws": ["L1", "L15", "L16"]}),
-    "steps counted by a tensor": ("adam", own(first=torch.tensor(0.0)), {"laws": ["L1", "L16"]}),
-    "steps counted by a tensor of a dimension": ("adam", own(first=torch.zeros(1)), {"laws": ["L1", "L16"]}),
-    "steps counted by an int64 tensor": ("adam", own(first=torch.tensor(0)), {"laws": ["L1", "L16"]}),
-    "steps counted by group": ("adam", own(where="group"), {"laws": ["L1", "L16"]}),
-    "steps counted by the optimizer": ("adam", own(where="self"), {"laws": ["L1", "L16"], "names": {"step": "t"}}),
-    "states made at once": ("adam", own(at_once=True), {"laws": ["L1", "L16"]}),
-    "numbers outside of groups": ("momentum", NumbersOfItsOwn, {"laws": ["L1", "L16"]}),
-    "states wider than parameters":
-        ("momentum", WideStates, {"dtypes": ["bfloat16", "float32"], "laws": ["L1", "L3", "L10"]}),
-    "a chain": ("adamw", chained, {"set": {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "coeff": 0.1}}),
-    "inject_hyperparams": ("adam", optax.inject_hyperparams(optax.adam), {}),
-    "inject_hyperparams inside": ("adam", lambda learning_rate, b1, b2, eps: optax.inject_hyperparams(optax.adam)(
-        learning_rate=learning_rate, b1=b1, b2=b2, eps=eps), {"laws": ["L1", "L16"]}),
-    "masked": ("adam", of_optax(lambda inner: optax.masked(inner, lambda p: [True] * len(p))), {}),
-    "partition": ("adam", of_optax(lambda inner: optax.partition({"a": inner}, label)), {}),
-    "apply_if_finite": ("adam", of_optax(lambda inner: optax.apply_if_finite(inner, 5)), {}),
-    "MultiSteps of one": ("adam", of_optax(lambda inner: optax.MultiSteps(inner, 1)), {}),
-    "jit": ("adam", of_optax(lambda x: optax.GradientTransformation(x.init, jax.jit(x.update))), {}),
-    "a schedule": ("adam", of_optax(rate=optax.constant_schedule), {"laws": ["L1", "L16"]}),
-    "a mask of the decay": ("adamw", optax.adamw, {"mask": lambda p: [True] * len(p)}),
-    "a partial of a function": ("adam", functools.partial(optax.adam, 0.125, b1=0.5), {}),
-    "no momentum": ("rmsprop", optax.rmsprop, {"momentum": None}),
-    "only a learning rate": ("sgd", lambda learning_rate: optax.sgd(learning_rate), {}),
-    "another name of the rate": ("sgd", lambda lr: optax.sgd(lr), {"names": {"lr": "lr"}}),
-    "a state in a dictionary": ("momentum", momentum_of(lambda v: {"trace": v}, lambda s: s["trace"]), {}),
-    "a state of another name":
-        ("momentum", momentum_of(lambda v: ({"v": v},), lambda s: s[0]["v"]), {"names": {"velocities": "v"}}),
-}  # fmt: skip
+RIGHT = {"maximize": ("adam", optim.Adam, {"maximize": True}),
+         "differentiable": ("adamw", optim.AdamW, {"differentiable": True}),
+         "a rate that is a tensor": ("adam", optim.Adam, {"lr": torch.tensor(0.125)}),
+         "numbers of other digits than fp32's": ("adam", optim.Adam, {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8}),
+         "decoupled_weight_decay": ("adamw", optim.Adam, {"decoupled_weight_decay": True}),
+         "a partial of a class": ("adam", functools.partial(optim.Adam, amsgrad=True, betas=(0.5, 0.75)), {}),
+         "an instance with groups": ("adam", optim.Adam([{"params": [torch.ones(2)], "lr": 0.5}, {"params": []}]), {}),
+         "a function that makes groups": ("adam", in_two_groups, {"laws": ["L1", "L2", "L15"]}),
+         "a function that names the rate otherwise":
+             ("adam", lambda p, learning_rate: optim.Adam(p, lr=learning_rate), {"names": {"lr": "learning_rate"}}),
+         "a step that needs a closure": ("sgd", NeedsClosure, {}),
+         "steps counted by int": ("adam", own(), {"laws": ["L1", "L15", "L16"]}),
+         "steps counted by a tensor": ("adam", own(first=torch.tensor(0.0)), {"laws": ["L1", "L16"]}),
+         "steps counted by a tensor of a dimension": ("adam", own(first=torch.zeros(1)), {"laws": ["L1", "L16"]}),
+         "steps counted by an int64 tensor": ("adam", own(first=torch.tensor(0)), {"laws": ["L1", "L16"]}),
+         "steps counted by group": ("adam", own(where="group"), {"laws": ["L1", "L16"]}),
+         "steps counted by the optimizer": ("adam", own(where="self"), {"laws": ["L1", "L16"], "names": {"step": "t"}}),
+         "states made at once": ("adam", own(at_once=True), {"laws": ["L1", "L16"]}),
+         "numbers outside of groups": ("momentum", NumbersOfItsOwn, {"laws": ["L1", "L16"]}),
+         "states wider than parameters":
+             ("momentum", WideStates, {"dtypes": ["bfloat16", "float32"], "laws": ["L1", "L3", "L10"]}),
+         "a chain": ("adamw", chained, {"set": {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "coeff": 0.1}}),
+         "inject_hyperparams": ("adam", optax.inject_hyperparams(optax.adam), {}),
+         "inject_hyperparams inside": ("adam", lambda learning_rate, b1, b2, eps: optax.inject_hyperparams(optax.adam)(
+             learning_rate=learning_rate, b1=b1, b2=b2, eps=eps), {"laws": ["L1", "L16"]}),
+         "masked": ("adam", of_optax(lambda inner: optax.masked(inner, lambda p: [True] * len(p))), {}),
+         "partition": ("adam", of_optax(lambda inner: optax.partition({"a": inner}, label)), {}),
+         "apply_if_finite": ("adam", of_optax(lambda inner: optax.apply_if_finite(inner, 5)), {}),
+         "MultiSteps of one": ("adam", of_optax(lambda inner: optax.MultiSteps(inner, 1)), {}),
+         "jit": ("adam", of_optax(lambda x: optax.GradientTransformation(x.init, jax.jit(x.update))), {}),
+         "a schedule": ("adam", of_optax(rate=optax.constant_schedule), {"laws": ["L1", "L16"]}),
+         "a mask of the decay": ("adamw", optax.adamw, {"mask": lambda p: [True] * len(p)}),
+         "a partial of a function": ("adam", functools.partial(optax.adam, 0.125, b1=0.5), {}),
+         "no momentum": ("rmsprop", optax.rmsprop, {"momentum": None}),
+         "only a learning rate": ("sgd", lambda learning_rate: optax.sgd(learning_rate), {}),
+         "another name of the rate": ("sgd", lambda lr: optax.sgd(lr), {"names": {"lr": "lr"}}),
+         "a state in a dictionary": ("momentum", momentum_of(lambda v: {"trace": v}, lambda s: s["trace"]), {}),
+         "a state of another name":
+             ("momentum", momentum_of(lambda v: ({"v": v},), lambda s: s[0]["v"]), {"names": {"velocities": "v"}})}
 NOT_COMPARED = {
     "capturable on the CPU": ("adamw", optim.AdamW, {"capturable": True}, "takes tensors of a GPU: device='cuda'"),
     "states of other names": ("adam", NumbersOfItsOwn, {}, "expected exp_avg for moment1, or names={'moment1': ...}"),
     "states in one flat array": ("adam", of_optax(optax.flatten), {}, "mu: expected a list of arrays like the param"),
     "narrower states": ("adam", optax.adam, {"mu_dtype": "bfloat16"}, "mu of float32, but of bfloat16 in optax"),
-    "states without names": ("momentum", momentum_of(tuple, list), {}, "no trace for velocities in its state, of none"),
-}  # fmt: skip
+    "states without names": ("momentum", momentum_of(tuple, list), {}, "no trace for velocities in its state, of none")}
 OTHERS = {"a rate that falls": ("adam", of_optax(rate=lambda x: optax.linear_schedule(x, 0.0, 10)), {}, "step 2"),
           "no decay by a mask": ("adamw", optax.adamw, {"mask": lambda p: [False] * len(p)}, "params"),
           "gradients that are clipped": ("adam", of_optax(lambda x: optax.chain(optax.clip(0.5), x)), {}, "moment1")}
@@ -199,8 +196,7 @@ REFUSED = {
     "a transformation": ("adam", optax.adam(0.1), {}, "expected a function of learning_rate that returns one"),
     "a schedule for a number": ("adam", optax.adam, {"learning_rate": lambda count: 0.1}, "expected a number"),
     "no transformation": ("adam", lambda learning_rate: None, {}, "expected a GradientTransformation, got NoneType"),
-    "what raises": ("adam", lambda learning_rate: 1 / 0, {}, "expected a GradientTransformation, got ZeroDiv"),
-}  # fmt: skip
+    "what raises": ("adam", lambda learning_rate: 1 / 0, {}, "expected a GradientTransformation, got ZeroDiv")}
 
 
 # Those that others have as well: another container, or another place of a number.

@@ -15,34 +15,30 @@ DECAY, DECOUPLED = {"weight_decay": 0.125}, {"weight_decay": 0.125, "decoupled_w
 UP = {"maximize": True}
 NO_DECAY, L2, APART, DOWN = {"weight_decay": 0.0}, {"decay": "l2"}, {"decay": "decoupled"}, {"maximize": False}
 # A routine, PyTorch's class and its options, and choices or numbers of which the rule is another one.
-ROWS = [
-    ("sgd", "SGD", UP, [DOWN]),
-    ("momentum", "SGD", {"dampening": 0.5}, [{"dampening": 0.0}, {"dampening": 0.25}, {"mu": 0.0}]),
-    ("momentum", "SGD", UP | DECAY, [DOWN]),
-    ("momentum", "SGD", UP | {"nesterov": True}, [DOWN, {"use_nesterov": False}]),
-    ("adam", "Adam", DECAY, [NO_DECAY, APART]),
-    ("adam", "Adam", DECOUPLED, [NO_DECAY, L2]),
-    ("adam", "Adam", DECAY | UP | {"amsgrad": True}, [APART, DOWN]),
-    ("adamw", "AdamW", UP, [DOWN]),
-    ("adagrad", "Adagrad", DECAY, [NO_DECAY, APART, {"epsilon_at": "inside"}]),
-    ("adagrad", "Adagrad", {"lr_decay": 0.125}, [{"lr_decay": 0.0}, {"lr_decay": 0.25}]),
-    ("adagrad", "Adagrad", {"initial_accumulator_value": 0.5}, [{"epsilon_at": "inside"}]),
-    ("rmsprop", "RMSprop", DECAY | UP, [NO_DECAY, APART, DOWN]),
-    ("rmsprop", "RMSprop", DECAY | {"centered": True}, [NO_DECAY, APART]),
-    ("adadelta", "Adadelta", DECAY | UP, [NO_DECAY, APART, DOWN]),
-    ("adamax", "Adamax", {}, [{"epsilon_at": "norm"}]),
-    ("adamax", "Adamax", DECAY | UP, [NO_DECAY, APART, DOWN, {"epsilon_at": "norm"}]),
-    ("nadam", "NAdam", DECAY | UP, [NO_DECAY, APART, DOWN]),
-    ("nadam", "NAdam", DECOUPLED, [NO_DECAY, L2]),
-    ("radam", "RAdam", DECAY | UP, [NO_DECAY, APART, DOWN]),
-    ("radam", "RAdam", DECOUPLED, [NO_DECAY, L2]),
-]
+ROWS = [("sgd", "SGD", UP, [DOWN]),
+        ("momentum", "SGD", {"dampening": 0.5}, [{"dampening": 0.0}, {"dampening": 0.25}, {"mu": 0.0}]),
+        ("momentum", "SGD", UP | DECAY, [DOWN]),
+        ("momentum", "SGD", UP | {"nesterov": True}, [DOWN, {"use_nesterov": False}]),
+        ("adam", "Adam", DECAY, [NO_DECAY, APART]),
+        ("adam", "Adam", DECOUPLED, [NO_DECAY, L2]),
+        ("adam", "Adam", DECAY | UP | {"amsgrad": True}, [APART, DOWN]),
+        ("adamw", "AdamW", UP, [DOWN]),
+        ("adagrad", "Adagrad", DECAY, [NO_DECAY, APART, {"epsilon_at": "inside"}]),
+        ("adagrad", "Adagrad", {"lr_decay": 0.125}, [{"lr_decay": 0.0}, {"lr_decay": 0.25}]),
+        ("adagrad", "Adagrad", {"initial_accumulator_value": 0.5}, [{"epsilon_at": "inside"}]),
+        ("rmsprop", "RMSprop", DECAY | UP, [NO_DECAY, APART, DOWN]),
+        ("rmsprop", "RMSprop", DECAY | {"centered": True}, [NO_DECAY, APART]),
+        ("adadelta", "Adadelta", DECAY | UP, [NO_DECAY, APART, DOWN]),
+        ("adamax", "Adamax", {}, [{"epsilon_at": "norm"}]),
+        ("adamax", "Adamax", DECAY | UP, [NO_DECAY, APART, DOWN, {"epsilon_at": "norm"}]),
+        ("nadam", "NAdam", DECAY | UP, [NO_DECAY, APART, DOWN]),
+        ("nadam", "NAdam", DECOUPLED, [NO_DECAY, L2]),
+        ("radam", "RAdam", DECAY | UP, [NO_DECAY, APART, DOWN]),
+        ("radam", "RAdam", DECOUPLED, [NO_DECAY, L2])]
 ids = [f"{routine}-{'-'.join(options) or 'default'}" for routine, _, options, _ in ROWS]
 
-EXCUSES = (
-    "takes no lr_ratio", "check: dampening: expected 0 beside", "Nesterov momentum requires",
-    "check: decay_base: expected a number above 0",
-)  # fmt: skip
+EXCUSES = ("takes no lr_ratio", "check: dampening: expected 0 beside", "Nesterov momentum requires",
+           "check: decay_base: expected a number above 0")
 
 
 @pytest.mark.parametrize("foreach", [False, pytest.param(True, marks=pytest.mark.slow)])

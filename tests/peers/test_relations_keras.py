@@ -65,11 +65,9 @@ def test_what_is_taken(optimizers, keras):  # noqa: F811
     pytest.importorskip("optax")
     before = keras.config.floatx()
     adam = optimizers.Adam
-    for subject in (
-        adam(0.0625, beta_1=0.5), functools.partial(adam, beta_1=0.5), lambda: adam(0.0625),
-        lambda learning_rate: adam(learning_rate), lambda: optimizers.LossScaleOptimizer(adam(0.0625)),
-        optimizers.LossScaleOptimizer(adam(0.0625)),
-    ):  # fmt: skip
+    for subject in (adam(0.0625, beta_1=0.5), functools.partial(adam, beta_1=0.5), lambda: adam(0.0625),
+                    lambda learning_rate: adam(learning_rate), lambda: optimizers.LossScaleOptimizer(adam(0.0625)),
+                    optimizers.LossScaleOptimizer(adam(0.0625))):
         holds(subject, laws=["R8"], dtypes=["float64"])
     assert oracle.identify(adam(0.0625, beta_1=0.5)).matches[0].numbers["beta1"] == 0.5
     assert oracle.identify(lambda: adam(0.0625, beta_1=0.5)).matches[0].numbers["lr"] == 0.0625
@@ -89,8 +87,7 @@ def test_what_is_refused(optimizers):
         (Forgets(extra=0.5), {}, "expected a get_config with 'extra', which is 0.5"),
         (optimizers.Adam, {"beta": 1.0}, "expected an optimizer, got ValueError: .*beta"),
         (optimizers.LossScaleOptimizer, {}, "missing 1 required positional argument: 'inner_optimizer'"),
-        (optimizers.Adam, {"set": {"mu": 0.5}}, "set: expected none but for a function"),
-    ):
+        (optimizers.Adam, {"set": {"mu": 0.5}}, "set: expected none but for a function")):
         with pytest.raises(TypeError, match=words):
             check(None, subject, **options)
     with pytest.raises(ValueError, match="device: expected none but for torch, got 'cpu' for Keras"):

@@ -20,29 +20,22 @@ from peers.trials import Row, hold, hold_to_numbers, rows_of
 
 ONE_RATE = {"lr": 0.125}
 OF_LAMB = {"max_grad_norm": None}
-ROWS = [
-    Row("lars_momentum", "default", "lars.Lars", {"always_adapt": True}, ONE_RATE),
-    Row("lars_momentum", "adapt=decay_and_norms", "lars.Lars", {}, ONE_RATE),
-    Row("lars_momentum", "no decay", "lars.Lars", {"always_adapt": True}, ONE_RATE),
-    Row("lion", "default", "lion.Lion"),
-    Row("lion", "no decay", "lion.Lion"),
-    Row("lamb", "default", "lamb.Lamb", OF_LAMB),
-    Row("lamb", "always_adapt=True", "lamb.Lamb", OF_LAMB | {"always_adapt": True}),
-    Row("lamb", "no decay", "lamb.Lamb", OF_LAMB),
-    Row("novograd", "default", "nvnovograd.NvNovoGrad"),
-    Row("novograd", "grad_averaging=True", "nvnovograd.NvNovoGrad", {"grad_averaging": True}),
-    Row("novograd", "no decay", "nvnovograd.NvNovoGrad"),
-]
-THEIR_NAMES = {
-    "lr": "lr", "epsilon": "eps", "mu": "momentum", "lars_coeff": "trust_coeff", "lars_weight_decay": "weight_decay",
-    "coeff": "weight_decay", "weight_decay": "weight_decay",
-}  # fmt: skip
-STATES = {
-    "lars_momentum": {"momentum_buffer": "velocities"},
-    "lion": {"exp_avg": "moment"},
-    "lamb": {"exp_avg": "moment1", "exp_avg_sq": "moment2"},
-    "novograd": {"exp_avg": "moment", "exp_avg_sq": "second_moment"},
-}
+ROWS = [Row("lars_momentum", "default", "lars.Lars", {"always_adapt": True}, ONE_RATE),
+        Row("lars_momentum", "adapt=decay_and_norms", "lars.Lars", {}, ONE_RATE),
+        Row("lars_momentum", "no decay", "lars.Lars", {"always_adapt": True}, ONE_RATE),
+        Row("lion", "default", "lion.Lion"), Row("lion", "no decay", "lion.Lion"),
+        Row("lamb", "default", "lamb.Lamb", OF_LAMB),
+        Row("lamb", "always_adapt=True", "lamb.Lamb", OF_LAMB | {"always_adapt": True}),
+        Row("lamb", "no decay", "lamb.Lamb", OF_LAMB),
+        Row("novograd", "default", "nvnovograd.NvNovoGrad"),
+        Row("novograd", "grad_averaging=True", "nvnovograd.NvNovoGrad", {"grad_averaging": True}),
+        Row("novograd", "no decay", "nvnovograd.NvNovoGrad")]
+THEIR_NAMES = {"lr": "lr", "epsilon": "eps", "mu": "momentum", "lars_coeff": "trust_coeff",
+               "lars_weight_decay": "weight_decay", "coeff": "weight_decay", "weight_decay": "weight_decay"}
+STATES = {"lars_momentum": {"momentum_buffer": "velocities"},
+          "lion": {"exp_avg": "moment"},
+          "lamb": {"exp_avg": "moment1", "exp_avg_sq": "moment2"},
+          "novograd": {"exp_avg": "moment", "exp_avg_sq": "second_moment"}}
 
 
 @pytest.fixture(scope="module")

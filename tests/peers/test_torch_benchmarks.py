@@ -78,7 +78,7 @@ def test_a_trace_is_read():
               {"name": "aten::add", "cat": "cpu_op", "ts": 101.0, "dur": 1.0}]
     spans = torch_trace.spans_of(events)
     assert [(lane, at, length) for lane, _, at, length in spans] == [
-        ("host", 10.0, 5.0), ("gpu", 20.0, 200.0), ("step", 0.0, 50.0)]  # fmt: skip
+        ("host", 10.0, 5.0), ("gpu", 20.0, 200.0), ("step", 0.0, 50.0)]
 
 
 def test_the_whole_report(monkeypatch, tmp_path):

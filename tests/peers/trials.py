@@ -119,8 +119,6 @@ def hold_to_numbers(row: Row, make: Callable[..., Optimizer]) -> None:
 
 def rows_of(rows: list[Row]) -> Any:
     """The rows in both precisions, with the markers of their cells."""
-    params = [
-        pytest.param(row, real, marks=pytest.mark.evidence(row.routine, row.variant, real), id=f"{row}-{real}")
-        for row in rows for real in PRECISIONS
-    ]  # fmt: skip
+    params = [pytest.param(row, real, marks=pytest.mark.evidence(row.routine, row.variant, real), id=f"{row}-{real}")
+              for row in rows for real in PRECISIONS]
     return pytest.mark.parametrize(("row", "precision"), params)

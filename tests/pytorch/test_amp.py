@@ -42,8 +42,7 @@ def scaled_step(scaler, optimizer, params, *gradients, **named):
 KINDS = [pytest.param(name, {}, id=name) for name in EVERY] + [
     pytest.param("AdamW", {"max_norm": 0.25}, id="clipped"),
     *(pytest.param("AdamW", {"dtype": getattr(torch, dtype), "masters": masters}, id=f"{dtype}-{masters}")
-      for dtype, masters in MASTERS),
-]
+      for dtype, masters in MASTERS)]
 
 
 @pytest.mark.parametrize(("name", "how"), KINDS)

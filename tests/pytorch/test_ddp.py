@@ -73,10 +73,8 @@ def test_two_processes(tmp_path):
     """Of every kind of routine: with and without states, with norms."""
     names = "SGD", "AdamW", "LAMB"
     context = torch.multiprocessing.get_context("spawn")
-    ranks = [
-        context.Process(target=rank_of, args=(rank, names, tmp_path / "store", tmp_path), daemon=True)
-        for rank in range(RANKS)
-    ]
+    ranks = [context.Process(target=rank_of, args=(rank, names, tmp_path / "store", tmp_path), daemon=True)
+             for rank in range(RANKS)]
     for process in ranks:
         process.start()
     try:

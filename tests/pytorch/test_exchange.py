@@ -28,7 +28,7 @@ def layout(saved):
         i: {name: (tuple(x.shape), x.dtype, x.device) if isinstance(x, torch.Tensor) else type(x)
             for name, x in sorted(entry.items())}
         for i, entry in saved["state"].items()
-    }  # fmt: skip
+    }
     return states, saved["param_groups"]
 
 
@@ -197,8 +197,7 @@ def test_states_of_another_dtype(name, dtype):
     saved_from = made(theirs, name, params)
     steps(saved_from, params, range(2))
     saved, others, of_peer = saved_from.state_dict(), *(
-        [torch.nn.Parameter(p.detach().to(getattr(torch, dtype))) for p in params] for _ in range(2)
-    )  # fmt: skip
+        [torch.nn.Parameter(p.detach().to(getattr(torch, dtype))) for p in params] for _ in range(2))
     ours, peer = made(class_of, name, others), made(theirs, name, of_peer)
     ours.load_state_dict(copy.deepcopy(saved))
     peer.load_state_dict(copy.deepcopy(saved))

@@ -45,7 +45,7 @@ def test_several_dtypes_in_one_model(name):
 
     def mixed():
         return [torch.nn.Parameter(p.detach().to(getattr(torch, d)))
-                for p, d in zip(parameters(shapes), dtypes, strict=True)]  # fmt: skip
+                for p, d in zip(parameters(shapes), dtypes, strict=True)]
 
     params, others = mixed(), mixed()
     optimizer = class_of(name)(params, lr=LR, **BUSY[name])

@@ -25,11 +25,9 @@ def a_gpu():
 def configurations():
     """PyTorch's for a GPU, but those whose arguments have tensors on it or that are capturable."""
     every = [(info.name, given) for info in db.optim_db if info.name in PYTORCHS
-             for given in info.optim_inputs_func(device="cuda")]  # fmt: skip
-    return [
-        pytest.param(name, given, id=f"{name}-{given.desc.replace(' ', '_')}")
-        for name, given in every if not CAPTURABLE & given.kwargs.keys()
-    ]  # fmt: skip
+             for given in info.optim_inputs_func(device="cuda")]
+    return [pytest.param(name, given, id=f"{name}-{given.desc.replace(' ', '_')}")
+            for name, given in every if not CAPTURABLE & given.kwargs.keys()]
 
 
 @pytest.mark.parametrize(("name", "given"), configurations())
@@ -54,7 +52,7 @@ def test_the_bits_of_the_executor(name):
     kept = []
     for device in ("cpu", "cuda"):
         params = [torch.nn.Parameter(p.detach().to(device, getattr(torch, d)))
-                  for p, d in zip(parameters(shapes), dtypes, strict=True)]  # fmt: skip
+                  for p, d in zip(parameters(shapes), dtypes, strict=True)]
         optimizer = class_of(name)(params, lr=LR, **BUSY[name])
         for step in range(4):
             new_gradients(params, step, only={0, 1, 2, 3} if step < 2 else {0, 1, 2, 4})

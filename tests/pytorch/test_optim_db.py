@@ -24,10 +24,8 @@ EXCEPTIONS: dict[tuple[str, str], str] = {}
 def configurations(device):
     """(class, description, arguments) of PyTorch's inputs."""
     of_classes = [info for info in db.optim_db if info.name in PYTORCHS]
-    return [
-        pytest.param(info.name, given, id=f"{info.name}-{given.desc.replace(' ', '_')}")
-        for info in of_classes for given in info.optim_inputs_func(device=device)
-    ]  # fmt: skip
+    return [pytest.param(info.name, given, id=f"{info.name}-{given.desc.replace(' ', '_')}")
+            for info in of_classes for given in info.optim_inputs_func(device=device)]
 
 
 @pytest.mark.parametrize(("name", "given"), configurations("cpu"))

@@ -140,8 +140,7 @@ def test_hooks(name):
         optimizer.register_state_dict_pre_hook(lambda one: seen.append("state pre")),
         optimizer.register_state_dict_post_hook(lambda one, saved: saved | {"more": len(saved["state"])}),
         optimizer.register_load_state_dict_pre_hook(lambda one, saved: {k: saved[k] for k in saved if k != "other"}),
-        optimizer.register_load_state_dict_post_hook(lambda one: seen.append("loaded")),
-    ]
+        optimizer.register_load_state_dict_post_hook(lambda one: seen.append("loaded"))]
     steps(optimizer, params, range(1))
     assert seen == [("pre", True, False), ("post", True, True)]
     saved = optimizer.state_dict()

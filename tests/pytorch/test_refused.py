@@ -112,8 +112,7 @@ def test_defaults_of_own_classes():
         "LARS": {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.0005, "trust_coefficient": 0.001, "eps": 0.0},
         "LAMB": {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-6, "weight_decay": 0.01, "always_adapt": False},
         "Lion": {"lr": 1e-4, "betas": (0.9, 0.99), "weight_decay": 0.0},
-        "NovoGrad": {"lr": 1e-3, "betas": (0.95, 0.98), "eps": 1e-8, "weight_decay": 0.0, "grad_averaging": False},
-    }
+        "NovoGrad": {"lr": 1e-3, "betas": (0.95, 0.98), "eps": 1e-8, "weight_decay": 0.0, "grad_averaging": False}}
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.bool, torch.complex64, torch.float8_e4m3fn])

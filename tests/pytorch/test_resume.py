@@ -14,9 +14,8 @@ class Run:
 
     def __init__(self, make, dtype=torch.float32, scaled=False):
         torch.manual_seed(0)
-        self.model = torch.nn.Sequential(
-            torch.nn.Linear(4, 5), torch.nn.LayerNorm(5), torch.nn.Tanh(), torch.nn.Linear(5, 2, bias=False)
-        ).to(dtype)
+        self.model = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.LayerNorm(5), torch.nn.Tanh(),
+                                         torch.nn.Linear(5, 2, bias=False)).to(dtype)
         decayed = [p for p in self.model.parameters() if p.ndim > 1]
         others = [p for p in self.model.parameters() if p.ndim <= 1]
         self.optimizer = make([{"params": decayed}, {"params": others, "weight_decay": 0.0}])

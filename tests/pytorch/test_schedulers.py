@@ -20,27 +20,25 @@ def _sequential(optimizer):
 def _chained(optimizer):
     return lr_scheduler.ChainedScheduler([
         lr_scheduler.LinearLR(optimizer, start_factor=0.25, total_iters=3), lr_scheduler.ExponentialLR(optimizer, 0.5),
-    ])  # fmt: skip
+    ])
 
 
-SCHEDULERS = {
-    "LambdaLR": lambda o: lr_scheduler.LambdaLR(o, lambda epoch: 1 / (1 + epoch)),
-    "MultiplicativeLR": lambda o: lr_scheduler.MultiplicativeLR(o, lambda epoch: 0.5),
-    "StepLR": lambda o: lr_scheduler.StepLR(o, step_size=2, gamma=0.5),
-    "MultiStepLR": lambda o: lr_scheduler.MultiStepLR(o, milestones=[1, 3], gamma=0.5),
-    "ConstantLR": lambda o: lr_scheduler.ConstantLR(o, factor=0.5, total_iters=2),
-    "LinearLR": lambda o: lr_scheduler.LinearLR(o, start_factor=0.25, total_iters=3),
-    "ExponentialLR": lambda o: lr_scheduler.ExponentialLR(o, gamma=0.5),
-    "SequentialLR": _sequential,
-    "PolynomialLR": lambda o: lr_scheduler.PolynomialLR(o, total_iters=4, power=2.0),
-    "CosineAnnealingLR": lambda o: lr_scheduler.CosineAnnealingLR(o, T_max=4),
-    "ChainedScheduler": _chained,
-    "ReduceLROnPlateau": lambda o: lr_scheduler.ReduceLROnPlateau(o, patience=0, factor=0.5),
-    "CyclicLR": lambda o: lr_scheduler.CyclicLR(o, LR / 4, LR, step_size_up=2),
-    "CosineAnnealingWarmRestarts": lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, T_0=2),
-    "OneCycleLR": lambda o: lr_scheduler.OneCycleLR(o, max_lr=LR, total_steps=STEPS + 1),
-    "SWALR": lambda o: torch.optim.swa_utils.SWALR(o, swa_lr=LR / 8, anneal_epochs=3),
-}  # fmt: skip
+SCHEDULERS = {"LambdaLR": lambda o: lr_scheduler.LambdaLR(o, lambda epoch: 1 / (1 + epoch)),
+              "MultiplicativeLR": lambda o: lr_scheduler.MultiplicativeLR(o, lambda epoch: 0.5),
+              "StepLR": lambda o: lr_scheduler.StepLR(o, step_size=2, gamma=0.5),
+              "MultiStepLR": lambda o: lr_scheduler.MultiStepLR(o, milestones=[1, 3], gamma=0.5),
+              "ConstantLR": lambda o: lr_scheduler.ConstantLR(o, factor=0.5, total_iters=2),
+              "LinearLR": lambda o: lr_scheduler.LinearLR(o, start_factor=0.25, total_iters=3),
+              "ExponentialLR": lambda o: lr_scheduler.ExponentialLR(o, gamma=0.5),
+              "SequentialLR": _sequential,
+              "PolynomialLR": lambda o: lr_scheduler.PolynomialLR(o, total_iters=4, power=2.0),
+              "CosineAnnealingLR": lambda o: lr_scheduler.CosineAnnealingLR(o, T_max=4),
+              "ChainedScheduler": _chained,
+              "ReduceLROnPlateau": lambda o: lr_scheduler.ReduceLROnPlateau(o, patience=0, factor=0.5),
+              "CyclicLR": lambda o: lr_scheduler.CyclicLR(o, LR / 4, LR, step_size_up=2),
+              "CosineAnnealingWarmRestarts": lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, T_0=2),
+              "OneCycleLR": lambda o: lr_scheduler.OneCycleLR(o, max_lr=LR, total_steps=STEPS + 1),
+              "SWALR": lambda o: torch.optim.swa_utils.SWALR(o, swa_lr=LR / 8, anneal_epochs=3)}
 
 
 def advance(scheduler, step):

@@ -24,8 +24,7 @@ REMAINDER = "bfloat16", "float32", "bfloat16", "uint16"
 # Each routine has scalars of its own; what is done about dtypes is the same for all of them.
 PAIRS = [
     pytest.param(routine, dtypes, marks=[] if dtypes in (SIGNATURES[0], REMAINDER) or routine.name == "adam" else slow)
-    for routine in EVERY for dtypes in [*SIGNATURES, REMAINDER]
-]
+    for routine in EVERY for dtypes in [*SIGNATURES, REMAINDER]]
 pairs = pytest.mark.parametrize(("routine", "dtypes"), PAIRS, ids=lambda x: getattr(x, "name", None) or "-".join(x))
 SIZES = [3, 1, 0, 7, 70]
 
@@ -44,11 +43,9 @@ def run_of(routine, dtypes, seed=0):
 def stranger(case, params):
     """The case over arrays of its own that hold the parameters given, and everywhere else what they like."""
     slots = case.lists() | {"params": params}
-    spoiled = {
-        slot.name: [None if x is None else np.full_like(x, 0.75) for x in slots[slot.name]]
-        for slot in case.routine.slots
-        if slot.written and slot.name != "params"
-    }
+    spoiled = {slot.name: [None if x is None else np.full_like(x, 0.75) for x in slots[slot.name]]
+               for slot in case.routine.slots
+               if slot.written and slot.name != "params"}
     return case.replace(**{name: case.slots[name] and x for name, x in (slots | spoiled).items()})
 
 
@@ -174,8 +171,7 @@ REFUSED = {TypeError: [
     ("slots.moment2.0", np.ones(3), "state: moment2[0]: expected float32 of shape (3,), got float64 of shape (3,)"),
     ("slots.moment2_max.1", np.zeros(2, "f4"), "state: moment2_max[1]: expected None, got float32 of shape (2,)"),
     ("hypers.epsilon_at", "uncorrected", "state: epsilon_at: expected corrected, as planned, got uncorrected"),
-    ("hypers.beta1", 1.0, "beta1: expected a finite float32 at least 0 and below 1, got 1.0"),
-]}
+    ("hypers.beta1", 1.0, "beta1: expected a finite float32 at least 0 and below 1, got 1.0")]}
 
 
 @refusals(REFUSED)
@@ -194,9 +190,8 @@ def test_refused(machine, row):
     saved["hypers"]["lr"] = 0.25
     changed(saved, place, value)
     ours = case.copy()
-    for load in (
-        step.load_state_dict, lambda saved: state.load(saved, "adam", ours.slots, choices={"epsilon_at": "corrected"}),
-    ):  # fmt: skip
+    for load in (step.load_state_dict,
+                 lambda saved: state.load(saved, "adam", ours.slots, choices={"epsilon_at": "corrected"})):
         with pytest.raises(error) as caught:
             load(saved)
         assert str(caught.value) == f"merged_adam: {message}"

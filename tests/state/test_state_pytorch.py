@@ -104,8 +104,7 @@ def test_groups():
         {"lr": 0.1, "eps": 1e-6, "weight_decay": 0.125, "maximize": False, "decoupled_weight_decay": True,
          "amsgrad": True, "betas": (0.7, 0.8), "params": [0, 2]},
         {"lr": 0.2, "eps": 1e-6, "weight_decay": 0.5, "maximize": False, "decoupled_weight_decay": True,
-         "amsgrad": False, "betas": (0.7, 0.8), "params": [1]},
-    ]  # fmt: skip
+         "amsgrad": False, "betas": (0.7, 0.8), "params": [1]}]
     assert state.to_torch(refopts("nadam")[0])["param_groups"][0]["momentum_decay"] == 0.004
     sgd = state.to_torch(refopts("sgd")[0])
     assert sgd["state"] == {} and sgd["param_groups"][1]["weight_decay"] == 0.5

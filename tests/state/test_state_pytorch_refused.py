@@ -114,14 +114,12 @@ FROM = {TypeError: [
     ("adagrad", "state.0.sum", array([-1, 1, 2]), "state[0]: sum: expected no value"),
     ("nadam", "state.0.mu_product", 1.5, "state[0]: mu_product: expected a number"),
     ("nadam", "state.0.mu_product", np.nan, "state[0]: mu_product: expected"),
-    ("adam", "state.2.exp_avg", array([0] * 4),
-     "exp_avg: expected float32 of shape (2, 5), got float32 of shape (4,)"),
+    ("adam", "state.2.exp_avg", array([0] * 4), "exp_avg: expected float32 of shape (2, 5), got float32 of shape (4,)"),
     ("adam", "state.0.exp_avg", array([0] * 3, int), "expected float32 of shape (3,), got int64 of shape (3,)"),
     ("adam", "state.0.exp_avg", array([0] * 3, "f8"), "got float64 of shape (3,)"),
     ("adam", "state.0.exp_avg", array([0] * 3, "f2"), "got float16 of shape (3,)"),
     ("adam", "state.2.exp_avg", [[1.0] * 5, [1.0]], "expected lists of one length, got 2 shapes side by side"),
-    ("adam", "state.0.exp_avg", [0.1, 0.0, 0.0], "expected numbers of float32, got 0.1"),
-]}
+    ("adam", "state.0.exp_avg", [0.1, 0.0, 0.0], "expected numbers of float32, got 0.1")]}
 
 
 @refusals(FROM)
@@ -225,8 +223,7 @@ TO = {TypeError: [
     ("adam", "slots", lambda slots: slots | {
         name: [slots[name][0], array(0).astype(numpy_dtype(dtype)), slots[name][2]]
         for name, dtype in (("moment1", "float16"), ("moment2", "bfloat16"))
-    }, None, "moment2[1]: expected float16, as moment1 has, or float32, got bfloat16"),
-], ValueError: [
+    }, None, "moment2[1]: expected float16, as moment1 has, or float32, got bfloat16")], ValueError: [
     ("lars_momentum", "", None, None, "to_torch: routine: expected one of sgd, momentum, adam, adamw,"),
     ("adam", "version", 1, -1, f"step: {STEPS}, got -1"),
     ("adam", "version", 1, 2**24 + 1, f"step: {STEPS}, got 16777217"),
@@ -256,8 +253,7 @@ TO = {TypeError: [
     ("adam", "slots.beta1_pow.0", array([0.5, 0.5]), None, "beta1_pow[0]: expected one element"),
     ("adam", "slots.beta1_pow.0", array([]), None, "beta1_pow[0]: expected one element"),
     ("adam", "slots.moment2.0", array([0, -1, 0]), None, "moment2[0]: expected no value below 0, got -1.0"),
-    ("adam", "slots.beta1_pow.0", array([2]), None, "beta1_pow[0]: expected a finite number"),
-]}
+    ("adam", "slots.beta1_pow.0", array([2]), None, "beta1_pow[0]: expected a finite number")]}
 
 
 @refusals(TO)

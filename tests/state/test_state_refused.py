@@ -78,8 +78,7 @@ LOAD = {TypeError: [
     ("slots.beta1_pow.0", array([2]), f"beta1_pow[0]: {LENGTH}, got 2.0"),
     ("slots.beta2_pow.1", array([1]), f"beta2_pow[1]: {LENGTH}, got 1.0"),
     ("slots.beta1_pow.0", array([-0.5]), f"beta1_pow[0]: {LENGTH}, got -0.5"),
-    ("slots.beta2_pow.0", array([np.nan]), f"beta2_pow[0]: {LENGTH}, got nan"),
-]}
+    ("slots.beta2_pow.0", array([np.nan]), f"beta2_pow[0]: {LENGTH}, got nan")]}
 
 
 @refusals(LOAD)
@@ -114,8 +113,7 @@ TARGETS = {TypeError: [
     (lambda s: s | {"moment1": [s["moment1"][0], array([0] * 4)[::2]]}, "moment1[1]: expected a dense array, got stri"),
     (lambda s: s | {"moment2": s["moment1"]}, "expected memory of its own, got an overlap with"),
     (lambda s: s | {"moment2": s["params"]}, "expected memory of its own, got an overlap with"),
-    (lambda s: s | {"params": [array([0] * 4), s["params"][1]]}, "moment1[0]: expected shape (4,)"),
-]}
+    (lambda s: s | {"params": [array([0] * 4), s["params"][1]]}, "moment1[0]: expected shape (4,)")]}
 
 
 @refusals(TARGETS)

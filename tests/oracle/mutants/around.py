@@ -71,9 +71,7 @@ def a_state_kept_beside_what_is_stored(params, grads, velocities, **named):
         HIDDEN[v.ctypes.data] = x
 
 
-AROUND = (
-    Around(remainders_forgotten, "sgd", "L12", ("bfloat16",)),
-    Around(rounded_down_always, "momentum", "L13", ("bfloat16",)),
-    Around(the_seed_ignored, "sgd", "L13", ("bfloat16",)),
-    Around(a_state_kept_beside_what_is_stored, "momentum", "L16", ("float16",)),
-)
+AROUND = (Around(remainders_forgotten, "sgd", "L12", ("bfloat16",)),
+          Around(rounded_down_always, "momentum", "L13", ("bfloat16",)),
+          Around(the_seed_ignored, "sgd", "L13", ("bfloat16",)),
+          Around(a_state_kept_beside_what_is_stored, "momentum", "L16", ("float16",)))

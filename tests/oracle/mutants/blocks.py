@@ -46,5 +46,4 @@ MUTANTS = (
         (SUM, "lanes[half:]", "lanes[half : 2 * half]")),
     mutant("warps not added up", "novograd", "L1", (SUM, "while lanes.size > 1", "while lanes.size > 32")),
     mutant("norms in fp16", "lars_momentum", "L1",
-        (NORMS, "np.result_type(*arrays, np.float32) if arrays else np.float32", "np.float16")),
-)
+        (NORMS, "np.result_type(*arrays, np.float32) if arrays else np.float32", "np.float16")))

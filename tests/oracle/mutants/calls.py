@@ -45,5 +45,4 @@ MUTANTS = (
     mutant("one workspace for two tensors of a size", "lamb", "L3",
         ("steps.lamb", "scratch = [np.zeros(dense(x).shape, real_of(x.dtype)) for x in params]",
          "by_size = {x.size: np.zeros(x.size, real_of(x.dtype)) for x in params}\n"
-         "    scratch = [by_size[x.size] for x in params]")),
-)
+         "    scratch = [by_size[x.size] for x in params]")))

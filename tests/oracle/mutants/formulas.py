@@ -132,5 +132,4 @@ MUTANTS = (
     of("Adadelta: the average of the new update", "adadelta",
         ("    d = np.sqrt(x", "    x = n.rho * x + (1 - n.rho) * g * g\n    d = np.sqrt(x")),
     of("Adadelta: the rate in the average", "adadelta", ("(1 - n.rho) * d * d", "(1 - n.rho) * n.lr * d * n.lr * d"),
-        reason="learning rate inside the average of updates"),
-)
+        reason="learning rate inside the average of updates"))

@@ -45,5 +45,4 @@ MUTANTS = (
     mutant("the factor on the first tensor alone", "sgd", "L9",
         (UPDATE, "real(scale)", "(real(scale) if t == 0 else real(1))")),
     mutant("gradients scaled in fp16", "adam", "L9", (UPDATE, GRADIENT, "(g * g.dtype.type(scale)).astype(real)"),
-        dtypes=("float16",)),
-)
+        dtypes=("float16",)))

@@ -8,17 +8,14 @@ APEX = (
     (APPLY, "        if size == 0:\n            continue\n", ""),
     (APPLY, "            if (len(tensors) == limit and last) or len(blocks) == BLOCKS:",
      "            if (len(tensors) == limit and last) or len(blocks) == BLOCKS or (last and t == len(lists[0]) - 1):"),
-    (APPLY, "    if blocks:\n        launch(kernel, lists, tensors, blocks)", ""),
-)
+    (APPLY, "    if blocks:\n        launch(kernel, lists, tensors, blocks)", ""))
 
 # The same with a struct of fixed size: sizes behind the slots are written over what follows, and the table is not
 # launched until a tensor with elements comes.
-OVERRUN = (
-    (APPLY, "        if size == 0:\n            continue\n", ""),
-    (APPLY, "blocks.append((len(tensors) - 1, chunk))",
-     "blocks.append(((len(tensors) - 1) % limit if len(tensors) > limit else len(tensors) - 1, chunk))"),
-    (APPLY, "(len(tensors) == limit and last)", "(len(tensors) >= limit and last)"),
-)
+OVERRUN = ((APPLY, "        if size == 0:\n            continue\n", ""),
+           (APPLY, "blocks.append((len(tensors) - 1, chunk))",
+            "blocks.append(((len(tensors) - 1) % limit if len(tensors) > limit else len(tensors) - 1, chunk))"),
+           (APPLY, "(len(tensors) == limit and last)", "(len(tensors) >= limit and last)"))
 
 MUTANTS = (
     mutant("Apex: no launch if the last tensor is empty", "adamw", "L3", *APEX,
@@ -105,5 +102,4 @@ MUTANTS = (
         source="microsoft/dion #63"),
     mutant("a trust ratio of the rounded norm", "lamb", "L1",
         ("steps.lamb", "= weight / length", "= np.float32(np.float16(weight / length))"),
-        source="easily written: Apex's per-tensor norms in fp16"),
-)
+        source="easily written: Apex's per-tensor norms in fp16"))

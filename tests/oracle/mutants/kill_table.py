@@ -54,10 +54,8 @@ class Verdict(NamedTuple):
 @functools.cache
 def rows() -> list[Row]:
     right = built(())
-    found = [
-        Row(RIGHT, f"right: {routine}", routine, "", ("float32",), "", lambda step=step: step, step)
-        for routine, step in right.items()
-    ]
+    found = [Row(RIGHT, f"right: {routine}", routine, "", ("float32",), "", lambda step=step: step, step)
+             for routine, step in right.items()]
     for kind, mutants in KINDS.items():
         found += [Row(kind, m.name, m.routine, m.law, m.dtypes, m.source, m.step, right[m.routine]) for m in mutants]
     found += [Row("around refopt.cpu", m.name, m.routine, m.law, m.dtypes, m.source, m.step, m.right) for m in AROUND]
@@ -80,10 +78,8 @@ def verdict(number: int, every: bool = False, rivals: bool = True) -> Verdict:
         report = oracle.check(row.routine, row.make(), dtypes=list(row.dtypes), laws=laws, diagnose=False)
         if rivals:
             known = None if row.kind == RIGHT else row.right
-            said = (
-                rival_torch.killed(row.make(), row.routine), rival_apex.killed(row.make(), row.routine),
-                rival_optax.killed(row.make, row.routine, known),
-            )
+            said = (rival_torch.killed(row.make(), row.routine), rival_apex.killed(row.make(), row.routine),
+                    rival_optax.killed(row.make, row.routine, known))
     return Verdict(report.failed_laws, said, time.perf_counter() - start)
 
 

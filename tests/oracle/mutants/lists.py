@@ -58,5 +58,4 @@ MUTANTS = (
     mutant("the order of the list shows", "sgd", "L2",
         ("functors.sgd", "p - n.lr * g, g", "p - n.lr * (g * (1 + n.place)), g"),
         ("steps.sgd", '"l2_decay": l2_decay}',
-         '"l2_decay": l2_decay, "place": [k * 2.0**-24 for k in range(len(params))]}')),
-)
+         '"l2_decay": l2_decay, "place": [k * 2.0**-24 for k in range(len(params))]}')))

@@ -45,10 +45,8 @@ def tests(step: Callable[..., Any], routine: str) -> Iterator[Callable[[], None]
         yield partial(run, NOVOGRAD, MANY)
 
 
-def compared(
-    step: Callable[..., Any], routine: str, options: dict[str, Any], shapes: Any, close: bool = False,
-    dtype: type = np.float32,
-) -> None:
+def compared(step: Callable[..., Any], routine: str, options: dict[str, Any], shapes: Any, close: bool = False,
+             dtype: type = np.float32) -> None:
     """`gen_single_type_test` and `test_multi_params`: parameters and gradients from 0 to 1, as they come."""
     rng = np.random.default_rng(9876)
     twins = Twins(routine, step, [rng.random(shape).astype(dtype) for shape in shapes], options)

@@ -15,9 +15,7 @@ BETAS = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
 # The rates of _OPTIMIZERS_UNDER_TEST, other numbers by default as in optax/_src/alias.py.
 UNDER_TEST: dict[str, list[dict[str, Any]]] = {
     "adadelta": [{"lr": 0.1, "rho": 0.9, "epsilon": 1e-6}],
-    "adagrad": [{"lr": 1.0, "epsilon": 1e-7}],
-    "adam": [BETAS | {"lr": 1e-1}],
-    "adamax": [BETAS | {"lr": 1e-1}],
+    "adagrad": [{"lr": 1.0, "epsilon": 1e-7}], "adam": [BETAS | {"lr": 1e-1}], "adamax": [BETAS | {"lr": 1e-1}],
     "adamw": [BETAS | {"lr": 1e-1, "coeff": 1e-4}],
     "lamb": [{"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-6, "weight_decay": 0.0, "always_adapt": True}],
     "lars_momentum": [{"lr": 1.0, "mu": 0.9, "lars_coeff": 0.001, "lars_weight_decay": 0.0, "epsilon": 0.0}],
@@ -25,11 +23,9 @@ UNDER_TEST: dict[str, list[dict[str, Any]]] = {
     "nadam": [BETAS | {"lr": 1e-2, "decay_base": 0.0}],
     "novograd": [{"lr": 1e-3, "beta1": 0.9, "beta2": 0.25, "epsilon": 1e-6, "weight_decay": 0.0}],
     "radam": [BETAS | {"lr": 5e-3}],
-    "rmsprop": [
-        {"lr": 5e-3, "rho": 0.9, "mu": 0.0, "epsilon": 1e-8}, {"lr": 5e-3, "rho": 0.9, "mu": 0.9, "epsilon": 1e-8},
-    ],
-    "momentum": [{"lr": 1e-3, "mu": 0.9}],
-}
+    "rmsprop": [{"lr": 5e-3, "rho": 0.9, "mu": 0.0, "epsilon": 1e-8},
+                {"lr": 5e-3, "rho": 0.9, "mu": 0.9, "epsilon": 1e-8}],
+    "momentum": [{"lr": 1e-3, "mu": 0.9}]}
 STEPS = 10_000
 ALIKE = 300
 
@@ -43,15 +39,11 @@ def rosenbrock(x: np.ndarray) -> np.ndarray:
     return np.array([2 * (a - 1) - 400 * a * (b - a * a), 200 * (b - a * a)], np.float32)
 
 
-TARGETS = (
-    (parabola, [-1.0, 10.0, 1.0], [1.0, -1.0, 1.0]),
-    (rosenbrock, [0.0, 0.0], [1.0, 1.0]),
-)
+TARGETS = ((parabola, [-1.0, 10.0, 1.0], [1.0, -1.0, 1.0]), (rosenbrock, [0.0, 0.0], [1.0, 1.0]))
 
 
-def killed(
-    make: Callable[[], Callable[..., Any]], routine: str, right: Callable[..., Any] | None = None
-) -> bool | None:
+def killed(make: Callable[[], Callable[..., Any]], routine: str,
+           right: Callable[..., Any] | None = None) -> bool | None:
     """Of what makes a step. With ``right``, one that has its bits for 300 steps is taken to go on so, and passes."""
     if right is not None and routine in UNDER_TEST and all(alike_first(make, routine, right)):
         return False
@@ -76,18 +68,16 @@ def tests(step: Callable[..., Any], routine: str) -> Iterator[Callable[[], None]
             yield partial(converges, step, routine, options, gradient, first, last)
 
 
-def converges(
-    step: Callable[..., Any], routine: str, options: dict[str, Any], gradient: Any, first: list, last: list
-) -> None:
+def converges(step: Callable[..., Any], routine: str, options: dict[str, Any], gradient: Any, first: list,
+              last: list) -> None:
     """`test_optimization`: close to the optimum after so many steps."""
     found = np.frombuffer(trained(step, routine, options, gradient, first, STEPS)[-1], np.float32)
     if not np.allclose(found, last, rtol=3e-2, atol=3e-2):
         raise Different("params")
 
 
-def trained(
-    step: Callable[..., Any], routine: str, options: dict[str, Any], gradient: Any, first: list, steps: int
-) -> list[bytes]:
+def trained(step: Callable[..., Any], routine: str, options: dict[str, Any], gradient: Any, first: list,
+            steps: int) -> list[bytes]:
     """The bytes of the parameter after each of the first steps, and after the last."""
     row = ROUTINES[routine]
     subject = Function(row, step)

@@ -20,17 +20,15 @@ INPUTS: dict[str, list[dict[str, Any]]] = {
     "momentum": [{"lr": 1e-3, "mu": 0.9}, {"lr": 1e-3, "mu": 0.9, "l2_decay": 0.1},
                  {"lr": 1e-3, "mu": 0.9, "l2_decay": 0.1, "use_nesterov": True}],
     "adagrad": [{"lr": 1e-2, "epsilon": 1e-10}, {"lr": 0.1, "epsilon": 1e-10}],
-    "rmsprop": [
-        {"lr": 1e-2, "rho": 0.99, "mu": 0.0, "epsilon": 1e-8}, {"lr": 1e-3, "rho": 0.99, "mu": 0.0, "epsilon": 1e-8},
-        {"lr": 1e-2, "rho": 0.99, "mu": 0.1, "epsilon": 1e-8, "optional": ["mean_grad"]},
-    ],
+    "rmsprop": [{"lr": 1e-2, "rho": 0.99, "mu": 0.0, "epsilon": 1e-8},
+                {"lr": 1e-3, "rho": 0.99, "mu": 0.0, "epsilon": 1e-8},
+                {"lr": 1e-2, "rho": 0.99, "mu": 0.1, "epsilon": 1e-8, "optional": ["mean_grad"]}],
     "radam": [ADAM, ADAM | {"lr": 2e-3}, ADAM | {"epsilon": 1e-6}],
     "nadam": [ADAM | {"lr": 2e-3, "decay_base": 0.96**0.004}, ADAM | {"decay_base": 0.96**0.004},
               ADAM | {"lr": 2e-3, "decay_base": 0.96**0.006}],
     "adamax": [ADAM | {"lr": 2e-3}, ADAM | {"lr": 0.1}],
     "adadelta": [{"lr": 1.0, "rho": 0.9, "epsilon": 1e-6}, {"lr": 0.01, "rho": 0.9, "epsilon": 1e-6},
-                 {"lr": 1.0, "rho": 0.95, "epsilon": 1e-6}],
-}
+                 {"lr": 1.0, "rho": 0.95, "epsilon": 1e-6}]}
 FUSED = "adam", "adamw", "sgd", "momentum", "adagrad"  # in four dtypes; the others in fp64, by foreach
 STEPS = 7
 

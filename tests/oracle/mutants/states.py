@@ -45,5 +45,4 @@ MUTANTS = (
         dtypes=("bfloat16",)),
     mutant("the norm of the parameter beside a master", "lamb", "L11",
         ("steps.lamb", "exact = params if master_params is None else master_params", "exact = params"),
-        dtypes=("bfloat16",)),
-)
+        dtypes=("bfloat16",)))

@@ -71,5 +71,4 @@ MUTANTS = (
         (UPDATE, STORE, "            p[...] = np.where(abs(new) < np.finfo(real).tiny, 0, new)")),
     mutant("subnormal gradients flushed", "sgd", "L7",
         (UPDATE, FUNCTOR,
-         "g = np.where(abs(g.astype(real)) < np.finfo(real).tiny, g.dtype.type(0), g)\n            " + FUNCTOR)),
-)
+         "g = np.where(abs(g.astype(real)) < np.finfo(real).tiny, g.dtype.type(0), g)\n            " + FUNCTOR)))

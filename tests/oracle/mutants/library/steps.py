@@ -68,9 +68,8 @@ def update(functor, params, grads, states, masters, numbers, scale=1):
 
 
 def corrections(beta1, beta2, step):
-    return {
-        "correction1": 1 - beta1**step, "correction2": 1 - beta2**step, "root_correction2": (1 - beta2**step) ** 0.5,
-    }
+    return {"correction1": 1 - beta1**step, "correction2": 1 - beta2**step,
+            "root_correction2": (1 - beta2**step) ** 0.5}
 
 
 def sgd(params, grads, *, lr, l2_decay=0.0, master_params=None, rescale_grad=1.0, grad_factor=None, found_inf=None):
@@ -265,15 +264,11 @@ def novograd(params, grads, moment, second_moment, *, lr, beta1, beta2, epsilon,
         for i, length in zip(of_kind, lengths, strict=True):
             squared, held = length * length, second_moment[i]
             held[...] = squared if held.flat[0] == 0 else kind(beta2) * held + (1 - kind(beta2)) * squared
-    numbers = {
-        "lr": lr, "beta1": beta1, "epsilon": epsilon, "weight_decay": weight_decay, "grad_averaging": grad_averaging,
-        "second_moment": [x.flat[0] for x in second_moment],
-    }
+    numbers = {"lr": lr, "beta1": beta1, "epsilon": epsilon, "weight_decay": weight_decay,
+               "grad_averaging": grad_averaging, "second_moment": [x.flat[0] for x in second_moment]}
     update(functors.novograd, params, grads, [moment], master_params, numbers, scale)
 
 
-STEPS = {
-    "sgd": sgd, "momentum": momentum, "adam": adam, "adamw": adamw, "adagrad": adagrad, "rmsprop": rmsprop,
-    "lion": lion, "adadelta": adadelta, "adamax": adamax, "nadam": nadam, "radam": radam, "lamb": lamb,
-    "lars_momentum": lars, "novograd": novograd,
-}
+STEPS = {"sgd": sgd, "momentum": momentum, "adam": adam, "adamw": adamw, "adagrad": adagrad, "rmsprop": rmsprop,
+         "lion": lion, "adadelta": adadelta, "adamax": adamax, "nadam": nadam, "radam": radam, "lamb": lamb,
+         "lars_momentum": lars, "novograd": novograd}
