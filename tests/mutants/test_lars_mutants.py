@@ -78,7 +78,6 @@ def test_missing_block_barrier_is_seen(executor, monkeypatch):
 
 def test_missing_grid_barrier_is_seen(executor, monkeypatch):
     """A cooperative kernel that updates before all norms are there."""
-    grid = type("Grid", (), {"sync": lambda self: None})
-    monkeypatch.setattr(cuda.cg, "this_grid", grid)
+    monkeypatch.setattr(cuda.cg, "this_grid", type("Grid", (), {"sync": lambda self: None}))
     with pytest.raises(simt.SimtError):
         watched(executor)

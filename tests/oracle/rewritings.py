@@ -128,9 +128,7 @@ class Evaluator:
         if kind == "squares":
             y = self(operands[0])
             squares = self.rng.permutation(self.rounded(y.astype(self.wide) ** 2))
-            if self.rng.random() < 0.5:
-                return np.add.accumulate(squares)[-1]
-            return squares.sum()
+            return np.add.accumulate(squares)[-1] if self.rng.random() < 0.5 else squares.sum()
         if kind == "add":
             return self.total(self.terms(x, True))
         if kind == "div" and self.rng.random() < 0.3:
@@ -195,5 +193,4 @@ def evaluated(rule, arguments, numbers, real, rng, chance):
     """What a rule comes to in some order: values in the working precision, as many as it returns."""
     evaluator = Evaluator(real, rng, chance)
     run = rule if isinstance(rule, functools.partial) else rebound(rule)
-    results = run(*arguments, **numbers)
-    return [None if x is None else evaluator(x) for x in results]
+    return [None if x is None else evaluator(x) for x in run(*arguments, **numbers)]

@@ -129,8 +129,7 @@ def test_hypotheses_do_not_break(routine):
     assert all(rebound(rule) is not None and rule not in PRIMITIVES for rule in rules)
     trial = Trial(row, Function(row, getattr(cpu, row.merged_name)), "float32", 0, {})
     optional = [slot.name for slot in row.slots if slot.optional and slot.name != "master_params"]
-    case = trial.case([40], count=3, optional=optional)
-    explainer = Explainer(trial, [(case, 0)], [])
+    explainer = Explainer(trial, [(trial.case([40], count=3, optional=optional), 0)], [])
     tensor, broken, changes = explainer.right[0], {}, [*edits.of_rule(row), *operands.of_rule(row)]
     assert len(changes) > 20
     hypotheses = [*named(row), *changes[:: max(1, len(changes) // 400)]]
@@ -168,8 +167,7 @@ def test_unrelated_changes_get_no_name(seed):
 
 
 def test_the_first_error_is_the_worst_over_its_bound():
-    report = oracle.check("sgd", with_sign, dtypes=["float32"], laws=["L1"])
-    lines = str(report).splitlines()
+    lines = str(oracle.check("sgd", with_sign, dtypes=["float32"], laws=["L1"])).splitlines()
     order = [next(i for i, line in enumerate(lines) if text in line) for text in
              ("times the bound", "smallest example", "  where: ", "  why: ", "  again: ")]
     assert order == sorted(order)

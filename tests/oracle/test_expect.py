@@ -77,8 +77,7 @@ def test_what_is_skipped_stays():
 
 def test_by_chance_either_neighbour():
     p, g = arrays(1000, BF16), arrays(1000, np.float32, 1)
-    given = dict(params=[p], grads=[g], lr=0.001, rounding="stochastic")
-    found = oracle.expect("sgd", **given)["params"][0]
+    found = oracle.expect("sgd", params=[p], grads=[g], lr=0.001, rounding="stochastic")["params"][0]
     for seed in range(5):
         after = p.copy()
         cpu.merged_sgd([after], [g], lr=0.001, rounding="stochastic", seed=seed)

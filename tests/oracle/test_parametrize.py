@@ -63,8 +63,7 @@ def test_too_good(check):
 def test_items(tmp_path):
     (tmp_path / "test_steps.py").write_text(TESTS)
     (tmp_path / "skips.txt").write_text("L7 # flushes to zero\n")
-    root = str(Path(oracle.__file__).parents[2])
-    env = os.environ | {"PYTHONPATH": root}
+    env = os.environ | {"PYTHONPATH": str(Path(oracle.__file__).parents[2])}
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rA", "-q", "test_steps.py"]
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
     outcomes = {}

@@ -56,8 +56,7 @@ def test_what_is_unchanged_stands_apart():
     text = described({"params": [(mask(20, slice(None)), now, before)], "moment": [(mask(20), now, before)]})
     tail = "the last 4 of 20 elements, a tail after whole blocks of 8 or 16: unchanged"
     assert text.startswith(f"params: {tail}, and the first 16 of 20") and text.endswith("right: moment")
-    still = described({"params": [(mask(20, slice(None)), before, before)]})
-    assert still == "params: all elements: unchanged"
+    assert described({"params": [(mask(20, slice(None)), before, before)]}) == "params: all elements: unchanged"
 
 
 def where(step, law):

@@ -60,8 +60,7 @@ def test_zeros(dtype):
 
 
 def test_every_fp16_number_is_one_from_the_next():
-    bits = np.arange(2**16, dtype=np.uint16)
-    every = bits.view(np.float16)
+    every = np.arange(2**16, dtype=np.uint16).view(np.float16)
     every = every[~np.isnan(every)]
     order = every[np.lexsort((~np.signbit(every), every.astype(np.float32)))]
     assert (ulp.distance(order[:-1], order[1:]) == 1).all()

@@ -87,8 +87,7 @@ def test_a_whole_training_step_as_a_graph():
             inputs.copy_(batch)
             graph.replay() if captures else train()
         torch.cuda.synchronize()
-        counts = {int(optimizer.state[p]["step"]) for p in model.parameters()}
-        assert counts == {8}
+        assert {int(optimizer.state[p]["step"]) for p in model.parameters()} == {8}
         kept.append([p.detach().clone() for p in model.parameters()])
     torch.testing.assert_close(*kept, rtol=1e-4, atol=1e-5)
 

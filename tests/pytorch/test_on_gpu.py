@@ -71,8 +71,7 @@ def test_new_gradients_that_a_backward_pass_makes(name):
     for step in range(4):
         optimizer.zero_grad()
         clutter = [torch.empty(step * 1000 + 64 * i, device="cuda") for i in range(8)]  # so that addresses change
-        inputs = drawn((8, 16), torch.Generator().manual_seed(step)).cuda()
-        (model(inputs) ** 2).mean().backward()
+        (model(drawn((8, 16), torch.Generator().manual_seed(step)).cuda()) ** 2).mean().backward()
         del clutter
         known = before(optimizer)
         optimizer.step()
@@ -190,8 +189,7 @@ def test_compiled_forward_and_backward():
     optimizer = class_of("AdamW")(params, lr=LR)
     for step in range(4):
         optimizer.zero_grad()
-        inputs = drawn((4, 8), torch.Generator().manual_seed(step)).cuda()
-        (compiled(inputs) ** 2).mean().backward()
+        (compiled(drawn((4, 8), torch.Generator().manual_seed(step)).cuda()) ** 2).mean().backward()
         known = before(optimizer)
         optimizer.step()
         hold(optimizer, known)

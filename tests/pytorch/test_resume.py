@@ -31,8 +31,7 @@ class Run:
     def train(self, count):
         for _ in range(count):
             self.optimizer.zero_grad()
-            inputs = torch.randn(3, 4, generator=self.data).to(self.dtype)
-            loss = (self.model(inputs).float() ** 2).mean()
+            loss = (self.model(torch.randn(3, 4, generator=self.data).to(self.dtype)).float() ** 2).mean()
             self.scaler.scale(loss).backward()
             self.scaler.step(self.optimizer)
             self.scaler.update()
@@ -65,8 +64,7 @@ def resumed(make, path, **named):
     with torch.no_grad():  # what is not loaded shows
         for p in second.model.parameters():
             p.add_(1)
-    loss = second.load(path).train(STEPS - STOP)
-    assert loss == whole_loss
+    assert second.load(path).train(STEPS - STOP) == whole_loss
     return whole.bits(), second.bits()
 
 

@@ -241,8 +241,7 @@ B1, B2 = np.float32(0.7), np.float32(0.8)
 def test_the_step_where_powers_leave_it_open():
     """At the last power before 0, and with betas of 0, the caller says the step; it must be one that can be."""
     saved, _ = refopts("adam")
-    last = power_after(B1, 10**6)
-    saved["slots"]["beta1_pow"] = [np.full(1, last)] * 3
+    saved["slots"]["beta1_pow"] = [np.full(1, power_after(B1, 10**6))] * 3
     saved["slots"]["beta2_pow"] = [np.full(1, power_after(B2, 300))] * 3
     assert state.to_torch(saved)["state"][0]["step"] == 300, "beta2 changes longer"
     saved["slots"]["beta2_pow"] = [np.full(1, power_after(B2, 10**6))] * 3
@@ -398,8 +397,7 @@ def test_a_plan_takes_over(peer, executor):
     before = [p.detach().numpy().copy() for p in params]
     put = [[executor.to_device(x) for x in xs] for xs in (before, grads, *([np.full_like(x, 9) for x in grads],) * 2)]
     powers = [[executor.to_device(np.zeros(1, np.float32)) for _ in params] for _ in range(2)]
-    largest = [executor.to_device(np.zeros(3, np.float32)), None]
-    plan = gpu.plan("adamw", *put, *powers, moment2_max=largest)
+    plan = gpu.plan("adamw", *put, *powers, moment2_max=[executor.to_device(np.zeros(3, np.float32)), None])
     plan.load_state_dict(saved)
     plan()
     optimizer.step()

@@ -58,8 +58,7 @@ def model(step: Callable[..., Any], routine: str, options: dict[str, Any], dtype
     twins = Twins(routine, step, params, options)
     for i in range(STEPS):
         without = range(5) if i == 2 else (2, 3, 4) if i in (3, 4) else (4,)
-        grads = [None if k in without else g for k, g in enumerate(gradients(twins.ours.params))]
-        twins.take(grads)
+        twins.take([None if k in without else g for k, g in enumerate(gradients(twins.ours.params))])
         twins.close(tensors=4)
 
 
