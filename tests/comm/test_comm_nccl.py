@@ -262,8 +262,7 @@ def test_on_two_gpus(two_gpus, case):
 @pytest.mark.parametrize(("case", "reports"), [
     ("skipped", ["CommError: rank 0: ", "CommError: rank 1: ", "rank [01] has "]),
     ("skipped_at_first", ["CommError: rank 0: ", "CommError: rank 1: ", "rank [01] has "]),
-    ("absent", ["CommError: rank 0: ", "rank 1 was "]), ("never_connects", ["connect: not heard from rank 1 in 2 s"]),
-])
+    ("absent", ["CommError: rank 0: ", "rank 1 was "]), ("never_connects", ["connect: not heard from rank 1 in 2 s"])])
 def test_ranks_that_cannot_go_on_on_two_gpus(two_gpus, case, reports):
     status, output = launch(case, limit=90)
     assert status != 0 and all(re.search(report, output) for report in reports), output

@@ -49,8 +49,7 @@ def test_subnormal_numbers_may_be_flushed():
 
 
 @pytest.mark.parametrize(("dtype", "half", "least"), [
-    ("float16", 2.0**-11, 2.0**-24), ("bfloat16", 2.0**-8, 2.0**-133), ("float32", 0.0, 0.0),
-])
+    ("float16", 2.0**-11, 2.0**-24), ("bfloat16", 2.0**-8, 2.0**-133), ("float32", 0.0, 0.0)])
 def test_what_is_read_again_is_off_by_half_a_unit(dtype, half, least):
     x = np.array([1, least, 0], np.float32)
     error = as_stored(Arithmetic(np.float32).exact(x), numpy_dtype(dtype)).error

@@ -127,8 +127,7 @@ def test_laws_are_listed(capsys):
     (["{steps}:right", "--as", "sgd", "--with", "fused=true"], "fused"),
     (["{steps}:right", "--as", "sgd", "--expected-failures", "no.txt"], "no.txt: No such file"),
     (["{steps}:right", "--as", "sgd", "--expected-failures", "bad.txt"], "bad.txt, line 2: expected the id"),
-    (["{steps}:right", *QUICK, "--json", "missing/report.json"], "missing/report.json"),
-])
+    (["{steps}:right", *QUICK, "--json", "missing/report.json"], "missing/report.json")])
 def test_bad_arguments(steps, args, text, capsys):
     Path("broken.py").write_text("def right(:")
     Path("leaving.py").write_text("raise SystemExit(0)")

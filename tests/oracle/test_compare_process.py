@@ -12,11 +12,9 @@ SHORT = {"dtypes": ["float32"], "parts": ["C1", "C3"]}
 MET = f"{ends.SIZE} elements"
 
 
-@pytest.mark.parametrize(("name", "text"), [
-    ("segfault", "got the end of its process by SIGSEGV"),
-    ("leave", "got the end of its process, with exit code 0"),
-    ("hang", "got nothing within 2 s, and ended it"),
-])
+@pytest.mark.parametrize(("name", "text"), [("segfault", "got the end of its process by SIGSEGV"),
+                                            ("leave", "got the end of its process, with exit code 0"),
+                                            ("hang", "got nothing within 2 s, and ended it")])
 def test_an_end_is_a_difference(name, text):
     """Of either, and of both, where errors of both would be none."""
     plain, ending = ends.plain_lr, getattr(ends, name)

@@ -28,8 +28,7 @@ SGD = ROUTINES["sgd"]
     (lambda: make(SGD, [3], optional=("moment",)), ValueError, "make: optional of sgd: expected one of master_"),
     (lambda: scaled(make(SGD, [3]), 2, "moment"), ValueError, "scaled: slots: expected one of params, grads"),
     (lambda: make(SGD, [3]).replace(moment=[]), TypeError, "Case: slots of sgd: expected no more than params"),
-    (lambda: Case("sgd", {}, []), TypeError, "Case: routine: expected a row of refopt.catalog.ROUTINES, got 'sgd'"),
-])
+    (lambda: Case("sgd", {}, []), TypeError, "Case: routine: expected a row of refopt.catalog.ROUTINES, got 'sgd'")])
 def test_refused(call, error, message):
     """Arguments that leave nothing to check, and names that nothing would look at."""
     with pytest.raises(error) as caught:

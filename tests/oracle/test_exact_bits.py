@@ -17,8 +17,7 @@ def exactly(routine, step, **named):
 
 
 @pytest.mark.parametrize("routine", [
-    pytest.param(x, marks=[pytest.mark.slow] * (x not in ("sgd", "lars_momentum"))) for x in ROUTINES
-])
+    pytest.param(x, marks=[pytest.mark.slow] * (x not in ("sgd", "lars_momentum"))) for x in ROUTINES])
 def test_the_reference_has_them_in_every_case(routine):
     report = exactly(routine, getattr(cpu, ROUTINES[routine].merged_name))
     assert not report.failed_laws, report
@@ -75,8 +74,7 @@ def one_unit_off(params, grads):
     ("sgd", next(x for x in AROUND if x.name == "the seed ignored").step(), "bfloat16", "stochastic"),
     ("sgd", next(x for x in AROUND if x.name == "remainders forgotten").step(), "bfloat16", "uint16"),
     ("adamw", of_lists(spoils_gradients), "float32", "one tensor"),
-    ("adamw", of_lists(one_unit_off), "float32", "tiles and tails"),
-], ids=lambda x: getattr(x, "__name__", x))
+    ("adamw", of_lists(one_unit_off), "float32", "tiles and tails")], ids=lambda x: getattr(x, "__name__", x))
 def test_a_bit_elsewhere_breaks_it(routine, step, dtype, label):
     report = exactly(routine, step, dtypes=[dtype])
     assert report.failed_laws == ["L18"]

@@ -16,8 +16,7 @@ CHOSEN = [
 
 
 @pytest.mark.parametrize("name", [
-    pytest.param(x, marks=[pytest.mark.slow] * (x not in ("sgd", "adam", "radam", "lamb"))) for x in ROUTINES
-])
+    pytest.param(x, marks=[pytest.mark.slow] * (x not in ("sgd", "adam", "radam", "lamb"))) for x in ROUTINES])
 def test_a_routine_is_itself(name):
     found = oracle.identify(getattr(cpu, ROUTINES[name].merged_name))
     assert name in {match.routine for match in found.matches}, str(found)

@@ -76,8 +76,7 @@ def test_numbers_of_cases_show_where_they_are_narrowed():
 
 
 @pytest.mark.parametrize(("share", "again", "failed"), [
-    (0, False, set()), (0.03, False, {"unbiased"}), (0, True, {"another seed"}),
-])
+    (0, False, set()), (0.03, False, {"unbiased"}), (0, True, {"another seed"})])
 def test_chance_is_held_to_its_mean_and_to_its_seed(share, again, failed):
     """Numbers that are rounded up too often by so much of a unit, and those whose seed goes on by itself."""
     calls = itertools.count()

@@ -77,9 +77,8 @@ def test_every_row_of_the_table(number):
     assert not wrong(rows()[number], found), found
 
 
-@pytest.mark.parametrize(("name", "size"), [
-    ("tensors beyond the 110th dropped", "111 tensors"), ("states flattened in another order", "1 tensor of"),
-])
+@pytest.mark.parametrize(("name", "size"), [("tensors beyond the 110th dropped", "111 tensors"),
+                                            ("states flattened in another order", "1 tensor of")])
 def test_the_smallest_example_is_small(name, size):
     """One tensor for what a tensor shows, as many as it takes for what is in their number."""
     mutant = BY_NAME[name]

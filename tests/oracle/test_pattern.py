@@ -15,23 +15,19 @@ def mask(size, *spans):
 
 
 @pytest.mark.parametrize(("wrong", "text"), [
-    (mask(300, slice(None)), "all elements"),
-    (mask(1, 0), "the only element"),
+    (mask(300, slice(None)), "all elements"), (mask(1, 0), "the only element"),
     (mask(300, slice(288, None)), "the last 12 of 300 elements, a tail after whole blocks of 16 or 32"),
     (mask(303, slice(300, None)), "the last 3 of 303 elements, a tail after whole blocks of 4"),
     (mask(257, 256), "the last of 257 elements, a tail after whole blocks of 4 to 256"),
     (mask(300, slice(297, None)), "the last 3 of 300 elements"),
-    (mask(300, slice(0, 5)), "the first 5 of 300 elements"),
-    (mask(100, 0), "the first of 100 elements"),
+    (mask(300, slice(0, 5)), "the first 5 of 300 elements"), (mask(100, 0), "the first of 100 elements"),
     (mask(300, slice(0, 288)), "the first 288 of 300 elements, all but a tail after whole blocks of 16 or 32"),
     (mask(100, slice(16, 32), slice(64, 80)), "2 of 7 blocks of 16 elements, from element 16 to 79"),
     (mask(4096, slice(1024, 2048)), "1 of 4 blocks of 1024 elements, from element 1024 to 2047"),
     (mask(100, slice(1, None, 2)), "every second element from 1"),
-    (mask(100, slice(3, 8)), "elements 3 to 7 of 100"),
-    (mask(100, 41), "element 41 of 100"),
+    (mask(100, slice(3, 8)), "elements 3 to 7 of 100"), (mask(100, 41), "element 41 of 100"),
     (mask(100, slice(0, 17), slice(18, None)), "nearly all, 99 of 100 elements"),
-    (mask(100, 3, 5, 11, 12), "4 of 100 elements, scattered (4 %)"),
-])
+    (mask(100, 3, 5, 11, 12), "4 of 100 elements, scattered (4 %)")])
 def test_elements(wrong, text):
     assert of_tensor(wrong) == text
 
@@ -39,8 +35,7 @@ def test_elements(wrong, text):
 @pytest.mark.parametrize(("wrong", "text"), [
     ([1] * 4, "all 4 tensors"), ([1], "the tensor"), ([0] * 110 + [1] * 5, "tensors from number 110 on, of 115"),
     ([0, 0, 1], "the last tensor of 3"), ([1, 1, 0], "tensors up to number 1, of 3"),
-    ([0, 1, 1, 0], "tensors 1 to 2 of 4"), ([0, 1, 0], "tensor 1 of 3"), ([1, 0, 1, 0], "2 of 4 tensors: 0, 2"),
-])
+    ([0, 1, 1, 0], "tensors 1 to 2 of 4"), ([0, 1, 0], "tensor 1 of 3"), ([1, 0, 1, 0], "2 of 4 tensors: 0, 2")])
 def test_tensors(wrong, text):
     assert of_tensors(list(map(bool, wrong))) == text
 

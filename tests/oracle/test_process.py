@@ -42,8 +42,7 @@ ENDS = {
 def each_way(ends, often=()):
     return pytest.mark.parametrize(("way", "name"), [
         pytest.param(way, name, marks=[pytest.mark.slow] * (way == "spawn" and name not in often))
-        for way in ("fork", "spawn") for name in ends
-    ], indirect=["way"])
+        for way in ("fork", "spawn") for name in ends], indirect=["way"])
 
 
 @each_way(ENDS, often=["segfault"])

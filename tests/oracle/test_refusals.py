@@ -103,8 +103,7 @@ def test_bad_arguments_are_refused(function, given, named, error, text):
     ("sgd", {"mu": 0.5}, TypeError, "expect: mu: expected an argument of merged_sgd"),
     ("sgd", {"sum_of": "some"}, TypeError, "expect: sum_of: expected an integer"),
     ("sgd", {"sum_of": -1}, ValueError, "expect: sum_of: expected an integer of at least 0"),
-    ("momentum", {"mu": 0.5}, TypeError, "expect: velocities: expected it, got none"),
-])
+    ("momentum", {"mu": 0.5}, TypeError, "expect: velocities: expected it, got none")])
 def test_bad_arguments_of_expect_are_refused(routine, more, error, text):
     given = dict(params=[np.ones(3, np.float32)], grads=[np.ones(3, np.float32)], lr=0.1) | more
     with pytest.raises(error, match=text):

@@ -3,7 +3,6 @@
 import json
 import re
 from collections import Counter
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -68,8 +67,7 @@ BLOCKS = {"codes": lambda p: np.full((-(-p.size // 64), 64), 128, np.uint8),
     pytest.param(right, {"symmetries": ("sign", "elements", "zero")}, marks=pytest.mark.slow),
     pytest.param(quantized, {"states": BLOCKS}, marks=pytest.mark.slow),
     pytest.param(cpu.merged_adam, {"dtypes": ["float32"]}, marks=pytest.mark.slow),
-    (cpu.merged_novograd, {"dtypes": ["float32"]}),
-])
+    (cpu.merged_novograd, {"dtypes": ["float32"]})])
 def test_no_false_alarm(step, options):
     report = oracle.check(None, step, **options)
     assert report.ok and not report.failed_laws, str(report)
@@ -242,8 +240,7 @@ def test_what_is_within_the_tolerance_that_was_measured(exponent, lr, found):
 
 @pytest.mark.parametrize(("step", "law", "options"), [
     pytest.param(*of, marks=[pytest.mark.slow] * (of[0] in (in_one_dtype, spread_nan, dropped, gate_of_parameters)))
-    for of in PLANTED
-], ids=lambda x: getattr(x, "__name__", None))
+    for of in PLANTED], ids=lambda x: getattr(x, "__name__", None))
 def test_a_planted_defect_is_found_by_its_law(step, law, options):
     report = oracle.check(None, step, dtypes=["float32"], **options)
     assert not report.ok and law in report.wrong, str(report)

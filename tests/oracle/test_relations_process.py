@@ -48,8 +48,7 @@ def ends_where(condition):
     ("R3", "an empty tensor alone", lambda params, grads, flag: not sum(x.size for x in params) and len(params)),
     ("R4", "two of five, from the first step", lambda params, grads, flag: any(g is None for g in grads)),
     ("R5", "columns of a wider matrix", lambda params, grads, flag: params[1].strides == (32, 4)),
-    ("R9", "after steps", lambda params, grads, flag: flag is not None),
-])
+    ("R9", "after steps", lambda params, grads, flag: flag is not None)])
 def test_an_end_is_a_failure_where_an_error_is_a_refusal(law, label, condition):
     """As of an empty tensor, which a step may refuse by any error."""
     report = oracle.check(None, ends_where(condition), dtypes=["float32"], laws=[law])

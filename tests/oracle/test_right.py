@@ -77,8 +77,7 @@ class Drawn:
 
 
 @pytest.mark.parametrize(("routine", "dtype"), [
-    pytest.param(*of, marks=[pytest.mark.slow] * ("novograd" in of)) for of in DRAWN
-])
+    pytest.param(*of, marks=[pytest.mark.slow] * ("novograd" in of)) for of in DRAWN])
 def test_the_reference_is_right(routine, dtype, monkeypatch):
     """Nothing is skipped, nothing is without a bound but what cannot have one, and cases and bounds are what they are.
 
@@ -128,8 +127,7 @@ def test_one_number_beyond_the_bound_is_found(routine, dtype):
 @pytest.mark.parametrize("laws", [["L1", "L7", "L10", "L11"], pytest.param(["L1", "L3"], marks=pytest.mark.slow)],
                          ids=" ".join)
 @pytest.mark.parametrize("routine", [
-    pytest.param(x, marks=[pytest.mark.slow] * (x not in ("sgd", "novograd"))) for x in ROUTINES
-])
+    pytest.param(x, marks=[pytest.mark.slow] * (x not in ("sgd", "novograd"))) for x in ROUTINES])
 def test_it_is_right_in_other_precisions(routine, laws):
     report = oracle.check(routine, getattr(cpu, f"merged_{routine}"), dtypes=["float64", "float16"], laws=laws)
     assert report.ok, str(report)
@@ -138,8 +136,7 @@ def test_it_is_right_in_other_precisions(routine, laws):
 
 @pytest.mark.parametrize("laws", [["L1", "L4"], pytest.param(None, marks=pytest.mark.slow)], ids=str)
 @pytest.mark.parametrize("routine", [
-    pytest.param(x, marks=[pytest.mark.slow] * (x in ("adamw", "lamb"))) for x in TEXTS
-])
+    pytest.param(x, marks=[pytest.mark.slow] * (x in ("adamw", "lamb"))) for x in TEXTS])
 def test_other_orders_are_right(routine, laws):
     """Of steps that somebody may write, by loops over tensors."""
     report = oracle.check(routine, step_of(routine, {}), dtypes=["float32", "float64"], laws=laws)

@@ -88,8 +88,7 @@ ROWS = {"amsgrad": ({"max_of": "corrected"}, edited(
 
 @pytest.mark.parametrize(("variant", "other"), [
     pytest.param(*row, id=name, marks=[pytest.mark.slow] * (name in ("radam", "radam of four", "adagrad", "rmsprop")))
-    for name, row in ROWS.items()
-])
+    for name, row in ROWS.items()])
 def test_said_or_named(variant, other):
     """A step is told which variant it is, or the report names it."""
     said = oracle.check(other.routine, other.step(), set=variant, **L1)
@@ -137,8 +136,7 @@ CLIPPED = {"    for p, g": "    norm = np.sqrt(sum((g.astype(np.float64)**2).sum
 
 @pytest.mark.parametrize(("routine", "step", "name"), [
     ("momentum", step_of("momentum", CLIPPED), "gradients clipped, to a norm of 1 of all tensors (100 %"),
-    ("adagrad", from_one, "moment starts from 1 (100 %"),
-])
+    ("adagrad", from_one, "moment starts from 1 (100 %")])
 def test_what_is_done_outside_of_the_rule_is_named(routine, step, name):
     assert name in str(oracle.check(routine, step, **L1))
 

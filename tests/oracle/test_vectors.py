@@ -42,8 +42,7 @@ def came_to(case, routine):
 @pytest.mark.parametrize(("routine", "dtype"), [
     ("adam", "float32"), ("lamb", "float32"), ("lion", "bfloat16"), ("radam", "float32"),
     *(pytest.param(x, "float32", marks=pytest.mark.slow) for x in ROUTINES if x not in ("adam", "lamb", "radam")),
-    *(pytest.param(x, "bfloat16", marks=pytest.mark.slow) for x in ("adam", "lamb")),
-])
+    *(pytest.param(x, "bfloat16", marks=pytest.mark.slow) for x in ("adam", "lamb"))])
 def test_what_is_written_holds_of_the_reference(routine, dtype):
     """By what stands in the file alone: hexadecimal numbers, values and bounds."""
     read = json.loads(oracle.vectors(routine, dtypes=[dtype], examples=1).to_json())

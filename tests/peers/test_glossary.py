@@ -78,8 +78,7 @@ def test_names_are_of_the_routines_that_are_named():
 
 
 @pytest.mark.parametrize(("column", "known", "names_of"), [
-    (2, TORCH, names_of_torch), (3, dict.fromkeys(ROUTINES), names_of_optax),
-], ids=["PyTorch", "optax"])
+    (2, TORCH, names_of_torch), (3, dict.fromkeys(ROUTINES), names_of_optax)], ids=["PyTorch", "optax"])
 def test_names_of_others(column, known, names_of):
     """Each is one of an argument or a state of one at least of the row's routines."""
     for row in ROWS:

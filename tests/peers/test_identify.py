@@ -83,10 +83,8 @@ def test_optimizers_of_timms_that_are_none(timm, name):  # noqa: F811
     assert oracle.identify(of_timm(timm, name)).routine is None
 
 
-@pytest.mark.parametrize("kind", [
-    torch.optim.Muon, torch.optim.Rprop, torch.optim.ASGD, torch.optim.Adafactor, torch.optim.LBFGS,
-    optax.yogi, optax.adabelief, optax.sm3,
-])
+@pytest.mark.parametrize("kind", [torch.optim.Muon, torch.optim.Rprop, torch.optim.ASGD, torch.optim.Adafactor,
+                                  torch.optim.LBFGS, optax.yogi, optax.adabelief, optax.sm3])
 def test_optimizers_of_other_formulas_are_none(kind):
     found = oracle.identify(kind)
     assert found.routine is None and not found.matches and ": none " in str(found)

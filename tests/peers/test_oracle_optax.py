@@ -78,8 +78,7 @@ def test_a_step_of_arrays_of_jax():
     ("adam", "adam", {"device": "cuda"}, "check: device: expected none but for torch, got 'cuda' for optax"),
     ("adam", "adam", {"b3": 0.5}, "check: optax.adam, b3=0.5: expected options of b1, .*, got b3"),
     ("adam", "adam", {"names": {"b1": "b1"}}, "check: names: expected no more than"),
-    ("adam", "adamw_like", {}, "adamw_like: expected a GradientTransformation, got float"),
-])
+    ("adam", "adamw_like", {}, "adamw_like: expected a GradientTransformation, got float")])
 def test_refused(routine, subject, keywords, text):
     with pytest.raises((TypeError, ValueError), match=text):
         check(routine, getattr(optax, subject, adamw_like), **keywords)

@@ -33,9 +33,8 @@ def test_classes_of_pytorch(name, how):
     assert {item.law for item in report.of("passed")} >= {"R1", "R2", "R3", "R4", "R6", "R7", "R8"}
 
 
-@pytest.mark.parametrize("named", [
-    {"laws": ["R8"], "dtypes": ["bfloat16"]}, pytest.param({"laws": ["R1", "R2", "R4", "R5", "R6", "R7"]}, marks=slow),
-])
+@pytest.mark.parametrize("named", [{"laws": ["R8"], "dtypes": ["bfloat16"]},
+                                   pytest.param({"laws": ["R1", "R2", "R4", "R5", "R6", "R7"]}, marks=slow)])
 def test_muon(named):
     report = check(None, torch.optim.Muon, **named)
     assert report.ok and not report.failed_laws, str(report)
@@ -193,12 +192,10 @@ class Clipped(Momentum):
         super().step()
 
 
-@pytest.mark.parametrize(("kind", "law"), [
-    (CountsSkipped, "R9"), (Ignores, "R9"), (LooksElsewhere, "R9"), (FirstRate, "R1"),
-    (CountsInAnAttribute, "R8"), (KeepsABufferApart, "R8"),
-    (LoadsNothing, "R8"), (KeepsItsOwnNumbers, "R8"), (Flat, "R5"), (OneBuffer, "R3"), (Clipped, "R1"),
-    (Clipped, "R6"),
-])
+@pytest.mark.parametrize(("kind", "law"), [(CountsSkipped, "R9"), (Ignores, "R9"), (LooksElsewhere, "R9"),
+                                           (FirstRate, "R1"), (CountsInAnAttribute, "R8"), (KeepsABufferApart, "R8"),
+                                           (LoadsNothing, "R8"), (KeepsItsOwnNumbers, "R8"), (Flat, "R5"),
+                                           (OneBuffer, "R3"), (Clipped, "R1"), (Clipped, "R6")])
 def test_planted_defects(kind, law):
     report = check(None, kind, **SHORT)
     assert law in report.wrong, str(report)

@@ -41,15 +41,12 @@ def test_every_law(routine, name, dtype):
 
 
 @pytest.mark.parametrize(("routine", "name", "options"), [
-    ("adam", "Adam", {"amsgrad": True, "maximize": True}),
-    ("adam", "Adam", {"decoupled_weight_decay": True}),
+    ("adam", "Adam", {"amsgrad": True, "maximize": True}), ("adam", "Adam", {"decoupled_weight_decay": True}),
     ("rmsprop", "RMSprop", {"centered": True, "maximize": True}),
     ("momentum", "SGD", {"nesterov": True, "maximize": True}),
-    ("momentum", "SGD", {"dampening": 0.25}),
-    ("nadam", "NAdam", {"decoupled_weight_decay": True}),
+    ("momentum", "SGD", {"dampening": 0.25}), ("nadam", "NAdam", {"decoupled_weight_decay": True}),
     ("radam", "RAdam", {"decoupled_weight_decay": True, "maximize": True}),
-    ("adagrad", "Adagrad", {"initial_accumulator_value": 0.25, "lr_decay": 0.125}),
-])
+    ("adagrad", "Adagrad", {"initial_accumulator_value": 0.25, "lr_decay": 0.125})])
 def test_the_step_with_options(routine, name, options):
     """Those that change the formula."""
     report = check(routine, class_of(name), dtypes=["float32"], laws=["L1"], examples=0, diagnose=False, **options)

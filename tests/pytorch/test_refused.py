@@ -99,8 +99,7 @@ def test_what_is_of_all_groups_is_no_option_of_one(name, name_of, value):
     ("LARS", {"lr": -1.0}, "lr"), ("LARS", {"momentum": -0.5}, "momentum"), ("LARS", {"eps": "0"}, "eps"),
     ("LARS", {"trust_coefficient": -1.0}, "trust_coefficient"), ("LAMB", {"betas": (0.9, 1.0)}, r"betas\[1\]"),
     ("LAMB", {"always_adapt": 1}, "always_adapt"), ("Lion", {"betas": (-0.5, 0.9)}, r"betas\[0\]"),
-    ("Lion", {"weight_decay": float("nan")}, "weight_decay"), ("NovoGrad", {"grad_averaging": 1}, "grad_averaging"),
-])
+    ("Lion", {"weight_decay": float("nan")}, "weight_decay"), ("NovoGrad", {"grad_averaging": 1}, "grad_averaging")])
 def test_wrong_options_of_own_classes(name, options, message):
     with pytest.raises((TypeError, ValueError), match=f"{name}: {message}: expected"):
         class_of(name)(parameters(), **options)

@@ -18,9 +18,8 @@ def _sequential(optimizer):
 
 
 def _chained(optimizer):
-    return lr_scheduler.ChainedScheduler([
-        lr_scheduler.LinearLR(optimizer, start_factor=0.25, total_iters=3), lr_scheduler.ExponentialLR(optimizer, 0.5),
-    ])
+    return lr_scheduler.ChainedScheduler([lr_scheduler.LinearLR(optimizer, start_factor=0.25, total_iters=3),
+                                          lr_scheduler.ExponentialLR(optimizer, 0.5)])
 
 
 SCHEDULERS = {"LambdaLR": lambda o: lr_scheduler.LambdaLR(o, lambda epoch: 1 / (1 + epoch)),

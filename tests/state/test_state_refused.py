@@ -138,8 +138,7 @@ def test_no_place_to_load_into(row):
     ({"hypers": [("lr", 0.1)]}, TypeError, "merged_adam: hypers: expected a dictionary, got list"),
     ({"hypers": 0}, TypeError, "merged_adam: hypers: expected a dictionary, got int"),
     ({"hypers": {"lr": "x"}}, TypeError, "merged_adam: lr: expected a number, got 'x'"),
-    ({"routine": np.array(["adam"])}, ValueError, "state_dict: routine: expected one of sgd"),
-])
+    ({"routine": np.array(["adam"])}, ValueError, "state_dict: routine: expected one of sgd")])
 def test_not_saved(arguments, error, message):
     with pytest.raises(error) as caught:
         state.state_dict(**{"routine": "adam", "slots": adam().slots} | arguments)
@@ -149,8 +148,7 @@ def test_not_saved(arguments, error, message):
 @pytest.mark.parametrize(("choices", "error", "message"), [
     (0, TypeError, "choices: expected a dictionary, got int"),
     ({"epsilon": 1}, TypeError, "choices: expected no more than epsilon_at, decay, maximize, rounding, got"),
-    ({"epsilon_at": "here"}, ValueError, "choices: epsilon_at: expected one of corrected, uncorrected, got 'here'"),
-])
+    ({"epsilon_at": "here"}, ValueError, "choices: epsilon_at: expected one of corrected, uncorrected, got 'here'")])
 def test_choices_that_are_none(choices, error, message):
     case = adam()
     with pytest.raises(error) as caught:
@@ -176,9 +174,8 @@ def test_what_gradients_may_leave_is_loaded():
     ("nadam", "momentum_decay_pow", 1.5, 1.25, True), ("nadam", "mu_product", 1.0, 0.96, True),
     ("nadam", "mu_product", 1.5, 0.96, False), ("nadam", "mu_product", np.nan, 0.96, False),
     ("nadam", "mu_product", -0.25, 0.96, False), ("radam", "rho", 1999.0, None, True),
-    ("radam", "rho", -1.0, None, False), ("radam", "rho", np.inf, None, False),
-    ("radam", "beta2_pow", 0.0, None, True), ("radam", "beta2_pow", np.nextafter(1, 0), None, True),
-])
+    ("radam", "rho", -1.0, None, False), ("radam", "rho", np.inf, None, False), ("radam", "beta2_pow", 0.0, None, True),
+    ("radam", "beta2_pow", np.nextafter(1, 0), None, True)])
 def test_ranges_of_scalars(name, slot, value, base, right):
     """Powers, products and lengths, to the ends of what they can be."""
     case = make(ROUTINES[name], [1], ("float64",) * 3)
