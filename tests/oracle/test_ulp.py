@@ -55,8 +55,7 @@ def test_zeros(dtype):
     zero = dtype.type(0.0)
     tiny = np.array(1, DTYPES[dtype]).view(dtype)[()]
     assert distance(-zero, zero) == 1 and not ulp.same_bits(-zero, zero)
-    assert distance(zero, tiny) == distance(-zero, -tiny) == 1
-    assert distance(-tiny, tiny) == 3
+    assert distance(zero, tiny) == distance(-zero, -tiny) == 1 and distance(-tiny, tiny) == 3
 
 
 def test_every_fp16_number_is_one_from_the_next():
@@ -70,8 +69,7 @@ def test_shapes_and_strides():
     a = np.arange(12, dtype=np.float32).reshape(3, 4)
     b = np.nextafter(a, np.float32(np.inf))
     assert ulp.distance(a.T[::2], b.T[::2]).tolist() == [[1] * 3] * 2
-    assert ulp.distance(a, a).dtype == np.uint64
-    assert ulp.distance(a[:0], a[:0]).shape == (0, 4)
+    assert ulp.distance(a, a).dtype == np.uint64 and ulp.distance(a[:0], a[:0]).shape == (0, 4)
 
 
 def test_refused():
@@ -85,5 +83,4 @@ def test_unsigned_integers_are_their_own_bits():
     """Remainders are compared as the integers that they are."""
     x, y = np.array([0, 5, 65535], np.uint16), np.array([0, 7, 0], np.uint16)
     assert ulp.same_bits(x, y).tolist() == [True, False, False]
-    assert ulp.distance(x, y).tolist() == [0, 2, 65535]
-    assert ulp.bits(x) is x
+    assert ulp.distance(x, y).tolist() == [0, 2, 65535] and ulp.bits(x) is x

@@ -231,8 +231,7 @@ def test_what_cannot_be_held_is_no_failure(row):
 def test_other_rules_fail(row):
     routine, subject, options, text = row
     report = step_law(routine, subject, diagnose=False, **options)
-    assert report.wrong == ["L1"]
-    assert text in str(report)
+    assert report.wrong == ["L1"] and text in str(report)
 
 
 @rows(REFUSED)
