@@ -70,9 +70,8 @@ def returning(value):
     return step
 
 
-WRONG = {"ZeroDivisionError: oops": raising(ZeroDivisionError("oops")),
-         "SystemExit: 3": raising(SystemExit(3)), "MemoryError": raising(MemoryError()),
-         "AssertionError": raising(AssertionError("no")),
+WRONG = {"ZeroDivisionError: oops": raising(ZeroDivisionError("oops")), "SystemExit: 3": raising(SystemExit(3)),
+         "MemoryError": raising(MemoryError()), "AssertionError": raising(AssertionError("no")),
          "KeyError": raising(KeyError("x")),
          "returned: expected None or lists of params, got int": returning(lambda params: 3),
          "expected a list of one array, got list of 2": returning(lambda params: {"params": params * 2}),

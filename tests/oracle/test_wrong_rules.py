@@ -12,12 +12,10 @@ from refopt.oracle.wrong import RULES
 
 # The same formula in another order of operations, or with another convention for -0 or for NaN in a norm.
 RIGHT = {"sgd": {"DecayDecoupled", "Distributed"}, "adam": {"SquareFirst", "StepRegrouped"},
-         "adamw": {"DecaySubtracted"},
-         "adagrad": {"StepRegrouped", "TimesTheReciprocal"},
+         "adamw": {"DecaySubtracted"}, "adagrad": {"StepRegrouped", "TimesTheReciprocal"},
          "rmsprop": {"SquareFirst", "VarianceClamped", "StepRegrouped"},
          "lion": {"SignOfZeroIsPlusZero", "DecaySubtracted"},
-         "adadelta": {"RootsDivided", "SquareFirst", "StepRegrouped"},
-         "adamax": {"NormTakesNan", "NormLosesNan"},
+         "adadelta": {"RootsDivided", "SquareFirst", "StepRegrouped"}, "adamax": {"NormTakesNan", "NormLosesNan"},
          "radam": {"ThresholdReached"},
          "lamb": {"RootsDivided", "StepPrepared", "SumByNumPy", "SumInIndexOrder", "StepRegrouped"},
          "novograd": {"TimesTheReciprocal", "SumByNumPy", "SumInIndexOrder"}}

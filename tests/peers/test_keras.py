@@ -21,9 +21,8 @@ ROWS = [Row("adam", UNCORRECTED, "Adam", fixed=NO_DECAY),
         Row("adamw", UNCORRECTED, "AdamW", fixed=ONE_RATE),
         Row("adamw", f"{UNCORRECTED}, with moment2_max", "AdamW", {"amsgrad": True}, ONE_RATE),
         Row("rmsprop", "default", "RMSprop", fixed=NO_DECAY),
-        Row("rmsprop", "with mean_grad", "RMSprop", {"centered": True}, NO_DECAY),
-        Row("lion", "default", "Lion"), Row("lion", "no decay", "Lion"),
-        Row("adadelta", "default", "Adadelta", fixed=NO_DECAY),
+        Row("rmsprop", "with mean_grad", "RMSprop", {"centered": True}, NO_DECAY), Row("lion", "default", "Lion"),
+        Row("lion", "no decay", "Lion"), Row("adadelta", "default", "Adadelta", fixed=NO_DECAY),
         Row("nadam", "default", "Nadam", fixed=NO_DECAY | {"decay_base": 0.96})]
 THEIR_NAMES = {"beta1": "beta_1", "beta2": "beta_2", "epsilon": "epsilon", "rho": "rho", "mu": "momentum"}
 STATES = {"adam": {"moment1": "_momentums", "moment2": "_velocities", "moment2_max": "_velocity_hats"},

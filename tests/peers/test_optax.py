@@ -13,8 +13,7 @@ import pytest
 from peers.trials import Row, hold, hold_to_numbers, rows_of
 
 NO_DECAY = {"weight_decay": 0.0}
-ROWS = [Row("adam", "default", "adam", fixed=NO_DECAY),
-        Row("adamw", "default", "adamw", fixed={"lr_ratio": 1.0}),
+ROWS = [Row("adam", "default", "adam", fixed=NO_DECAY), Row("adamw", "default", "adamw", fixed={"lr_ratio": 1.0}),
         Row("adamw", "no decay", "adamw", fixed={"lr_ratio": 1.0}),
         Row("rmsprop", "default", "rmsprop", fixed=NO_DECAY),
         Row("rmsprop", "with mean_grad", "rmsprop", {"centered": True}, NO_DECAY),

@@ -26,8 +26,7 @@ ROWS = [Row("lars_momentum", "default", "lars.Lars", {"always_adapt": True}, ONE
         Row("lion", "default", "lion.Lion"), Row("lion", "no decay", "lion.Lion"),
         Row("lamb", "default", "lamb.Lamb", OF_LAMB),
         Row("lamb", "always_adapt=True", "lamb.Lamb", OF_LAMB | {"always_adapt": True}),
-        Row("lamb", "no decay", "lamb.Lamb", OF_LAMB),
-        Row("novograd", "default", "nvnovograd.NvNovoGrad"),
+        Row("lamb", "no decay", "lamb.Lamb", OF_LAMB), Row("novograd", "default", "nvnovograd.NvNovoGrad"),
         Row("novograd", "grad_averaging=True", "nvnovograd.NvNovoGrad", {"grad_averaging": True}),
         Row("novograd", "no decay", "nvnovograd.NvNovoGrad")]
 THEIR_NAMES = {"lr": "lr", "epsilon": "eps", "mu": "momentum", "lars_coeff": "trust_coeff",

@@ -12,15 +12,13 @@ PYTORCHS = "SGD", "Adam", "AdamW", "Adamax", "Adagrad", "Adadelta", "RMSprop", "
 OWN = tuple(name for name in ("LARS", "LAMB", "Lion", "NovoGrad") if hasattr(ours, name))
 # What makes a class keep all states that it has, of numbers that fp32 has, so that bounds are tight.
 BETAS = {"betas": (0.875, 0.9375), "eps": 2.0**-10}
-BUSY = {"SGD": {"momentum": 0.875, "weight_decay": 0.125},
-        "Adam": BETAS | {"weight_decay": 0.125, "amsgrad": True},
-        "AdamW": BETAS | {"weight_decay": 0.125, "amsgrad": True},
-        "Adamax": BETAS | {"weight_decay": 0.125},
+BUSY = {"SGD": {"momentum": 0.875, "weight_decay": 0.125}, "Adam": BETAS | {"weight_decay": 0.125, "amsgrad": True},
+        "AdamW": BETAS | {"weight_decay": 0.125, "amsgrad": True}, "Adamax": BETAS | {"weight_decay": 0.125},
         "Adagrad": {"lr_decay": 0.125, "weight_decay": 0.125, "initial_accumulator_value": 0.125, "eps": 2.0**-10},
         "Adadelta": {"rho": 0.875, "weight_decay": 0.125, "eps": 2.0**-10},
         "RMSprop": {"alpha": 0.875, "momentum": 0.875, "centered": True, "weight_decay": 0.125, "eps": 2.0**-10},
-        "NAdam": BETAS | {"weight_decay": 0.125, "momentum_decay": 0.25},
-        "RAdam": BETAS | {"weight_decay": 0.125}, "LARS": {}, "LAMB": {}, "Lion": {}, "NovoGrad": {}}
+        "NAdam": BETAS | {"weight_decay": 0.125, "momentum_decay": 0.25}, "RAdam": BETAS | {"weight_decay": 0.125},
+        "LARS": {}, "LAMB": {}, "Lion": {}, "NovoGrad": {}}
 LR = 0.0625
 SHAPES = (3, 4), (), (0,), (5,)
 
