@@ -10,7 +10,7 @@ import functools
 
 import pytest
 
-from peers.trials import Row, hold, hold_to_numbers, rows_of
+from peers.trials import Row, both_tests_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # in Keras's NAdam
 
@@ -72,11 +72,4 @@ def make(keras):
     return functools.partial(OfKeras, keras)
 
 
-@rows_of(ROWS)
-def test_within_the_bound(make, row, precision):
-    hold(row, precision, make)
-
-
-@pytest.mark.parametrize("row", ROWS, ids=str)
-def test_other_numbers_are_outside(make, row):
-    hold_to_numbers(row, make)
+test_within_the_bound, test_other_numbers_are_outside = both_tests_of(ROWS)

@@ -8,7 +8,7 @@ import functools
 import numpy as np
 import pytest
 
-from peers.trials import Row, hold, hold_to_numbers, rows_of
+from peers.trials import Row, both_tests_of
 
 DOMAIN = "ai.onnx.preview.training"
 NO_DECAY, UNDAMPENED = {"weight_decay": 0.0}, {"dampening": 0.0}
@@ -64,11 +64,4 @@ def make(onnx):
     return functools.partial(OfOnnx, onnx)
 
 
-@rows_of(ROWS)
-def test_within_the_bound(make, row, precision):
-    hold(row, precision, make)
-
-
-@pytest.mark.parametrize("row", ROWS, ids=str)
-def test_other_numbers_are_outside(make, row):
-    hold_to_numbers(row, make)
+test_within_the_bound, test_other_numbers_are_outside = both_tests_of(ROWS)

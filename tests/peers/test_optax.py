@@ -10,7 +10,7 @@ import functools
 import numpy as np
 import pytest
 
-from peers.trials import Row, hold, hold_to_numbers, rows_of
+from peers.trials import Row, both_tests_of
 
 NO_DECAY = {"weight_decay": 0.0}
 ROWS = [Row("adam", "default", "adam", fixed=NO_DECAY), Row("adamw", "default", "adamw", fixed={"lr_ratio": 1.0}),
@@ -71,11 +71,4 @@ def make(optax):
     return functools.partial(OfOptax, optax)
 
 
-@rows_of(ROWS)
-def test_within_the_bound(make, row, precision):
-    hold(row, precision, make)
-
-
-@pytest.mark.parametrize("row", ROWS, ids=str)
-def test_other_numbers_are_outside(make, row):
-    hold_to_numbers(row, make)
+test_within_the_bound, test_other_numbers_are_outside = both_tests_of(ROWS)

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from benchmarks.findings.imports import packages_of_timm
-from peers.trials import Row, hold, hold_to_numbers, rows_of
+from peers.trials import Row, both_tests_of
 
 ONE_RATE = {"lr": 0.125}
 OF_LAMB = {"max_grad_norm": None}
@@ -92,11 +92,4 @@ def make(timm):
     return functools.partial(OfTimm, timm)
 
 
-@rows_of(ROWS)
-def test_within_the_bound(make, row, precision):
-    hold(row, precision, make)
-
-
-@pytest.mark.parametrize("row", ROWS, ids=str)
-def test_other_numbers_are_outside(make, row):
-    hold_to_numbers(row, make)
+test_within_the_bound, test_other_numbers_are_outside = both_tests_of(ROWS)

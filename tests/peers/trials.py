@@ -103,22 +103,22 @@ def of_tensor(numbers: dict[str, Any], i: int) -> dict[str, Any]:
     return {name: np.ravel(x)[i if np.size(x) > 1 else 0] for name, x in numbers.items()}
 
 
-def hold(row: Row, precision: str, make: Callable[..., Optimizer]) -> None:
-    """Hold a peer to the formula of a row."""
-    PeerTrial(row, precision, make).hold_peer()
-
-
-def hold_to_numbers(row: Row, make: Callable[..., Optimizer]) -> None:
-    """Each number that a peer takes matters: with another one it is outside the bound."""
-    numbers = of_tensor(PeerTrial(row, "fp32", make).numbers(1), 0)
-    for name in (name for name, x in numbers.items() if x and name not in row.fixed):
-        with pytest.raises(AssertionError, match=r"expected .* to .*, got"):
-            PeerTrial(row, "fp32", make, wrong=name).hold_peer()
-            pytest.fail(f"{name} does not show")
-
-
-def rows_of(rows: list[Row]) -> Any:
-    """The rows in both precisions, with the markers of their cells."""
+def both_tests_of(rows: list[Row]) -> tuple[Callable[..., None], Callable[..., None]]:
+    """Tests of a peer that a fixture ``make`` makes, by row and in both precisions, with the markers of their cells."""
     params = [pytest.param(row, real, marks=pytest.mark.evidence(row.routine, row.variant, real), id=f"{row}-{real}")
               for row in rows for real in PRECISIONS]
-    return pytest.mark.parametrize(("row", "precision"), params)
+
+    @pytest.mark.parametrize(("row", "precision"), params)
+    def within_the_bound(make: Callable[..., Optimizer], row: Row, precision: str) -> None:
+        PeerTrial(row, precision, make).hold_peer()
+
+    @pytest.mark.parametrize("row", rows, ids=str)
+    def other_numbers_are_outside(make: Callable[..., Optimizer], row: Row) -> None:
+        """Each number that a peer takes matters: with another one it is outside the bound."""
+        numbers = of_tensor(PeerTrial(row, "fp32", make).numbers(1), 0)
+        for name in (name for name, x in numbers.items() if x and name not in row.fixed):
+            with pytest.raises(AssertionError, match=r"expected .* to .*, got"):
+                PeerTrial(row, "fp32", make, wrong=name).hold_peer()
+                pytest.fail(f"{name} does not show")
+
+    return within_the_bound, other_numbers_are_outside

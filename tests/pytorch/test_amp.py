@@ -8,9 +8,8 @@ import copy
 import numpy as np
 import pytest
 
-from pytorch.bound import before, hold
 from pytorch.subjects import BUSY, EVERY, LR, all_bits, bits, class_of, every_class, theirs, torch
-from pytorch.trials import new_gradients, one, pair, parameters, steps
+from pytorch.trials import held, in_turn, new_gradients, one, pair, parameters, steps
 from refopt.cpu.remainder import split_numbers
 
 INF_AT = {0, 3}  # steps whose gradients overflow
@@ -160,8 +159,7 @@ def test_a_norm_that_is_set(name):
         assert ours.max_norm == norm
         plain = class_of(name)(others, lr=LR, max_norm=norm, **BUSY[name])
         plain.load_state_dict(kept)
-        steps(ours, params, [step])
-        steps(plain, others, [step])
+        in_turn([step], (params, ours), (others, plain))
         kept = plain.state_dict()
         assert all_bits(params) == all_bits(others)
     assert all_bits(params, ours) == all_bits(others, plain)
@@ -238,12 +236,7 @@ def test_masters_are_within_the_bound(name, dtype, masters):
     optimizer = class_of(name)(params, lr=LR, masters=masters, **BUSY[name])
     for step in range(2):
         new_gradients(params, step)
-        if step == 0:
-            optimizer.step()
-            continue
-        known = before(optimizer)
-        optimizer.step()
-        hold(optimizer, known)
+        held(optimizer) if step else optimizer.step()
 
 
 @pytest.mark.parametrize("masters", ["fp32", "remainder"])

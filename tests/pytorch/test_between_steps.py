@@ -9,9 +9,8 @@ import weakref
 
 import pytest
 
-from pytorch.bound import before, hold
 from pytorch.subjects import BUSY, LR, all_bits, class_of, every_class, torch
-from pytorch.trials import held_step, new_gradients, one, parameters
+from pytorch.trials import held, held_step, new_gradients, one, parameters
 
 SHAPES = (3, 4), (), (5,), (2, 3)
 STEPS = 4
@@ -111,10 +110,7 @@ def run(name, change, looks):
     for step in range(STEPS):
         new_gradients(params, step)
         change(optimizer, params, step)
-        known = before(optimizer) if looks else None
-        optimizer.step()
-        if looks:
-            hold(optimizer, known)
+        held(optimizer) if looks else optimizer.step()
     return all_bits(params, optimizer)
 
 
@@ -155,10 +151,7 @@ def test_dampening_is_of_all_steps_but_a_parameters_first():
         optimizer = class_of("SGD")(params, lr=LR, momentum=0.875, dampening=0.5)
         for step in range(STEPS):
             new_gradients(params, step, only=range(3) if step < 2 else None)
-            known = before(optimizer) if looks else None
-            optimizer.step()
-            if looks:
-                hold(optimizer, known)
+            held(optimizer) if looks else optimizer.step()
         kept.append(all_bits(params, optimizer))
     assert kept[0] == kept[1]
 

@@ -13,6 +13,22 @@ def a_gpu():
     on_a_gpu()
 
 
+def captured(call):
+    """The graph of what is done."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    return graph
+
+
+def begun(params, ours, others, plain):
+    """The graph of a second step, after a first of both."""
+    new_gradients(params, 0, fresh=False)
+    ours.step()
+    steps(plain, others, [0])
+    return captured(ours.step)
+
+
 @pytest.mark.parametrize("name", ["SGD", "AdamW", "RAdam", "LAMB"])
 def test_captured_as_a_graph(name):
     """Gradients that stay where they are: replays count their steps, and are the steps that nobody captured."""
@@ -20,14 +36,10 @@ def test_captured_as_a_graph(name):
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        for step in range(2):
-            new_gradients(params, step, fresh=False)
-            ours.step()
+        steps(ours, params, range(2), fresh=False)
     torch.cuda.current_stream().wait_stream(stream)
     steps(plain, others, range(2))
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        ours.step()
+    graph = captured(ours.step)
     for step in range(2, 6):
         new_gradients(params, step, fresh=False)
         graph.replay()
@@ -40,12 +52,7 @@ def test_captured_as_a_graph(name):
 def test_a_captured_step_has_the_rate_of_its_time():
     """By ``refresh`` between replays."""
     (params, ours), (others, plain) = pair("AdamW", device="cuda")
-    new_gradients(params, 0, fresh=False)
-    ours.step()
-    steps(plain, others, [0])
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        ours.step()
+    graph = begun(params, ours, others, plain)
     for step in range(1, 4):
         for optimizer in (ours, plain):
             optimizer.param_groups[0]["lr"] = LR / (1 + step)
@@ -78,14 +85,11 @@ def test_a_whole_training_step_as_a_graph():
                 inputs.copy_(batch)
                 train()
         torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
         optimizer.zero_grad()
-        if captures:
-            with torch.cuda.graph(graph):
-                train()
+        run = captured(train).replay if captures else train
         for batch in batches[3:]:
             inputs.copy_(batch)
-            graph.replay() if captures else train()
+            run()
         torch.cuda.synchronize()
         assert {int(optimizer.state[p]["step"]) for p in model.parameters()} == {8}
         kept.append([p.detach().clone() for p in model.parameters()])
@@ -96,12 +100,7 @@ def test_a_captured_step_that_a_scaler_skips():
     """Is counted by the device, not at all."""
     (params, ours), (others, plain) = pair("AdamW", device="cuda")
     ours.found_inf, ours.grad_scale = (torch.full((), x, device="cuda") for x in (0.0, 1.0))
-    new_gradients(params, 0, fresh=False)
-    ours.step()
-    steps(plain, others, [0])
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        ours.step()
+    graph = begun(params, ours, others, plain)
     for step, skips in enumerate([False, True, True, False], 1):
         ours.found_inf.fill_(skips)
         new_gradients(params, step, fresh=False)

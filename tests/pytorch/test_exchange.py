@@ -5,7 +5,7 @@ import copy
 import pytest
 
 from pytorch.subjects import BUSY, LR, PYTORCHS, all_bits, bits, class_of, each_of_pytorchs, every_class, theirs, torch
-from pytorch.trials import held_step, new_gradients, parameters, steps
+from pytorch.trials import held_step, in_turn, new_gradients, parameters, steps
 
 taken_steps = pytest.mark.parametrize("taken", [0, 1, 6])
 
@@ -42,8 +42,7 @@ def test_the_layout_is_pytorchs(name, options, taken):
     params, of_peer = parameters(), parameters()
     options = BUSY[name] | options
     ours, peer = (kind(name)(groups(x), lr=LR, **options) for kind, x in ((class_of, params), (theirs, of_peer)))
-    steps(ours, params, range(taken))
-    steps(peer, of_peer, range(taken))
+    in_turn(range(taken), (params, ours), (of_peer, peer))
     (states, own), (expected, known) = layout(ours.state_dict()), layout(peer.state_dict())
     assert states == expected
     assert all(group.items() <= mine.items() for group, mine in zip(known, own, strict=True))
@@ -64,8 +63,7 @@ def test_there_and_back(name, taken, kinds):
     assert all_bits(away, abroad) == all_bits(params, stays)
     back.load_state_dict(copy.deepcopy(abroad.state_dict()))
     for step in range(taken, taken + 2):
-        steps(back, others, [step])
-        steps(stays, params, [step])
+        in_turn([step], (others, back), (params, stays))
         assert all_bits(others, back) == all_bits(params, stays)
 
 
@@ -107,9 +105,7 @@ def test_numbers_of_groups_are_loaded(name):
     other = class_of(name)(groups(others))
     other.load_state_dict(copy.deepcopy(optimizer.state_dict()))
     assert [group["lr"] for group in other.param_groups] == [0.5, 0.25]
-    for step in range(2):
-        steps(optimizer, params, [step])
-        steps(other, others, [step])
+    in_turn(range(2), (params, optimizer), (others, other))
     assert all_bits(params, optimizer) == all_bits(others, other)
 
 
@@ -142,8 +138,7 @@ def test_a_number_of_steps_that_is_no_tensor(name):
         entry["step"] = int(entry["step"])
     other = made(class_of, name, others)
     other.load_state_dict(saved)
-    steps(optimizer, params, range(2, 4))
-    steps(other, others, range(2, 4))
+    in_turn(range(2, 4), (params, optimizer), (others, other))
     assert all_bits(params) == all_bits(others)
 
 

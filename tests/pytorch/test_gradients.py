@@ -2,9 +2,8 @@
 
 import pytest
 
-from pytorch.bound import before, hold
 from pytorch.subjects import BUSY, LR, all_bits, bits, class_of, drawn, every_class, torch
-from pytorch.trials import held_step, new_gradients, one, pair, parameters, steps
+from pytorch.trials import held, held_step, in_turn, new_gradients, one, pair, parameters, steps
 
 arrays = pytest.importorskip("refopt.torch.arrays")
 
@@ -119,10 +118,9 @@ def test_strides(name, of_parameter):
         g = drawn((2, 3, 2, 2), torch.Generator().manual_seed(10 + step))
         g = g[:, :, :1].expand_as(g) if of_gradient == "expanded" else g
         p.grad, q.grad = strided(g, of_gradient), g.clone()
-        given, known = p.grad.clone(), before(optimizer)
-        optimizer.step()
+        given = p.grad.clone()
+        held(optimizer)
         other.step()
-        hold(optimizer, known)
         assert torch.equal(p.grad, given) and p.stride() == strides
         if name not in WITH_NORMS:
             same = [torch.equal(state, other.state[q][key]) for key, state in optimizer.state[p].items()]
@@ -145,8 +143,7 @@ def test_views_of_one_storage():
     params = [torch.nn.Parameter(flat[1:7].view(2, 3)), torch.nn.Parameter(flat[7:9]), torch.nn.Parameter(flat[11:15])]
     others = [torch.nn.Parameter(p.detach().clone()) for p in params]
     ours, plain = (class_of("AdamW")(x, lr=LR) for x in (params, others))
-    steps(ours, params, range(2))
-    steps(plain, others, range(2))
+    in_turn(range(2), (params, ours), (others, plain))
     assert all_bits(params) == all_bits(others)
     untouched = [0, 9, 10, *range(15, 20)]
     assert torch.equal(flat[untouched], kept[untouched])

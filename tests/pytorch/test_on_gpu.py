@@ -7,9 +7,8 @@ import copy
 
 import pytest
 
-from pytorch.bound import before, hold
 from pytorch.subjects import BUSY, LR, PYTORCHS, all_bits, class_of, drawn, every_class, on_a_gpu, theirs, torch
-from pytorch.trials import beside, new_gradients, one, pair, parameters, steps
+from pytorch.trials import beside, held, in_turn, new_gradients, one, pair, parameters, steps
 
 pytestmark = pytest.mark.gpu
 db = pytest.importorskip("torch.testing._internal.common_optimizers", exc_type=ImportError)
@@ -61,6 +60,16 @@ def test_the_bits_of_the_executor(name):
     assert kept[0] == kept[1]
 
 
+def train(forward, optimizer, shape):
+    """Steps with the gradients of backward passes, each held to the bound."""
+    for step in range(4):
+        optimizer.zero_grad()
+        clutter = [torch.empty(step * 1000 + 64 * i, device="cuda") for i in range(8)]  # so that addresses change
+        (forward(drawn(shape, torch.Generator().manual_seed(step)).cuda()) ** 2).mean().backward()
+        del clutter
+        held(optimizer)
+
+
 @every_class
 def test_new_gradients_that_a_backward_pass_makes(name):
     """``zero_grad`` drops gradients; the allocator gives the next ones any of the memory that is free."""
@@ -68,14 +77,7 @@ def test_new_gradients_that_a_backward_pass_makes(name):
     model = torch.nn.Sequential(torch.nn.Linear(16, 33), torch.nn.ReLU(), torch.nn.Linear(33, 4)).cuda()
     params = list(model.parameters())
     optimizer = class_of(name)(params, lr=LR, **BUSY[name])
-    for step in range(4):
-        optimizer.zero_grad()
-        clutter = [torch.empty(step * 1000 + 64 * i, device="cuda") for i in range(8)]  # so that addresses change
-        (model(drawn((8, 16), torch.Generator().manual_seed(step)).cuda()) ** 2).mean().backward()
-        del clutter
-        known = before(optimizer)
-        optimizer.step()
-        hold(optimizer, known)
+    train(model, optimizer, (8, 16))
 
 
 @every_class
@@ -101,9 +103,7 @@ def test_two_devices():
     params = [*parameters(device="cuda:0"), *parameters(seed=1, device="cuda:1")]
     others = [*parameters(device="cuda:0"), *parameters(seed=1, device="cuda:0")]
     ours, plain = (class_of("AdamW")(x, lr=LR) for x in (params, others))
-    for step in range(3):
-        steps(ours, params, [step])
-        steps(plain, others, [step])
+    in_turn(range(3), (params, ours), (others, plain))
     assert [p.device.index for p in params] == [0] * 4 + [1] * 4
     assert all_bits(params) == all_bits(others)
 
@@ -114,8 +114,7 @@ def test_a_device_that_is_not_the_current_one():
     params, others = parameters(device="cuda:1"), parameters(device="cuda:0")
     ours, plain = (class_of("AdamW")(x, lr=LR) for x in (params, others))
     with torch.cuda.device(0):
-        steps(ours, params, range(3))
-        steps(plain, others, range(3))
+        in_turn(range(3), (params, ours), (others, plain))
     assert all_bits(params) == all_bits(others)
 
 
@@ -123,9 +122,7 @@ def test_a_model_on_the_host_and_on_the_gpu():
     """Parameters on the CPU are stepped by the executor beside those on the GPU."""
     params, others = [*parameters(), *parameters(seed=1, device="cuda")], [*parameters(), *parameters(seed=1)]
     ours, plain = (class_of("AdamW")(x, lr=LR) for x in (params, others))
-    for step in range(2):
-        steps(ours, params, [step])
-        steps(plain, others, [step])
+    in_turn(range(2), (params, ours), (others, plain))
     assert all_bits(params) == all_bits(others)
 
 
@@ -187,12 +184,7 @@ def test_compiled_forward_and_backward():
         pytest.skip(f"torch.compile: {type(error).__name__}")
     params = list(model.parameters())
     optimizer = class_of("AdamW")(params, lr=LR)
-    for step in range(4):
-        optimizer.zero_grad()
-        (compiled(drawn((4, 8), torch.Generator().manual_seed(step)).cuda()) ** 2).mean().backward()
-        known = before(optimizer)
-        optimizer.step()
-        hold(optimizer, known)
+    train(compiled, optimizer, (4, 8))
 
 
 @every_class
@@ -203,8 +195,7 @@ def test_state_dictionaries_between_devices(name):
     others = [torch.nn.Parameter(p.detach().cpu().clone()) for p in params]
     other = class_of(name)(others, lr=LR, **BUSY[name])
     other.load_state_dict(copy.deepcopy(optimizer.state_dict()))
-    steps(optimizer, params, range(2, 4))
-    steps(other, others, range(2, 4))
+    in_turn(range(2, 4), (params, optimizer), (others, other))
     assert all_bits(params, optimizer) == all_bits(others, other)
 
 
@@ -230,11 +221,5 @@ def test_channels_last():
     model = torch.nn.Conv2d(3, 8, 3).cuda().to(memory_format=torch.channels_last)
     params = list(model.parameters())
     optimizer = class_of("AdamW")(params, lr=LR)
-    for step in range(3):
-        optimizer.zero_grad()
-        inputs = drawn((2, 3, 8, 8), torch.Generator().manual_seed(step)).cuda()
-        (model(inputs.to(memory_format=torch.channels_last)) ** 2).mean().backward()
-        known = before(optimizer)
-        optimizer.step()
-        hold(optimizer, known)
+    train(lambda inputs: model(inputs.to(memory_format=torch.channels_last)), optimizer, (2, 3, 8, 8))
     assert params[0].is_contiguous(memory_format=torch.channels_last)

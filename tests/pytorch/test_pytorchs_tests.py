@@ -11,7 +11,7 @@ import pickle
 import pytest
 
 from pytorch.subjects import BUSY, EVERY, LR, all_bits, class_of, drawn, each_of_pytorchs, every_class, theirs, torch
-from pytorch.trials import held_step, new_gradients, one, pair, parameters, steps
+from pytorch.trials import held_step, in_turn, new_gradients, one, pair, parameters, steps
 
 register_optimizer_step_post_hook = pytest.importorskip("torch.optim.optimizer").register_optimizer_step_post_hook
 
@@ -47,12 +47,10 @@ def test_a_tensor_of_the_rate(name):
     """Which is read at each step."""
     params, others = parameters(), parameters()
     ours, same = (class_of(name)(x, lr=lr, **BUSY[name]) for x, lr in ((params, torch.tensor(LR)), (others, LR)))
-    steps(ours, params, range(1))
-    steps(same, others, range(1))
+    in_turn(range(1), (params, ours), (others, same))
     ours.param_groups[0]["lr"].fill_(0.25)
     same.param_groups[0]["lr"] = 0.25
-    steps(ours, params, range(1, 3))
-    steps(same, others, range(1, 3))
+    in_turn(range(1, 3), (params, ours), (others, same))
     assert all_bits(params) == all_bits(others)
 
 

@@ -5,7 +5,7 @@ import copy
 import pytest
 
 from pytorch.subjects import BUSY, LR, OWN, all_bits, class_of, each_of_pytorchs, every_class, ours, theirs, torch
-from pytorch.trials import held_step, new_gradients, one, pair, parameters, steps
+from pytorch.trials import held_step, in_turn, new_gradients, one, pair, parameters, steps
 from refopt import simt
 
 
@@ -45,8 +45,7 @@ def test_a_refused_step(name, wrong, taken):
     """Writes nothing, counts nothing, of other dtypes and groups neither; mended, the run goes on."""
     params, others = of_two_kinds(), of_two_kinds()
     ours, plain = (class_of(name)(grouped(x), lr=LR, **BUSY[name]) for x in (params, others))
-    steps(ours, params, range(taken))
-    steps(plain, others, range(taken))
+    in_turn(range(taken), (params, ours), (others, plain))
     numbers = [{k: x for k, x in group.items() if k != "params"} for group in ours.param_groups]
     known = all_bits(params)
     new_gradients(params, 7)
@@ -58,8 +57,7 @@ def test_a_refused_step(name, wrong, taken):
         for added in group.keys() - kept.keys() - {"params"}:
             del group[added]
         group.update(kept)
-    steps(ours, params, range(taken, taken + 2))
-    steps(plain, others, range(taken, taken + 2))
+    in_turn(range(taken, taken + 2), (params, ours), (others, plain))
     assert all_bits(params, ours) == all_bits(others, plain)
 
 

@@ -4,9 +4,8 @@ import warnings
 
 import pytest
 
-from pytorch.bound import before, hold
 from pytorch.subjects import LR, all_bits, class_of, each_of_pytorchs, theirs, torch
-from pytorch.trials import held_step, new_gradients, one, parameters
+from pytorch.trials import held, held_step, new_gradients, one, parameters
 
 lr_scheduler = torch.optim.lr_scheduler
 STEPS = 6
@@ -63,10 +62,7 @@ def driven(kind, name, make, given, check=False):
         for step in range(STEPS):
             new_gradients(params, step)
             every.append(numbers(optimizer))
-            known = before(optimizer)
-            optimizer.step()
-            if check:
-                hold(optimizer, known)
+            held(optimizer) if check else optimizer.step()
             advance(scheduler, step)
     return every, all_bits(params)
 

@@ -38,17 +38,28 @@ def one(name, shapes=SHAPES, dtype=None, device="cpu", **options):
     return params, class_of(name)(params, **{"lr": LR} | BUSY[name] | options)
 
 
+def in_turn(numbers, *runs):
+    """Take the same steps of several: parameters, and their optimizer."""
+    for params, optimizer in runs:
+        steps(optimizer, params, numbers)
+
+
 def pair(name, *args, **options):
     """Two optimizers of equal parameters, each with its own."""
     return one(name, *args, **options), one(name, *args, **options)
 
 
-def held_step(optimizer, params, step, **gradients):
-    """Take a step with new gradients, which is held to the bound."""
-    new_gradients(params, step, **gradients)
+def held(optimizer):
+    """Take a step, which is held to the bound."""
     known = before(optimizer)
     optimizer.step()
     return hold(optimizer, known)
+
+
+def held_step(optimizer, params, step, **gradients):
+    """The same with new gradients."""
+    new_gradients(params, step, **gradients)
+    return held(optimizer)
 
 
 def synchronise(optimizer, params, peer, of_peer):
