@@ -75,8 +75,7 @@ def test_a_group_of_a_group():
         inner.broadcast(x, 0)
         return inner.rank, inner.members, inner.name, x[0]
 
-    expected = [None, None, (0, (2, 3), "group (2, 3)", 2), (1, (2, 3), "group (2, 3)", 2)]
-    assert local.run(rank, 4) == expected
+    assert local.run(rank, 4) == [None, None, (0, (2, 3), "group (2, 3)", 2), (1, (2, 3), "group (2, 3)", 2)]
 
 
 def other_operation(world):

@@ -11,33 +11,20 @@ import numpy as np
 from refopt.oracle.bound.evaluate import rebound
 
 
-class Expression:
-    """An operation and its operands; leaves are arrays."""
+class Number:
+    """What a rule computes with: an operation and its operands; leaves are arrays.
+
+    Its value is known in fp64, so that it can be compared.
+    """
 
     __hash__ = None
-    __array_ufunc__ = None
-
-    def __init__(self, operation, *operands):
-        self.operation, self.operands = operation, operands
-
-
-def of(x):
-    return x if isinstance(x, Expression) else Expression("leaf", x)
-
-
-class Number(Expression):
-    """What a rule computes with. Its value is known in fp64, so that it can be compared."""
+    dtype = np.dtype(np.float64)
 
     def __init__(self, operation, *operands, value):
-        super().__init__(operation, *operands)
-        self.value = value
-        self.dtype = np.dtype(np.float64)
+        self.operation, self.operands, self.value = operation, operands, value
 
     def lift(self, x):
-        return x if isinstance(x, Number) else Number("leaf", np.float64(x), value=np.float64(x))
-
-    def binary(self, name, other, value):
-        return Number(name, self, other, value=value)
+        return x if isinstance(x, Number) else number(x)
 
     def __neg__(self):
         return Number("neg", self, value=-self.value)
@@ -89,7 +76,7 @@ class Number(Expression):
     def __array_function__(self, function, types, arguments, _):
         assert function is np.where
         condition, x, y = arguments
-        x, y = (z if isinstance(z, Number) else Number("leaf", np.float64(z), value=np.float64(z)) for z in (x, y))
+        x, y = map(self.lift, (x, y))
         return Number("where", condition, x, y, value=np.where(condition, x.value, y.value))
 
 
@@ -138,7 +125,7 @@ class Evaluator:
         return self.product(self.factors(x))
 
     def factors(self, x):
-        if isinstance(x, Number) and x.operation == "mul" and id(x) not in self.known:
+        if x.operation == "mul" and id(x) not in self.known:
             return [*self.factors(x.operands[0]), *self.factors(x.operands[1])]
         return [x]
 

@@ -45,8 +45,7 @@ def test_numbers_that_fp32_has_are_not_spoken_of():
 def test_expect_has_them_apart():
     """The bound of one product has the rounding of its factor; in fp64 there is none."""
     g, lr = np.linspace(1, 2, 9), 0.1
-    rounding = abs(float(np.float32(lr)) - lr)
-    for real, off in ((np.float32, rounding), (np.float64, 0.0)):
+    for real, off in ((np.float32, abs(float(np.float32(lr)) - lr)), (np.float64, 0.0)):
         p, got = np.zeros(9, real), g.astype(real)
         found = oracle.expect("sgd", params=[p], grads=[got], lr=lr)["params"][0]
         assert np.all(found.inputs >= off * got) and np.all(found.inputs <= (1 + 1e-6) * off * got)

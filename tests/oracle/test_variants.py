@@ -99,9 +99,8 @@ def test_said_or_named(variant, other):
 
 
 def test_the_catalogues_own_is_named_where_another_was_asked_for():
-    step = built()["adamax"]
     assert "epsilon_at=norm: epsilon on the norm before it fades" in str(
-        oracle.check("adamax", step, set={"epsilon_at": "gradient"}, **L1))
+        oracle.check("adamax", built()["adamax"], set={"epsilon_at": "gradient"}, **L1))
 
 
 def test_an_epsilon_in_the_root_is_a_number():

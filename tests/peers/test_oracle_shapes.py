@@ -16,18 +16,12 @@ def step_law(routine, subject, **options):
     return check(routine, subject, **{"dtypes": ["float32"], "laws": ["L1"], "examples": 0} | options)
 
 
-class OwnAdam(optim.Optimizer):
-    """Adam that counts its steps in one of several ways, with states made when they are needed, or at first."""
+class OwnStep:
+    """A step of Adam or AdamW, counted in one of several ways, with states made when they are needed."""
 
     first = None  # the count before the first step, of a parameter
     where = "state"
-    at_once = False
-
-    def __init__(self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8):
-        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps})
-        self.t = 0
-        for p in (p for group in self.param_groups for p in group["params"] if self.at_once):
-            self.make(p)
+    t = 0
 
     def make(self, p):
         self.state[p].update(exp_avg=torch.zeros_like(p), exp_avg_sq=torch.zeros_like(p))
@@ -48,11 +42,23 @@ class OwnAdam(optim.Optimizer):
                 if self.where == "state":
                     state["step"] += 1
                     t = float(state["step"])
+                p.mul_(1 - group["lr"] * group.get("weight_decay", 0.0))
                 m, v = state["exp_avg"], state["exp_avg_sq"]
                 m.lerp_(p.grad, 1 - beta1)
                 v.mul_(beta2).addcmul_(p.grad, p.grad, value=1 - beta2)
                 size = (v / (1 - beta2**t)).sqrt() + group["eps"]
                 p.addcdiv_(m / (1 - beta1**t), size, value=-group["lr"])
+
+
+class OwnAdam(OwnStep, optim.Optimizer):
+    """With states made at once, if it is told so."""
+
+    at_once = False
+
+    def __init__(self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8):
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps})
+        for p in (p for group in self.param_groups for p in group["params"] if self.at_once):
+            self.make(p)
 
 
 def own(**attributes):

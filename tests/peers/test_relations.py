@@ -13,8 +13,6 @@ from refopt import oracle  # noqa: E402
 SHORT = {"dtypes": ["float32"]}
 # Kernels on the CPU take a tensor's numbers from its first address on, one after the other, whatever its strides are.
 FUSED = dict.fromkeys(("R5", "R6"), "fused kernels on the CPU read no strides")
-# The first step allocates the momentum, and skips; the second takes what is in it for a momentum.
-SKIPPED_FIRST = {"R9": "the momentum of a first step that was skipped is not initialised"}
 CLASSES = [name for name, x in vars(torch.optim).items()
            if isinstance(x, type) and name not in ("Optimizer", "SparseAdam", "LBFGS")]
 FUSED_TOO = [name for name in CLASSES if "fused" in inspect.signature(getattr(torch.optim, name)).parameters]

@@ -76,8 +76,7 @@ def test_a_trace_is_read():
               {"name": "merged_adamw", "cat": "kernel", "ts": 120.0, "dur": 200.0},
               {"name": "earlier", "cat": "kernel", "ts": 90.0, "dur": 2.0},
               {"name": "aten::add", "cat": "cpu_op", "ts": 101.0, "dur": 1.0}]
-    spans = torch_trace.spans_of(events)
-    assert [(lane, at, length) for lane, _, at, length in spans] == [
+    assert [(lane, at, length) for lane, _, at, length in torch_trace.spans_of(events)] == [
         ("host", 10.0, 5.0), ("gpu", 20.0, 200.0), ("step", 0.0, 50.0)]
 
 

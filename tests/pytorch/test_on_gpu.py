@@ -8,7 +8,7 @@ import copy
 import pytest
 
 from pytorch.subjects import BUSY, LR, PYTORCHS, all_bits, class_of, drawn, every_class, on_a_gpu, theirs, torch
-from pytorch.trials import beside, held, in_turn, new_gradients, one, pair, parameters, steps
+from pytorch.trials import assert_alike, beside, held, in_turn, new_gradients, one, pair, parameters, steps
 
 pytestmark = pytest.mark.gpu
 db = pytest.importorskip("torch.testing._internal.common_optimizers", exc_type=ImportError)
@@ -75,9 +75,7 @@ def test_new_gradients_that_a_backward_pass_makes(name):
     """``zero_grad`` drops gradients; the allocator gives the next ones any of the memory that is free."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(16, 33), torch.nn.ReLU(), torch.nn.Linear(33, 4)).cuda()
-    params = list(model.parameters())
-    optimizer = class_of(name)(params, lr=LR, **BUSY[name])
-    train(model, optimizer, (8, 16))
+    train(model, class_of(name)(model.parameters(), lr=LR, **BUSY[name]), (8, 16))
 
 
 @every_class
@@ -102,28 +100,22 @@ def test_two_devices():
         pytest.skip("one GPU")
     params = [*parameters(device="cuda:0"), *parameters(seed=1, device="cuda:1")]
     others = [*parameters(device="cuda:0"), *parameters(seed=1, device="cuda:0")]
-    ours, plain = (class_of("AdamW")(x, lr=LR) for x in (params, others))
-    in_turn(range(3), (params, ours), (others, plain))
+    assert_alike(params, others)
     assert [p.device.index for p in params] == [0] * 4 + [1] * 4
-    assert all_bits(params) == all_bits(others)
 
 
 def test_a_device_that_is_not_the_current_one():
     if torch.cuda.device_count() < 2:
         pytest.skip("one GPU")
     params, others = parameters(device="cuda:1"), parameters(device="cuda:0")
-    ours, plain = (class_of("AdamW")(x, lr=LR) for x in (params, others))
     with torch.cuda.device(0):
-        in_turn(range(3), (params, ours), (others, plain))
-    assert all_bits(params) == all_bits(others)
+        assert_alike(params, others)
 
 
 def test_a_model_on_the_host_and_on_the_gpu():
     """Parameters on the CPU are stepped by the executor beside those on the GPU."""
     params, others = [*parameters(), *parameters(seed=1, device="cuda")], [*parameters(), *parameters(seed=1)]
-    ours, plain = (class_of("AdamW")(x, lr=LR) for x in (params, others))
-    in_turn(range(2), (params, ours), (others, plain))
-    assert all_bits(params) == all_bits(others)
+    assert_alike(params, others)
 
 
 @pytest.mark.parametrize(("dtype", "masters"), [("float32", None), ("float16", "fp32"), ("bfloat16", "remainder")])
@@ -182,9 +174,7 @@ def test_compiled_forward_and_backward():
         compiled(torch.ones(2, 8, device="cuda")).sum().backward()
     except Exception as error:  # no compiler here
         pytest.skip(f"torch.compile: {type(error).__name__}")
-    params = list(model.parameters())
-    optimizer = class_of("AdamW")(params, lr=LR)
-    train(compiled, optimizer, (4, 8))
+    train(compiled, class_of("AdamW")(model.parameters(), lr=LR), (4, 8))
 
 
 @every_class

@@ -57,9 +57,7 @@ def test_a_tensor_of_the_rate(name):
 @every_class
 def test_a_group_that_comes_later(name):
     """``add_param_group`` between two steps changes nothing of the parameters that are there."""
-    params, others = parameters(), parameters()
-    late = parameters(((3,), (2, 2)), seed=1)
-    ours, alone = (class_of(name)(x, lr=LR, **BUSY[name]) for x in (params, others))
+    ((params, ours), (others, alone)), late = pair(name), parameters(((3,), (2, 2)), seed=1)
     steps(ours, params, range(1))
     steps(alone, others, range(3))
     ours.add_param_group({"params": late, "lr": 0.25})
@@ -184,8 +182,7 @@ def test_hooks_of_all_optimizers():
 @pytest.mark.parametrize("set_to_none", [True, False])
 def test_zero_grad(name, set_to_none):
     """Gradients are dropped, so that the next ones lie elsewhere, or zeroed where they lie: with the same bits."""
-    params, others = parameters(), parameters()
-    ours, same = (class_of(name)(x, lr=LR, **BUSY[name]) for x in (params, others))
+    (params, ours), (others, same) = pair(name)
     for step in range(3):
         ours.zero_grad(set_to_none=set_to_none)
         assert all(p.grad is None if set_to_none or step == 0 else not p.grad.any() for p in params)

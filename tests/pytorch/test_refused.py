@@ -18,27 +18,14 @@ def grouped(params):
     return [{"params": params[:1]}, {"params": params[1:]}]
 
 
-def bad_rate(optimizer, params):
-    optimizer.param_groups[1]["lr"] = -1.0
-    return ValueError, "lr"
+# A group, a number of it, and what is said; without a number a gradient is sparse.
+WRONG = {"rate": (1, {"lr": -1.0}, ValueError, "lr"),
+         "number": (0, {"weight_decay": float("nan")}, ValueError, "coeff|weight_decay|l2_decay"),
+         "norm of a group": (1, {"max_norm": 0.5}, ValueError, r"groups\[1\]\['max_norm'\]: expected none in a group"),
+         "sparse": (1, {}, RuntimeError, r"param_groups\[1\]\['params'\]\[1\]: grad: .*sparse")}
 
 
-def bad_number(optimizer, params):
-    optimizer.param_groups[0]["weight_decay"] = float("nan")
-    return ValueError, "coeff|weight_decay|l2_decay"
-
-
-def norm_of_a_group(optimizer, params):
-    optimizer.param_groups[1]["max_norm"] = 0.5
-    return ValueError, r"param_groups\[1\]\['max_norm'\]: expected none in a group"
-
-
-def sparse(optimizer, params):
-    params[2].grad = torch.sparse_coo_tensor([[0]], [1.0], (4,), dtype=torch.float64)
-    return RuntimeError, r"param_groups\[1\]\['params'\]\[1\]: grad: .*sparse"
-
-
-@pytest.mark.parametrize("wrong", [bad_rate, bad_number, norm_of_a_group, sparse])
+@pytest.mark.parametrize("wrong", WRONG)
 @pytest.mark.parametrize("name", ["SGD", "AdamW", "LAMB"])
 @pytest.mark.parametrize("taken", [0, 2])
 def test_a_refused_step(name, wrong, taken):
@@ -49,7 +36,10 @@ def test_a_refused_step(name, wrong, taken):
     numbers = [{k: x for k, x in group.items() if k != "params"} for group in ours.param_groups]
     known = all_bits(params)
     new_gradients(params, 7)
-    kind, text = wrong(ours, params)
+    group, changes, kind, text = WRONG[wrong]
+    ours.param_groups[group].update(changes)
+    if not changes:
+        params[2].grad = torch.sparse_coo_tensor([[0]], [1.0], (4,), dtype=torch.float64)
     with pytest.raises(kind, match=text):
         ours.step()
     assert all_bits(params) == known
@@ -104,8 +94,7 @@ def test_wrong_options_of_own_classes(name, options, message):
 
 
 def test_defaults_of_own_classes():
-    defaults = {name: {k: x for k, x in class_of(name)(parameters()).defaults.items()} for name in OWN}
-    assert defaults == {
+    assert {name: {k: x for k, x in class_of(name)(parameters()).defaults.items()} for name in OWN} == {
         "LARS": {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.0005, "trust_coefficient": 0.001, "eps": 0.0},
         "LAMB": {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-6, "weight_decay": 0.01, "always_adapt": False},
         "Lion": {"lr": 1e-4, "betas": (0.9, 0.99), "weight_decay": 0.0},

@@ -53,8 +53,7 @@ def numbers(optimizer):
 def driven(kind, name, make, given, check=False):
     """The numbers of each step, and the bits at the end."""
     params = parameters(((3, 2), (4,)))
-    groups = [{"params": params[:1]}, {"params": params[1:], "lr": LR / 2}]
-    optimizer = kind(name)(groups, **given)
+    optimizer = kind(name)([{"params": params[:1]}, {"params": params[1:], "lr": LR / 2}], **given)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # SequentialLR and ChainedScheduler call what PyTorch has deprecated
         scheduler = make(optimizer)

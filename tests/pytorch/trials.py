@@ -3,7 +3,7 @@
 import copy
 
 from pytorch.bound import before, hold
-from pytorch.subjects import BUSY, LR, SHAPES, class_of, drawn, theirs, torch
+from pytorch.subjects import BUSY, LR, SHAPES, all_bits, class_of, drawn, theirs, torch
 
 
 def parameters(shapes=SHAPES, seed=0, dtype=None, device="cpu"):
@@ -42,6 +42,12 @@ def in_turn(numbers, *runs):
     """Take the same steps of several: parameters, and their optimizer."""
     for params, optimizer in runs:
         steps(optimizer, params, numbers)
+
+
+def assert_alike(params, others, numbers=range(3)):
+    """Steps of AdamW leave the same bits in both."""
+    in_turn(numbers, *((x, class_of("AdamW")(x, lr=LR)) for x in (params, others)))
+    assert all_bits(params) == all_bits(others)
 
 
 def pair(name, *args, **options):

@@ -99,8 +99,7 @@ def test_groups():
     """What a group of PyTorch's says, word for word."""
     saved, _ = refopts("adamw")
     saved["hypers"]["lr_ratio"] = [0.5, 1.0, 0.5]
-    groups = state.to_torch(saved)["param_groups"]
-    assert groups == [
+    assert state.to_torch(saved)["param_groups"] == [
         {"lr": 0.1, "eps": 1e-6, "weight_decay": 0.125, "maximize": False, "decoupled_weight_decay": True,
          "amsgrad": True, "betas": (0.7, 0.8), "params": [0, 2]},
         {"lr": 0.2, "eps": 1e-6, "weight_decay": 0.5, "maximize": False, "decoupled_weight_decay": True,

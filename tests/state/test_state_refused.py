@@ -19,6 +19,22 @@ def adam():
     return make(ROUTINES["adam"], [3, 2], optional=("moment2_max",))
 
 
+def others(case):
+    """A dictionary of the routine with other states than the case has."""
+    saved = state.state_dict("adam", case.slots, case.steps[0])
+    for name in case.routine.states:
+        for x in saved["slots"][name]:
+            x += 1
+    return saved
+
+
+def refused(error, message, call, *arguments, **named):
+    with pytest.raises(error) as caught:
+        call(*arguments, **named)
+    assert message in str(caught.value)
+    return str(caught.value)
+
+
 # Loading: at what place of a dictionary, what value, and what is said of it.
 
 FOUR = "expected one of float16, bfloat16, float32, float64"
@@ -86,14 +102,8 @@ def test_not_loaded(row):
     """A dictionary of refopt's with something in it that no step leaves: nothing is modified."""
     error, place, value, message = row
     case = adam()
-    saved = state.state_dict("adam", case.slots, case.steps[0])
-    for name in case.routine.states:
-        for x in saved["slots"][name]:
-            x += 1
-    before = case.copy()
-    with pytest.raises(error) as caught:
-        state.load(changed(saved, place, value), "adam", case.slots)
-    assert str(caught.value).startswith("merged_adam: ") and message in str(caught.value)
+    saved, before = changed(others(case), place, value), case.copy()
+    assert refused(error, message, state.load, saved, "adam", case.slots).startswith("merged_adam: ")
     assert_same(before.outcome(), case.outcome(), message)
 
 
@@ -121,16 +131,9 @@ def test_no_place_to_load_into(row):
     """Neither loaded into nor saved."""
     error, change, message = row
     case = adam()
-    saved = state.state_dict("adam", case.slots)
-    for name in case.routine.states:
-        for x in saved["slots"][name]:
-            x += 1
-    before = case.copy()
-    slots = change(case.slots)
-    for call in (lambda: state.load(saved, "adam", slots), lambda: state.state_dict("adam", slots)):
-        with pytest.raises(error) as caught:
-            call()
-        assert str(caught.value).startswith("merged_adam: ") and message in str(caught.value)
+    saved, before, slots = others(case), case.copy(), change(case.slots)
+    assert refused(error, message, state.load, saved, "adam", slots).startswith("merged_adam: ")
+    assert refused(error, message, state.state_dict, "adam", slots).startswith("merged_adam: ")
     assert_same(before.outcome(), case.outcome(), message)
 
 
@@ -140,9 +143,7 @@ def test_no_place_to_load_into(row):
     ({"hypers": {"lr": "x"}}, TypeError, "merged_adam: lr: expected a number, got 'x'"),
     ({"routine": np.array(["adam"])}, ValueError, "state_dict: routine: expected one of sgd")])
 def test_not_saved(arguments, error, message):
-    with pytest.raises(error) as caught:
-        state.state_dict(**{"routine": "adam", "slots": adam().slots} | arguments)
-    assert message in str(caught.value)
+    refused(error, message, state.state_dict, **{"routine": "adam", "slots": adam().slots} | arguments)
 
 
 @pytest.mark.parametrize(("choices", "error", "message"), [
@@ -151,9 +152,7 @@ def test_not_saved(arguments, error, message):
     ({"epsilon_at": "here"}, ValueError, "choices: epsilon_at: expected one of corrected, uncorrected, got 'here'")])
 def test_choices_that_are_none(choices, error, message):
     case = adam()
-    with pytest.raises(error) as caught:
-        state.load(state.state_dict("adam", case.slots), "adam", case.slots, choices=choices)
-    assert message in str(caught.value)
+    refused(error, message, state.load, state.state_dict("adam", case.slots), "adam", case.slots, choices=choices)
 
 
 def test_what_gradients_may_leave_is_loaded():
