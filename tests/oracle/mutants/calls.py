@@ -5,19 +5,16 @@ from oracle.mutants import FUNCTOR, STORE, SUM, UPDATE, mutant
 KEPT = ("steps", '"""The optimizers:', 'KEPT = {}\n"""The optimizers:')
 
 MUTANTS = (
-    mutant("the learning rate of the first call", "adamw", "L16", KEPT,
-        ("steps.adamw", "    numbers |=",
-         '    numbers["lr"] = KEPT.setdefault((len(params), step > 1), lr)\n    numbers |=')),
-    mutant("the decay of the first call", "lamb", "L16", KEPT,
-        ("steps.lamb", "    numbers |=",
-         '    numbers["weight_decay"] = weight_decay = KEPT.setdefault(len(params), weight_decay)\n    numbers |=')),
+    mutant("the learning rate of the first call", "adamw", "L16", KEPT, ("steps.adamw", "    numbers |=",
+        '    numbers["lr"] = KEPT.setdefault((len(params), step > 1), lr)\n    numbers |=')),
+    mutant("the decay of the first call", "lamb", "L16", KEPT, ("steps.lamb", "    numbers |=",
+        '    numbers["weight_decay"] = weight_decay = KEPT.setdefault(len(params), weight_decay)\n    numbers |=')),
     mutant("the table of the first call of so many tensors", "momentum", "L16", KEPT,
         (UPDATE, "multi_tensor_apply(kernel, flat)",
          "sizes = KEPT.setdefault(len(params), [x.size for x in flat[0]])\n"
          "        multi_tensor_apply(kernel, [[x[:n] for x, n in zip(xs, sizes)] for xs in flat])")),
-    mutant("states kept by the address of the parameter", "adagrad", "L16", KEPT,
-        (UPDATE, FUNCTOR,
-         "held = [KEPT.get((p.ctypes.data, p.size, k), s) for k, s in enumerate(held)]\n            " + FUNCTOR),
+    mutant("states kept by the address of the parameter", "adagrad", "L16", KEPT, (UPDATE, FUNCTOR,
+        "held = [KEPT.get((p.ctypes.data, p.size, k), s) for k, s in enumerate(held)]\n            " + FUNCTOR),
         (UPDATE, "array[...] = value",
          "array[...] = value\n                KEPT[p.ctypes.data, p.size, 0] = array.copy()"),
         source="easily written; cf. dion #63"),

@@ -21,9 +21,8 @@ MUTANTS = (
     mutant("Apex: no launch if the last tensor is empty", "adamw", "L3", *APEX,
         source="NVIDIA/apex multi_tensor_apply.cuh; ROCm/apex #54; pytorch #94865, #100701, #109402; DeepSpeed "
                "csrc/adam/multi_tensor_apply.cuh, #8280; TransformerEngine #3207; NeMo Automodel #2997"),
-    mutant("PyTorch: norms, the last tensor empty", "lamb", "L3",
-        (NORMS, "    multi_tensor_apply(kernel, [arrays])",
-         "    if arrays and arrays[-1].size:\n        multi_tensor_apply(kernel, [arrays])"), source="pytorch #140066"),
+    mutant("PyTorch: norms, the last tensor empty", "lamb", "L3", (NORMS, "    multi_tensor_apply(kernel, [arrays])",
+        "    if arrays and arrays[-1].size:\n        multi_tensor_apply(kernel, [arrays])"), source="pytorch #140066"),
     mutant("PyTorch: norms, results of empty tensors left out", "lars_momentum", "L3",
         (NORMS, "return [np.sqrt(cleanup(row)) for row in partials]",
          "found = [np.sqrt(cleanup(row)) for row, x in zip(partials, arrays) if x.size]\n"
@@ -33,9 +32,8 @@ MUTANTS = (
     mutant("a byte for the number of a tensor", "sgd", "L3", ("launcher", "LIMITS = 110, 64,", "LIMITS = 770, 448,"),
         (APPLY, "len(tensors) - 1, chunk", "(len(tensors) - 1) % 256, chunk"),
         source="the header's `unsigned char block_to_tensor` with PyTorch's 32 KB of arguments"),
-    mutant("MXNet: 45 tensors, or an error", "lamb", "L3",
-        ("steps.lamb", "    if skipped",
-         "    if len(params) > 45:\n        raise ValueError('at most 45 tensors')\n    if skipped"),
+    mutant("MXNet: 45 tensors, or an error", "lamb", "L3", ("steps.lamb", "    if skipped",
+        "    if len(params) > 45:\n        raise ValueError('at most 45 tensors')\n    if skipped"),
         source="apache/mxnet multi_lamb-inl.h"),
     mutant("MXNet: 60 tensors of multi_sgd", "sgd", "L3",
         ("steps.sgd", "    scale =", "    params, grads = params[:60], grads[:60]\n    scale ="),
@@ -47,29 +45,26 @@ MUTANTS = (
         (UPDATE, "            x = (p if master is None else master)",
          "            if p.dtype.name == 'bfloat16':\n                master = None\n"
          "            x = (p if master is None else master)"), source="NVIDIA/apex #1728", dtypes=("bfloat16",)),
-    mutant("TransformerEngine: bf16 gradients refused", "adamw", "L10",
-        ("steps.adamw", "    numbers |=",
-         "    if any(g is not None and g.dtype != p.dtype for p, g in zip(params, grads)):\n"
-         "        raise RuntimeError('expected gradients of the dtype of the parameters')\n    numbers |="),
+    mutant("TransformerEngine: bf16 gradients refused", "adamw", "L10", ("steps.adamw", "    numbers |=",
+        "    if any(g is not None and g.dtype != p.dtype for p, g in zip(params, grads)):\n"
+        "        raise RuntimeError('expected gradients of the dtype of the parameters')\n    numbers |="),
         source="TransformerEngine #3358"),
     mutant("PyTorch: the scale taken off twice", "adamw", "L9",
         ("steps.factor_of", "rescale_grad * grad_factor[0]", "rescale_grad * grad_factor[0] * grad_factor[0]"),
         source="pytorch #90752, #95781, #96755; fixed by #94060 and #95847"),
-    mutant("PyTorch: fused SGD, blocks of 16 not written", "sgd", "L5",
-        (UPDATE, STORE,
-         "            old = p.copy()\n            p[...] = new\n"
-         "            for start in range(32, p.size - 15, 48) if p.itemsize == 2 else ():\n"
-         "                p[start : start + 16] = old[start : start + 16]"), source="pytorch #191763",
+    mutant("PyTorch: fused SGD, blocks of 16 not written", "sgd", "L5", (UPDATE, STORE,
+        "            old = p.copy()\n            p[...] = new\n"
+        "            for start in range(32, p.size - 15, 48) if p.itemsize == 2 else ():\n"
+        "                p[start : start + 16] = old[start : start + 16]"), source="pytorch #191763",
         dtypes=("bfloat16",)),
     mutant("PyTorch: fused SGD's momentum on skipped steps", "momentum", "L8",
         (UPDATE, STORE, "            if numbers.get('lr') is not None:\n    " + STORE),
         ("steps.momentum", GATE, "    lr = None if skipped(found_inf) else lr\n"),
         ("steps.numbers_of", "real(x)", "real(0 if x is None else x)"),
         source="LibreYOLO #771; DeepSpeed #8435 for Muon"),
-    mutant("PyTorch: momentum uninitialised if the first is skipped", "momentum", "L8",
-        ("steps.momentum", GATE,
-         "    if skipped(found_inf):\n        for v in velocities:\n            if not v.any():\n"
-         "                v[...] = 7.0\n        return\n"),
+    mutant("PyTorch: momentum uninitialised if the first is skipped", "momentum", "L8", ("steps.momentum", GATE,
+        "    if skipped(found_inf):\n        for v in velocities:\n            if not v.any():\n"
+        "                v[...] = 7.0\n        return\n"),
         source="pytorch, fused SGD: the buffer of a first step that is skipped"),
     mutant("pytorch_optimizer: momentum zeroed in each step", "momentum", "L1",
         ("functors.momentum", "n.mu * v + d", "n.mu * 0 * v + d"), source="kozistr/pytorch_optimizer #516"),
@@ -88,9 +83,8 @@ MUTANTS = (
     mutant("Apex: LAMB's update in the gradient", "lamb", "L4",
         (UPDATE, STORE, STORE + "\n            if len(values) == 3:\n                g[...] = values[2]"),
         source="NVIDIA/apex multi_tensor_lamb_stage_1.cu"),
-    mutant("labml: epsilon not corrected", "adam", "L1",
-        ("functors.adam", " / n.root_correction2 + n.epsilon",
-         " / n.root_correction2 + n.epsilon / n.root_correction2"),
+    mutant("labml: epsilon not corrected", "adam", "L1", ("functors.adam", " / n.root_correction2 + n.epsilon",
+        " / n.root_correction2 + n.epsilon / n.root_correction2"),
         source="labmlai/annotated_deep_learning, optimized_update", reason="epsilon_at=uncorrected"),
     mutant("dion: pointers kept by id", "momentum", "L16",
         ("steps", '"""The optimizers:', 'KEPT = {}\n"""The optimizers:'),

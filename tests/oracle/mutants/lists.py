@@ -23,21 +23,18 @@ MUTANTS = (
     mutant("an empty tensor ends the list", "adagrad", "L3", (APPLY, "continue", "break")),
     mutant("an empty tensor ends its launch unlaunched", "rmsprop", "L3",
         (APPLY, "            continue", "            tensors, blocks = [], []\n            continue")),
-    mutant("an empty tensor shifts the states", "adam", "L3",
-        (LAUNCH, ARRAYS,
-         "[values[t if d < 2 else sum(x.size > 0 for x in values[:t])][start:stop] for d, values in "
-         "enumerate(lists)]")),
+    mutant("an empty tensor shifts the states", "adam", "L3", (LAUNCH, ARRAYS,
+        "[values[t if d < 2 else sum(x.size > 0 for x in values[:t])][start:stop] for d, values in "
+        "enumerate(lists)]")),
     mutant("no tensors at all are an error", "nadam", "L3",
         ("steps.nadam", "    if skipped(found_inf):", "    params[0].shape\n    if skipped(found_inf):")),
-    mutant("states of the tensor before beyond the 36th", "adamw", "L3",
-        (LAUNCH, ARRAYS,
-         "[values[t - 36 if d > 1 and t >= 36 and values[t].size == values[t - 36].size else t][start:stop] for d, "
-         "values in enumerate(lists)]")),
-    mutant("tensors of one shape share a state", "adadelta", "L3",
-        (UPDATE, "flat = [[",
-         "same = {p.shape: i for i, p in reversed(list(enumerate(params)))}\n"
-         "        lists = lists and [[values[same[p.shape]] if p.shape[0] % 2 else x for p, x in zip(params, "
-         "values)] if values is not masters else values for values in lists]\n        flat = [[")),
+    mutant("states of the tensor before beyond the 36th", "adamw", "L3", (LAUNCH, ARRAYS,
+        "[values[t - 36 if d > 1 and t >= 36 and values[t].size == values[t - 36].size else t][start:stop] for d, "
+        "values in enumerate(lists)]")),
+    mutant("tensors of one shape share a state", "adadelta", "L3", (UPDATE, "flat = [[",
+        "same = {p.shape: i for i, p in reversed(list(enumerate(params)))}\n"
+        "        lists = lists and [[values[same[p.shape]] if p.shape[0] % 2 else x for p, x in zip(params, "
+        "values)] if values is not masters else values for values in lists]\n        flat = [[")),
     mutant("the learning rate by the slot of a launch", "adamw", "L14",
         (UPDATE, "indices[t], real)", "indices[t % 36], real)")),
     mutant("numbers by the place among active tensors", "adamw", "L15",
@@ -52,9 +49,8 @@ MUTANTS = (
          "max(1, (arrays[0].size + CHUNK - 1) // CHUNK) if arrays else 0"),
         (NORMS, "partials[t, chunk] =", "partials[t, chunk % most] =")),
     mutant("one norm of all tensors", "lamb", "L2", (NORMS, RESULTS, "return [np.sqrt(partials.sum())] * len(arrays)")),
-    mutant("the trust ratio of the tensor before", "lars_momentum", "L2",
-        ("steps.lars", "            if weight > 0",
-         "            weight = weights[of_kind.index(i) - 1]\n            if weight > 0")),
+    mutant("the trust ratio of the tensor before", "lars_momentum", "L2", ("steps.lars", "            if weight > 0",
+        "            weight = weights[of_kind.index(i) - 1]\n            if weight > 0")),
     mutant("the order of the list shows", "sgd", "L2",
         ("functors.sgd", "p - n.lr * g, g", "p - n.lr * (g * (1 + n.place)), g"),
         ("steps.sgd", '"l2_decay": l2_decay}',
