@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from peers.trials import check
+from peers.trials import check, right
 from refopt import oracle
 from refopt.oracle.subjects import arrays
 
@@ -30,8 +30,7 @@ def test_fused_sgd_keeps_memory_as_it_was_where_its_first_step_is_skipped():
 
 def test_dampening_without_momentum_is_named():
     """Which PyTorch leaves alone there."""
-    report = check("sgd", torch.optim.SGD, dtypes=["float32"], laws=["L1"], dampening=0.5, examples=0)
-    report.raise_if_failed()
+    report = right("sgd", torch.optim.SGD, dtypes=["float32"], laws=["L1"], dampening=0.5, examples=0)
     assert "dampening=0.5: the rule of sgd is that of 0" in report.notes
 
 
@@ -90,17 +89,14 @@ def test_wrong_subclasses_fail(wrong):
 def test_radam_subtracts_what_is_nearly_equal_in_double(seed):
     """Which the bound has room for, whatever the parameters are."""
     given = {"laws": ["L1"], "seed": seed, "examples": 2}
-    report = check("radam", torch.optim.RAdam, dtypes=["float32", "float64"], **given)
-    report.raise_if_failed()
+    report = right("radam", torch.optim.RAdam, dtypes=["float32", "float64"], **given)
     assert report.largest["float32"]["params"] < 0.5 and report.largest["float64"]["params"] < 0.6
-    report = check("radam", torch.optim.RAdam, dtypes=["float64"], laws=["L1"], betas=(0.9, 0.999), examples=0)
-    report.raise_if_failed()
+    report = right("radam", torch.optim.RAdam, dtypes=["float64"], laws=["L1"], betas=(0.9, 0.999), examples=0)
 
 
 def test_an_instance_and_a_function():
     instance = torch.optim.AdamW([torch.nn.Parameter(torch.ones(2))], fused=True)
-    report = check("adamw", instance, laws=["L1"], examples=0)
-    report.raise_if_failed()
+    report = right("adamw", instance, laws=["L1"], examples=0)
     assert report.subject == "torch.optim.AdamW, fused=True"
     adam = torch.optim.Adam
     for make in (lambda params, **numbers: adam(params, **numbers), lambda p, lr: adam(p, lr=lr)):
@@ -130,8 +126,7 @@ class Plain(torch.optim.Optimizer):
 
 def test_other_names():
     named = {"step": "t", "moment1": "m", "moment2": "v", "epsilon": "tiny"}
-    report = check("adam", Plain, names=named, dtypes=["float32"], laws=["L1"], examples=0)
-    report.raise_if_failed()
+    report = right("adam", Plain, names=named, dtypes=["float32"], laws=["L1"], examples=0)
     assert not any("beta1" in note or "epsilon" in note for note in report.notes)
     report = check("adam", Plain, dtypes=["float32"], laws=["L1"], examples=0)
     assert not report.ok and not report.wrong
@@ -174,8 +169,7 @@ def test_a_step_of_tensors():
                 p.copy_(p.double() - lr * v.double())
 
     given = {"dtypes": ["float32"], "laws": ["L1", "L8"]}
-    report = check("momentum", momentum, arrays="torch", **given)
-    report.raise_if_failed()
+    report = right("momentum", momentum, arrays="torch", **given)
     assert report.subject.endswith("momentum, arrays='torch'")
     assert "AttributeError" in str(check("momentum", momentum, **given))
 

@@ -30,6 +30,13 @@ PRECISIONS = "fp32", "fp64"
 SCALE = 1 + 2.0**-8  # enough to be outside of each bound
 
 
+def right(*given: Any, **named: Any) -> oracle.Report:
+    """The report of a check that finds nothing wrong."""
+    report = check(*given, **named)
+    report.raise_if_failed()
+    return report
+
+
 class Optimizer(Protocol):
     """A peer's optimizer over one tensor."""
 

@@ -71,13 +71,9 @@ def test_how_a_step_is_run_changes_no_bit(name, how):
 
 def wrong_arguments():
     """(class, description, arguments, error) of PyTorch's wrong inputs."""
-    every = []
-    for info in db.optim_db:
-        if info.name in PYTORCHS:
-            for wrong in info.optim_error_inputs_func(device="cpu", dtype=torch.float32):
-                label = wrong.optimizer_error_input.desc.replace(" ", "_")
-                every.append(pytest.param(info.name, wrong, id=f"{info.name}-{label}"))
-    return every
+    return [pytest.param(info.name, wrong, id=f"{info.name}-{wrong.optimizer_error_input.desc.replace(' ', '_')}")
+            for info in db.optim_db if info.name in PYTORCHS
+            for wrong in info.optim_error_inputs_func(device="cpu", dtype=torch.float32)]
 
 
 @pytest.mark.parametrize(("name", "wrong"), wrong_arguments())
@@ -87,15 +83,13 @@ def test_wrong_arguments(name, wrong):
     if issubclass(wrong.error_type, Warning):
         with pytest.warns(wrong.error_type, match=wrong.error_regex):
             class_of(name)(params, **kwargs)
-        return
-    at_construction = wrong.error_on is db.OptimizerErrorEnum.CONSTRUCTION_ERROR
-    if at_construction:
+    elif wrong.error_on is db.OptimizerErrorEnum.CONSTRUCTION_ERROR:
         with pytest.raises(wrong.error_type, match=wrong.error_regex):
             class_of(name)(params, **kwargs)
-        return
-    optimizer = class_of(name)(params, **kwargs)
-    with pytest.raises(wrong.error_type, match=wrong.error_regex):
-        optimizer.step()
+    else:
+        optimizer = class_of(name)(params, **kwargs)
+        with pytest.raises(wrong.error_type, match=wrong.error_regex):
+            optimizer.step()
 
 
 @each_of_pytorchs

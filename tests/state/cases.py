@@ -43,6 +43,14 @@ def refusals(table):
     return pytest.mark.parametrize("row", rows, ids=[row[-1] for row in rows])
 
 
+def refused(error, message, call, *arguments, **named):
+    """The words in which a call is refused, which have a message in them."""
+    with pytest.raises(error) as caught:
+        call(*arguments, **named)
+    assert message in str(caught.value)
+    return str(caught.value)
+
+
 TAKEN = (0, 1, 7)  # steps of each tensor
 SHAPES = [(3,), (), (2, 5)]
 DIFFERENT = {"lr": [0.1, 0.2, 0.1], "l2_decay": [0.0, 0.5, 0.0], "coeff": [0.25, 0.5, 0.25], "lr_ratio": 1.0,

@@ -8,7 +8,7 @@ from refopt.catalog import ROUTINES
 from refopt.oracle.exact.build import make
 from refopt.oracle.exact.cases import assert_same
 from refopt.state.plain import HostMemory
-from state.cases import GONE, array, changed, refusals
+from state.cases import GONE, array, changed, refusals, refused
 
 
 class Doubled(np.ndarray):
@@ -26,13 +26,6 @@ def others(case):
         for x in saved["slots"][name]:
             x += 1
     return saved
-
-
-def refused(error, message, call, *arguments, **named):
-    with pytest.raises(error) as caught:
-        call(*arguments, **named)
-    assert message in str(caught.value)
-    return str(caught.value)
 
 
 # Loading: at what place of a dictionary, what value, and what is said of it.

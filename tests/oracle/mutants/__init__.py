@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 LIBRARY = Path(__file__).parent / "library"
 WRITTEN = "easily written"
+FP16, BF16, FP64 = ("float16",), ("bfloat16",), ("float64",)
 # Where edits are, and what of the text they replace, or add something to.
 APPLY, LAUNCH, SUM = "launcher.multi_tensor_apply", "launcher.launch", "launcher.block_sum"
 NORMS, UPDATE, DENSE = "launcher.l2norms", "steps.update", "steps.dense"

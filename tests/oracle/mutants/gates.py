@@ -1,6 +1,6 @@
 """The gate and the factors."""
 
-from oracle.mutants import FUNCTOR, GATE, GRADIENT, UPDATE, mutant
+from oracle.mutants import FP16, FUNCTOR, GATE, GRADIENT, UPDATE, mutant
 
 SKIPPED, FACTOR = "steps.skipped", "steps.factor_of"
 IS_SET, BOTH = "found_inf[0] != 0", "rescale_grad * grad_factor[0]"
@@ -43,4 +43,4 @@ MUTANTS = (
     mutant("the factor on the first tensor alone", "sgd", "L9",
         (UPDATE, "real(scale)", "(real(scale) if t == 0 else real(1))")),
     mutant("gradients scaled in fp16", "adam", "L9", (UPDATE, GRADIENT, "(g * g.dtype.type(scale)).astype(real)"),
-        dtypes=("float16",)))
+        dtypes=FP16))

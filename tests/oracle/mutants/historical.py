@@ -1,6 +1,6 @@
 """Defects that libraries have had: what went wrong there, as a model of their code."""
 
-from oracle.mutants import APPLY, GATE, NORMS, STORE, UPDATE, mutant
+from oracle.mutants import APPLY, BF16, FP16, FP64, GATE, NORMS, STORE, UPDATE, mutant
 
 # The control flow of Apex's header, of which the copies in PyTorch, DeepSpeed and TransformerEngine are: the launch is
 # inside of the loop over chunks, and a tensor without elements has none.
@@ -40,11 +40,11 @@ MUTANTS = (
         source="apache/mxnet multi_sgd"),
     mutant("Apex: states through the parameter's dtype", "adam", "L10",
         (UPDATE, "array[...] = value", "array[...] = np.asarray(value).astype(p.dtype)"),
-        source="NVIDIA/apex AdamCapturableFunctor; TransformerEngine #1888", dtypes=("float16",)),
+        source="NVIDIA/apex AdamCapturableFunctor; TransformerEngine #1888", dtypes=FP16),
     mutant("Apex: masters of bf16 not updated", "adamw", "L11",
         (UPDATE, "            x = (p if master is None else master)",
          "            if p.dtype.name == 'bfloat16':\n                master = None\n"
-         "            x = (p if master is None else master)"), source="NVIDIA/apex #1728", dtypes=("bfloat16",)),
+         "            x = (p if master is None else master)"), source="NVIDIA/apex #1728", dtypes=BF16),
     mutant("TransformerEngine: bf16 gradients refused", "adamw", "L10", ("steps.adamw", "    numbers |=",
         "    if any(g is not None and g.dtype != p.dtype for p, g in zip(params, grads)):\n"
         "        raise RuntimeError('expected gradients of the dtype of the parameters')\n    numbers |="),
@@ -55,8 +55,7 @@ MUTANTS = (
     mutant("PyTorch: fused SGD, blocks of 16 not written", "sgd", "L5", (UPDATE, STORE,
         "            old = p.copy()\n            p[...] = new\n"
         "            for start in range(32, p.size - 15, 48) if p.itemsize == 2 else ():\n"
-        "                p[start : start + 16] = old[start : start + 16]"), source="pytorch #191763",
-        dtypes=("bfloat16",)),
+        "                p[start : start + 16] = old[start : start + 16]"), source="pytorch #191763", dtypes=BF16),
     mutant("PyTorch: fused SGD's momentum on skipped steps", "momentum", "L8",
         (UPDATE, STORE, "            if numbers.get('lr') is not None:\n    " + STORE),
         ("steps.momentum", GATE, "    lr = None if skipped(found_inf) else lr\n"),
@@ -73,7 +72,7 @@ MUTANTS = (
         source="pytorch #110940: a default dtype of 16 bits, in which 256 + 1 is 256"),
     mutant("PyTorch: NAdam's product in fp32", "nadam", "L1",
         ("steps.nadam", "= mu_product[i].flat[0].copy()", "= np.float32(mu_product[i].flat[0])"),
-        source="pytorch torch.optim.NAdam", dtypes=("float64",)),
+        source="pytorch torch.optim.NAdam", dtypes=FP64),
     mutant("optax: RAdam's rho by cancelling terms", "radam", "L1",
         ("steps.radam", "length = rho[i].dtype.type, rho[i].flat[0]",
          "length = rho[i].dtype.type, rho[i].flat[0]\n        inf_ = 2 / (1 - real(beta2)) - 1\n"

@@ -1,6 +1,6 @@
 """States, scalars and masters: swapped, shared, not advanced, not written."""
 
-from oracle.mutants import STORE, UPDATE, mutant
+from oracle.mutants import BF16, FP16, STORE, UPDATE, mutant
 
 MUTANTS = (
     mutant("moments swapped in the table", "adamw", "L1", ("steps.adamw", "[moment1, moment2,", "[moment2, moment1,")),
@@ -30,18 +30,16 @@ MUTANTS = (
         ("steps.novograd", "if held.flat[0] == 0 else", "if held.flat[0] == 0 and i == of_kind[0] else")),
     mutant("the second moment begun anew each step", "novograd", "L1",
         ("steps.novograd", "if held.flat[0] == 0 else", "if True else")),
-    mutant("masters not read", "adamw", "L11", (UPDATE, "x = (p if master is None else master)", "x = p"),
-        dtypes=("bfloat16",)),
-    mutant("masters not written", "momentum", "L11", (UPDATE, "master[...] = new", "pass"), dtypes=("float16",)),
+    mutant("masters not read", "adamw", "L11", (UPDATE, "x = (p if master is None else master)", "x = p"), dtypes=BF16),
+    mutant("masters not written", "momentum", "L11", (UPDATE, "master[...] = new", "pass"), dtypes=FP16),
     mutant("masters rounded like parameters", "lamb", "L11",
-        (UPDATE, "master[...] = new", "master[...] = new.astype(p.dtype)"), dtypes=("bfloat16",)),
+        (UPDATE, "master[...] = new", "master[...] = new.astype(p.dtype)"), dtypes=BF16),
     mutant("parameters not written beside masters", "adam", "L11",
-        (UPDATE, STORE, "            p[...] = p if master is not None else new"), dtypes=("float16",)),
+        (UPDATE, STORE, "            p[...] = p if master is not None else new"), dtypes=FP16),
     mutant("parameters one step behind their masters", "sgd", "L11",
-        (UPDATE, STORE, "            p[...] = x if master is not None else new"), dtypes=("bfloat16",)),
+        (UPDATE, STORE, "            p[...] = x if master is not None else new"), dtypes=BF16),
     mutant("parameters cut off from their masters", "lars_momentum", "L11",
         (UPDATE, STORE, STORE + " if master is None else (new.view(np.uint32) & 0xFFFF0000).view(np.float32)"),
-        dtypes=("bfloat16",)),
+        dtypes=BF16),
     mutant("the norm of the parameter beside a master", "lamb", "L11",
-        ("steps.lamb", "exact = params if master_params is None else master_params", "exact = params"),
-        dtypes=("bfloat16",)))
+        ("steps.lamb", "exact = params if master_params is None else master_params", "exact = params"), dtypes=BF16))

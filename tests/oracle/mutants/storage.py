@@ -1,6 +1,6 @@
 """What is stored and computed in which dtype; shapes, addresses and aliases; NaN and subnormal numbers."""
 
-from oracle.mutants import DENSE, FLAT, FUNCTOR, GRADIENT, STORE, UPDATE, mutant
+from oracle.mutants import BF16, DENSE, FLAT, FP16, FP64, FUNCTOR, GRADIENT, STORE, UPDATE, mutant
 
 BOTH = "float32", "float64"
 
@@ -10,23 +10,22 @@ MUTANTS = (
     mutant("states in bf16 on their way to memory", "adamw", "L1", (UPDATE, "array[...] = value",
         "array[...] = (np.float32(value).view(np.uint32) & 0xFFFF0000).view(np.float32)")),
     mutant("gradients read in the parameter's dtype", "adamw", "L10",
-        (UPDATE, GRADIENT, "g.astype(p.dtype).astype(real) * real(scale)"), dtypes=("bfloat16",)),
+        (UPDATE, GRADIENT, "g.astype(p.dtype).astype(real) * real(scale)"), dtypes=BF16),
     mutant("gradients of 16 bits taken for fp16", "sgd", "L10",
         (UPDATE, "g.astype(real) *", "(g if g.itemsize > 2 else g.view(np.float16)).astype(real) *")),
     mutant("fp16 parameters computed in fp16", "adagrad", "L1",
-        ("steps.real_of", "np.float32", "(np.float16 if dtype == np.float16 else np.float32)"), dtypes=("float16",)),
+        ("steps.real_of", "np.float32", "(np.float16 if dtype == np.float16 else np.float32)"), dtypes=FP16),
     mutant("the quotient in fp16", "adam", "L1",
         ("functors.adam", "(m / denominator)", "(m / denominator).astype(np.float16)")),
     mutant("fp64 computed in fp32", "adadelta", "L1",
-        ("steps.real_of", "np.float64 if dtype == np.float64 else np.float32", "np.float32"), dtypes=("float64",)),
+        ("steps.real_of", "np.float64 if dtype == np.float64 else np.float32", "np.float32"), dtypes=FP64),
     mutant("bias corrections in fp32, of fp64", "adamw", "L1",
-        ("steps.corrections", "1 - beta1**step,", "1 - np.float32(beta1) ** np.float32(step),"), dtypes=("float64",)),
+        ("steps.corrections", "1 - beta1**step,", "1 - np.float32(beta1) ** np.float32(step),"), dtypes=FP64),
     mutant("bf16 parameters cut off", "momentum", "L1",
-        (UPDATE, STORE, "            p[...] = (new.view(np.uint32) & 0xFFFF0000).view(np.float32)"),
-        dtypes=("bfloat16",)),
+        (UPDATE, STORE, "            p[...] = (new.view(np.uint32) & 0xFFFF0000).view(np.float32)"), dtypes=BF16),
     mutant("bf16 parameters rounded half up", "sgd", "L11",
         (UPDATE, STORE, "            p[...] = (new.view(np.uint32) + 0x8000 & 0xFFFF0000).view(np.float32)"),
-        dtypes=("bfloat16",)),
+        dtypes=BF16),
     mutant("the second group of dtypes not launched", "adam", "L10",
         (UPDATE, "in groups(params, grads, lists).items()", "in list(groups(params, grads, lists).items())[:1]"),
         dtypes=BOTH),
