@@ -5,6 +5,7 @@ import json
 import multiprocessing
 import os
 import platform
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -66,9 +67,8 @@ def main() -> int:
     outcomes.sort(key=lambda outcome: order[outcome.edit])
     print(table(by_part(outcomes, known)))
     path = chosen.report or ROOT / "benchmarks" / "results" / f"mutants-{seed}.json"
-    cases = f" --cases {chosen.cases}" if chosen.cases else ""
-    since = f" --changed {chosen.changed}" if chosen.changed else ""
-    head = {"command": f"make mutants ARGS='--seed {seed} --count {chosen.count}{cases}{since}'",
+    given = [*sys.argv[1:], *(["--seed", str(seed)] if chosen.seed is None else [])]
+    head = {"command": f"PYTHONPATH=tests python -m mutation {shlex.join(given)}",
             "commit": subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True,
                                      text=True).stdout.strip(), "python": platform.python_version(),
             "processes": chosen.workers, "seed": seed, "offered": len(edits), "tried": len(drawn),
