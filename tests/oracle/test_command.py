@@ -112,7 +112,7 @@ def test_laws_are_listed(capsys):
     (["{steps}", "--as", "sgd"], "expected module:name or path/to/file.py:name, got"),
     (["{steps}:left", "--as", "sgd"], "expected something named left, got none"),
     (["{steps}:number", "--as", "sgd"], "check: subject: expected a"),
-    (["missing.py:right", "--as", "sgd"], "missing.py: cannot be imported: FileNotFoundError: no such file"),
+    (["missing.py:right", "--as", "sgd"], "missing.py: cannot be imported: FileNotFoundError: no such file."),
     (["no.such.module:right", "--as", "sgd"], "cannot be imported: ModuleNotFoundError"),
     (["broken.py:right", "--as", "sgd"], "broken.py: cannot be imported: SyntaxError"),
     (["raising.py:right", "--as", "sgd"], "cannot be imported: RuntimeError: boom (raising.py, line 2)"),
@@ -135,7 +135,7 @@ def test_bad_arguments(steps, args, text, capsys):
     Path("bad.txt").write_text("# skipped\nL7\n")
     assert run(*(arg.format(steps=steps) for arg in args)) == 2
     out, err = capsys.readouterr()
-    assert text in " ".join(err.split()) and not out
+    assert text in " ".join(err.split()) + "." and not out  # a text with a full stop is the end
 
 
 def test_expected_failures_of_a_file(steps, capsys):
