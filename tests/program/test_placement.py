@@ -148,6 +148,17 @@ def test_where_reduce_puts_things():
     assert [c["adam"] for c in own] == [1, 3, 2] and all(c["reduce"] == c["broadcast"] == 6 for c in own)
 
 
+def test_a_state_is_where_its_parameter_is():
+    """So that what else an optimizer does with it is done there, and the other ranks have no need of it."""
+    program = step_program(PARAMS[:2], "momentum", **numbers_of("momentum"))
+    states = ["a.w_velocity_0", "a.b_velocity_0"]
+    after = [Op("scale", {"x": [name]}, {"out": [name]}, {"scale": 0.5}, "optimize") for name in states]
+    made = passes.reduce_to_owners(program.replace(main=[*program.main, *after]), 2).program
+    assert [(op.type, op.device) for op in made.main if op.role == "optimize"] == [
+        ("momentum", 1), ("momentum", 0), ("scale", 1), ("scale", 0)]
+    assert [[name for name in states if name in on_device(made, rank).vars] for rank in (1, 0)] == [[x] for x in states]
+
+
 def test_states_are_where_updates_are():
     """No rank has room for states that it does not update, as in any optimizer that is sharded."""
     made, whole = passes.reduce_to_owners(adam(), 3).program, adam()
