@@ -184,9 +184,9 @@ def test_options(name, ours, theirs):
     assert back["maximize"] is False and back.get("decay", "l2") == "l2" and not back.get("use_nesterov")
 
 
-@pytest.mark.parametrize("decay", [0.0, 0.004, 0.00412345678])
+@pytest.mark.parametrize("decay", [0.0, 0.004, 0.00412345678, 3e-15])
 def test_decays_of_momentum(decay):
-    """Of as many digits as they have."""
+    """Of as many digits as they have, where more would do as well."""
     saved, params = refopts("nadam")
     saved["hypers"]["decay_base"] = 0.96**decay
     powers = [np.full(1, power_after(np.float32(0.96**decay), steps)) for steps in TAKEN]

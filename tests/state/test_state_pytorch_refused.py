@@ -238,7 +238,8 @@ TO = {TypeError: [
      "momentum: dampening: expected 0 beside a momentum of 0, for PyTorch, got 0.5"),
     ("rmsprop", "hypers", lambda old: old | {"lr": 0.0, "lr_at": "velocity"}, 1,
      "rmsprop: lr: expected a number above 0, by which PyTorch's momentum is less"),
-    ("nadam", "hypers.decay_base", 0.0, None, "nadam: decay_base: expected a number above 0 and at most 1"),
+    *(("nadam", "hypers.decay_base", base, None, "nadam: decay_base: expected a number above 0 and at most 1")
+      for base in (0.0, 1.25)),
     ("adam", "slots.master_params.1", np.zeros(()), None,
      "adam: master_params[1]: expected None, since masters are the parameters of PyTorch's optimizer, got an array"),
     ("adam", "slots.beta2_pow.1", array([0.5]), None, "adam: beta2_pow[1]: expected a power of beta2 0.8"),
