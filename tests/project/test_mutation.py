@@ -115,7 +115,8 @@ def test_the_rate_leaves_out_what_ran_out_of_time_and_what_is_equivalent():
 PROJECT = {"refopt/__init__.py": "",
            "refopt/x.py": "def seen(a):\n    return a + 1\n\n\ndef unseen(a):\n    return a - 1\n\n\ndef hangs(a):\n"
            "    while a > 0:\n        a -= 1\n    return a\n",
-           "tests/test_x.py": "from refopt import x\n\n\ndef test_seen():\n    assert x.seen(1) == 2\n\n\n"
+           "tests/test_x.py": "import pytest\nfrom refopt import x\n\n\n@pytest.mark.parametrize('a', [None, 1])\n"
+           "def test_seen(a):\n    assert a is None or x.seen(1) == 2\n\n\n"
            "def test_unseen():\n    x.unseen(1)\n\n\ndef test_hangs():\n    assert x.hangs(3) == 0\n",
            "pyproject.toml": "[tool.pytest.ini_options]\nmarkers = ['gpu: none', 'slow: none']\n"}
 
@@ -133,7 +134,7 @@ for edit in edits("refopt/x.py", (root / "refopt/x.py").read_text()):
     if kinds[edit.scope] != edit.kind:
         continue
     folder.joinpath(edit.scope).mkdir()
-    test = f"tests/test_x.py::test_{edit.scope}"
+    test = f"tests/test_x.py::test_{edit.scope}{'[None]' * (edit.scope == 'seen')}"
     outcome = Bench(root, folder / edit.scope, limits[edit.scope]).trial(edit, [test], {test: sys.argv[3]})
     print(json.dumps([edit.scope, edit.kind, edit.new, outcome.verdict, outcome.by]))
 """
@@ -142,7 +143,7 @@ for edit in edits("refopt/x.py", (root / "refopt/x.py").read_text()):
 @pytest.mark.slow  # a clock
 @pytest.mark.parametrize("elsewhere", [False, True])
 def test_trials_tell_killed_survived_and_timed_out(elsewhere, tmp_path):
-    """In forks, and by the interpreter of another environment."""
+    """In forks, and by the interpreter of another environment; by a case that was not measured, too."""
     python = tmp_path / "python" if elsewhere else Path(sys.executable)
     if elsewhere:
         python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
@@ -154,7 +155,7 @@ def test_trials_tell_killed_survived_and_timed_out(elsewhere, tmp_path):
     command = [sys.executable, "-c", SCRIPT, tmp_path / "root", tmp_path / "copy", python]
     done = subprocess.run(command, cwd=ROOT / "tests", capture_output=True, text=True, check=True)
     rows = [json.loads(line) for line in done.stdout.splitlines()]
-    assert rows == [["seen", "operator", "-", "killed", "tests/test_x.py::test_seen"],
+    assert rows == [["seen", "operator", "-", "killed", "tests/test_x.py::test_seen[1]"],
                     ["unseen", "operator", "+", "survived", ""],
                     ["hangs", "statement dropped", "pass", "timed out", ""]]
     assert (tmp_path / "copy" / "hangs" / "refopt" / "x.py").read_text() == PROJECT["refopt/x.py"]
