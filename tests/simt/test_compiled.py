@@ -94,13 +94,21 @@ def counted(x, n):
     return last
 
 
+def taken_from_a_tuple(x, n):
+    last = n
+    for each in (x, x):
+        last = each
+    return last
+
+
 def two_returns(x, n):
     if n > 2:
         return x
     return n
 
 
-NAMED = (if_only, redefined, summed, summed_from_a_float, broken_out_of, continued, nested, counted, two_returns)
+NAMED = (if_only, redefined, summed, summed_from_a_float, broken_out_of, continued, nested, counted, taken_from_a_tuple,
+         two_returns)
 TYPED = {function.__name__: function for function in NAMED} | {
     "conditional": lambda x, n: x if n else 2, "any_of": lambda x, n: x and n, "greatest": lambda x, n: max(x, n, 1),
     "absolute": lambda x, n: abs(x) + n, "truncated": lambda x, n: int(x), "real": lambda x, n: float(n),
@@ -196,6 +204,8 @@ INTEGERS = np.array([1, 0x10000])
     (ENDS, {"max(x[0], x[1])": 1, "min(x[1], x[0])": 1, "x[4] * np.float32(0.5)": float(ENDS[4] * np.float32(0.5))}),
     (ENDS, {"1 / max(x[2], x[3])": np.inf, "1 / min(x[3], x[2])": -np.inf, "1 / max(x[3], x[2])": np.inf}),
     (ENDS, {"bool(x[0])": 1, "bool(-x[1])": 1, "bool(x[3])": 0, "x[3] or x[1]": 1, "not x[0]": 0}),
+    # The bits of a number are those of its type, also where Python has the number.
+    (INTEGERS, {"(x.size + 2**62 - 1).view(np.float64)": 2 + 2.0**-51, "(x.size > 1).view(np.int8)": 1}),
     # Integers beyond 2**53 become float32s in one rounding.
     (np.array([2**60 + 2**36]), {"np.float32(x[0] + 1)": 2.0**60 + 2**37, "np.float32(x[0] + 0)": 2.0**60}),
     (np.array([2**63 + 2**39 + 1], np.uint64), {"np.float32(x[0])": 2.0**63 + 2**40}),
