@@ -135,6 +135,15 @@ def test_coalesce(rung, machine, shift):
     assert buffer.copy_to_host().tobytes() == expected.tobytes()
 
 
+@pytest.mark.parametrize(("source", "target", "allowed"), [(0, 0, 1), (1, 0, 0), (2, 0, 0), (0, 2, 0), (4, 4, 1)])
+def test_chunks_say_whether_vectors_are_allowed(source, target, allowed, executor):
+    """Where a source is at a multiple of 16 bytes and its target of 8; shifts are elements."""
+    (grads,) = placed(executor, [[np.zeros(5000, np.float32)]], source)
+    ((buffer,),) = placed(executor, [[np.zeros(5120, np.float16)]], target)
+    chunks = coalesce.table_of_chunks(grads, buffer).copy_to_host()
+    assert chunks[:, coalesce.ALIGNED].tolist() == [allowed] * 3
+
+
 # What the compiler makes of them.
 
 
