@@ -155,6 +155,7 @@ class Communicator:
         self._start()
 
     def destroy(self):
+        assert not self._fresh, "NCCL is still finalizing"
         self.aborted = True
 
     def abort(self):

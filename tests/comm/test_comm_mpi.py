@@ -12,6 +12,7 @@ pytest.importorskip("mpi4py", reason="mpi4py is not installed")
 from comm import processes
 from refopt import comm, simt
 from refopt.comm.interface import CommError
+from refopt.comm.watch import Watch
 
 LIMIT = 60  # seconds, far more than any of them takes
 
@@ -76,6 +77,10 @@ def test_closed(watch):
     with pytest.raises(CommError, match="all_reduce: no more calls can be made: it is closed"):
         world.all_reduce(np.zeros(3, np.float32))
     world.close()  # once more changes nothing
+
+
+def test_of_ranks_not_heard_from_no_call_is_known():
+    assert Watch(None, 1, 3).last == {0: "no call", 2: "no call"}
 
 
 @pytest.mark.parametrize(("ended", "all_of_them"), [(set(), False), ({1}, False), ({1, 2}, True)])
