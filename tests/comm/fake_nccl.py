@@ -71,7 +71,7 @@ class Communicator:
         self._blocking, self.ptr, self.stuck = blocking, id(self), False
         _comms[self.ptr] = self
         self._start()
-        self.aborted = False
+        self.aborted = self._finalized = False
         self.broken = 0
         _mine.comms = [*getattr(_mine, "comms", []), self]
 
@@ -152,10 +152,11 @@ class Communicator:
 
     def finalize(self):
         assert not self.busy()
+        self._finalized = True
         self._start()
 
     def destroy(self):
-        assert not self._fresh, "NCCL is still finalizing"
+        assert self._finalized and not self._fresh, "NCCL was to be finalized before"
         self.aborted = True
 
     def abort(self):

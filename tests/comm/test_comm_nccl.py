@@ -80,16 +80,21 @@ def test_what_is_asked_of_nccl(nccl, tmp_path, size, blocking):
         kept.append(OnDevice(array))
         return kept[-1]
 
+    def under_way(world):
+        if world.rank == size - 1:
+            time.sleep(0.05)
+        world.all_reduce(place(np.ones(3, np.float32)))
+
     def rank(world):
         with world:
             found = everything(world, dtypes, place=place, read=reading(world))
-            if world.rank == size - 1:
-                time.sleep(0.05)
-            world.all_reduce(place(np.ones(3, np.float32)))  # under way when the group is asked for
+            under_way(world)  # when the group is asked for
             found += groups(world, place=place, read=reading(world))
             world.agree(["all_reduce"] * 3)
             with pytest.raises(CommError, match=r"agree: call 1: .*rank 0 has 0") if size > 1 else np.errstate():
                 world.agree(["same", str(world.rank)])
+            under_way(world)  # when it is closed
+        assert all(communicator.aborted for communicator in fake_nccl._mine.comms)
         with pytest.raises(CommError, match="all_reduce: no more calls can be made: it is closed"):
             world.all_reduce(OnDevice(np.ones(1, np.float32)))
         return found
