@@ -201,6 +201,17 @@ def test_scripts_of_other_failures():
         report.script("L2")
 
 
+def test_a_script_of_bf16_has_what_it_needs():
+    def uphill(params, grads, *, lr):
+        for p, g in zip(params, grads, strict=True):
+            p += (lr * g).astype(p.dtype)
+
+    report = oracle.check("sgd", uphill, dtypes=["bfloat16"], laws=["L1"], examples=0, diagnose=False)
+    with pytest.raises(SystemExit) as end:
+        exec(report.script(), {})
+    assert end.value.code == 1
+
+
 class Terminal(io.StringIO):
     def isatty(self):
         return True

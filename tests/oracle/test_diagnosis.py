@@ -9,6 +9,7 @@ from oracle.bugs import FIRST, KNOWN, SECOND_SET, THIRD_SET, step_of
 from oracle.mutants.table import MUTANTS
 from refopt import cpu, oracle
 from refopt.catalog import ROUTINES
+from refopt.checks.dtypes import numpy_dtype
 from refopt.oracle.bound.evaluate import PRIMITIVES, rebound
 from refopt.oracle.diagnosis import edits, operands
 from refopt.oracle.diagnosis.explain import NO_RULE, Explainer
@@ -58,6 +59,42 @@ def test_a_bug_is_named(routine, make, reason, laws):
     full = [text for text, share in reasons if share >= 0.9995][:5]
     assert not reason or any(reason in text for text in full), reasons
     assert not reason or reasons[0][0] in str(report)
+
+
+def test_which_mistakes_are_thought_of():
+    """Of gradients, of numbers in a rule, and of corrections, where the routine has none of its own."""
+    changed = {f"gradient {text}" for text in (
+        "divided by its norm", "replaced by its sign", "replaced by its size", "clipped to a norm of 1",
+        "clipped to a norm of 1, with 1e-6 added to the norm", "clipped by element to 1")}
+    numbers = {f"as if `0.5` were `{x}` (in update)" for x in (0, 1, 2)}
+    corrected = {f"as if `m` were `m {by} (1 - beta1**t)` in `return (p - lr * m, m, v)`" for by in "*/"}
+    for of, routine, expected in ((named, "sgd", changed), (edits.of_rule, "nadam", numbers),
+                                  (operands.of_rule, "novograd", corrected)):
+        assert expected <= {hypothesis.name for hypothesis in of(ROUTINES[routine])}
+    assert not any("**t" in hypothesis.name for hypothesis in operands.of_rule(ROUTINES["adamax"]))
+
+
+def test_what_is_just_outside_of_the_bound_is_explained():
+    def step(params, grads, *, lr, l2_decay):
+        for p, g in zip(params, grads, strict=True):
+            p -= lr * g
+
+    report = oracle.check("sgd", step, set={"l2_decay": 2.0**-18}, **NAMED)
+    assert "float32: 1.15 times the bound" in str(report) and ("no L2 decay", 1.0) in why(report)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
+def test_a_narrow_arithmetic_explains_no_more_than_it_does(dtype):
+    """That of fp32, for numbers of fp64, and of 16 bits."""
+    options = NAMED | {"dtypes": [dtype]}
+    assert why(oracle.check("sgd", with_sign, **options)) == (("gradient replaced by its sign", 1.0),)
+    real = np.float32 if dtype == "float64" else numpy_dtype(dtype).type
+
+    def narrow(params, grads, *, lr):
+        for p, g in zip(params, grads, strict=True):
+            p[...] = p.astype(real) - real(lr) * g.astype(real)
+
+    assert f"worked out in {np.dtype(real).name}" in str(why(oracle.check("sgd", narrow, **options)))
 
 
 def test_nothing_is_made_up():

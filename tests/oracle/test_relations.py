@@ -190,6 +190,17 @@ class Counting(Hidden):
             p -= (lr / count * g).astype(p.dtype)
 
 
+class BackingOff:
+    """A scale of the step that all runs share: the first large gradient of any makes it half as large."""
+
+    scale = 1.0
+
+    def __call__(self, params, grads, *, lr):
+        if any(abs(g).max(initial=0) > 2 for g in grads):
+            self.scale = 0.5
+        sgd(params, grads, lr * self.scale)
+
+
 def gate_ignored(params, grads, m, v, *, lr, step, found_inf):
     right(params, grads, m, v, lr=lr, step=step)
 
@@ -215,8 +226,9 @@ PLANTED = [(one_norm, "R1", {}), (by_shape, "R1", {}), (in_one_dtype, "R1", {}),
            (spread_nan, "R1", {}), (by_place, "R2", {}), (next_state, "R3", {}), (dropped, "R3", {}),
            (after_an_empty_one, "R3", {}), (also_without, "R4", {}), (flat_copy, "R5", {}), (in_memory_order, "R5", {}),
            (scaled_gradient, "R6", {}), (one_too_many, "R6", {}), (by_chance, "R7", {}), (Hidden(), "R8", {}),
-           (Counting(), "R8", {}), (gate_ignored, "R9", {}), (gate_of_parameters, "R9", {}),
-           (gate_that_counts, "R9", {"states": {"steps": 0.0}}), (gate_but_first, "R9", {})]
+           (Counting(), "R8", {}), (BackingOff(), "R8", {"laws": ["R8"]}), (gate_ignored, "R9", {}),
+           (gate_of_parameters, "R9", {}), (gate_that_counts, "R9", {"states": {"steps": 0.0}}),
+           (gate_but_first, "R9", {})]
 
 
 def test_the_cases_are_what_they_are():
