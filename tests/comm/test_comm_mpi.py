@@ -50,7 +50,7 @@ ENDS = {
     "short": (2, ["rank 1 in recv of 4 float32 from 0: expected 16 bytes, got 12"])}
 
 
-@pytest.mark.parametrize("case", ENDS)
+@pytest.mark.parametrize("case", [pytest.param(x, marks=[slow] * (x in ("absent_unwatched", "short"))) for x in ENDS])
 def test_ranks_that_cannot_go_on_are_reported(case):
     """By all that wait, with what each of them is in: at once, but for ranks that are not heard from."""
     ranks, reports = ENDS[case]

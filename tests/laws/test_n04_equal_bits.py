@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laws.marks import forms, implementations, is_shared, of, of_families, of_merged, pairs, routines, signatures
+from laws.marks import few, forms, implementations, is_shared, of, of_families, of_merged, pairs, routines, signatures
 from laws.routines import ALL, CARRYING, LARS, NOVOGRAD, OF_EACH_FAMILY, WITH_NORMS, implementation, optional_states
 from refopt import cpu, gpu
 from refopt.oracle.exact import laws
@@ -28,6 +28,7 @@ shifts = st.lists(st.integers(0, 9), min_size=1, max_size=4)
 @pytest.mark.clause("N3")
 @of(ANY_LIST)
 @given(data=st.data())
+@few(2)
 def test_any_list_of_tensors_has_the_bits_of_the_reference(machine, routine, form, data):
     """Wherever the tensors lie in memory; nothing beside them is written."""
     at = data.draw(shifts)

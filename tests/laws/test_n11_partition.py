@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laws.marks import few, forms_of_families, is_repeated, of, of_merged, pairs, routines
+from laws.marks import few, is_repeated, of, of_merged, pairs, routines
 from laws.routines import ALL, ELEMENTWISE, OF_EACH_FAMILY, WITH_NORMS, implementation, optional_states
 from refopt import simt
 from refopt.checks.dtypes import SIZES, arithmetic
@@ -83,7 +83,7 @@ def test_chunks_of_any_length_end_without_a_trace(machine, routine, form, chunks
     laws.same_bits_as_reference(kernels(form, machine), case)
 
 
-@forms_of_families
+@of_merged(pairs(ALL))
 def test_large_tensors_stand_among_hundreds_of_small_ones(machine, routine, form):
     """Small tensors before, between and behind large ones, empty ones at both ends."""
     large = 9_000 if not routine.elementwise else 5_000

@@ -50,7 +50,7 @@ def some(table, every):
         yield pytest.param(*of, laws, id=label, marks=pytest.mark.slow if slow else ())
 
 
-@pytest.mark.parametrize(("routine", "make", "reason", "laws"), [*some(OF_TEXTS, 29), *some(OF_LIBRARY, 15)])
+@pytest.mark.parametrize(("routine", "make", "reason", "laws"), [*some(OF_TEXTS, 58), *some(OF_LIBRARY, 30)])
 def test_a_bug_is_named(routine, make, reason, laws):
     """Among the first reasons; lost elements are named by the pattern, which the reason refers to."""
     report = oracle.check(routine, make(), dtypes=["float32"], laws=laws, examples=0)
