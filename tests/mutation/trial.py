@@ -7,6 +7,7 @@ after the others.
 """
 
 import itertools
+import math
 import os
 import shutil
 import signal
@@ -174,6 +175,7 @@ class _Chosen:
     def pytest_runtest_logreport(self, report):
         if report.failed:
             self.report.write_text(report.nodeid)
+            self.end = math.inf  # pytest ends by itself, and says so
 
 
 if __name__ == "__main__":
