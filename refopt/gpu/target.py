@@ -257,8 +257,13 @@ def held(function: Callable) -> list[Any]:
     return values + [vars(module).get(name) for module in modules for name in code.co_names]
 
 
-def reached(function: Callable) -> list[Any]:
-    """The functions that a kernel reaches, itself first, each once: device functions, and intrinsics."""
+def is_device_function(value: Any) -> bool:
+    """Whether kernels call a value as a device function or an intrinsic."""
+    return isinstance(value, types.FunctionType) and hasattr(value, "__refopt_numba__")
+
+
+def intrinsics(function: Callable) -> list[Any]:
+    """The functions with inline PTX that a kernel calls, itself or by way of device functions, each once."""
     waiting: list[Any] = [function]
     seen: dict[int, Any] = {}
     while waiting:
@@ -268,17 +273,7 @@ def reached(function: Callable) -> list[Any]:
         elif id(value) not in seen and (value is function or is_device_function(value)):
             seen[id(value)] = value
             waiting += [] if hasattr(value, "asm") else held(value)
-    return list(seen.values())
-
-
-def is_device_function(value: Any) -> bool:
-    """Whether kernels call a value as a device function or an intrinsic."""
-    return isinstance(value, types.FunctionType) and hasattr(value, "__refopt_numba__")
-
-
-def intrinsics(function: Callable) -> list[Any]:
-    """The functions with inline PTX that a kernel calls, itself or by way of device functions."""
-    return [value for value in reached(function) if hasattr(value, "asm")]
+    return [value for value in seen.values() if hasattr(value, "asm")]
 
 
 def _numba_form(function: Callable) -> Callable:
