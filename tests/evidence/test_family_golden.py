@@ -55,7 +55,7 @@ def of_a_cell(operator, k):
     return pytest.param(operator, k, marks=marks, id="-".join([*sum(cells, ()), operator, str(k)]))
 
 
-every_case = pytest.mark.parametrize(("operator", "k"), [of_a_cell(operator, k) for operator, k in CASES])
+ROWS = [of_a_cell(operator, k) for operator, k in CASES]
 
 
 def assert_near(operator, k, got):
@@ -69,14 +69,14 @@ def assert_near(operator, k, got):
             assert ulps.max() <= ULPS, f"{slot}[{i}]: {ulps.max()} ulp"
 
 
-@every_case
+@pytest.mark.parametrize(("operator", "k"), ROWS)
 def test_reference(operator, k):
     """The reference computes what Paddle does."""
     assert_near(operator, k, reference(recorded(operator, k)))
 
 
-OF_FORMS = [pytest.param(operator, k, form, id=f"{operator}-{k}-{form}", marks=[pytest.mark.slow] * (k > 0))
-            for operator, k in CASES for form in ROUTINES[OPERATORS[operator][0]].forms]
+OF_FORMS = [pytest.param(*row.values, form, id=f"{row.id}-{form}", marks=[*row.marks, *[pytest.mark.slow] * (k > 0)])
+            for row, (operator, k) in zip(ROWS, CASES, strict=True) for form in ROUTINES[OPERATORS[operator][0]].forms]
 
 
 @pytest.mark.parametrize(("operator", "k", "form"), OF_FORMS)
