@@ -122,7 +122,8 @@ def test_instructions_do_what_the_twin_does(function, asm, data):
             registers[register] = next(addresses)
             given.append(base + registers[register])
         else:
-            drawn = data.draw({"f": singles, "d": doubles, "r": anything}.get(letter) or next(asked))
+            patterns = {"f": singles, "d": doubles, "r": anything}
+            drawn = data.draw(patterns[letter] if letter in patterns else next(asked))
             registers[register] = drawn
             given.append(number(drawn, kinds[letter])[()] if letter in kinds else drawn)
     grouped = []
