@@ -144,6 +144,15 @@ class Covered:
                     users |= tests
         return users
 
+    def _in_function(self, edit: Edit) -> bool:
+        """Whether a change is within a function's body."""
+        functions = (node for node in ast.walk(ast.parse(self._text(edit.file))) if isinstance(node, ast.FunctionDef))
+        return any(node.body[0].lineno <= edit.lines[0] <= (node.end_lineno or 0) for node in functions)
+
+    def _of_file(self, file: str) -> set[str]:
+        """The tests that run something of a file."""
+        return set().union(*self.lines.get(file, {}).values())
+
     def _text(self, file: str) -> str:
         return self.texts.setdefault(file, (self.root / file).read_text())
 
@@ -153,7 +162,8 @@ class Covered:
         The fastest come first, and a test function's first case before any function's second one; then the first cases
         of those that read the file without running it. What runs at import runs outside any test: then they are those
         that run a line with the name assigned, and those that are called after it, such as the cases of a row of a
-        table, or else any that run something of the file.
+        table, or else any that run something of the file. A kernel, which the executor translates, runs outside any
+        test, too: then they are all of these, and first those whose ids have most in common with what has changed.
 
         Args:
             edit: the change.
@@ -161,16 +171,18 @@ class Covered:
         """
         known: dict[int, set[str]] = self.lines.get(edit.file, {})
         near = set().union(*(known.get(line, set()) for line in range(edit.lines[0], edit.lines[1] + 1)))
-        if not near or any(edit.lines[0] in span for span in self._at_import(edit.file)):
+        assigned = any(edit.lines[0] in span for span in self._at_import(edit.file))
+        if not near or assigned:
             name = edit.scope.rpartition(".")[2]
             word = name.strip("_").lower()
             near = {test for test in self.seconds if len(word) > 3 and word in test.lower()}
             near |= self._users(name) if name else set()
+            near |= self._of_file(edit.file) if self._in_function(edit) else set()
         cases: dict[str, int] = defaultdict(int)
         ranked = []
-        for test in sorted(near or set().union(*known.values()), key=lambda test: (self.seconds[test], test)):
+        for test in sorted(near or self._of_file(edit.file), key=lambda test: (self.seconds[test], test)):
             function = test.partition("[")[0]
-            ranked.append((cases[function], self.seconds[test], test))
+            ranked.append((cases[function], -edit.named_in(test), self.seconds[test], test))
             cases[function] += 1
         chosen = []
         for *_, seconds, test in sorted(ranked):

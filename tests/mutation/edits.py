@@ -2,6 +2,7 @@
 
 import ast
 import itertools
+import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
@@ -45,6 +46,11 @@ class Edit:
         if source[self.start : self.end] != self.old:
             raise ValueError(f"{self.file}: {self.old!r} no longer stands at {self.start}")
         return source[: self.start] + self.new + source[self.end :]
+
+    def named_in(self, test: str) -> int:
+        """How many words of the file's and the scope's names are in a test's id."""
+        words = re.findall(r"[a-z0-9]+", f"{self.file.removesuffix('.py').rpartition('/')[2]}.{self.scope}".lower())
+        return sum(word in test.lower() for word in {*words})
 
     def key(self) -> dict[str, str]:
         """What names the change however far other lines move it: as in equivalent.json."""

@@ -83,7 +83,7 @@ class Bench:
         try:
             tests = sorted(tests, key=lambda test: python[test] != sys.executable)
             for interpreter, those in itertools.groupby(tests, key=python.__getitem__):
-                status, by = self._run(list(those), interpreter)
+                status, by = self._run(list(those), interpreter, edit)
                 if status != pytest.ExitCode.OK:
                     break
         finally:
@@ -94,14 +94,14 @@ class Bench:
         verdict = {0: "survived", None: "timed out"}.get(status, "killed")
         return Outcome(edit, verdict, by, len(tests), round(time.monotonic() - begin, 2))
 
-    def _run(self, tests: list[str], python: str) -> tuple[int | None, str]:
+    def _run(self, tests: list[str], python: str, edit: Edit) -> tuple[int | None, str]:
         """pytest's status, or none after the limit, and the test that failed."""
         with tempfile.NamedTemporaryFile("r", suffix=".txt") as said:
             child = os.fork()
             if not child:
                 os.setsid()
                 if python == sys.executable:
-                    _run_here(self.folder, tests, said.name)
+                    _run_here(self.folder, tests, said.name, edit)
                 paths = os.pathsep.join([str(self.folder), str(self.folder / "tests")])
                 command = [python, "-m", "mutation.trial", str(self.folder), said.name, *tests]
                 os.execve(python, command, os.environ | {"PYTHONPATH": paths})
@@ -133,8 +133,8 @@ def outcome(task: tuple[Edit, list[str], Mapping[str, str]]) -> Outcome:
     return _bench.trial(*task)
 
 
-def _run_here(folder: Path, tests: list[str], report: str) -> None:
-    """Run tests in this process, which ends with pytest's status."""
+def _run_here(folder: Path, tests: list[str], report: str, edit: Edit | None = None) -> None:
+    """Run tests in this process, which ends with pytest's status; of other cases those first that a change names."""
     os.chdir(folder)
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 1)
@@ -143,7 +143,7 @@ def _run_here(folder: Path, tests: list[str], report: str) -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)
     files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
     try:
-        status = int(pytest.main([*OPTIONS, *files], plugins=[_Chosen(tests, Path(report))]))
+        status = int(pytest.main([*OPTIONS, *files], plugins=[_Chosen(tests, Path(report), edit)]))
     except BaseException:  # the package cannot even be imported
         status = 1
     os._exit(status)
@@ -152,9 +152,9 @@ def _run_here(folder: Path, tests: list[str], report: str) -> None:
 class _Chosen:
     """A plugin that runs some tests only, in an order, and notes the one that fails."""
 
-    def __init__(self, tests: list[str], report: Path):
+    def __init__(self, tests: list[str], report: Path, edit: Edit | None):
         self.rank = {test: k for k, test in enumerate(tests)}
-        self.report = report
+        self.report, self.edit = report, edit
 
     def pytest_configure(self, config):
         config.addinivalue_line("markers", "xdist_group: as under xdist, which is off")
@@ -164,6 +164,8 @@ class _Chosen:
         chosen = [item for item in items if item.nodeid in self.rank]
         others = [item for item in items if item.nodeid not in self.rank and item.nodeid.partition("[")[0] in functions
                   and not any(map(item.get_closest_marker, ("gpu", "slow")))]
+        if self.edit is not None:
+            others.sort(key=lambda item: -self.edit.named_in(item.nodeid))
         items[:] = sorted(chosen, key=lambda item: self.rank[item.nodeid]) + others * bool(chosen)
 
     def pytest_runtest_logfinish(self, nodeid):
