@@ -11,6 +11,8 @@ import pytest
 
 from gpu.test_ladder import CALLS, back, executed, normal, placed, same, without
 from refopt import cpu, oracle, simt
+from refopt.cpu.reduce import tree_sum
+from refopt.gpu.cuda import Launch
 from refopt.gpu.ladder import lamb, lars
 
 SIZES = {"executor": [1, 0, 5, 300, 1023, 1025, 8200],
@@ -145,6 +147,16 @@ def test_every_barrier_and_fence_is_needed(name, call, executor):
         with pytest.raises(simt.DataRace), simt.observe(count=False, watch=True, strict="both-fences"):
             for rung in list(ladder.module.RUNGS)[1:]:  # the first has none
                 step(ladder.launches(rung, device))
+
+
+@pytest.mark.parametrize(("name", "numbers"), [("lars", 4), ("lamb", 2)])
+def test_a_block_joins_more_sums_than_it_has_threads(name, numbers, machine):
+    """Each thread takes several of a level."""
+    sums = np.square(np.random.default_rng(0).standard_normal((2, 300)), dtype=np.float32)
+    device, rate = machine.to_device(sums), machine.to_device(np.zeros(1, np.float32))
+    kernel = getattr(LADDERS[name].module, f"{name}_2_rate")
+    Launch(kernel, 1, 32, (device, rate, *[np.float32(0.5)] * numbers))()
+    assert device.copy_to_host()[:, 0].tobytes() == tree_sum(sums).tobytes()
 
 
 @pytest.mark.parametrize("name", LADDERS)
