@@ -178,6 +178,9 @@ def test_multiprocessors_that_cannot_be_set_apart(fake):
     assert machine.new_stream(128)
     with pytest.raises(ValueError, match="multiprocessors: expected a number that can be set apart of 132, got 129"):
         machine.new_stream(129)
+    fake.cuDevSmResourceSplitByCount = lambda *args: (INVALID, [], 0, "rest")
+    with pytest.raises(RuntimeError, match="CUDA_ERROR_INVALID_VALUE: as told"):
+        machine.new_stream(8)
 
 
 def test_events(fake):
