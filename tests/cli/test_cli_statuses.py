@@ -44,6 +44,14 @@ def test_statuses(end, monkeypatch, capsys):
     assert cli.main([]) == status and capsys.readouterr() == ("", said)
 
 
+def test_what_is_said_stays_in_no_buffer(monkeypatch):
+    """Of whatever stands in the place of standard error."""
+    written = io.BytesIO()
+    monkeypatch.setattr(commands, "run", ending(KeyboardInterrupt()))
+    monkeypatch.setattr("sys.stderr", io.TextIOWrapper(written))
+    assert cli.main([]) == 130 and written.getvalue() == b"refopt: interrupted\n"
+
+
 def test_a_failure_is_told_with_its_traceback(monkeypatch, capsys):
     monkeypatch.setattr(commands, "run", ending(ZeroDivisionError("of the command")))
     assert cli.main([]) == 3 and "ZeroDivisionError: of the command" in capsys.readouterr().err
