@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from program_cases import adam, few
 
-from refopt.program.placement import Overlap, Schedule, Task, overlap, simulate
+from refopt.program.placement import Overlap, Schedule, Span, Task, overlap, simulate, timeline
 from refopt.program.placement.schedule import STREAMS
 from refopt.program.placement.timeline import fit_beside
 
@@ -88,6 +88,16 @@ def test_fit_weighs_relative_errors():
     assert fit_beside([short], [1.5]) == 1.0
 
 
+@pytest.mark.parametrize(("first", "box"), [(1.0, "|"), (2.0, "[]"), (3.0, "[r]"), (4.0, "[ru]")])
+def test_boxes_are_as_wide_as_tasks_are_long(first, box):
+    """The second task begins where it would without the label of the first."""
+    plan = plan_of(("compute", ()), ("compute", ()))
+    width = 57
+    columns = width - 15
+    line = timeline.text(plan, simulate(plan, {0: first, 1: columns - first}), width).splitlines()[0]
+    assert line.startswith(f"compute        {box}[run") and len(line) == width
+
+
 PLAN = plan_of(("compute", ()))
 HIDES = Overlap(2.0, 1.0, 1.0)
 
@@ -102,6 +112,8 @@ HIDES = Overlap(2.0, 1.0, 1.0)
     *((lambda gain=gain: fit_beside([HIDES, gain], [1.0, 2.0]), f"fit_beside: gains[1]: {name}: expected a finite")
       for name, gain in (("elapsed", Overlap(3.0, float("nan"), 1.0)), ("hidden", Overlap(3.0, 2.0, -1.0)),
                          ("total", Overlap(float("inf"), 2.0, 1.0)))),
+    (lambda: timeline.text(PLAN, [Span(PLAN.tasks[0], -float("inf"), 1.0)]), "text: spans[0]: start: expected a finite"),
+    (lambda: Task(-1, "run", "compute", 0, (), frozenset(), frozenset()), "Task: number: expected an integer of at"),
 ])
 def test_bad_arguments(call, message):
     with pytest.raises(ValueError, match=re.escape(message)):
