@@ -129,6 +129,7 @@ def test_listing_folds_runs():
         "     ... 320 more scale",
     ]
     assert adam(PARAMS[:3]).listing(fold=True) == str(adam(PARAMS[:3]))
+    assert "... 2 more of backward all_reduce scale" in adam(PARAMS[:4], world_size=2, early=True).listing(fold=True)
 
 
 def test_side_by_side():
