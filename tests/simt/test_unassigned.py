@@ -82,6 +82,7 @@ def test_it_may_be_passed_on_and_left_alone():
     ("if x: y = 1\nelse: return\nz = y", ""), ("for i in x: y = i\nz = i", "i"), ("for i in x: z = i", ""),
     ("while x: y = 1\nz = y", "y"), ("while True:\n  y = 1\n  if y: break\nz = y", ""),
     ("while True:\n  if x: break\n  y = 1\nz = y", "y"), ("y += 1", "y"), ("y: int = 1\ny += y", ""),
+    ("while True:\n  while True:\n    if x: break\n    y = 1\n  z = y\n  break", "y"),
     ("for i in x:\n  if i: y = 1\n  else: continue\n  z = y", ""), ("z = [y for y in x]\ny = 1", ""),
     ("if (y := x) > 1: pass\nz = y", ""), ("try: y = 1\nexcept E as e: z = e\nz = y", "y"), ("x[y] = 1\ny = 2", "y"),
     ("a, (b, c) = x\nz = a + b + c", ""), ("z = (lambda q: q)(x)\nq = 1", ""), ("with x as y: pass\nz = y", ""),
