@@ -40,6 +40,15 @@ def test_tensors(wrong, text):
     assert of_tensors(list(map(bool, wrong))) == text
 
 
+@pytest.mark.parametrize(("sizes", "last", "text"), [
+    ((19, 35), 3, "the tail after whole blocks of 4"), ((12, 20), 4, "the tail after whole blocks of 8"),
+    ((8, 12), 4, "the last elements"), ((9, 10), 2, "the last elements")])
+def test_the_ends_of_several_sizes(sizes, last, text):
+    """A whole block is no tail."""
+    tensors = [(mask(size, slice(size - last, None)), np.ones(size), np.zeros(size)) for size in sizes]
+    assert described({"params": tensors}) == f"params: all 2 tensors: {text}"
+
+
 def test_empty_tensors_are_not_missed():
     assert of_tensors([True, False, True], [False, True, False]) == "all 3 tensors"
 
