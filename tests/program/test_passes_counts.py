@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from program_cases import GROUPINGS, PARAMS, adam, everything, few, numbers_of, programs, ranks_of, same_bits
 
 from refopt.catalog import ROUTINES, workloads
-from refopt.program import Config, Var, counts, passes, step_program
+from refopt.program import Config, Op, Var, counts, passes, step_program
 
 RESNET = workloads.load("resnet50")
 
@@ -218,6 +218,9 @@ def test_ops_that_depend_on_each_other_are_left_alone():
     between = program.with_vars([copy]).replace(main=(*backward, first, cast, second))
     result = passes.fuse_optimizer(between)
     assert "cast of 'copy' in between needs 'a.w', which sgd of 'a.w' changes" in result.reasons[0]
+    scale = Op("scale", {"x": ["a.w@GRAD"]}, {"out": ["a.w@GRAD"]}, {"scale": 0.5}, role="optimize")
+    result = passes.fuse_optimizer(program.replace(main=(*backward, first, scale, second)))
+    assert "scale of 'a.w@GRAD' in between changes 'a.w@GRAD', which sgd of 'a.w' reads" in result.reasons[0]
     behind = between.replace(main=(*backward, first, second, cast))
     assert passes.fuse_optimizer(behind).applied
     same_bits(passes.fuse_optimizer, behind)
