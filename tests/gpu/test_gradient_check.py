@@ -119,6 +119,15 @@ def test_bytes_launches_and_races(executor):
     assert check.bytes == sum(g.nbytes for g in grads if g is not None)
 
 
+def test_one_thread_of_a_warp_says_what_it_has_found(executor):
+    """Five tiles that are not finite, each a warp's, raise the flag by an atomic each."""
+    check = gpu.gradient_check([gpu.to_device(np.full(4101, np.nan, np.float32))])
+    with simt.observe(profile=True) as log:
+        check()
+    (row,) = (row for row in log.profile.sectors if row.kind == "atomic" and row.array == "odd_ones")
+    assert (row.requests, row.lanes) == (5, 5)
+
+
 @pytest.mark.parametrize(("arguments", "error", "message"), [
     (dict(grads=3), TypeError, "grads: expected a list of arrays, got int"),
     (dict(grads=[np.ones(3, np.int32)]), TypeError, "grads[0]: expected one of .*, got int32"),
