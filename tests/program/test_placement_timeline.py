@@ -112,7 +112,7 @@ HIDES = Overlap(2.0, 1.0, 1.0)
     *((lambda gain=gain: fit_beside([HIDES, gain], [1.0, 2.0]), f"fit_beside: gains[1]: {name}: expected a finite")
       for name, gain in (("elapsed", Overlap(3.0, float("nan"), 1.0)), ("hidden", Overlap(3.0, 2.0, -1.0)),
                          ("total", Overlap(float("inf"), 2.0, 1.0)))),
-    (lambda: timeline.text(PLAN, [Span(PLAN.tasks[0], -float("inf"), 1.0)]), "text: spans[0]: start: expected a finite"),
+    (lambda: timeline.text(PLAN, [Span(PLAN.tasks[0], -float("inf"), 1.0)]), "text: spans[0]: start: expected a finit"),
     (lambda: Task(-1, "run", "compute", 0, (), frozenset(), frozenset()), "Task: number: expected an integer of at"),
 ])
 def test_bad_arguments(call, message):
