@@ -9,6 +9,7 @@ import pytest
 
 from refopt.catalog import ROUTINES
 from refopt.program import Op, Program, Var, step_program
+from refopt.program.ops.coalescing import padded
 
 
 def refused(error, message, function, *args, **named):
@@ -202,3 +203,10 @@ def test_an_update_is_refused_whatever_came_before(good, bad, message):
         with pytest.raises((TypeError, ValueError), match=rf"main\[{7 + len(before)}\] {bad.type}: .*{message}"):
             program.check()
     STEP.replace(main=(*GRADIENTS, good)).check()
+
+
+def test_a_layout_that_is_not_given():
+    """Tensors are padded to what the machine aligns."""
+    attrs = {"use_align": True, "align_size": -1, "size_of_dtype": -1}
+    for given in (attrs, {}, *({name: x} for name, x in attrs.items())):
+        assert padded(given, 3, "float32", 256) == 64
