@@ -9,6 +9,7 @@ from refopt import cpu, oracle
 from refopt.catalog import ROUTINES
 from refopt.cpu.stochastic import dither, random16
 from refopt.oracle.bound import sums
+from refopt.oracle.broken import Broken
 from refopt.oracle.cases import NUMBERS, alike, draw, number
 from refopt.oracle.exact.cases import assert_same
 from refopt.oracle.laws.layouts import placed
@@ -63,6 +64,19 @@ def test_of_a_step_that_is_skipped_nothing_is_expected_to_change():
         case = case.replace(steps=[case.steps[0] | {"found_inf": np.full(1, flag, np.float32)}])
         expected = Trial(ADAM, step, "float32", 0, {}).expected(case, 0, sums.random_data)["params"]
         assert (expected.error > 0).any() == (expected.value != case.params[0]).any() == (flag == 0)
+
+
+def test_an_operation_is_off_by_one_subnormal_number_unless_a_law_says_more():
+    """Of a step whose results are subnormal."""
+    step = subject_of(ADAM, cpu.merged_adam, arrays=None, device=None, names=None, options={})
+    case, trial = drawn(weight_decay=0.0), Trial(ADAM, step, "float32", 0, {})
+    case = case.replace(moment1=[x * np.float32(2.0**-130) for x in case.moment1],
+                        grads=[x * np.float32(2.0**-130) for x in case.grads])
+    of_tensor = [trial.expected(case, i, sums.random_data) for i in range(2)]
+    off = [(x["moment1"].value + 1.5 * x["moment1"].error).astype(np.float32) for x in of_tensor]
+    trial.hold(case, {"moment1": off}, leasts=2)
+    with pytest.raises(Broken):
+        trial.hold(case, {"moment1": off})
 
 
 def test_numbers_of_cases_show_where_they_are_narrowed():
