@@ -135,6 +135,15 @@ def test_a_process_may_be_kept(monkeypatch):
     assert not children()
 
 
+def test_a_process_that_is_kept_has_the_shortest_deadline():
+    kept = Kept()
+    for deadline, shortest in ((20.0, 20.0), (10.0, 10.0), (40.0, 10.0)):
+        named = dict(dtypes=["float32"], laws=["L6"], set={"l2_decay": 0.0}, deadline=deadline)
+        assert not oracle.check("sgd", ends.elsewhere, process=kept, **named).failed_laws
+        assert kept.remote.deadline == shortest
+    kept.end()
+
+
 def test_nothing_of_it_reaches_this_process():
     def step(params, grads, *, lr):
         np.seterr(all="raise")
@@ -236,3 +245,18 @@ def test_a_case_comes_there_as_it_is():
     other = draw(row, [(3,)], [alike("float32")], seed=1, numbers=numbers, choices={})
     receiver.unpack(sender.pack(other)[0], b"".join(sender.pack(other)[1]))
     assert packed.slots["velocities"][0].token not in receiver.memories
+
+
+def test_an_outcome_comes_back_in_the_arrays_of_the_case():
+    """Not as copies of those; and what is no array of the case comes as it is."""
+    row = ROUTINES["momentum"]
+    numbers = {hyper.name: 0.5 for hyper in row.hypers}
+    case = draw(row, [(3, 5), (4,)], [alike("float32")] * 2, seed=1, numbers=numbers, choices={})
+    sender, receiver = memory.Sender(), memory.Receiver()
+    packed, memories = sender.pack(case)
+    there = receiver.unpack(packed, b"".join(memories))
+    sent = memory.outcome_sent(there, {"params": there.params, "velocities": [there.velocities[0], there.grads[1] + 1]})
+    back = memory.outcome_back(case, sent)
+    assert all(x is y for x, y in zip(back["params"], case.params, strict=True))
+    assert back["velocities"][0] is case.velocities[0]
+    assert back["velocities"][1].tobytes() == (case.grads[1] + 1).tobytes()
