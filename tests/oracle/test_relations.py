@@ -4,11 +4,13 @@ import json
 import re
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from refopt import cli, cpu, oracle
+from refopt.oracle.relations import memory
 
 NUMBERS = {"beta1": 0.875, "beta2": 0.9375}
 COARSE = {"dtypes": ["float32"]}
@@ -280,6 +282,21 @@ def test_a_symmetry_is_tried_where_it_is_declared(step, law):
     assert law in oracle.check(None, step, symmetries=[name], laws=["R10", "R11", "R12"], **COARSE).failed_laws
 
 
+def test_what_is_resumed_has_the_same_bits():
+    """Of a step that is a rounding off wherever it is given arrays that are new to it."""
+
+    class Rounding(Hidden):
+        def __call__(self, params, grads, *, lr):
+            for p, g in zip(params, grads, strict=True):
+                known = self.states.get(id(p)) is p
+                self.states[id(p)] = p
+                p[...] = p - np.float32(lr) * g if known else p - lr * g.astype(np.float64)
+
+    report = oracle.check(None, Rounding(), laws=["R8"], process=False, **COARSE)
+    assert {item.label for item in report.of("failed")} == {
+        f"saved and loaded after {when}" for when in ("3 of 6 steps", "the first", "each")}
+
+
 def test_a_gate_that_holds_in_the_first_step_too():
     failed = {item.label for item in oracle.check(None, gate_but_first, laws=["R9"], **COARSE).of("failed")}
     assert failed == {label for label in failed if "first step" in label} and len(failed) == 3
@@ -361,3 +378,26 @@ def test_the_page_has_every_law_and_part():
 def test_the_number_of_tensors_alone_is_compared():
     report = oracle.check(None, lambda params, grads, *, lr: sgd(params, grads, lr), dtypes=["float32"], laws=["R3"])
     assert report.ok and report.compared > 1000
+
+
+class CuPyArray:
+    """As CuPy's: of a shape, a dtype, memory and strides in bytes, in this order."""
+
+    __module__ = "cupy"
+
+    def __init__(self, shape, dtype=float, memptr=None, strides=None):
+        self.array = np.ndarray(shape, dtype, memptr, strides=strides)
+        self.dtype, self.itemsize, self.data = self.array.dtype, self.array.itemsize, self.array
+
+    def __getitem__(self, key):
+        part = self.array[key]
+        return CuPyArray(part.shape, part.dtype, part, part.strides)
+
+
+def test_arrays_of_cupy_are_parts_of_larger_ones():
+    placed = memory.columns(np.arange(12, dtype=np.float32).reshape(3, 4))
+    arrays = SimpleNamespace(of=lambda x: CuPyArray(x.shape, x.dtype, x))
+    whole, part = memory.into(arrays, placed)
+    assert part.array.tolist() == placed.view().tolist() and part.array.strides == placed.view().strides
+    part.array[...] = 7
+    assert (placed.view() == 7).all() and whole.array is not part.array

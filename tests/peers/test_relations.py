@@ -199,6 +199,21 @@ def test_planted_defects(kind, law):
     assert law in report.wrong, str(report)
 
 
+def test_what_is_resumed_has_the_same_bits():
+    """Of an optimizer whose first step is a rounding off."""
+
+    class Rounding(Momentum):
+        def one(self, i, p, state, lr):
+            first = i not in self.__dict__.setdefault("known", set())
+            self.known.add(i)
+            state["step"] = 1
+            p.copy_(p - lr * (p.grad.double() if first else p.grad))
+
+    report = check(None, Rounding, laws=["R8"], process=False, **SHORT)
+    assert {item.label for item in report.of("failed")} == {f"saved and loaded after {when}" for when in (
+        "3 of 6 steps", "the learning rate was halved", "the first", "each")}
+
+
 def test_a_right_one_has_no_false_alarm():
     """As a class, an instance, and a function of parameters."""
     of = Momentum([torch.nn.Parameter(torch.ones(2))], lr=0.0625)
