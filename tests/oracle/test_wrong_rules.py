@@ -2,6 +2,7 @@
 
 import functools
 
+import numpy as np
 import pytest
 
 from refopt import cpu, oracle
@@ -44,3 +45,17 @@ def test_wrong_formulas_are_found(routine, monkeypatch):
         report = oracle.check(routine, step_of(routine, rule), **named)
         assert report.failed_laws == ([] if name in RIGHT.get(routine, ()) else laws), f"{name}: {report}"
         assert report.wrong == [] or max(item.ratio or 20 for item in report.of("failed")) >= 20, f"{name}: {report}"
+
+
+def test_a_parameter_that_a_tie_rounds_towards_zero_is_found():
+    """Of ties, every second one has an even neighbour there."""
+
+    def step(params, grads, *, lr, l2_decay, rescale_grad, master_params):
+        numbers = dict(lr=lr, l2_decay=l2_decay, rescale_grad=rescale_grad)
+        cpu.merged_sgd(params, grads, master_params=master_params, **numbers)
+        for p, m in zip(params, master_params, strict=True):
+            down = np.nextafter(p, np.float16(0))
+            p[...] = np.where((abs(p) > abs(m)) & (p - m == m - down), down, p)
+
+    report = oracle.check("sgd", step, dtypes=["float16"], laws=["L11"], diagnose=False, process=False)
+    assert [item.label for item in report.of("failed")] == ["masters halfway between two parameters"]
