@@ -98,6 +98,13 @@ def test_said_or_named(variant, other):
     assert report.wrong == ["L1"] and other.reason in str(report)
 
 
+def test_a_known_mistake_is_named_in_a_variant_too():
+    step = step_of("momentum", {"g = g + real(l2_decay) * p": "p *= real(1 - lr * l2_decay)",
+                                "v += g": "v += real(lr) * g"})
+    report = oracle.check("momentum", step, set={"decay": "decoupled"}, **L1)
+    assert report.wrong == ["L1"] and "why: learning rate inside the velocity, and again in the step" in str(report)
+
+
 def test_the_catalogues_own_is_named_where_another_was_asked_for():
     assert "epsilon_at=norm: epsilon on the norm before it fades" in str(
         oracle.check("adamax", built()["adamax"], set={"epsilon_at": "gradient"}, **L1))
