@@ -15,6 +15,7 @@ from peers.test_keras import keras  # noqa: F401
 from peers.trials import check
 from refopt import oracle
 from refopt.oracle.relations.memory import dense
+from refopt.oracle.relations.runs import Step
 from refopt.oracle.relations.subject import optimizer_of
 from refopt.oracle.subjects.keras_peers import PEERS
 
@@ -71,6 +72,21 @@ def test_what_is_taken(optimizers, keras):  # noqa: F811
     assert oracle.identify(adam(0.0625, beta_1=0.5)).matches[0].numbers["beta1"] == 0.5
     assert oracle.identify(lambda: adam(0.0625, beta_1=0.5)).matches[0].numbers["lr"] == 0.0625
     assert keras.config.floatx() == before
+
+
+def test_a_decorated_step_is_no_optimizer_to_be_made(optimizers):
+    """It is not called to find out: what it takes is told by its signature."""
+    calls = []
+
+    def step(params, grads, *, lr):
+        """Of whatever arrays."""
+
+    @functools.wraps(step)
+    def decorated(*args, **named):
+        calls.append((args, named))
+        return optimizers.SGD(0.5)
+
+    assert isinstance(optimizer_of(decorated), Step) and not calls
 
 
 def test_what_is_refused(optimizers):
