@@ -83,6 +83,16 @@ def test_arguments_are_converted(signature):
     assert x[0] == 44  # the lowest 8 bits
 
 
+def test_tuples_are_converted_by_their_parts():
+    @cuda.jit(types.void(types.float64[:], types.Tuple((types.int8, types.float32))))
+    def kernel(x, n):
+        x[0], x[1] = n
+
+    x = np.zeros(2)
+    kernel[1, 1](x, (300, 0.1))
+    assert x.tolist() == [44, float(np.float32(0.1))]
+
+
 @pytest.mark.parametrize(("value", "left"), [(None, -1), (300, 44)])
 def test_what_may_be_none_is_converted_if_it_is_not(value, left):
     @cuda.jit(types.void(types.float64[::1, :], types.Optional(types.int8)))
