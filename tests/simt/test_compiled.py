@@ -274,6 +274,11 @@ def test_integers_wrap_at_64_bits():
         expected.append(state - (state >> 63 << 64))
     assert results(kernel, 12345, dtype=np.int64) == [*expected, -1]
 
+    def below(n, out):
+        out[0] = n + -5
+
+    assert results(below, -(2**63), size=1, dtype=np.int64) == [2**63 - 5]
+
 
 def test_elements_take_the_lowest_bits():
     def kernel(n, out):
@@ -460,6 +465,14 @@ def test_a_twin_of_ptx_runs_as_it_is():
     assert results(kernel, x)[0] == float(-x[0]) * 0.1
     with pytest.raises(ValueError, match=r"types\[0\]: expected one of bool"):
         simt.ptx_twin("float")
+
+
+def test_what_computes_as_numba_does_runs_as_it_is():
+    def kernel(x, out):
+        out[0] = x[0]
+
+    x = np.ones(1, np.float32)
+    assert specialize.compiled(kernel, (x, x)).function is kernel
 
 
 def test_a_captured_number_is_that_of_the_first_launch():
