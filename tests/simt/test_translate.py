@@ -41,6 +41,15 @@ def factorial(n):
     return 1 if n < 2 else n * factorial(n - 1)
 
 
+@simt.cuda.jit
+def two_more(n):
+    return n + 2
+
+
+def count(n):
+    return 0 if n == 0 else two_more(count(n - 1))
+
+
 def by_module(x, y):
     s = cuda.shared.array(N, float32)
     i = cuda.grid(1)
@@ -103,6 +112,19 @@ def test_functions_that_a_kernel_calls():
     x = np.arange(4, dtype=np.float32)
     simt.run(kernel)[1, 4](x)
     assert x.tolist() == [0 + 1 + 4, 1 + 1, 2 + 2, 3 + 6]
+
+
+def test_functions_without_anything_of_numba_are_not_copied():
+    """Not even one that calls itself, and what is the executor's already."""
+    seen = []
+
+    def kernel(x):
+        seen.append(count)
+        x[cuda.grid(1)] = count(3)
+
+    x = np.zeros(1)
+    simt.run(kernel)[1, 1](x)
+    assert x[0] == 6 and seen == [count]
 
 
 def test_functions_in_modules_and_tuples():
