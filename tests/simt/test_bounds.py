@@ -118,6 +118,17 @@ def test_negative_indices_wrap_as_in_numba(watch):
     assert [log.bytes_written(x[i : i + 1]) for i in range(3)] == [0, 8, 8]
 
 
+def test_a_record_that_is_watched_is_shown():
+    shown = []
+
+    def kernel(x):
+        shown.append(repr(x[0]))
+
+    with simt.observe(watch=True):
+        cuda.jit(kernel)[1, 1](cuda.to_device(np.array([(1, 2)], [("a", np.int32), ("b", np.int32)])))
+    assert "(1, 2)" in shown[0]
+
+
 @pytest.mark.parametrize("watch", [False, True])
 def test_arguments_are_aligned(watch):
     """A GPU loads elements whole; fields of records that are packed it loads byte by byte. No elements are aligned."""

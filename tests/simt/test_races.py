@@ -361,6 +361,20 @@ def test_the_report_names_both_accesses():
         assert words in str(error)
 
 
+def test_the_report_has_the_indices_of_all_axes():
+    def body(x):
+        of, at = cuda.blockIdx, cuda.threadIdx
+        here = of.x == 1 and of.y == 2 and of.z == 1
+        if here and at.x == 3 and at.y + at.z == 2 and at.z < 2:
+            x[0] = at.y
+
+    with pytest.raises(simt.DataRace) as caught, simt.observe(watch=True):
+        cuda.jit(body)[(2, 3, 2), (4, 3, 2)](zeros())
+    accesses = caught.value.first, caught.value.second
+    assert {access.block for access in accesses} == {(1, 2, 1)}
+    assert [access.thread for access in accesses] == [(3, 2, 0), (3, 1, 1)]
+
+
 def test_watching_starts_afresh_with_each_block():
     x = cuda.to_device(zeros())
     for stream in (cuda.stream(), cuda.stream()):
