@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from refopt import gpu
-from refopt.checks.dtypes import ITEM_SIZES
+from refopt.checks.dtypes import ITEM_SIZES, arithmetic
 from refopt.gpu import vectors, words
 from refopt.gpu.gradient_check import BOUNDS, finisher, first_pass
 from refopt.gpu.kernels import Kernel, factory, kernel
@@ -27,7 +27,7 @@ def adder(source: str, target: str) -> Kernel:
     """The kernel that adds an array to another; a thread takes an element."""
     load, load_sum = getattr(vectors, f"load_{source}"), getattr(vectors, f"load_{target}")
     store = getattr(vectors, f"store_{target}")
-    real: Any = np.dtype(target).type
+    real: Any = arithmetic(target)
     item, sum_item = ITEM_SIZES[source], ITEM_SIZES[target]
 
     @kernel()
