@@ -40,6 +40,10 @@ class Cpu:
         """A host copy."""
         return value.copy()
 
+    def write(self, value: Any, host: np.ndarray) -> None:
+        """Overwrite an array."""
+        value[...] = host
+
     def part(self, buffer: Any, first: int, count: int) -> Any:
         """Elements of a buffer in a row; memory is shared."""
         return buffer[first : first + count]

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import takewhile
 from typing import Any
+
+import numpy as np
 
 from refopt.checks.arguments import shown, whole
 from refopt.checks.arrays import check_dense
-from refopt.program import ops
+from refopt.program import ops, states
 from refopt.program.backends import Backend, backend_of
 from refopt.program.exclusive import Exclusive
 from refopt.program.graph import Graph
 from refopt.program.memory import refuse_shared
-from refopt.program.model import UNKNOWN, Var, mapping
+from refopt.program.model import UNKNOWN, Op, Var, mapping
 from refopt.program.ops.collectives import sequence
 from refopt.program.ops.context import Context, Gradients
 from refopt.program.ops.runner import Runners
@@ -49,7 +52,8 @@ class Bound(Exclusive, Context):
         self._numbers: dict[str, Any] = {}
         self._main: Runners | None = None
         self._stepped_by = ""  # what takes the steps, if it is not this
-        self._arrays.update(_allocated(program, self._arrays, self.backend))
+        allocated, self._copies = _allocated(program, self._arrays, self.backend)
+        self._arrays.update(allocated)
         if comm is not None:
             comm.agree(sequence(program, self.backend.chunk))
 
@@ -63,9 +67,16 @@ class Bound(Exclusive, Context):
         with self._turn("startup"):
             if self._main is not None:
                 raise RuntimeError("Bound.startup: expected to be called once, got called again")
-            for op in self.program.startup:
-                ops.bind(self, op).run()
+            begun = tuple(takewhile(lambda op: op.type in ("initialize", "broadcast"), self.program.startup))
+            self._run_once(begun)
+            if begun:  # what starts from something that has been broadcast starts from that
+                _copy_first(self._arrays, self._copies, self.backend)
+            self._run_once(self.program.startup[len(begun) :])
             self._main = Runners(ops.bind(self, op) for op in self.program.main)
+
+    def _run_once(self, startup: Iterable[Op]) -> None:
+        for op in startup:
+            ops.bind(self, op).run()
 
     def step(self, **numbers: Any) -> None:
         """One step.
@@ -117,6 +128,51 @@ class Bound(Exclusive, Context):
         self._main = main
         self._brought.update(arrays)
 
+    def read(self, name: str) -> np.ndarray:
+        """A host copy of a variable's array, a NumPy array; of one that is cut, put together from its blocks.
+
+        Raises:
+            ValueError: if there is no dense variable of that name, or other ranks have blocks of it.
+        """
+        if isinstance(name, str) and name not in self._arrays and name in self.program.vars:
+            return states.whole_of(self, name)
+        return super().read(name)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a run has to keep to go on as if it had not stopped. All ranks call it, and all get the whole.
+
+        Returns:
+            Arrays of NumPy, each whole and under the name that it has without passes, wherever blocks or shards of it
+            are: ``"params"`` by name; ``"states"``, by parameter a dictionary of its update as `refopt.state` describes
+            it, with one tensor; ``"others"``, such as the loss scale. Further ``"numbers"``, those that `step` was
+            given; ``"steps"``, how many were taken; and ``"version"``.
+
+        Raises:
+            RuntimeError: before `startup`.
+        """
+        with self._turn("state_dict"):
+            self._ready("state_dict")
+            return states.saved(self, self._numbers)
+
+    def load(self, saved: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` of this program has given, or of another that began with the same variables.
+
+        That other may have been of another number of ranks, and other passes may have made it. All ranks call it.
+
+        Raises:
+            RuntimeError: before `startup`.
+            ValueError, TypeError: naming what is missing, unknown, or of another shape or dtype; nothing has been
+                modified then.
+        """
+        with self._turn("load"):
+            main = self._ready("load")
+            vars, numbers, steps = states.check(self, saved)
+            main.check_numbers(numbers)
+            states.write(self, vars)
+            self._numbers, self.steps = numbers, steps
+            self._main = Runners(ops.bind(self, op) for op in self.program.main)  # which know scalars as they were
+            self._main.set(numbers)
+
     def copy_back(self) -> None:
         """Copy what startup has moved into buffers to the arrays that the caller has brought."""
         with self._turn("copy_back"):
@@ -166,8 +222,10 @@ class Bound(Exclusive, Context):
             raise ValueError(f"{where}: expected a writable array, got a read-only one")
 
 
-def _allocated(graph: Graph, there: Mapping[str, Any], backend: Backend) -> dict[str, Any]:
-    """Arrays for what the caller has not brought and startup does not make."""
+def _allocated(
+    graph: Graph, there: Mapping[str, Any], backend: Backend
+) -> tuple[dict[str, Any], dict[str, list[str]]]:  # fmt: skip
+    """Arrays for what the caller has not brought and startup does not make, and which are copies, by what of."""
     brought = {name for op in graph.startup if op.type == "initialize" for name in op.writes}
     arrays: dict[str, Any] = {}
     copies: dict[str, list[str]] = {}  # by what they start from
@@ -179,7 +237,7 @@ def _allocated(graph: Graph, there: Mapping[str, Any], backend: Backend) -> dict
             copies.setdefault(first, []).append(var.name)
         arrays[var.name] = backend.full(var.shape, var.dtype, 0.0 if first is None or isinstance(first, str) else first)
     _copy_first({**there, **arrays}, copies, backend)
-    return arrays
+    return arrays, copies
 
 
 def _copy_first(arrays: Mapping[str, Any], copies: Mapping[str, list[str]], backend: Backend) -> None:

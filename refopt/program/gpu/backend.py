@@ -46,6 +46,11 @@ class Gpu:
         transfer.finish()
         return host
 
+    def write(self, value: Any, host: np.ndarray) -> None:
+        transfer = gpu.Transfer(value, self._stream, "program")
+        transfer.write(value, self.describe(value, "program"), host)
+        transfer.finish()
+
     def part(self, buffer: Any, first: int, count: int) -> Any:
         return self.machine.view(buffer, first, (count,), (buffer.dtype.itemsize,))
 

@@ -72,13 +72,15 @@ def _check_split(graph: Graph, op: Op) -> None:
 def split(context: Context, op: Op) -> Callable[[], Any]:
     """At startup: `out` are copies of blocks of `x`, the attribute `blocks` saying of which.
 
-    `x` is then let go unless the attribute `keep` says otherwise.
+    `x` is then let go unless the attribute `keep` says otherwise. A block that the caller has brought stays as it is.
     """
     (whole,), vars = op.inputs["x"], context.program.vars
 
     def run() -> None:
         array = context.arrays[whole]
         for name, block in zip(op.outputs["out"], op.attrs["blocks"], strict=True):
+            if context.is_brought(name):
+                continue
             copy = context.backend.full(vars[name].shape, vars[name].dtype, 0.0)
             start, stop = rows_of("split", vars[whole].shape, Block(*block))
             context.backend.cast([array[start:stop]], [copy])()

@@ -79,6 +79,10 @@ class Context:
             raise ValueError(f"{where}: expected shape {var.shape}, got {described.shape}")
         self._arrays[name] = array
 
+    def is_brought(self, name: str) -> bool:
+        """Whether a variable's array is the caller's."""
+        return name in self._brought
+
     def drop(self, names: Iterable[str]) -> None:
         """Let arrays go that no op uses from here on: what a startup op does."""
         gone = listed_names("Bound.drop: names", names)

@@ -1,0 +1,256 @@
+"""What a bound program keeps from step to step, by names of whole variables, whatever passes have cut or shared out.
+
+A checkpoint of a program on four ranks can be loaded by the program of two, or by one that other passes have made:
+variables are saved whole, each once, under the name that they have in the program that passes began with.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from refopt import cpu
+from refopt.catalog import ROUTINES
+from refopt.checks import host_array
+from refopt.checks.arguments import listed, whole
+from refopt.checks.dtypes import numpy_dtype
+from refopt.program.graph import Graph
+from refopt.program.model import UNKNOWN, mapping
+from refopt.program.ops.updates import SHARED, routine_of, update_types
+
+if TYPE_CHECKING:
+    from refopt.program.bound import Bound
+
+VERSION = 1
+KEYS = "version", "steps", "numbers", "params", "states", "others"
+
+
+class Piece(NamedTuple):
+    """A run of elements of a whole variable that a program has.
+
+    Attributes:
+        name: the variable of the program that has them.
+        first: the number of the first, in the whole.
+        size: how many.
+    """
+
+    name: str
+    first: int
+    size: int
+
+
+class Whole(NamedTuple):
+    """A variable that is saved.
+
+    Attributes:
+        shape, dtype: as without passes.
+        pieces: what of it a program has.
+        key: where it is in a checkpoint: ``params``, ``states`` or ``others``, and names in there.
+        hypers: of a state, the numbers of its update.
+        routine: of a state, what updates it.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    pieces: tuple[Piece, ...]
+    key: tuple[str, ...]
+    routine: str = ""
+    hypers: Mapping[str, Any] = MappingProxyType({})
+
+
+def wholes(graph: Graph) -> dict[str, Whole]:
+    """What a program has of each variable that is saved: parameters, states, and what else a step changes that lasts.
+
+    A copy of another variable, such as a parameter in 16 bits, is not saved, nor is what no op changes.
+    """
+    splits = [op for op in graph.startup if op.type == "split"]
+    blocks = {out: (op.inputs["x"][0], block) for op in splits
+              for out, block in zip(op.outputs["out"], op.attrs["blocks"], strict=True)}  # fmt: skip
+    gone = {name for op in graph.startup if op.type == "delete" for name in op.reads}
+    gone |= {name for op in graph.main if op.type == "concat" for name in op.reads} - blocks.keys()
+    gone |= {op.inputs["x"][0] for op in splits if not op.attrs.get("keep", True)}
+    updated, derived, found = _updated(graph, blocks), copies(graph), dict[str, Whole]()
+    for name, var in graph.vars.items():
+        lasting = var.persistable and (var.initial is None or graph.writers[name])
+        if not lasting or var.shape == UNKNOWN or var.sparse or name in derived or name in gone:
+            continue
+        of, (_, first, size) = blocks.get(name, (name, (0, 0, math.prod(var.shape))))
+        kind = "params" if graph.vars[of].initial is None else "others"
+        known = updated.get(name, Whole((), "", (), (kind, of)))
+        old = found.get(of, known._replace(shape=graph.vars[of].shape, dtype=var.dtype))
+        found[of] = old._replace(pieces=(*old.pieces, Piece(name, first, size)))
+    return found
+
+
+def _updated(graph: Graph, blocks: Mapping[str, tuple[str, Any]]) -> dict[str, Whole]:
+    """By name of what updates have beside gradients, where it belongs in a checkpoint."""
+    far = {near: x for op in graph.main if op.type == "copy_in"
+           for x, near in zip(op.inputs["x"], op.outputs["out"], strict=True)}  # fmt: skip
+    derived, types, found = copies(graph), update_types(graph), dict[str, Whole]()
+    for op in (op for op in graph.main if op.type in types):
+        routine = routine_of(op)
+        assert routine is not None
+        columns = {slot: graph.views.get(names[0], names) if len(names) == 1 else names
+                   for slot, names in op.inputs.items() if slot not in (*SHARED, "grads")}  # fmt: skip
+        for k, param in enumerate(columns["params"]):
+            own = derived.get(param, param)
+            own = blocks[own][0] if own in blocks else own
+            hypers = {key: value[k] if isinstance(value, list | tuple) else value for key, value in op.attrs.items()}
+            if param in derived and "norm_of" in hypers:
+                hypers["norm_of"] = "param"  # which is the master of its copy
+            for slot, names in columns.items():
+                name = far.get(names[k], names[k])
+                found[name] = Whole((), "", (), ("states", own, slot), routine.name, hypers)
+                if slot == "params" or blocks.get(name, (name,))[0] == own:
+                    found[name] = Whole((), "", (), ("params", own))
+    return found
+
+
+def copies(graph: Graph) -> dict[str, str]:
+    """By name of a variable that startup casts another one to, and that is a copy of it at all times, that one."""
+    casts = (op for op in graph.startup if op.type == "cast")
+    return {out: x for op in casts for x, out in zip(op.inputs["x"], op.outputs["out"], strict=True)}
+
+
+def whole_of(bound: Bound, name: str) -> np.ndarray:
+    """A variable whose blocks this rank has, put together."""
+    own = wholes(bound.program).get(name)
+    if own is None:
+        raise ValueError(f"Bound.read: expected a dense variable of the program, got {name!r}")
+    parts = [piece for _, piece in _cover([(0, own)])]
+    if sum(piece.size for piece in parts) < math.prod(own.shape):
+        got = f"got {name!r}, of which others have blocks; state_dict() has them all"
+        raise ValueError(f"Bound.read: expected a variable that is on this rank as a whole, {got}")
+    return np.concatenate([bound.read(piece.name).reshape(-1)[: piece.size] for piece in parts]).reshape(own.shape)
+
+
+def saved(bound: Bound, numbers: Mapping[str, Any]) -> dict[str, Any]:
+    """See `refopt.program.Bound.state_dict`."""
+    state: dict[str, Any] = {"version": VERSION, "steps": bound.steps, "numbers": dict(numbers)}
+    state |= {"params": {}, "states": {}, "others": {}}
+    for there in _everywhere(bound).values():
+        one = next((each for _, each in there if each.routine), there[0][1])
+        flat = np.empty(math.prod(one.shape), numpy_dtype(one.dtype))
+        for root, piece in _cover(there):
+            flat[piece.first : piece.first + piece.size] = _sent(bound, root, piece, one.dtype)
+        kind, name, *slot = one.key
+        if slot:
+            hypers = {key: numbers.get(key, value) for key, value in one.hypers.items()}
+            slots = {row.name: [None] for row in ROUTINES[one.routine].slots if row.name not in ("params", "grads")}
+            new = {"routine": one.routine, "version": VERSION, "hypers": hypers, "slots": slots}
+            state[kind].setdefault(name, new)["slots"][slot[0]] = [flat.reshape(one.shape)]
+        else:
+            state[kind][name] = flat.reshape(one.shape)
+    return state
+
+
+def check(bound: Bound, state: Any) -> tuple[dict[str, np.ndarray], dict[str, Any], int]:
+    """The variables, numbers and steps of a checkpoint; raises unless they are those of the program on all ranks."""
+    where = "Bound.load: saved"
+    entries = mapping(where, state)
+    for key in KEYS:
+        if key not in entries:
+            raise ValueError(f"{where}: expected {', '.join(KEYS)}, got no {key!r}")
+    whole(f"{where}: version", entries["version"], VERSION, VERSION)
+    there, arrays = dict(_flattened(where, entries)), dict[str, np.ndarray]()
+    for name, held in _everywhere(bound).items():
+        expected = next((each for _, each in held if each.routine), held[0][1])
+        about = f"{where}: {': '.join(map(repr, expected.key))}"
+        if expected.key not in there:
+            raise ValueError(f"{about}: expected an array, got none")
+        arrays[name] = value = there.pop(expected.key)
+        array = host_array(value, about)
+        if (array.shape, array.dtype) != (expected.shape, expected.dtype):
+            wanted, got = f"{expected.dtype} of shape {expected.shape}", f"{array.dtype} of shape {array.shape}"
+            raise ValueError(f"{about}: expected {wanted}, got {got}")
+    for other in there:
+        raise ValueError(f"{where}: {': '.join(map(repr, other))}: expected what the program has, got another entry")
+    numbers = mapping(f"{where}: numbers", entries["numbers"])
+    return arrays, numbers, whole(f"{where}: steps", entries["steps"], 0)
+
+
+def _flattened(where: str, entries: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """The arrays of a checkpoint by their keys."""
+    for kind in ("params", "others"):
+        yield from (((kind, name), value) for name, value in mapping(f"{where}: {kind!r}", entries[kind]).items())
+    for name, state in mapping(f"{where}: 'states'", entries["states"]).items():
+        about = f"{where}: 'states': {name!r}"
+        for slot, values in mapping(f"{about}: 'slots'", mapping(about, state).get("slots", {})).items():
+            if len(listed(f"{about}: {slot!r}", values, "one array")) != 1:
+                raise ValueError(f"{about}: {slot!r}: expected one array, got {len(values)}")
+            if values[0] is not None:
+                yield ("states", name, slot), values[0]
+
+
+def write(bound: Bound, vars: Mapping[str, np.ndarray]) -> None:
+    """Overwrite what a program has of some whole variables, and copies of these."""
+    graph = bound.program
+    for name, own in wholes(graph).items():
+        flat = np.ascontiguousarray(vars[name]).reshape(-1)
+        for piece in own.pieces:
+            part = flat[piece.first : piece.first + piece.size]
+            bound.backend.write(bound.arrays[piece.name], part.reshape(graph.vars[piece.name].shape))
+    for copy, source in copies(graph).items():
+        var = graph.vars[copy]
+        rounded = np.empty(var.shape, numpy_dtype(var.dtype))
+        cpu.merged_cast([np.ascontiguousarray(vars[source]).reshape(var.shape)], [rounded])
+        bound.backend.write(bound.arrays[copy], rounded)
+
+
+Held = list[tuple[int, Whole]]  # ranks, and what they have
+
+
+def _everywhere(bound: Bound) -> dict[str, Held]:
+    """By name of a whole variable, the ranks that have some of it, and what; alike on all ranks."""
+    there: dict[str, Held] = {}
+    own = {name: whole._replace(hypers=dict(whole.hypers)) for name, whole in wholes(bound.program).items()}
+    for rank, text in enumerate(_exchanged(bound, json.dumps(own).encode())):
+        for name, (shape, dtype, pieces, key, routine, hypers) in json.loads(text).items():
+            one = Whole(tuple(shape), dtype, tuple(Piece(*x) for x in pieces), tuple(key), routine, hypers)
+            there.setdefault(name, []).append((rank, one))
+    return there
+
+
+def _cover(there: Held) -> list[tuple[int, Piece]]:
+    """The ranks and pieces that make up a whole variable, each element once."""
+    chosen: list[tuple[int, Piece]] = []
+    end = 0
+    pieces = ((rank, piece) for rank, each in there for piece in each.pieces)
+    for rank, piece in sorted(pieces, key=lambda x: (x[1].first, -x[1].size, x[0])):
+        if piece.first == end and piece.size:
+            chosen.append((rank, piece))
+            end += piece.size
+    return chosen
+
+
+def _exchanged(bound: Bound, data: bytes) -> list[bytes]:
+    """What all ranks bring, in rank order."""
+    if bound.comm is None:
+        return [data]
+    texts = []
+    for root in range(bound.comm.size):
+        ours = root == bound.comm.rank
+        (size,) = _broadcast(bound, root, np.array([len(data) if ours else 0], np.int64))
+        mine = np.frombuffer(data, np.uint8) if ours else np.empty(int(size), np.uint8)
+        texts.append(_broadcast(bound, root, mine.copy()).tobytes())
+    return texts
+
+
+def _sent(bound: Bound, root: int, piece: Piece, dtype: str) -> np.ndarray:
+    """A piece that a rank has, on all ranks."""
+    if bound.comm is None or bound.comm.rank == root:
+        value = np.ascontiguousarray(bound.read(piece.name)).reshape(-1)[: piece.size]
+    else:
+        value = np.empty(piece.size, numpy_dtype(dtype))
+    return value if bound.comm is None else _broadcast(bound, root, value)
+
+
+def _broadcast(bound: Bound, root: int, value: np.ndarray) -> np.ndarray:
+    array = bound.backend.upload(value)
+    bound.comm.broadcast(array, root)
+    return bound.backend.read(array)
