@@ -16,7 +16,7 @@ from refopt.cpu import update_loss_scaling
 from refopt.program.model import Op, Var, mapping
 from refopt.program.ops.mixed_precision import SCALING
 from refopt.program.program import Program
-from refopt.program.step import check_owner, named_shapes, parameters, variables
+from refopt.program.step import begun_alike, check_owner, named_shapes, parameters, variables
 
 CAST = "cast_fp16"
 RECOMPUTED = "subprog"
@@ -103,9 +103,9 @@ def amp_program(
     flag("amp_program: recompute", recompute)
     scaling = {} if scaling is None else mapping("amp_program: scaling", scaling)
     _check_numbers(max_norm, clip_epsilon, loss_scale)
-    steps = parameters(listed, optimizer, numbers, layer=layer, optional=optional)
+    steps = parameters(listed, optimizer, numbers, layer=layer, optional=optional, where="amp_program")
     layers = {step.name: step.layer for step in steps}
-    builder = _Builder(variables(steps), layers, world_size, accumulate, recompute, wide)
+    builder = _Builder(variables(steps, "amp_program"), layers, world_size, accumulate, recompute, wide)
     for micro in range(accumulate):
         for name in order:
             builder.forward(name)
@@ -118,11 +118,8 @@ def amp_program(
     gates = {"grad_factor": ("grad_factor",), "found_inf": ("found_inf",)}
     updates = (step.update() for step in steps)
     builder.main += [op.replace(inputs={**op.inputs, **gates}) for op in updates]
-    startup = [
-        Op("broadcast", {"x": (name,)}, {"out": (name,)}, {"ranks": world_size, "root": 0}, "startup", layers[name])
-        for name in order if world_size > 1
-    ]  # fmt: skip
-    program = Program(builder.vars, tuple(startup), tuple(builder.main))
+    program = Program(builder.vars, (), tuple(builder.main))
+    program = program.replace(startup=begun_alike(program, world_size))
     program.check()
     return program
 

@@ -10,7 +10,7 @@ import numpy as np
 from refopt.catalog import ROUTINES, Routine
 from refopt.checks.arguments import chosen, collected, flag, names, number, shown, whole
 from refopt.checks.dtypes import ITEM_SIZES
-from refopt.program.model import Var, extents_of
+from refopt.program.model import UNKNOWN, Op, Var, extents_of
 from refopt.program.parameter import CONFIGS, Config, Parameter
 from refopt.program.program import Program
 
@@ -50,7 +50,8 @@ def step_program(
         numbers: hyperparameters and choices of the optimizer.
 
     Returns:
-        A program without startup ops. Variables are named as in Paddle, so that ``fc`` has ``fc@GRAD``,
+        A program. With several ranks, rank 0 broadcasts its parameters at startup, and there are no other startup ops.
+        Variables are named as in Paddle, so that ``fc`` has ``fc@GRAD``,
         ``fc_moment1_0``, ``fc_beta1_pow_acc_0``, ``fc_fp32_master_0``; states start at 0, scalars where the routine
         says, masters at the parameter.
     """
@@ -65,100 +66,112 @@ def step_program(
     ops += [step.update() for step in steps]
     ops += [op for step in steps for op in step.advances()]
     program = Program(variables(steps), (), tuple(ops))
+    program = program.replace(startup=begun_alike(program, world_size))
     program.check()
     return program
+
+
+def begun_alike(program: Program, ranks: int) -> list[Op]:
+    """Broadcasts from rank 0 of what the caller of a step must bring, its parameters, so that ranks begin alike."""
+    layers = {name: op.layer for op in program.main for name in op.reads} if ranks > 1 else {}
+    return [
+        Op("broadcast", {"x": (name,)}, {"out": (name,)}, {"ranks": ranks, "root": 0}, "startup", layers.get(name))
+        for name, var in program.vars.items()
+        if ranks > 1 and var.persistable and var.initial is None and var.shape != UNKNOWN
+    ]  # fmt: skip
 
 
 def parameters(
     listed: list[tuple[str, tuple[int, ...]]], optimizer: Any, numbers: Mapping[str, Any], *, layer: Any, optional: Any,
     config: Any = "fp32", grad_dtype: Any = None, sparse: Any = (), world_size: int = 1, early: bool = False,
+    where: str = "step_program",
 ) -> list[Parameter]:  # fmt: skip
-    """What a step has of each parameter; arguments are those of `step_program`, which errors name."""
+    """What a step has of each parameter; arguments are those of the function that errors name."""
     if not isinstance(optimizer, Mapping):
-        find_routine("step_program: optimizer", optimizer)  # though there may be no parameters
-    rows, wanted = frozenset(names("step_program: sparse", sparse)), names("step_program: optional", optional)
-    _check_names([name for name, _ in listed], rows, layer)
+        find_routine(f"{where}: optimizer", optimizer)  # though there may be no parameters
+    rows, wanted = frozenset(names(f"{where}: sparse", sparse)), names(f"{where}: optional", optional)
+    _check_names(where, [name for name, _ in listed], rows, layer)
     steps = []
     for name, shape in listed:
-        dtypes, own = _dtypes(name, config, grad_dtype), _numbers(name, numbers)
-        routine = find_routine("step_program: optimizer", _of(optimizer, name, "optimizer"))
-        own = _checked_numbers(routine, own)
-        where = layer(name) if layer else name.partition(".")[0]
-        steps.append(Parameter(name, shape, routine, dtypes, world_size, early, own, name in rows, wanted, where))
+        dtypes, own = _dtypes(where, name, config, grad_dtype), _numbers(where, name, numbers)
+        routine = find_routine(f"{where}: optimizer", _of(optimizer, name, f"{where}: optimizer"))
+        own = _checked_numbers(where, routine, own)
+        part = layer(name) if layer else name.partition(".")[0]
+        steps.append(Parameter(name, shape, routine, dtypes, world_size, early, own, name in rows, wanted, part))
     if steps:
-        _check_known([step.routine for step in steps], numbers, wanted)
+        _check_known(where, [step.routine for step in steps], numbers, wanted)
     return steps
 
 
-def variables(steps: list[Parameter]) -> dict[str, Var]:
+def variables(steps: list[Parameter], where: str = "step_program") -> dict[str, Var]:
     """The variables of all parameters by name; raises if two parameters have one of the same name."""
     vars: dict[str, Var] = {}
     owners: dict[str, str] = {}
     for step in steps:
         for var in step.vars():
-            check_owner("step_program", owners, var.name, step.name)
+            check_owner(where, owners, var.name, step.name)
             vars[var.name] = var
     return vars
 
 
-def _check_names(params: list[str], sparse: frozenset[str], layer: Any) -> None:
+def _check_names(where: str, params: list[str], sparse: frozenset[str], layer: Any) -> None:
     """Raise if a parameter comes twice, if there is none of a name, or no function that gives layers."""
     if len(set(params)) != len(params):
-        raise ValueError("step_program: params: expected each name once, got one again")
+        raise ValueError(f"{where}: params: expected each name once, got one again")
     if layer is not None and not callable(layer):
-        raise TypeError(f"step_program: layer: expected a function of a name, or None, got {shown(layer)}")
+        raise TypeError(f"{where}: layer: expected a function of a name, or None, got {shown(layer)}")
     for unknown in sorted(sparse - set(params)):
-        raise ValueError(f"step_program: sparse: expected names of params, got {unknown!r}")
+        raise ValueError(f"{where}: sparse: expected names of params, got {unknown!r}")
 
 
-def _dtypes(name: str, config: Any, grad_dtype: Any) -> Config:
+def _dtypes(where: str, name: str, config: Any, grad_dtype: Any) -> Config:
     """The dtypes of a parameter; raises if they are none."""
-    entry = _of(config, name, "config")
+    entry = _of(config, name, f"{where}: config")
     if not isinstance(entry, Config) and not (isinstance(entry, str) and entry in CONFIGS):
         expected = f"expected one of {', '.join(CONFIGS)} or a Config"
-        raise ValueError(f"step_program: config: {expected}, got {shown(entry)}")
+        raise ValueError(f"{where}: config: {expected}, got {shown(entry)}")
     dtypes = entry if isinstance(entry, Config) else CONFIGS[entry]
     for key, dtype in dtypes._asdict().items():
         if not (key == "master" and dtype is None):
-            chosen(f"step_program: config: {key}", dtype, ITEM_SIZES)
-    grad = _of(grad_dtype, name, "grad_dtype")
+            chosen(f"{where}: config: {key}", dtype, ITEM_SIZES)
+    grad = _of(grad_dtype, name, f"{where}: grad_dtype")
     if grad is not None and not (isinstance(grad, str) and grad in ITEM_SIZES):
-        raise ValueError(f"step_program: grad_dtype: expected one of {', '.join(ITEM_SIZES)}, got {shown(grad)}")
+        raise ValueError(f"{where}: grad_dtype: expected one of {', '.join(ITEM_SIZES)}, got {shown(grad)}")
     return dtypes._replace(grad=grad or dtypes.grad)
 
 
-def _numbers(name: str, numbers: Mapping[str, Any]) -> dict[str, Any]:
+def _numbers(where: str, name: str, numbers: Mapping[str, Any]) -> dict[str, Any]:
     """The numbers and choices of a parameter; raises if one is a list of several."""
-    own = {key: _of(value, name, key) for key, value in numbers.items()}
+    own = {key: _of(value, name, f"{where}: {key}") for key, value in numbers.items()}
     for key, value in own.items():
         if isinstance(value, list | tuple | np.ndarray):
             expected = "expected one value, or a mapping that has one for each parameter"
-            raise TypeError(f"step_program: {key}: {expected}, got {shown(value)}")
+            raise TypeError(f"{where}: {key}: {expected}, got {shown(value)}")
     return own
 
 
-def _checked_numbers(routine: Routine, own: dict[str, Any]) -> dict[str, Any]:
+def _checked_numbers(where: str, routine: Routine, own: dict[str, Any]) -> dict[str, Any]:
     """Numbers as those of Python, and choices that the routine has."""
     checked = dict(own)
     for hyper in (hyper for hyper in routine.hypers if hyper.name in own):
-        value = number(f"step_program: {hyper.name}", own[hyper.name])
+        value = number(f"{where}: {hyper.name}", own[hyper.name])
         if type(own[hyper.name]) not in (int, float):
             checked[hyper.name] = value
     for choice in routine.choices.keys() & own.keys():
-        checked[choice] = chosen(f"step_program: {choice}", own[choice], routine.choices[choice])
+        checked[choice] = chosen(f"{where}: {choice}", own[choice], routine.choices[choice])
     return checked
 
 
-def _check_known(routines: list[Routine], numbers: Mapping[str, Any], wanted: tuple[str, ...]) -> None:
+def _check_known(where: str, routines: list[Routine], numbers: Mapping[str, Any], wanted: tuple[str, ...]) -> None:
     """Raise if no routine has a number, or an optional state, of this name."""
     known = {hyper.name for routine in routines for hyper in routine.hypers}
     known |= {choice for routine in routines for choice in routine.choices}
     for unknown in sorted(set(numbers) - known):
-        raise TypeError(f"step_program: {unknown}: expected one of {', '.join(sorted(known))}")
+        raise TypeError(f"{where}: {unknown}: expected one of {', '.join(sorted(known))}")
     states = {slot.name for routine in routines for slot in routine.slots if slot.optional} - {"master_params"}
     for unknown in sorted(set(wanted) - states):
         expected = ", ".join(sorted(states)) or "none"
-        raise ValueError(f"step_program: optional: expected some of {expected}, got {unknown!r}")
+        raise ValueError(f"{where}: optional: expected some of {expected}, got {unknown!r}")
 
 
 def check_owner(where: str, owners: dict[str, str], name: str, owner: str) -> None:
@@ -186,7 +199,7 @@ def _of(value: Any, name: str, key: str) -> Any:
     if isinstance(value, str | float) or not isinstance(value, Mapping):
         return value
     if name not in value:
-        raise ValueError(f"step_program: {key}: expected an entry for every parameter, got none for {name!r}")
+        raise ValueError(f"{key}: expected an entry for every parameter, got none for {name!r}")
     return value[name]
 
 

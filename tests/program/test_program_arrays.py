@@ -307,6 +307,6 @@ def test_ranks_agree_on_how_gradients_lie(change):
     def rank(world):
         bound_on(other if world.rank else program, world)
 
-    message = r"agree: call 0: rank 0 has main all_reduce of .*, rank 1 has main all_"
+    message = r"agree: call 2: rank 0 has main all_reduce of .*, rank 1 has main all_"
     with contextlib.nullcontext() if change == "names" else pytest.raises(CommError, match=message):
         local.run(rank, 2)
