@@ -22,6 +22,13 @@ several devices          `reduce_to_owners`, `all_reduce_gradients`, `send_to_ow
 memory of the host       `offload`: states are copied to the device for their update
 =======================  ===============================================================================================
 
+Any pass may follow any other; it leaves what it finds no way to change, and says why. `preset` has the orders that get
+the most out of a step:
+
+    >>> report = passes.pipeline(program, *passes.preset("sharded", rank=0, ranks=2))
+    >>> report.program.counts()
+    {'backward': 2, 'batch': 2, 'scale': 1, 'adam': 1}
+
 A step in mixed precision that casts each parameter to fp16 in every micro-step becomes one that casts it once, and with
 sharding one where its owner alone does:
 
@@ -48,6 +55,7 @@ from refopt.program.passes.fold import fold_casts
 from refopt.program.passes.offloading import offload
 from refopt.program.passes.optimizer import fuse_optimizer
 from refopt.program.passes.place import all_reduce_gradients, on_device, owners, reduce_to_owners
+from refopt.program.passes.presets import preset
 from refopt.program.passes.result import Report, Result, pipeline
 from refopt.program.passes.send import send_to_owners
 from refopt.program.passes.sharding import shard
@@ -56,6 +64,6 @@ from refopt.program.passes.shares import partition
 __all__ = [
     "Balancer", "Eligible", "Report", "Result", "all_reduce_gradients", "batch_owners", "coalesce_gradients",
     "eligible", "fold_averages", "fold_casts", "fuse_all_reduce", "fuse_broadcasts", "fuse_optimizer", "fuse_reduces",
-    "grouping", "offload", "on_device", "optimize_cast", "owners", "partition", "pipeline", "reduce_to_owners",
-    "send_to_owners", "shard", "sizes_of",
+    "grouping", "offload", "on_device", "optimize_cast", "owners", "partition", "pipeline", "preset",
+    "reduce_to_owners", "send_to_owners", "shard", "sizes_of",
 ]  # fmt: skip

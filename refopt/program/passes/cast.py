@@ -53,7 +53,8 @@ def _main(program: Program, analysis: Eligible) -> tuple[list[Op], set[str]]:
         main.append(_renamed(op, analysis))
         written = program.cells(op.writes) if op.role == "optimize" else set()
         for param in sorted(written & analysis.copies.keys(), key=order.__getitem__):
-            main.append(Op("cast", {"x": (param,)}, {"out": (analysis.copies[param],)}, {}, "optimize", op.layer))
+            slots = {"x": (param,)}, {"out": (analysis.copies[param],)}
+            main.append(Op("cast", *slots, {}, "optimize", op.layer, op.device))
             updated.add(param)
     return main, updated
 

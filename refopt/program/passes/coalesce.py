@@ -10,6 +10,7 @@ from typing import Any
 from refopt.checks.arguments import collected, shown, whole
 from refopt.program.model import UNKNOWN, Op, Var
 from refopt.program.passes import dependencies
+from refopt.program.passes.gradients import params_of
 from refopt.program.passes.grouping import RULES, Grouping, later
 from refopt.program.passes.result import Result
 from refopt.program.program import Program, expect_program
@@ -98,20 +99,20 @@ def _numbers(where: str, value: Any) -> tuple[tuple[int, ...], ...]:
 
 
 def _gradients(program: Program) -> tuple[list[tuple[str, str]], list[str]]:
-    """Parameters and gradients that can go into buffers, in the order of the backward pass, and why others cannot."""
-    reduced = dependencies.singles(program, "all_reduce").keys() - program.buffer_of.keys()
-    pairs, reasons = [], []
-    backward = (op for op in program.main if op.type == "backward")
-    for param, grad in (
-        pair for op in backward for pair in zip(op.inputs["params"], op.outputs["grads"], strict=True)
-    ):
-        var = program.vars[grad]
-        if var.sparse:
-            reasons.append(f"{grad!r} is sparse and stays out")
-        elif math.prod(var.shape) == 0:
+    """Parameters and gradients that can go into buffers, in the order in which they are reduced; and why others cannot.
+    """
+    made = [pair for op in program.main if op.type == "backward"
+            for pair in zip(op.outputs["grads"], op.inputs["params"], strict=True)]  # fmt: skip
+    params = {**dict(made), **params_of(program)}
+    reasons = [f"{grad!r} is sparse and stays out" for grad, _ in made if grad in program.sparse]
+    pairs = []
+    for grad in dependencies.singles(program, "all_reduce"):
+        if grad not in params or grad in program.buffer_of:
+            continue
+        if math.prod(program.vars[grad].shape) == 0:
             reasons.append(f"{grad!r} has no elements and stays out")
-        elif grad in reduced:
-            pairs.append((param, grad))
+        else:
+            pairs.append((params[grad], grad))
     kept = [grad for _, grad in pairs if program.vars[grad].persistable]
     if 0 < len(kept) < len(pairs):
         reasons += [f"{grad!r} lives from step to step, as others do not, and stays out" for grad in kept]

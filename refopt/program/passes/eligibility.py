@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from refopt.program.mixed_precision import CAST, RECOMPUTED, copy_of
 from refopt.program.model import Op
+from refopt.program.ops.messages import BARRIERS
 from refopt.program.ops.registry import of_way
 from refopt.program.ops.updates import routine_of
 from refopt.program.passes.dependencies import title
@@ -72,6 +73,9 @@ class _Search:
                 self._read(place, op, param)
             elif op.type in self._collectives and len(op.reads) > 1:
                 self._keep(param, f"{op.type} has it in a group; fuse_broadcasts comes after")
+        if op.type in BARRIERS:  # which all ranks have, though one alone receives
+            for param in self._params:
+                self._keep(param, "parameters are received in messages")
         written = self._program.cells(op.writes) & self._params.keys()
         if op.role != "optimize" and op.type != "broadcast":
             for param in sorted(written, key=self._params.__getitem__):

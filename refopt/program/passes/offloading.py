@@ -15,6 +15,8 @@ from refopt.program.passes import dependencies
 from refopt.program.passes.result import Result
 from refopt.program.program import Program, expect_program
 
+RING = "@RING@"
+
 
 def offload(program: Program, *, nbytes: int | None = None, ring: int = 3, masters: bool = False) -> Result:
     """Keep the states of updates in the memory of the host.
@@ -62,6 +64,7 @@ class _Builder:
         self.reasons: list[str] = []
         self.sizes: list[int] = []  # of the blocks of states that are copied, in bytes
         self._near: list[Var] = []
+        self._first = sum(name.startswith(RING) for name in program.vars)  # of the buffers that this ring adds
         self._program, self._ring, self._nbytes, self._kept = program, ring, nbytes, kept
         self._users = Counter(name for op in program.main for name in program.cells({*op.reads, *op.writes}))
         self._created = {name for op in program.startup for name in {*op.writes} - {*op.reads}}
@@ -80,7 +83,7 @@ class _Builder:
             return
         for piece in _pieces(self._program, op, routine, slots, self._nbytes):
             vars = [self._program.vars[name] for slot in slots for name in piece.inputs[slot]]
-            buffer = f"@RING@{len(self.sizes) % self._ring}"
+            buffer = f"{RING}{self._first + len(self.sizes) % self._ring}"
             self.main += _copied(piece, slots, [var.name for var in vars], buffer)
             self._near += [Var(f"{var.name}@DEVICE", var.shape, var.dtype) for var in vars]
             self.sizes.append(layout(vars)[1])
@@ -88,7 +91,7 @@ class _Builder:
     def vars(self) -> list[Var]:
         """The variables on the device: states, and the buffers of the ring."""
         sizes = (self.sizes[r :: self._ring] for r in range(min(self._ring, len(self.sizes))))
-        return [*self._near, *(Var(f"@RING@{r}", (max(each),), "uint8") for r, each in enumerate(sizes))]
+        return [*self._near, *(Var(f"{RING}{r}", (max(each),), "uint8") for r, each in enumerate(sizes, self._first))]
 
 
 def _why_not(program: Program, op: Op, slots: Sequence[str], users: Mapping[str, int], created: set[str]) -> str:

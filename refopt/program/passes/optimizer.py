@@ -139,7 +139,7 @@ def _signature(program: Program, routine: Routine, op: Op, form: str, per_buffer
     grad, param = op.inputs["grads"][0], program.vars[op.inputs["params"][0]]
     slots = [op.inputs.get(slot) for slot in routine.slot_names]
     key: list[Any] = [program.vars[names[0]].dtype if names else None for names in slots]
-    key += [op.inputs.get(slot) for slot in SHARED] + [advances(op, routine)]
+    key += [op.inputs.get(slot) for slot in SHARED] + [advances(op, routine), op.device]
     if form == "flat":
         key += [program.buffer_of.get(grad), math.prod(param.shape) > 0]
     if per_buffer:
@@ -206,8 +206,10 @@ def _not_flat(program: Program, unit: Unit) -> str:
             return f"{dependencies.title(op)} has no elements"
         if program.vars[op.inputs["grads"][0]].persistable != program.vars[ops[0].inputs["grads"][0]].persistable:
             return "some gradients live from step to step, and others do not"
-        for slot, (name,) in ((s, n) for s, n in op.inputs.items() if s not in ("grads", *SHARED)):
-            if name in program.buffer_of:
+        for slot, (name,) in ((s, n) for s, n in op.inputs.items() if s not in SHARED):
+            if name in program.whole_of:
+                return f"{slot}: {name!r} is a block of {program.whole_of[name]!r}"
+            if slot != "grads" and name in program.buffer_of:
                 return f"{slot}: {name!r} is in a buffer already, {program.buffer_of[name]!r}"
     return _twice(ops, "grads") or gradient_buffer(program, [op.inputs["grads"][0] for op in ops])[1]
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from refopt.program.blocks import Block, block_shape, slice_variable
 from refopt.program.model import Op, Var
-from refopt.program.ops.updates import routine_of
+from refopt.program.ops.updates import SHARED, routine_of
 from refopt.program.passes.balance import Balancer
 from refopt.program.program import Program
 
@@ -52,7 +52,9 @@ class Dealer:
         blocks, reason = _cut(self._program, ops, self._slice_count, self._min_block_size)
         self.reasons += [reason] if reason else []
         pieces = []
-        used = list(dict.fromkeys(used for op in ops for used in op.reads))
+        used = list(dict.fromkeys(
+            used for op in ops for slot, names in op.inputs.items() if slot not in SHARED for used in names
+        ))  # fmt: skip
         for block in blocks:
             names = dict(zip(used, used, strict=True)) if len(blocks) == 1 else self._names(name, used, block)
             pieces.append(Piece(block, self._dealt % self._balancer.devices, names))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,10 +12,13 @@ from refopt.checks.arguments import RANKS, whole
 from refopt.comm.calls import check_rank
 from refopt.program.model import Op, Var
 from refopt.program.ops.messages import BARRIERS, MESSAGES
-from refopt.program.ops.updates import SHARED
+from refopt.program.passes import gradients
 from refopt.program.passes.balance import Balancer, sizes_of
+from refopt.program.passes.cast import without_masters
+from refopt.program.passes.owners import Declined, owned, sent
 from refopt.program.passes.result import Result
 from refopt.program.program import Program, expect_program
+from refopt.program.step import begun_alike
 
 
 def all_reduce_gradients(program: Program, devices: int) -> Result:
@@ -31,18 +35,15 @@ def all_reduce_gradients(program: Program, devices: int) -> Result:
     Source: strategy ``kAllReduce`` of Paddle's ``MultiDevSSAGraphBuilder``.
     """
     reason = declined("all_reduce_gradients", program, devices)
-    if reason:
-        return Result(program, False, (reason,))
-    exchanged = communicated(program, devices, None)
-    return Result(program.with_vars(exchanged.vars).replace(main=exchanged.main), True)
+    return Result(program, False, (reason,)) if reason else Result(communicated(program, devices), True)
 
 
 def reduce_to_owners(program: Program, devices: int) -> Result:
     """Sum and average each gradient on one device, which updates the parameter, and broadcast it from there.
 
-    Gradients are given to devices by a `Balancer` as the backward ops come, each op of an optimizer goes where the
-    first of its inputs is that has a place, and what it changes is placed there, too. The parameters are broadcast at
-    the end of the step, device by device and in the order of their names, so that all ranks make the calls alike.
+    A `Balancer` gives the gradients to devices, in the order in which they are complete; an update is where its
+    gradient is. What the passes of the model read is broadcast at the end of the step, device by device and in the
+    order of the names, so that all ranks make the calls alike.
 
     A parameter without elements has nothing to balance or to send, and is left to all.
 
@@ -58,24 +59,14 @@ def reduce_to_owners(program: Program, devices: int) -> Result:
     reason = declined("reduce_to_owners", program, devices)
     if reason:
         return Result(program, False, (reason,))
-    balancer = Balancer(devices, sizes_of(program.vars))
-    exchanged = communicated(program, devices, balancer)
-    main: list[Op] = []
-    changed: dict[str, int] = {}
-    for op in exchanged.main:
-        if op.role == "optimize":
-            device, reason = _device(op, balancer)
-            if reason:
-                return Result(program, False, (reason,))
-            if device is not None:
-                op = op.replace(device=device)
-                for slot, names in {**op.inputs, **op.outputs}.items():
-                    for name in names if slot not in SHARED else ():
-                        balancer.record(name, device)
-                changed.update(dict.fromkeys(op.outputs.get("params", ()), device))
-        main.append(op)
-    main += broadcasts(changed, devices)
-    return Result(program.with_vars(exchanged.vars).replace(main=main), True, tuple(exchanged.reasons))
+    owners, alone = placed(program, Balancer(devices, sizes_of(program.vars)))
+    summed = communicated(program, devices, alone)
+    try:
+        main = owned(summed, owners, devices)
+    except Declined as error:
+        return Result(program, False, (str(error),))
+    roots = {name: root for name, root, _ in sent(summed, owners)}
+    return Result(summed.replace(main=main + broadcasts(roots, devices)), True, left(alone))
 
 
 def declined(where: str, program: Program, devices: int) -> str:
@@ -84,65 +75,71 @@ def declined(where: str, program: Program, devices: int) -> str:
     whole(f"{where}: devices", devices, 1, RANKS)
     if devices == 1:
         return "one device has nobody to share with"
-    for op in (*program.startup, *program.main):
+    for op in (*program.main, *program.startup):
         if op.device is not None or "ranks" in op.attrs:
             return f"{op.type} has devices or ranks already; expected the step of one device"
-    if program.views:
-        return f"{next(iter(program.views))!r} is a buffer of tensors that may go to several devices; place them first"
     return ""
 
 
-def communicated(program: Program, devices: int, balancer: Balancer | None) -> Communicated:
-    """The ops of a step, with a sum and an average after each gradient: on all devices, or where a balancer says."""
-    step = Communicated(program, devices, balancer)
-    for op in program.main:
-        if op.type == "scatter_add":
-            step.add_rows(op)
-            continue
-        step.main.append(op)
-        for grad in op.outputs.get("grads", ()) if op.type == "backward" else ():
-            step.sum(op, grad)
-    return step
+def placed(program: Program, balancer: Balancer) -> tuple[dict[str, int], list[str]]:
+    """By parameter, the device that a balancer gives its gradient; and gradients without elements, which none gets."""
+    params, owners, alone = gradients.params_of(program), {}, []
+    for each in gradients.complete(program):
+        if math.prod(program.vars[each.name].shape) == 0:
+            alone.append(each.name)
+        elif each.name in params:
+            owners[params[each.name]] = balancer.place(each.name)
+    return owners, alone
 
 
-class Communicated:
-    """Ops of a step with the gradients made one, what they need, and why some were left."""
+def left(alone: Sequence[str]) -> tuple[str, ...]:
+    """Why gradients are not summed."""
+    return tuple(f"{name!r} has no elements and stays on all devices" for name in alone)
 
-    def __init__(self, program: Program, devices: int, balancer: Balancer | None) -> None:
-        self.main: list[Op] = []
-        self.vars: list[Var] = []
-        self.reasons: list[str] = []
-        self._program, self._devices, self._balancer = program, devices, balancer
-        self._gathered: dict[str, str] = {}
-        self._alone: set[str] = set()
 
-    def sum(self, op: Op, grad: str) -> None:
-        """Sum a gradient that a ``backward`` op has made, and average it; or gather its rows."""
-        var, balancer, ranks = self._program.vars[grad], self._balancer, {"ranks": self._devices}
-        if balancer is not None and math.prod(var.shape) == 0:
-            self.reasons.append(f"{grad!r} has no elements and stays on all devices")
-            self._alone.add(grad)
-        elif var.sparse:
-            self._gathered[grad] = name = f"{grad}@GATHERED"
-            self.vars.append(Var(name, var.shape, var.dtype, sparse=True))
-            self.main.append(_communicate("all_gather", [grad], [name], ranks, op.layer))
+def communicated(program: Program, devices: int, alone: Sequence[str] = ()) -> Program:
+    """The step of one of several devices: each gradient is summed over them once it is complete, and averaged.
+
+    Rows of a sparse gradient are gathered before they are added up. At startup, device 0 broadcasts what all devices
+    begin with.
+
+    Args:
+        program: the step of one device.
+        devices: how many there are.
+        alone: gradients that are left as they are.
+    """
+    before, after = defaultdict(list), defaultdict(list)  # type: dict[int, list[Op]], dict[int, list[Op]]
+    gathered: dict[str, Var] = {}
+    averages: set[int] = set()
+    ranks = {"ranks": devices}
+    for each in (each for each in gradients.complete(program) if each.name not in alone):
+        layer, x = program.main[each.place].layer, [each.name]
+        for row in each.rows:
+            var, name = program.vars[row], f"{row}@GATHERED"
+            gathered[row] = Var(name, var.shape, var.dtype, sparse=True)
+            made = program.users[row][1][-1]
+            after[made].append(_communicate("all_gather", [row], [name], ranks, layer))
+        total = [] if each.rows else [_communicate("all_reduce", x, x, ranks, layer)]
+        if each.average is None:
+            after[each.place] += [*total, _communicate("scale", x, x, {"scale": 1 / devices}, layer)]
         else:
-            device = None if balancer is None else balancer.place(grad)
-            kind, root = ("all_reduce", {}) if device is None else ("reduce", {"root": device})
-            self.main.append(_communicate(kind, [grad], [grad], ranks | root, op.layer))
-            self.main.append(_scale(op, grad, self._devices, device))
+            before[each.average] += total
+            averages.add(each.average)
+    main: list[Op] = []
+    for i, op in enumerate(program.main):
+        if i in averages:
+            op = op.replace(attrs={**op.attrs, "scale": _average(op.attrs["scale"], devices)})
+        elif op.type == "scatter_add":
+            op = op.replace(inputs={"x": [gathered[x].name if x in gathered else x for x in op.inputs["x"]]})
+        main += [*before[i], op, *after[i]]
+    changed = program.with_vars(gathered.values()).replace(main=main)
+    return changed.replace(startup=[*begun_alike(changed, devices), *program.startup])
 
-    def add_rows(self, op: Op) -> None:
-        """Add up the rows of all devices, and average the sum."""
-        names = tuple(self._gathered.get(name, name) for name in op.inputs["x"])
-        device, balancer, first = None, self._balancer, op.inputs["x"][0]
-        if balancer is not None and first not in self._alone:
-            device = balancer.place(first)
-            for name in (*op.reads, *op.writes):
-                balancer.record(name, device)
-        self.main.append(op.replace(inputs={"x": names}, device=device))
-        if not self._gathered.keys().isdisjoint(op.inputs["x"]):
-            self.main += [_scale(op, name, self._devices, device) for name in op.outputs["out"]]
+
+def _average(scale: float, devices: int) -> float:
+    """What averages over devices, too: of 1 / n, as everywhere, 1 / (n * devices), rounded once."""
+    count = round(1 / scale) if scale else 0
+    return 1 / (count * devices) if count and 1 / count == scale else scale / devices
 
 
 def broadcasts(owners: Mapping[str, int], devices: int) -> list[Op]:
@@ -171,7 +168,8 @@ def owners(program: Program) -> dict[str, int]:
 def on_device(program: Program, device: int) -> Program:
     """The program that one rank binds: the ops of its device and those of all, and the variables that they use.
 
-    A barrier keeps what the rank itself sends and receives.
+    A barrier keeps what the rank itself sends and receives. What other devices alone change is let go at the end of
+    startup; parameters that no op uses stay.
 
     Args:
         program: a program of all devices; it stays as it is.
@@ -190,7 +188,12 @@ def on_device(program: Program, device: int) -> Program:
     for name in reversed(list(vars)):  # which holds a variable before those that start from it
         if name in used and isinstance(vars[name].initial, str):
             used.add(str(vars[name].initial))
-    return Program({name: var for name, var in vars.items() if name in used}, startup, main)
+    everywhere = {name for op in (*program.startup, *program.main) for name in (*op.reads, *op.writes)}
+    idle = {name for name, var in vars.items() if var.initial is None and var.persistable and name not in everywhere}
+    part = Program({name: var for name, var in vars.items() if name in used or name in idle}, startup, main)
+    elsewhere = {name for op in program.main if op.device not in (None, device) for name in op.writes}
+    old = elsewhere.intersection(used).difference(*(op.writes for op in main))
+    return without_masters(part, [name for name in part.vars if name in old and part.vars[name].persistable])
 
 
 def _part_of(program: Program, device: int) -> tuple[Op, ...]:
@@ -209,22 +212,7 @@ def _part_of(program: Program, device: int) -> tuple[Op, ...]:
     return tuple(main)
 
 
-def _scale(op: Op, name: str, devices: int, device: int | None) -> Op:
-    return _communicate("scale", [name], [name], {"scale": 1 / devices}, op.layer, device)
-
-
 def _communicate(
-    kind: str, x: Sequence[str], out: Sequence[str], attrs: Mapping[str, Any], layer: str | None = None,
-    device: int | None = None,
-) -> Op:  # fmt: skip
-    return Op(kind, {"x": tuple(x)}, {"out": tuple(out)}, attrs, "communicate", layer, device)
-
-
-def _device(op: Op, balancer: Balancer) -> tuple[int | None, str]:
-    """The device of the first input that has a place, and why it cannot be there. ``None`` for all devices."""
-    names = [name for slot, names in op.inputs.items() if slot not in SHARED for name in names]
-    placed = [(name, balancer.places[name]) for name in names if name in balancer.places]
-    for name, device in placed[1:]:
-        if device != placed[0][1]:
-            return None, f"{op.type}: {placed[0][0]!r} is on device {placed[0][1]}, and {name!r} on device {device}"
-    return (placed[0][1], "") if placed else (None, "")
+    kind: str, x: Sequence[str], out: Sequence[str], attrs: Mapping[str, Any], layer: str | None = None
+) -> Op:
+    return Op(kind, {"x": tuple(x)}, {"out": tuple(out)}, attrs, "communicate", layer)

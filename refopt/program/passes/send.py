@@ -7,10 +7,14 @@ from collections.abc import Mapping
 from refopt.checks.arguments import chosen, whole
 from refopt.program.blocks import Block
 from refopt.program.model import Op
-from refopt.program.ops.updates import MERGED, SHARED, routine_of
+from refopt.program.ops.offload import COPIES
+from refopt.program.ops.updates import MERGED, SHARED, is_flat, routine_of
 from refopt.program.passes.balance import Balancer, sizes_of
+from refopt.program.passes.dependencies import title
+from refopt.program.passes.gradients import complete, params_of
+from refopt.program.passes.owners import Declined, of_nothing, owned, part_of
 from refopt.program.passes.pieces import Dealer, Parameter, Piece
-from refopt.program.passes.place import broadcasts, communicated, declined
+from refopt.program.passes.place import broadcasts, communicated, declined, left, placed
 from refopt.program.passes.result import Result
 from refopt.program.program import Program
 
@@ -55,33 +59,70 @@ def send_to_owners(
     reason = declined("send_to_owners", program, devices) or _unfit(program)
     if reason:
         return Result(program, False, (reason,))
+    program = program.replace(main=[each for op in program.main for each in _each(op)])
     sizes = sizes_of(program.vars)
     balancer = Balancer(devices, sizes)
-    summed = communicated(program, devices, balancer if strategy == "reduce" else None)
+    owners, alone = placed(program, balancer if strategy == "reduce" else Balancer(devices, sizes))
+    summed = communicated(program, devices, alone)
+    main, moved, cast = _moved(summed)
+    if strategy == "reduce":
+        try:
+            main = owned(summed.replace(main=main), owners, devices, params_of(summed))
+        except Declined as error:
+            return Result(program, False, (str(error),))
     dealer = Dealer(program, balancer, devices if slice_count is None else slice_count, min_block_size)
     here: list[Op] = []  # updates that stay on all devices
-    for name, ops in _by_parameter([op for op in program.main if op.role == "optimize"]).items():
+    for name, ops in _by_parameter(moved).items():
         if sizes[ops[0].inputs["grads"][0]]:
             dealer.deal(name, ops)
         else:
             here += ops
     parameters = dealer.parameters
-    changed = program.with_vars([*summed.vars, *dealer.vars.values()])
+    changed = summed.with_vars(dealer.vars.values())
     received = _received(changed, parameters, balancer, receiver)
-    main = [op for op in summed.main if op.role != "optimize"]
-    main += _exchanged(parameters, received, here, devices)
-    startup = [*program.startup, *(op for p in parameters for op in _states(program, p))]
-    return Result(changed.replace(startup=startup, main=main), True, (*summed.reasons, *dealer.reasons))
+    main += [*_exchanged(parameters, received, here, devices), *cast]
+    startup = [*summed.startup, *(op for p in parameters for op in _states(program, p))]
+    return Result(changed.replace(startup=startup, main=main), True, (*left(alone), *dealer.reasons))
+
+
+def _each(op: Op) -> list[Op]:
+    """An update of several parameters as one of each."""
+    routine = routine_of(op)
+    if routine is None or not op.type.startswith(MERGED):
+        return [op]
+    parts = [part_of(op, [k], type=routine.name) for k in range(len(op.inputs["params"]))]
+    own = {hyper.name for hyper in routine.hypers if hyper.per_tensor}
+    return [
+        part.replace(attrs={k: v[0] if k in own and isinstance(v, list | tuple) else v for k, v in part.attrs.items()})
+        for part in parts
+    ]
+
+
+def _moved(program: Program) -> tuple[list[Op], list[Op], list[Op]]:
+    """What all ranks do; what servers do, updates and what advances their scalars; and casts of parameters, at the end.
+    """
+    known: set[str] = set()
+    here, moved, cast = [], [], []  # type: list[Op], list[Op], list[Op]
+    for op in program.main:
+        if routine_of(op) is not None:
+            known.update(op.reads)
+            moved.append(op)
+        elif op.role == "optimize" and not known.isdisjoint(op.writes):
+            moved.append(op)
+        else:
+            (cast if op.type == "cast" and op.role == "optimize" else here).append(op)
+    return here, moved, cast
 
 
 def _exchanged(parameters: list[Parameter], received: dict[str, int], here: list[Op], devices: int) -> list[Op]:
     """What comes behind the gradients: to the servers, the updates, those that stay here among them, and back."""
+    updates = [op for p in parameters for op in _updates(p)]
     sends, gradients = _exchange(parameters, "grad", {p.name: p.device for p in parameters}, devices)
     back, params = _exchange(parameters, "name", received, devices, to_servers=False)
     return [
         *(op for p in parameters for op in _split(p)),
         *sends, _barrier("send_barrier", gradients, devices), *here,
-        *(op for p in parameters for op in _updates(p)),
+        *updates, *of_nothing(updates, devices),
         *back, _barrier("fetch_barrier", params, devices),
         *(op for p in parameters for op in _concat(p, received[p.name])),
         *broadcasts(received, devices),
@@ -95,35 +136,46 @@ def _barrier(kind: str, names: list[str], devices: int) -> Op:
 
 def _unfit(program: Program) -> str:
     """Why the updates cannot be moved to servers. Empty if they can."""
+    if away := next((op for op in program.main if op.type in COPIES), None):
+        return f"{title(away)}: states are in the memory of the host; offload comes after"
     begun = ""
-    produced = {name for op in program.main if op.type in ("backward", "scatter_add") for name in op.writes}
+    produced = {each.name for each in complete(program)}
     known: dict[str, str] = {}  # by variable, the parameter whose update it is of
     for op in program.main:
-        if op.role == "optimize":
+        if routine_of(op) is not None:
             begun = op.type
-            reason = _unfit_update(op, produced, known)
+            reason = next((why for each in _each(op) if (why := _unfit_update(program, each, produced, known))), "")
+        elif not begun:
+            continue
+        elif op.role != "optimize":
+            reason = f"{op.type} comes after {begun}; expected all updates behind all gradients"
         else:
-            reason = f"{op.type} comes after {begun}; expected all updates behind all gradients" if begun else ""
+            reason = "" if _beside(op, known) else f"{title(op)}: expected updates, and what goes along with them"
         if reason:
             return reason
     return ""
 
 
-def _unfit_update(op: Op, produced: set[str], known: dict[str, str]) -> str:
-    """Why an op of the optimizer cannot be moved to a server. Empty if it can; what it uses is known then."""
-    if op.type.startswith(MERGED) or any(slot in op.inputs for slot in SHARED):
-        return f"{op.type} shares what it needs with others; expected updates of one tensor each"
-    if routine_of(op) is None:
-        if op.type == "scale" and len(op.reads) == 1 and op.reads[0] in known:
-            return ""
-        return f"{op.type} of {', '.join(op.reads)}: expected updates, and scale ops that advance their scalars"
+def _beside(op: Op, known: Mapping[str, str]) -> bool:
+    """Whether an op of the optimizer, which is no update, can go along with updates of parameters: advance a scalar of
+    one, or cast what it has changed."""
+    if op.type == "scale":
+        return len(op.reads) == 1 and op.reads[0] in known
+    return op.type == "cast" and known.keys().isdisjoint(op.writes)
+
+
+def _unfit_update(program: Program, op: Op, produced: set[str], known: dict[str, str]) -> str:
+    """Why an update cannot be moved to a server. Empty if it can; what it uses is known then."""
+    if is_flat(program, op):
+        return f"{title(op)} is one for a buffer of several parameters; fuse_optimizer comes after"
     ((name,), (grad,)) = op.inputs["params"], op.inputs["grads"]
     if grad not in produced:
         return f"{op.type} of {name!r}: no backward op makes {grad!r}"
-    for used in op.reads:
+    own = {used for slot, names in op.inputs.items() if slot not in SHARED for used in names}
+    for used in sorted(own):
         if used in known:
             return f"{op.type} of {name!r}: {used!r} is of the update of {known[used]!r}, too"
-    known.update(dict.fromkeys(op.reads, name))
+    known.update(dict.fromkeys(own, name))
     return ""
 
 
@@ -135,7 +187,7 @@ def _by_parameter(updates: list[Op]) -> dict[str, list[Op]]:
         if routine_of(op) is not None:
             (name,) = op.inputs["params"]
             by_param.setdefault(name, []).append(op)
-            of.update(dict.fromkeys(op.reads, name))
+            of.update((used, name) for slot, names in op.inputs.items() if slot not in SHARED for used in names)
         else:
             by_param[of[op.reads[0]]].append(op)
     return by_param
@@ -189,7 +241,7 @@ def _updates(p: Parameter) -> list[Op]:
     """The ops of the update for each piece, on its server."""
 
     def own(op: Op, piece: Piece) -> Op:
-        return op.with_names(lambda _, names: [piece.names[name] for name in names], device=piece.server)
+        return op.with_names(lambda _, names: [piece.names.get(name, name) for name in names], device=piece.server)
 
     return [own(op, piece) for piece in p.pieces for op in p.ops]
 

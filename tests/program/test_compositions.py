@@ -1,0 +1,87 @@
+"""Any pass may follow any other: what they make of a step has the bits of the plain step, on every rank."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from compositions import Composition, compositions, steps, violation
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from refopt.program import amp_program, passes
+
+LONG = settings().max_examples > 100
+PARAMS = [("a.w", (9, 4)), ("a.b", (7,)), ("b.w", (65,)), ("c", ())]
+ADAM = {"lr": 0.5, "beta1": 0.75, "weight_decay": 0.125}
+
+
+def many(count):
+    return settings(max_examples=count, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@pytest.mark.clause("N11")
+@given(case=compositions())
+@many(20_000 if LONG else 300)
+def test_any_composition(case):
+    """Parameters on every rank, states where they are, what is saved, and runs that go on from a checkpoint."""
+    assert not violation(case), case
+
+
+@pytest.mark.clause("N11")
+@given(case=compositions())
+@many(20)
+def test_any_composition_on_devices(case):
+    assert not violation(case, "gpu"), case
+
+
+def mixed(*chain, optimizer="adam", ranks=2, **options):
+    options = {"loss_scale": 8.0, "max_norm": 0.5, **(ADAM if optimizer == "adam" else {"lr": 0.5}), **options}
+    return Composition("amp_program", PARAMS, optimizer, options, ranks, passes=chain)
+
+
+def plain(*chain, ranks=2, tied=(), **options):
+    return Composition("step_program", PARAMS, "adam", {**ADAM, **options}, ranks, tied, passes=chain)
+
+
+SENT = "send_to_owners", {"min_block_size": 4}
+OWNED = "reduce_to_owners", {}
+COALESCED = ("coalesce_gradients", {}), ("fuse_all_reduce", {})
+
+
+@pytest.mark.clause("N11")
+@pytest.mark.parametrize("case", [
+    mixed(OWNED, optimizer="sgd"), mixed(OWNED, accumulate=3, ranks=3), mixed(SENT, accumulate=2), mixed(*COALESCED),
+    mixed(OWNED, ("optimize_cast", {})), mixed(("optimize_cast", {}), SENT),
+    mixed(("optimize_cast", {}), ("fold_casts", {}), ("shard", {})), mixed(("offload", {}), ("shard", {})),
+    mixed(("offload", {}), OWNED, ranks=4), plain(("offload", {}), OWNED),
+    plain(OWNED, tied=("a.w",)), plain(SENT, tied=("b.w",)), plain(OWNED, tied=("a.w",), config="bf16"),
+    plain(SENT, ("on_device", {}), ("fuse_optimizer", {})),
+    plain(("fuse_optimizer", {"form": "merged"}), SENT), plain(*COALESCED, ("shard", {"rule": "greedy"})),
+    plain(("fuse_optimizer", {"form": "merged"}), ("offload", {}), ("shard", {}), ranks=3),
+], ids=lambda case: " ".join([case.make[:4], *(name for name, _ in case.passes)]))
+def test_passes_that_meet(case):
+    """None of these declines."""
+    assert not violation(case), case
+    assert all(applied for _, applied, _ in case.reasons), case.reasons
+
+
+PRESETS = "data_parallel", "sharded", "parameter_server", "offloaded"
+
+
+@pytest.mark.clause("N11")
+@given(case=steps(), name=st.sampled_from(PRESETS))
+@many(2_000 if LONG else 40)
+def test_presets(case, name):
+    case = replace(case, passes=(("preset", {"name": name}),))
+    assert not violation(case), case
+
+
+def test_gradients_that_are_cast_are_coalesced():
+    """161 all-reduces of ResNet-50 in mixed precision become 7, as in fp32."""
+    from refopt.catalog import workloads
+
+    program = amp_program(workloads.load("resnet50").tensors, "adam", lr=0.1, world_size=8, accumulate=2, max_norm=1.0)
+    made = passes.pipeline(program, passes.coalesce_gradients, passes.fuse_all_reduce).program
+    assert (program.counts()["all_reduce"], made.counts()["all_reduce"]) == (161, 7)
+    assert made.counts()["scale"] == 7
+    assert np.unique([made.vars[name].dtype for name in made.buffer_of]).tolist() == ["float32"]
