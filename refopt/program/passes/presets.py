@@ -1,0 +1,84 @@
+"""Passes in the order in which they get the most out of a step, by the name of what they make of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from refopt.checks.arguments import chosen, whole
+from refopt.program.passes.batches import batch_owners
+from refopt.program.passes.cast import optimize_cast
+from refopt.program.passes.coalesce import coalesce_gradients
+from refopt.program.passes.collectives import fuse_all_reduce, fuse_broadcasts, fuse_reduces
+from refopt.program.passes.fold import fold_casts
+from refopt.program.passes.offloading import offload
+from refopt.program.passes.optimizer import fuse_optimizer
+from refopt.program.passes.place import all_reduce_gradients, on_device
+from refopt.program.passes.result import Result
+from refopt.program.passes.send import send_to_owners
+from refopt.program.passes.sharding import shard
+from refopt.program.program import Program
+
+Pass = Callable[[Program], Result]
+MERGED: Pass = partial(fuse_optimizer, form="merged")
+
+
+def _data_parallel(rank: int, ranks: int) -> list[Pass]:
+    return [coalesce_gradients, fuse_all_reduce, MERGED, optimize_cast, fold_casts]
+
+
+def _sharded(rank: int, ranks: int) -> list[Pass]:
+    return [
+        partial(shard, rank=rank, degree=ranks, rule="greedy", order="reduced"), optimize_cast, fold_casts,
+        fuse_reduces, partial(fuse_optimizer, form="merged", per_buffer=True),
+        partial(fuse_broadcasts, limit=16.0), batch_owners,
+    ]  # fmt: skip
+
+
+def _parameter_server(rank: int, ranks: int) -> list[Pass]:
+    return [partial(send_to_owners, devices=ranks), partial(_own, rank=rank), MERGED]
+
+
+def _offloaded(rank: int, ranks: int) -> list[Pass]:
+    return [*_data_parallel(rank, ranks), partial(offload, nbytes=64 * 2**20, masters=True)]
+
+
+PRESETS: dict[str, Callable[[int, int], list[Pass]]] = {
+    "data_parallel": _data_parallel, "sharded": _sharded, "parameter_server": _parameter_server,
+    "offloaded": _offloaded,
+}  # fmt: skip
+
+
+def preset(name: str, rank: int = 0, ranks: int = 1) -> list[Pass]:
+    """The passes of a preset, for `refopt.program.passes.pipeline`.
+
+    ====================  ==========================================================================================
+    ``data_parallel``     every rank does all: an all-reduce and an average for each group of gradients, and one update,
+                          which casts
+    ``sharded``           each parameter has an owner: reductions, updates that cast, and broadcasts in buckets, those
+                          of all owners at a time
+    ``parameter_server``  gradients are sent in blocks to the ranks that update them; of the step of one device
+    ``offloaded``         ``data_parallel``, with the states in the memory of the host
+    ====================  ==========================================================================================
+
+    Args:
+        name: one of these.
+        rank, ranks: the rank whose program it is to be, and how many there are. With several, the step of one device
+            becomes that of all first, by `refopt.program.passes.all_reduce_gradients`.
+    """
+    chosen("preset: name", name, PRESETS)
+    ranks = whole("preset: ranks", ranks, 1)
+    rank = whole("preset: rank", rank, 0, ranks - 1)
+    first = [partial(_of_all, ranks=ranks)] if name != "parameter_server" else []
+    return [*first, *PRESETS[name](rank, ranks)]
+
+
+def _of_all(program: Program, ranks: int) -> Result:
+    """The step of all ranks, if it is that of one device."""
+    alone = ranks > 1 and all("ranks" not in op.attrs for op in program.main)
+    return all_reduce_gradients(program, ranks) if alone else Result(program, False, ())
+
+
+def _own(program: Program, rank: int) -> Result:
+    """The part of one rank."""
+    return Result(on_device(program, rank), True)
