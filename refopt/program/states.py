@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,10 +21,8 @@ from refopt.checks.arguments import listed, whole
 from refopt.checks.dtypes import numpy_dtype
 from refopt.program.graph import Graph
 from refopt.program.model import UNKNOWN, mapping
+from refopt.program.ops.context import Context
 from refopt.program.ops.updates import SHARED, routine_of, update_types
-
-if TYPE_CHECKING:
-    from refopt.program.bound import Bound
 
 VERSION = 1
 KEYS = "version", "steps", "numbers", "params", "states", "others"
@@ -117,7 +115,7 @@ def copies(graph: Graph) -> dict[str, str]:
     return {out: x for op in casts for x, out in zip(op.inputs["x"], op.outputs["out"], strict=True)}
 
 
-def whole_of(bound: Bound, name: str) -> np.ndarray:
+def whole_of(bound: Context, name: str) -> np.ndarray:
     """A variable whose blocks this rank has, put together."""
     own = wholes(bound.program).get(name)
     if own is None:
@@ -129,7 +127,7 @@ def whole_of(bound: Bound, name: str) -> np.ndarray:
     return np.concatenate([bound.read(piece.name).reshape(-1)[: piece.size] for piece in parts]).reshape(own.shape)
 
 
-def saved(bound: Bound, numbers: Mapping[str, Any]) -> dict[str, Any]:
+def saved(bound: Context, numbers: Mapping[str, Any]) -> dict[str, Any]:
     """See `refopt.program.Bound.state_dict`."""
     state: dict[str, Any] = {"version": VERSION, "steps": bound.steps, "numbers": dict(numbers)}
     state |= {"params": {}, "states": {}, "others": {}}
@@ -149,7 +147,7 @@ def saved(bound: Bound, numbers: Mapping[str, Any]) -> dict[str, Any]:
     return state
 
 
-def check(bound: Bound, state: Any) -> tuple[dict[str, np.ndarray], dict[str, Any], int]:
+def check(bound: Context, state: Any) -> tuple[dict[str, np.ndarray], dict[str, Any], int]:
     """The variables, numbers and steps of a checkpoint; raises unless they are those of the program on all ranks."""
     where = "Bound.load: saved"
     entries = mapping(where, state)
@@ -187,7 +185,7 @@ def _flattened(where: str, entries: Mapping[str, Any]) -> Iterator[tuple[tuple[s
                 yield ("states", name, slot), values[0]
 
 
-def write(bound: Bound, vars: Mapping[str, np.ndarray]) -> None:
+def write(bound: Context, vars: Mapping[str, np.ndarray]) -> None:
     """Overwrite what a program has of some whole variables, and copies of these."""
     graph = bound.program
     for name, own in wholes(graph).items():
@@ -205,7 +203,7 @@ def write(bound: Bound, vars: Mapping[str, np.ndarray]) -> None:
 Held = list[tuple[int, Whole]]  # ranks, and what they have
 
 
-def _everywhere(bound: Bound) -> dict[str, Held]:
+def _everywhere(bound: Context) -> dict[str, Held]:
     """By name of a whole variable, the ranks that have some of it, and what; alike on all ranks."""
     there: dict[str, Held] = {}
     own = {name: whole._replace(hypers=dict(whole.hypers)) for name, whole in wholes(bound.program).items()}
@@ -228,7 +226,7 @@ def _cover(there: Held) -> list[tuple[int, Piece]]:
     return chosen
 
 
-def _exchanged(bound: Bound, data: bytes) -> list[bytes]:
+def _exchanged(bound: Context, data: bytes) -> list[bytes]:
     """What all ranks bring, in rank order."""
     if bound.comm is None:
         return [data]
@@ -241,7 +239,7 @@ def _exchanged(bound: Bound, data: bytes) -> list[bytes]:
     return texts
 
 
-def _sent(bound: Bound, root: int, piece: Piece, dtype: str) -> np.ndarray:
+def _sent(bound: Context, root: int, piece: Piece, dtype: str) -> np.ndarray:
     """A piece that a rank has, on all ranks."""
     if bound.comm is None or bound.comm.rank == root:
         value = np.ascontiguousarray(bound.read(piece.name)).reshape(-1)[: piece.size]
@@ -250,7 +248,7 @@ def _sent(bound: Bound, root: int, piece: Piece, dtype: str) -> np.ndarray:
     return value if bound.comm is None else _broadcast(bound, root, value)
 
 
-def _broadcast(bound: Bound, root: int, value: np.ndarray) -> np.ndarray:
+def _broadcast(bound: Context, root: int, value: np.ndarray) -> np.ndarray:
     array = bound.backend.upload(value)
     bound.comm.broadcast(array, root)
     return bound.backend.read(array)
