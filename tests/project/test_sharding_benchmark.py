@@ -77,7 +77,8 @@ def test_a_small_step_is_that_of_numpy(form, odd, batched):
     whole = programs.unsharded(SMALL, form, 2)
     before = programs.in_host(whole, 0, odd)
     for (name, _), half in zip(SMALL, programs.halves(whole, SMALL), strict=True):
-        assert (expected[0][half].tobytes() == before[name].astype("float16").tobytes()) == (odd and form == programs.CHECKED)
+        same = expected[0][half].tobytes() == before[name].astype("float16").tobytes()
+        assert same == (odd and form == programs.CHECKED)
 
 
 def test_costs_of_a_step():
