@@ -173,16 +173,15 @@ class _Owners:
         return ops + [Op("all_reduce", {"x": x}, {"out": x}, {"ranks": self._degree}, "communicate") for x in over]
 
     def _update(self, op: Op) -> list[Op]:
-        """The update of each rank; of no tensors, where this is the first of its kind and a rank has none."""
+        """The update of each rank."""
         homes = [self._owners.get(name) for name in op.outputs["params"]]
         for home, grad in zip(homes, op.inputs["grads"], strict=True):
             if home is not None and self._home.get(grad) != home:
                 raise Declined(f"{title(op)}: {grad!r} is not reduced over the ranks")
-        ops = [
+        return [
             part_of(op, [k for k, each in enumerate(homes) if each == home], device=home)
             for home in dict.fromkeys(homes)
         ]
-        return ops
 
     def _pairs(self, op: Op) -> list[Op]:
         homes = [
