@@ -66,12 +66,10 @@ def wholes(graph: Graph) -> dict[str, Whole]:
 
     A copy of another variable, such as a parameter in 16 bits, is not saved, nor is what no op changes.
     """
-    splits = [op for op in graph.startup if op.type == "split"]
-    blocks = {out: (op.inputs["x"][0], block) for op in splits
+    blocks = {out: (op.inputs["x"][0], block) for op in graph.startup if op.type == "split"
               for out, block in zip(op.outputs["out"], op.attrs["blocks"], strict=True)}  # fmt: skip
     gone = {name for op in graph.startup if op.type == "delete" for name in op.reads}
     gone |= {name for op in graph.main if op.type == "concat" for name in op.reads} - blocks.keys()
-    gone |= {op.inputs["x"][0] for op in splits if not op.attrs.get("keep", True)}
     updated, derived, found = _updated(graph, blocks), copies(graph), dict[str, Whole]()
     for name, var in graph.vars.items():
         lasting = var.persistable and (var.initial is None or graph.writers[name])

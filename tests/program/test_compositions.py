@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from compositions import Composition, compositions, steps, violation
+from compositions import STEPS, Composition, applied_to, compositions, differing, history, missed, steps, violation
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -74,6 +74,31 @@ PRESETS = "data_parallel", "sharded", "parameter_server", "offloaded"
 def test_presets(case, name):
     case = replace(case, passes=(("preset", {"name": name}),))
     assert not violation(case), case
+
+
+def in_16_bits(program):
+    """The step with sums over ranks of what the backward pass makes, before that is cast."""
+    sums = {op.reads[0]: op for op in program.main if op.type == "all_reduce"}
+    main = []
+    for op in program.main:
+        if op.type == "cast" and op.writes[0] in sums:
+            main.append(sums[op.writes[0]].replace(inputs={"x": op.reads}, outputs={"out": op.reads}))
+        main += [op] if op.type != "all_reduce" else []
+    return program.replace(main=main)
+
+
+@pytest.mark.clause("N11")
+@pytest.mark.parametrize("chain", [
+    [("shard", {})], [("coalesce_gradients", {})], [("coalesce_gradients", {}), ("shard", {})]],
+    ids=lambda chain: " ".join(name for name, _ in chain))
+def test_gradients_that_are_reduced_before_they_are_cast(chain):
+    plain = in_16_bits(amp_program(PARAMS, "adam", world_size=2, loss_scale=8.0, max_norm=0.5, **ADAM))
+    made = [plain] * 2
+    for name, arguments in chain:
+        made, applied, why = applied_to(made, name, arguments)
+        assert applied, why
+    (expected, saved), (got, same) = (zip(*history(programs), strict=True) for programs in ([plain] * 2, made))
+    assert not any(missed(plain, expected, got, step) for step in range(STEPS + 1)) and not differing(saved[0], same[1])
 
 
 def test_gradients_that_are_cast_are_coalesced():
