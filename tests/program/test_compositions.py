@@ -56,6 +56,7 @@ COALESCED = ("coalesce_gradients", {}), ("fuse_all_reduce", {})
     mixed(("offload", {}), OWNED, ranks=4), plain(("offload", {}), OWNED),
     plain(OWNED, tied=("a.w",)), plain(SENT, tied=("b.w",)), plain(OWNED, tied=("a.w",), config="bf16"),
     plain(SENT, ("on_device", {}), ("fuse_optimizer", {})),
+    plain(SENT, ("fuse_optimizer", {})), plain(OWNED, ("fuse_optimizer", {"form": "flat"}), ranks=3),
     plain(("fuse_optimizer", {"form": "merged"}), SENT), plain(*COALESCED, ("shard", {"rule": "greedy"})),
     plain(("fuse_optimizer", {"form": "merged"}), ("offload", {}), ("shard", {}), ranks=3),
 ], ids=lambda case: " ".join([case.make[:4], *(name for name, _ in case.passes)]))
@@ -74,6 +75,11 @@ PRESETS = "data_parallel", "sharded", "parameter_server", "offloaded"
 def test_presets(case, name):
     case = replace(case, passes=(("preset", {"name": name}),))
     assert not violation(case), case
+
+
+def test_shards_in_batches_are_not_shared_out_again():
+    case = mixed(("shard", {}), ("batch_owners", {}), ("shard", {}))
+    assert not violation(case) and "gradients are reduced to owners already" in case.reasons[-1][2][0]
 
 
 def in_16_bits(program):

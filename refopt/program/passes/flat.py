@@ -59,7 +59,8 @@ def flattened(program: Program, routine: Routine, ops: Sequence[Op]) -> Flat:
         names[slot] = f"@FUSEDVAR@_{routine.name}_{role(slot)}_{tensors[0]}"
         buffers.append(Var(names[slot], UNKNOWN, var.dtype, var.persistable))
         attrs = _layout(there, program.vars[grads[0]].dtype, var.dtype)
-        startup.append(coalesce_op(tensors, names[slot], copy_data=slot != "grads" or var.persistable, **attrs))
+        made = coalesce_op(tensors, names[slot], copy_data=slot != "grads" or var.persistable, **attrs)
+        startup.append(made.replace(device=first.device))
     layer = dependencies.layer_of(ops)
     op = first.with_names(lambda slot, own: own if slot in SHARED else (names[slot],), layer=layer)
     return Flat(op, startup, buffers, {slot: (names[slot],) for slot in routine.scalars})

@@ -6,6 +6,7 @@ import math
 
 from refopt.checks.arguments import chosen, whole
 from refopt.program.model import Op
+from refopt.program.ops.collectives import BATCH
 from refopt.program.ops.updates import is_flat, update_types
 from refopt.program.passes import dependencies
 from refopt.program.passes.dependencies import title
@@ -83,7 +84,7 @@ def _check(program: Program, degree: int) -> None:
 def _declined(program: Program) -> str:
     """Why a program cannot be shared out. Empty if it can."""
     types = {op.type for op in program.main}
-    if not types.isdisjoint(("reduce", "broadcast")):
+    if not types.isdisjoint(("reduce", "broadcast", BATCH)):
         return "gradients are reduced to owners already, or parameters broadcast by them"
     if "all_reduce" not in types:
         return "no gradient is reduced over the ranks"
