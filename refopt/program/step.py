@@ -51,9 +51,8 @@ def step_program(
 
     Returns:
         A program. With several ranks, rank 0 broadcasts its parameters at startup, and there are no other startup ops.
-        Variables are named as in Paddle, so that ``fc`` has ``fc@GRAD``,
-        ``fc_moment1_0``, ``fc_beta1_pow_acc_0``, ``fc_fp32_master_0``; states start at 0, scalars where the routine
-        says, masters at the parameter.
+        Variables are named as in Paddle, so that ``fc`` has ``fc@GRAD``, ``fc_moment1_0``, ``fc_beta1_pow_acc_0``,
+        ``fc_fp32_master_0``; states start at 0, scalars where the routine says, masters at the parameter.
     """
     world_size = whole("step_program: world_size", world_size, 1)
     early = flag("step_program: early", early)

@@ -36,7 +36,7 @@ def _sharded(rank: int, ranks: int) -> list[Pass]:
 
 
 def _parameter_server(rank: int, ranks: int) -> list[Pass]:
-    return [partial(send_to_owners, devices=ranks), partial(_own, rank=rank), MERGED]
+    return [partial(send_to_owners, devices=ranks), partial(of_one_rank, rank=rank), MERGED]
 
 
 def _offloaded(rank: int, ranks: int) -> list[Pass]:
@@ -69,16 +69,17 @@ def preset(name: str, rank: int = 0, ranks: int = 1) -> list[Pass]:
     chosen("preset: name", name, PRESETS)
     ranks = whole("preset: ranks", ranks, 1)
     rank = whole("preset: rank", rank, 0, ranks - 1)
-    first = [partial(_of_all, ranks=ranks)] if name != "parameter_server" else []
+    first = [partial(of_all_ranks, ranks=ranks)] if name != "parameter_server" else []
     return [*first, *PRESETS[name](rank, ranks)]
 
 
-def _of_all(program: Program, ranks: int) -> Result:
+def of_all_ranks(program: Program, ranks: int) -> Result:
     """The step of all ranks, if it is that of one device."""
-    alone = ranks > 1 and all("ranks" not in op.attrs for op in program.main)
-    return all_reduce_gradients(program, ranks) if alone else Result(program, False, ())
+    if ranks > 1 and all("ranks" not in op.attrs for op in program.main):
+        return all_reduce_gradients(program, ranks)
+    return Result(program, False, ("it is the step of all ranks already",))
 
 
-def _own(program: Program, rank: int) -> Result:
+def of_one_rank(program: Program, rank: int) -> Result:
     """The part of one rank."""
     return Result(on_device(program, rank), True)
