@@ -6,12 +6,12 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from refopt.catalog import Routine
 from refopt.checks.arguments import flag, whole
 from refopt.program.model import Op, Var
 from refopt.program.ops.offload import layout
-from refopt.program.ops.updates import SHARED, is_flat, routine_of
+from refopt.program.ops.updates import is_flat, routine_of
 from refopt.program.passes import dependencies
+from refopt.program.passes.owners import part_of
 from refopt.program.passes.result import Result
 from refopt.program.program import Program, expect_program
 
@@ -81,7 +81,7 @@ class _Builder:
             self.reasons.append(f"{dependencies.title(op)}: {reason}")
             self.main.append(op)
             return
-        for piece in _pieces(self._program, op, routine, slots, self._nbytes):
+        for piece in _pieces(self._program, op, slots, self._nbytes):
             vars = [self._program.vars[name] for slot in slots for name in piece.inputs[slot]]
             buffer = f"{RING}{self._first + len(self.sizes) % self._ring}"
             self.main += _copied(piece, slots, [var.name for var in vars], buffer)
@@ -111,23 +111,14 @@ def _why_not(program: Program, op: Op, slots: Sequence[str], users: Mapping[str,
     return ""
 
 
-def _pieces(program: Program, op: Op, routine: Routine, slots: Sequence[str], nbytes: int | None) -> Iterator[Op]:
+def _pieces(program: Program, op: Op, slots: Sequence[str], nbytes: int | None) -> Iterator[Op]:
     """An update, or its parts: runs of its tensors."""
-    own = {hyper.name for hyper in routine.hypers if hyper.per_tensor}
-
-    def piece(part: slice) -> Op:
-        attrs = {
-            key: value[part] if key in own and isinstance(value, list | tuple) else value
-            for key, value in op.attrs.items()
-        }
-        return op.with_names(lambda slot, names: names if slot in SHARED else names[part], attrs=attrs)
-
     count, start, length = len(op.inputs["params"]), 0, 0
     sizes = [layout([program.vars[op.inputs[slot][k]] for slot in slots])[1] for k in range(count)]
     for stop in range(1, count + 1):
         length += sizes[stop - 1]
         if stop == count or (nbytes is not None and length + sizes[stop] > nbytes):
-            yield piece(slice(start, stop))
+            yield part_of(op, range(start, stop))
             start, length = stop, 0
 
 

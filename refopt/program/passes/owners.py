@@ -163,10 +163,7 @@ class _Owners:
         homes = [self._home.get(name, 0) for name in op.inputs["x"]]
         if not self._home.keys() & op.reads:
             return [op]
-        ops = [
-            part_of(op, [k for k, home in enumerate(homes) if home == rank], device=rank)
-            for rank in range(self._degree)
-        ]
+        ops = _by_home(op, homes, range(self._degree))
         ends = (each for each in self._program.main if each.type == "finish_check")
         norms = {name for each in ends for name in each.inputs.get("sums", ())}
         over = [op.outputs["odd"], *([op.outputs["sums"]] if norms & {*op.outputs["sums"]} else [])]
@@ -178,10 +175,7 @@ class _Owners:
         for home, grad in zip(homes, op.inputs["grads"], strict=True):
             if home is not None and self._home.get(grad) != home:
                 raise Declined(f"{title(op)}: {grad!r} is not reduced over the ranks")
-        return [
-            part_of(op, [k for k, each in enumerate(homes) if each == home], device=home)
-            for home in dict.fromkeys(homes)
-        ]
+        return _by_home(op, homes, dict.fromkeys(homes))
 
     def _pairs(self, op: Op) -> list[Op]:
         homes = [
@@ -191,10 +185,7 @@ class _Owners:
             if home is not None:
                 self._home[x] = self._home[out] = home
                 self._reduced |= {x, out} & self._params.keys()
-        return [
-            part_of(op, [k for k, each in enumerate(homes) if each == home], device=home)
-            for home in dict.fromkeys(homes)
-        ]
+        return _by_home(op, homes, dict.fromkeys(homes))
 
     def _one_home(self, op: Op) -> int | None:
         """The rank that alone has what an op is about; ``None`` for all ranks."""
@@ -204,6 +195,11 @@ class _Owners:
             if home != homes[first]:
                 raise Declined(f"{title(op)}: {first!r} is on rank {homes[first]}, and {name!r} on rank {home}")
         return homes.get(first)
+
+
+def _by_home(op: Op, homes: Sequence[int | None], wanted: Iterable[int | None]) -> list[Op]:
+    """An op's parts on the ranks that are wanted, each of the tensors that are at home there."""
+    return [part_of(op, [k for k, each in enumerate(homes) if each == home], device=home) for home in wanted]
 
 
 def of_nothing(updates: Sequence[Op], degree: int) -> list[Op]:

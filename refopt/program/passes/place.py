@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from refopt.checks.arguments import RANKS, whole
@@ -35,7 +35,9 @@ def all_reduce_gradients(program: Program, devices: int) -> Result:
     Source: strategy ``kAllReduce`` of Paddle's ``MultiDevSSAGraphBuilder``.
     """
     reason = declined("all_reduce_gradients", program, devices)
-    return Result(program, False, (reason,)) if reason else Result(communicated(program, devices), True)
+    if reason:
+        return Result(program, False, (reason,))
+    return Result(communicated(program, devices, gradients.complete(program)), True)
 
 
 def reduce_to_owners(program: Program, devices: int) -> Result:
@@ -59,14 +61,16 @@ def reduce_to_owners(program: Program, devices: int) -> Result:
     reason = declined("reduce_to_owners", program, devices)
     if reason:
         return Result(program, False, (reason,))
-    owners, alone = placed(program, Balancer(devices, sizes_of(program.vars)))
-    summed = communicated(program, devices, alone)
+    found = gradients.complete(program)
+    owners, alone = placed(program, found, Balancer(devices, sizes_of(program.vars)))
+    summed = communicated(program, devices, [each for each in found if each.name not in alone])
     try:
         main = owned(summed, owners, devices)
     except Declined as error:
         return Result(program, False, (str(error),))
     roots = {name: root for name, root, _ in sent(summed, owners)}
-    return Result(summed.replace(main=main + broadcasts(roots, devices)), True, left(alone))
+    main += broadcasts([(name, root, None) for name, root in broadcast_order(roots)], devices)
+    return Result(summed.replace(main=main), True, left(alone))
 
 
 def declined(where: str, program: Program, devices: int) -> str:
@@ -81,24 +85,26 @@ def declined(where: str, program: Program, devices: int) -> str:
     return ""
 
 
-def placed(program: Program, balancer: Balancer) -> tuple[dict[str, int], list[str]]:
+def placed(
+    program: Program, found: Sequence[gradients.Complete], balancer: Balancer
+) -> tuple[dict[str, int], dict[str, None]]:  # fmt: skip
     """By parameter, the device that a balancer gives its gradient; and gradients without elements, which none gets."""
-    params, owners, alone = gradients.params_of(program), {}, []
-    for each in gradients.complete(program):
+    params, owners, alone = gradients.params_of(program), dict[str, int](), dict[str, None]()
+    for each in found:
         if math.prod(program.vars[each.name].shape) == 0:
-            alone.append(each.name)
+            alone[each.name] = None
         elif each.name in params:
             owners[params[each.name]] = balancer.place(each.name)
     return owners, alone
 
 
-def left(alone: Sequence[str]) -> tuple[str, ...]:
+def left(alone: Iterable[str]) -> tuple[str, ...]:
     """Why gradients are not summed."""
     return tuple(f"{name!r} has no elements and stays on all devices" for name in alone)
 
 
-def communicated(program: Program, devices: int, alone: Sequence[str] = ()) -> Program:
-    """The step of one of several devices: each gradient is summed over them once it is complete, and averaged.
+def communicated(program: Program, devices: int, found: Iterable[gradients.Complete]) -> Program:
+    """The step of one of several devices: gradients are summed over them once they are complete, and averaged.
 
     Rows of a sparse gradient are gathered before they are added up. At startup, device 0 broadcasts what all devices
     begin with.
@@ -106,13 +112,13 @@ def communicated(program: Program, devices: int, alone: Sequence[str] = ()) -> P
     Args:
         program: the step of one device.
         devices: how many there are.
-        alone: gradients that are left as they are.
+        found: the gradients to sum.
     """
     before, after = defaultdict(list), defaultdict(list)  # type: dict[int, list[Op]], dict[int, list[Op]]
     gathered: dict[str, Var] = {}
     averages: set[int] = set()
     ranks = {"ranks": devices}
-    for each in (each for each in gradients.complete(program) if each.name not in alone):
+    for each in found:
         layer, x = program.main[each.place].layer, [each.name]
         for row in each.rows:
             var, name = program.vars[row], f"{row}@GATHERED"
@@ -142,11 +148,11 @@ def _average(scale: float, devices: int) -> float:
     return 1 / (count * devices) if count and 1 / count == scale else scale / devices
 
 
-def broadcasts(owners: Mapping[str, int], devices: int) -> list[Op]:
-    """A broadcast of each parameter from its own device."""
+def broadcasts(calls: Iterable[tuple[str, int, str | None]], devices: int) -> list[Op]:
+    """Broadcasts at the end of a step, of names from roots, with their layers."""
     return [
-        _communicate("broadcast", [name], [name], {"ranks": devices, "root": root})
-        for name, root in broadcast_order(owners)
+        _communicate("broadcast", [name], [name], {"ranks": devices, "root": root}, layer)
+        for name, root, layer in calls
     ]
 
 

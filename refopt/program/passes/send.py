@@ -14,7 +14,7 @@ from refopt.program.passes.dependencies import title
 from refopt.program.passes.gradients import complete, params_of
 from refopt.program.passes.owners import Declined, of_nothing, owned, part_of
 from refopt.program.passes.pieces import Dealer, Parameter, Piece
-from refopt.program.passes.place import broadcasts, communicated, declined, left, placed
+from refopt.program.passes.place import broadcast_order, broadcasts, communicated, declined, left, placed
 from refopt.program.passes.result import Result
 from refopt.program.program import Program
 
@@ -62,8 +62,9 @@ def send_to_owners(
     program = program.replace(main=[each for op in program.main for each in _each(op)])
     sizes = sizes_of(program.vars)
     balancer = Balancer(devices, sizes)
-    owners, alone = placed(program, balancer if strategy == "reduce" else Balancer(devices, sizes))
-    summed = communicated(program, devices, alone)
+    found = complete(program)
+    owners, alone = placed(program, found, balancer if strategy == "reduce" else Balancer(devices, sizes))
+    summed = communicated(program, devices, [each for each in found if each.name not in alone])
     main, moved, cast = _moved(summed)
     if strategy == "reduce":
         try:
@@ -125,7 +126,7 @@ def _exchanged(parameters: list[Parameter], received: dict[str, int], here: list
         *updates, *of_nothing(updates, devices),
         *back, _barrier("fetch_barrier", params, devices),
         *(op for p in parameters for op in _concat(p, received[p.name])),
-        *broadcasts(received, devices),
+        *broadcasts([(name, root, None) for name, root in broadcast_order(received)], devices),
     ]  # fmt: skip
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 from refopt.checks.arguments import chosen, whole
-from refopt.program.model import Op
 from refopt.program.ops.collectives import BATCH
 from refopt.program.ops.updates import is_flat, update_types
 from refopt.program.passes import dependencies
@@ -13,7 +12,7 @@ from refopt.program.passes.dependencies import title
 from refopt.program.passes.eligibility import STAGES
 from refopt.program.passes.gradients import params_of
 from refopt.program.passes.owners import Declined, owned, sent, updates_of
-from refopt.program.passes.place import on_device
+from refopt.program.passes.place import broadcasts, on_device
 from refopt.program.passes.result import Result
 from refopt.program.passes.shares import RULES, partition
 from refopt.program.program import Program, expect_program
@@ -64,10 +63,7 @@ def shard(program: Program, rank: int, degree: int, rule: str = "paddle", order:
         main = owned(program, owners, degree)
     except Declined as error:
         return Result(program, False, (str(error),))
-    main += [
-        Op("broadcast", {"x": (name,)}, {"out": (name,)}, {"ranks": degree, "root": root}, "communicate", layer)
-        for name, root, layer in sent(program, owners)
-    ]
+    main += broadcasts(sent(program, owners), degree)
     mine = on_device(program.replace(main=main), rank)
     mine = mine.replace(main=[op.replace(device=None) for op in mine.main])
     nothing = f"owns nothing: {len(owners)} parameters by the rule {rule!r}"
