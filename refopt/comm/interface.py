@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, NoReturn, Self
 
 from refopt.checks import Array
-from refopt.checks.arguments import names
+from refopt.checks.arguments import names, shown
 from refopt.comm.calls import (
     PEER,
     Call,
@@ -145,6 +145,13 @@ class Communicator(ABC):
         if len(set(digests)) > 1:
             texts = self._exchange(Call("agree", number=self._next_number()), text)
             raise CommError(_difference([json.loads(text) for text in texts]))
+
+    def gather_bytes(self, data: bytes) -> list[bytes]:
+        """What all ranks bring, in rank order, however long each is. Not for tensors: it goes by way of the host."""
+        self._alone("gather_bytes")
+        if not isinstance(data, bytes):
+            raise TypeError(f"gather_bytes: data: expected bytes, got {shown(data)}")
+        return self._exchange(Call("gather_bytes", number=self._next_number()), data)
 
     @contextlib.contextmanager
     def batch(self) -> Iterator[None]:

@@ -206,7 +206,7 @@ class _Board:
                 _write(targets, parts * len(targets))
             case "group":
                 self._form(met)
-            case "agree":
+            case "agree" | "gather_bytes":
                 everything = [pending.result for pending in met]
                 for pending in met:
                     pending.result = everything

@@ -205,7 +205,8 @@ def _everywhere(bound: Context) -> dict[str, Held]:
     """By name of a whole variable, the ranks that have some of it, and what; alike on all ranks."""
     there: dict[str, Held] = {}
     own = {name: whole._replace(hypers=dict(whole.hypers)) for name, whole in wholes(bound.program).items()}
-    for rank, text in enumerate(_exchanged(bound, json.dumps(own).encode())):
+    mine = json.dumps(own).encode()
+    for rank, text in enumerate([mine] if bound.comm is None else bound.comm.gather_bytes(mine)):
         for name, (shape, dtype, pieces, key, routine, hypers) in json.loads(text).items():
             one = Whole(tuple(shape), dtype, tuple(Piece(*x) for x in pieces), tuple(key), routine, hypers)
             there.setdefault(name, []).append((rank, one))
@@ -224,29 +225,14 @@ def _cover(there: Held) -> list[tuple[int, Piece]]:
     return chosen
 
 
-def _exchanged(bound: Context, data: bytes) -> list[bytes]:
-    """What all ranks bring, in rank order."""
-    if bound.comm is None:
-        return [data]
-    texts = []
-    for root in range(bound.comm.size):
-        ours = root == bound.comm.rank
-        (size,) = _broadcast(bound, root, np.array([len(data) if ours else 0], np.int64))
-        mine = np.frombuffer(data, np.uint8) if ours else np.empty(int(size), np.uint8)
-        texts.append(_broadcast(bound, root, mine.copy()).tobytes())
-    return texts
-
-
 def _sent(bound: Context, root: int, piece: Piece, dtype: str) -> np.ndarray:
     """A piece that a rank has, on all ranks."""
     if bound.comm is None or bound.comm.rank == root:
         value = np.ascontiguousarray(bound.read(piece.name)).reshape(-1)[: piece.size]
     else:
         value = np.empty(piece.size, numpy_dtype(dtype))
-    return value if bound.comm is None else _broadcast(bound, root, value)
-
-
-def _broadcast(bound: Context, root: int, value: np.ndarray) -> np.ndarray:
+    if bound.comm is None:
+        return value
     array = bound.backend.upload(value)
     bound.comm.broadcast(array, root)
     return bound.backend.read(array)

@@ -28,6 +28,7 @@ def unwatched():
         assert_equal_bits(everything(world, dtypes=("float32", "bfloat16")))
         assert_equal_bits(groups(world))
         world.agree(["all_reduce"])
+        assert world.gather_bytes(b"a" * world.rank) == [b"a" * rank for rank in range(world.size)]
 
 
 def native():

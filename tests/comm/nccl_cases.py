@@ -63,6 +63,7 @@ def blocking_and_a_stream():
         assert world.stream == int(getattr(stream.handle, "value", stream.handle))
         assert_equal_bits(everything(world, ("float32", "bfloat16"), place=OnDevice, read=reading(world)))
         world.agree(["all_reduce"])
+        assert world.gather_bytes(b"a" * world.rank) == [b"a" * rank for rank in range(world.size)]
         try:
             world.agree([f"call of {world.rank}"])
         except CommError as error:

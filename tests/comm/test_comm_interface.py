@@ -101,10 +101,10 @@ def test_a_batch_that_raises_makes_no_call():
     assert local.run(rank, 2) == [([2, 2], 1)] * 2
 
 
-@pytest.mark.parametrize("operation", ["barrier", "group", "agree"])
+@pytest.mark.parametrize("operation", ["barrier", "group", "agree", "gather_bytes"])
 def test_what_cannot_be_in_a_batch(operation):
     def rank(world):
-        arguments = {"barrier": (), "group": ([0],), "agree": ([],)}[operation]
+        arguments = {"group": ([0],), "agree": ([],), "gather_bytes": (b"",)}.get(operation, ())
         with world.batch():
             getattr(world, operation)(*arguments)
 
@@ -138,6 +138,14 @@ def test_counts():
               "reduce_scatter": Counted(1, 12), "all_gather": Counted(1, 6), "barrier": Counted(1, 0)}
     first, second = local.run(rank, 2)
     assert first == common | {"recv": Counted(1, 24)} and second == common | {"send": Counted(1, 24)}
+
+
+def test_bytes_of_all_ranks():
+    """Of any length, in rank order; what is none is refused before the others wait for it."""
+    brought = [b"a" * rank for rank in range(3)]
+    assert local.run(lambda world: world.gather_bytes(brought[world.rank]), 3) == [brought] * 3
+    with pytest.raises(TypeError, match="gather_bytes: data: expected bytes, got 'a'"):
+        local.run(lambda world: world.gather_bytes("a"), 2)
 
 
 def test_agreement():
