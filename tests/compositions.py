@@ -9,10 +9,10 @@ from pprint import pformat
 
 import numpy as np
 from hypothesis import strategies as st
-from program_cases import numbers_of, put, values
+from program_cases import numbers_of, put
+from sharding_cases import brought, gradients_on
 
 from refopt.catalog import ROUTINES
-from refopt.checks.dtypes import numpy_dtype
 from refopt.comm import local
 from refopt.program import UNKNOWN, Op, Var, amp_program, bind, passes, step_program
 from refopt.program.mixed_precision import copy_of
@@ -130,38 +130,6 @@ def with_frozen(program, frozen):
     return program.replace(vars={k: v for k, v in program.vars.items() if k in used}, main=main)
 
 
-def brought(program, rank, ranks):
-    """What a rank brings: parameters, alike on all ranks unless a broadcast makes them so."""
-    sent = {name for op in program.startup if op.type == "broadcast" for name in op.writes}
-    names = {name for op in program.startup if op.type == "initialize" for name in op.writes}
-    names |= {name for name, var in program.vars.items() if var.persistable and var.initial is None}
-    return {
-        name: np.asarray(values(var.dtype, var.shape, rank if name in sent else 0, *map(ord, name)))
-        for name, var in ((name, program.vars[name]) for name in sorted(names)) if var.shape != UNKNOWN
-    }
-
-
-def gradients(program, rank):
-    """Gradients that depend on the parameters, so that a wrong parameter shows in the next step."""
-    bounds = []
-    reads = {g: p for op in program.main if op.type == "backward"
-             for p, g in zip(op.inputs["params"], op.outputs["grads"], strict=True)}
-
-    def gradient(name, step):
-        var, seed = program.vars[name], (step, rank, *map(ord, name))
-        if var.sparse:
-            rows = np.random.default_rng(list(seed)).integers(0, var.shape[0], (step + rank) % 4)
-            return rows, values(var.dtype, (len(rows), *var.shape[1:]), *seed)
-        noise = values("float32", (2, *var.shape), *seed)
-        with np.errstate(all="ignore"):
-            g = bounds[0].read(reads[name]).astype(np.float32) * noise[0] + noise[1]
-            if "loss_scaling" in program.vars:
-                g = bounds[0].read("loss_scaling")[0] * g
-            return np.asarray(g, numpy_dtype(var.dtype)).reshape(var.shape)
-
-    return bounds, gradient
-
-
 def history(programs, backend="cpu", saved=None):
     """By rank: what is there after startup, and after each step, by name; and what is saved before the last step.
 
@@ -177,8 +145,9 @@ def history(programs, backend="cpu", saved=None):
     def rank(world):
         number = world.rank if world else 0
         program = programs[number]
-        bounds, gradient = gradients(program, number)
-        arrays = put(backend, brought(program, number, len(programs)))
+        bounds = []
+        gradient = gradients_on(bounds, program, number)
+        arrays = put(backend, brought(program, number))
         bound = bind(program, arrays, backend=backend, comm=world, gradients=gradient)
         bounds.append(bound)
         bound.startup()

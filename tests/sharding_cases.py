@@ -88,15 +88,20 @@ def gradients_on(bounds, program, rank, odd=()):
         rank: other gradients on each.
         odd: pairs of step and rank at which there is an inf, in the last element of the first gradient asked for.
     """
-    reads = {op.outputs["grads"][0]: op.inputs["params"][0] for op in program.main if op.type == "backward"}
+    reads = {grad: param for op in program.main if op.type == "backward"
+             for param, grad in zip(op.inputs["params"], op.outputs["grads"], strict=True)}
     first = next(iter(reads), None)
 
     def gradient(name, step):
         (bound,) = bounds
-        var, w = program.vars[name], bound.read(reads[name]).astype(np.float32)
-        noise = values("float32", (2, *var.shape), step, rank, *map(ord, name))
+        var, seed = program.vars[name], (step, rank, *map(ord, name))
+        if var.sparse:
+            rows = np.random.default_rng(list(seed)).integers(0, var.shape[0], (step + rank) % 4)
+            return rows, values(var.dtype, (len(rows), *var.shape[1:]), *seed)
+        w, noise = bound.read(reads[name]).astype(np.float32), values("float32", (2, *var.shape), *seed)
+        scale = bound.read("loss_scaling")[0] if "loss_scaling" in program.vars else 1
         with np.errstate(all="ignore"):
-            g = np.asarray(bound.read("loss_scaling")[0] * (w * noise[0] + noise[1]), numpy_dtype(var.dtype))
+            g = np.asarray(scale * (w * noise[0] + noise[1]), numpy_dtype(var.dtype))
         if (step, rank) in odd and name == first:  # of no elements, maybe
             g.reshape(-1)[-1:] = np.inf
         return g
@@ -105,12 +110,13 @@ def gradients_on(bounds, program, rank, odd=()):
 
 
 def brought(program, rank):
-    """What a rank brings: other parameters on each, of which those of rank 0 count."""
+    """What a rank brings: other parameters on each where those of rank 0 count, which it broadcasts."""
+    sent = {name for op in program.startup if op.type == "broadcast" for name in op.writes}
     names = {name for op in program.startup if op.type == "initialize" for name in op.writes}
     names |= {name for name, var in program.vars.items() if var.persistable and var.initial is None}
     return {
-        name: values("float32", program.vars[name].shape, rank, *map(ord, name))
-        for name in sorted(names) if program.vars[name].shape != UNKNOWN
+        name: np.asarray(values(var.dtype, var.shape, rank if name in sent else 0, *map(ord, name)))
+        for name, var in ((name, program.vars[name]) for name in sorted(names)) if var.shape != UNKNOWN
     }
 
 

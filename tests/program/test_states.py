@@ -5,8 +5,9 @@ import re
 
 import numpy as np
 import pytest
-from compositions import Composition, applied_to, brought, differing, gradients, on_ranks
+from compositions import Composition, applied_to, differing, on_ranks
 from program_cases import adam, put
+from sharding_cases import brought, gradients_on
 
 from refopt import state
 from refopt.comm import local
@@ -29,8 +30,9 @@ def on_each(made, function, backend="cpu"):
 
     def rank(world):
         program = made[world.rank]
-        bounds, gradient = gradients(program, world.rank)
-        arrays = put(backend, brought(program, world.rank, len(made)))
+        bounds = []
+        gradient = gradients_on(bounds, program, world.rank)
+        arrays = put(backend, brought(program, world.rank))
         bounds.append(bind(program, arrays, backend=backend, comm=world, gradients=gradient))
         bounds[0].startup()
         return function(bounds[0])
@@ -131,7 +133,7 @@ def test_blocks_that_are_brought_stay():
     def blocks(world):
         mine = made[world.rank]
         more = {name: np.full(mine.vars[name].shape, 5, np.float32)} if world.rank == rank else {}
-        bound = bind(mine, brought(mine, 0, 2) | more, comm=world, gradients=gradients(mine, 0)[1])
+        bound = bind(mine, brought(mine, 0) | more, comm=world, gradients=gradients_on([], mine, 0))
         bound.startup()
         read = [bound.read(each) for each in mine.vars if re.fullmatch(r".*block\d_moment1_0", each)]
         return read, bound.arrays.get(name), more
@@ -146,7 +148,7 @@ def test_wholes_are_read_from_their_blocks():
 
     def read(world):
         mine = passes.on_device(passes.send_to_owners(adam(PARAMS), 2, min_block_size=4).program, world.rank)
-        bound = bind(mine, brought(mine, 0, 2), comm=world, gradients=gradients(mine, 0)[1])
+        bound = bind(mine, brought(mine, 0), comm=world, gradients=gradients_on([], mine, 0))
         bound.startup()
         with pytest.raises(ValueError, match=r"a variable that is on this rank as a whole, got 'a\.w_moment1_0'"):
             bound.read("a.w_moment1_0")
