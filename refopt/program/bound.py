@@ -161,13 +161,12 @@ class Bound(Exclusive, Context):
 
         Raises:
             RuntimeError: before `startup`.
-            ValueError, TypeError: naming what is missing, unknown, or of another shape or dtype; nothing has been
-                modified then.
+            ValueError, TypeError: on all ranks, naming what one of them found missing, unknown, of another shape or
+                dtype, or of another routine or choice; nothing has been modified then.
         """
         with self._turn("load"):
             main = self._ready("load")
-            vars, numbers, steps = states.check(self, saved)
-            main.check_numbers(numbers)
+            vars, numbers, steps = states.check(self, saved, main.check_numbers)
             states.write(self, vars)
             self._numbers, self.steps = numbers, steps
             self._main = Runners(ops.bind(self, op) for op in self.program.main)  # which know scalars as they were

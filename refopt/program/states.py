@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ import numpy as np
 from refopt import cpu
 from refopt.catalog import ROUTINES
 from refopt.checks import host_array
-from refopt.checks.arguments import listed, whole
+from refopt.checks.arguments import listed, shown, whole
 from refopt.checks.dtypes import numpy_dtype
 from refopt.program.graph import Graph
 from refopt.program.model import UNKNOWN, mapping
@@ -145,29 +145,62 @@ def saved(bound: Context, numbers: Mapping[str, Any]) -> dict[str, Any]:
     return state
 
 
-def check(bound: Context, state: Any) -> tuple[dict[str, np.ndarray], dict[str, Any], int]:
-    """The variables, numbers and steps of a checkpoint; raises unless they are those of the program on all ranks."""
+Held = list[tuple[int, Whole]]  # ranks, and what they have
+Loaded = tuple[dict[str, np.ndarray], dict[str, Any], int]  # variables by name, numbers, steps
+
+
+def check(bound: Context, state: Any, check_numbers: Callable[[dict[str, Any]], None]) -> Loaded:
+    """The variables, numbers and steps of a checkpoint; raises on all ranks if one of them refuses its own."""
+    everywhere = _everywhere(bound)
+    try:
+        loaded, refusal = _checked(everywhere, state, check_numbers), None
+    except (TypeError, ValueError) as error:
+        loaded, refusal = None, error
+    told = [] if bound.comm is None else bound.comm.gather_bytes(str(refusal or "").encode())
+    if loaded is None:
+        assert refusal is not None
+        raise refusal
+    for rank, text in enumerate(told):
+        if text:
+            raise ValueError(f"Bound.load: saved: refused by rank {rank}: {text.decode()}")
+    return loaded
+
+
+def _checked(everywhere: Mapping[str, Held], state: Any, check_numbers: Callable[[dict[str, Any]], None]) -> Loaded:
     where = "Bound.load: saved"
     entries = mapping(where, state)
-    for key in KEYS:
-        if key not in entries:
-            raise ValueError(f"{where}: expected {', '.join(KEYS)}, got no {key!r}")
-    whole(f"{where}: version", entries["version"], VERSION, VERSION)
+    if entries.keys() != {*KEYS}:
+        raise ValueError(f"{where}: expected {', '.join(KEYS)}, got {', '.join(entries) or 'none'}")
+    if entries["version"] != VERSION:
+        raise ValueError(f"{where}: version: expected {VERSION}, got {shown(entries['version'])}")
     there, arrays = dict(_flattened(where, entries)), dict[str, np.ndarray]()
-    for name, held in _everywhere(bound).items():
+    for name, held in everywhere.items():
         expected = next((each for _, each in held if each.routine), held[0][1])
         about = f"{where}: {': '.join(map(repr, expected.key))}"
         if expected.key not in there:
             raise ValueError(f"{about}: expected an array, got none")
+        if expected.routine:
+            _check_routine(f"{where}: 'states': {expected.key[1]!r}", expected, entries["states"][expected.key[1]])
         arrays[name] = value = there.pop(expected.key)
         array = host_array(value, about)
         if (array.shape, array.dtype) != (expected.shape, expected.dtype):
             wanted, got = f"{expected.dtype} of shape {expected.shape}", f"{array.dtype} of shape {array.shape}"
             raise ValueError(f"{about}: expected {wanted}, got {got}")
-    for other in there:
-        raise ValueError(f"{where}: {': '.join(map(repr, other))}: expected what the program has, got another entry")
+    for *outer, name in there:
+        raise ValueError(f"{where}: {': '.join(map(repr, outer))}: expected what the program has, got {name!r}, too")
     numbers = mapping(f"{where}: numbers", entries["numbers"])
+    check_numbers(numbers)
     return arrays, numbers, whole(f"{where}: steps", entries["steps"], 0)
+
+
+def _check_routine(where: str, expected: Whole, state: Mapping[str, Any]) -> None:
+    """Raise if a state is of another routine, or of other choices, which give it another meaning."""
+    hypers = mapping(f"{where}: 'hypers'", state.get("hypers", {}))
+    choices = {choice: expected.hypers[choice] for choice in ROUTINES[expected.routine].choices}
+    for key, own in {"routine": expected.routine, **choices}.items():
+        got = state.get(key) if key == "routine" else hypers.get(key)
+        if got != own:
+            raise ValueError(f"{where}: {key}: expected {own}, as the program has, got {shown(got)}")
 
 
 def _flattened(where: str, entries: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -196,9 +229,6 @@ def write(bound: Context, vars: Mapping[str, np.ndarray]) -> None:
         rounded = np.empty(var.shape, numpy_dtype(var.dtype))
         cpu.merged_cast([np.ascontiguousarray(vars[source]).reshape(var.shape)], [rounded])
         bound.backend.write(bound.arrays[copy], rounded)
-
-
-Held = list[tuple[int, Whole]]  # ranks, and what they have
 
 
 def _everywhere(bound: Context) -> dict[str, Held]:

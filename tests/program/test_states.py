@@ -94,8 +94,11 @@ def with_entry(value, *path):
     (without("states", "b.w", "slots", "beta2_pow"), ValueError, "'b.w': 'beta2_pow': expected an array, got none"),
     (with_entry([], "states", "a.b", "slots", "moment1"), ValueError, "moment1.: expected one array, got 0"),
     (without("params", "c"), ValueError, "'params': 'c': expected an array, got none"),
-    (without("others"), ValueError, "expected version, steps, .*, got no 'others'"),
-    (with_entry(np.zeros(3, np.float32), "params", "d"), ValueError, "'params': 'd': expected what the program has"),
+    (without("others"), ValueError, "saved: expected version, steps, .*, got version, .*, states$"),
+    (with_entry(1, "more"), ValueError, "saved: expected version, steps, .*, got .*, more$"),
+    (with_entry("lamb", "states", "c", "routine"), ValueError, "'c': routine: expected adam, .*got 'lamb'"),
+    (with_entry("uncorrected", "states", "c", "hypers", "epsilon_at"), ValueError, "epsilon_at: expected cor"),
+    (with_entry(np.zeros(3, np.float32), "params", "d"), ValueError, "expected what the program has, got 'd', too"),
     (with_entry([np.zeros(7)], "states", "a.b", "slots", "moment1"), ValueError, r"moment1.: expected float32 .* got"),
     (with_entry(np.zeros(3, np.float32), "params", "a.b"), ValueError, r"'a.b': expected float32 of shape \(7"),
     (with_entry(2, "version"), ValueError, "version: expected .*, got 2"),
@@ -112,6 +115,21 @@ def test_what_does_not_fit_is_refused(change, error, message):
         before = bound.state_dict()
         with pytest.raises(error, match=message):
             bound.load(saved)
+        assert not differing(before, bound.state_dict())
+
+    on_each(programs(("shard", {})), refused)
+
+
+def test_what_one_rank_refuses_all_refuse():
+    """The others have the right one, and would go on from it alone."""
+    def refused(bound):
+        saved = copy.deepcopy(SAVED)
+        if bound.comm.rank == 1:
+            del saved["params"]["a.b"]
+        before = bound.state_dict()
+        with pytest.raises(ValueError, match=r"'params': 'a\.b': expected an array, got none") as caught:
+            bound.load(saved)
+        assert ("refused by rank 1" in str(caught.value)) == (bound.comm.rank == 0)
         assert not differing(before, bound.state_dict())
 
     on_each(programs(("shard", {})), refused)
