@@ -107,6 +107,13 @@ def test_gradients_that_are_reduced_before_they_are_cast(chain):
     assert not any(missed(plain, expected, got, step) for step in range(STEPS + 1)) and not differing(saved[0], same[1])
 
 
+def test_presets_of_another_number_of_ranks():
+    program = amp_program(PARAMS, "adam", world_size=2, **ADAM)
+    for name in ("data_parallel", "offloaded", "sharded"):
+        with pytest.raises(ValueError, match="preset: ranks: expected 2, as the program has, got 4"):
+            passes.pipeline(program, *passes.preset(name, ranks=4))
+
+
 def test_gradients_that_are_cast_are_coalesced():
     """161 all-reduces of ResNet-50 in mixed precision become 7, as in fp32."""
     from refopt.catalog import workloads

@@ -64,7 +64,8 @@ def preset(name: str, rank: int = 0, ranks: int = 1) -> list[Pass]:
     Args:
         name: one of these.
         rank, ranks: the rank whose program it is to be, and how many there are. With several, the step of one device
-            becomes that of all first, by `refopt.program.passes.all_reduce_gradients`.
+            becomes that of all first, by `refopt.program.passes.all_reduce_gradients`. The pipeline raises a ValueError
+            if the program is for another number.
     """
     chosen("preset: name", name, PRESETS)
     ranks = whole("preset: ranks", ranks, 1)
@@ -75,8 +76,11 @@ def preset(name: str, rank: int = 0, ranks: int = 1) -> list[Pass]:
 
 def of_all_ranks(program: Program, ranks: int) -> Result:
     """The step of all ranks, if it is that of one device."""
-    if ranks > 1 and all("ranks" not in op.attrs for op in program.main):
+    there = next((op.attrs["ranks"] for op in program.main if "ranks" in op.attrs), 1)
+    if there == 1 < ranks:
         return all_reduce_gradients(program, ranks)
+    if there != ranks:
+        raise ValueError(f"preset: ranks: expected {there}, as the program has, got {ranks}")
     return Result(program, False, ("it is the step of all ranks already",))
 
 
