@@ -8,7 +8,7 @@ from compositions import STEPS, Composition, applied_to, compositions, differing
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from refopt.program import amp_program, passes
+from refopt.program import Op, amp_program, passes
 
 LONG = settings().max_examples > 100
 PARAMS = [("a.w", (9, 4)), ("a.b", (7,)), ("b.w", (65,)), ("c", ())]
@@ -78,8 +78,52 @@ def test_presets(case, name):
 
 
 def test_shards_in_batches_are_not_shared_out_again():
-    case = mixed(("shard", {}), ("batch_owners", {}), ("shard", {}))
+    """Where each rank has one parameter, all reductions are in batches."""
+    case = replace(mixed(("shard", {"rule": "greedy"}), ("batch_owners", {}), ("shard", {})), params=PARAMS[:2])
     assert not violation(case) and "gradients are reduced to owners already" in case.reasons[-1][2][0]
+    assert {op.type for op in case.rewritten()[0].main}.isdisjoint(("reduce", "broadcast"))
+
+
+def test_parameters_that_come_in_messages_stay_fp32():
+    """On ranks, too, that neither update nor receive them."""
+    case = mixed(("send_to_owners", {}), ("on_device", {}), ("optimize_cast", {}), ranks=3)
+    programs = case.rewritten()
+    assert not violation(case)
+    assert all("'a.b' stays fp32: parameters are received in messages" in passes.optimize_cast(p).reasons
+               for p in programs)
+
+
+def test_offloaded_states_are_not_sent():
+    case = mixed(("offload", {}), SENT)
+    case.rewritten()
+    assert case.reasons[-1][2][0].endswith("states are in the memory of the host; offload comes after")
+
+
+@pytest.mark.clause("N11")
+def test_states_are_offloaded_before_masters():
+    """SGD's, which has no states; the second ring is another one."""
+    optimizer = {"a.w": "momentum", "a.b": "momentum", "b.w": "sgd", "c": "sgd"}
+    case = replace(plain(("offload", {}), ("offload", {"masters": True}), ranks=1), optimizer=optimizer,
+                   options={"lr": 0.5, "mu": 0.75, "config": "bf16"})
+    assert not violation(case), case
+    assert [applied for _, applied, _ in case.reasons] == [True, True]
+
+
+def test_what_is_about_two_owners_is_declined():
+    program = mixed().program(1)
+    look = Op("look", {"x": ("a.w@GRAD", "b.w@GRAD")}, {}, {}, "communicate")
+    place = next(i for i, op in enumerate(program.main) if op.type == "check_gradients")
+    program = program.replace(main=[*program.main[:place], look, *program.main[place:]])
+    (reason,) = passes.reduce_to_owners(program, 2).reasons
+    assert reason.startswith("look of 'a.w@GRAD': 'a.w@GRAD' is on rank ")
+
+
+def test_averages_are_rounded_once():
+    """Over micro-steps and ranks together, as in the step that begins with both."""
+    one, plain = (mixed(accumulate=5).program(ranks) for ranks in (1, 7))
+    made = passes.all_reduce_gradients(one, 7).program
+    scales = [{op.attrs["scale"] for op in p.main if op.type == "scale"} for p in (made, plain)]
+    assert scales[0] == scales[1] == {1 / 35} != {1 / 5 / 7}
 
 
 def in_16_bits(program):

@@ -41,8 +41,9 @@ def complete(graph: Graph) -> list[Complete]:
             if op.type == "scale" and op.role == "communicate":
                 averages |= dict.fromkeys(writes, i)
                 continue
-            used |= (reads & last.keys()) - writes
-            last |= dict.fromkeys(writes, i)
+            if op.type in LINEAR:
+                used |= (reads & last.keys()) - writes
+            last |= dict.fromkeys(writes if op.type in LINEAR else writes & last.keys(), i)
             for x, out in zip(op.inputs.get("x", ()), op.outputs.get("out", ()), strict=False):
                 rows[out] = (*rows.get(out, ()), x) if op.type == "scatter_add" else ("",)
     found = [
