@@ -283,13 +283,15 @@ def test_what_is_let_go_cannot_be_read():
 
 
 @pytest.mark.parametrize("backend", ["cpu", "gpu"])
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-def test_sum_is_one_addition(dtype, backend):
-    """In the dtype of the sum, -0 kept, whatever the size."""
-    x, y = values(dtype, (300,), 1), values("float32", (300,), 2)
+@pytest.mark.parametrize(("dtype", "total"), [
+    ("float16", "float32"), ("bfloat16", "float32"), ("float32", "float32"), ("float16", "float16"),
+    ("bfloat16", "bfloat16")])
+def test_sum_is_one_addition(dtype, total, backend):
+    """In fp32, and rounded to the dtype of the sum, -0 kept, whatever the size."""
+    x, y = values(dtype, (300,), 1), values(total, (300,), 2)
     x[:2], y[:2] = -0.0, -0.0
-    expected = y + x.astype(np.float32)
-    vars = [Var("x", (300,), dtype, persistable=True), Var("y", (300,), "float32", persistable=True)]
+    expected = (y.astype(np.float32) + x.astype(np.float32)).astype(y.dtype)
+    vars = [Var("x", (300,), dtype, persistable=True), Var("y", (300,), total, persistable=True)]
     vars += [Var("e", (0,), "float32", persistable=True)]
     ops = [Op("sum", {"x": ["x", "e"], "out": ["y", "f"]}, {"out": ["y", "f"]}, {}, "backward")]
     vars += [Var("f", (0,), "float32", persistable=True)]
@@ -300,6 +302,14 @@ def test_sum_is_one_addition(dtype, backend):
     assert bound.read("y").tobytes() == expected.tobytes()
 
 
+@pytest.mark.parametrize(("dtype", "total"), [("int32", "int32"), ("float16", "bfloat16"), ("float32", "float16")])
+def test_sums_of_other_dtypes_are_refused(dtype, total):
+    vars = {"x": Var("x", (3,), dtype, persistable=True), "y": Var("y", (3,), total, persistable=True)}
+    op = Op("sum", {"x": ["x"], "out": ["y"]}, {"out": ["y"]}, {}, "backward")
+    with pytest.raises(TypeError, match=rf"sum: out\[0\]: expected float32 or float64 that {dtype} widens to, got"):
+        Program(vars, (), [op]).check()
+
+
 @pytest.mark.clause("N3")
 def test_sum_is_exact():
     """One rounded addition for each element, on the GPU too."""
@@ -308,10 +318,10 @@ def test_sum_is_exact():
 
     from refopt.program.gpu.mixed_precision import adder
 
-    for source, target in (("float32", "float32"), ("float16", "float32"), ("float32", "float64")):
+    for source, target in (("float32", "float32"), ("float16", "float32"), ("float32", "float64"), ("bfloat16",) * 2):
         ptx = adder(source, target).ptx((nb.int64,) * 3)
         floating = re.findall(r"\b((?:add|sub|mul|div|fma|mad)\.\S*f(?:16|32|64))", ptx)
-        assert set(floating) == {f"add.rn.{target.replace('float', 'f')}"}
+        assert set(floating) == {"add.rn.f64" if target == "float64" else "add.rn.f32"}
 
 
 @pytest.mark.parametrize("backend", ["cpu", "gpu"])
