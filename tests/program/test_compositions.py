@@ -8,7 +8,7 @@ from compositions import STEPS, Composition, applied_to, compositions, differing
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from refopt.program import Op, amp_program, passes
+from refopt.program import Op, Var, amp_program, passes
 
 LONG = settings().max_examples > 100
 PARAMS = [("a.w", (9, 4)), ("a.b", (7,)), ("b.w", (65,)), ("c", ())]
@@ -116,6 +116,15 @@ def test_what_is_about_two_owners_is_declined():
     program = program.replace(main=[*program.main[:place], look, *program.main[place:]])
     (reason,) = passes.reduce_to_owners(program, 2).reasons
     assert reason.startswith("look of 'a.w@GRAD': 'a.w@GRAD' is on rank ")
+
+
+def test_what_is_made_of_gradients_otherwise_is_no_gradient():
+    program = mixed().program(1).with_vars([Var("seen", (7,), "float32")])
+    look = Op("look", {"x": ("a.b@GRAD",)}, {"out": ("seen",)}, {}, "communicate")
+    place = next(i for i, op in enumerate(program.main) if op.type == "check_gradients")
+    made = passes.all_reduce_gradients(program.replace(main=[*program.main[:place], look, *program.main[place:]]), 2)
+    summed = [name for op in made.program.main if op.type == "all_reduce" for name in op.reads]
+    assert sorted(summed) == sorted(f"{name}@GRAD" for name, _ in PARAMS)
 
 
 def test_averages_are_rounded_once():
