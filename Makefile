@@ -37,7 +37,7 @@ verify: $(VERIFY_SETUP)  ## compare the NumPy and CUDA forms; ARGS are passed on
 	@$(VERIFY_PY) -m refopt verify $(ARGS)
 
 test: $(if $(SETUP),lint)  ## lint, then the tests that need no GPU; with PY the tests alone; ARGS, such as -k adamw
-	$(PY) -m pytest $(if $(SETUP),-n 2 --dist loadgroup) -m "not gpu and not slow" --junitxml=build/test.xml $(ARGS)
+	$(PY) -m pytest $(if $(SETUP),-n 2 --dist loadfile) -m "not gpu and not slow" --junitxml=build/test.xml $(ARGS)
 
 test-peers: $(PEERS)  ## the tests beside other code; fails if make test has skipped what this skips; ARGS, such as -m slow
 	.venv-peers/bin/python -m pytest -n 2 -m "not gpu and not slow" $(ARGS) --junitxml=build/test-peers.xml $(OF_PEERS)
@@ -49,7 +49,7 @@ test-long: $(INSTALLED)  ## the same and the slow ones, with 150 fresh random ex
 ptx: $(INSTALLED)  ## compile every kernel that a test reads the PTX of, and keep the digests: tests/gpu/ptx.json
 	REFOPT_PTX=write .venv/bin/python -m pytest -q tests/gpu/test_ptx.py tests/gpu/test_ptx_lars.py
 
-test-gpu: $(SETUP)  ## the tests that need a GPU; ARGS are passed on, such as -n 8 --dist loadgroup
+test-gpu: $(SETUP)  ## the tests that need a GPU; ARGS are passed on, such as -n 8
 	REFOPT_DEVICE=gpu $(PY) -m pytest -m gpu tests $(ARGS)
 
 bench: $(SETUP)  ## the benchmarks; ARGS are passed on

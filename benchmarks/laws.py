@@ -142,7 +142,7 @@ def main() -> int:
     device = "executor" if options.long else "gpu"
     chosen = options.select or (TWO if options.two else LONG if options.long else ALL)[:]
     if options.n > 1 and not options.two and version_of("pytest-xdist"):
-        chosen += ["-n", str(options.n), "--dist", "loadgroup"]
+        chosen += ["-n", str(options.n)]
     report = begin("benchmarks.laws", f"REFOPT_DEVICE={device} python -m pytest {' '.join(chosen)}") | {"what": "laws"}
     name = "long.json" if options.long else f"laws-{short_name(report['device'])}{'-x2' if options.two else ''}.json"
     start = time.perf_counter()

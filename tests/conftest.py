@@ -18,10 +18,9 @@ settings.register_profile("long", deadline=None, max_examples=150, print_blob=Tr
 settings.load_profile("default")
 
 
-def pytest_configure(config):
-    """pytest-xdist knows the marker, and need not be there."""
-    config.addinivalue_line("markers", "xdist_group(name): run in one process under --dist loadgroup")
-    gc.set_threshold(20_000, 20)  # compilers make many objects that stay: looking for garbage took a tenth of the time
+def pytest_configure():
+    """Compilers make many objects that stay: looking for garbage took a tenth of the time."""
+    gc.set_threshold(200_000, 50, 100)
 
 
 @contextlib.contextmanager
@@ -97,15 +96,6 @@ def machine(request):
 def executor():
     """The executor, for what only it can show: counts, schedules, races."""
     return gpu.device("executor")
-
-
-def pytest_collection_modifyitems(items):
-    """Under ``--dist loadgroup``, tests of the same kernels run in one process, which compiles them once."""
-    for item in items:
-        params = item.callspec.params if hasattr(item, "callspec") else {}
-        routine = params.get("routine") or params.get("form")
-        if routine:
-            item.add_marker(pytest.mark.xdist_group(f"{item.path.stem} {getattr(routine, 'name', routine)}"))
 
 
 def pytest_sessionfinish(exitstatus):

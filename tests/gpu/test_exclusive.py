@@ -136,7 +136,7 @@ def made(executor, name, **how):
 
 
 @pytest.mark.parametrize("name", BOUND)
-def test_arrays_are_kept_alive_and_the_stream_is_kept_to(executor, name):
+def test_arrays_are_kept_alive_and_the_stream_is_kept_to(executor, frozen, name):
     stream = simt.cuda.stream()
     with simt.observe(count=()) as log:
         one = made(executor, name, stream=stream)

@@ -22,7 +22,7 @@ from refopt import gpu, simt
 from refopt.gpu import cuda, ladder
 
 needs.compiler()
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("simulator")]
+pytestmark = pytest.mark.slow
 
 
 def changed(module, name, old, new):

@@ -31,7 +31,6 @@ from refopt.gpu.ladder import adam
 from refopt.gpu.machine import dotted
 from refopt.gpu.target import signature_of
 
-pytestmark = pytest.mark.xdist_group("stock numba")
 REFOPT, NUMBA = "from refopt.gpu import cuda", "from numba import cuda"
 SOLUTIONS = exercises.FOLDER / "solutions"
 NOTEBOOKS = "1-why-merging-pays", "2-from-ten-lines"

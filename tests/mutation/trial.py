@@ -156,9 +156,6 @@ class _Chosen:
         self.rank = {test: k for k, test in enumerate(tests)}
         self.report, self.edit = report, edit
 
-    def pytest_configure(self, config):
-        config.addinivalue_line("markers", "xdist_group: as under xdist, which is off")
-
     def pytest_collection_modifyitems(self, items):
         functions = {test.partition("[")[0] for test in self.rank}
         chosen = [item for item in items if item.nodeid in self.rank]

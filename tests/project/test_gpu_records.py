@@ -99,7 +99,7 @@ def of_tests(tmp_path, monkeypatch):
     def run(text, *arguments):
         monkeypatch.setenv("REFOPT_KERNELS", str(tmp_path / "kernels"))
         (tmp_path / "test_some.py").write_text(text)
-        (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n  slow: long\n  xdist_group(name): together\n")
+        (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n  slow: long\n")
         arguments = [*arguments, "--select", tmp_path / "test_some.py"]
         return recorded(laws, tmp_path / "laws.json", monkeypatch, *arguments)
 

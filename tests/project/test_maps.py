@@ -8,8 +8,6 @@ from maps import api, commands, evidence, finds, interface, names, non_finite, s
 from maps.collect import ROOT, Item, suite
 from mutation.covered import READERS
 
-pytestmark = pytest.mark.xdist_group("maps")  # one collection of the suite for all
-
 
 @pytest.fixture(scope="module")
 def items():
