@@ -1,6 +1,6 @@
 """Small programs, what is in their arrays, and the laws of passes."""
 
-from functools import partial
+from functools import lru_cache, partial
 
 import numpy as np
 from hypothesis import settings
@@ -34,8 +34,14 @@ def edited(program, change, *vars):
     return program.with_vars(vars).replace(main=[new for op in program.main for new in change(op)])
 
 
+@lru_cache(2**14)
+def normal(shape, seed):
+    """Random numbers, not to be written: every rank and every run that is compared draws the same."""
+    return np.random.default_rng(list(seed)).normal(size=shape)
+
+
 def values(dtype, shape, *seed):
-    return np.random.default_rng(list(seed)).normal(size=shape).astype(numpy_dtype(dtype))
+    return normal(shape, seed).astype(numpy_dtype(dtype))
 
 
 def arrays_of(program, seed=0):

@@ -29,7 +29,7 @@ def test_any_composition(case):
 
 @pytest.mark.clause("N11")
 @given(case=compositions())
-@many(20)
+@many(10)
 def test_any_composition_on_devices(case):
     assert not violation(case, "gpu"), case
 
