@@ -95,8 +95,12 @@ TOLD = {**{(name, kind): answers for name in NAMES for kind, answers in WRONG[na
         **{(name, case): answers for case, (name, *answers) in LESSONS.items()}}
 
 
+def is_dear(name, kind):
+    return kind in ("slow", "atomic") or (name.startswith(DEAR) and kind not in LESSONS)
+
+
 @pytest.mark.parametrize(("name", "kind"), [
-    pytest.param(*of, id="-".join(of), marks=[pytest.mark.slow] * (of[1] in ("slow", "atomic"))) for of in TOLD
+    pytest.param(*of, id="-".join(of), marks=[pytest.mark.slow] * is_dear(*of)) for of in TOLD
 ])
 def test_a_wrong_answer_is_told_why(name, kind, tmp_path):
     fills, *words = TOLD[name, kind]

@@ -10,7 +10,7 @@ NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 OF_HARNESS = [path for path in NOTEBOOKS if "figure(" in path.read_text()]  # which takes an alternative text
 MAX_LINES = 20
 # The others run in make test-long, and where the site is built.
-IN_MAKE_TEST = {"2-from-ten-lines", "9-a-step-as-a-program", "13-placement"}
+IN_MAKE_TEST = {"7-what-goes-wrong", "9-a-step-as-a-program", "13-placement"}
 OF_PEERS = {"15-the-oracle", "16-in-pytorchs-step"}  # run by tests/peers/test_notebook.py
 # Hundreds of steps of a training show by their losses what twenty show of the code, and so do fewer elements.
 SIZES = "SIZES = [3000, 64, 64, 1500, 1, 0, 4100, 10]", "SIZES = [1100, 64, 64, 30, 1, 0, 300, 10]"
