@@ -118,9 +118,9 @@ def test_bits_of_atomics_change_with_their_order(name, executor):
         assert (len(seen) > 1) == (rung in BY_ATOMICS), rung
 
 
-# The third rung has the fourth's traffic, and is as long.
+# The third rung has the fourth's traffic, and is as long; the first has its own, which nobody minds.
 @pytest.mark.parametrize(("name", "rung"), [
-    pytest.param(*row, marks=[pytest.mark.slow] * row[1].endswith("3")) for row in RUNGS])
+    pytest.param(*row, marks=[pytest.mark.slow] * row[1].endswith(("1", "3"))) for row in RUNGS])
 def test_traffic_without_a_race(name, rung, executor):
     """What the file says of bytes per element, of the caller's arrays and of others as large."""
     ladder = LADDERS[name]

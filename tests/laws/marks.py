@@ -51,7 +51,7 @@ routines = each(*ALL)
 forms = of(pairs(ALL))
 implementations = of(pairs(ALL, "reference"))
 # Where all forms of a routine share what a law is about, one of them is enough.
-both_sides = of([(routine, form) for routine in ALL for form in ("reference", routine.merged_form)])
+both_sides = of_families([(routine, form) for routine in ALL for form in ("reference", routine.merged_form)])
 forms_of_families, implementations_of_families = of_families(pairs(ALL)), of_families(pairs(ALL, "reference"))
 signatures = pytest.mark.parametrize("dtypes", SIGNATURES, ids="-".join)
 

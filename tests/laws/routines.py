@@ -12,8 +12,9 @@ WITH_NORMS = tuple(routine for routine in ALL if not routine.elementwise)
 CARRYING = tuple(routine for routine in ELEMENTWISE if routine.scalars)
 LARS = (ROUTINES["lars_momentum"],)
 NOVOGRAD = (ROUTINES["novograd"],)
-# One routine of each family of kernels: tables, chunks, gate and launches are made alike for all of a family.
-OF_EACH_FAMILY = (ROUTINES["sgd"], CARRYING[0], *WITH_NORMS)
+# One routine of each family of kernels: tables, chunks, gate and launches are made alike for all of a family. LAMB has
+# those of NovoGrad, in refopt/gpu/norms, with sums of two kinds, as LARS has them.
+OF_EACH_FAMILY = (ROUTINES["sgd"], CARRYING[0], *LARS, *NOVOGRAD)
 
 
 def implementation(form, machine):

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from laws.marks import each, few, forms_of_families, is_repeated, is_shared, of, pairs
-from laws.routines import ALL, CARRYING, LARS, OF_EACH_FAMILY, optional_states
+from laws.routines import ALL, CARRYING, LARS, OF_EACH_FAMILY, WITH_NORMS, optional_states
 from refopt import gpu, simt
 from refopt.catalog import ROUTINES
 from refopt.gpu import tables
@@ -30,7 +30,7 @@ def test_launches_are_as_many_as_the_catalogue_says(executor, routine, form, dat
         assert len(log.launches) == step.launches == routine.launches(case.specs(), form)
 
 
-@each(*(routine for routine in OF_EACH_FAMILY if routine.merged_form == "merged"))
+@each(*(routine for routine in (*OF_EACH_FAMILY[:2], *WITH_NORMS) if routine.merged_form == "merged"))
 def test_a_merged_step_is_one_launch_or_two(executor, routine):
     """Any number of tensors of one signature: one launch for an elementwise routine, two for one with norms."""
     step = PlacedCase(executor, make(routine, [5, 7, 0, 1] * 20)).plan("merged")

@@ -97,7 +97,8 @@ def row(norm: Norm, form: str, dtypes: tuple[str, ...], *marks: Any) -> Any:
 
 AROUND_CHUNKS = [row(norm, form, dtypes, *[pytest.mark.slow] * (form not in ALWAYS or norm.of != "grads"))
                  for norm, form, dtypes in FORMS]
-FORMS = [row(*each) for each in FORMS]
+FORMS = [row(norm, form, dtypes, *[pytest.mark.slow] * (form not in ALWAYS and dtypes != SIGNATURES[0]))
+         for norm, form, dtypes in FORMS]
 
 
 def case_of(norm: Norm, dtypes: tuple[str, ...], tensors: list) -> Case:

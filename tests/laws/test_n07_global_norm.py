@@ -42,7 +42,7 @@ def wrong_of_tensors(count: int, some: list[Triplet], norm: Callable) -> list[st
     return found
 
 
-@pytest.mark.parametrize("count", [3, 4, 7, 33, 100, 1025])
+@pytest.mark.parametrize("count", [3, 4, 7, 33, 100, pytest.param(1025, marks=pytest.mark.slow)])
 def test_the_reference_joins_tensors_by_the_tree(count):
     """The reference joins the sums of tensors, in the order of the list, by the tree of N6."""
     assert not wrong_of_tensors(count, between_tensors(count, str(count), 60), norm_of_reference)

@@ -273,7 +273,9 @@ def test_second_moments_written_by_somebody_else(machine, routine, form):
         assert_same(expected, placed.outcome(), "second moment")
 
 
-@pytest.mark.parametrize("dtypes", [*STORAGE[:2], ("bfloat16", "float32", "bfloat16")], ids="-".join)
+@pytest.mark.parametrize("dtypes", [
+    STORAGE[0], *(pytest.param(x, marks=pytest.mark.slow) for x in (STORAGE[1], ("bfloat16", "float32", "bfloat16")))],
+                         ids="-".join)
 @of(pairs(WITH_NORMS))
 def test_parameters_written_by_somebody_else(machine, routine, form, dtypes):
     """Told by `refresh`, any plan goes on with them; untold, ``carried_norm`` alone goes on with the old norm."""

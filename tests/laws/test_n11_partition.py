@@ -115,8 +115,9 @@ def test_tensors_are_cut_into_chunks_of_any_length(executor, routine, form, tile
 CHUNKS = {"T4": 1 << 15, "A100": 1 << 16, "RTX 3090": 1 << 15, "RTX 5090": 1 << 16}
 
 
-@pytest.mark.parametrize("name", [pytest.param(x, marks=[pytest.mark.slow] * (x > "T")) for x in CHUNKS][::-1])
-@of_merged(pairs(OF_EACH_FAMILY))
+@pytest.mark.parametrize("name", [pytest.param(x, marks=[pytest.mark.slow] * (x not in ("A100", "RTX 3090")))
+                                  for x in CHUNKS])
+@of_merged(pairs((*OF_EACH_FAMILY[:2], *WITH_NORMS)))
 def test_a_step_has_its_bits_as_any_device(executor, routine, form, name):
     """What asks the device for its multiprocessors and caches changes no bit."""
     case = make(routine, [19_000 if not routine.elementwise else 1500, 3, 1025], steps=[step_of(routine)] * 2)
@@ -154,7 +155,8 @@ def test_blocks_and_grids_have_any_size(routine, form, block, grid, monkeypatch)
     laws.same_bits_as_reference(kernels(form, on), case)
 
 
-@pytest.mark.parametrize(("schedule", "seed"), [("reverse", 0), ("random", 1), ("random", 2)])
+@pytest.mark.parametrize(("schedule", "seed"), [
+    ("reverse", 0), ("random", 1), pytest.param("random", 2, marks=pytest.mark.slow)])
 @of_merged(AROUND)
 def test_blocks_and_threads_run_in_any_order(executor, routine, form, schedule, seed):
     """Backwards, and shuffled."""
