@@ -159,7 +159,7 @@ def test_every_row_has_code():
         for name, rows in STEPS.items() for k, x in enumerate(rows)],
 )
 def test_right_code_is_within(routine, step, dtype, law, numbers):
-    report = oracle.check(routine, step, dtypes=[dtype], laws=[law], set=numbers, diagnose=False)
+    report = oracle.check(routine, step, dtypes=[dtype], laws=[law], set=numbers, examples=0, diagnose=False)
     assert not report.failed_laws and report.of("passed"), report
     exact = oracle.check(routine, step, dtypes=[dtype], laws=["L18"], exact=True, diagnose=False)
     assert exact.failed_laws == ["L18"]  # or it would not be other code

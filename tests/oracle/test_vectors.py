@@ -57,7 +57,7 @@ def test_what_is_written_holds_of_the_reference(routine, dtype):
     assert unbounded.sum() == (routine in ("adam", "nadam"))
 
 
-@pytest.mark.parametrize("routine", ["sgd", "radam"])
+@pytest.mark.parametrize("routine", ["radam", pytest.param("sgd", marks=pytest.mark.slow)])
 def test_the_schema(routine):
     jsonschema = pytest.importorskip("jsonschema")
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
