@@ -135,6 +135,15 @@ def test_traffic_without_a_race(name, rung, executor):
     assert sum(log.bytes_read(x) + log.bytes_written(x) for x in large.values()) / (2 * size) == ladder.traffic
 
 
+@pytest.mark.parametrize("name", LADDERS)
+def test_which_tensors_can_be_taken_four_at_a_time(name, executor):
+    """Those all of whose arrays lie on 16 bytes."""
+    module, lists = LADDERS[name].module, LADDERS[name].lists([8, 8, 8])
+    columns = [list(column) for column in placed(executor, lists)]
+    columns[1][2] = placed(executor, [[lists[1][2]]], 1)[0][0]
+    assert module.tables(list(zip(*columns, strict=True)))[1].copy_to_host()[:, module.ALIGNED].tolist() == [1, 1, 0]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("name", LADDERS)

@@ -10,7 +10,8 @@ from refopt.catalog import ROUTINES
 from refopt.gpu import kernels, target
 from refopt.gpu.elementwise import merged_update
 from refopt.gpu.kernels import Kernel
-from refopt.gpu.listing.parts import literal
+from refopt.gpu.listing import naming
+from refopt.gpu.listing.parts import Part, literal
 from refopt.gpu.loss_scale import updater
 from refopt.gpu.target import cuda, device_function
 
@@ -267,6 +268,14 @@ def test_what_is_written_runs_as_the_function_does(made, n):
         kernel[1, 2](x, n, *[n] * (made.name == "shown"))
         outcomes.append(x.copy_to_host().tobytes())
     assert outcomes[0] == outcomes[1] != values.tobytes()
+
+
+@pytest.mark.parametrize(("variant", "alias", "first"), [
+    ("", "total", "total"), ("", "full", "norm"), ("partial", "total", "norm")])
+def test_the_plainest_name_is_an_alias_that_says_no_variant(variant, alias, first):
+    part = Part(later, "norm")
+    part.aliases.add(alias)
+    assert naming._choices(part, [part], {part: (variant, "", "")})[0] == first
 
 
 def test_names_keep_out_of_the_way_of_locals():

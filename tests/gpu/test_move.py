@@ -197,6 +197,16 @@ def test_rebind_after_move(executor):
     assert more[0].copy_to_host()[0] == 3 - 2 - 2
 
 
+def test_arrays_that_are_rebound_share_no_memory_that_is_written(executor):
+    params, grads = ([gpu.to_device(np.full(3, k, F)) for _ in range(2)] for k in (5, 1))
+    plan, (x, g) = gpu.plan("sgd", params, grads, lr=1.0), (gpu.to_device(np.full(6, k, F)) for k in (9, 2))
+    with pytest.raises(ValueError, match=r"params\[1\]: expected memory of its own, got an overlap with params\[0\]"):
+        plan.rebind(params=[x[:3], x[2:5]], grads=[g[:3], g[3:]])
+    plan.rebind(params=[x[:3], x[3:]], grads=[g[:3], g[1:4]])
+    plan()
+    assert x.copy_to_host().tolist() == [7] * 6
+
+
 @pytest.mark.parametrize("observed", ["a step", "an upload"])
 def test_a_stream_follows_the_former_one(executor, observed):
     """What comes on the other stream is ordered after what has been enqueued on the one before: there is no race."""

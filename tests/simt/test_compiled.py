@@ -280,6 +280,14 @@ def test_integers_wrap_at_64_bits():
     assert results(below, -(2**63), size=1, dtype=np.int64) == [2**63 - 5]
 
 
+def test_integers_to_a_power_below_0():
+    def kernel(one, n, out):
+        out[0], out[1], out[2], out[3] = one**n, (-one) ** n, (-one) ** (n - 1), (one + one) ** n
+        out[4] = (one - one) ** n
+
+    assert results(kernel, 1, -2, size=5, dtype=np.int64) == [1, 1, -1, 0, -(2**63)]
+
+
 def test_elements_take_the_lowest_bits():
     def kernel(n, out):
         out[0], out[1] = n, -n
@@ -351,9 +359,10 @@ def test_what_is_known_only_at_run_time_is_computed_by_the_same_rules():
         total += x[0]
         out[2] = total
         out[3] = max(*values)
+        out[4] = -values[0]
 
     x = np.array([100, 100], np.int8)
-    assert results(kernel, x, None) == [12, 400, 102, 100]
+    assert results(kernel, x, None, size=5) == [12, 400, 102, 100, -100]
 
 
 def test_an_atomic_gives_a_value_of_its_arrays_type():

@@ -43,6 +43,7 @@ def test_marks(observed):
     assert marks(counts)[2] == sorted((i % 2, i) for i in range(40))
     assert marks(shared)[1] == sorted((i % 20 % 4, i) for i in range(40))
     assert y.get_xlabel() == "element, rows of 8 (bands: sectors of 32 bytes)"
+    assert [(band.get_x(), band.get_width()) for band in x.patches] == [(16 * k - 0.5, 8) for k in range(5)]
     assert figure.get_suptitle() == "Which threads of kernel touch which elements"
     # Warps begin with each block: blocks are of 20 threads.
     assert sorted({line.get_ydata()[0] for line in x.get_lines() if line.get_linestyle() == "-"}) == [-0.5, 19.5, 39.5]

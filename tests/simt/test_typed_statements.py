@@ -188,6 +188,11 @@ def test_operands_are_evaluated_from_left_to_right(text, expected):
     assert value(f"    k = 7\n    out[0] = {text}\n", np.array([1, 100], np.int32), 0, bump=bump)[0] == expected
 
 
+def test_the_index_of_an_element_that_is_added_to_is_evaluated_once():
+    body = "    x[bump(x) - 99] += 5\n    out[0], out[1] = x[0], x[1]\n"
+    assert value(body, np.array([1, 100], np.int32), 0, bump=bump)[:2] == [2, 105]
+
+
 def test_global_names_may_be_declared_and_not_assigned():
     assert value("    global RATE\n    out[0] = x[0] * RATE\n", X, 0, RATE=RATE)[0] == float(X[0]) * RATE
     with pytest.warns(simt.UntypedWarning, match="assignment to a global"):

@@ -8,6 +8,7 @@ import pytest
 
 from refopt import simt
 from refopt.simt import cuda, memory
+from refopt.simt.undefined import Undefined
 
 DTYPES = [
     np.int32, np.float32, np.uint64,
@@ -113,6 +114,13 @@ def test_what_its_value_does_not_change_is_defined():
         assert y[0] == 120
     sums[1, 32](np.arange(32), y)
     assert y[0] == 120
+
+
+def test_in_place_it_stays_undefined():
+    """In a function that is not typed."""
+    one = Undefined(np.float32(3), "", None)
+    one += 1
+    assert type(one) is Undefined and one.value == 4
 
 
 def test_device_functions_and_other_launches():
