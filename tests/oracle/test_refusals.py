@@ -1,5 +1,7 @@
 """Arguments that are refused, each with the words that name it."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -46,6 +48,8 @@ REFUSED = [
     (check, ("sgd", sgd), {"skips": "no.txt"}, ValueError, "skips: expected a file that can be read, got no.txt"),
     (check, ("sgd", type("Sgd", (), {})), {}, TypeError, "got the class Sgd, of which an instance may be one"),
     (check, ("sgd", lambda params, grads: None), {}, TypeError, "check: subject: expected a step that takes lr"),
+    (check, ("sgd", SimpleNamespace(name="mine", dtypes=[], run=sgd, takes="params".__contains__)), {}, TypeError,
+     "check: mine: expected a step that takes lr, or set="),
     (check, ("sgd", lambda params, grads, *, lr, foo: 0), {}, TypeError, "check: subject: expected .*, got 'foo'"),
     # Without a routine.
     (check, (None, sgd), {"symmetries": ["signs"]}, ValueError, r"check: symmetries\[0\]: expected one of"),
