@@ -69,6 +69,7 @@ def where(step, law):
     return next(item.pattern for item in report.items if item.pattern)
 
 
+@pytest.mark.slow  # test_tensors has the words
 def test_tensors_that_are_dropped():
     def step(params, grads, *, lr):
         for p, g in list(zip(params, grads, strict=True))[:110]:

@@ -90,7 +90,9 @@ STEPS = [with_threads, with_a_pool_that_stays, with_buffers_that_stay, functools
          with_a_setting_for_the_time, with_a_generator_of_its_own]
 
 
-@pytest.mark.parametrize("step", STEPS, ids=lambda x: getattr(x, "__name__", type(x).__name__))
+@pytest.mark.parametrize("step", [
+    pytest.param(x, marks=[pytest.mark.slow] * (x in (with_a_pool_that_stays, with_buffers_that_stay))) for x in STEPS],
+                         ids=lambda x: getattr(x, "__name__", type(x).__name__))
 def test_a_right_step(step):
     report = oracle.check("momentum", step, dtypes=["float32"], laws=LAWS, examples=0, diagnose=False)
     assert report.ok, str(report)

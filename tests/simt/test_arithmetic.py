@@ -119,7 +119,7 @@ JITTED = {symbol: njit(f"a {op} b") for symbol, op in OPERATORS.items()}
 @given(st.data())
 @pytest.mark.parametrize("symbol", OPERATORS)
 @pytest.mark.parametrize("a", [
-    a if a in ("bool", "uint64", "float16", "float32") else pytest.param(a, marks=pytest.mark.slow)
+    a if a in ("uint64", "float16", "float32") else pytest.param(a, marks=pytest.mark.slow)
     for a in SCALARS
 ])
 def test_values_are_those_that_numba_computes(symbol, a, data):
