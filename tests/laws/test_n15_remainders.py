@@ -133,7 +133,7 @@ def with_masters(case):
 @pytest.mark.clause("N6")
 @pytest.mark.parametrize("dtypes", TWO, ids="-".join)
 @norms
-@of(pairs(LARS))
+@of([pytest.param(*row, marks=[pytest.mark.slow] * (row[1] in ("separate", "cooperative"))) for row in pairs(LARS)])
 def test_both_halves_end_with_their_chunk_without_a_trace(machine, routine, form, norm_of, dtypes, monkeypatch):
     """Full and partial rows of both halves, aligned and not, over the end of a chunk."""
     monkeypatch.setattr(tables, "tiles_per_chunk", lambda *_: 2)

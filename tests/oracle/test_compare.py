@@ -74,7 +74,7 @@ def test_the_same_has_no_difference():
     cases = {"C1": 46, "C2": 3, "C3": 6, "C4": 4, "C5": 9, "C6": 1}
     report = oracle.compare(loop, loop, **FAST)
     assert Counter(item.law for item in report.items) == cases and report.compared == 26944
-    for step, dtypes in ((loop, ["float16", "bfloat16", "float64"]), (other_name, ["float32"])):
+    for step, dtypes in ((loop, ["bfloat16"]), (other_name, ["float32"])):
         report = oracle.compare(loop, step, dtypes=dtypes)
         assert report.ok and not report.of("failed") and report.compared > 10_000, str(report)
 
