@@ -26,8 +26,7 @@ def skipped_by_both(first: Path, second: Path) -> dict[str, str]:
     return {
         name: reason
         for name, reason in reported(first)
-        if reason is not None and name not in ran and not any(other.startswith(name + ".") for other in ran)
-    }
+        if reason is not None and name not in ran and not any(other.startswith(name + ".") for other in ran)}
 
 
 def main(first: str, second: str) -> int:

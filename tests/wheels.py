@@ -17,8 +17,7 @@ LEAST = 3, 11
 VERSION = re.compile(r"(\d+)\.(\d+)\.(\d+)")
 COMMANDS = (
     ["--version"], ["--help"], ["show", "adamw", "--dtype", "fp32"], ["check", "--list-laws"],
-    ["verify", "--device", "executor", "--routine", "lars_momentum", "--dtype", "fp32", "--max-elements", "300"],
-)
+    ["verify", "--device", "executor", "--routine", "lars_momentum", "--dtype", "fp32", "--max-elements", "300"])
 
 
 def pythons(named: Sequence[str]) -> list[str]:

@@ -57,8 +57,7 @@ def new_row(**changes):
 
 EXPECTED = (
     "merged_new: expected a function new(real, present, epsilon_at, decay, maximize) in refopt/gpu/rules/new.py, which "
-    "returns its Rule"
-)
+    "returns its Rule")
 
 
 def test_a_routine_without_a_rule(monkeypatch):
@@ -148,8 +147,7 @@ NORM_RULES = {
     "normed: expected a tuple of one or two numbers, got 3": NORM_RULE._replace(normed=lambda p, g, m, u, k: (p, g, m)),
     "rule: expected a tuple of the parameter, got float32": NORM_RULE._replace(rule=lambda p, m, u, k: p),
     "updates: expected params, stored_params, grads and states, got moment":
-        NORM_RULE._replace(updates=("params", "moment")),
-}
+        NORM_RULE._replace(updates=("params", "moment"))}
 
 
 @pytest.mark.parametrize("message", NORM_RULES)
@@ -170,9 +168,7 @@ def test_a_rule_of_another_kind(monkeypatch):
 REFERENCES = {
     "5 values, the new parameter and moment1, moment2, beta1_pow, beta2_pow, got 4": lambda *x, **_: (x[0], *x[2:5]),
     "5 values, the new parameter and moment1, moment2, beta1_pow, beta2_pow, got None for moment2": (
-        lambda *x, **_: (x[0], x[2], None, *x[4:6])
-    ),
-}
+        lambda *x, **_: (x[0], x[2], None, *x[4:6]))}
 
 
 @pytest.mark.parametrize("message", REFERENCES)
@@ -212,8 +208,7 @@ DECLARED = {
     "words by default: expected none, got at": dict(states=STATES),
     "words by default: expected at, to, got at": dict(states=STATES, choices=WHERE | {"to": ("x", "y")}),
     "at: default: expected there, got here": dict(states=STATES, choices={"at": ("there", "here")}),
-    "limits: expected none, got mu": dict(states=STATES, choices=WHERE, limits={"mu": FRACTION}),
-}
+    "limits: expected none, got mu": dict(states=STATES, choices=WHERE, limits={"mu": FRACTION})}
 
 
 @pytest.mark.parametrize("message", DECLARED)

@@ -89,8 +89,7 @@ def outcome(module, routine, one, names):
 
 @pytest.mark.parametrize(("module", "one"), [
     pytest.param(cpu, False, id="cpu-merged"), pytest.param(cpu, True, id="cpu-single"),
-    pytest.param(gpu, False, id="gpu-merged"), pytest.param(gpu, True, id="gpu-single", marks=pytest.mark.slow),
-])
+    pytest.param(gpu, False, id="gpu-merged"), pytest.param(gpu, True, id="gpu-single", marks=pytest.mark.slow)])
 @routines
 def test_every_keyword_counts(routine, module, one):
     """What is left out is at its default, which the case tells from what is given."""

@@ -28,8 +28,7 @@ def test_what_is_no_whole_number(value):
 
 @pytest.mark.parametrize(("bounds", "value", "expected"), [
     ((2, None), 1, "an integer of at least 2"), ((2, 5), 1, "an integer from 2 to 5"),
-    ((2, 5), 6, "an integer from 2 to 5"), ((None, 5), 6, "an integer from 0 to 5"), ((0, None), -1, "of at least 0"),
-])
+    ((2, 5), 6, "an integer from 2 to 5"), ((None, 5), 6, "an integer from 0 to 5"), ((0, None), -1, "of at least 0")])
 def test_whole_numbers_out_of_range(bounds, value, expected):
     with pytest.raises(ValueError, match=f"^f: n: expected .*{expected}, got {value}$"):
         arguments.whole("f: n", value, *bounds)
@@ -51,8 +50,7 @@ def test_what_is_no_number(value):
 
 
 @pytest.mark.parametrize(("bounds", "inside", "outside", "expected"), [
-    ({}, [np.inf, np.nan, -1.0], [], ""),
-    ({"finite": True}, [-1e308], [np.inf, -np.inf, np.nan], "a finite number"),
+    ({}, [np.inf, np.nan, -1.0], [], ""), ({"finite": True}, [-1e308], [np.inf, -np.inf, np.nan], "a finite number"),
     ({"least": 0}, [0.0, -0.0, np.inf], [-5e-324, np.nan], "a number of at least 0"),
     ({"above": 0}, [5e-324], [0.0, np.nan], "a number above 0"),
     ({"most": 1}, [1.0, -np.inf], [np.nextafter(1.0, 2), np.nan], "a number of at most 1"),
@@ -127,8 +125,7 @@ def test_values_in_errors_take_one_line():
 
 @pytest.mark.parametrize(("shape", "strides", "layout"), [
     ((1, 5), (4096, 4), (0, 1)), ((5, 1), (4, -8), (1, 0)), ((2, 3), (4, 8), (1, 2)), ((2, 3), (12, 4), (3, 1)),
-    ((2, 3), (16, 4), None), ((0, 3), (12, 4), ()), ((1,), (400,), (0,)), ((2,), (-4,), None),
-])
+    ((2, 3), (16, 4), None), ((0, 3), (12, 4), ()), ((1,), (400,), (0,)), ((2,), (-4,), None)])
 def test_layouts(shape, strides, layout):
     """An extent of one has no stride: what stands there is not looked at."""
     array = checks.host_array(np.lib.stride_tricks.as_strided(np.zeros(64, np.float32), shape, strides), "x")

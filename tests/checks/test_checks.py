@@ -90,8 +90,7 @@ REFUSED = {
                             "velocities[0]: expected a dense array, got strides (8,) for (4,)"),
     "another axis order": (
         lambda c: c.set(grads_1=c.put(np.ones((3, 2), np.float32).T)), ValueError,
-        "grads[1]: expected the axis order of params[1] with strides of (3, 1) elements, got (1, 2)",
-    ),
+        "grads[1]: expected the axis order of params[1] with strides of (3, 1) elements, got (1, 2)"),
     "overlap": (overlap, ValueError, "velocities[0]: expected memory of its own, got an overlap with params[0]"),
     "one array twice": (lambda c: c.set(params_1=c.params[0], grads_1=c.new(4), velocities_1=c.new(4)), ValueError,
                         "params[1]: expected memory of its own, got an overlap with params[0]"),
@@ -122,8 +121,7 @@ REFUSED = {
                        "lr: expected a number in the range of float64, got one beyond it"),
     "one weight decay beyond fp64": (
         lambda c: c.set(lars_weight_decay=[0.1, 10**400]),
-        ValueError, "lars_weight_decay[1]: expected a number in the range of float64, got one beyond it",
-    ),
+        ValueError, "lars_weight_decay[1]: expected a number in the range of float64, got one beyond it"),
     "rescale_grad 0": (lambda c: c.set(rescale_grad=0), ValueError,
                        "rescale_grad: expected a finite float32 above 0, got 0"),
     "rescale_grad below the smallest fp32": (lambda c: c.set(rescale_grad=1e-60), ValueError,
@@ -139,8 +137,7 @@ REFUSED = {
     # Choices.
     "adapt": (lambda c: c.set(adapt="norm"), ValueError,
               "adapt: expected one of norms, decay, decay_and_norms, got 'norm'"),
-    "norm_of": (lambda c: c.set(norm_of="grad"), ValueError, "norm_of: expected one of param, master, got 'grad'"),
-}
+    "norm_of": (lambda c: c.set(norm_of="grad"), ValueError, "norm_of: expected one of param, master, got 'grad'")}
 
 
 def host_only(call):
@@ -155,8 +152,7 @@ REFUSED_ON_THE_HOST = {
                            "grads[0]: expected native byte order, got >f4"),
     "reversed": (lambda c: c.set(velocities_0=c.new(4)[::-1]), ValueError,
                  "velocities[0]: expected a dense array, got strides (-4,) for (4,)"),
-    "no array": (lambda c: c.set(grads_1=[1.0, 2.0]), TypeError, "grads[1]: expected a NumPy array, got builtins.list"),
-}
+    "no array": (lambda c: c.set(grads_1=[1.0, 2.0]), TypeError, "grads[1]: expected a NumPy array, got builtins.list")}
 
 REFUSED_ON_THE_DEVICE = {
     "a host array": (lambda c: c.set(grads_1=np.zeros((2, 3), np.float32)), TypeError,
@@ -168,8 +164,7 @@ REFUSED_ON_THE_DEVICE = {
     "unknown number":
         (lambda c: c.set(weight_decay=0.1), TypeError,
          "weight_decay: expected one of params, grads, velocities, lr, mu, lars_coeff, lars_weight_decay, epsilon, "
-         "rescale_grad, master_params, adapt, norm_of, grad_factor, found_inf, form, stream"),
-}
+         "rescale_grad, master_params, adapt, norm_of, grad_factor, found_inf, form, stream")}
 
 
 class Elsewhere:
@@ -297,8 +292,7 @@ def plan(machine):
     (lambda c: dict(gradients=c.grads), TypeError,
      "gradients: expected one of params, grads, velocities, master_params"),
     (lambda c: dict(velocities=[c.params[0], c.velocities[1]]), ValueError,
-     "velocities[0]: expected memory of its own, got an overlap with params[0]"),
-])
+     "velocities[0]: expected memory of its own, got an overlap with params[0]")])
 @pytest.mark.parametrize("before", [0, 2])
 def test_rebind_refuses(plan, slots, error, message, before):
     """A refused `rebind` leaves the plan bound to the arrays it had, also when it has seen others like them."""
@@ -321,8 +315,7 @@ def test_rebind_refuses(plan, slots, error, message, before):
     (dict(momentum=0.9), TypeError,
      "momentum: expected one of lr, mu, lars_coeff, lars_weight_decay, epsilon, rescale_grad"),
     (dict(adapt="decay"), TypeError,
-     "adapt: expected one of lr, mu, lars_coeff, lars_weight_decay, epsilon, rescale_grad"),
-])
+     "adapt: expected one of lr, mu, lars_coeff, lars_weight_decay, epsilon, rescale_grad")])
 def test_step_refuses(plan, numbers, error, message):
     """A refused step does nothing, and keeps the numbers of the step before."""
     call, step = plan
@@ -367,8 +360,7 @@ def test_rebind_refuses_after_others(plan):
 @settings(max_examples=200)
 @given(
     st.lists(st.sampled_from([0.0, -0.0, 1e-38, 1e-3, 0.5, 0.99999999, 1.0, 1e38, -1.0, np.inf, np.nan, 1, True, "a"])),
-    st.booleans(), st.sampled_from([1.0, np.inf]), st.booleans(),
-)
+    st.booleans(), st.sampled_from([1.0, np.inf]), st.booleans())
 @example([0.5, 0.0], True, np.inf, False)
 @example([0.5, -0.0], False, np.inf, False)
 @example([0.5, 1.0], False, 1.0, False)

@@ -87,8 +87,7 @@ CALLS = dict([
     ("coalesce_tensor", lambda: {
         "inputs": _floats(), "scale": 1.0, "dtype": "float32", "shapes": [(3,), (3,)], "copy_data": True,
         "set_constant": False, "constant": 0.0, "outputs": _floats(), "persist_output": False, "use_align": True,
-        "align_size": 256, "align_unit": "bytes", "size_of_dtype": 4}),
-])
+        "align_size": 256, "align_unit": "bytes", "size_of_dtype": 4})])
 
 
 def on_side(module, value):

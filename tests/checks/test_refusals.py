@@ -96,8 +96,7 @@ class Interface:
     (Interface(data=(4098, False)), ValueError,
      "expected an address divisible by 4, as float32 needs, got one with remainder 2"),
     (Interface(shape=(2**62, 2**62)), ValueError,
-     f"expected an array that ends below 2**64, got shape {(2**62, 2**62)}"),
-])
+     f"expected an array that ends below 2**64, got shape {(2**62, 2**62)}")])
 def test_interfaces_of_another_kind(value, error, message):
     with pytest.raises(error) as caught:
         describer("gpu")(value, "f: x[0]")
@@ -115,9 +114,7 @@ def test_a_negated_view_of_pytorch():
 @pytest.mark.parametrize(("value", "message"), [
     (np.ma.array([1.0, 2.0], mask=[True, False]), "expected a plain NumPy array, got numpy.ma.MaskedArray"),
     (np.eye(2).view(np.matrix), "expected a plain NumPy array, got numpy.matrix"),
-    ([1.0, 2.0], "expected a NumPy array, got builtins.list"),
-    (np.array([None]), "expected numbers, got object"),
-])
+    ([1.0, 2.0], "expected a NumPy array, got builtins.list"), (np.array([None]), "expected numbers, got object")])
 def test_only_arrays_go_to_a_device(value, message):
     with gpu.use("executor"), pytest.raises(TypeError) as caught:
         gpu.to_device(value)
@@ -126,8 +123,7 @@ def test_only_arrays_go_to_a_device(value, message):
 
 @pytest.mark.parametrize("change", [
     lambda x: x, lambda x: x.transpose(2, 0, 1), lambda x: x[:, ::-1], lambda x: x[:, 1:], lambda x: x[:0],
-    lambda x: x[1, 1, 1:2].reshape(()), lambda x: np.broadcast_to(x, (2, *x.shape)), swapped,
-])
+    lambda x: x[1, 1, 1:2].reshape(()), lambda x: np.broadcast_to(x, (2, *x.shape)), swapped])
 def test_any_order_goes_to_a_device_and_back(machine, change):
     x = change(np.arange(24, dtype=np.float32).reshape(2, 3, 4))
     there = machine.to_device(x)

@@ -168,8 +168,7 @@ REFUSED = [
     # Memory.
     *((overlapping(a, b), ValueError, "update_loss_scaling: ")
       for a, b in [("found_inf", "loss_scale"), ("good_steps", "bad_steps"), ("found_inf", "good_steps"),
-                   ("loss_scale", "bad_steps")]),
-]
+                   ("loss_scale", "bad_steps")])]
 
 
 @pytest.mark.parametrize("module", [cpu, gpu], ids=["cpu", "gpu"])
@@ -215,8 +214,7 @@ NAMES = ["a.weight", "a.bias"]
     (([*NAMES, 3], 0.1, []), TypeError, "names[2]: expected a name, got 3"),
     ((NAMES, 0.1, "bias"), TypeError, "exclude: expected a sequence of names, got 'bias'"),
     ((NAMES, 0.1, [None]), TypeError, "exclude[0]: expected a name, got None"),
-    ((NAMES, 0.1, None), TypeError, "exclude: expected a sequence of names, got None"),
-])
+    ((NAMES, 0.1, None), TypeError, "exclude: expected a sequence of names, got None")])
 def test_weight_decays_refuses(given, error, message):
     with pytest.raises(error) as caught:
         cpu.weight_decays(*given)
@@ -239,8 +237,7 @@ def test_weight_decays_goes_through_each_once(of):
     ({"form": ["merged"]}, ValueError, "form: expected one of separate, merged, got ['merged']"),
     ({"form": np.ones(2)}, ValueError, "form: expected one of separate, merged, got an array of shape (2,)"),
     *(({"stream": s}, TypeError, f"stream: expected a stream of the executor or its handle, got {s!r}")
-      for s in ("abc", -1, 1.5, True, None, [0])),
-])
+      for s in ("abc", -1, 1.5, True, None, [0]))])
 def test_plan_refuses_options(executor, options, error, message):
     x = [executor.to_device(np.ones(3, F)) for _ in range(2)]
     for call in (lambda **o: gpu.plan("sgd", x[:1], x[1:], **o), lambda **o: gpu.merged_sgd(x[:1], x[1:], lr=1, **o)):

@@ -284,8 +284,7 @@ def test_what_is_broken_is_found(capsys, monkeypatch, breaking, slots, problems)
                           (["--form", "fast"], list(LARS_MOMENTUM.forms)),
                           (["--routine", "sgdm"], list(catalog.ROUTINES)),
                           (["--workload", "vgg"], ["resnet50", "bert-large", "gpt2-xl", "llama-3-8b"]),
-                          (["--device", "tpu"], ["gpu", "executor"]),
-                          (["--steps", "1"], ["at least 2"]),
+                          (["--device", "tpu"], ["gpu", "executor"]), (["--steps", "1"], ["at least 2"]),
                           (["--max-elements", "none"], ["at least 1"]),
                           (["--routine", "novograd", "--dtype", "bf16-sr"], ["nothing to verify"])])
 def test_wrong_usage(capsys, args, named):

@@ -69,12 +69,9 @@ def test_the_statuses_are_told(capfd):
 
 @pytest.mark.parametrize(("path", "why"),
                          [(".", "Is a directory"),
-                          ("", "expected the name of a file"),
-                          ("missing/report.json", "No such file or directory"),
-                          ("missing/", "expected the name of a file"),
-                          ("file/report.json", "Not a directory"),
-                          ("x" * 300, "File name too long"),
-                          ("/dev/full", "No space left on device")])
+                          ("", "expected the name of a file"), ("missing/report.json", "No such file or directory"),
+                          ("missing/", "expected the name of a file"), ("file/report.json", "Not a directory"),
+                          ("x" * 300, "File name too long"), ("/dev/full", "No space left on device")])
 def test_a_report_that_cannot_be_written(tmp_path, path, why, capfd, monkeypatch):
     """Before any work is done, and nothing is left."""
     (tmp_path / "file").write_text("old")

@@ -39,8 +39,7 @@ LAUNCHES = {
         "after refresh(): merged_lars_momentum_norms[3223, 128], merged_lars_update_and_norm[12892, 64]",
         "in a step: merged_lars_grad_norm[3223, 128], merged_lars_update_and_norm[12892, 64]"],
     ("lars_momentum", "--form", "separate"): [
-        "in a step: 161 times lars_momentum[as many as fit at a time, 128] with a barrier across the grid The"],
-}
+        "in a step: 161 times lars_momentum[as many as fit at a time, 128] with a barrier across the grid The"]}
 
 
 @pytest.mark.parametrize("args", LAUNCHES, ids=" ".join)
@@ -59,8 +58,7 @@ def test_launches_are_told(args, capsys):
     (["adam", "--dtype", "bf16+16"], "master_params uint16", "round_bfloat16"),
     (["adam", "--dtype", "bf16-sr"], "rounding=stochastic", "master_params"),
     (["adam", "--dtype", "bf16", "--set", "rounding=stochastic"], "def random4(", "master_params"),
-    (["lamb", "--dtype", "fp64"], "# choices: always_adapt=False\n", "v4.f32"),
-])
+    (["lamb", "--dtype", "fp64"], "# choices: always_adapt=False\n", "v4.f32")])
 def test_dtypes_choices_and_states(args, there, gone, capsys):
     text = printed(capsys, *args)
     assert there in text and gone not in text
@@ -77,10 +75,8 @@ REFUSED = [
     (["adam", "--state", "moment1"], "states: expected one of moment2_max, got 'moment1'"),
     (["lars_momentum", "--dtype", "bf16-sr"], "dtype: expected one of fp32, fp64, fp16, bf16, fp16-amp, bf16-amp, "),
     (["adam", "--dtype", "int8"], "argument --dtype: invalid choice: 'int8'"),
-    (["adan"], "argument ROUTINE: invalid choice: 'adan'"),
-    ([], "the following arguments are required: ROUTINE"),
-    (["adam", "--set", "routine=sgd"], "choices: expected one of epsilon_at, decay, maximize, rounding, got 'routine'"),
-]
+    (["adan"], "argument ROUTINE: invalid choice: 'adan'"), ([], "the following arguments are required: ROUTINE"),
+    (["adam", "--set", "routine=sgd"], "choices: expected one of epsilon_at, decay, maximize, rounding, got 'routine'")]
 
 
 @pytest.mark.parametrize(("args", "said"), REFUSED, ids=lambda x: " ".join(x) if isinstance(x, list) else "")
@@ -99,8 +95,7 @@ def test_what_is_refused(args, said, capsys, tmp_path):
     (("adam", "fp32", "twice"), ValueError, "^show: form: expected one of separate, merged, got 'twice'$"),
     (("adam", "fp32", None, "moment2_max"), TypeError, "^show: states: expected a sequence of names, got "),
     (("adam", "fp32", None, [3]), TypeError, r"^show: states\[0\]: expected a name, got 3$"),
-    ((ROUTINES["adam"],), ValueError, "^show: routine: expected one of"),
-])
+    ((ROUTINES["adam"],), ValueError, "^show: routine: expected one of")])
 def test_what_python_is_refused(given, error, said):
     with pytest.raises(error, match=said):
         show.source(*given)

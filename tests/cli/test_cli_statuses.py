@@ -68,8 +68,7 @@ def test_statuses_that_nobody_is_told(end, stream, monkeypatch):
 
 @pytest.mark.parametrize(("error", "raised", "said"), [
     (BrokenPipeError(32, "Broken pipe"), BrokenPipeError, "Broken pipe"),
-    (OSError(28, "No space left on device"), cli.Unusable, "^standard output: No space left on device$"),
-])
+    (OSError(28, "No space left on device"), cli.Unusable, "^standard output: No space left on device$")])
 def test_output_that_cannot_be_written(error, raised, said, monkeypatch):
     monkeypatch.setattr("sys.stdout", Shut(error))
     with pytest.raises(raised, match=said):

@@ -81,8 +81,7 @@ def test_ending_the_launcher_ends_all(tmp_path):
 
 @pytest.mark.parametrize(("arguments", "message"), [
     (["-n", "0", "x.py"], "-n: expected at least 1, got 0"),
-    (["-n", "3", "x.py"], "-n: expected at most 2, the GPUs in CUDA_VISIBLE_DEVICES, got 3"),
-    (["x.py"], "-n")])
+    (["-n", "3", "x.py"], "-n: expected at most 2, the GPUs in CUDA_VISIBLE_DEVICES, got 3"), (["x.py"], "-n")])
 def test_wrong_usage(capsys, monkeypatch, arguments, message):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     with pytest.raises(SystemExit) as stop:

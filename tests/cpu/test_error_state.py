@@ -21,8 +21,7 @@ def extreme(arrays):
     with np.errstate(all="ignore"):
         return {
             name: x if x is None or x.dtype.kind == "i" or name == "found_inf"
-            else rng.choice(EXTREME, x.shape).astype(x.dtype) for name, x in arrays.items()
-        }
+            else rng.choice(EXTREME, x.shape).astype(x.dtype) for name, x in arrays.items()}
 
 
 @pytest.fixture

@@ -142,8 +142,7 @@ COVERED = [cell for cell in COVERED if cell.variant not in (FOUND_INF, RESCALE_G
 
 
 OF_RULES = [  # laws hold each variant to its formula
-    pytest.param(cell, id="-".join(cell), marks=[pytest.mark.slow] * (cell.variant != "default")) for cell in COVERED
-]
+    pytest.param(cell, id="-".join(cell), marks=[pytest.mark.slow] * (cell.variant != "default")) for cell in COVERED]
 
 
 @pytest.mark.parametrize("cell", OF_RULES)
@@ -161,5 +160,4 @@ def test_the_bound_of_a_formula_covers_the_rule(cell):
             distance = abs(high(bound.value - results[name].value))
             assert np.all(distance + results[name].error <= bound.error), (
                 f"{known.where}: {name}: expected a bound of the formula (tests/evidence/formulas.py) that covers the "
-                "rule of refopt.cpu, got a narrower one: has the formula at least as many roundings?"
-            )
+                "rule of refopt.cpu, got a narrower one: has the formula at least as many roundings?")

@@ -86,8 +86,7 @@ LESSONS = {
     "a load by an address":
         ("12_many_tensors_one_launch", ["store_float32(p, p[start])"], "IndexError", "`load_float32("),
     "two blocks": ("03_grid_stride", ["p[0] = cuda.blockIdx.x"], "DataRace", "Blocks of a launch are not ordered"),
-    "one block": ("03_grid_stride", ["p[0] = cuda.threadIdx.x"], "DataRace", "or let a single thread write"),
-}
+    "one block": ("03_grid_stride", ["p[0] = cuda.threadIdx.x"], "DataRace", "or let a single thread write")}
 
 
 TOLD = {**{(name, kind): answers for name in NAMES for kind, answers in WRONG[name].items()},
@@ -100,8 +99,7 @@ def is_dear(name, kind):
 
 
 @pytest.mark.parametrize(("name", "kind"), [
-    pytest.param(*of, id="-".join(of), marks=[pytest.mark.slow] * is_dear(*of)) for of in TOLD
-])
+    pytest.param(*of, id="-".join(of), marks=[pytest.mark.slow] * is_dear(*of)) for of in TOLD])
 def test_a_wrong_answer_is_told_why(name, kind, tmp_path):
     fills, *words = TOLD[name, kind]
     exercise, wrong = answer(name, tmp_path, fills)
@@ -125,8 +123,7 @@ def test_an_element_that_many_threads_store_is_named(tmp_path):
 
 @pytest.mark.parametrize(("name", "array", "stub", "solved"), [
     ("05_columns_to_rows", "x", "load 0: 32 elements, 32 sectors", "load 0: 32 elements, 4 sectors"),
-    ("10_the_crowded_bank", "shared", "load 6: 1 bank, 32 turns", "load 6: 32 banks, 1 turn;"),
-])
+    ("10_the_crowded_bank", "shared", "load 6: 1 bank, 32 turns", "load 6: 32 banks, 1 turn;")])
 def test_requests_of_a_warp_are_drawn(name, array, stub, solved, tmp_path):
     exercise, right, _ = solution.load(name)
     assert solved in exercise.requests(right, array).alt

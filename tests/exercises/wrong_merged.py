@@ -33,8 +33,7 @@ WRONG = {
         "slow": ([FOURS.replace("store4_float32(p + 4 * i, (",
                                 "new = (").replace("x[3] - lr * d[3]))", "x[3] - lr * d[3])")
                   + "    for k in range(4):\n        store_float32(p + 4 * (i + k), new[k])\n", TAIL],
-                 "too many requests", "reference"),
-    },
+                 "too many requests", "reference")},
     "12_many_tensors_one_launch": {"nearly": ([f"for i in range(cuda.threadIdx.x, stop, cuda.blockDim.x):\n    {TAIL}"],
                                               "of params[3] (shape (1100,)", "Blocks of a launch are not ordered"),
                                    "slow": (["share = (stop - start + cuda.blockDim.x - 1) // cuda.blockDim.x\n"
@@ -48,24 +47,20 @@ WRONG = {
         "slow": (["for i in range(cuda.threadIdx.x, count, cuda.blockDim.x):\n"
                   "    store_float16(buffer + 2 * (offset + i), load_float32(source + 4 * i))\n"
                   "    store_float16(buffer + 2 * (offset + i), scale * load_float32(source + 4 * i))"],
-                 "too many sectors", "reference"),
-    },
+                 "too many sectors", "reference")},
     "14_a_gate_on_the_device": {
         "nearly": ([FIND.replace("g[i] - g[i] != ZERO", "g[i] > np.float32(3e38)"), GATED], "a NaN among 70",
                    "70 of 70 elements of p differ"),
         "slow": ([FIND,
                   "if i < p.size and found_inf[0] == 0:\n    v[i] = mu * v[i] + g[i]\n    p[i] = p[i] - lr * v[i]"],
-                 "too many requests", "reference"),
-    },
+                 "too many requests", "reference")},
     "15_norms_and_a_step": {
         "nearly": ([f"{TREES}cuda.syncthreads(){RATE}".replace(" and of_g > ZERO", "")], "a gradient of 0", "got nan"),
         "slow": ([f"{TREES.replace(OF_G, BLANK)}{TREES.replace(OF_P, BLANK)}cuda.syncthreads(){RATE}"],
-                 "too many barriers", "reference"),
-    },
+                 "too many barriers", "reference")},
     "16_lion_as_a_rule": {"nearly": (["c = beta1 * m + rest1 * g\nsign = ONE if c > ZERO else -ONE\n"
                                       "return p * keep - lr * sign, beta2 * m + rest2 * g"], "nothing to blend",
                                      "elements of params[0] differ"),
                           "slow": (["c = beta1 * m + rest1 * g\nsign = 1 if c > ZERO else (-1 if c < ZERO else c)\n"
                                     "return p * keep - lr * sign, beta2 * m + rest2 * g"], "computes in fp64",
-                                   "np.float32(...) is not")},
-}
+                                   "np.float32(...) is not")}}

@@ -50,8 +50,7 @@ WRONG = {
         "nearly": ([f"{KERNEL}        new = mu * v[i] + scale * g[i]\n        p[i] = p[i] - lr * new\n{STEP}{LAUNCH}"],
                    "v[0]: expected", "no thread has written it"),
         "slow": ([f"{KERNEL}        v[i] = mu * v[i] + scale * g[i]\n        p[i] = p[i] - lr * v[i]\n{STEP}{LAUNCH}"],
-                 "too many bytes", "reference"),
-    },
+                 "too many bytes", "reference")},
     "19_a_pass": {"nearly": ([f"{SLOTS}{MERGED}"], "two learning rates", "elements of params[1] differ"),
                   "slow": (["merged = updates"], "too many launches", "reference")},
     "20_a_sharded_step": {
@@ -62,18 +61,14 @@ WRONG = {
         "slow": (["comm.all_reduce(grad)\n"
                   "update[-(-size // 32), 32](param[own], grad[own], velocity, lr, mu, QUARTER)\n"
                   "comm.all_gather(param[own], param)\ncomm.broadcast(param, 0)"], "too many copied bytes",
-                 "Which part does a rank need"),
-    },
+                 "Which part does a rank need")},
     "21_norm_and_step_in_two_launches": {
         "nearly": ([TREE, FACTOR.replace("if norm > max_norm:\n    factor", "factor"), ADAMW], "a norm below it",
                    "elements of params[0] differ"),
         "slow": (
             [TREE, FACTOR, ADAMW.replace("new_m / (sqrt(new_u)", "load_float32(m + at) / (sqrt(new_u)")
              .replace("store_float32(p", "store_float32(m + at, new_m)\nstore_float32(p")],
-            "too many requests", "reference",
-        ),
-    },
-}
+            "too many requests", "reference")}}
 # Wrong by the order of a sum or a product alone.
 ORDERS = {"atomic": ([TREE.replace("sums[c] = shared[0]", "cuda.atomic.add(sums, 0, shared[0])"), FACTOR, ADAMW],
                      "in reverse order", "The last bits alone are others"),

@@ -72,8 +72,7 @@ case(
     NAME, "41: histogram without atomics, watched", simt.DataRace, "it is the exercise: threads count by load and store"
 )(lambda: histogram(f"{TUTORIAL}/41__kernel_authoring__book_histogram.ipynb"))
 case(NAME, "41: histogram with atomics, watched")(
-    lambda: histogram(f"{TUTORIAL}/solutions/41__kernel_authoring__book_histogram__SOLUTION.ipynb")
-)
+    lambda: histogram(f"{TUTORIAL}/solutions/41__kernel_authoring__book_histogram__SOLUTION.ipynb"))
 
 
 @case(NAME, "41: histogram by cuda.coop", simt.Unsupported, "it links cuda.coop's code in CUDA C++")

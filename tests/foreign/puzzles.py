@@ -30,8 +30,7 @@ while half:
 if local_i == 0:
     out[{out}] = cache[0]"""
 _SOLUTIONS = [
-    "out[local_i] = a[local_i] + 10",
-    "out[local_i] = a[local_i] + b[local_i]",
+    "out[local_i] = a[local_i] + 10", "out[local_i] = a[local_i] + b[local_i]",
     "if local_i < size:\n    out[local_i] = a[local_i] + 10",
     "if local_i < size and local_j < size:\n    out[local_i, local_j] = a[local_i, local_j] + 10",
     "if local_i < size and local_j < size:\n    out[local_i, local_j] = a[local_i, 0] + b[0, local_j]",
@@ -76,8 +75,7 @@ if i < a_size:
         if i + k < a_size:
             total += values[local_i + k] * weights[k]
     out[i] = total""",
-    _FOLD.format(index="i", out="cuda.blockIdx.x"),
-    _FOLD.format(index="batch, i", out="batch, 0"),
+    _FOLD.format(index="i", out="cuda.blockIdx.x"), _FOLD.format(index="batch, i", out="batch, 0"),
     """\
 total = 0.0
 for k in range(0, size, TPB):
@@ -88,8 +86,7 @@ for k in range(0, size, TPB):
         total += a_shared[local_i, n] * b_shared[n, local_j]
     cuda.syncthreads()
 if i < size and j < size:
-    out[i, j] = total""",
-]
+    out[i, j] = total"""]
 
 
 def solved() -> str:

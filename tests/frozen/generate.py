@@ -28,8 +28,7 @@ from refopt.oracle.exact.laws import reference
 FOLDER = Path(__file__).parent
 DTYPES = {"fp32": ("float32", "float32", "float32"),
           "fp16, fp32 master": ("float16", "float16", "float32", "float32"),
-          "bf16": ("bfloat16", "bfloat16", "float32"),
-          "fp64": ("float64", "float64", "float64")}
+          "bf16": ("bfloat16", "bfloat16", "float32"), "fp64": ("float64", "float64", "float64")}
 SIZES = [2, 1, 3, 2, 5, 1, 2, 4, 3, 2, 40, 0]  # many small ones, each with numbers of its own
 WITH_REMAINDER = ("bfloat16", "bfloat16", "float32", "uint16")
 GATE = "grad_factor", "found_inf"
@@ -64,8 +63,7 @@ def load(routine: Routine, entry: dict) -> tuple[Case, Outcome]:
     """The case and the outcome of an entry."""
     given, left = (
         {slot: arrays(values, dtype_in(slot, routine, entry["dtypes"])) for slot, values in entry[side].items()}
-        for side in ("in", "out")
-    )
+        for side in ("in", "out"))
     steps = [{name: arrays([value], "float32")[0] if name in GATE else value for name, value in step.items()}
              for step in entry["steps"]]
     return Case(routine, given, steps, entry["choices"]), left

@@ -46,13 +46,10 @@ def test_views_are_those_of_paddle(machine, case):
 
 @pytest.mark.parametrize(("sizes", "itemsize", "align", "unit", "lengths"),
                          [([1, 63, 64, 65, 128, 129], 4, 256, "bytes", [64, 64, 64, 128, 128, 192]),
-                          ([64, 128], 4, 256, "bytes", [64, 128]),
-                          ([1, 128, 129], 2, 256, "bytes", [128, 128, 256]),
+                          ([64, 128], 4, 256, "bytes", [64, 128]), ([1, 128, 129], 2, 256, "bytes", [128, 128, 256]),
                           ([1, 256, 257], 4, 256, "elements", [256, 256, 512]),
-                          ([5, 1, 7], 4, None, "bytes", [5, 1, 7]),
-                          ([5, 1, 7], 4, 4, "bytes", [5, 1, 7]),
-                          ([2**31, 2**40], 2, 256, "bytes", [2**31, 2**40]),
-                          ([], 4, 256, "bytes", [])])
+                          ([5, 1, 7], 4, None, "bytes", [5, 1, 7]), ([5, 1, 7], 4, 4, "bytes", [5, 1, 7]),
+                          ([2**31, 2**40], 2, 256, "bytes", [2**31, 2**40]), ([], 4, 256, "bytes", [])])
 def test_layout_in_figures(sizes, itemsize, align, unit, lengths):
     """An exact multiple gets nothing added."""
     made = cpu.layout(sizes, itemsize, align, unit)
@@ -85,8 +82,7 @@ def test_layout_laws(sizes, itemsize, factor, unit):
     (TypeError, ([2.5], 4), "sizes[0]: expected an integer of at least 1, got 2.5"),
     (TypeError, ([3, True], 4), "sizes[1]: expected an integer of at least 1, got True"),
     (TypeError, ([3], 4.0), "itemsize: expected an integer of at least 1, got 4.0"),
-    (TypeError, ([3], 4, 8.0), "align: expected an integer, got 8.0"),
-])
+    (TypeError, ([3], 4, 8.0), "align: expected an integer, got 8.0")])
 def test_layout_refuses(error, arguments, message):
     with pytest.raises(error, match=f"^layout: {re.escape(message)}"):
         cpu.layout(*arguments)
@@ -132,8 +128,7 @@ def assert_alike(here, there):
     for x, y in zip(here.views, there.views, strict=True):
         assert (x.shape, x.dtype) == (y.shape, y.dtype) and x.tobytes() == y.copy_to_host().tobytes()
         assert [s for s, n in zip(x.strides, x.shape, strict=True) if n > 1] == [
-            s for s, n in zip(y.strides, y.shape, strict=True) if n > 1
-        ]
+            s for s, n in zip(y.strides, y.shape, strict=True) if n > 1]
 
 
 def padding(made):
@@ -412,8 +407,7 @@ REFUSED = {
     "constant: expected a number of int8, got nan": (ValueError, [BYTES], dict(set_constant=True, constant=math.nan)),
     "scale: expected a finite float32, got inf": (ValueError, [A], dict(copy_data=True, scale=math.inf)),
     "inputs[0]: expected one of float16, bfloat16, float32, float64 to scale, got int8":
-        (TypeError, [BYTES], dict(copy_data=True, scale=2.0)),
-}
+        (TypeError, [BYTES], dict(copy_data=True, scale=2.0))}
 
 
 @pytest.mark.parametrize("message", REFUSED)

@@ -153,8 +153,7 @@ class Exported:
     ({"code": 0, "bits": 64, "ndim": 1, "kind": dlpack.CUDA_MANAGED}, (4096, (3,), "int64", (8,), True)),
     ({"lanes": 2}, "expected single elements, got float32 in vectors of 2"),
     ({"major": 2}, r"expected DLPack of version 1, got 2\.0"),
-    ({"kind": 1}, r"expected a device array, got .*Exported in host memory"),
-])
+    ({"kind": 1}, r"expected a device array, got .*Exported in host memory")])
 def test_arrays_by_dlpack(changed, expected):
     describe = arrays.describer("gpu")
     if isinstance(expected, str):

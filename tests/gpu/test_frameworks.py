@@ -28,12 +28,8 @@ ROUTINE = ROUTINES["adamw"]
 SHAPES = [(3,), (2, 5), (0,), (), (1025,)]
 # p, g, states, master
 SIGNATURES = [
-    ("float32",) * 3,
-    ("float64",) * 3,
-    ("float16", "float16", "float32", "float32"),
-    ("bfloat16", "bfloat16", "float32", "float32"),
-    ("bfloat16", "float32", "bfloat16"),
-]
+    ("float32",) * 3, ("float64",) * 3, ("float16", "float16", "float32", "float32"),
+    ("bfloat16", "bfloat16", "float32", "float32"), ("bfloat16", "float32", "bfloat16")]
 signatures = pytest.mark.parametrize("dtypes", SIGNATURES, ids="-".join)
 LATE = 0.1  # seconds, at least, that gradients take to come
 
@@ -175,8 +171,7 @@ def outcome(framework, slots):
     return {
         slot.name: [None] * len(SHAPES) if slots[slot.name] is None else [framework.read(x) for x in slots[slot.name]]
         for slot in ROUTINE.slots
-        if slot.written
-    }
+        if slot.written}
 
 
 @pytest.mark.clause("N4")
@@ -355,16 +350,10 @@ class Elsewhere:
 
 
 EXAMPLES = {
-    "C order": np.zeros((2, 3, 4), np.float32),
-    "Fortran order": np.zeros((2, 3), np.float64).T,
-    "axes swapped": np.zeros((2, 3, 4), np.float16).transpose(1, 2, 0),
-    "a part": np.zeros(9, np.float32)[3:7],
-    "every other": np.zeros((4, 6), np.float32)[:, ::2],
-    "reversed": np.zeros(4, np.float32)[::-1],
-    "one": np.zeros((), np.float64),
-    "none": np.zeros((0, 3), np.float32),
-    "integers": np.zeros(3, np.int32),
-}
+    "C order": np.zeros((2, 3, 4), np.float32), "Fortran order": np.zeros((2, 3), np.float64).T,
+    "axes swapped": np.zeros((2, 3, 4), np.float16).transpose(1, 2, 0), "a part": np.zeros(9, np.float32)[3:7],
+    "every other": np.zeros((4, 6), np.float32)[:, ::2], "reversed": np.zeros(4, np.float32)[::-1],
+    "one": np.zeros((), np.float64), "none": np.zeros((0, 3), np.float32), "integers": np.zeros(3, np.int32)}
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

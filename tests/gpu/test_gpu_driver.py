@@ -100,8 +100,7 @@ def test_streams_of_some_multiprocessors(fake):
     run = driver.Sequenced([])
     assert run(second.handle) and run(second.handle)
     assert [call for call in fake.calls if call[0].endswith("StreamCreate")] == [
-        ("cuGreenCtxStreamCreate", contexts[0], CUDA.CUstream_flags.CU_STREAM_NON_BLOCKING, 0)
-    ]
+        ("cuGreenCtxStreamCreate", contexts[0], CUDA.CUstream_flags.CU_STREAM_NON_BLOCKING, 0)]
     made = [call[0] for call in fake.calls]
     assert made.count("cuGraphInstantiate") == made.count("cuGraphDestroy") == 1
     del first, second, other, run
@@ -119,8 +118,7 @@ def of(**attributes):
     (0, 0), (np.int64(7), 7), (type("Own", (), {"__cuda_stream__": lambda self: (0, 8)})(), 8), (of(cuda_stream=9), 9),
     (of(ptr=10), 10), (of(handle=of(value=11)), 11), (of(handle=of(value=None)), 0),
     (-1, "or its handle, got -1"), ("a", "or its handle, got 'a'"), (True, "or its handle, got True"),
-    (simt.cuda.stream(), "or its handle, got a stream of the executor"),
-])
+    (simt.cuda.stream(), "or its handle, got a stream of the executor")])
 def test_handles_of_streams(stream, handle):
     if isinstance(handle, int):
         assert driver.Gpu().stream(stream) == handle
@@ -136,8 +134,7 @@ def test_default_streams_are_not_captured(fake):
 
 @pytest.mark.parametrize(("mode", "capability", "attribute"), [
     ("", (9, 0), None), ("cooperative", (8, 0), "COOPERATIVE"), ("cooperative", (9, 0), "COOPERATIVE"),
-    ("overlapping", (8, 9), None), ("overlapping", (9, 0), "PROGRAMMATIC_STREAM_SERIALIZATION"),
-])
+    ("overlapping", (8, 9), None), ("overlapping", (9, 0), "PROGRAMMATIC_STREAM_SERIALIZATION")])
 def test_launches(fake, monkeypatch, mode, capability, attribute):
     """Arguments as Numba's kernels take them, and what is said of the launch."""
     code = of(_codelibrary=of(get_cufunc=lambda: of(handle=of(value=5))), regs_per_thread=17)
@@ -382,8 +379,7 @@ def elsewhere(shape, typestr, strides=None):
 @pytest.mark.parametrize(("source", "target", "got"), [
     (elsewhere((6,), "<f4"), elsewhere((3,), "<f4"), r"float32 of shape \(3,\)"),
     (elsewhere((6,), "<f4"), elsewhere((6,), "<f2"), r"float16 of shape \(6,\)"),
-    (elsewhere((2, 3), "<f4"), elsewhere((2, 3), "<f4", (4, 8)), r"shape \(2, 3\) and strides \(4, 8\)"),
-])
+    (elsewhere((2, 3), "<f4"), elsewhere((2, 3), "<f4", (4, 8)), r"shape \(2, 3\) and strides \(4, 8\)")])
 def test_copies_that_are_refused(fake, source, target, got):
     with pytest.raises(ValueError, match=f"copy: expected C-contiguous arrays of float32 and shape .*, got .*{got}"):
         driver.Gpu().copier(source, target)

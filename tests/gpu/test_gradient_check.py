@@ -135,8 +135,7 @@ def test_one_thread_of_a_warp_says_what_it_has_found(executor):
     (dict(max_norm=-1.0), ValueError, "max_norm: expected a number of at least 0, got -1.0"),
     (dict(epsilon=np.nan), ValueError, "epsilon: expected a number of at least 0, got nan"),
     (dict(loss_scale=np.ones(2, np.float32)), ValueError, "loss_scale: expected one element, got shape (2,)"),
-    (dict(loss_scale=np.ones(1)), TypeError, "loss_scale: expected float32, got float64"),
-])
+    (dict(loss_scale=np.ones(1)), TypeError, "loss_scale: expected float32, got float64")])
 def test_refuses(machine, arguments, error, message):
     def to_device(x):
         if not isinstance(x, np.ndarray):

@@ -106,8 +106,7 @@ def test_other_numbers(machine):
     (lambda g: 3, TypeError, "grads: expected a list of arrays, got int"),
     (lambda g: [g[0], g[0], *g[2:]], ValueError, r"grads\[1\]: expected float16 of shape \(300,\), as planned"),
     (lambda g: [g[0], g[1], g[2], g[3].view(np.int32)], TypeError, r"grads\[3\]: expected one of .*, got int32"),
-    (lambda g: [gpu.to_device(np.ones(3)), *g[1:]], ValueError, r"grads\[0\]: expected float32 of shape \(5,\)"),
-])
+    (lambda g: [gpu.to_device(np.ones(3)), *g[1:]], ValueError, r"grads\[0\]: expected float32 of shape \(5,\)")])
 def test_refused(executor, grads, error, message):
     """A refused rebinding leaves the check with the gradients that it had."""
     first = gradients(0)

@@ -150,8 +150,7 @@ def test_chunks_say_whether_vectors_are_allowed(source, target, allowed, executo
 @pytest.mark.clause("N3")
 @pytest.mark.parametrize("rung", [
     pytest.param(rung, marks=() if rung in ("adam_0", "adam_4", "norm_1", "norm_3", "gather_4") else pytest.mark.slow)
-    for rung in (*adam.RUNGS, *global_norm.RUNGS, *coalesce.RUNGS)
-])
+    for rung in (*adam.RUNGS, *global_norm.RUNGS, *coalesce.RUNGS)])
 def test_what_is_exact(rung, executor):
     """All rungs but two kinds: plain Numba's contraction, and sums by atomics, at the lines that speak of them."""
     needs.compiler()

@@ -177,8 +177,7 @@ def test_no_elements(name, executor):
 
 
 @pytest.mark.parametrize(("name", "rung"), [
-    pytest.param(*row, marks=() if row[1] in ("lars_2", "lars_3", "lamb_4") else pytest.mark.slow) for row in RUNGS
-])
+    pytest.param(*row, marks=() if row[1] in ("lars_2", "lars_3", "lamb_4") else pytest.mark.slow) for row in RUNGS])
 def test_ptx_is_exact(name, rung, executor):
     """No product and sum in one rounding, no double, no spilled register; 16-byte access where the file says so."""
     needs.compiler()

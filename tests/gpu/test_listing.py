@@ -156,8 +156,7 @@ ALL = [
     pytest.param(routine.name, dtype, form, marks=() if form != "separate" and (
         dtype == "fp32" or (dtype in OFTEN and routine.name in ("adamw", "lars_momentum"))) else pytest.mark.slow)
     for routine in ROUTINES.values() for form in routine.forms for dtype in DTYPES
-    if verify.offered(routine, dtype) and (form != "separate" or dtype in ("fp32", "bf16"))
-]
+    if verify.offered(routine, dtype) and (form != "separate" or dtype in ("fp32", "bf16"))]
 
 
 @pytest.mark.parametrize(("name", "dtype", "form"), [row for row in ALL if row.values[1] == "fp32"])
@@ -288,13 +287,11 @@ def compiled(made):
 
 
 PTX = [
-    ("sgd", "fp32", "merged"),
-    *(pytest.param(*row, marks=pytest.mark.slow)
+    ("sgd", "fp32", "merged"), *(pytest.param(*row, marks=pytest.mark.slow)
       for row in (("novograd", "fp16-amp", "merged"),
                   *((name, "fp32", form) for name in ROUTINES for form in ROUTINES[name].forms if name != "sgd"),
                   *(("adamw", dtype, "merged") for dtype in DTYPES if dtype != "fp32"),
-                  *(("lars_momentum", dtype, "carried_norm") for dtype in DTYPES if dtype not in ("fp32", "bf16-sr")))),
-]
+                  *(("lars_momentum", dtype, "carried_norm") for dtype in DTYPES if dtype not in ("fp32", "bf16-sr"))))]
 
 
 @pytest.mark.parametrize(("name", "dtype", "form"), PTX)

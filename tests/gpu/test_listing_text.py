@@ -295,8 +295,7 @@ def test_names_keep_out_of_the_way_of_locals():
 
     scope = texts.executed(caller.source())
     assert {name for name in scope if name != "__builtins__"} == {
-        "np", "cuda", "caller", "alias", "largest", "range_float32",
-    }
+        "np", "cuda", "caller", "alias", "largest", "range_float32"}
     x = cuda.to_device(np.arange(1, 4, dtype=np.float32))
     scope["caller"][1, 1](x)
     assert x.copy_to_host()[2] == 2 + (1 + 5) + 2
@@ -342,8 +341,7 @@ def test_a_function_without_a_file():
 
 def test_what_made_a_kernel_is_told():
     assert updater().source().startswith(
-        "# update_loss_scaling, made by refopt.gpu.loss_scale.updater()\n#\n# Sources: refopt.gpu.loss_scale\n\nimport"
-    )
+        "# update_loss_scaling, made by refopt.gpu.loss_scale.updater()\n#\n# Sources: refopt.gpu.loss_scale\n\nimport")
     choices = ("maximize", False), ("rounding", "nearest")
     text = merged_update(ROUTINES["sgd"], ("float32", "float16", None), choices).source()
     dtypes, chosen = "(float32, float16, None)", "((maximize, False), (rounding,\n#     nearest))"

@@ -33,8 +33,7 @@ def test_grows_and_shrinks_in_figures(machine):
     """Two good steps double, two bad ones in a row halve, and either count starts anew."""
     numbers = dict(incr_every_n_steps=2, decr_every_n_nan_or_inf=2)
     assert run(machine, [0, 0, 0, 1, 0, 1, 1, 0], **numbers) == [
-        (8, 1, 0), (16, 0, 0), (16, 1, 0), (16, 0, 1), (16, 1, 0), (16, 0, 1), (8, 0, 0), (8, 1, 0),
-    ]
+        (8, 1, 0), (16, 0, 0), (16, 1, 0), (16, 0, 1), (16, 1, 0), (16, 0, 1), (8, 0, 0), (8, 1, 0)]
 
 
 @pytest.mark.clause("N5")
@@ -57,8 +56,7 @@ def test_kernel_is_reference(machine, founds, grows, shrinks, up, down, scale):
     ({2: np.ones(1, np.int64)}, {}, TypeError, "good_steps: expected int32, got int64"),
     ({}, dict(incr_every_n_steps=0), ValueError, "incr_every_n_steps: expected an integer from 1 to 2147483647, got 0"),
     ({}, dict(incr_ratio=0.5), ValueError, "incr_ratio: expected a finite number of at least 1, got 0.5"),
-    ({}, dict(decr_ratio=2.0), ValueError, "decr_ratio: expected a number above 0 and of at most 1, got 2.0"),
-])
+    ({}, dict(decr_ratio=2.0), ValueError, "decr_ratio: expected a number above 0 and of at most 1, got 2.0")])
 def test_refuses(machine, changed, numbers, error, message):
     arrays = [changed.get(i, x) for i, x in enumerate(start())]
     before = [x.copy() for x in arrays]

@@ -101,8 +101,7 @@ def test_what_a_step_carries_over_is_dropped(machine, name, form):
     saved = plan.state_dict()["slots"]
     for slot in saved:
         assert [x.tobytes() for x in saved[slot] if x is not None] == [
-            y.tobytes() for y in now.lists()[slot] if y is not None
-        ]
+            y.tobytes() for y in now.lists()[slot] if y is not None]
 
 
 def test_a_norm_of_masters_is_not_carried_to_others(machine):
@@ -275,8 +274,7 @@ def test_in_a_capture(executor, monkeypatch):
                                       "with remainder 2"),
     (("grads", [16, 32], [None]), ValueError, "arrays: expected 2 entries, as planned, got 1"),
     (("grads", [16, 32], 3), TypeError, "arrays: expected a list of arrays, got int"),
-    (("params", [16, 32]), TypeError, "arrays: expected those of params, which states are read from, got None"),
-])
+    (("params", [16, 32]), TypeError, "arrays: expected those of params, which states are read from, got None")])
 def test_refused(executor, values, error, message):
     """A refused move leaves the plan with the arrays it had."""
     params, grads = ([gpu.to_device(np.ones(3, F)) for _ in range(2)] for _ in range(2))

@@ -24,11 +24,8 @@ from refopt.oracle.exact.lars import make
 from refopt.oracle.exact.placed import PlacedCase
 
 STORAGE = {
-    "fp32": ("float32", "float32", "float32"),
-    "fp16 amp": ("float16", "float16", "float32", "float32"),
-    "bf16": ("bfloat16", "bfloat16", "bfloat16"),
-    "fp64": ("float64", "float64", "float64"),
-}
+    "fp32": ("float32", "float32", "float32"), "fp16 amp": ("float16", "float16", "float32", "float32"),
+    "bf16": ("bfloat16", "bfloat16", "bfloat16"), "fp64": ("float64", "float64", "float64")}
 OPTIONAL = ("moment2_max", "mean_grad")
 VECTORED = {"float32": "v4.f32", "float16": "v2.b32", "bfloat16": "v2.b32", "float64": "v2.f64"}
 VECTORS = {"fp32": "v4.f32", "fp16 amp": "v2.b32", "bf16": "v2.b32", "fp64": "v2.f64"}
@@ -92,8 +89,7 @@ FAMILY = [
     for routine in ROUTINES.values()
     if "merged" in routine.forms
     for choices in ({}, *({n: x} for n, values in routine.choices.items() if n != "rounding" for x in values[1:]))
-    for optional in ((), *([name] for name in routine.states if name in OPTIONAL))
-]
+    for optional in ((), *([name] for name in routine.states if name in OPTIONAL))]
 
 
 # One routine of each family of kernels is compiled in any case.
@@ -104,8 +100,7 @@ FAMILY_AND_STORAGE = [(*row, storage) for row in FAMILY for storage in STORAGE]
 @pytest.mark.clause("N3")
 @pytest.mark.parametrize(
     ("routine", "choices", "optional", "storage"), FAMILY_AND_STORAGE,
-    ids=lambda x: getattr(x, "name", None) or str(x or ""),
-)  # fmt: skip
+    ids=lambda x: getattr(x, "name", None) or str(x or ""))
 def test_kernels_of_every_routine_are_exact_and_vectorised(routine, choices, optional, storage, monkeypatch, request):
     """The same for the rule of every routine, with each of its choices and optional states."""
     case = build.make(routine, [5], STORAGE[storage], optional=tuple(optional), **choices)
@@ -226,8 +221,7 @@ def test_rounding_stores_are_instructions_of_their_own(storage, instruction, mon
 
 @pytest.mark.parametrize(
     ("storage", "norm_of", "kept", "passed"),
-    [("fp32", "param", 16, 0), ("fp16 amp", "param", 8, 8), ("fp16 amp", "master", 16, 0), ("fp64", "param", 0, 0)],
-)
+    [("fp32", "param", 16, 0), ("fp16 amp", "param", 8, 8), ("fp16 amp", "master", 16, 0), ("fp64", "param", 0, 0)])
 def test_the_cache_is_asked_to_keep_what_is_read_again(storage, norm_of, kept, passed, monkeypatch, request):
     """Eight vector loads of p and of g in a tile; the update does not read a parameter that has a master."""
     kernels = kernels_of(make([5], STORAGE[storage], norm_of=norm_of), "two_launches", monkeypatch)

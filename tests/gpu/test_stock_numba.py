@@ -135,8 +135,7 @@ STOCK = {key: x for key, x in KERNELS.items() if not x.modules}
 OFTEN = "adam_1", "join_3", "add_up", "sum_rows", "neighbours", "careless_ema"
 each_kernel = pytest.mark.parametrize("key", [
     pytest.param(key, id=f"{key[0].rpartition('.')[2]}-{key[1]}", marks=() if key[1] in OFTEN else pytest.mark.slow)
-    for key in STOCK
-])
+    for key in STOCK])
 
 
 # What they are launched with.

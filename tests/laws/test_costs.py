@@ -82,11 +82,9 @@ def test_bytes_are_as_many_as_the_catalogue_says(executor, routine, form, data):
 
 
 FIGURES = [("sgd", "merged", SIGNATURES[0], "param", 12),
-           ("momentum", "merged", SIGNATURES[0], "param", 20),
-           ("adam", "merged", SIGNATURES[0], "param", 28),
+           ("momentum", "merged", SIGNATURES[0], "param", 20), ("adam", "merged", SIGNATURES[0], "param", 28),
            ("adam", "merged", SIGNATURES[2], "param", 2 + 2 + 8 + 8 + 8),
-           ("adam", "merged", SIGNATURES[3], "param", 2 * 7),
-           ("lamb", "merged", SIGNATURES[0], "param", 40),
+           ("adam", "merged", SIGNATURES[3], "param", 2 * 7), ("lamb", "merged", SIGNATURES[0], "param", 40),
            ("lamb", "merged", SIGNATURES[2], "param", 2 + 2 + 3 * 12),
            ("novograd", "merged", SIGNATURES[0], "param", 24),
            ("novograd", "merged", SIGNATURES[2], "param", 2 + 2 * 2 + 8 + 8),
@@ -125,8 +123,7 @@ WATCHED = [
     pytest.param(*pair, dtypes, id=f"{pair[0].name}-{pair[1]}-{'-'.join(dtypes)}", marks=[pytest.mark.slow] * left)
     for pair in pairs(ALL) for k, dtypes in enumerate((*SIGNATURES, *remainders()[:1]))
     for left in [is_repeated(*pair) if k == (4 if pair[0] in LARS else 2) else k > 0 or is_shared(*pair)]
-    if dtypes[3:] != ("uint16",) or pair[0] in LARS
-]
+    if dtypes[3:] != ("uint16",) or pair[0] in LARS]
 
 
 @pytest.mark.parametrize(("routine", "form", "dtypes"), WATCHED)

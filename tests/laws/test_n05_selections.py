@@ -90,10 +90,8 @@ def test_a_step_is_rectified_where_rho_is_above_5(machine, routine, form, rho, r
 
 @pytest.mark.parametrize(("grads", "numbers", "factor"),
                          [([3, 4], dict(max_norm=10.0), 0.5),
-                          ([6, 8], dict(max_norm=2.5, epsilon=0.0), 0.25),
-                          ([NAN, 4], dict(max_norm=1.0), 0.5),
-                          ([INF, 4], dict(max_norm=1.0), 0.0),
-                          ([0, 0], dict(max_norm=0.0, epsilon=0.0), 0.5),
+                          ([6, 8], dict(max_norm=2.5, epsilon=0.0), 0.25), ([NAN, 4], dict(max_norm=1.0), 0.5),
+                          ([INF, 4], dict(max_norm=1.0), 0.0), ([0, 0], dict(max_norm=0.0, epsilon=0.0), 0.5),
                           ([3, 4], dict(max_norm=INF), 0.5)])
 def test_the_gradient_check_clips_where_the_clip_is_below_1(machine, grads, numbers, factor):
     """And not where it is NaN."""

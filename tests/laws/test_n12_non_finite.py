@@ -80,15 +80,10 @@ def assert_rate(case, got, rate):
 
 CORNERS = [
     # p zero, g zero, wd, by norms, by decay, by decay and norms
-    (False, False, 0.3, RATIO, RATIO, RATIO),
-    (False, False, 0.0, RATIO, LR, LR),
-    (True, False, 0.3, LR, ZERO, LR),
-    (True, False, 0.0, LR, LR, LR),
-    (False, True, 0.3, LR, RATIO, LR),
-    (False, True, 0.0, LR, LR, LR),
+    (False, False, 0.3, RATIO, RATIO, RATIO), (False, False, 0.0, RATIO, LR, LR), (True, False, 0.3, LR, ZERO, LR),
+    (True, False, 0.0, LR, LR, LR), (False, True, 0.3, LR, RATIO, LR), (False, True, 0.0, LR, LR, LR),
     (True, True, 0.3, LR, NAN, LR),  # 0 / 0: epsilon is 0 here
-    (True, True, 0.0, LR, LR, LR),
-]
+    (True, True, 0.0, LR, LR, LR)]
 
 
 @pytest.mark.parametrize(("k", "adapt"), list(enumerate(LARS[0].choices["adapt"])))
@@ -111,14 +106,12 @@ NON_FINITE = [
     ("grads", 2, np.nan, 0.0, LR, LR, LR),
     ("params", 2, np.inf, 0.3, NAN, NAN, NAN),  # inf / inf
     ("params", 2, np.inf, 0.0, NAN, LR, LR),  # 0 * inf in the denominator
-    ("params", 2, np.nan, 0.3, LR, NAN, LR),
-    ("velocities", 2, np.inf, 0.3, RATIO, RATIO, RATIO),
+    ("params", 2, np.nan, 0.3, LR, NAN, LR), ("velocities", 2, np.inf, 0.3, RATIO, RATIO, RATIO),
     ("velocities", 2, np.nan, 0.3, RATIO, RATIO, RATIO),
     ("grads", slice(None), 1e25, 0.3, ZERO, ZERO, ZERO),  # finite, but its square is not
     ("params", slice(None), 1e25, 0.3, NAN, NAN, NAN),
     ("grads", slice(None), 1e-30, 0.3, LR, RATIO, LR),  # not zero, but its square is
-    ("params", slice(None), 1e-30, 0.3, LR, ZERO, LR),
-]
+    ("params", slice(None), 1e-30, 0.3, LR, ZERO, LR)]
 
 
 @pytest.mark.parametrize(("k", "adapt"), list(enumerate(LARS[0].choices["adapt"])))

@@ -23,8 +23,7 @@ def drawing(arrows: Mapping[str, list[str]], label: str) -> str:
         f'role="img" aria-label="{label}">', f"<title>{label}</title><style>{STYLE}</style>",
         '<defs><marker id="head" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="8" markerHeight="8" '
         'orient="auto"><path d="M0 0L8 4L0 8z" style="fill:#555;stroke:none"/></marker></defs>',
-        f'<rect width="{width}" height="{height}" rx="8" fill="#fff"/>',
-    ]
+        f'<rect width="{width}" height="{height}" rx="8" fill="#fff"/>']
     lines += [f'<path d="{_way(places[name], places[other])}" marker-end="url(#head)"/>'
               for name, below in arrows.items() for other in below]
     for name, (x, y) in places.items():

@@ -15,8 +15,7 @@ SHARED = "masters", "max_norm"  # of every class, and described together
 ABOUT = {
     "masters": '`"fp32"` keeps an fp32 master of each parameter of fp16 or bf16, `"remainder"` the 16 bits that an '
                "fp32 number has beyond its bf16; `master_param` in the state",
-    "max_norm": "the gradients are clipped to this norm of all of them, by a scan on the device",
-}
+    "max_norm": "the gradients are clipped to this norm of all of them, by a scan on the device"}
 
 
 class Changed(NamedTuple):

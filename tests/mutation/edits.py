@@ -251,8 +251,7 @@ def _says_nothing(node: ast.stmt) -> bool:
 
 def _can_be_dropped(node: ast.stmt) -> bool:
     return isinstance(node, ast.Expr | ast.AugAssign | ast.Continue | ast.Break | ast.Delete) or (
-        isinstance(node, ast.Assign) and not all(isinstance(target, ast.Name) for target in node.targets)
-    )
+        isinstance(node, ast.Assign) and not all(isinstance(target, ast.Name) for target in node.targets))
 
 
 def _other_constants(value: object) -> list[str]:

@@ -47,6 +47,5 @@ def record(outcomes: Iterable[Outcome], known: Mapping[str, str]) -> dict[str, A
               "equivalent because": known.get(key_of(outcome.edit.key()), "")}
              for outcome in outcomes if outcome.verdict != "killed"]
     return {"counts": {part: dict(verdicts) for part, verdicts in counts.items()},
-            "rates": {part: round(rate(verdicts), 4) for part, verdicts in counts.items()},
-            "not killed": lived,
+            "rates": {part: round(rate(verdicts), 4) for part, verdicts in counts.items()}, "not killed": lived,
             "killed by": Counter(outcome.by.partition("[")[0] for outcome in outcomes if outcome.verdict == "killed")}

@@ -25,8 +25,7 @@ LEFT_OUT = {
     "refopt/oracle/exact/strategies.py", "refopt/oracle/exact/examples.py", "refopt/oracle/exact/lars.py",
     "refopt/oracle/exact/build.py", "refopt/catalog/data.py",
     # and what calls CUDA itself, which runs on a GPU alone, where the laws are its tests.
-    "refopt/gpu/driver.py",
-}
+    "refopt/gpu/driver.py"}
 
 WRONG = "refopt/oracle/wrong/"  # rules that are wrong on purpose: a change leaves them wrong
 

@@ -95,8 +95,7 @@ KNOWN = {
             "first = second = 1.0\n        p /= real(1 - lr * coeff)\n        p *= real(1 - coeff)\n"},
             "decay without the learning rate and no bias correction")},
     "lars_momentum": {"lr twice": ({"p -= v": "p -= real(lr) * v"}, "learning rate applied to the velocity again")},
-    "novograd": {"first norm averaged": ({"n if v[0] == 0 else ": ""}, "first norm averaged")},
-    "momentum": {
+    "novograd": {"first norm averaged": ({"n if v[0] == 0 else ": ""}, "first norm averaged")}, "momentum": {
         "no decay, and dampened": ({"g = g + real(l2_decay) * p": "pass", "v += g": "v += real(1 - mu) * g"},
             "gradient dampened by 1 - mu and l2_decay ignored"),
         "fp16 velocity": ({"v += g": "v += g; v[...] = v.astype(np.float16)"}, "velocities rounded to float16")}}

@@ -129,10 +129,8 @@ def radam(params, grads, moment1, moment2, *, lr, beta1, beta2, epsilon, step):
 
 STEPS = {
     "regroup products, quotients and roots": [
-        ("adamw", adamw(), "float32", "L1"),
-        ("adamw", adamw(ratio=reciprocal), "float32", "L1"),
-        ("adamw", adamw(ratio=one_root), "float32", "L1"),
-        ("adamw", adamw(averages=fused), "float32", "L1")],
+        ("adamw", adamw(), "float32", "L1"), ("adamw", adamw(ratio=reciprocal), "float32", "L1"),
+        ("adamw", adamw(ratio=one_root), "float32", "L1"), ("adamw", adamw(averages=fused), "float32", "L1")],
     "regroup sums": [("adamw", adamw(averages=lerped), "float32", "L1"),
                      ("adamw", adamw(decay=beside), "float32", "L1"),
                      ("adamw", adamw(averages=lerped, ratio=one_root, decay=beside), "float64", "L1")],
@@ -157,8 +155,7 @@ def test_every_row_has_code():
 @pytest.mark.parametrize(
     ("routine", "step", "dtype", "law", "numbers"), [
         pytest.param(*(*x, {})[:5], id=f"{name} {k}", marks=[pytest.mark.slow] * (k > 0 or name not in OFTEN))
-        for name, rows in STEPS.items() for k, x in enumerate(rows)],
-)
+        for name, rows in STEPS.items() for k, x in enumerate(rows)])
 def test_right_code_is_within(routine, step, dtype, law, numbers):
     report = oracle.check(routine, step, dtypes=[dtype], laws=[law], set=numbers, examples=0, diagnose=False)
     assert not report.failed_laws and report.of("passed"), report

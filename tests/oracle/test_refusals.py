@@ -89,8 +89,7 @@ REFUSED = [
     (vectors, ("adam",), {"dtypes": ["float8"]}, ValueError, r"vectors: dtypes\[0\]: expected one of"),
     (vectors, ("adam",), {"set": {"rounding": "up"}}, ValueError, "vectors: set: expected names of lr,"),
     (vectors, ("adam",), {"set": {"beta1": 1}}, ValueError, r"vectors: set\['beta1'\]: expected a number that adam"),
-    (vectors, ("adam",), {"examples": -1}, ValueError, "vectors: examples: expected"),
-]
+    (vectors, ("adam",), {"examples": -1}, ValueError, "vectors: examples: expected")]
 
 
 @pytest.mark.parametrize(("function", "given", "named", "error", "text"), REFUSED)

@@ -19,8 +19,7 @@ ROWS = [Row("adam", "epsilon_at=uncorrected", "Adam", fixed=NO_DECAY),
         Row("momentum", "no decay", "Momentum", {"mode": "standard", "beta": 1.0}, UNDAMPENED)]
 # Attributes are of fp32, which the numbers of a trial are, too.
 ATTRIBUTES = {"adam": {"beta1": "alpha", "beta2": "beta", "epsilon": "epsilon"},
-              "adagrad": {"epsilon": "epsilon"},
-              "momentum": {"mu": "alpha", "l2_decay": "norm_coefficient"}}
+              "adagrad": {"epsilon": "epsilon"}, "momentum": {"mu": "alpha", "l2_decay": "norm_coefficient"}}
 STATES = {"adam": ("moment1", "moment2"), "adagrad": ("moment",), "momentum": ("velocities",)}
 
 

@@ -15,8 +15,7 @@ optax = pytest.importorskip("optax")
 LAWS = ["L1", "L4", "L16", "L17", "L19", "L20", "L21", "L22", "L23"]
 RUNS = {  # what is asked for, and what runs then
     ("adamw", "AdamW", "fused"): "_fused_", ("momentum", "SGD", "foreach"): "_multi_tensor_",
-    ("momentum", "SGD", "loop"): "_single_tensor_",
-}
+    ("momentum", "SGD", "loop"): "_single_tensor_"}
 MORE = {("momentum", "SGD", "fused"): "_fused_", ("adamw", "AdamW", "foreach"): "_multi_tensor_",
         ("adamw", "AdamW", "loop"): "_single_tensor_"}
 

@@ -70,8 +70,7 @@ def wide(params, grads, *, lr):
 """
 # A routine, its step, a dtype, the law that does not hold, options.
 LIBRARIES = [("sgd", "torch.optim:SGD", "bfloat16", "L1", {"fused": True}),
-             ("nadam", "torch.optim:NAdam", "float64", "L1", {}),
-             ("radam", "optax:radam", "float32", "L1", {}),
+             ("nadam", "torch.optim:NAdam", "float64", "L1", {}), ("radam", "optax:radam", "float32", "L1", {}),
              ("sgd", "own_steps:wide", "float32", "L1", {"arrays": "torch"})]
 MINE = [("adamw", "own_steps:Wrong", "float32", "L1", {}),
         ("adamw", "own_steps:Wrong", "float32", "L14", {}),

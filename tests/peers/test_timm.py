@@ -32,8 +32,7 @@ ROWS = [Row("lars_momentum", "default", "lars.Lars", {"always_adapt": True}, ONE
 THEIR_NAMES = {"lr": "lr", "epsilon": "eps", "mu": "momentum", "lars_coeff": "trust_coeff",
                "lars_weight_decay": "weight_decay", "coeff": "weight_decay", "weight_decay": "weight_decay"}
 STATES = {"lars_momentum": {"momentum_buffer": "velocities"},
-          "lion": {"exp_avg": "moment"},
-          "lamb": {"exp_avg": "moment1", "exp_avg_sq": "moment2"},
+          "lion": {"exp_avg": "moment"}, "lamb": {"exp_avg": "moment1", "exp_avg_sq": "moment2"},
           "novograd": {"exp_avg": "moment", "exp_avg_sq": "second_moment"}}
 
 

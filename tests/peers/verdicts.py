@@ -85,12 +85,10 @@ OPTAX = [Row("sgd", "sgd"), Row("momentum", "sgd"), Row("momentum", "sgd", {"nes
                "Nesterov's momentum", nesterov=True),
          wrong("adam", "adam", ("bfloat16",), {"L1": "16-bit dtypes by request"}, "each operation is rounded")]
 TIMM = [
-    *loops("lamb", "lamb.Lamb", max_grad_norm=None),
-    *loops("lamb", "lamb.Lamb", max_grad_norm=None, always_adapt=True),
+    *loops("lamb", "lamb.Lamb", max_grad_norm=None), *loops("lamb", "lamb.Lamb", max_grad_norm=None, always_adapt=True),
     *loops("lars_momentum", "lars.Lars"), *loops("lars_momentum", "lars.Lars", always_adapt=True),
     *loops("lion", "lion.Lion"), *loops("adamw", "adamw.AdamWLegacy"), *loops("adam", "adamw.AdamWLegacy"),
-    *loops("momentum", "sgdw.SGDW"),
-    Row("novograd", "nvnovograd.NvNovoGrad", dtypes=("float32",)),
+    *loops("momentum", "sgdw.SGDW"), Row("novograd", "nvnovograd.NvNovoGrad", dtypes=("float32",)),
     Row("radam", "radam.RAdamLegacy", dtypes=("float32",)), Row("lars_momentum", "lars.Lars", laws=ALL),
     wrong("novograd", "nvnovograd.NvNovoGrad", ("float64",), {"L1": "second_moment"}, "the squared norm is fp32"),
     wrong("radam", "radam.RAdamLegacy", ("float64",), {"L1": "expected an array of float64 of shape (300,), got one"},

@@ -93,8 +93,7 @@ CHANGES = [  # what is wrong, by file and text, and which line of the page says 
     ("refopt/cpu/yogi.py", "epsilon=1e-3,", "epsilon=1e-3, eta=0.5,", "import refopt.cpu", 0),
     ("refopt/gpu/rules/yogi.py", None, None, "import refopt.gpu", 1),
     ("refopt/gpu/rules/yogi.py", ", m, u\n\n    return", ", m\n\n    return", "import refopt.gpu", 2),
-    ("refopt/oracle/wrong/yogi.py", None, None, "import refopt.oracle", 3),
-]
+    ("refopt/oracle/wrong/yogi.py", None, None, "import refopt.oracle", 3)]
 
 
 @pytest.mark.parametrize(("file", "old", "new", "command", "line"), CHANGES)

@@ -11,17 +11,9 @@ MOVED = 1_000_000_000  # bytes: 1 ms
 
 
 @pytest.mark.parametrize(("ms", "held", "ok"), [
-    (1.0, None, True),
-    (2.0, None, True),
-    (0.975, None, True),
-    (0.965, None, False),
-    (0.0, None, False),
+    (1.0, None, True), (2.0, None, True), (0.975, None, True), (0.965, None, False), (0.0, None, False),
     (0.965, MOVED, True),  # 100 MB less, at most
-    (0.880, MOVED, True),
-    (0.870, MOVED, False),
-    (0.965, 1000, False),
-    (0.975, 1000, True),
-])
+    (0.880, MOVED, True), (0.870, MOVED, False), (0.965, 1000, False), (0.975, 1000, True)])
 def test_a_time_below_the_floor_is_refused(ms, held, ok):
     row = judged(ms, MOVED, GB_S, held, L2)
     assert row["ok"] == ok and ("refused" in row) != ok
@@ -52,10 +44,8 @@ def tensors():
         random = torch.Generator().manual_seed(0)
         slots = {
             slot.name: [
-                torch.full((1,), 0.9) if slot.scalar else torch.randn(size, generator=random).abs() for size in sizes
-            ]
-            for slot in ROUTINES[name].slots if not slot.optional
-        }  # fmt: skip
+                torch.full((1,), 0.9) if slot.scalar else torch.randn(size, generator=random).abs() for size in sizes]
+            for slot in ROUTINES[name].slots if not slot.optional}
         return Tensors(ROUTINES[name], slots)
 
     return made

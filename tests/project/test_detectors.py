@@ -125,12 +125,10 @@ SAID = [("memcheck", 9, MEMCHECK, (REPORTED, "Invalid __global__ write", True, T
         ("memcheck", "timed out", MEMCHECK, (REPORTED, "Invalid __global__ write", True, True)),
         ("memcheck", 1, "compute-sanitizer: unknown option", (CRASHES, "")),
         ("alone", 1, ILLEGAL, (CRASHES, "CUDA_ERROR_MISALIGNED_ADDRESS")),
-        ("alone", 0, "the result is right", (RIGHT,)),
-        ("alone", -9, "", (CRASHES, "")),
+        ("alone", 0, "the result is right", (RIGHT,)), ("alone", -9, "", (CRASHES, "")),
         ("executor", 1, EXECUTOR, (REPORTED, "OutOfBounds", True, True)),
         ("executor", 1, "ValueError: none of its reports", (CRASHES, "")),
-        ("simulator", 1, SIMULATOR, (REPORTED, "IndexError", True, True)),
-        ("simulator", 1, UNKNOWN, (LACKS, "")),
+        ("simulator", 1, SIMULATOR, (REPORTED, "IndexError", True, True)), ("simulator", 1, UNKNOWN, (LACKS, "")),
         ("simulator", 0, "the result is wrong", (WRONG,))]
 
 

@@ -44,18 +44,15 @@ def report(*failed, version="1"):
 
 def test_what_no_entry_explains_is_said():
     assert [x[0] for x in unexplained(report(("torch.optim.SGD, fused=True", ["R5"]), ("nobody.SGD", ["R5"])))] == [
-        "nobody.SGD"
-    ]
+        "nobody.SGD"]
     assert list(unexplained({"rows": [{"subject": "nobody.SGD", "error": "gone"}]})) == [
-        ("nobody.SGD", "none", "error", "gone")
-    ]
+        ("nobody.SGD", "none", "error", "gone")]
 
 
 def test_what_has_changed_is_said():
     before = report(("a", ["R1", "R5"]), ("gone", []))
     assert changes(before, report(("a", ["R1", "R6"]), ("b", ["R2"]), version="2")) == [
-        "torch 1 is 2", "b: new", "gone: gone", "a as none: R6 does not hold any more", "a as none: R5 holds now",
-    ]
+        "torch 1 is 2", "b: new", "gone: gone", "a as none: R6 does not hold any more", "a as none: R5 holds now"]
     assert changes(before, before) == []
 
 

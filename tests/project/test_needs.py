@@ -25,8 +25,7 @@ def mpiexec(folder, text):
 @pytest.mark.parametrize(("text", "why"), [
     ("echo mpiexec has detected an attempt to run as root. >&2; exit 1", r"status 1: .* attempt to run as root\.$"),
     ("for i in 1 2 3 4; do echo rank of 1; done", r"status 0: rank of 1 rank of 1 "),
-    ("for i in 1 2 3 4; do echo rank of 4; done; exit 7", r"status 7: "),
-])
+    ("for i in 1 2 3 4; do echo rank of 4; done; exit 7", r"status 7: ")])
 def test_an_mpiexec_that_starts_no_ranks(tmp_path, monkeypatch, text, why):
     """Its tests are skipped, with what it said."""
     command = mpiexec(tmp_path, text)
@@ -107,8 +106,7 @@ FAILURES = [
     (ImportError("libcuda: cannot\n  open"), "numba-cuda fails (ImportError: libcuda: cannot open)"),
     (AttributeError("module 'numpy' has no attribute 'row_stack'"), "numba-cuda fails (AttributeError: module 'numpy'"),
     (RuntimeError("a driver " + 500 * "so old "), "numba-cuda fails (RuntimeError: a driver so old so old"),
-    (KeyError("LD_LIBRARY_PATH"), "numba-cuda fails (KeyError: 'LD_LIBRARY_PATH')"),
-]
+    (KeyError("LD_LIBRARY_PATH"), "numba-cuda fails (KeyError: 'LD_LIBRARY_PATH')")]
 
 
 @pytest.fixture(params=FAILURES, ids=lambda failure: type(failure[0]).__name__)

@@ -139,17 +139,11 @@ PTX = """//
 
 
 @pytest.mark.parametrize(("was", "becomes", "same"), [
-    ("13.4\n", "12.0\n", True),
-    (".version 9.4", ".version 8.0", True),
+    ("13.4\n", "12.0\n", True), (".version 9.4", ".version 8.0", True),
     ("_ZN6refopt3gpu6mergedB2v1", "_ZN6refopt3gpu6mergedB4v17", True),
     ("NumbaEnv6refopt3gpuB2v1;\n", "NumbaEnv6refopt3gpuB2v1;\n.common .global .u64 _ZN08NumbaEnv4gpuB3v2;\n", True),
-    ("/home/x", "/tmp", True),
-    (".loc 1 2 3", ".loc 1 20 3", True),
-    ("\tadd", "    add", True),
-    ("add.rn", "sub.rn", False),
-    ("%f3;", "%f2;", False),
-    ("sm_90", "sm_80", False),
-])
+    ("/home/x", "/tmp", True), (".loc 1 2 3", ".loc 1 20 3", True), ("\tadd", "    add", True),
+    ("add.rn", "sub.rn", False), ("%f3;", "%f2;", False), ("sm_90", "sm_80", False)])
 def test_what_the_digest_of_ptx_is_of(was, becomes, same):
     assert was in PTX and (notes.digest(PTX.replace(was, becomes)) == notes.digest(PTX)) == same
 
@@ -169,12 +163,9 @@ class Row:
 
 @pytest.mark.parametrize(("was", "becomes", "same"),
                          [('"""A benchmark."""', '"""Another text."""', True),
-                          ('    """What it measures."""\n', "", True),
-                          ("  # of them", "", True),
-                          ("* REPEATS\n", "* REPEATS\n\n\n# The end.\n", True),
-                          ("REPEATS = 3", "REPEATS = 4", False),
-                          ("math.sqrt", "math.exp", False),
-                          ('"""A row."""', "x = 1", False)])
+                          ('    """What it measures."""\n', "", True), ("  # of them", "", True),
+                          ("* REPEATS\n", "* REPEATS\n\n\n# The end.\n", True), ("REPEATS = 3", "REPEATS = 4", False),
+                          ("math.sqrt", "math.exp", False), ('"""A row."""', "x = 1", False)])
 def test_what_the_digest_of_a_source_is_of(was, becomes, same):
     assert was in SOURCE
     assert (record.source_digest(SOURCE.replace(was, becomes)) == record.source_digest(SOURCE)) == same

@@ -14,8 +14,7 @@ from refopt.gpu.target import signature_spelled
 from .stand_ins import noting, recorded, tool
 
 FOUND = {"write_beyond": simt.OutOfBounds,
-         "read_a_neighbour_too_early": simt.DataRace,
-         "barrier_for_half_a_warp": simt.BarrierDivergence,
+         "read_a_neighbour_too_early": simt.DataRace, "barrier_for_half_a_warp": simt.BarrierDivergence,
          "barrier_for_other_lanes": simt.SimtError}
 
 

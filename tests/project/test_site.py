@@ -84,15 +84,13 @@ GOOD = '<h1 id="top">x</h1><a href="#top"></a><a href="b/c.html#there"></a><a hr
 
 
 @pytest.mark.parametrize(("text", "line"), [
-    (GOOD, ""),
-    (GOOD + '<a href="#bottom"></a>', "a.html: #bottom: has no such anchor"),
+    (GOOD, ""), (GOOD + '<a href="#bottom"></a>', "a.html: #bottom: has no such anchor"),
     (GOOD + '<a href="b/c.html#where"></a>', "a.html: b/c.html#where: has no such anchor"),
     (GOOD + '<a href="../a.html"></a>', "a.html: ../a.html: leads nowhere"),
     (GOOD + '<a href="b"></a>', "a.html: b: leads nowhere"),
     (GOOD + '<img src="e.png">', "a.html: e.png: leads nowhere"),
     (GOOD + '<script src="https://cdn.x/y.js"></script>', "a.html: https://cdn.x/y.js: is fetched from elsewhere"),
-    (GOOD + '<link rel="stylesheet" href="//x/y.css">', "a.html: //x/y.css: is fetched from elsewhere"),
-])
+    (GOOD + '<link rel="stylesheet" href="//x/y.css">', "a.html: //x/y.css: is fetched from elsewhere")])
 def test_what_the_check_says(check, tmp_path, text, line):
     (tmp_path / "b").mkdir()
     (tmp_path / "d.png").touch()

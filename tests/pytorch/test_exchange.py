@@ -27,8 +27,7 @@ def layout(saved):
     states = {
         i: {name: (tuple(x.shape), x.dtype, x.device) if isinstance(x, torch.Tensor) else type(x)
             for name, x in sorted(entry.items())}
-        for i, entry in saved["state"].items()
-    }
+        for i, entry in saved["state"].items()}
     return states, saved["param_groups"]
 
 

@@ -18,15 +18,13 @@ PAIRS = list(itertools.product(SCALARS, SCALARS))
 OPERATORS = {
     "Add": "+", "Sub": "-", "Mult": "*", "Div": "/", "FloorDiv": "//", "Mod": "%", "Pow": "**", "LShift": "<<",
     "RShift": ">>", "BitAnd": "&", "BitOr": "|", "BitXor": "^", "Lt": "<", "LtE": "<=", "Gt": ">", "GtE": ">=",
-    "Eq": "==", "NotEq": "!=",
-}
+    "Eq": "==", "NotEq": "!="}
 FUNCTIONS = {
     "Add": operator.add, "Sub": operator.sub, "Mult": operator.mul, "Div": operator.truediv,
     "FloorDiv": operator.floordiv, "Mod": operator.mod, "Pow": operator.pow, "LShift": operator.lshift,
     "RShift": operator.rshift, "BitAnd": operator.and_, "BitOr": operator.or_, "BitXor": operator.xor,
     "Lt": operator.lt, "LtE": operator.le, "Gt": operator.gt, "GtE": operator.ge, "Eq": operator.eq,
-    "NotEq": operator.ne,
-}
+    "NotEq": operator.ne}
 COMPARISONS = ("Lt", "LtE", "Gt", "GtE", "Eq", "NotEq")
 
 
@@ -120,8 +118,7 @@ JITTED = {symbol: njit(f"a {op} b") for symbol, op in OPERATORS.items()}
 @pytest.mark.parametrize("symbol", OPERATORS)
 @pytest.mark.parametrize("a", [
     a if a in ("uint64", "float16", "float32") else pytest.param(a, marks=pytest.mark.slow)
-    for a in SCALARS
-])
+    for a in SCALARS])
 def test_values_are_those_that_numba_computes(symbol, a, data):
     b = data.draw(st.sampled_from(SCALARS))
     x, y = data.draw(numbers(a)), data.draw(numbers(b))

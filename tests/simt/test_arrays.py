@@ -11,8 +11,7 @@ from refopt.simt import cuda
 CUBE = np.arange(24).reshape(2, 3, 4)
 ORDERS = {
     "C": CUBE, "F": np.asfortranarray(CUBE), "neither": CUBE.transpose(1, 0, 2), "one axis": np.arange(3.0),
-    "no axis": np.array(3, np.float32), "no elements": np.zeros((0, 4), np.int8), "halves": np.ones((1, 2), np.float16),
-}
+    "no axis": np.array(3, np.float32), "no elements": np.zeros((0, 4), np.int8), "halves": np.ones((1, 2), np.float16)}
 VIEWS = {
     "reversed": lambda x: x.T, "transposed": lambda x: x.transpose(), "axes": lambda x: x.transpose((2, 0, 1)),
     "reshaped": lambda x: x.reshape(6, 4), "reshaped to a shape": lambda x: x.reshape((3, 8)),
@@ -20,8 +19,7 @@ VIEWS = {
     "ravelled in Fortran's order": lambda x: x.ravel("F"), "squeezed": lambda x: x[:, 1:2, :1].squeeze(),
     "squeezed at an axis": lambda x: x[:, 1:2, :1].squeeze(2), "sliced": lambda x: x[1:, ::2, 1:3],
     "backwards": lambda x: x[:, ::-1, ::-2], "indexed": lambda x: x[1, :, 2], "new axis": lambda x: x[:, None, 0],
-    "other type": lambda x: x[..., :2].view(np.float64),
-}
+    "other type": lambda x: x[..., :2].view(np.float64)}
 
 
 def attributes(x):
@@ -78,8 +76,7 @@ def test_views_are_those_of_numpy(what, order):
 
 @pytest.mark.parametrize(("keywords", "strides", "nbytes"), [
     ({}, (32, 8), 96), ({"order": "F"}, (8, 24), 96), ({"strides": (8, 32)}, (8, 32), 120),
-    ({"dtype": np.int8}, (4, 1), 12),
-])
+    ({"dtype": np.int8}, (4, 1), 12)])
 def test_where_elements_of_a_fresh_array_are(keywords, strides, nbytes):
     array = cuda.device_array((3, 4), **keywords)
     assert array.strides == strides and array.buffer.nbytes == nbytes

@@ -13,8 +13,7 @@ INDICES = {
     "past the end": lambda x: x[3, 0], "before the start": lambda x: x[-4, 0], "second": lambda x: x[0, 4],
     "row": lambda x: x[3], "row, then column": lambda x: x[2][4], "in a view": lambda x: x[1:][2, 0],
     "written": lambda x: x.__setitem__((0, 5), 1), "atomic": lambda x: cuda.atomic.add(x, (0, 4), 1),
-    "reshaped": lambda x: x.reshape(12)[12], "transposed": lambda x: x.T[0, 3],
-}
+    "reshaped": lambda x: x.reshape(12)[12], "transposed": lambda x: x.T[0, 3]}
 
 
 OBSERVE = pytest.mark.parametrize("observe", [None, {"count": True}, {"watch": True, "count": False}])
@@ -60,8 +59,7 @@ OWN = {
         lambda x: raises(IndexError("index 3 is out of bounds for axis 0 with size 3")), IndexError, "index 3 is out"),
     "a scalar": (lambda x: x[0, 0][0], IndexError, "invalid index to scalar variable"),
     "an index that is none": (lambda x: x["a"], IndexError, "only integers, slices"),
-    "a key": (lambda x: {}[0], KeyError, "0"),
-}
+    "a key": (lambda x: {}[0], KeyError, "0")}
 
 
 @OBSERVE

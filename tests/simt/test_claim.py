@@ -17,8 +17,7 @@ TOLD = {
     "T4": ((7, 5), 40, 1024, 16, 64, 64, 0, 4, 16), "A100": ((8, 0), 108, 2048, 32, 163, 164, 1, 40, 80),
     "RTX 3090": ((8, 6), 82, 1536, 16, 99, 100, 1, 6, 24), "RTX 4090": ((8, 9), 128, 1536, 24, 99, 100, 1, 72, 24),
     "H100": ((9, 0), 132, 2048, 32, 227, 228, 1, 50, 80), "B200": ((10, 0), 148, 2048, 32, 227, 228, 1, 126, 180),
-    "RTX 5090": ((12, 0), 170, 1536, 24, 99, 100, 1, 96, 32),
-}
+    "RTX 5090": ((12, 0), 170, 1536, 24, 99, 100, 1, 96, 32)}
 
 
 def told():
@@ -52,8 +51,7 @@ def test_names(name, capsys):
     (("8.6",), {"l2": 2 << 20}, " as 8.6", (132, 2, 80)),
     (("T4",), {"multiprocessors": np.int64(20)}, " as T4", (20, 4, 16)),
     (("T4",), {"capability": (8, 9), "memory": 1 << 30}, " as 8.9", (40, 4, 1)),
-    ((), {"memory": 1 << 30}, " as H100", (132, 50, 1)),
-])
+    ((), {"memory": 1 << 30}, " as H100", (132, 50, 1))])
 def test_keywords(device, keywords, name, expected):
     with simt.claim("B200"), simt.claim(*device, **keywords):
         assert (told()[1], *told()[-2:]) == expected
@@ -85,8 +83,7 @@ def test_claims_end():
     ((), {"multiprocessors": 0}, ValueError, "claim: multiprocessors: expected an integer of at least 1, got 0"),
     ((), {"multiprocessors": 1.0}, TypeError, "claim: multiprocessors: expected an integer, got 1.0"),
     ((), {"l2": -1}, ValueError, "claim: l2: expected an integer of at least 1, got -1"),
-    ((), {"memory": "16 GiB"}, TypeError, "claim: memory: expected an integer, got '16 GiB'"),
-])
+    ((), {"memory": "16 GiB"}, TypeError, "claim: memory: expected an integer, got '16 GiB'")])
 def test_refused(device, keywords, error, words):
     with simt.claim("T4"):
         with pytest.raises(error, match=f"^{words}$"), simt.claim(*device, **keywords):
@@ -108,8 +105,7 @@ def test_not_from_a_kernel():
 @pytest.mark.parametrize(("value", "printed", "error"), [
     ("T4", "refopt.simt as T4 40 132", ""), ("6.1", "", "ValueError: SIMT_DEVICE: expected .*, got \\(6, 1\\)\n"),
     pytest.param("", "refopt.simt 132 132", "", marks=pytest.mark.slow),
-    pytest.param("K80", "", "ValueError: SIMT_DEVICE: expected .*, got 'K80'\n", marks=pytest.mark.slow),
-])
+    pytest.param("K80", "", "ValueError: SIMT_DEVICE: expected .*, got 'K80'\n", marks=pytest.mark.slow)])
 def test_the_environment_variable(value, printed, error):
     """Which device a process is that it is set for, and how many multiprocessors a claim of nothing has."""
     device = "cuda.get_current_device()"
@@ -172,8 +168,7 @@ def declared_after():
     ("T4", at_first, 512, 0, 2), ("T4", at_first, 32, 0, 16), ("T4", at_first, 32, 20 * 1024, 3),
     ("T4", declared_before, 32, 1024, 3), ("T4", declared_after, 32, 2048, 2), ("RTX 3090", at_first, (32, 24), 0, 2),
     ("RTX 4090", at_first, 1, 0, 24), ("RTX 4090", declared_before, 32, 4096, 4), ("A100", declared_after, 32, 0, 7),
-    ("H100", at_first, 1024, 0, 2),
-])
+    ("H100", at_first, 1024, 0, 2)])
 def test_blocks_that_can_be_resident(name, kernel, block, dynamic, each):
     with simt.claim(name, multiprocessors=2):
         most = kernel.max_cooperative_grid_blocks(block, dynamic)

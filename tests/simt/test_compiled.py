@@ -117,8 +117,7 @@ TYPED = {function.__name__: function for function in NAMED} | {
     "powers": lambda x, n: x**2, "divided": lambda x, n: divmod(x, n)[1], "mantissa": lambda x, n: math.frexp(x)[0],
     "exponent": lambda x, n: math.frexp(x)[1], "put_together": lambda x, n: math.ldexp(x, n),
     "fraction": lambda x, n: math.modf(x)[0], "next_one": lambda x, n: math.nextafter(x, n),
-    "remains": lambda x, n: math.fmod(x, n), "raised": lambda x, n: math.pow(x, n),
-}
+    "remains": lambda x, n: math.fmod(x, n), "raised": lambda x, n: math.pow(x, n)}
 EVERY = [*itertools.product(("int8", "uint16", "uint32", "float32", "float64"), ("int16", "int32", "int64"))]
 SOME = [("int8", "int64"), ("uint32", "int32"), ("float32", "int16"), ("float32", "int64"), ("float64", "int32")]
 
@@ -209,8 +208,7 @@ INTEGERS = np.array([1, 0x10000])
     # Integers beyond 2**53 become float32s in one rounding.
     (np.array([2**60 + 2**36]), {"np.float32(x[0] + 1)": 2.0**60 + 2**37, "np.float32(x[0] + 0)": 2.0**60}),
     (np.array([2**63 + 2**39 + 1], np.uint64), {"np.float32(x[0])": 2.0**63 + 2**40}),
-    (INTEGERS, {"7.5 / (x[0] - 1)": np.inf, "7 // (x[0] - 1)": 0, "7 % (x[0] - 1)": 0, "-1 / (x[0] - 1)": -np.inf}),
-])
+    (INTEGERS, {"7.5 / (x[0] - 1)": np.inf, "7 // (x[0] - 1)": 0, "7 % (x[0] - 1)": 0, "-1 / (x[0] - 1)": -np.inf})])
 def test_values(x, expected):
     lines = "".join(f"    out[{k}] = {text}\n" for k, text in enumerate(expected))
     scope = {"np": np, "math": math, "cuda": cuda, "THIRD": THIRD, "SCALE": SCALE, "TABLE": TABLE}
@@ -230,8 +228,7 @@ def test_conversions_round_once():
     (np.float32(np.nan), np.int32, 0), (np.float32(np.nan), np.int64, -(2**63)), (np.nan, np.int32, -(2**31)),
     (np.float16(1.5), np.int32, 2), (np.float16(2.5), np.int32, 2), (np.float16(300), np.uint8, 255),
     (-40000.0, np.int8, 0), (70000.0, np.uint8, 255), (np.inf, np.uint64, 2**64 - 1), (-np.inf, np.int16, -(2**15)),
-    (-1.0, np.uint64, 0), (2.0**63, np.uint64, 2**63), (np.nan, np.uint8, 0),
-])
+    (-1.0, np.uint64, 0), (2.0**63, np.uint64, 2**63), (np.nan, np.uint8, 0)])
 def test_floats_become_integers_as_ptx_does_it(value, dtype, expected):
     def kernel(x, out):
         out[0] = x[0]

@@ -80,8 +80,7 @@ def test_bytes_are_counted_where_they_are(order, watch):
         kernel[1, 1](x)
     written, read = (
         [(i, j) for i, j in np.ndindex(3, 4) if total(x[i : i + 1, j : j + 1])]
-        for total in (log.bytes_written, log.bytes_read)
-    )
+        for total in (log.bytes_written, log.bytes_read))
     assert written == [(0, 2), (1, 2), (2, 3)] and read == [(0, 3), (1, 1), (2, 1)] and log.bytes_read(x) == 24
 
 

@@ -56,8 +56,7 @@ def test_words_and_file(observed, tmp_path):
         "Which threads of the kernel kernel touch which elements. "
         "y: loads of 40 elements from 0 to 39, by 40 threads from 0 to 39; neighbouring threads are 1 apart. "
         "y: stores to 40 elements from 0 to 39, by 40 threads from 0 to 39; neighbouring threads are 1 apart. "
-        "x: loads of 40 elements from 1 to 79, by 40 threads from 0 to 39; neighbouring threads are 2 apart."
-    )
+        "x: loads of 40 elements from 1 to 79, by 40 threads from 0 to 39; neighbouring threads are 2 apart.")
     for name in ("a.png", "a.svg", "a.pdf"):
         picture.save(tmp_path / name)
     assert b"neighbouring threads are 2 apart" in (tmp_path / "a.png").read_bytes()
@@ -79,8 +78,7 @@ def test_a_vector_is_several_elements():
 
 @pytest.mark.parametrize(("arguments", "words"), [
     ({"launch": 2}, "launch: expected a number below 2, got 2"),
-    ({"arrays": []}, "expected 1 to 200000 accesses in a launch, got 0"),
-])
+    ({"arrays": []}, "expected 1 to 200000 accesses in a launch, got 0")])
 def test_refused(observed, arguments, words):
     with pytest.raises(ValueError, match=words):
         simt.draw(observed[0], **arguments)

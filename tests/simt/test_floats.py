@@ -80,8 +80,7 @@ def test_addresses_shared_memory_and_atomics():
     rows, _ = events(kernel, 1, x.address, device(0))
     assert [(*key[:3], times) for key, times in rows.items()] == [
         (3, "nan", "load", 1), (3, "inf", "load", 1), (3, "subnormal", "load", 1), (4, "nan", "store", 1),
-        (5, "subnormal", "store", 4), (6, "inf", "store", 1),
-    ]
+        (5, "subnormal", "store", 4), (6, "inf", "store", 1)]
 
 
 def test_finite_numbers_are_no_event():

@@ -70,13 +70,11 @@ LEFT = {
     "written, then from fresh memory": (
         lambda x: (x[:3].copy_to_device(ones(3)), x[1:].copy_to_device(fresh()[1:])), [1, 2, 3]),
     "a watched launch": (lambda x: observed_launch(x, watch=True), [0, 1, 3]),
-    "another launch": (lambda x: write[1, 1](fresh(), 0), [0, 1, 2, 3]),
-}
+    "another launch": (lambda x: write[1, 1](fresh(), 0), [0, 1, 2, 3])}
 UNKNOWN = {
     "a launch": lambda x: write[1, 1](x, 2), "a counted launch": lambda x: observed_launch(x, count=True),
     "a launch with its address": lambda x: write_at[1, 1](x.address + 4),
-    "a launch with a table of addresses": lambda x: write_at_entry[1, 1](np.array([x.address], np.int64)),
-}
+    "a launch with a table of addresses": lambda x: write_at_entry[1, 1](np.array([x.address], np.int64))}
 
 
 @pytest.mark.parametrize(("write_to", "left"), LEFT.values(), ids=LEFT)

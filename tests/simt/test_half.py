@@ -58,8 +58,7 @@ def test_fma_is_not_a_product_and_a_sum():
 
 @pytest.mark.parametrize(("a", "b", "c", "expected"), [
     (0.0, 1.0, -0.0, 0.0), (-0.0, 1.0, -0.0, -0.0), (1.0, 1.0, -1.0, 0.0), (math.inf, 0.0, 1.0, math.nan),
-    (math.inf, 1.0, -math.inf, math.nan), (1e308, 10.0, 0.0, math.inf),
-])
+    (math.inf, 1.0, -math.inf, math.nan), (1e308, 10.0, 0.0, math.inf)])
 def test_fma_at_the_edges(a, b, c, expected):
     assert repr(float(cuda.fma(a, b, c))) == repr(expected)
 
@@ -90,8 +89,7 @@ def test_functions_of_one_half(a):
 FUNCTIONS = {
     "hsin": math.sin, "hcos": math.cos, "hlog": math.log, "hlog2": math.log2, "hlog10": math.log10, "hexp": math.exp,
     "hexp2": lambda x: 2**x, "hexp10": lambda x: 10**x, "hrsqrt": lambda x: 1 / math.sqrt(x), "hrcp": lambda x: 1 / x,
-    "hceil": math.ceil, "hrint": round,
-}
+    "hceil": math.ceil, "hrint": round}
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

@@ -26,8 +26,7 @@ ARGUMENTS = {
     "bytes of dynamic shared memory": [lambda j: kernel[1, 1, 0, j]],
     "seed": [lambda j: observed(schedule="random", seed=j)],
     "shape": [cuda.device_array],
-    "address": [lambda j: memory.load(j, np.float64), lambda j: memory.store(j, np.float64, (1,))],
-}
+    "address": [lambda j: memory.load(j, np.float64), lambda j: memory.store(j, np.float64, (1,))]}
 INTEGERS = [(name, call) for name, calls in ARGUMENTS.items() for call in calls]
 NO_INTEGERS = ["a", b"a", 1.5, True, float("nan"), {}, object(), np.array([1, 2]), np.float64(1)]
 
@@ -66,8 +65,7 @@ REFUSED = {
         lambda: cuda.as_cuda_array(np.zeros(3)), TypeError,
         "expected an array with the CUDA array interface, got an array"),
     "no event": (lambda: cuda.event_elapsed_time(cuda.event(), 3), TypeError, "end: expected an event, got 3"),
-    "a load of objects": (lambda: memory.load(X.address, object), TypeError, "dtype: expected a dtype of numbers, got"),
-}
+    "a load of objects": (lambda: memory.load(X.address, object), TypeError, "dtype: expected a dtype of numbers, got")}
 
 
 @pytest.mark.parametrize("what", REFUSED)

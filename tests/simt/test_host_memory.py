@@ -52,8 +52,7 @@ def race(steps, **options):
 
 BETWEEN_STREAMS = {
     "mapped, read by another stream": lambda s: (fill(s.mapped, s.a), take(s.mapped, s.x, s.b)),
-    "mapped, copied beside a kernel": lambda s: (fill(s.mapped, s.a), s.x.copy_to_device(s.mapped, stream=s.b)),
-}
+    "mapped, copied beside a kernel": lambda s: (fill(s.mapped, s.a), s.x.copy_to_device(s.mapped, stream=s.b))}
 WRONG = BETWEEN_STREAMS | {
     "managed, read without waiting": lambda s: (fill(s.managed), s.managed[3]),
     "managed, read after another stream": lambda s: (fill(s.managed, s.a), s.b.synchronize(), s.managed.max()),
@@ -71,8 +70,7 @@ WRONG = BETWEEN_STREAMS | {
     "pinned, by a mask": lambda s: (s.x.copy_to_host(s.pinned, stream=s.a), s.pinned[np.arange(32) % 2 == 0]),
     "pinned, a field": lambda s: (
         cuda.to_device(pairs := zeros(cuda.pinned_array, 8, PAIR), stream=s.a), pairs.__setitem__("b", 1)),
-    "pinned, iterated": lambda s: (s.x.copy_to_host(s.pinned, stream=s.a), sum(s.pinned.flat)),
-}
+    "pinned, iterated": lambda s: (s.x.copy_to_host(s.pinned, stream=s.a), sum(s.pinned.flat))}
 
 
 @pytest.mark.parametrize("what", WRONG)
@@ -157,8 +155,7 @@ def bytes_that_look_like_poison(s):
 
 @pytest.mark.parametrize("steps", [
     halves, chunks, two_readers, after_a_copy_on_the_default_stream, after_a_copy_to_pageable_memory,
-    other_elements_of_mapped_memory, managed_after_waiting, filled_where_nobody_looks, bytes_that_look_like_poison,
-])
+    other_elements_of_mapped_memory, managed_after_waiting, filled_where_nobody_looks, bytes_that_look_like_poison])
 def test_the_host_is_not_too_early(steps):
     assert not race(steps)
 

@@ -40,15 +40,13 @@ def test_every_thread_runs_once_with_its_indices(grid, block):
     expected = {
         (b, t, tuple(bi * n + ti for bi, n, ti in zip(b, whole_block, t, strict=True)))
         for b in np.ndindex(*whole_grid)
-        for t in np.ndindex(*whole_block)
-    }
+        for t in np.ndindex(*whole_block)}
     assert len(seen) == len(expected) and set(seen) == expected
 
 
 @pytest.mark.parametrize("configuration", [
     (1, 1025), (1, (32, 33)), (0, 1), (1, 0), (1, (1, 1, 65)), ((1, 65536), 1), (2**31, 1), (1, 1, 0, 227 * 1024 + 1),
-    (1, 1, 0, -1), (1,), 1, (1, 1, 0, 0, 0), (1, 1.5), (1, (1, 1, 1, 1)),
-])
+    (1, 1, 0, -1), (1,), 1, (1, 1, 0, 0, 0), (1, 1.5), (1, (1, 1, 1, 1))])
 def test_configurations_that_cuda_refuses(configuration):
     with pytest.raises(simt.LaunchError):
         nothing[configuration]()

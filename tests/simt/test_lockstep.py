@@ -35,8 +35,7 @@ def compare(seed):
         lines = {row.line: row[3:] for row in profile.lines if row.filename == "<kernel>"}
         expected = {
             line: (len(runs), sum(run.lanes for run in runs), sum(len(run.following) > 1 for run in runs))
-            for line, runs in warp.lines.items()
-        }
+            for line, runs in warp.lines.items()}
         assert lines == expected, source
         rows = [row for row in profile.sectors if row.filename == "<kernel>"]
         assert {row.line: (row.requests, row.lanes, row.sectors) for row in rows} == {

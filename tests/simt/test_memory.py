@@ -74,8 +74,7 @@ def test_out_of_bounds(access, offset, watch):
 
 @pytest.mark.parametrize("dtype, count, alignment", [
     (np.float32, 1, 4), (np.float32, 2, 8), (np.float32, 4, 16), (np.float32, 8, 4), (np.float32, 3, 4),
-    (np.float16, 8, 16), (np.float16, 4, 8), (np.float64, 2, 16), (np.float64, 4, 8),
-])
+    (np.float16, 8, 16), (np.float16, 4, 8), (np.float64, 2, 16), (np.float64, 4, 8)])
 def test_alignment(dtype, count, alignment):
     x = cuda.to_device(np.zeros(256, np.uint8))
     for offset in range(32):

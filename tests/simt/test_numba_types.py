@@ -68,8 +68,7 @@ def test_device_arrays_take_numbas_types():
 
 SIGNATURES = [
     "void(float32[:], int8)", "(float32[:], int8)", ["(int32[:], int8)", "(float32[::1], int8)"],
-    types.void(types.float32[:], types.int8), (types.float32[:], types.int8), cuda.void(cuda.float32[:], cuda.int8),
-]
+    types.void(types.float32[:], types.int8), (types.float32[:], types.int8), cuda.void(cuda.float32[:], cuda.int8)]
 
 
 @pytest.mark.parametrize("signature", SIGNATURES, ids=str)
@@ -142,8 +141,7 @@ REFUSED = {
     "a number": ("void(float64[:])", (1.0,), "array(float64, 1d, A) expected, got 1.0"),
     "an array": ("void(float64)", (np.zeros(2),), "float64 expected, got an array of shape (2,)"),
     "a float": ("void(int64)", (1.0,), "int64 expected, got 1.0"),
-    "too few": ("void(float64, float64)", (1.0,), "2 arguments expected, got 1"),
-}
+    "too few": ("void(float64, float64)", (1.0,), "2 arguments expected, got 1")}
 
 
 @pytest.mark.parametrize(("signature", "args", "why"), REFUSED.values(), ids=REFUSED)

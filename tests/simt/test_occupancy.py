@@ -14,8 +14,7 @@ from refopt.simt.occupancy import MULTIPROCESSORS
 
 HEADERS = [
     *(path for folder in sys.path for path in Path(folder).glob("nvidia/*/include/cuda_occupancy.h")),
-    *Path("/usr/local").glob("cuda*/include/cuda_occupancy.h"),
-]
+    *Path("/usr/local").glob("cuda*/include/cuda_occupancy.h")]
 PROGRAM = r"""
 #include <stdio.h>
 #include <cuda_occupancy.h>
@@ -52,8 +51,7 @@ def test_against_nvidias_calculator(tmp_path):
             rows.append((capability, has, block, registers, use))
     lines = (
         f"{c[0]} {c[1]} {has.threads} {has.shared} {has.shared_of_block} {has.reserved} {block} {registers} {use}"
-        for c, has, block, registers, use in rows
-    )
+        for c, has, block, registers, use in rows)
     told = subprocess.run(["./judge"], cwd=tmp_path, input="\n".join(lines), stdout=-1, text=True, timeout=60).stdout
     answers = [tuple(map(int, line.split())) for line in told.splitlines()]
     assert len(answers) == len(rows)
@@ -78,8 +76,7 @@ def test_against_nvidias_calculator(tmp_path):
     ((1024, 32, 0, (8, 6)), 1, 2 / 3), (((16, 16), 37, 0, (8, 0)), 6, 0.75),
     *(((32, 16, 0, capability), 32, 0.5) for capability in ((7, 0), (8, 0), (10, 0), (10, 3))),
     *(((32, 16, 0, capability), 24, 0.5) for capability in ((8, 9), (11, 0), (12, 0), (12, 1))),
-    *(((32, 16, 0, capability), 16, 1 / 3) for capability in ((8, 6), (8, 7))), ((32, 16, 0, (7, 5)), 16, 0.5),
-])
+    *(((32, 16, 0, capability), 16, 1 / 3) for capability in ((8, 6), (8, 7))), ((32, 16, 0, (7, 5)), 16, 0.5)])
 def test_known_values(arguments, blocks, share):
     found = simt.occupancy(*arguments)
     assert (found.blocks, found.share) == (blocks, share)
@@ -92,8 +89,7 @@ def test_known_values(arguments, blocks, share):
     ((128, 32, 227 * 1024 + 1), ValueError, "shared_bytes: expected at most 232448 of a block, got 232449"),
     ((128, 32, 0, (5, 1)), ValueError, r"capability: expected one of .*\(9, 0\).*, got \(5, 1\)"),
     ((128.0, 32), TypeError, "block: expected an integer, got 128.0"),
-    ((128, 32.0), TypeError, "registers: expected an integer"),
-])
+    ((128, 32.0), TypeError, "registers: expected an integer")])
 def test_refused(arguments, error, words):
     with pytest.raises(error, match=re.compile(words)):
         simt.occupancy(*arguments)

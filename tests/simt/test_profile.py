@@ -36,8 +36,7 @@ def costs(profile, kind):
 @pytest.mark.parametrize(("dtype", "first", "step", "sectors"), [
     (np.float32, 0, 1, 4), (np.float32, 8, 1, 4), (np.float32, 1, 1, 5), (np.float32, 0, 2, 8), (np.float32, 0, 8, 32),
     (np.float32, 0, 32, 32), (np.float32, 0, 0, 1), (np.float32, 31, -1, 4), (np.uint8, 0, 1, 1), (np.float16, 0, 1, 2),
-    (np.float64, 0, 1, 8),
-])
+    (np.float64, 0, 1, 8)])
 @pytest.mark.parametrize("options", [{}, {"schedule": "random"}, {"watch": True}])
 def test_sectors_of_a_warp(dtype, first, step, sectors, options):
     x, y = cuda.to_device(np.zeros(1024, dtype)), cuda.device_array(32, dtype)
@@ -51,8 +50,7 @@ def test_sectors_of_a_warp(dtype, first, step, sectors, options):
 
 # As Numba compiles them: PTX of `copy` has two loads of half the bytes, and as many of a byte as a record has.
 @pytest.mark.parametrize(("dtype", "requests", "sectors"), [
-    (np.complex64, 2, 8), (np.complex128, 2, 16), (np.dtype([("a", np.float32), ("b", np.int16)]), 6, 6),
-])
+    (np.complex64, 2, 8), (np.complex128, 2, 16), (np.dtype([("a", np.float32), ("b", np.int16)]), 6, 6)])
 def test_complex_numbers_and_records_are_several_accesses(dtype, requests, sectors):
     x, y = cuda.to_device(np.zeros(32, dtype)), cuda.device_array(32, dtype)
     assert costs(profiled(copy, 1, 32, x, y, 0, 1), "load") == (requests, requests * sectors)
@@ -129,15 +127,9 @@ def test_divergence():
     first = kernel.py_func.__code__.co_firstlineno
     rows = {row.line - first: (row.executions, row.lanes, row.divergent) for row in profile.lines}
     assert rows == {
-        2: (2, 64, 0),
-        3: (2, 64, 1),
-        4: (1, 16, 0),
-        5: (2, 48, 2),
-        6: (2, 24, 0),
+        2: (2, 64, 0), 3: (2, 64, 1), 4: (1, 16, 0), 5: (2, 48, 2), 6: (2, 24, 0),
         # Lanes of the first warp go around 0 times or once, those of the second twice.
-        7: (2 + 3, 32 + 16 + 3 * 16, 1),
-        8: (1 + 2, 16 + 32, 0),
-    }
+        7: (2 + 3, 32 + 16 + 3 * 16, 1), 8: (1 + 2, 16 + 32, 0)}
     active = {row.line - first: row.active for row in profile.lines}
     assert (active[2], active[4], active[5]) == (1.0, 0.5, 0.75)
 
@@ -149,17 +141,14 @@ def test_a_statement_of_several_lines_is_no_divergence():
         y[
             t
         ] = max(
-            x[t],
-            x[t + 1],
-        )
+            x[t], x[t + 1])
 
     profile = profiled(kernel, 1, 32, cuda.to_device(np.zeros(33)), cuda.device_array(32))
     assert {(row.active, row.divergent) for row in profile.lines} == {(1.0, 0)}
 
 
 @pytest.mark.parametrize(("watch", "dtype", "conflicts", "ways"), [
-    (False, np.float32, 31, 32.0), (True, np.float32, 31, 32.0), (False, np.float64, 30, 16.0),
-])
+    (False, np.float32, 31, 32.0), (True, np.float32, 31, 32.0), (False, np.float64, 30, 16.0)])
 def test_local_arrays_cost_nothing_and_shared_ones_wavefronts(watch, dtype, conflicts, ways):
     @cuda.jit
     def kernel(x, y):

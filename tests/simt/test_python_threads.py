@@ -120,8 +120,7 @@ def test_a_launch_waits_for_another(watch):
         waiting = [
             later(lambda: seen.append(("copy", x.copy_to_host().tolist()))), later(observe),
             later(lambda: (add_one[1, 2](y), seen.append(("launched", held.let_go.is_set())))),
-            later(lambda: (x[:].copy_to_device(y), seen.append(("overwritten", held.let_go.is_set())))),
-        ]
+            later(lambda: (x[:].copy_to_device(y), seen.append(("overwritten", held.let_go.is_set()))))]
         assert not seen and not observing
         held.let_go.set()
         for thread in waiting:

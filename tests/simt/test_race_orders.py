@@ -114,8 +114,7 @@ def test_what_comes_after_a_meeting_is_not_ordered_by_it():
 
 @pytest.mark.parametrize(("writer", "meetings", "reader", "found"), [
     (0, (0b011, 0b110), 2, False), (0, (0b110, 0b011), 2, True), (0, (0b101, 0b110), 2, False), (0, (0b011,), 2, True),
-    (0, (0b110,), 2, True), (2, (0b011, 0b110), 0, True), (2, (0b110, 0b011), 0, False),
-])
+    (0, (0b110,), 2, True), (2, (0b011, 0b110), 0, True), (2, (0b110, 0b011), 0, False)])
 def test_meetings_in_a_row(writer, meetings, reader, found):
     """Directly or through lane 1, in the right order: who met another before that met a third knows nothing of it."""
     assert race(lanes((writer, write(4, 0)), *meetings, (reader, read(4, 0))), zeros(1, np.uint32), block=3) is found
@@ -131,8 +130,7 @@ ORDERS = {
     "shfl_xor": (lambda: cuda.shfl_xor_sync(-1, 0, 1), 1), "all": (lambda: cuda.all_sync(-1, 1), 1),
     "any": (lambda: cuda.any_sync(-1, 0), 1), "eq": (lambda: cuda.eq_sync(-1, 1), 1),
     "ballot": (lambda: cuda.ballot_sync(-1, 1), 1), "match_any": (lambda: cuda.match_any_sync(-1, 1), 1),
-    "match_all": (lambda: cuda.match_all_sync(-1, 1), 1), "grid": (lambda: cuda.cg.this_grid().sync(), 3),
-}
+    "match_all": (lambda: cuda.match_all_sync(-1, 1), 1), "grid": (lambda: cuda.cg.this_grid().sync(), 3)}
 
 
 @pytest.mark.parametrize("name", ORDERS)
@@ -210,21 +208,18 @@ ACCESSES = {
     "to the host": (lambda x, stream: x.copy_to_host(stream=stream), "read"),
     "to the device": (lambda x, stream: x.copy_to_device(np.ones(4, np.int32), stream=stream), "write"),
     "to another array": (lambda x, stream: cuda.device_array(4, np.int32).copy_to_device(x, stream=stream), "read"),
-    "from another array": (lambda x, stream: x.copy_to_device(cuda.device_array(4, np.int32), stream=stream), "write"),
-}
+    "from another array": (lambda x, stream: x.copy_to_device(cuda.device_array(4, np.int32), stream=stream), "write")}
 
 
 RACING = [
     lambda x, one, other, a, b: (one(x, a), other(x, b)),
-    lambda x, one, other, a, b: (one(x, a), wait(a, b), other(x, b)),
-]
+    lambda x, one, other, a, b: (one(x, a), wait(a, b), other(x, b))]
 ORDERED = {
     "on one stream": lambda x, one, other, a, b: (one(x, a), other(x, a)),
     "behind an event": lambda x, one, other, a, b: (one(x, a), wait(b, a), other(x, b)),
     "behind the host": lambda x, one, other, a, b: (one(x, a), a.synchronize(), other(x, b)),
     "first on the default stream": lambda x, one, other, a, b: (one(x, 0), other(x, b)),
-    "then on the default stream": lambda x, one, other, a, b: (one(x, a), other(x, 0)),
-}
+    "then on the default stream": lambda x, one, other, a, b: (one(x, a), other(x, 0))}
 
 
 @pytest.mark.parametrize("first", ACCESSES)

@@ -33,8 +33,7 @@ def zeros(n=8, dtype=np.int32):
 
 @pytest.mark.parametrize("barrier, found", [
     (cuda.syncthreads, False), (lambda: cuda.syncthreads_or(1), False), (nothing, True), (cuda.threadfence, True),
-    (cuda.syncwarp, True),
-])
+    (cuda.syncwarp, True)])
 def test_block_barrier_orders_a_block(barrier, found):
     def body(out):
         part = cuda.shared.array(64, np.float32)
@@ -114,8 +113,7 @@ def last_block_done(barrier=cuda.syncthreads, release=cuda.threadfence, acquire=
 @pytest.mark.parametrize("options, found", [
     ({}, False), ({"release": nothing}, True), ({"acquire": nothing}, True), ({"barrier": nothing}, True),
     ({"release": cuda.threadfence_block}, True), ({"acquire": cuda.threadfence_block}, True),
-    ({"release": cuda.threadfence_system}, False),
-])
+    ({"release": cuda.threadfence_system}, False)])
 def test_last_block_done_needs_its_barrier_and_both_fences(options, found):
     """Between blocks a barrier is no fence, by the letter; by default the second fence is not asked for."""
     arrays = zeros(12), zeros(1), zeros(1)
@@ -220,8 +218,7 @@ def passed_on(body, meet=cuda.syncthreads):
 
 @pytest.mark.parametrize(("first", "then"), [
     (write_first_element, read_first_element), (add_to_first_element, read_first_element),
-    (read_first_element, add_to_first_element), (write_first_element, add_to_first_element),
-])
+    (read_first_element, add_to_first_element), (write_first_element, add_to_first_element)])
 def test_what_one_thread_knows_its_neighbour_does_not(first, then):
     """Thread 2 comes after thread 1, with the view of the same barrier, but without a fence."""
     arrays = zeros(), zeros(2)

@@ -99,8 +99,7 @@ def python(tmp_path, *args, numba=True, **environment):
         hidden = "import sys\nsys.meta_path[:] = [f for f in sys.meta_path if 'umba' not in type(f).__name__]\n" + (
             "from importlib.machinery import PathFinder\nfind = PathFinder.find_spec\n"
             "PathFinder.find_spec = classmethod(lambda cls, name, *rest: "
-            "None if name.partition('.')[0] in ('numba', 'numba_cuda', 'llvmlite') else find(name, *rest))\n"
-        )
+            "None if name.partition('.')[0] in ('numba', 'numba_cuda', 'llvmlite') else find(name, *rest))\n")
         (tmp_path / "sitecustomize.py").write_text(hidden)
         path.insert(0, str(tmp_path))
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join(path), **environment}

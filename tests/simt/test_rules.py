@@ -120,8 +120,7 @@ KERNELS = {
     "same-value": same_value, "shuffle-lanes": shuffle_lanes, "shuffle-lanes, index": index_by_shuffle,
     "shuffle-lanes, vote": vote_on_shuffle, "shuffle-sites": shuffle_sites, "shuffle-sites, vote": vote_sites,
     "skipped-barrier": skipped_barrier, "skipped-barrier, branch": skipped_last_branch, "uninitialized": uninitialized,
-    "warp-order": warp_order,
-}
+    "warp-order": warp_order}
 
 
 def passes(kernel, **options):
@@ -181,13 +180,11 @@ def started(kind, stream):
 READS = {
     "element": lambda p: p[0], "sum": lambda p: p.sum(), "slice": lambda p: p[2:4].max(), "operator": lambda p: p + 1,
     "function": lambda p: np.concatenate([p, p]), "list": lambda p: p.tolist(), "loop": lambda p: list(p),
-    "comparison": lambda p: np.array_equal(p, p), "text": str, "copy": lambda p: p.copy(),
-}
+    "comparison": lambda p: np.array_equal(p, p), "text": str, "copy": lambda p: p.copy()}
 WRITES = {
     "element": lambda p: p.__setitem__(0, 1), "all": lambda p: p.fill(0), "slice": lambda p: p[2:].__setitem__(0, 1),
     "in place": lambda p: p.__iadd__(1), "out": lambda p: np.sin(np.ones(8), out=p),
-    "copyto": lambda p: np.copyto(p, np.ones(8)), "put": lambda p: np.put(p, [0], 1), "method": lambda p: p.put([0], 1),
-}
+    "copyto": lambda p: np.copyto(p, np.ones(8)), "put": lambda p: np.put(p, [0], 1), "method": lambda p: p.put([0], 1)}
 
 
 @pytest.mark.parametrize("use", [*READS.values(), *WRITES.values()], ids=[*READS, *(f"set {w}" for w in WRITES)])

@@ -71,8 +71,7 @@ ORDERED = {
     "default stream of a thread": lambda x, a, b: (w(x, cuda.per_thread_default_stream()), w(x), w(x, 2)),
     "handle 1 is the default stream": lambda x, a, b: (w(x, a), w(x, 1), w(x, b)),
     "element on its stream": lambda x, a, b: (w(x, a), x.getitem(0, stream=a), x.setitem(0, 1.0, stream=a)),
-    "handle": lambda x, a, b: (w(x, int(a)), r(x, a)),
-}
+    "handle": lambda x, a, b: (w(x, int(a)), r(x, a))}
 UNORDERED = {
     "event recorded too early": lambda x, a, b: (e := recorded(a), w(x, a), e.wait(b), r(x, b)),
     "event recorded again, waited for before": lambda x, a, b: (
@@ -97,8 +96,7 @@ UNORDERED = {
     "overwritten by another array": lambda x, a, b: (r(x, a), x.copy_to_device(cuda.device_array(4), stream=b)),
     "default stream of a thread": lambda x, a, b: (w(x, cuda.per_thread_default_stream()), w(x, a)),
     "element set on another stream": lambda x, a, b: (w(x, a), x.setitem(slice(0, 2), 1.0, stream=b)),
-    "element read on another stream": lambda x, a, b: (w(x, a), x.getitem(0, stream=b)),
-}
+    "element read on another stream": lambda x, a, b: (w(x, a), x.getitem(0, stream=b))}
 
 
 @pytest.mark.parametrize("steps", ORDERED.values(), ids=ORDERED)

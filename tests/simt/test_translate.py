@@ -144,8 +144,7 @@ MISSING = {
     "cuda.libdevice": lambda x: cuda.libdevice.fast_sinf(x[0]), "cuda.bfloat16": lambda x: cuda.bfloat16(1),
     "cuda.atomic.multiply": lambda x: cuda.atomic.multiply(x, 0, 2),
     "cuda.shared.zeros": lambda x: cuda.shared.zeros(3), "numba.cuda.libdevice.fast_sinf": lambda x: fast(x[0]),
-    "cuda.from_cuda_array_interface": lambda x: double(x[0]),
-}
+    "cuda.from_cuda_array_interface": lambda x: double(x[0])}
 
 
 @pytest.mark.parametrize("what", MISSING)

@@ -47,8 +47,7 @@ X = np.array([1.1, 2.2, 3.3], np.float32)
     ("x.view(np.int32)", "int32"), ("sum((x, x))", "float64"), ("math.modf(x)", ("float32", "float32")),
     ("math.frexp(x)", ("float32", "int32")), ("math.ldexp(x, 2)", "float32"), ("np.add(x, 1)", "float32"),
     ("np.minimum(np.uint64(1), 1)", "float64"), ("math.fmod(np.int16(1), True)", "float32"),
-    ("np.float16(x) ** 2", "float32"), ("x ** MODE", "float32"), ("x ** TABLE[0]", "float32"),
-])
+    ("np.float16(x) ** 2", "float32"), ("x ** MODE", "float32"), ("x ** TABLE[0]", "float32")])
 def test_types_are_those_that_numba_infers(text, expected):
     assert type_of(text, "float32", MODE=MODE, TABLE=TABLE) == expected
     compiler, types = pytest.importorskip("numba.cuda.compiler"), pytest.importorskip("numba.core.types")
@@ -182,8 +181,7 @@ def bump(x):
 
 @pytest.mark.parametrize(("text", "expected"), [
     ("bump(x) // x[0]", 50), ("(k := x[0] + 1) // k", 1), ("k // (k := x[0])", 7), ("bump(x) << x[0]", 400),
-    ("cuda.atomic.add(x, 1, 5) % x[1]", 100), ("x[0] % (bump(x) - 98)", 1), ("(bump(x) + x[0]) // bump(x)", 1),
-])
+    ("cuda.atomic.add(x, 1, 5) % x[1]", 100), ("x[0] % (bump(x) - 98)", 1), ("(bump(x) + x[0]) // bump(x)", 1)])
 def test_operands_are_evaluated_from_left_to_right(text, expected):
     assert value(f"    k = 7\n    out[0] = {text}\n", np.array([1, 100], np.int32), 0, bump=bump)[0] == expected
 

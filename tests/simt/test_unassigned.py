@@ -85,8 +85,7 @@ def test_it_may_be_passed_on_and_left_alone():
     ("while True:\n  while True:\n    if x: break\n    y = 1\n  z = y\n  break", "y"),
     ("for i in x:\n  if i: y = 1\n  else: continue\n  z = y", ""), ("z = [y for y in x]\ny = 1", ""),
     ("if (y := x) > 1: pass\nz = y", ""), ("try: y = 1\nexcept E as e: z = e\nz = y", "y"), ("x[y] = 1\ny = 2", "y"),
-    ("a, (b, c) = x\nz = a + b + c", ""), ("z = (lambda q: q)(x)\nq = 1", ""), ("with x as y: pass\nz = y", ""),
-])
+    ("a, (b, c) = x\nz = a + b + c", ""), ("z = (lambda q: q)(x)\nq = 1", ""), ("with x as y: pass\nz = y", "")])
 def test_definite_assignment(text, expected):
     node = ast.parse("def f(x):\n" + "\n".join(f"  {line}" for line in text.splitlines())).body[0]
     assert unassigned(node) == set(expected.split())

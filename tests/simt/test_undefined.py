@@ -12,8 +12,7 @@ from refopt.simt.undefined import Undefined
 
 DTYPES = [
     np.int32, np.float32, np.uint64,
-    *(pytest.param(kind, marks=pytest.mark.slow) for kind in (np.int8, np.uint32, np.int64, np.float16, np.float64)),
-]
+    *(pytest.param(kind, marks=pytest.mark.slow) for kind in (np.int8, np.uint32, np.int64, np.float16, np.float64))]
 LOWER = 0xFFFF
 TABLE = np.arange(64)
 TOTAL = cuda.to_device(np.zeros(1))
@@ -47,13 +46,11 @@ USES = {
     "fused": lambda v, o: cuda.fma(float(o), 2.0, 1.0), "maximum": lambda v, o: np.maximum(v, o),
     "half": lambda v, o: cuda.fp16.hmax(np.float16(v), np.float16(o)),
     "shuffled again": lambda v, o: cuda.shfl_sync(LOWER, o, 0),
-    "lane": lambda v, o: cuda.shfl_sync(LOWER, v, int(o) & 7), "summed": summed,
-}
+    "lane": lambda v, o: cuda.shfl_sync(LOWER, v, int(o) & 7), "summed": summed}
 DECIDING = {
     "element": lambda v, o: TABLE[int(o) & 7], "count": count, "vote": lambda v, o: cuda.ballot_sync(LOWER, o > 3),
     "match": lambda v, o: cuda.match_any_sync(LOWER, o),
-    "atomic at an address": lambda v, o: memory.atomic_add(TOTAL.address, np.float64, o),
-}
+    "atomic at an address": lambda v, o: memory.atomic_add(TOTAL.address, np.float64, o)}
 
 
 def kernel(use, stored):

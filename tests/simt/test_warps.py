@@ -24,8 +24,7 @@ def lanes(function, threads=32, dtype=np.int64):
 
 SHUFFLES = {
     "idx": (cuda.shfl_sync, lambda lane, n: n), "up": (cuda.shfl_up_sync, lambda lane, n: lane - n),
-    "down": (cuda.shfl_down_sync, lambda lane, n: lane + n), "xor": (cuda.shfl_xor_sync, lambda lane, n: lane ^ n),
-}
+    "down": (cuda.shfl_down_sync, lambda lane, n: lane + n), "xor": (cuda.shfl_xor_sync, lambda lane, n: lane ^ n)}
 
 
 @settings(deadline=None)
@@ -58,8 +57,7 @@ def test_votes(bits):
             cuda.ballot_sync(FULL, mine)
             | cuda.any_sync(FULL, mine) << 32
             | cuda.all_sync(FULL, mine) << 33
-            | cuda.eq_sync(FULL, mine) << 34
-        )
+            | cuda.eq_sync(FULL, mine) << 34)
 
     every = bits == FULL
     assert set(lanes(votes).tolist()) == {int(np.uint32(bits).view(np.int32)) | 1 << 32 | every << 33 | every << 34}

@@ -25,8 +25,7 @@ READS = {
     "attributes": lambda x: (len(x), x.size, x.ndim, *x.strides, *x.shape, x.nbytes, x.itemsize),
     "NumPy's integer": lambda x: x[np.int32(1)][np.uint8(2)], "in a slice": lambda x: x[np.int64(1) :, 0].copy(),
     "axes": lambda x: x.transpose(1, 0)[2, 1], "element": lambda x: x[1, 2], "diagonal": lambda x: x.diagonal(1),
-    "squeezed": lambda x: x[:1].squeeze(0), "from the end": lambda x: x[-1, -2],
-}
+    "squeezed": lambda x: x[:1].squeeze(0), "from the end": lambda x: x[-1, -2]}
 
 
 def assign(x, value):
@@ -39,8 +38,7 @@ WRITES = {
     "copyto": lambda x, y: np.copyto(y, x), "fill": lambda x, y: y.fill(3),
     "sort": lambda x, y: y.sort(), "slice": lambda x, y: y.__setitem__((slice(None), 1), x[:, 0]),
     "mask": lambda x, y: y.__setitem__(np.asarray(x) > 2, 9), "function": lambda x, y: np.cumsum(x, axis=1, out=y),
-    "where": lambda x, y: np.sqrt(x, out=y, where=np.asarray(x) > 1),
-}
+    "where": lambda x, y: np.sqrt(x, out=y, where=np.asarray(x) > 1)}
 
 
 def run(body, *arrays, threads=1, **options):

@@ -164,8 +164,7 @@ def test_copies_follow_the_stream_of_the_plan(executor):
 
 
 REFUSED = {TypeError: [
-    ("slots.moment2.1", None, "state: moment2[1]: expected an array, got None"),
-    ("hypers.mu", 0.9,
+    ("slots.moment2.1", None, "state: moment2[1]: expected an array, got None"), ("hypers.mu", 0.9,
      f"mu: expected one of {', '.join([*(row.name for row in ROUTINES['adam'].hypers), *ROUTINES['adam'].choices])}"),
 ], ValueError: [
     ("slots.moment2.0", np.ones(3), "state: moment2[0]: expected float32 of shape (3,), got float64 of shape (3,)"),

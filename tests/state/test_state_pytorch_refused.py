@@ -213,8 +213,7 @@ TO = {TypeError: [
     ("adam", "version", 1, [3, np.nan, 3], f"step[1]: {STEPS}, got nan"),
     ("adam", "version", 1, [3, None, 3], f"step[1]: {STEPS}, got None"),
     ("adam", "version", 1, np.array([3.0] * 3), f"step[0]: {STEPS}"),
-    ("adam", "version", 1, iter([3] * 3), f"step: {STEPS}"),
-    ("adam", "slots.moment2.0", array([0] * 3, "f8"), None,
+    ("adam", "version", 1, iter([3] * 3), f"step: {STEPS}"), ("adam", "slots.moment2.0", array([0] * 3, "f8"), None,
      "moment2[0]: expected a state of arithmetic in float32, as moment1 is, got float64"),
     ("adam", "slots.beta1_pow.0", array([0.5], "f8"), None, "beta1_pow[0]: expected a state of arithmetic in"),
     ("adam", "slots", lambda slots: slots | {

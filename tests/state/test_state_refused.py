@@ -37,8 +37,7 @@ KEYS = "routine, version, hypers, slots"
 LOAD = {TypeError: [
     ("", None, f"state: expected a dictionary with {KEYS}, got NoneType"),
     ("", {}, f"state: expected a dictionary with {KEYS}, got none of {KEYS}"),
-    ("extra", 1, f"expected no more than {KEYS}, got 'extra'"),
-    ("3", 1, "keys[4]: expected a name, got 3"),
+    ("extra", 1, f"expected no more than {KEYS}, got 'extra'"), ("3", 1, "keys[4]: expected a name, got 3"),
     ("version", True, "version: expected an integer, got True"),
     ("hypers", 3, "state: hypers: expected a dictionary, got int"),
     ("hypers", {1: 2}, "hypers: keys[0]: expected a name, got 1"),
@@ -64,8 +63,7 @@ LOAD = {TypeError: [
     ("slots.master_params.0", array([1] * 3, "u1"), f"{FOUR}, uint16, got uint8"),
     ("slots.beta1_pow.0", array([0.5], "f2"), "beta1_pow[0]: expected one of float32, float64, got float16"),
 ], ValueError: [
-    ("version", 2, "state: version: expected 1, got 2"),
-    ("routine", ["adam"], "routine: expected one of sgd, adagrad"),
+    ("version", 2, "state: version: expected 1, got 2"), ("routine", ["adam"], "routine: expected one of sgd, adagrad"),
     ("routine", "adams", f"state: routine: expected one of {', '.join(ROUTINES)}, got 'adams'"),
     ("routine", "adamw", "state: routine: expected adam, got adamw"),
     ("hypers.epsilon_at", "here", "epsilon_at: expected one of corrected, uncorrected, got 'here'"),

@@ -145,8 +145,7 @@ def main() -> int:
             {"kind": every[k].kind, "name": every[k].name, "routine": every[k].routine, "law": every[k].law,
              "source": every[k].source, "failed": " ".join(v.failed),
              **{name: WORDS[x] for name, x in zip(RIVALS, v.rivals, strict=True)}}
-            for k, v in found.items()
-        ]
+            for k, v in found.items()]
         out = options.out if options.out.is_absolute() else ROOT / options.out
         save(report, out)
         print(f"written to {re.sub(f'^{ROOT}/', '', str(out))}")

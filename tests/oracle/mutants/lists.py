@@ -52,6 +52,5 @@ MUTANTS = (
     mutant("the trust ratio of the tensor before", "lars_momentum", "L2", ("steps.lars", "            if weight > 0",
         "            weight = weights[of_kind.index(i) - 1]\n            if weight > 0")),
     mutant("the order of the list shows", "sgd", "L2",
-        ("functors.sgd", "p - n.lr * g, g", "p - n.lr * (g * (1 + n.place)), g"),
-        ("steps.sgd", '"l2_decay": l2_decay}',
+        ("functors.sgd", "p - n.lr * g, g", "p - n.lr * (g * (1 + n.place)), g"), ("steps.sgd", '"l2_decay": l2_decay}',
          '"l2_decay": l2_decay, "place": [k * 2.0**-24 for k in range(len(params))]}')))

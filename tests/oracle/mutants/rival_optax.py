@@ -22,8 +22,7 @@ UNDER_TEST: dict[str, list[dict[str, Any]]] = {
     "lion": [{"lr": 1e-2, "beta1": 0.9, "beta2": 0.99, "coeff": 1e-4}],
     "nadam": [BETAS | {"lr": 1e-2, "decay_base": 0.0}],
     "novograd": [{"lr": 1e-3, "beta1": 0.9, "beta2": 0.25, "epsilon": 1e-6, "weight_decay": 0.0}],
-    "radam": [BETAS | {"lr": 5e-3}],
-    "rmsprop": [{"lr": 5e-3, "rho": 0.9, "mu": 0.0, "epsilon": 1e-8},
+    "radam": [BETAS | {"lr": 5e-3}], "rmsprop": [{"lr": 5e-3, "rho": 0.9, "mu": 0.0, "epsilon": 1e-8},
                 {"lr": 5e-3, "rho": 0.9, "mu": 0.9, "epsilon": 1e-8}],
     "momentum": [{"lr": 1e-3, "mu": 0.9}]}
 STEPS = 10_000
