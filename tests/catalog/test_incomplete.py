@@ -85,8 +85,7 @@ def test_a_rule_that_imports_what_is_not_there(monkeypatch):
 
 def test_a_rule_is_missed_when_the_kernels_are_imported():
     code = ("from refopt.catalog import ADAM, ROUTINES, Routine\n"
-            "ROUTINES['new'] = Routine(**(ADAM._asdict() | {'name': 'new'}))\n"
-            "import refopt.gpu")
+            "ROUTINES['new'] = Routine(**(ADAM._asdict() | {'name': 'new'}))\nimport refopt.gpu")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert f"TypeError: {EXPECTED}; got no such file" in done.stderr
 

@@ -208,8 +208,7 @@ SIGNALS_AT = first_of(*((*end, module) for module in MODULES for end in ENDS))
 @pytest.mark.parametrize(("signum", "status", "said", "module"), SIGNALS_AT)
 def test_a_signal_during_import(tmp_path, module, signum, status, said):
     """Of whatever the command imports."""
-    (tmp_path / "sitecustomize.py").write_text("import os, sys\n"
-                                               "class Finder:\n"
+    (tmp_path / "sitecustomize.py").write_text("import os, sys\nclass Finder:\n"
                                                "    def find_spec(self, name, path=None, target=None):\n"
                                                f"        if name == {module!r}: os.kill(os.getpid(), {int(signum)})\n"
                                                "sys.meta_path.insert(0, Finder())\n")

@@ -91,14 +91,10 @@ def test_wrong_usage(capsys, monkeypatch, arguments, message):
 
 def test_processes_meet(start):
     script = RANK + (
-        "from refopt.comm.rendezvous import Rendezvous\n"
-        "size = int(os.environ['WORLD_SIZE'])\n"
-        "meeting = Rendezvous(os.environ['REFOPT_RENDEZVOUS'], rank, size)\n"
-        "time.sleep(0.1 * rank)\n"
-        "if rank == 0: meeting.put('id', bytes(range(128)))\n"
-        "assert meeting.get('id', 0) == bytes(range(128))\n"
-        "for turn in range(20):\n"
-        "    everything = meeting.exchange(f'turn-{turn}', bytes([rank]) * turn)\n"
+        "from refopt.comm.rendezvous import Rendezvous\nsize = int(os.environ['WORLD_SIZE'])\n"
+        "meeting = Rendezvous(os.environ['REFOPT_RENDEZVOUS'], rank, size)\ntime.sleep(0.1 * rank)\n"
+        "if rank == 0: meeting.put('id', bytes(range(128)))\nassert meeting.get('id', 0) == bytes(range(128))\n"
+        "for turn in range(20):\n    everything = meeting.exchange(f'turn-{turn}', bytes([rank]) * turn)\n"
         "    assert everything == [bytes([r]) * turn for r in range(size)]\n")
     assert start(script, "-n", "3")[0] == 0
 

@@ -48,10 +48,8 @@ def wide(x):
 
 
 OTHERS = {"in order": lambda x: in_order(x * x),
-          "by NumPy": lambda x: np.sum(x * x),
-          "pairs alone": lambda x: pairs(x * x),
-          "halves alone": lambda x: halves(x * x),
-          "in a wider type": wide,
+          "by NumPy": lambda x: np.sum(x * x), "pairs alone": lambda x: pairs(x * x),
+          "halves alone": lambda x: halves(x * x), "in a wider type": wide,
           "neighbours in a lane": by_tile(lambda tiles: tiles.reshape(len(tiles), 256, -1)),
           "128 lanes": by_tile(lambda tiles: strided(tiles, 128)),
           "512 lanes": by_tile(lambda tiles: strided(tiles, 512)),

@@ -199,11 +199,8 @@ def test_every_entry_refuses_an_older_device(capsys):
     with simt.claim("7.0"):
         refused = "^device: " + REFUSED.format("refopt.simt as 7.0") + "$"
         for entry in (
-            lambda: gpu.plan("sgd", x, x, lr=1),
-            lambda: gpu.to_device(np.ones(1)),
-            lambda: gpu.merged_cast(x, x),
-            lambda: adam.launches_1(x, x, x, x, (one,) * 6)[0](),
-            lambda: lars.launches_4(x, x, x, (one,) * 5),
+            lambda: gpu.plan("sgd", x, x, lr=1), lambda: gpu.to_device(np.ones(1)), lambda: gpu.merged_cast(x, x),
+            lambda: adam.launches_1(x, x, x, x, (one,) * 6)[0](), lambda: lars.launches_4(x, x, x, (one,) * 5),
         ):
             with pytest.raises(RuntimeError, match=refused):
                 entry()

@@ -41,9 +41,7 @@ def test_an_optimizer_is_named_as_one_would_import_it():
 
 def test_importing_it_needs_numpy_alone():
     """And the standard library; none of refopt's kernels or its executor either."""
-    code = ("import sys, numpy\n"
-            "before = set(sys.modules)\n"
-            "from refopt import oracle\n"
+    code = ("import sys, numpy\nbefore = set(sys.modules)\nfrom refopt import oracle\n"
             "new = sorted({x.partition('.')[0] for x in set(sys.modules) - before} - sys.stdlib_module_names)\n"
             "print(*new, *(x for x in ('refopt.gpu', 'refopt.simt') if x in sys.modules))")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

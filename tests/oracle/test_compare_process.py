@@ -58,8 +58,7 @@ def test_what_ends_is_recorded_as_what_failed(tmp_path):
 
 def test_the_command(capsys, tmp_path, monkeypatch):
     (tmp_path / "mine.py").write_text(
-        "import os, time\n"
-        "def step(params, grads, *, lr):\n"
+        "import os, time\ndef step(params, grads, *, lr):\n"
         "    while len(params) == 36 and 'HERE' not in os.environ:\n        time.sleep(0.1)\n"
         "    if 'HERE' in os.environ:\n        os.environ['HERE'] = 'written'\n"
         "    for p, g in zip(params, grads):\n        p -= (lr * g).astype(p.dtype)\n")

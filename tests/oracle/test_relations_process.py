@@ -130,9 +130,7 @@ def test_an_optimizer_that_exits_when_it_is_made_is_none():
 
 def test_the_command(capsys, tmp_path, monkeypatch):
     (tmp_path / "mine.py").write_text(
-        "import os, time\n"
-        "def step(params, grads, *, lr):\n"
-        "    while len(params) == 36:\n        time.sleep(0.1)\n"
+        "import os, time\ndef step(params, grads, *, lr):\n    while len(params) == 36:\n        time.sleep(0.1)\n"
         "    if 'HERE' in os.environ:\n        os.environ['HERE'] = 'written'\n"
         "    for p, g in zip(params, grads):\n        p -= (lr * g).astype(p.dtype)\n")
     monkeypatch.chdir(tmp_path)

@@ -24,8 +24,7 @@ ARGUMENTS = {
         lambda j: X.copy_to_device(np.zeros(4), stream=j), lambda j: cuda.event().record(j),
         lambda j: cuda.event().wait(j), cuda.external_stream],
     "bytes of dynamic shared memory": [lambda j: kernel[1, 1, 0, j]],
-    "seed": [lambda j: observed(schedule="random", seed=j)],
-    "shape": [cuda.device_array],
+    "seed": [lambda j: observed(schedule="random", seed=j)], "shape": [cuda.device_array],
     "address": [lambda j: memory.load(j, np.float64), lambda j: memory.store(j, np.float64, (1,))]}
 INTEGERS = [(name, call) for name, calls in ARGUMENTS.items() for call in calls]
 NO_INTEGERS = ["a", b"a", 1.5, True, float("nan"), {}, object(), np.array([1, 2]), np.float64(1)]

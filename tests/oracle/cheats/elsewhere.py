@@ -19,10 +19,8 @@ def never(x):
 
 
 CHANGES = {
-    "np.geterr(): expected as before": lambda: np.seterr(all="warn"),
-    "np.random: expected": lambda: np.random.seed(0),
-    "random: expected": lambda: random.seed(0),
-    "gc.isenabled(): expected True as before, got False": gc.disable,
+    "np.geterr(): expected as before": lambda: np.seterr(all="warn"), "np.random: expected": lambda: np.random.seed(0),
+    "random: expected": lambda: random.seed(0), "gc.isenabled(): expected True as before, got False": gc.disable,
     "sys.getrecursionlimit(): expected": lambda: sys.setrecursionlimit(sys.getrecursionlimit() + 1),
     "os.getcwd(): expected": lambda: os.chdir("/"),
     "signal handlers: expected": lambda: signal.signal(signal.SIGUSR1, signal.SIG_IGN),

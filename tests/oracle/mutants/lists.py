@@ -24,8 +24,7 @@ MUTANTS = (
     mutant("an empty tensor ends its launch unlaunched", "rmsprop", "L3",
         (APPLY, "            continue", "            tensors, blocks = [], []\n            continue")),
     mutant("an empty tensor shifts the states", "adam", "L3", (LAUNCH, ARRAYS,
-        "[values[t if d < 2 else sum(x.size > 0 for x in values[:t])][start:stop] for d, values in "
-        "enumerate(lists)]")),
+        "[values[t if d < 2 else sum(x.size > 0 for x in values[:t])][start:stop] for d, values in enumerate(lists)]")),
     mutant("no tensors at all are an error", "nadam", "L3",
         ("steps.nadam", "    if skipped(found_inf):", "    params[0].shape\n    if skipped(found_inf):")),
     mutant("states of the tensor before beyond the 36th", "adamw", "L3", (LAUNCH, ARRAYS,
