@@ -13,6 +13,8 @@ from refopt.checks.dtypes import SIZES
 # Those that NCCL has: what one engine takes, all take.
 DTYPES = SIZES | {"int8": 1, "uint8": 1, "int32": 4, "uint32": 4, "int64": 8, "uint64": 8}
 SUMS = "all_reduce", "reduce", "reduce_scatter"
+MOVES = *SUMS, "broadcast", "all_gather", "send", "recv"
+PAIRED = frozenset(["send", "recv"])
 PEER = {"reduce": "root", "broadcast": "root", "send": "to", "recv": "source"}
 # What memory of a send or recv must lie apart from, of other calls in a batch; collectives are made in order.
 _APART = {"send": ("recv", "written"), "recv": ("recv", "send", "read", "written")}
@@ -46,7 +48,7 @@ class Call(NamedTuple):
     @property
     def collective(self) -> bool:
         """Whether all ranks take part."""
-        return self.operation not in ("send", "recv")
+        return self.operation not in PAIRED
 
     @property
     def text(self) -> str:
@@ -96,8 +98,6 @@ def check_ranks(values: Sequence[Any], size: int) -> tuple[int, ...]:
 
 def check_batch(calls: Sequence[Call]) -> None:
     """Refuse memory that a send or recv shares with another call: who comes first would depend on the ranks' turns."""
-    if all(call.collective for call in calls):
-        return
     reach: dict[str, tuple[int, int]] = {}  # by use, where the span that goes farthest stops, and whose it is
     for start, stop, use, k in sorted(_spans(calls)):
         for other, (end, j) in reach.items():

@@ -7,12 +7,15 @@ import hashlib
 import json
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple, NoReturn, Self
 
 from refopt.checks import Array
-from refopt.checks.arguments import names, shown
+from refopt.checks.arguments import chosen, names, shown
 from refopt.comm.calls import (
+    MOVES,
+    PAIRED,
     PEER,
     Call,
     Payload,
@@ -174,7 +177,29 @@ class Communicator(ABC):
             calls, self._batch = self._batch, None
         finally:
             self._batch = None
+        if not PAIRED.isdisjoint([call.operation for call in calls]):
+            check_batch(calls)
         self._run(calls)
+
+    def prepared(self, operation: str, *arguments: Any) -> Callable[[], None]:
+        """A call that is made again and again, whose arguments are checked now.
+
+        Args:
+            operation: the method that makes the call, such as ``"all_reduce"``.
+            arguments: those of the method. Arrays stay where they are for as long as calls are made.
+
+        Returns:
+            What makes the call, on its own or within a `batch`.
+        """
+        chosen("prepared: operation", operation, MOVES)
+        self._require_open("prepared")
+        outer, self._batch = self._batch, []
+        try:
+            getattr(self, operation)(*arguments)
+            (call,) = self._batch
+        finally:
+            self._batch = outer
+        return partial(self._submit, call)
 
     @property
     def counts(self) -> dict[str, Counted]:
@@ -239,7 +264,6 @@ class Communicator(ABC):
             self._run([call])
 
     def _run(self, calls: list[Call]) -> None:
-        check_batch(calls)
         for i, call in enumerate(calls):
             if call.collective:
                 calls[i] = call._replace(number=self._next_number())

@@ -263,3 +263,58 @@ def test_bad_sizes_and_algorithms():
         local.run(print, 1, seed="1")
     with pytest.raises(ValueError, match=r"local\.run: algorithm: expected one of rank_order, ring, got 'tree'"):
         local.run(print, 1, algorithm="tree")
+
+
+# Calls that are prepared.
+
+
+def test_a_prepared_call_is_made_whenever_it_is_called():
+    """By the values that its arrays then hold, alone and within a batch; preparing it moves nothing and counts none."""
+
+    def rank(world):
+        x, y = np.full(2, world.rank + 1, np.float32), np.zeros(4, np.float32)
+        reduce, gather = world.prepared("all_reduce", x), world.prepared("all_gather", x, y)
+        assert world.counts == {} and x.tolist() == [world.rank + 1] * 2
+        reduce()
+        reduce()
+        with world.batch():
+            reduce()
+            gather()
+            assert x[0] == 6, "nothing is done before the end"
+        message = world.prepared("send", x, 1) if world.rank == 0 else world.prepared("recv", x, 0)
+        x[:] = world.rank
+        message()
+        return x.tolist(), y.tolist(), {name: count.calls for name, count in world.counts.items()}
+
+    first, second = local.run(rank, 2)
+    assert first[:2] == ([0, 0], [12] * 4) and second[:2] == ([0, 0], [12] * 4)
+    assert first[2] == {"all_reduce": 3, "all_gather": 1, "send": 1}
+
+
+def test_a_call_is_refused_as_it_is_prepared():
+    def rank(world):
+        with pytest.raises(ValueError, match=r"prepared: operation: expected one of all_reduce, .*, got 'barrier'"):
+            world.prepared("barrier")
+        with pytest.raises(ValueError, match="reduce: root: expected a rank from 0 to 0, got 1"):
+            world.prepared("reduce", np.zeros(2, np.float32), 1)
+        with pytest.raises(TypeError, match=r"all_reduce: array: expected one of .*, got bool"):
+            world.prepared("all_reduce", np.zeros(2, bool))
+        with world.batch(), pytest.raises(ValueError, match="all_reduce: array: expected a C-contiguous array"):
+            world.prepared("all_reduce", np.zeros((2, 2), np.float32).T)
+        call = world.prepared("all_reduce", np.ones(2, np.float32))
+        world.close()
+        with pytest.raises(CommError, match="all_reduce: no more calls can be made: it is closed"):
+            call()
+
+    local.run(rank, 1)
+
+
+def test_prepared_messages_of_a_batch_have_memory_of_their_own():
+    def rank(world):
+        x = np.zeros(2, np.float32)
+        calls = [world.prepared("send", x, 0), world.prepared("recv", x, 0)]
+        with pytest.raises(ValueError, match=r"batch: call 1, recv .*: expected memory of its own"), world.batch():
+            for call in calls:
+                call()
+
+    local.run(rank, 1)
