@@ -9,7 +9,7 @@ The source widens exactly, the product is rounded once, and so is what is stored
 payloads included (numerics, N4).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -59,25 +59,32 @@ def merged_cast(
     Raises:
         ValueError, TypeError: naming the argument and the index; nothing has been modified then.
     """
-    run(checks.check_cast(sources, targets, scale, checks.host_array), sources, targets, scale)
-
-
-def run(call: checks.Cast, sources: Sequence[Any], targets: Sequence[Any], scale: Any) -> None:
-    """A cast that has been checked."""
     checks.require_subnormals()
-    factor = call.scale if isinstance(call.scale, float) else scale.reshape(-1)[0]
-    plain = isinstance(call.scale, float) and factor == 1
-    for pair, source, target in zip(call.pairs, sources, targets, strict=True):
+    bound(checks.check_cast(sources, targets, scale, checks.host_array), sources, targets, scale)()
+
+
+def bound(call: checks.Cast, sources: Sequence[Any], targets: Sequence[Any], scale: Any) -> Callable[[], None]:
+    """What makes a cast that has been checked, as often as it is called."""
+    number = isinstance(call.scale, float)
+    plain = number and call.scale == 1
+    moved: list[tuple[Any, Any]] = []  # pairs of which every bit is kept
+    computed: list[tuple[Any, Any, Any]] = []
+    for pair, *ends in zip(call.pairs, sources, targets, strict=True):
         if pair:
+            source, target = (np.asarray(checks.flat(array)) for array in ends)
+            if plain and source.dtype == target.dtype:
+                moved.append((source.view(f"u{source.itemsize}"), target.view(f"u{source.itemsize}")))
+            else:
+                computed.append((source, target, checks.cast_type(source.dtype.name, target.dtype.name)))
+
+    def run() -> None:
+        for source, target in moved:
+            target[...] = source
+        if computed:
+            factor = call.scale if number else scale.reshape(-1)[0]
             with np.errstate(all="ignore"):
-                _one(checks.flat(source), checks.flat(target), factor, plain)
+                for source, target, real in computed:
+                    x = source.astype(real)
+                    target[...] = rounded(x if plain else rule(x, real(factor)), target.dtype)
 
-
-def _one(source: Any, target: Any, factor: Any, plain: bool) -> None:
-    if plain and source.dtype == target.dtype:
-        word = f"u{source.itemsize}"
-        target.view(word)[...] = source.view(word)
-        return
-    real = checks.cast_type(source.dtype.name, target.dtype.name)
-    x = source.astype(real)
-    target[...] = rounded(x if plain else rule(x, real(factor)), target.dtype)
+    return run

@@ -79,7 +79,7 @@ class Coalesced:
                 raise ValueError(f"{where}: expected shape {view.shape}, as coalesced, got {shape}")
 
     def _cast(self, sources: Sequence[Any], targets: Sequence[Any], scale: Any, names: checks.Names) -> None:
-        cast.run(checks.check_cast(sources, targets, scale, checks.host_array, names), sources, targets, scale)
+        cast.bound(checks.check_cast(sources, targets, scale, checks.host_array, names), sources, targets, scale)()
 
 
 def coalesced(

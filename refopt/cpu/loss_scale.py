@@ -9,6 +9,7 @@ and shrinks after a number of bad ones::
 The scale does not grow to inf, and does not shrink below 1.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,11 @@ def update_loss_scaling(
         arrays, checks.host_array, incr_every_n_steps=incr_every_n_steps,
         decr_every_n_nan_or_inf=decr_every_n_nan_or_inf, incr_ratio=incr_ratio, decr_ratio=decr_ratio,
     )  # fmt: skip
+    run(arrays, numbers)
+
+
+def run(arrays: Sequence[np.ndarray], numbers: Mapping[str, Any]) -> None:
+    """An update of the loss scale that has been checked."""
     overflow, *state = (x.reshape(-1)[0] for x in arrays)
     with np.errstate(all="ignore"):
         after = rule(overflow != 0, *state, **numbers)

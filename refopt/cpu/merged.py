@@ -10,6 +10,8 @@ that is not elementwise also gets ``stored(name, x)``: x as it comes back from a
 holds before the step, which need not be what the master holds.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any
 
@@ -37,40 +39,63 @@ def merged(
     """Apply a rule to every tensor that has a gradient; raises before anything is modified."""
     checks.require_subnormals()
     shared = {"grad_factor": grad_factor, "found_inf": found_inf}
-    call = checks.check(row, slots, numbers, checks.host_array, shared)
+    run(tensors(rule, checks.check(row, slots, numbers, checks.host_array, shared)), **shared)
+
+
+def tensors(rule: Callable[..., tuple], call: checks.Call) -> list[Tensor]:
+    """The tensors of a checked call that have a gradient, to which the rule is applied whenever it is asked for."""
+    return [Tensor(rule, call, i) for i in call.active]
+
+
+def run(every: list[Tensor], *, grad_factor: Any = None, found_inf: Any = None) -> None:
+    """Apply the rule to tensors as a merged function does, whatever their arrays hold by now."""
     if found_inf is not None and found_inf.reshape(-1)[0] != 0:
         return
-    apply(rule, call, 1 if grad_factor is None else grad_factor.reshape(-1)[0])
+    factor = 1 if grad_factor is None else grad_factor.reshape(-1)[0]
+    with np.errstate(all="ignore"):
+        for tensor in every:
+            tensor.step(factor)
 
 
-def apply(rule: Callable[..., tuple], call: checks.Call, factor: Any = 1) -> None:
-    """Apply a rule to every tensor of a checked call that has a gradient, whatever its arrays hold by now."""
-    for i in call.active:
-        arrays = {name: checks.flat(call.slots[name][i]) for name in call.routine.slot_names}
+class Tensor:
+    """A tensor of a checked call: its arrays, flat, and its numbers in the arithmetic type."""
+
+    def __init__(self, rule: Callable[..., tuple], call: checks.Call, i: int) -> None:
+        row = call.routine
+        self.row, self.rule, self.carried = row, rule, row.carried
+        self.scalars, self.checked = frozenset(row.scalars), False
+        self.arrays: dict[str, Any] = {name: checks.flat(call.slots[name][i]) for name in row.slot_names}
+        self.real = arithmetic(name_of(self.arrays["params"].dtype))
+        self.set(call.hyper_of(i))
+
+    def set(self, hypers: dict[str, Any]) -> None:
+        """Take other numbers, and the choices that there are."""
+        row, real = self.row, self.real
         with np.errstate(all="ignore"):
-            _one(call.routine, rule, arrays, call.hyper_of(i), factor)
+            numbers = {name: real(x) if name not in row.choices else x for name, x in hypers.items()}
+        self.rescale, self.seed = numbers.pop("rescale_grad"), int(numbers.pop("seed", 0))
+        rounded = ("params", *row.states) if numbers.pop("rounding", "nearest") == "stochastic" else ()
+        self.chance = {name: k for k, name in enumerate(rounded)}
+        self.numbers = numbers if row.elementwise else numbers | {"stored": self._stored}
 
+    def step(self, factor: Any) -> None:
+        """Apply the rule, and store what it gives."""
+        arrays, real = self.arrays, self.real
+        param, master = arrays["params"], arrays["master_params"]
+        g = self.rescale * real(factor) * arrays["grads"].astype(real)
+        states = [_value(arrays[name], real, name in self.scalars) for name in self.carried]
+        results = self.rule(exact(param, master, real), g, *states, **self.numbers)
+        if not self.checked:  # what a rule returns has one form
+            _check_results(self.row, self.carried, arrays, results)
+            self.checked = True
+        for name, state in zip(self.carried, results[1:], strict=True):
+            if arrays[name] is not None:
+                store(arrays[name], np.asarray(state), self.seed, self.chance.get(name))
+        _store_param(param, master, results[0], self.seed, self.chance.get("params"))
 
-def _one(
-    row: Routine, rule: Callable[..., tuple], arrays: dict[str, Any], numbers: dict[str, Any], factor: Any
-) -> None:
-    param, master = arrays["params"], arrays["master_params"]
-    real = arithmetic(name_of(param.dtype))
-    values = {name: real(value) if name not in row.choices else value for name, value in numbers.items()}
-    seed = int(values.pop("seed", 0))
-    rounded = ("params", *row.states) if values.pop("rounding", "nearest") == "stochastic" else ()
-    chance = {name: k for k, name in enumerate(rounded)}
-    g = values.pop("rescale_grad") * real(factor) * arrays["grads"].astype(real)
-    carried = row.carried
-    states = [_value(arrays[name], real, name in row.scalars) for name in carried]
-    if not row.elementwise:
-        values["stored"] = lambda name, x: (param if name == "params" else x.astype(arrays[name].dtype)).astype(real)
-    results = rule(exact(param, master, real), g, *states, **values)
-    _check_results(row, arrays, results)
-    for name, state in zip(carried, results[1:], strict=True):
-        if arrays[name] is not None:
-            store(arrays[name], np.asarray(state), seed, chance.get(name))
-    _store_param(param, master, results[0], seed, chance.get("params"))
+    def _stored(self, name: str, x: np.ndarray) -> np.ndarray:
+        array = self.arrays[name]
+        return (array if name == "params" else x.astype(array.dtype)).astype(self.real)
 
 
 def _store_param(
@@ -84,9 +109,8 @@ def _store_param(
         master[...] = exact
 
 
-def _check_results(row: Routine, arrays: dict[str, Any], results: tuple) -> None:
+def _check_results(row: Routine, carried: tuple[str, ...], arrays: dict[str, Any], results: tuple) -> None:
     """Refuse what a rule returns if it is not a value for the parameter and each state and scalar that is there."""
-    carried = row.carried
     missing = [name for name, state in zip(("params", *carried), results, strict=False)
                if state is None and arrays[name] is not None]  # fmt: skip
     if len(results) != 1 + len(carried) or missing:

@@ -10,7 +10,7 @@ import numpy as np
 from refopt import checks
 from refopt.catalog import Hyper, Routine
 from refopt.checks.dtypes import arithmetic_name, numpy_dtype
-from refopt.cpu.merged import apply
+from refopt.cpu.merged import run, tensors
 from refopt.cpu.remainder import split_numbers
 from refopt.oracle.bound.bounded import SLACK, Arithmetic, Bounded
 from refopt.oracle.bound.evaluate import evaluate, rounded_off, rule_of
@@ -182,10 +182,10 @@ def _drawn(
     if count > 1:
         checks.require_subnormals()
         before = {name: value for name, value in choices.items() if name != "rounding"}
-        call = checks.check(row, slots, numbers | before, checks.host_array)
+        every_tensor = tensors(rule_of(row), checks.check(row, slots, numbers | before, checks.host_array))
         for t in range(1, count):
             fill(t)
-            apply(rule_of(row), call)
+            run(every_tensor)
     fill(count)
     case = Case(row, slots, [numbers], choices, count)
     case = case.replace(**_absent(case))
