@@ -8,6 +8,7 @@ An error names the routine, the argument, the index, what was expected and what 
 
 from refopt.checks.arrays import (
     Array,
+    alike,
     c_strides,
     check_native,
     check_plain,
@@ -23,7 +24,7 @@ from refopt.checks.numbers import check_hyper, check_hypers
 from refopt.checks.rebound import Bound
 
 __all__ = [
-    "Array", "Bound", "Call", "Cast", "Names", "c_strides", "cast_type", "check", "check_cast", "check_gradient_list",
-    "check_hyper", "check_hypers", "check_loss_scaling", "check_native", "check_plain", "check_scale", "dense", "flat",
-    "host_array", "norm_type", "require_subnormals",
+    "Array", "Bound", "Call", "Cast", "Names", "alike", "c_strides", "cast_type", "check", "check_cast",
+    "check_gradient_list", "check_hyper", "check_hypers", "check_loss_scaling", "check_native", "check_plain",
+    "check_scale", "dense", "flat", "host_array", "norm_type", "require_subnormals",
 ]  # fmt: skip

@@ -117,6 +117,15 @@ def check_dense(where: str, array: Array) -> tuple[int, ...]:
     return layout
 
 
+def alike(array: Any, like: np.ndarray) -> bool:
+    """Whether something is an array that differs from another in its values alone, and shares no memory with it.
+
+    At a glance: of what is not, `check_like` and the like say why, or that it will do all the same.
+    """
+    same = type(array) is np.ndarray and array.dtype == like.dtype and array.shape == like.shape
+    return same and array.strides == like.strides and not np.may_share_memory(array, like)
+
+
 def check_like(where: str, array: Array, like: Array, name: str, *, written: bool = False) -> None:
     """Refuse an array of another shape or order of axes than the one of that name, with gaps, or not to be written."""
     if array.shape != like.shape:

@@ -13,7 +13,8 @@ from refopt.catalog import Routine
 from refopt.checks import Array
 from refopt.checks.arguments import chosen, whole
 from refopt.checks.dtypes import numpy_dtype
-from refopt.cpu import coalesce
+from refopt.cpu import cast, coalesce
+from refopt.cpu.merged import run, tensors
 
 Run = Callable[[], None]
 
@@ -23,6 +24,10 @@ class Cpu:
 
     name = "cpu"
     chunk = coalesce.CHUNK["bytes"]
+
+    def require_subnormals(self) -> None:
+        """Refuse to compute where subnormal numbers are flushed to zero (numerics, N14)."""
+        checks.require_subnormals()
 
     def describe(self, value: Any, where: str) -> Array:
         """An array as the checks see it; raises if it is none of this machine."""
@@ -50,8 +55,7 @@ class Cpu:
 
     def cast(self, sources: Sequence[Any], targets: Sequence[Any], scale: float = 1.0) -> Run:
         """`merged_cast` bound to its arrays, which are checked now."""
-        checks.check_cast(sources, targets, scale, checks.host_array)
-        return lambda: cpu.merged_cast(sources, targets, scale=scale)
+        return cast.bound(checks.check_cast(sources, targets, scale, checks.host_array), sources, targets, scale)
 
     def coalesce(self, inputs: Sequence[Any], **attributes: Any) -> coalesce.Coalesced:
         """`coalesce_tensor`."""
@@ -69,18 +73,21 @@ class CpuStep:
         self, routine: Routine, slots: Mapping[str, list], shared: Mapping[str, Any], numbers: Mapping[str, Any]
     ) -> None:
         every = {name: slots.get(name) for name in routine.slot_names}
-        checks.check(routine, every, dict(numbers), checks.host_array, dict(shared))
-        self._function = getattr(cpu, routine.merged_name)
-        self._lists = [slots[slot.name] for slot in routine.slots if not slot.optional]
-        self._named = {slot.name: slots.get(slot.name) for slot in routine.slots if slot.optional} | dict(shared)
+        self._call = checks.check(routine, every, dict(numbers), checks.host_array, dict(shared))
+        self._tensors, self._shared = tensors(routine.rule, self._call), shared
         self._numbers = dict(numbers)
 
     def __call__(self) -> None:
-        self._function(*self._lists, **self._named, **self._numbers)
+        run(self._tensors, **self._shared)
 
     def set(self, **numbers: Any) -> None:
         """Change numbers of the steps to come."""
+        call = self._call
         self._numbers |= numbers
+        hypers = checks.check_hypers(call.routine, self._numbers, len(call.slots["params"]), call.reals())
+        self._call = call._replace(hypers=hypers)
+        for i, tensor in zip(call.active, self._tensors, strict=True):
+            tensor.set(self._call.hyper_of(i))
 
     def refresh(self) -> None:
         """Nothing is carried over from step to step."""

@@ -52,6 +52,7 @@ class Bound(Exclusive, Context):
         self._numbers: dict[str, Any] = {}
         self._main: Runners | None = None
         self._stepped_by = ""  # what takes the steps, if it is not this
+        self.backend.require_subnormals()
         allocated, self._copies = _allocated(program, self._arrays, self.backend)
         self._arrays.update(allocated)
         if comm is not None:
@@ -65,6 +66,7 @@ class Bound(Exclusive, Context):
             ValueError: from an op that finds its arrays other than it needs them.
         """
         with self._turn("startup"):
+            self.backend.require_subnormals()
             if self._main is not None:
                 raise RuntimeError("Bound.startup: expected to be called once, got called again")
             begun = tuple(takewhile(lambda op: op.type in ("initialize", "broadcast"), self.program.startup))
@@ -94,6 +96,7 @@ class Bound(Exclusive, Context):
             main = self._ready("step")
             main.check_numbers(numbers)
             self.check_gradients(main)
+            self.backend.require_subnormals()
             main.set(numbers)
             self._numbers |= numbers
             main.run()
@@ -291,7 +294,7 @@ def bind(
 def check_arguments(where: str, program: Any, comm: Any, gradients: Any) -> None:
     """Raise if what is to be bound is no program, the communicator none, or the gradients give none."""
     expect_program(where, program)
-    if comm is not None and not all(hasattr(comm, name) for name in ("rank", "size", "agree", "all_reduce")):
+    if comm is not None and not all(hasattr(comm, name) for name in ("rank", "size", "agree", "prepared")):
         raise TypeError(f"{where}: comm: expected a communicator of refopt.comm or None, got {shown(comm)}")
     if not (gradients is None or callable(gradients) or isinstance(gradients, Mapping)):
         raise TypeError(f"{where}: gradients: expected a mapping, a function or None, got {shown(gradients)}")

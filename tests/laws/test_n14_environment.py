@@ -12,6 +12,7 @@ from refopt import cpu
 from refopt.catalog import ROUTINES
 from refopt.oracle.exact.build import make, step_of
 from refopt.oracle.exact.cases import arguments
+from refopt.program import bind, step_program
 
 pytestmark = pytest.mark.clause("N14")
 
@@ -63,3 +64,22 @@ def test_flushing_is_refused(flushing: Callable[[int], None], name: str) -> None
     assert [x.tobytes() for x in arrays] == before
     compute()
     assert name == "check_gradients" or [x.tobytes() for x in arrays] != before
+
+
+def test_flushing_is_refused_in_programs(flushing: Callable[[int], None]) -> None:
+    """As one is bound, begun, and in each step; nothing is changed then."""
+    program, param = step_program([("a", (3,))], "sgd", lr=0.5), np.ones(3, np.float32)
+    flushing(FLUSHING)
+    with pytest.raises(RuntimeError, match="flushes subnormal numbers"):
+        bind(program, {"a": param})
+    flushing(DEFAULT)
+    bound = bind(program, {"a": param}, gradients={"a@GRAD": np.ones(3, np.float32)})
+    for call in (bound.startup, bound.step, bound.step):
+        before = param.tobytes()
+        flushing(FLUSHING)
+        with pytest.raises(RuntimeError, match="flushes subnormal numbers"):
+            call()
+        flushing(DEFAULT)
+        assert param.tobytes() == before
+        call()
+    assert bound.steps == 2

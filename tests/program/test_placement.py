@@ -456,9 +456,13 @@ class Log:
 
     def __getattr__(self, name):
         value = getattr(self._comm, name)
-        if name in ("send", "recv", "barrier", "batch", "broadcast", "reduce"):
-            return lambda *args: (self._calls.append(name), value(*args))[1]
+        if name in ("barrier", "batch"):
+            return lambda: (self._calls.append(name), value())[1]
         return value
+
+    def prepared(self, name, *args):
+        call = self._comm.prepared(name, *args)
+        return lambda: (self._calls.append(name), call())[1]
 
 
 def test_messages_move_at_their_barrier():

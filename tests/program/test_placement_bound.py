@@ -279,6 +279,9 @@ class Recorder:
     def __getattr__(self, name):
         return lambda *args: self.calls.append((name, self.stream, *args))
 
+    def prepared(self, name, *args):
+        return lambda: getattr(self, name)(*args)
+
     @contextlib.contextmanager
     def batch(self):
         yield
@@ -288,12 +291,11 @@ class Recorder:
 def test_calls_are_made_on_the_stream_they_belong_to():
     comm = Recorder()
     network = OnGpu(comm, 77)
-    network.all_reduce("x")
-    network.reduce("x", 1)
-    network.broadcast("y", 0)
-    network.exchange([("send", "x", 1), ("recv", "y", 1)])
+    for call in (("all_reduce", "x"), ("reduce", "x", 1), ("broadcast", "y", 0)):
+        network.prepared(*call)()
+    network.exchange([("send", "x", 1), ("recv", "y", 1)])()
     with network.batch():
-        network.reduce("x", 0)
+        network.prepared("reduce", "x", 0)()
     network.synchronize()
     assert comm.calls == [("all_reduce", 77, "x"), ("reduce", 77, "x", 1), ("broadcast", 77, "y", 0),
                           ("send", 77, "x", 1), ("recv", 77, "y", 1), ("made at once", 77), ("reduce", 77, "x", 0),
@@ -301,7 +303,7 @@ def test_calls_are_made_on_the_stream_they_belong_to():
     assert comm.stream == 5
     comm.all_reduce = lambda array: 1 / 0
     with pytest.raises(ZeroDivisionError):
-        network.all_reduce("x")
+        network.prepared("all_reduce", "x")()
     assert comm.stream == 5
 
 

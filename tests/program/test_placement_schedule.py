@@ -385,17 +385,16 @@ def test_communication_says_what_it_reads_and_writes():
         x = gpu.to_device(np.ones(3, np.float32))
         x.name = f"x{world.rank}"
         network = OnExecutor(world, streams.stream())
-        network.reduce(x, 1)
-        network.broadcast(x, 1)
-        network.all_reduce(x)
+        for call in (("reduce", x, 1), ("broadcast", x, 1), ("all_reduce", x)):
+            network.prepared(*call)()
         other = 1 - world.rank
-        network.exchange([("send", x, other)] if world.rank else [("recv", x, other)])
+        network.exchange([("send", x, other)] if world.rank else [("recv", x, other)])()
         assert world.counts["barrier"].calls == 1, "all ranks meet, also those without messages"
         y = gpu.to_device(np.full(3, world.rank + 1, np.float32))
         y.name = f"y{world.rank}"
         with network.batch():
-            network.reduce(y[:1], 0)
-            network.broadcast(y[1:], 1)
+            network.prepared("reduce", y[:1], 0)()
+            network.prepared("broadcast", y[1:], 1)()
             assert y.copy_to_host()[0] == world.rank + 1, "nothing is done before the end"
         return y.copy_to_host().tolist()
 

@@ -184,6 +184,20 @@ def test_arrays_that_no_op_can_take(array, message):
         bind(program, {"a": np.ones((4, 3), np.float32), "b": array})
 
 
+def test_a_gradient_that_shares_memory_with_its_array():
+    """What is new in each step is looked at in each step: a part of the gradient's own array is refused."""
+    program = step_program([("a", (4,))], "sgd", lr=0.5)
+    room = np.ones(6, np.float32)
+    given = [np.ones(4, np.float32), room[:4], room[2:]]
+    bound = bind(program, {"a": np.ones(4, np.float32), "a@GRAD": room[:4]}, gradients=lambda name, step: given[step])
+    bound.startup()
+    bound.step()
+    bound.step()
+    with pytest.raises(ValueError, match=r"backward: 'a@GRAD': .*expected memory of its own, got an overlap"):
+        bound.step()
+    assert (bound.read("a") == 0).all()
+
+
 @BACKENDS
 def test_gradients_in_another_order_of_axes(backend):
     """Noticed before any gradient is written."""

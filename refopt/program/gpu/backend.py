@@ -27,6 +27,9 @@ class Gpu:
         self.stream = self.machine.stream(stream)
         self.chunk, self.describe = CHUNK["bytes"], describer(self.machine.name)
 
+    def require_subnormals(self) -> None:
+        """Kernels keep them, whatever the host does."""
+
     def full(self, shape: tuple[int, ...], dtype: str, value: float) -> Any:
         if not math.prod(shape):
             return self.machine.empty(shape, numpy_dtype(dtype))

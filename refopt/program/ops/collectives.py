@@ -40,9 +40,8 @@ def collective(context: Context, op: Op) -> Callable[[], Any]:
     """
     names = op.inputs["x"]
     array = context.arrays[names[0]] if len(names) == 1 else _range(context, op, names)
-    call = getattr(context.comm, op.type)
-    root = (op.attrs["root"],) if "root" in op.attrs else ()
-    return lambda: call(array, *root)
+    run: Callable[[], Any] = context.comm.prepared(op.type, array, *([op.attrs["root"]] if "root" in op.attrs else []))
+    return run
 
 
 def _check_batch(graph: Graph, op: Op) -> None:

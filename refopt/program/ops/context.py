@@ -14,7 +14,6 @@ from refopt.program.model import UNKNOWN
 
 Gradients = Mapping[str, Any] | Callable[[str, int], Any] | None
 Segment = tuple[Any, Any]  # row numbers, rows
-Message = tuple[str, Any, int]  # send or recv, the array, the other rank
 
 
 class Context:
@@ -23,7 +22,7 @@ class Context:
     Attributes:
         arrays: by name of a variable, the array that it is now.
         rows: of sparse variables, by name.
-        messages: under way, until a barrier takes them.
+        messages: what makes those that are under way, until a barrier does so.
         backend: the machine.
         comm: the communicator, or ``None``.
         gradients: what the caller provides for gradients.
@@ -40,7 +39,7 @@ class Context:
         self._brought: dict[str, Any] = dict(arrays)  # by the caller
         self.arrays: Mapping[str, Any] = MappingProxyType(self._arrays)
         self.rows: dict[str, list[Segment]] = {}
-        self.messages: list[Message] = []
+        self.messages: list[Callable[[], None]] = []
         self.steps = 0
 
     def on(self, backend: Backend, comm: Any) -> Context:
@@ -55,7 +54,8 @@ class Context:
 
     def gradient(self, name: str) -> Any:
         """What the caller provides for a gradient in this step; ``None`` if it is in the gradient's array already."""
-        self._expect_variable("gradient", name)
+        if type(name) is not str or name not in self.program.vars:
+            self._expect_variable("gradient", name)
         if self.gradients is None:
             return None
         if callable(self.gradients):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ from refopt.program.ops.context import Context
 from refopt.program.ops.registry import op
 from refopt.program.ops.runner import Runner
 from refopt.program.ops.sparse import checked
+
+Copy = Callable[[], Any]
 
 
 @op("forward", "params", "", dense=False)
@@ -40,48 +43,53 @@ class Backward(Runner):
     def __init__(self, context: Context, op: Op) -> None:
         super().__init__(self._write)
         self._context, self._names = context, op.outputs["grads"]
-        self._planned: dict[str, tuple[Any, Callable[[], Any]]] = {}  # by name, the last array and how it is copied
-
-    def _write(self) -> None:
-        context = self._context
-        for name in self._names:
-            value, var = context.gradient(name), context.program.vars[name]
-            if var.sparse:
-                context.rows[name] = [checked(context.backend, f"backward: {name!r}", var, value)]
-            elif value is not None and value is not context.arrays[name]:
-                self._copy(name, value)()
+        self._checked: list[Copy] = []  # what a step writes, if that was checked before it
+        self._planned: dict[str, tuple[Any, Copy]] = {}  # by name, the last array and how it is copied
 
     def check_gradients(self) -> None:
+        self._checked = list(self._copies())
+
+    def _write(self) -> None:
+        copies, self._checked = self._checked or self._copies(), []
+        for copy in copies:
+            copy()
+
+    def _copies(self) -> Iterator[Copy]:
+        """What writes the gradients, each checked as it is asked for."""
         context = self._context
         for name in self._names:
             value, var = context.gradient(name), context.program.vars[name]
             if var.sparse:
-                checked(context.backend, f"backward: {name!r}", var, value)
+                rows = checked(context.backend, f"backward: {name!r}", var, value)
+                yield partial(context.rows.__setitem__, name, [rows])
             elif value is not None and value is not context.arrays[name]:
-                self._check(name, value)
+                yield self._copy(name, value)
 
-    def _check(self, name: str, value: Any) -> None:
-        backend, var = self._context.backend, self._context.program.vars[name]
-        if backend.name == "gpu" and isinstance(value, np.ndarray):
-            described = checks.host_array(value, f"backward: {name!r}")
-            _expect(name, var, described)
-            if described.layout() == backend.describe(self._context.arrays[name], name).layout():
-                return  # so that it need not be uploaded to see
-        self._copy(name, value)
-
-    def _copy(self, name: str, value: Any) -> Callable[[], Any]:
-        """The copy of a dense gradient to its array, checked."""
+    def _copy(self, name: str, value: Any) -> Copy:
+        """The copy of a dense gradient to its array."""
         if name in self._planned and self._planned[name][0] is value:
             return self._planned[name][1]
         backend, target = self._context.backend, self._context.arrays[name]
-        source = backend.upload(value) if backend.name == "gpu" and isinstance(value, np.ndarray) else value
+        if backend.name == "cpu" and checks.alike(value, target):
+            word = f"u{target.itemsize}"
+            return partial(target.view(word).__setitem__, ..., value.view(word))
+        if backend.name == "gpu" and isinstance(value, np.ndarray):
+            described = checks.host_array(value, f"backward: {name!r}")
+            _expect(name, self._context.program.vars[name], described)
+            if described.layout() == backend.describe(target, name).layout():  # it need not be uploaded to see
+                return lambda: self._cast(name, backend.upload(value))()
+            return self._cast(name, backend.upload(value))
+        run = self._cast(name, value)
+        self._planned[name] = value, run
+        return run
+
+    def _cast(self, name: str, source: Any) -> Copy:
+        backend, target = self._context.backend, self._context.arrays[name]
         _expect(name, self._context.program.vars[name], backend.describe(source, f"backward: {name!r}"))
         try:
-            run = backend.cast([source], [target])
+            run: Copy = backend.cast([source], [target])
         except ValueError as error:  # of gaps, or another order of axes
             raise ValueError(f"backward: {name!r}: {error}") from None
-        if source is value:
-            self._planned[name] = value, run
         return run
 
 

@@ -10,14 +10,14 @@ all devices of a process; here each device is a rank, and all ranks take part.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from refopt.checks.arguments import whole
 from refopt.program.graph import Graph
 from refopt.program.model import Op
 from refopt.program.ops.checks import check_one, check_ranks
-from refopt.program.ops.context import Context, Message
+from refopt.program.ops.context import Context
 from refopt.program.ops.registry import op
 
 MESSAGES = "send", "recv"
@@ -36,14 +36,14 @@ def _check_message(graph: Graph, op: Op) -> None:
 @op("send", "x", "", check=_check_message, way="message")
 def send(context: Context, op: Op) -> Callable[[], Any]:
     """A message of what `x` is to the rank `to`; until a barrier it has not read its variable."""
-    message = "send", context.arrays[op.inputs["x"][0]], op.attrs["to"]
+    message = context.comm.prepared("send", context.arrays[op.inputs["x"][0]], op.attrs["to"])
     return lambda: context.messages.append(message)
 
 
 @op("recv", "", "out", check=_check_message, way="message")
 def recv(context: Context, op: Op) -> Callable[[], Any]:
     """A message that `out` will be from the rank `source`; until a barrier it has not written its variable."""
-    message = "recv", context.arrays[op.outputs["out"][0]], op.attrs["source"]
+    message = context.comm.prepared("recv", context.arrays[op.outputs["out"][0]], op.attrs["source"])
     return lambda: context.messages.append(message)
 
 
@@ -53,16 +53,10 @@ def barrier(context: Context, op: Op) -> Callable[[], Any]:
     """All messages that are under way are exchanged, and all ranks meet."""
 
     def run() -> None:
-        messages = list(context.messages)
+        with context.comm.batch():
+            for message in context.messages:
+                message()
         context.messages.clear()
-        exchange(context.comm, messages)
+        context.comm.barrier()
 
     return run
-
-
-def exchange(comm: Any, messages: Sequence[Message]) -> None:
-    """Send and receive all messages at once, then wait for all ranks."""
-    with comm.batch():
-        for kind, array, peer in messages:
-            getattr(comm, kind)(array, peer)
-    comm.barrier()

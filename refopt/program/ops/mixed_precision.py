@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from refopt import checks, cpu
+from refopt import checks
 from refopt.checks.arguments import is_whole, number
 from refopt.checks.dtypes import SIZES
+from refopt.cpu import loss_scale
 from refopt.cpu.gradient_check import factor_of
 from refopt.cpu.reduce import sum_of_squares, tree_sum
 from refopt.program.graph import Graph
@@ -77,13 +78,13 @@ def check_gradients(context: Context, op: Op) -> Callable[[], Any]:
     positions = list(op.attrs["positions"])
     sums, odd = (context.arrays[op.outputs[slot][0]] for slot in ("sums", "odd"))
     checks.check_gradient_list(grads, None, math.inf, 0.0, checks.host_array)
+    grads = list(map(checks.flat, grads))
 
     def run() -> None:
-        checks.require_subnormals()
         sums[...], odd[...] = 0, 0
         with np.errstate(all="ignore"):
             for place, g in zip(positions, grads, strict=True):
-                sums[place] = sum_of_squares(checks.flat(g).astype(sums.dtype))  # type: ignore[union-attr]
+                sums[place] = sum_of_squares(g.astype(sums.dtype))
         odd[0] = any(not np.isfinite(g).all() for g in grads)
 
     return run
@@ -141,7 +142,8 @@ def update_loss_scaling(context: Context, op: Op) -> Callable[[], Any]:
     """The routine; changes `loss_scale`, `good_steps`, `bad_steps`."""
     arrays = [context.arrays[op.inputs[slot][0]] for slot in STATE]
     numbers = {name: op.attrs[name] for name in SCALING}
-    return lambda: cpu.update_loss_scaling(*arrays, **numbers)
+    checked = checks.check_loss_scaling(arrays, checks.host_array, **numbers)
+    return lambda: loss_scale.run(arrays, checked)
 
 
 def _one(graph: Graph, names: tuple[str, ...], slot: str, dtype: str) -> tuple[int, ...]:

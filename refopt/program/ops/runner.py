@@ -42,7 +42,8 @@ class Runners(tuple[Runner, ...]):
     def check_gradients(self) -> None:
         """Raise if what the caller provides for gradients cannot be written."""
         for runner in self:
-            runner.check_gradients()
+            if runner.provided:
+                runner.check_gradients()
 
     def check_numbers(self, numbers: Mapping[str, Any]) -> None:
         """Raise if numbers of a step are unknown, or cannot be what is asked for; the error names the number."""

@@ -15,11 +15,11 @@ from refopt.program.exclusive import Exclusive
 from refopt.program.gpu.backend import Gpu
 from refopt.program.memory import refuse_shared
 from refopt.program.model import mapping
-from refopt.program.ops.context import Context, Gradients, Message
+from refopt.program.ops.context import Context, Gradients
 from refopt.program.ops.offload import COPIES
 from refopt.program.ops.runner import Runner, Runners
 from refopt.program.placement import hosted
-from refopt.program.placement.network import Network, OnExecutor, OnGpu
+from refopt.program.placement.network import Message, Network, OnExecutor, OnGpu
 from refopt.program.placement.schedule import Schedule, Task, received, sent
 from refopt.program.placement.timeline import Span
 
@@ -184,7 +184,7 @@ class BoundSchedule(Exclusive):
         if task.kind == "run":
             return self._op(task, view)
         if task.kind == "exchange":
-            return partial(view.comm.exchange, self._messages[task.op])
+            return cast(Call, view.comm.exchange(self._messages[task.op]))
         if task.kind == "copy_out":
             return partial(self._machine.copier(arrays[task.names[0]], self._staging[sent(task.names[0])]), stream)
         if task.kind == "copy_in":

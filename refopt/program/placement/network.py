@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from refopt.program.ops.context import Message
 from refopt.simt import DeviceArray
 from refopt.simt.outside import Stream, note_copies
+
+Message = tuple[str, Any, int]  # send or recv, the array, the other rank
 
 
 class OnExecutor:
@@ -18,33 +19,40 @@ class OnExecutor:
     def __init__(self, comm: Any, stream: Stream) -> None:
         self._comm, self._stream = comm, stream
 
-    def all_reduce(self, array: DeviceArray) -> None:
-        self.report("all_reduce", [array], [array])
-        self._comm.all_reduce(array.data)
+    def prepared(self, operation: str, *arguments: Any) -> Callable[[], None]:
+        """A collective that is made in each step: arrays of the executor, and the root of those that have one."""
+        arrays = [x for x in arguments if isinstance(x, DeviceArray)]
+        root = arguments[len(arrays) :]
+        ours = not root or self._comm.rank in root
+        sources = arrays[:1] if ours or operation == "reduce" else []
+        targets = arrays[-1:] if ours != (operation == "broadcast") else []
+        call = self._comm.prepared(operation, *(x.data for x in arrays), *root)
 
-    def reduce(self, array: DeviceArray, root: int) -> None:
-        self.report("reduce", [array], [array] if self._comm.rank == root else [])
-        self._comm.reduce(array.data, root)
+        def run() -> None:
+            self.report(operation, sources, targets)
+            call()
 
-    def broadcast(self, array: DeviceArray, root: int) -> None:
-        ours = self._comm.rank == root
-        self.report("broadcast", [array] if ours else [], [] if ours else [array])
-        self._comm.broadcast(array.data, root)
+        return run
 
     def batch(self) -> contextlib.AbstractContextManager[None]:
         """Hold the calls of a ``with`` back, and make them at its end; the executor is told of each as it is held."""
         return self._comm.batch()
 
-    def exchange(self, messages: Sequence[Message]) -> None:
-        """All messages at once."""
+    def exchange(self, messages: Sequence[Message]) -> Callable[[], None]:
+        """What makes all messages at once, and meets the other ranks."""
         ends: dict[str, list[DeviceArray]] = {"send": [], "recv": []}
         for kind, array, _ in messages:
             ends[kind].append(array)
-        self.report("exchange", ends["send"], ends["recv"])
-        with self._comm.batch():
-            for kind, array, peer in messages:
-                getattr(self._comm, kind)(array.data, peer)
-        self._comm.barrier()
+        calls = [self._comm.prepared(kind, array.data, peer) for kind, array, peer in messages]
+
+        def run() -> None:
+            self.report("exchange", ends["send"], ends["recv"])
+            with self._comm.batch():
+                for call in calls:
+                    call()
+            self._comm.barrier()
+
+        return run
 
     def synchronize(self) -> None:
         """Nothing is under way: a call returns when it is done."""
@@ -65,17 +73,15 @@ class OnGpu:
     def __init__(self, comm: Any, stream: int) -> None:
         self._comm, self._stream = comm, stream
 
-    def all_reduce(self, array: Any) -> None:
-        with self._chosen():
-            self._comm.all_reduce(array)
+    def prepared(self, operation: str, *arguments: Any) -> Callable[[], None]:
+        """A collective that is made in each step."""
+        call = self._comm.prepared(operation, *arguments)
 
-    def reduce(self, array: Any, root: int) -> None:
-        with self._chosen():
-            self._comm.reduce(array, root)
+        def run() -> None:
+            with self._chosen():
+                call()
 
-    def broadcast(self, array: Any, root: int) -> None:
-        with self._chosen():
-            self._comm.broadcast(array, root)
+        return run
 
     @contextlib.contextmanager
     def batch(self) -> Iterator[None]:
@@ -83,11 +89,16 @@ class OnGpu:
         with self._chosen(), self._comm.batch():
             yield
 
-    def exchange(self, messages: Sequence[Message]) -> None:
-        """All messages at once. Nobody waits for other ranks: what comes after on the stream does."""
-        with self._chosen(), self._comm.batch():
-            for kind, array, peer in messages:
-                getattr(self._comm, kind)(array, peer)
+    def exchange(self, messages: Sequence[Message]) -> Callable[[], None]:
+        """What makes all messages at once. Nobody waits for other ranks: what comes after on the stream does."""
+        calls = [self._comm.prepared(*message) for message in messages]
+
+        def run() -> None:
+            with self.batch():
+                for call in calls:
+                    call()
+
+        return run
 
     def synchronize(self) -> None:
         """Wait until all calls so far are done, or the communicator's time is up."""
