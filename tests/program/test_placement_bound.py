@@ -18,6 +18,7 @@ from refopt.program import bind, passes, placement, step_program
 from refopt.program.passes import on_device
 from refopt.program.placement import overlap, timeline
 from refopt.program.placement.network import OnExecutor, OnGpu
+from refopt.program.placement.work import Work
 from refopt.simt import observe, streams
 
 SMALL = [("w", (4, 2)), ("v", (6,)), ("u", (3,))]
@@ -127,11 +128,11 @@ class Late:
         self.queues, self.random, self.over = defaultdict(deque), random.Random(seed), set()
 
     def work(self, plain):
-        """For `BoundSchedule._work`."""
+        """For `Work._call`."""
 
-        def late(schedule, task, view):
-            call = plain(schedule, task, view)
-            return call and partial(self.queues[schedule._streams[task.stream]].append, ("do", call))
+        def late(work, task, lane, stepped):
+            call = plain(work, task, lane, stepped)
+            return call and partial(self.queues[lane.stream].append, ("do", call))
 
         return late
 
@@ -172,7 +173,7 @@ def run_late(monkeypatch, program, seed, steps=3):
     late = Late(seed)
     with monkeypatch.context() as patch:
         patch.setattr("refopt.gpu.runtime.Executor.new_event", lambda machine, timing=False: LateEvent(late))
-        patch.setattr(placement.BoundSchedule, "_work", late.work(placement.BoundSchedule._work))
+        patch.setattr(Work, "_call", late.work(Work._call))
         silent(patch)
         machine, given = gpu.device("executor"), gradients_of(program, 0)
         grads = {name: given(name, 0) for name in program.vars if name.endswith("@GRAD")}

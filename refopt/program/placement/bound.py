@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, MutableSet, Sequence
-from functools import partial
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 from refopt.checks.arguments import collected, flag, shown, whole
-from refopt.gpu.runtime import Event
-from refopt.program import ops
 from refopt.program.backends import backend_of
 from refopt.program.bound import Bound, check_arguments
 from refopt.program.exclusive import Exclusive
 from refopt.program.gpu.backend import Gpu
 from refopt.program.memory import refuse_shared
 from refopt.program.model import mapping
-from refopt.program.ops.context import Context, Gradients
-from refopt.program.ops.offload import COPIES
-from refopt.program.ops.runner import Runner, Runners
+from refopt.program.ops.context import Gradients
 from refopt.program.placement import hosted
-from refopt.program.placement.network import Message, Network, OnExecutor, OnGpu
-from refopt.program.placement.schedule import Schedule, Task, received, sent
+from refopt.program.placement.lanes import lanes_of
+from refopt.program.placement.marks import Marks
+from refopt.program.placement.schedule import Schedule, Task
 from refopt.program.placement.timeline import Span
-
-Call = Callable[[], Any]
+from refopt.program.placement.work import Call, Work
 
 
 class BoundSchedule(Exclusive):
@@ -45,41 +40,16 @@ class BoundSchedule(Exclusive):
         multiprocessors: int | None = None,
     ) -> None:  # fmt: skip
         super().__init__(bound.comm)
-        self.plan, self.bound = plan, bound
         bound.hand_over("BoundSchedule")
         backend = cast(Gpu, bound.backend)
-        self._machine = machine = backend.machine
-        self._caller, self._timing, self._done = backend.stream, timing, False
-        most = {"compute": multiprocessors}
-        self._owned = {name: machine.new_stream(most.get(name)) for name in plan.streams}
-        self._streams = {name: machine.stream(stream) for name, stream in self._owned.items()}
-        self._entry = machine.new_event()
-        self._entry.record(self._caller)  # what startup has done comes before what ops do as they are bound
-        for stream in self._streams.values():
-            self._entry.wait(stream)
-        network = OnExecutor if machine.name == "executor" else OnGpu
-        self._networks: dict[str, Network] = {name: network(bound.comm, x) for name, x in self._streams.items()}
-        views = {
-            name: bound.on(Gpu(bound.arrays.values(), stream), self._networks[name])
-            for name, stream in self._owned.items()
-        }
-        self._blocks, self._staging = blocks, self._staged()
-        self._messages = self._exchanged()
-        self._stepped: list[Runner] = []  # those that are given something in a step
-        work = [self._work(task, views[task.stream]) for task in plan.tasks]
-        self._runners = Runners(self._stepped)
-        self._anchors = _anchors(plan, work)
-        self._stop, self._start = self._events(timing)
-        awaited: dict[str, MutableSet[int]] = {name: set() for name in plan.streams}
-        self._calls = [self._enqueued(task, work[task.number], awaited[task.stream]) for task in plan.tasks]
+        self.plan, self.bound, self._machine = plan, bound, backend.machine
+        self._timing, self._done = timing, False
+        self._lanes = lanes_of(plan.streams, bound, multiprocessors)
+        self._work = Work(plan, bound, self._lanes, blocks)
+        self._marks = Marks(plan, self._work.calls, self._machine, timing)
+        self._calls = self._marks.calls(self._lanes, backend.stream)
         self._all = [call for calls in self._calls for call in calls]
-        machine.synchronize()
-
-    def _events(self, timing: bool) -> tuple[dict[int, Event], dict[int, Event]]:
-        """By task, the events that are recorded after it, and before it."""
-        marked = {self._anchors[number] for number in (0, -1, *self.plan.events)} | set(self._anchors if timing else ())
-        stop = {number: self._machine.new_event(timing) for number in sorted(marked)}
-        return stop, {number: self._machine.new_event(True) for number in stop if timing and number}
+        self._machine.synchronize()
 
     def step(self, **numbers: Any) -> None:
         """Enqueue one step, in the order of the program.
@@ -91,12 +61,7 @@ class BoundSchedule(Exclusive):
             TypeError, ValueError: as for `refopt.program.Bound.step`; nothing has been done then.
         """
         with self._turn("step"):
-            self._runners.check_numbers(numbers)
-            self.bound.check_gradients(self._runners)
-            self._runners.set(numbers)
-            for call in self._all:
-                call()
-            self._finish()
+            self._enqueue(self._all, numbers)
 
     def step_in(self, order: Iterable[Task]) -> None:
         """Enqueue one step in another order, one of those that `Schedule.order` gives."""
@@ -107,17 +72,13 @@ class BoundSchedule(Exclusive):
         if sorted(task.number for task in tasks) != list(range(len(self._calls))):
             raise ValueError(f"step_in: order: expected each of {len(self._calls)} tasks once, got {len(tasks)} tasks")
         with self._turn("step_in"):
-            self.bound.check_gradients(self._runners)
-            for task in tasks:
-                for call in self._calls[task.number]:
-                    call()
-            self._finish()
+            self._enqueue([call for task in tasks for call in self._calls[task.number]], {})
 
     def set(self, **numbers: Any) -> None:
         """Change numbers of the steps to come, as for `refopt.program.Bound.step`."""
         with self._turn("set"):
-            self._runners.check_numbers(numbers)
-            self._runners.set(numbers)
+            self._work.runners.check_numbers(numbers)
+            self._work.runners.set(numbers)
 
     def synchronize(self) -> None:
         """Wait until all that was enqueued is done.
@@ -125,8 +86,8 @@ class BoundSchedule(Exclusive):
         Raises:
             refopt.comm.CommError: when communication on a GPU is not done in the communicator's time.
         """
-        for network in self._networks.values():
-            network.synchronize()
+        for lane in self._lanes.values():
+            lane.network.synchronize()
         self._machine.synchronize()
 
     def spans(self) -> list[Span]:
@@ -144,98 +105,18 @@ class BoundSchedule(Exclusive):
         if not self._done:
             raise RuntimeError("spans: expected step() before it, got none")
         self.synchronize()
-        origin, spans = self._stop[self._anchors[0]], []
-        at = {number: origin.elapsed_time(event) * 1e-3 for number, event in self._stop.items()}
-        for task in self.plan.tasks:
-            stop, start = at[self._anchors[task.number]], self._start.get(task.number)
-            spans.append(Span(task, stop if start is None else origin.elapsed_time(start) * 1e-3, stop))
-        return spans
+        return self._marks.spans()
 
-    def _finish(self) -> None:
+    def _enqueue(self, calls: Iterable[Call], numbers: Mapping[str, Any]) -> None:
+        """Make the calls of a step, once its numbers and gradients have been found right."""
+        runners = self._work.runners
+        runners.check_numbers(numbers)
+        self.bound.check_gradients(runners)
+        runners.set(numbers)
+        for call in calls:
+            call()
         self.bound.steps += 1
         self._done = True
-
-    def _staged(self) -> dict[str, Any]:
-        """Staging memory of messages, on the device."""
-        buffers = {}
-        for task in self.plan.tasks:
-            if task.kind in COPIES:
-                (name,), var = task.names, self.plan.program.vars[task.names[0]]
-                where = sent(name) if task.kind == "copy_out" else received(name)
-                buffers[where] = self.bound.backend.full(var.shape, var.dtype, 0.0)
-        return buffers
-
-    def _exchanged(self) -> dict[int, list[Message]]:
-        """By place of a barrier in ``main``, the messages that it exchanges."""
-        messages: dict[int, list[Message]] = {}
-        waiting: list[Message] = []
-        for i, op in enumerate(self.plan.program.main):
-            if op.type == "send":
-                waiting.append(("send", self._staging[sent(op.reads[0])], op.attrs["to"]))
-            elif op.type == "recv":
-                waiting.append(("recv", self._staging[received(op.writes[0])], op.attrs["source"]))
-            elif op.type.endswith("_barrier"):
-                messages[i], waiting = waiting, []
-        return messages
-
-    def _work(self, task: Task, view: Context) -> Call | None:
-        """What a task enqueues between its waits and its event; ``None`` for nothing."""
-        stream, arrays = self._streams[task.stream], self.bound.arrays
-        if task.kind == "run":
-            return self._op(task, view)
-        if task.kind == "exchange":
-            return cast(Call, view.comm.exchange(self._messages[task.op]))
-        if task.kind == "copy_out":
-            return partial(self._machine.copier(arrays[task.names[0]], self._staging[sent(task.names[0])]), stream)
-        if task.kind == "copy_in":
-            return partial(self._machine.copier(self._staging[received(task.names[0])], arrays[task.names[0]]), stream)
-        return None
-
-    def _op(self, task: Task, view: Context) -> Call | None:
-        op = self.plan.program.main[task.op]
-        if task.op in self._blocks:
-            return partial(self._machine.copier(*self._blocks[task.op]), self._streams[task.stream])
-        runner = ops.bind(view, op)
-        self._stepped += [runner] if runner.numbers or runner.provided else []
-        if not runner.provided:
-            return runner.run
-        # Who makes the gradients has read the parameters. If they are in their arrays already, that is all.
-        calls = [view.comm.reading(op.type, [view.arrays[name] for name in op.inputs["params"]])]
-        calls += [runner.run] if view.gradients is not None else []
-        return partial(_each, [call for call in calls if call is not None]) if any(calls) else None
-
-    def _enqueued(self, task: Task, work: Call | None, awaited: MutableSet[int]) -> list[Call]:
-        """The calls that enqueue a task and its work; what its stream has waited for is added to."""
-        stream, anchor, calls = self._streams[task.stream], self._anchors[task.number], []  # type: Any, int, list[Call]
-        if task.kind == "begin":
-            calls += [partial(self._entry.record, self._caller), partial(self._entry.wait, stream)]
-        for number in dict.fromkeys(self._anchors[number] for number in task.waits):
-            if number not in awaited:
-                calls.append(partial(self._stop[number].wait, stream))
-                awaited.add(number)
-        if anchor == task.number:
-            calls += [partial(self._start[anchor].record, stream)] if anchor in self._start else []
-            calls += [work] if work is not None else []
-            calls += [partial(self._stop[anchor].record, stream)] if anchor in self._stop else []
-        if task.kind == "end":
-            calls.append(partial(self._stop[anchor].wait, self._caller))
-        return calls
-
-
-def _each(calls: Sequence[Call]) -> None:
-    for call in calls:
-        call()
-
-
-def _anchors(plan: Schedule, work: Sequence[Call | None]) -> list[int]:
-    """By task, the one after which its stream has done it: itself, or one before if it waits for and does nothing."""
-    anchors: list[int] = []
-    last: dict[str, int] = {}
-    for task in plan.tasks:
-        idle = work[task.number] is None and not task.waits and task.stream in last
-        anchors.append(last[task.stream] if idle else task.number)
-        last[task.stream] = anchors[-1]
-    return anchors
 
 
 def bind_schedule(
