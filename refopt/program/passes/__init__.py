@@ -57,7 +57,7 @@ from refopt.program.passes.optimizer import fuse_optimizer
 from refopt.program.passes.place import all_reduce_gradients, on_device, owners, reduce_to_owners
 from refopt.program.passes.presets import preset
 from refopt.program.passes.result import Report, Result, pipeline
-from refopt.program.passes.send import send_to_owners
+from refopt.program.passes.server import send_to_owners
 from refopt.program.passes.sharding import shard
 from refopt.program.passes.shares import partition
 

@@ -15,7 +15,7 @@ from refopt.program.passes.offloading import offload
 from refopt.program.passes.optimizer import fuse_optimizer
 from refopt.program.passes.place import all_reduce_gradients, on_device
 from refopt.program.passes.result import Result
-from refopt.program.passes.send import send_to_owners
+from refopt.program.passes.server import send_to_owners
 from refopt.program.passes.sharding import shard
 from refopt.program.program import Program
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from refopt.checks.arguments import chosen, whole
-from refopt.program.blocks import Block
 from refopt.program.model import Op
 from refopt.program.ops.offload import COPIES
 from refopt.program.ops.updates import MERGED, SHARED, is_flat, routine_of
 from refopt.program.passes.balance import Balancer, sizes_of
 from refopt.program.passes.dependencies import title
 from refopt.program.passes.gradients import complete, params_of
-from refopt.program.passes.owners import Declined, of_nothing, owned, part_of
-from refopt.program.passes.pieces import Dealer, Parameter, Piece
-from refopt.program.passes.place import broadcast_order, broadcasts, communicated, declined, left, placed
+from refopt.program.passes.owners import Declined, owned, part_of
+from refopt.program.passes.place import communicated, declined, left, placed
 from refopt.program.passes.result import Result
+from refopt.program.passes.server.exchange import exchanged, states
+from refopt.program.passes.server.pieces import Dealer, Parameter
 from refopt.program.program import Program
 
 STRATEGIES = "reduce", "all_reduce"
@@ -81,8 +81,8 @@ def send_to_owners(
     parameters = dealer.parameters
     changed = summed.with_vars(dealer.vars.values())
     received = _received(changed, parameters, balancer, receiver)
-    main += [*_exchanged(parameters, received, here, devices), *cast]
-    startup = [*summed.startup, *(op for p in parameters for op in _states(program, p))]
+    main += [*exchanged(parameters, received, here, devices), *cast]
+    startup = [*summed.startup, *(op for p in parameters for op in states(program, p))]
     return Result(changed.replace(startup=startup, main=main), True, (*left(alone), *dealer.reasons))
 
 
@@ -113,26 +113,6 @@ def _moved(program: Program) -> tuple[list[Op], list[Op], list[Op]]:
         else:
             (cast if op.type == "cast" and op.role == "optimize" else here).append(op)
     return here, moved, cast
-
-
-def _exchanged(parameters: list[Parameter], received: dict[str, int], here: list[Op], devices: int) -> list[Op]:
-    """What comes behind the gradients: to the servers, the updates, those that stay here among them, and back."""
-    updates = [op for p in parameters for op in _updates(p)]
-    sends, gradients = _exchange(parameters, "grad", {p.name: p.device for p in parameters}, devices)
-    back, params = _exchange(parameters, "name", received, devices, to_servers=False)
-    return [
-        *(op for p in parameters for op in _split(p)),
-        *sends, _barrier("send_barrier", gradients, devices), *here,
-        *updates, *of_nothing(updates, devices),
-        *back, _barrier("fetch_barrier", params, devices),
-        *(op for p in parameters for op in _concat(p, received[p.name])),
-        *broadcasts([(name, root, None) for name, root in broadcast_order(received)], devices),
-    ]  # fmt: skip
-
-
-def _barrier(kind: str, names: list[str], devices: int) -> Op:
-    """A barrier of all devices."""
-    return Op(kind, {"x": tuple(names)}, {"out": tuple(names)}, {"ranks": devices}, "communicate")
 
 
 def _unfit(program: Program) -> str:
@@ -201,63 +181,3 @@ def _received(program: Program, parameters: list[Parameter], balancer: Balancer,
     again = Balancer(balancer.devices, sizes_of(program.vars))
     again.take(balancer)
     return {p.name: again.get_appropriate_dev([piece.names[p.name] for piece in p.pieces]) for p in parameters}
-
-
-def _exchange(
-    parameters: list[Parameter], field: str, homes: Mapping[str, int], devices: int, to_servers: bool = True
-) -> tuple[list[Op], list[str]]:
-    """Messages between servers and the devices that tensors are on, and the names of what is exchanged."""
-    ops: list[Op] = []
-    names: list[str] = []
-    for p in parameters:
-        for piece in p.pieces:
-            ends = (homes[p.name], piece.server) if to_servers else (piece.server, homes[p.name])
-            if ends[0] == ends[1]:
-                continue
-            name = piece.names[getattr(p, field)]
-            both = {"ranks": devices}
-            ops.append(Op("send", {"x": (name,)}, {}, both | {"to": ends[1]}, "communicate", device=ends[0]))
-            ops.append(Op("recv", {}, {"out": (name,)}, both | {"source": ends[0]}, "communicate", device=ends[1]))
-            names.append(name)
-    return ops, names
-
-
-def _split(p: Parameter) -> list[Op]:
-    """The cut of the gradient, on its device."""
-    if len(p.pieces) == 1:
-        return []
-    blocks = tuple(piece.names[p.grad] for piece in p.pieces)
-    return [Op("split_by_ref", {"x": (p.grad,)}, {"out": blocks}, role="communicate", device=p.device)]
-
-
-def _concat(p: Parameter, device: int) -> list[Op]:
-    """The parameter from its blocks, on the device that has received them."""
-    if len(p.pieces) == 1:
-        return []
-    blocks = tuple(piece.names[p.name] for piece in p.pieces)
-    return [Op("concat", {"x": blocks}, {"out": (p.name,)}, role="communicate", device=device)]
-
-
-def _updates(p: Parameter) -> list[Op]:
-    """The ops of the update for each piece, on its server."""
-
-    def own(op: Op, piece: Piece) -> Op:
-        return op.with_names(lambda _, names: [piece.names.get(name, name) for name in names], device=piece.server)
-
-    return [own(op, piece) for piece in p.pieces for op in p.ops]
-
-
-def _states(program: Program, p: Parameter) -> list[Op]:
-    """Startup ops that give servers their blocks of what lives from step to step; what is not theirs is let go."""
-    if len(p.pieces) == 1:
-        return []
-    splits = []
-    lasting = [name for name in p.pieces[0].names if program.vars[name].persistable]
-    for server in sorted({piece.server for piece in p.pieces}):
-        own = [piece for piece in p.pieces if piece.server == server]
-        for name in lasting:
-            scalar = program.vars[name].shape != program.vars[p.name].shape
-            blocks = tuple(Block(0, 0, 1) if scalar else piece.block for piece in own)
-            out, attrs = tuple(piece.names[name] for piece in own), {"blocks": blocks, "keep": name == p.name}
-            splits.append(Op("split", {"x": (name,)}, {"out": out}, attrs, "startup", device=server))
-    return splits
