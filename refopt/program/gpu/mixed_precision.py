@@ -17,6 +17,7 @@ from refopt.gpu.target import cuda
 from refopt.program.model import Op
 from refopt.program.ops.context import Context
 from refopt.program.ops.mixed_precision import SCALING, STATE
+from refopt.program.ops.runner import each
 
 BLOCK = 128
 REAL = np.float32
@@ -61,13 +62,7 @@ def check_gradients(context: Context, op: Op) -> Callable[[], None]:
     launches = [machine.prepare(words.fill, 1, words.BOUNDS[0], (backend.describe(ones, "odd").address, 4, 0))]
     arrays = [backend.describe(g, f"check_gradients: grads[{i}]") for i, g in enumerate(grads)]
     launches += first_pass(machine, dict(zip(positions, arrays, strict=True)), REAL, roots, ones)
-    first, copy = _bound(backend, launches), backend.cast([_row(backend, roots, sums.size), ones], [sums, odd])
-
-    def run() -> None:
-        first()
-        copy()
-
-    return run
+    return each([_bound(backend, launches), backend.cast([_row(backend, roots, sums.size), ones], [sums, odd])])
 
 
 def finish_check(context: Context, op: Op) -> Callable[[], None]:
@@ -89,14 +84,7 @@ def finish_check(context: Context, op: Op) -> Callable[[], None]:
     scale_at = backend.describe(inputs["loss_scale"], "finish_check: loss_scale").address
     args = roots, count, ones, numbers, scale_at, *results.values()
     finish = _bound(backend, [machine.prepare(finisher(REAL), 1, BOUNDS[0], args)])
-    after = backend.cast([results[slot] for slot in outputs], list(outputs.values()))
-
-    def run() -> None:
-        before()
-        finish()
-        after()
-
-    return run
+    return each([before, finish, backend.cast([results[slot] for slot in outputs], list(outputs.values()))])
 
 
 def update_loss_scaling(context: Context, op: Op) -> Callable[[], Any]:

@@ -43,8 +43,10 @@ class Context:
         self.steps = 0
 
     def on(self, backend: Backend, comm: Any) -> Context:
-        """The same arrays for another stream of the machine."""
-        return _Elsewhere(self, backend, comm)
+        """The same arrays for another stream of the machine; reads, and gradients by steps, are those of this one."""
+        there = object.__new__(Context)
+        vars(there).update(vars(self), backend=backend, comm=comm, read=self.read, gradient=self.gradient)
+        return there
 
     def read(self, name: str) -> Any:
         """A host copy of a variable's array, a NumPy array."""
@@ -95,13 +97,3 @@ class Context:
     def _expect_variable(self, what: str, name: Any) -> None:
         if not isinstance(name, str) or name not in self.program.vars:
             raise ValueError(f"Bound.{what}: expected a variable of the program, got {shown(name)}")
-
-
-class _Elsewhere(Context):
-    """A context that has the arrays of another one, and its own machine and ranks."""
-
-    def __init__(self, context: Context, backend: Backend, comm: Any) -> None:
-        self.program, self.backend, self.comm, self.gradients = context.program, backend, comm, context.gradients
-        self._arrays, self._brought, self.arrays = context._arrays, context._brought, context.arrays
-        self.rows, self.messages = context.rows, context.messages
-        self.read, self.gradient = context.read, context.gradient  # type: ignore[method-assign]  # its stream and steps

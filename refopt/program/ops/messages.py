@@ -10,7 +10,7 @@ all devices of a process; here each device is a rank, and all ranks take part.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from refopt.checks.arguments import whole
@@ -34,17 +34,15 @@ def _check_message(graph: Graph, op: Op) -> None:
 
 
 @op("send", "x", "", check=_check_message, way="message")
-def send(context: Context, op: Op) -> Callable[[], Any]:
-    """A message of what `x` is to the rank `to`; until a barrier it has not read its variable."""
-    message = context.comm.prepared("send", context.arrays[op.inputs["x"][0]], op.attrs["to"])
-    return lambda: context.messages.append(message)
-
-
 @op("recv", "", "out", check=_check_message, way="message")
-def recv(context: Context, op: Op) -> Callable[[], Any]:
-    """A message that `out` will be from the rank `source`; until a barrier it has not written its variable."""
-    message = context.comm.prepared("recv", context.arrays[op.outputs["out"][0]], op.attrs["source"])
-    return lambda: context.messages.append(message)
+def message(context: Context, op: Op) -> Callable[[], Any]:
+    """A message of what `x` is to the rank `to`, or that `out` will be from the rank `source`.
+
+    Until a barrier it is under way, and has not read or written its variable.
+    """
+    (name,), peer = op.reads + op.writes, op.attrs["to" if op.type == "send" else "source"]
+    call = context.comm.prepared(op.type, context.arrays[name], peer)
+    return lambda: context.messages.append(call)
 
 
 @op("send_barrier", "x", "out", way="message")
@@ -53,10 +51,15 @@ def barrier(context: Context, op: Op) -> Callable[[], Any]:
     """All messages that are under way are exchanged, and all ranks meet."""
 
     def run() -> None:
-        with context.comm.batch():
-            for message in context.messages:
-                message()
+        at_once(context.comm, context.messages)
         context.messages.clear()
         context.comm.barrier()
 
     return run
+
+
+def at_once(comm: Any, calls: Iterable[Callable[[], Any]]) -> None:
+    """Make prepared calls in a batch."""
+    with comm.batch():
+        for call in calls:
+            call()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 
@@ -29,6 +29,16 @@ class Runner:
 
     def check_gradients(self) -> None:
         """Raise if what the caller provides for gradients cannot be written."""
+
+
+def each(calls: Sequence[Callable[[], Any]]) -> Callable[[], None]:
+    """What makes calls, one after the other."""
+
+    def run() -> None:
+        for call in calls:
+            call()
+
+    return run
 
 
 class Runners(tuple[Runner, ...]):

@@ -22,7 +22,7 @@ from refopt.program.model import UNKNOWN, Op
 from refopt.program.ops.checks import Describer
 from refopt.program.ops.context import Context
 from refopt.program.ops.registry import check_slots
-from refopt.program.ops.runner import Runner
+from refopt.program.ops.runner import Runner, each
 
 SHARED = "grad_factor", "found_inf"
 MERGED = "merged_"
@@ -130,13 +130,7 @@ class Update(Runner):
         self.numbers = frozenset(hyper.name for hyper in routine.hypers) - fixed
         slots = {slot: [context.arrays[name] for name in names] for slot, names in op.inputs.items()}
         shared = {slot: slots.pop(slot)[0] for slot in SHARED if slot in slots}
-        calls = self._calls(slots, shared, own, is_flat(context.program, op))
-
-        def run() -> None:
-            for call in calls:
-                call()
-
-        super().__init__(run)
+        super().__init__(each(self._calls(slots, shared, own, is_flat(context.program, op))))
 
     def _calls(self, slots: dict[str, list], shared: Mapping[str, Any], own: bool, flat: bool) -> list[Callable]:
         """The step, which may advance the scalars or be flat, and what comes before and after it."""

@@ -23,6 +23,8 @@ from refopt.program.ops import of_way
 from refopt.program.ops.collectives import calls
 from refopt.program.program import Program, expect_program
 
+ALGORITHMS = "tree", "scatter"  # of a broadcast, and of a reduction
+
 
 class Link(NamedTuple):
     """A network. The formulae refuse one whose numbers are below 0 or not finite.
@@ -57,7 +59,7 @@ def broadcast(link: Link, nbytes: float, devices: int, algorithm: str = "tree") 
     """
     link, nbytes, devices = _checked("broadcast", link, nbytes, devices)
     rounds, share = _rounds(devices), (devices - 1) / devices
-    if _known("broadcast", algorithm, "tree", "scatter") == "tree":
+    if chosen("broadcast: algorithm", algorithm, ALGORITHMS) == "tree":
         return rounds * (link.alpha + nbytes * link.beta)
     return (rounds + devices - 1) * link.alpha + 2 * share * nbytes * link.beta if devices > 1 else 0.0
 
@@ -75,7 +77,7 @@ def reduce(link: Link, nbytes: float, devices: int, algorithm: str = "tree") -> 
     """
     link, nbytes, devices = _checked("reduce", link, nbytes, devices)
     rounds, share = _rounds(devices), (devices - 1) / devices
-    if _known("reduce", algorithm, "tree", "scatter") == "tree":
+    if chosen("reduce: algorithm", algorithm, ALGORITHMS) == "tree":
         return rounds * (link.alpha + nbytes * (link.beta + link.gamma))
     if devices & (devices - 1):
         raise ValueError(f"reduce: devices: expected a power of two, which scatter is for, got {devices}")
@@ -221,10 +223,6 @@ def _numbers(where: str, values: Any) -> np.ndarray:
 def _rounds(devices: int) -> int:
     """``ceil(log2 devices)``, exactly."""
     return (devices - 1).bit_length()
-
-
-def _known(where: str, value: str, *known: str) -> str:
-    return chosen(f"{where}: algorithm", value, known)
 
 
 def _checked(where: str, link: Link, nbytes: float, devices: int = 1) -> tuple[Link, float, int]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
+from refopt.program.ops.messages import at_once
 from refopt.simt import DeviceArray
 from refopt.simt.outside import Stream, note_copies
 
@@ -47,9 +48,7 @@ class OnExecutor:
 
         def run() -> None:
             self.report("exchange", ends["send"], ends["recv"])
-            with self._comm.batch():
-                for call in calls:
-                    call()
+            at_once(self._comm, calls)
             self._comm.barrier()
 
         return run
@@ -92,13 +91,7 @@ class OnGpu:
     def exchange(self, messages: Sequence[Message]) -> Callable[[], None]:
         """What makes all messages at once. Nobody waits for other ranks: what comes after on the stream does."""
         calls = [self._comm.prepared(*message) for message in messages]
-
-        def run() -> None:
-            with self.batch():
-                for call in calls:
-                    call()
-
-        return run
+        return lambda: at_once(self, calls)
 
     def synchronize(self) -> None:
         """Wait until all calls so far are done, or the communicator's time is up."""

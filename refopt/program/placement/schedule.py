@@ -261,7 +261,7 @@ class _Builder:
     ) -> None:
         """Add a task at the end."""
         stream, number = self.instead.get(stream, stream), len(self.tasks)
-        read, written = self._cells(reads), self._cells(writes)
+        read, written = self.program.cells(reads), self.program.cells(writes)
         known = dict(self._known[self._last[stream]]) if stream in self._last else {}
         waits = []
         # The latest first, since it may have waited for earlier ones; none of them can have waited for a later one.
@@ -290,6 +290,3 @@ class _Builder:
         needed = {self._writer[cell] for cell in reads | writes if cell in self._writer}
         needed |= {reader for cell in writes for reader in self._readers.get(cell, ())}
         return needed | {0} if self.tasks else needed
-
-    def _cells(self, names: Iterable[str]) -> set[str]:
-        return self.program.cells(names)

@@ -11,7 +11,7 @@ from refopt.program.bound import Bound
 from refopt.program.gpu.backend import Gpu
 from refopt.program.model import Op
 from refopt.program.ops.offload import COPIES
-from refopt.program.ops.runner import Runner, Runners
+from refopt.program.ops.runner import Runner, Runners, each
 from refopt.program.placement.hosted import Ends
 from refopt.program.placement.lanes import Lane
 from refopt.program.placement.network import Message
@@ -60,7 +60,7 @@ class Work:
         calls = [lane.network.reading(op.type, [self._arrays[name] for name in op.inputs["params"]])]
         calls += [runner.run] if lane.context.gradients is not None else []
         there = [call for call in calls if call is not None]
-        return (lambda: [call() for call in there]) if there else None
+        return each(there) if there else None
 
 
 def _place(task: Task) -> str:
