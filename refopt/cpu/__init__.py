@@ -11,7 +11,8 @@ Every file with a row (`refopt.cpu.routine`) is an optimizer; its functions, ``m
 The formulae in it are for the oracle, too, which varies them. What optimizers share, the kernels follow:
 `refopt.cpu.weight_decay`, what comes before a rule; `refopt.cpu.reduce`, the order of sums; `refopt.cpu.remainder` and
 `refopt.cpu.stochastic`, storage in bf16; `refopt.cpu.coalesce`, layouts; `refopt.cpu.gradient_check`, clipping;
-`refopt.cpu.routine` and `refopt.cpu.merged`, how a rule becomes a step.
+`refopt.cpu.routine` and `refopt.cpu.merged`, how a rule becomes a step. What has been checked can be run again and
+again: see there, and in `refopt.cpu.cast` and `refopt.cpu.loss_scale`.
 """
 
 from importlib import import_module
