@@ -198,6 +198,20 @@ def test_a_gradient_that_shares_memory_with_its_array():
     assert (bound.read("a") == 0).all()
 
 
+def test_gradients_of_a_step_that_was_refused_are_forgotten():
+    """The next step writes what the mapping has then."""
+    program = step_program([("a", (3,)), ("b", (3,))], "sgd", lr=1.0)
+    last, first = program.main[0].writes[0], program.main[1].writes[0]
+    grads = {last: np.full(3, 8, np.float32), first: np.zeros(4, np.float32)}
+    bound = bind(program, {name: np.zeros(3, np.float32) for name in "ab"}, gradients=grads)
+    bound.startup()
+    with pytest.raises(ValueError, match=f"backward: '{first}': expected float32"):
+        bound.step()
+    grads.update({last: np.full(3, 2, np.float32), first: np.ones(3, np.float32)})
+    bound.step()
+    assert bound.read(last[0]).tolist() == [-2] * 3 and bound.read(first[0]).tolist() == [-1] * 3
+
+
 @BACKENDS
 def test_gradients_in_another_order_of_axes(backend):
     """Noticed before any gradient is written."""
