@@ -19,6 +19,7 @@ from refopt.program.mixed_precision import copy_of
 
 STEPS = 3  # of which the second has another learning rate
 PLACED = "all_reduce_gradients", "reduce_to_owners", "send_to_owners"  # passes that begin with the step of one device
+SHARDING = "shard", "shard_elements"  # which make the program of a rank
 MIXED = "optimize_cast", "fold_casts"
 
 
@@ -80,7 +81,7 @@ def applied_to(programs, name, arguments):
                 for rank, p in enumerate(programs)]
         return [each.program for each in made], any(each.applied for each in made), made[0].reasons
     apply = getattr(passes, name)
-    if name == "shard":
+    if name in SHARDING:
         results = [apply(p, rank, len(programs), **arguments) for rank, p in enumerate(programs)]
     else:
         ranks = {"devices": len(programs)} if name in PLACED else {}
@@ -237,7 +238,8 @@ def trained(program):
 
 # What is drawn.
 
-SHAPES = st.sampled_from([(), (1,), (7,), (0, 3), (3, 2), (2, 3, 2), (63,), (64,), (65,), (16, 64), (5, 4)])
+SHAPES = st.sampled_from([(), (1,), (7,), (0, 3), (3, 2), (2, 3, 2), (63,), (64,), (65,), (16, 64), (5, 4), (33, 64),
+                          (2049,)])
 NAMES = ["a.w", "a.b", "b.w", "b.v", "c", "d.e"]
 
 
@@ -281,6 +283,7 @@ PASSES = {
                                       "masters": st.booleans()}),
     "shard": st.fixed_dictionaries({"rule": st.sampled_from(["paddle", "greedy"]),
                                     "order": st.sampled_from(["program", "reduced"])}),
+    "shard_elements": st.fixed_dictionaries({"limit": st.sampled_from([1e-4, 4e-3, 32.0])}),
     "fuse_reduces": st.fixed_dictionaries({"limit": st.sampled_from([1e-4, 32.0])}),
     "fuse_broadcasts": st.fixed_dictionaries({"limit": st.sampled_from([1e-4, 32.0])}),
     "batch_owners": st.just({}),

@@ -50,8 +50,8 @@ class Cpu:
         value[...] = host
 
     def part(self, buffer: Any, first: int, count: int) -> Any:
-        """Elements of a buffer in a row; memory is shared."""
-        return buffer[first : first + count]
+        """Elements of an array in C order, in a row; memory is shared."""
+        return buffer.reshape(-1)[first : first + count]
 
     def cast(self, sources: Sequence[Any], targets: Sequence[Any], scale: float = 1.0) -> Run:
         """`merged_cast` bound to its arrays, which are checked now."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import takewhile
 from typing import Any
@@ -72,7 +73,7 @@ class Bound(Exclusive, Context):
             begun = tuple(takewhile(lambda op: op.type in ("initialize", "broadcast"), self.program.startup))
             self._run_once(begun)
             if begun:  # what starts from something that has been broadcast starts from that
-                _copy_first(self._arrays, self._copies, self.backend)
+                _copy_first(self.program, self._arrays, self._copies, self.backend)
             self._run_once(self.program.startup[len(begun) :])
             self._main = Runners(ops.bind(self, op) for op in self.program.main)
 
@@ -238,17 +239,22 @@ def _allocated(
         if isinstance(first, str):
             copies.setdefault(first, []).append(var.name)
         arrays[var.name] = backend.full(var.shape, var.dtype, 0.0 if first is None or isinstance(first, str) else first)
-    _copy_first({**there, **arrays}, copies, backend)
+    _copy_first(graph, {**there, **arrays}, copies, backend)
     return arrays, copies
 
 
-def _copy_first(arrays: Mapping[str, Any], copies: Mapping[str, list[str]], backend: Backend) -> None:
+def _copy_first(
+    graph: Graph, arrays: Mapping[str, Any], copies: Mapping[str, list[str]], backend: Backend
+) -> None:  # fmt: skip
     """Let arrays be copies of what they start from, which may be copies themselves; ``copies`` are by that."""
     own = {name for names in copies.values() for name in names}
     waiting = [name for name in copies if name not in own]  # first those that are no copies of others
     for source in waiting:
         for name in copies[source]:
-            backend.cast([arrays[source]], [arrays[name]])()
+            part, start = graph.vars[name].part, arrays[source]
+            if part is not None:
+                start = backend.part(start, part.first, math.prod(graph.vars[name].shape))
+            backend.cast([start], [arrays[name]])()
             waiting += [name] if name in copies else []
 
 

@@ -13,7 +13,8 @@ from refopt.program.model import Op, Var
 def check(graph: Graph) -> None:
     """See `refopt.program.Program.check`."""
     _check_vars(graph)
-    ready = {name for name, var in graph.vars.items() if var.persistable}
+    persistable = {name for name, var in graph.vars.items() if var.persistable}
+    ready = persistable | graph.cells(persistable)  # with blocks of these
     fit: set[Hashable] = set()
     placed: set[str] = set()
     for part, check_part in (("startup", partial(_check_startup, placed=placed)), ("main", _check_main)):
@@ -64,12 +65,13 @@ def _check_start(graph: Graph, var: Var, sound: set[str]) -> None:
     """Raise if a variable cannot start from what it is said to start from; add it to those that can."""
     seen, now = {var.name}, var
     while isinstance(now.initial, str) and now.initial in graph.vars:
+        expected = now.shape if now.part is None else now.part.shape
         now = graph.vars[now.initial]
         if now.name in seen:
             raise ValueError(f"program: {var.name!r}: initial: expected a value in the end, got {now.name!r} again")
-        if now.sparse or now.shape != var.shape:
+        if now.sparse or now.shape != expected:
             got = "a sparse variable" if now.sparse else f"shape {now.shape}"
-            raise ValueError(f"program: {var.name!r}: initial: expected shape {var.shape}, got {got}, {now.name!r}")
+            raise ValueError(f"program: {var.name!r}: initial: expected shape {expected}, got {got}, {now.name!r}")
         if now.name in sound:
             break
         seen.add(now.name)

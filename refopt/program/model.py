@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,6 +28,19 @@ _FIELDS = frozenset(["inputs", "outputs", "attrs", "role", "layer", "device"])  
 Slots = Mapping[str, tuple[str, ...]]
 
 
+class Part(NamedTuple):
+    """What of a variable another one is.
+
+    Attributes:
+        name, shape: of the whole, which the program need not have.
+        first: the number of the first element, in C order.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    first: int
+
+
 @dataclass(frozen=True)
 class Var:
     """An array that ops name.
@@ -42,6 +55,8 @@ class Var:
             adds up.
         initial: what it holds if the caller does not bring it: a number of its dtype, or the name of the variable whose
             values it starts from; ``None`` if the caller must bring it.
+        part: of a variable of one dimension that has a run of another one's elements, what it is a part of: a
+            checkpoint has the whole. It then starts from its part of ``initial``.
 
     Raises:
         TypeError, ValueError: naming the variable and what about it.
@@ -53,6 +68,7 @@ class Var:
     persistable: bool = False
     sparse: bool = False
     initial: float | str | None = None
+    part: Part | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -70,6 +86,8 @@ class Var:
         if self.sparse and not self.shape:
             expected = "expected at least one axis, that of the rows of a sparse variable"
             raise ValueError(f"{where}: shape: {expected}, got ()")
+        if self.part is not None:
+            _check_part(f"{where}: part", self.part, self.shape)
 
     def __str__(self) -> str:
         return f"{self.name}: {'sparse ' if self.sparse else ''}{self.dtype} {self.shape}"
@@ -168,6 +186,16 @@ def extents_of(where: str, shape: Any, item: int, unknown: tuple[int, ...] | Non
     if math.prod(filter(None, shape)) * item > BYTES:
         raise ValueError(f"{where}: expected at most 2**63 - 1 bytes, got {shown(shape)} of {item} bytes per element")
     return shape
+
+
+def _check_part(where: str, part: Any, shape: tuple[int, ...]) -> None:
+    """Raise if a variable is no run of elements of what it is said to be a part of."""
+    if not isinstance(part, Part) or not isinstance(part.name, str):
+        raise TypeError(f"{where}: expected a Part, got {shown(part)}")
+    size = math.prod(extents_of(f"{where}: shape", part.shape, 1))
+    if len(shape) != 1 or not 0 <= whole(f"{where}: first", part.first, 0) <= size - shape[0]:
+        expected = f"expected some of the {size} elements of {part.name!r}, from {part.first}"
+        raise ValueError(f"{where}: {expected}, got shape {shape}")
 
 
 def _initial(where: str, value: Any, dtype: str) -> float:

@@ -76,9 +76,12 @@ def wholes(graph: Graph) -> dict[str, Whole]:
         if not lasting or var.shape == UNKNOWN or var.sparse or name in derived or name in gone:
             continue
         of, (_, first, size) = blocks.get(name, (name, (0, 0, math.prod(var.shape))))
-        kind = "params" if graph.vars[of].initial is None else "others"
+        shape = graph.vars[of].shape
+        if var.part is not None:
+            of, shape, first = var.part
+        kind = "params" if of in graph.vars and graph.vars[of].initial is None else "others"
         known = updated.get(name, Whole((), "", (), (kind, of)))
-        old = found.get(of, known._replace(shape=graph.vars[of].shape, dtype=var.dtype))
+        old = found.get(of, known._replace(shape=shape, dtype=var.dtype))
         found[of] = old._replace(pieces=(*old.pieces, Piece(name, first, size)))
     return found
 
@@ -94,7 +97,8 @@ def _updated(graph: Graph, blocks: Mapping[str, tuple[str, Any]]) -> dict[str, W
         columns = {slot: graph.views.get(names[0], names) if len(names) == 1 else names
                    for slot, names in op.inputs.items() if slot not in (*SHARED, "grads")}  # fmt: skip
         for k, param in enumerate(columns["params"]):
-            own = derived.get(param, param)
+            own = graph.whole_of.get(param, param)
+            own = derived.get(own, own)
             own = blocks[own][0] if own in blocks else own
             hypers = {key: value[k] if isinstance(value, list | tuple) else value for key, value in op.attrs.items()}
             if param in derived and "norm_of" in hypers:
@@ -102,7 +106,8 @@ def _updated(graph: Graph, blocks: Mapping[str, tuple[str, Any]]) -> dict[str, W
             for slot, names in columns.items():
                 name = far.get(names[k], names[k])
                 found[name] = Whole((), "", (), ("states", own, slot), routine.name, hypers)
-                if slot == "params" or blocks.get(name, (name,))[0] == own:
+                part = graph.vars[name].part
+                if slot == "params" or own == (part.name if part else blocks.get(name, (name,))[0]):
                     found[name] = Whole((), "", (), ("params", own))
     return found
 

@@ -9,11 +9,14 @@ from typing import Any
 import numpy as np
 
 from refopt import gpu
+from refopt.checks import Array
 from refopt.checks.dtypes import ITEM_SIZES, arithmetic
+from refopt.cpu.reduce import TILE
 from refopt.gpu import vectors, words
 from refopt.gpu.gradient_check import BOUNDS, finisher, first_pass
 from refopt.gpu.kernels import Kernel, factory, kernel
 from refopt.gpu.target import cuda
+from refopt.gpu.tiles import FANOUT, joiner
 from refopt.program.model import Op
 from refopt.program.ops.context import Context
 from refopt.program.ops.mixed_precision import SCALING, STATE
@@ -21,6 +24,7 @@ from refopt.program.ops.runner import each
 
 BLOCK = 128
 REAL = np.float32
+FIRST, COUNT, FREE, PLACE = range(4)  # columns: where sums of tiles are, how many, where sums of these go, and the last
 
 
 @factory
@@ -61,8 +65,65 @@ def check_gradients(context: Context, op: Op) -> Callable[[], None]:
     roots, ones = _roots(backend, sums.size), machine.to_device(np.zeros(1, np.int32))
     launches = [machine.prepare(words.fill, 1, words.BOUNDS[0], (backend.describe(ones, "odd").address, 4, 0))]
     arrays = [backend.describe(g, f"check_gradients: grads[{i}]") for i, g in enumerate(grads)]
-    launches += first_pass(machine, dict(zip(positions, arrays, strict=True)), REAL, roots, ones)
-    return each([_bound(backend, launches), backend.cast([_row(backend, roots, sums.size), ones], [sums, odd])])
+    wholes = len(arrays) - op.attrs.get("pieces", 0)
+    launches += first_pass(machine, dict(zip(positions[:wholes], arrays[:wholes], strict=True)), REAL, roots, ones)
+    found, targets = [_row(backend, roots, sums.size), ones], [sums, odd]
+    if "tiles" in op.outputs:
+        tiles = context.arrays[op.outputs["tiles"][0]]
+        leaves = _roots(backend, tiles.size)
+        pieces = zip(positions[wholes:], arrays[wholes:], strict=True)
+        each_tile = {place + j: tile for place, piece in pieces for j, tile in enumerate(_tiles(piece))}
+        launches += first_pass(machine, each_tile, REAL, leaves, ones)
+        found, targets = [*found, _row(backend, leaves, tiles.size)], [*targets, tiles]
+    return each([_bound(backend, launches), backend.cast(found, targets)])
+
+
+def _tiles(piece: Array) -> list[Array]:
+    """The tiles of a piece, each of which the first pass takes for a tensor."""
+    item = ITEM_SIZES[piece.dtype]
+    return [
+        Array(piece.address + item * k, (min(TILE, piece.size - k),), piece.dtype, (item,), piece.writable)
+        for k in range(0, piece.size, TILE)
+    ]
+
+
+@factory
+def tile_joiner(real: Any) -> Kernel:
+    """The kernel that joins the sums of the tiles of tensors. A block takes a tensor."""
+    join = joiner(real).join
+
+    @kernel()
+    def join_tiles(roots, tensors, sums):
+        b = cuda.blockIdx.x
+        first, count, free = tensors[b, FIRST], tensors[b, COUNT], tensors[b, FREE]
+        while count > 1:
+            parents = (count + FANOUT - 1) // FANOUT
+            for parent in range(parents):
+                x = join(roots, first + parent * FANOUT, min(count - parent * FANOUT, FANOUT))
+                if cuda.threadIdx.x == 0:
+                    roots[0, free + parent] = x
+                cuda.syncthreads()
+            first, count, free = free, parents, free + parents
+        if cuda.threadIdx.x == 0:
+            sums[tensors[b, PLACE]] = roots[0, first]
+
+    return join_tiles
+
+
+def join_tiles(context: Context, op: Op) -> Callable[[], None]:
+    """Join the sums of the tiles of each tensor, in one launch."""
+    backend: Any = context.backend
+    machine, counts = backend.machine, op.attrs["counts"]
+    tiles, sums = (context.arrays[op.inputs[slot][0]] for slot in ("tiles", "sums"))
+    rows, first, free = [], 0, tiles.size
+    for count, place in zip(counts, op.attrs["positions"], strict=True):
+        rows.append((first, count, free, place))
+        first, free = first + count, free + count // (FANOUT - 1) + 4  # 4 levels are 2**40 tiles
+    roots = machine.to_device(np.zeros((2, free), REAL))
+    launch = machine.prepare(
+        tile_joiner(REAL), len(rows), BOUNDS[0], (roots, machine.to_device(np.array(rows, np.int64)), sums)
+    )
+    return each([backend.cast([tiles], [_row(backend, roots, tiles.size)]), _bound(backend, [launch])])
 
 
 def finish_check(context: Context, op: Op) -> Callable[[], None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from refopt.program.blocks import Block, block_shape, rows_of
@@ -16,8 +17,10 @@ from refopt.program.ops.registry import op
 
 
 def _check_blocks(graph: Graph, whole: str, parts: tuple[str, ...], slot: str) -> None:
-    """Parts are rows of the whole, all of them, in order."""
+    """Parts are rows of the whole, all of them, in order; or elements in a row, of one dimension each."""
     var, rows = graph.vars[whole], 0
+    if _is_flat(graph, whole, parts):
+        var = replace(var, shape=(math.prod(var.shape),))
     for k, name in enumerate(parts):
         part = graph.vars[name]
         if part.dtype != var.dtype:
@@ -27,6 +30,11 @@ def _check_blocks(graph: Graph, whole: str, parts: tuple[str, ...], slot: str) -
         rows += part.shape[0]
     if rows != var.shape[0]:
         raise ValueError(f"{slot}: expected {var.shape[0]} rows in all, as {whole!r} has, got {rows}")
+
+
+def _is_flat(graph: Graph, whole: str, parts: Sequence[str]) -> bool:
+    """Whether parts are cut out of a variable as if it had one dimension."""
+    return len(graph.vars[whole].shape) != 1 and all(len(graph.vars[name].shape) == 1 for name in parts)
 
 
 def _blocks_of(graph: Graph, parts: Sequence[str]) -> list[Block]:
@@ -46,11 +54,18 @@ def _check_split_by_ref(graph: Graph, op: Op) -> None:
 
 @op("split_by_ref", "x", "out", check=_check_split_by_ref)
 def split_by_ref(context: Context, op: Op) -> Callable[[], Any]:
-    """`out` become views of `x`, rows in a row; nothing is copied."""
-    parts = op.outputs["out"]
-    for name, view in zip(
-        parts, views_of(context.arrays[op.inputs["x"][0]], _blocks_of(context.program, parts)), strict=True
-    ):
+    """`out` become views of `x`, rows in a row, or elements in a row; nothing is copied."""
+    (whole,), parts, backend = op.inputs["x"], op.outputs["out"], context.backend
+    array, blocks = context.arrays[whole], _blocks_of(context.program, parts)
+    if _is_flat(context.program, whole, parts):
+        described = backend.describe(array, f"split_by_ref: {whole!r}")
+        if not described.in_c_order():
+            got = f"strides {described.strides} for {described.shape}"
+            raise ValueError(f"split_by_ref: {whole!r}: expected a C-contiguous array, got {got}")
+        views = [backend.part(array, block.first, block.size) for block in blocks]
+    else:
+        views = views_of(array, blocks)
+    for name, view in zip(parts, views, strict=True):
         context.put(name, view)
     return lambda: None
 

@@ -15,6 +15,7 @@ from refopt.program.ops.checks import check_alike, check_startup, variables
 from refopt.program.ops.context import Context
 from refopt.program.ops.registry import op
 
+TILE = 1024  # elements: what parts of a buffer are multiples of, since sums are formed of tiles (numerics, N6)
 LAYOUT = "use_align", "align_size", "size_of_dtype"  # attributes by which tensors lie in a buffer
 
 
@@ -39,6 +40,7 @@ def _check_layout(op: Op) -> None:
     for key in ("align_size", "size_of_dtype"):
         if key in op.attrs and whole(key, op.attrs[key], -1) == 0:
             raise ValueError(f"{key}: expected -1 or an integer of at least 1, got 0")
+    whole("parts", op.attrs.get("parts", 1), 1)
     if "groups" in op.attrs:
         groups = collected("groups", op.attrs["groups"], "counts")
         total = sum(whole(f"groups[{k}]", count, 1) for k, count in enumerate(groups))
@@ -53,20 +55,25 @@ def _check_layout(op: Op) -> None:
 def coalesce_tensor(context: Context, op: Op) -> Callable[[], Any]:
     """`output`, which `input` names as well, become views into one new buffer, `fused_output`; at startup.
 
-    Unless `copy_data` says so, what they held is left behind.
+    Unless `copy_data` says so, what they held is left behind. With `parts`, the buffer is lengthened by zeros until
+    it is so many equal parts, of whole tiles.
     """
-    vars, attrs = context.program.vars, op.attrs
+    vars, attrs, backend = context.program.vars, op.attrs, context.backend
     copied = bool(attrs.get("copy_data"))
 
     def run() -> None:
         inputs = [context.arrays[name] if copied else None for name in op.inputs["input"]]
-        coalesced = context.backend.coalesce(
-            inputs, dtype=vars[op.outputs["fused_output"][0]].dtype, copy_data=copied,
-            shapes=[vars[name].shape for name in op.inputs["input"]],
-            **{name: attrs[name] for name in LAYOUT if name in attrs},
-        )  # fmt: skip
-        context.put(op.outputs["fused_output"][0], coalesced.buffer)
-        for name, view in zip(op.outputs["output"], coalesced.views, strict=True):
+        (buffer,), shapes = op.outputs["fused_output"], [vars[name].shape for name in op.inputs["input"]]
+        dtype = vars[buffer].dtype
+        if "parts" in attrs:
+            total = sum(padded(attrs, math.prod(shape), dtype, backend.chunk) for shape in shapes)
+            if more := attrs["parts"] * part_size(total, attrs["parts"]) - total:
+                shapes.append((more,))
+                inputs.append(backend.full((more,), dtype, 0.0) if copied else None)
+        layout = {name: attrs[name] for name in LAYOUT if name in attrs}
+        coalesced = backend.coalesce(inputs, dtype=dtype, copy_data=copied, shapes=shapes, **layout)
+        context.put(buffer, coalesced.buffer)
+        for name, view in zip(op.outputs["output"], coalesced.views, strict=False):
             context.put(name, view)
 
     return run
@@ -78,6 +85,11 @@ def padded(attrs: Mapping[str, Any], size: int, dtype: str, chunk: int) -> int:
     align = attrs.get("align_size", -1)
     align = (chunk if align == -1 else align) if attrs.get("use_align", True) else None
     return cpu.layout([size], ITEM_SIZES[dtype] if override == -1 else override, align).total
+
+
+def part_size(total: int, parts: int) -> int:
+    """Elements of each of so many equal parts that have so many elements between them."""
+    return -(-total // (parts * TILE)) * TILE
 
 
 def _check_brought(slot: str) -> Callable[[Graph, Op], None]:

@@ -14,6 +14,7 @@ from refopt.program.ops.checks import check_alike, check_ranks, variables
 from refopt.program.ops.coalescing import LAYOUT, padded
 from refopt.program.ops.context import Context
 from refopt.program.ops.registry import of_way, op
+from refopt.program.ops.sparse import all_rows, check_rows
 
 BATCH = "batch"
 BATCHED = "reduce", "broadcast"  # types that a batch may be of
@@ -42,6 +43,62 @@ def collective(context: Context, op: Op) -> Callable[[], Any]:
     array = context.arrays[names[0]] if len(names) == 1 else _range(context, op, names)
     run: Callable[[], Any] = context.comm.prepared(op.type, array, *([op.attrs["root"]] if "root" in op.attrs else []))
     return run
+
+
+def _check_scattered(graph: Graph, op: Op) -> None:
+    check_ranks(op)
+    forth = 1 if op.type == "reduce_scatter" else -1
+    slots, (buffers, parts) = ("x", "out")[::forth], (op.inputs["x"], op.outputs["out"])[::forth]
+    if len(buffers) != 1 or buffers[0] not in graph.views:
+        raise ValueError(f"{slots[0]}: expected one buffer that startup makes, got {', '.join(buffers) or 'none'}")
+    if graph.makers[buffers[0]].attrs.get("parts") != op.attrs["ranks"]:
+        raise ValueError(f"{slots[0]}: expected a buffer of {op.attrs['ranks']} parts, got {buffers[0]!r}")
+    cells = {*graph.memory(buffers[0])}
+    for k, name in enumerate(parts):
+        if not cells.issuperset(graph.memory(name)):
+            raise ValueError(f"{slots[1]}[{k}]: expected what is in {buffers[0]!r}, got {name!r}")
+
+
+@op("reduce_scatter", "x", "out", check=_check_scattered, way="network")
+def scattered(context: Context, op: Op) -> Callable[[], Any]:
+    """`out`, what a rank has in its part of the buffer `x`, become their sums over the ranks; the rest stays."""
+    buffer, part = _own_part(context, op, op.inputs["x"][0], op.outputs["out"])
+    run: Callable[[], Any] = context.comm.prepared(op.type, buffer, part)
+    return run
+
+
+def _check_gathered(graph: Graph, op: Op) -> None:
+    if any(graph.vars[name].sparse for name in op.outputs["out"]):
+        check_rows(graph, op)
+    else:
+        _check_scattered(graph, op)
+
+
+@op("all_gather", "x", "out", check=_check_gathered, way="network", dense=False)
+def gathered(context: Context, op: Op) -> Callable[[], Any]:
+    """The buffer `out` becomes what each rank has in its part, `x`; of sparse gradients, the rows of all, rank by rank.
+    """
+    (whole,) = op.outputs["out"]
+    if context.program.vars[whole].sparse:
+        return all_rows(context, op)
+    buffer, part = _own_part(context, op, whole, op.inputs["x"])
+    run: Callable[[], Any] = context.comm.prepared(op.type, part, buffer)
+    return run
+
+
+def _own_part(context: Context, op: Op, name: str, members: tuple[str, ...]) -> tuple[Any, Any]:
+    """A buffer, and the part of it that is this rank's; raises if some variables are not in it."""
+    backend, buffer = context.backend, context.arrays[name]
+    size = buffer.size // op.attrs["ranks"]
+    part = backend.part(buffer, context.comm.rank * size, size)
+    start, item = backend.describe(part, op.type).address, ITEM_SIZES[context.program.vars[name].dtype]
+    for member in members:
+        described = backend.describe(context.arrays[member], f"{op.type}: {member!r}")
+        first = (described.address - start) // item
+        if not 0 <= first <= size - described.size:
+            expected = f"expected it among the {size} elements of rank {context.comm.rank} in {name!r}"
+            raise ValueError(f"{op.type}: {member!r}: {expected}, got it at element {first} of these")
+    return buffer, part
 
 
 def _check_batch(graph: Graph, op: Op) -> None:
@@ -148,10 +205,12 @@ def _in_words(graph: Graph, op: Op, chunk: int) -> list[str]:
     """The calls of a collective."""
     parts, texts = calls(op), []
     for k, each in enumerate(parts):
-        names = ", ".join(str(graph.vars[name]) for name in _in_memory(graph, each.inputs["x"]))
+        buffer = next((x for x in (*each.reads, *each.writes) if x in graph.views), None)
+        among, attrs = (graph.views[buffer], graph.makers[buffer].attrs) if buffer else (each.inputs["x"], each.attrs)
+        names = ", ".join(str(graph.vars[name]) for name in _in_memory(graph, among))
         root = f" root {each.attrs['root']}" if "root" in each.attrs else ""
-        layout = "".join(f" {key}={each.attrs[key]}" for key in LAYOUT if key in each.attrs)
-        aligned = f" aligned to {chunk}{layout}" if len(each.inputs["x"]) > 1 else ""
+        layout = "".join(f" {key}={attrs[key]}" for key in LAYOUT if key in attrs)
+        aligned = f" aligned to {chunk}{layout}" if len(among) > 1 else ""
         place = f", {k + 1} of {len(parts)} in a batch" if op.type == BATCH else ""
         texts.append(f"{each.type}{root} of {names}{aligned}{place}")
     return texts

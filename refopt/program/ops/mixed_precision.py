@@ -1,5 +1,6 @@
 """The ops of a step in mixed precision: sums of micro-steps, the check of gradients, the loss scale.
 
+Where tensors are cut at multiples of a tile, ranks add up the sums of tiles, and ``join_tiles`` joins them (N6).
 ``check_gradients`` and ``finish_check`` together are `refopt.cpu.check_gradients`: sums of tensors, and then their tree
 in the order of ``positions`` (numerics, N7). Between the two, ranks that have checked other tensors can add up their
 ``sums`` and ``odd``: a sum of which all ranks but one have +0 is exact, so the norm is that of one rank with all.
@@ -14,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from refopt import checks
-from refopt.checks.arguments import is_whole, number
+from refopt.checks.arguments import collected, is_whole, number, whole
 from refopt.checks.dtypes import SIZES
 from refopt.cpu import loss_scale
 from refopt.cpu.gradient_check import factor_of
-from refopt.cpu.reduce import sum_of_squares, tree_sum
+from refopt.cpu.reduce import TILE, sum_of_squares, tile_sums, tree_sum
 from refopt.program.graph import Graph
 from refopt.program.model import Op
 from refopt.program.ops.checks import Describer, check_alike, check_one, check_widens
@@ -58,34 +59,81 @@ def _check_gradient_check(graph: Graph, op: Op) -> None:
     positions = op.attrs.get("positions")
     if not isinstance(positions, tuple) or len(positions) != len(op.inputs["x"]):
         raise ValueError(f"positions: expected a place for each of {len(op.inputs['x'])} gradients, got {positions!r}")
-    seen: set[int] = set()
+    pieces = whole("pieces", op.attrs.get("pieces", 0), 0, len(positions))
+    if (pieces > 0) > ("tiles" in op.outputs):
+        raise TypeError("tiles: expected a variable, since some of x are pieces, got none")
+    (tiles,) = _one(graph, op.outputs["tiles"], "tiles", "float32") if "tiles" in op.outputs else (0,)
+    seen: set[tuple[bool, int]] = set()
     for k, place in enumerate(positions):
-        if not is_whole(place) or not 0 <= place < places or place in seen:
-            raise ValueError(f"positions[{k}]: expected a place from 0 to {places - 1}, each once, got {place!r}")
-        seen.add(place)
+        cut = k >= len(positions) - pieces
+        count = tiles_of(graph.vars[op.inputs["x"][k]].shape) if cut else 1
+        room = tiles if cut else places
+        if not is_whole(place) or not 0 <= place <= room - count or (cut, place) in seen:
+            raise ValueError(f"positions[{k}]: expected a place from 0 to {room - count}, each once, got {place!r}")
+        seen |= {(cut, place + j) for j in range(count)}
     for k, name in enumerate(op.inputs["x"]):
         if SIZES.get(graph.vars[name].dtype, 9) > 4:
             raise TypeError(f"x[{k}]: expected a dtype that widens to float32, got {graph.vars[name].dtype}")
 
 
-@op("check_gradients", "x", "sums odd", check=_check_gradient_check, gpu=f"{GPU}:check_gradients")
+def tiles_of(shape: tuple[int, ...]) -> int:
+    """How many tiles a tensor is, or a piece of one that begins with a tile (numerics, N6)."""
+    return -(-math.prod(shape) // TILE)
+
+
+@op("check_gradients", "x", "sums odd tiles?", check=_check_gradient_check, gpu=f"{GPU}:check_gradients")
 def check_gradients(context: Context, op: Op) -> Callable[[], Any]:
     """`sums` has the sum of squares of each of `x` at its place of `positions`, +0 elsewhere.
 
-    `odd` is 1 if any element of `x` is inf or NaN, else 0. There may be no `x`.
+    `odd` is 1 if any element of `x` is inf or NaN, else 0. There may be no `x`. The last `pieces` of `x` are pieces of
+    tensors: the sums of their tiles are in `tiles`, in a row from their place of `positions`; +0 elsewhere.
     """
     grads = [context.arrays[name] for name in op.inputs["x"]]
     positions = list(op.attrs["positions"])
     sums, odd = (context.arrays[op.outputs[slot][0]] for slot in ("sums", "odd"))
+    tiles = context.arrays[op.outputs["tiles"][0]] if "tiles" in op.outputs else sums[:0]
+    wholes = len(grads) - op.attrs.get("pieces", 0)
     checks.check_gradient_list(grads, None, math.inf, 0.0, checks.host_array)
     grads = list(map(checks.flat, grads))
 
     def run() -> None:
-        sums[...], odd[...] = 0, 0
+        sums[...], odd[...], tiles[...] = 0, 0, 0
         with np.errstate(all="ignore"):
-            for place, g in zip(positions, grads, strict=True):
-                sums[place] = sum_of_squares(g.astype(sums.dtype))
+            for k, (place, g) in enumerate(zip(positions, grads, strict=True)):
+                values = g.astype(sums.dtype)
+                if k < wholes:
+                    sums[place] = sum_of_squares(values)
+                else:
+                    tiles[place : place + tiles_of(g.shape)] = tile_sums(values * values)
         odd[0] = any(not np.isfinite(g).all() for g in grads)
+
+    return run
+
+
+def _check_join(graph: Graph, op: Op) -> None:
+    if op.inputs["sums"] != op.outputs["sums"]:
+        raise ValueError("sums: expected the same variable in inputs and outputs, since some of it stays")
+    (tiles,), (sums,) = (_one(graph, op.inputs[slot], slot, "float32") for slot in ("tiles", "sums"))
+    counts, positions = (op.attrs.get(key) for key in ("counts", "positions"))
+    for key, values in (("counts", counts), ("positions", positions)):
+        for k, value in enumerate(collected(key, values, "integers")):
+            whole(f"{key}[{k}]", value, int(key == "counts"), tiles if key == "counts" else sums - 1)
+    if len(counts) != len(positions) or sum(counts) != tiles:  # type: ignore[arg-type]
+        got = f"{len(counts)} that add up to {sum(counts)}"  # type: ignore[arg-type]
+        raise ValueError(f"counts: expected {len(positions)} that add up to {tiles}, got {got}")  # type: ignore[arg-type]
+
+
+@op("join_tiles", "tiles sums", "sums", check=_check_join, gpu=f"{GPU}:join_tiles")
+def join_tiles(context: Context, op: Op) -> Callable[[], Any]:
+    """`sums` become, at each place of `positions`, the sum of a tensor, whose `counts` sums of tiles are in `tiles`."""
+    tiles, sums = (context.arrays[op.inputs[slot][0]] for slot in ("tiles", "sums"))
+    stops = np.cumsum(op.attrs["counts"])
+    rows = [tiles[stop - count : stop] for stop, count in zip(stops, op.attrs["counts"], strict=True)]
+
+    def run() -> None:
+        with np.errstate(all="ignore"):
+            for place, row in zip(op.attrs["positions"], rows, strict=True):
+                sums[place] = tree_sum(row)
 
     return run
 

@@ -15,7 +15,8 @@ from refopt.program.ops.context import Context, Segment
 from refopt.program.ops.registry import op
 
 
-def _check_all_gather(graph: Graph, op: Op) -> None:
+def check_rows(graph: Graph, op: Op) -> None:
+    """An ``all_gather`` of a sparse variable."""
     check_alike(graph, op, "x", "out")
     check_ranks(op)
     for slot, (name, *others) in (("x", op.inputs["x"]), ("out", op.outputs["out"])):
@@ -23,9 +24,8 @@ def _check_all_gather(graph: Graph, op: Op) -> None:
             raise TypeError(f"{slot}: expected one sparse variable, got {', '.join((name, *others))}")
 
 
-@op("all_gather", "x", "out", check=_check_all_gather, way="network", dense=False)
-def all_gather(context: Context, op: Op) -> Callable[[], Any]:
-    """`out` is `x` of all ranks, in rank order; of sparse gradients."""
+def all_rows(context: Context, op: Op) -> Callable[[], Any]:
+    """An ``all_gather`` of a sparse variable, bound."""
     (source,), (target,) = op.inputs["x"], op.outputs["out"]
     var = context.program.vars[source]
 

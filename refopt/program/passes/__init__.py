@@ -50,6 +50,7 @@ from refopt.program.passes.batches import batch_owners
 from refopt.program.passes.cast import optimize_cast
 from refopt.program.passes.coalesce import coalesce_gradients
 from refopt.program.passes.collectives import fuse_all_reduce, fuse_broadcasts, fuse_reduces
+from refopt.program.passes.elements import shard_elements
 from refopt.program.passes.eligibility import Eligible, eligible
 from refopt.program.passes.fold import fold_casts
 from refopt.program.passes.offloading import offload
@@ -65,5 +66,5 @@ __all__ = [
     "Balancer", "Eligible", "Report", "Result", "all_reduce_gradients", "batch_owners", "coalesce_gradients",
     "eligible", "fold_averages", "fold_casts", "fuse_all_reduce", "fuse_broadcasts", "fuse_optimizer", "fuse_reduces",
     "grouping", "offload", "on_device", "optimize_cast", "owners", "partition", "pipeline", "preset",
-    "reduce_to_owners", "send_to_owners", "shard", "sizes_of",
+    "reduce_to_owners", "send_to_owners", "shard", "shard_elements", "sizes_of",
 ]  # fmt: skip

@@ -43,7 +43,7 @@ def fuse_all_reduce(program: Program) -> Result:
         places = [reduces[name] for name in names if name in reduces]
         if len(names) < 2 or not places:
             continue
-        averages, reason = _checked(program, places, scales, "sum")
+        averages, reason = checked(program, places, scales, "sum")
         if len(places) < len(names):
             reason = f"{next(name for name in names if name not in reduces)!r} has no all_reduce of its own"
         if reason:
@@ -109,7 +109,7 @@ def _fuse_runs(program: Program, kind: str, limit: float, nothing: str) -> Resul
     startup: list[Op] = []
     scales = dependencies.singles(program, "scale", "communicate") if kind == "reduce" else {}
     for places in _runs(program, kind, limit, reasons):
-        averages, reason = _checked(program, places, scales, kind)
+        averages, reason = checked(program, places, scales, kind)
         if reason:
             reasons.append(f"{'to' if kind == 'reduce' else 'from'} {_about(program, places)}: {reason}")
             continue
@@ -140,7 +140,7 @@ def _buffer(program: Program, kind: str, op: Op) -> Var:
     return Var(op.outputs["fused_output"][0], UNKNOWN, first.dtype, kind == "broadcast" or first.persistable)
 
 
-def _checked(
+def checked(
     program: Program, places: list[int], scales: Mapping[str, list[int]], kind: str
 ) -> tuple[list[int], str]:  # fmt: skip
     """Places of the averages after some collectives, and why all of these cannot be one. Empty if they can."""

@@ -62,7 +62,7 @@ def params_of(graph: Graph) -> Mapping[str, str]:
     }  # fmt: skip
     for op in reversed(graph.main):
         if op.type in LINEAR:
-            for x, out in zip(op.inputs["x"], op.outputs["out"], strict=True):
+            for x, out in zip(op.inputs["x"], op.outputs["out"], strict=False):  # an all_gather may be of parameters
                 if out in found:
                     found.setdefault(x, found[out])
     return found

@@ -143,7 +143,8 @@ def _signature(program: Program, routine: Routine, op: Op, form: str, per_buffer
     if form == "flat":
         key += [program.buffer_of.get(grad), math.prod(param.shape) > 0]
     if per_buffer:
-        key.append(program.buffer_of.get(grad, grad))
+        cut = program.whole_of.get(grad, grad)
+        key.append(program.buffer_of.get(cut, cut))
     return tuple(key)
 
 

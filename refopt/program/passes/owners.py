@@ -163,11 +163,7 @@ class _Owners:
         homes = [self._home.get(name, 0) for name in op.inputs["x"]]
         if not self._home.keys() & op.reads:
             return [op]
-        ops = _by_home(op, homes, range(self._degree))
-        ends = (each for each in self._program.main if each.type == "finish_check")
-        norms = {name for each in ends for name in each.inputs.get("sums", ())}
-        over = [op.outputs["odd"], *([op.outputs["sums"]] if norms & {*op.outputs["sums"]} else [])]
-        return ops + [Op("all_reduce", {"x": x}, {"out": x}, {"ranks": self._degree}, "communicate") for x in over]
+        return _by_home(op, homes, range(self._degree)) + added_up(self._program, op, self._degree)
 
     def _update(self, op: Op) -> list[Op]:
         """The update of each rank."""
@@ -202,6 +198,22 @@ def _by_home(op: Op, homes: Sequence[int | None], wanted: Iterable[int | None]) 
     return [part_of(op, [k for k, each in enumerate(homes) if each == home], device=home) for home in wanted]
 
 
+def added_up(program: Program, check: Op, degree: int) -> list[Op]:
+    """The sums over the ranks of what each has found in its gradients: of the squares if a norm is formed of them."""
+    ends = (each for each in program.main if each.type == "finish_check")
+    norms = {name for each in ends for name in each.inputs.get("sums", ())}
+    over = [check.outputs["odd"], *([check.outputs["sums"]] if norms & {*check.outputs["sums"]} else [])]
+    return [Op("all_reduce", {"x": x}, {"out": x}, {"ranks": degree}, "communicate") for x in over]
+
+
+def nothing_of(op: Op, device: int | None = None) -> Op:
+    """An update of no tensors, which takes the numbers that the update takes."""
+    return op.with_names(
+        lambda slot, names: names if slot in SHARED else (), type=MERGED + op.type.removeprefix(MERGED), layer=None,
+        device=device,
+    )  # fmt: skip
+
+
 def of_nothing(updates: Sequence[Op], degree: int) -> list[Op]:
     """Updates of no tensors, of each type for each rank that has none, so that all ranks take the same numbers."""
     ranks: dict[str, set[int | None]] = {}
@@ -209,7 +221,6 @@ def of_nothing(updates: Sequence[Op], degree: int) -> list[Op]:
         ranks.setdefault(op.type, set()).add(op.device)
     first = {op.type: op for op in reversed(updates) if routine_of(op) is not None}
     return [
-        op.with_names(lambda slot, names: names if slot in SHARED else (), type=MERGED + op.type.removeprefix(MERGED),
-                      layer=None, device=rank)
+        nothing_of(op, rank)
         for op in first.values() if None not in ranks[op.type] for rank in range(degree) if rank not in ranks[op.type]
     ]  # fmt: skip

@@ -10,6 +10,7 @@ from refopt.program.passes.batches import batch_owners
 from refopt.program.passes.cast import optimize_cast
 from refopt.program.passes.coalesce import coalesce_gradients
 from refopt.program.passes.collectives import fuse_all_reduce, fuse_broadcasts, fuse_reduces
+from refopt.program.passes.elements import shard_elements
 from refopt.program.passes.fold import fold_casts
 from refopt.program.passes.offloading import offload
 from refopt.program.passes.optimizer import fuse_optimizer
@@ -35,6 +36,13 @@ def _sharded(rank: int, ranks: int) -> list[Pass]:
     ]  # fmt: skip
 
 
+def _sharded_by_element(rank: int, ranks: int) -> list[Pass]:
+    return [
+        optimize_cast, fold_casts, partial(shard_elements, rank=rank, degree=ranks),
+        partial(fuse_optimizer, form="merged", per_buffer=True),
+    ]  # fmt: skip
+
+
 def _parameter_server(rank: int, ranks: int) -> list[Pass]:
     return [partial(send_to_owners, devices=ranks), partial(of_one_rank, rank=rank), MERGED]
 
@@ -44,22 +52,24 @@ def _offloaded(rank: int, ranks: int) -> list[Pass]:
 
 
 PRESETS: dict[str, Callable[[int, int], list[Pass]]] = {
-    "data_parallel": _data_parallel, "sharded": _sharded, "parameter_server": _parameter_server,
-    "offloaded": _offloaded,
+    "data_parallel": _data_parallel, "sharded": _sharded, "sharded_by_element": _sharded_by_element,
+    "parameter_server": _parameter_server, "offloaded": _offloaded,
 }  # fmt: skip
 
 
 def preset(name: str, rank: int = 0, ranks: int = 1) -> list[Pass]:
     """The passes of a preset, for `refopt.program.passes.pipeline`.
 
-    ====================  ==========================================================================================
-    ``data_parallel``     every rank does all: an all-reduce and an average for each group of gradients, and one update,
-                          which casts
-    ``sharded``           each parameter has an owner: reductions, updates that cast, and broadcasts in buckets, those
-                          of all owners at a time
-    ``parameter_server``  gradients are sent in blocks to the ranks that update them; of the step of one device
-    ``offloaded``         ``data_parallel``, with the states in the memory of the host
-    ====================  ==========================================================================================
+    ======================  ========================================================================================
+    ``data_parallel``       every rank does all: an all-reduce and an average for each group of gradients, and one
+                            update, which casts
+    ``sharded``             each parameter has an owner: reductions, updates that cast, and broadcasts in buckets, those
+                            of all owners at a time
+    ``sharded_by_element``  buckets are cut into equal parts: each rank updates the elements of its own, between a
+                            reduce-scatter of the gradients and an all-gather of the parameters
+    ``parameter_server``    gradients are sent in blocks to the ranks that update them; of the step of one device
+    ``offloaded``           ``data_parallel``, with the states in the memory of the host
+    ======================  ========================================================================================
 
     Args:
         name: one of these.

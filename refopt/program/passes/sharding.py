@@ -49,8 +49,7 @@ def shard(program: Program, rank: int, degree: int, rule: str = "paddle", order:
     rank = whole("shard: rank", rank, 0, degree - 1)
     chosen("shard: rule", rule, RULES)
     chosen("shard: order", order, ORDERS)
-    _check(program, degree)
-    reason = _declined(program) if degree > 1 else "one rank owns everything"
+    reason = declined("shard", program, degree) or _needed_early(program)
     if reason:
         return Result(program, False, (reason,))
     names = [name for op in updates_of(program) for name in op.outputs["params"]]
@@ -71,21 +70,20 @@ def shard(program: Program, rank: int, degree: int, rule: str = "paddle", order:
     return Result(mine, True, tuple(reasons))
 
 
-def _check(program: Program, degree: int) -> None:
+def declined(where: str, program: Program, degree: int) -> str:
+    """Why a program cannot be shared out; raises if it is for another number of ranks. Empty if it can."""
     for op in program.main:
         if op.attrs.get("ranks", degree) != degree:
-            raise ValueError(f"shard: degree: expected {op.attrs['ranks']}, as {title(op)} has, got {degree}")
-
-
-def _declined(program: Program) -> str:
-    """Why a program cannot be shared out. Empty if it can."""
+            raise ValueError(f"{where}: degree: expected {op.attrs['ranks']}, as {title(op)} has, got {degree}")
+    if degree == 1:
+        return "one rank owns everything"
     types = {op.type for op in program.main}
-    if not types.isdisjoint(("reduce", "broadcast", BATCH)):
+    if not types.isdisjoint(("reduce", "broadcast", "reduce_scatter", BATCH)):
         return "gradients are reduced to owners already, or parameters broadcast by them"
     if "all_reduce" not in types:
         return "no gradient is reduced over the ranks"
     flat = next((op for op in updates_of(program) if is_flat(program, op)), None)
-    return f"{title(flat)} is one for a buffer; fuse_optimizer comes after" if flat else _needed_early(program)
+    return f"{title(flat)} is one for a buffer; fuse_optimizer comes after" if flat else ""
 
 
 def _needed_early(program: Program) -> str:
