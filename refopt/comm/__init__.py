@@ -19,13 +19,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from refopt.comm.interface import CommError, Communicator, Counted
+from refopt.comm.mesh import Mesh
 
 if TYPE_CHECKING:
     import refopt.comm.local as local
     import refopt.comm.mpi as mpi
     import refopt.comm.nccl as nccl
 
-__all__ = ["CommError", "Communicator", "Counted", "local", "mpi", "nccl"]
+__all__ = ["CommError", "Communicator", "Counted", "Mesh", "local", "mpi", "nccl"]
 
 
 def __getattr__(name: str) -> Any:

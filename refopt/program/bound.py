@@ -11,6 +11,7 @@ import numpy as np
 
 from refopt.checks.arguments import shown, whole
 from refopt.checks.arrays import check_dense
+from refopt.comm.mesh import Mesh, communicators
 from refopt.program import ops, states
 from refopt.program.backends import Backend, backend_of
 from refopt.program.exclusive import Exclusive
@@ -41,7 +42,7 @@ class Bound(Exclusive, Context):
     def __init__(
         self, program: Program, arrays: Mapping[str, Any], backend: str, comm: Any, gradients: Gradients, stream: Any
     ) -> None:
-        Exclusive.__init__(self, comm)
+        Exclusive.__init__(self, communicators(comm)[0])
         program.check()
         for op in (*program.startup, *program.main):
             if not ops.runs(op):
@@ -56,8 +57,10 @@ class Bound(Exclusive, Context):
         self.backend.require_subnormals()
         allocated, self._copies = _allocated(program, self._arrays, self.backend)
         self._arrays.update(allocated)
-        if comm is not None:
-            comm.agree(sequence(program, self.backend.chunk))
+        if self.comm is not None:
+            self.comm.agree(sequence(program, self.backend.chunk))
+        for axis, group in self.axes.items():
+            group.agree(sequence(program, self.backend.chunk, axis))
 
     def startup(self) -> None:
         """Run what is done once, and bind the ops of a step to the arrays as they then are.
@@ -200,12 +203,13 @@ class Bound(Exclusive, Context):
         self._stepped_by = stepper
 
     def _check_ranks(self) -> None:
-        size = 1 if self.comm is None else self.comm.size
         for op in (*self.program.startup, *self.program.main):
-            ranks = op.attrs.get("ranks")
-            if ranks not in (None, size) or (ranks is not None and self.comm is None):
-                got = "None" if self.comm is None else f"one of {size}"
-                raise ValueError(f"bind: comm: expected a communicator of {ranks} ranks, as {op.type} needs, got {got}")
+            comm, ranks = self.along(op), op.attrs.get("ranks")
+            if ranks is not None and (comm is None or ranks != comm.size):
+                axis = f" along {op.attrs['axis']!r}" if "axis" in op.attrs else ""
+                got = "None" if comm is None else f"one of {comm.size}"
+                expected = f"expected a communicator of {ranks} ranks{axis}, as {op.type} needs"
+                raise ValueError(f"bind: comm: {expected}, got {got}")
 
     def _check(self, where: str, name: str, array: Any) -> None:
         var, where = self.program.vars.get(name), f"{where}: arrays"
@@ -280,8 +284,8 @@ def bind(
             They are changed in place, until startup ops move them into buffers; what is changed shares no memory with
             another one.
         backend: ``"cpu"`` for NumPy's arrays and `refopt.cpu`, ``"gpu"`` for device arrays and `refopt.gpu`.
-        comm: a communicator of `refopt.comm`, if the program has collectives. All ranks bind at a time: they make sure
-            that they are about to make the same calls. A communicator of GPUs works on the same stream.
+        comm: a communicator of `refopt.comm`, or a `refopt.comm.Mesh`, if the program has collectives. All ranks bind
+            at a time: they make sure that they are about to make the same calls. One of GPUs works on the same stream.
         gradients: what ops of type ``backward`` write into the gradients' arrays: a mapping from the gradient's name to
             an array (or a pair of row numbers and rows, for a sparse one), or a function of the name and the number of
             the step, from 0. ``None`` if they are in the arrays already, which the caller then writes before each step.
@@ -300,8 +304,9 @@ def bind(
 def check_arguments(where: str, program: Any, comm: Any, gradients: Any) -> None:
     """Raise if what is to be bound is no program, the communicator none, or the gradients give none."""
     expect_program(where, program)
-    if comm is not None and not all(hasattr(comm, name) for name in ("rank", "size", "agree", "prepared")):
-        raise TypeError(f"{where}: comm: expected a communicator of refopt.comm or None, got {shown(comm)}")
+    known = isinstance(comm, Mesh) or all(hasattr(comm, name) for name in ("rank", "size", "agree", "prepared"))
+    if comm is not None and not known:
+        raise TypeError(f"{where}: comm: expected a communicator of refopt.comm, a Mesh or None, got {shown(comm)}")
     if not (gradients is None or callable(gradients) or isinstance(gradients, Mapping)):
         raise TypeError(f"{where}: gradients: expected a mapping, a function or None, got {shown(gradients)}")
 

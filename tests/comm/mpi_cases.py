@@ -8,7 +8,8 @@ import pytest
 from comm_cases import assert_equal_bits, everything, groups
 
 from refopt import comm
-from refopt.comm import CommError, local
+from refopt.comm import CommError, Mesh, local
+from refopt.program import bind, passes, step_program
 
 DTYPES = "float16", "bfloat16", "float32", "float64", "uint8", "int64"
 
@@ -21,6 +22,26 @@ def agrees_with_numpy_and_the_local_engine():
         assert world.counts == counts
         assert [array.tobytes() for _, array, _ in cases] == [array.tobytes() for _, array, _ in same]
         assert_equal_bits(groups(world))
+
+
+def sharded():
+    """A step that is sharded by element, on a mesh, has the bits that it has on the local engine."""
+    def steps(world):
+        mesh = Mesh(world, {"dp": world.size // 2, "shard": 2})
+        program = step_program([("a", (40, 64)), ("b", (7,))], "adam", lr=0.5, world_size=world.size)
+        over = passes.over_axes(program, {"shard": 2, "dp": world.size // 2}).program
+        mine = passes.shard_elements(over, mesh.coordinates["shard"], 2, axis="shard").program
+        arrays = {"a": np.ones((40, 64), np.float32), "b": np.ones(7, np.float32)}
+        rng = np.random.default_rng(world.rank)
+        grads = {f"{name}@GRAD": rng.normal(size=x.shape).astype(np.float32) for name, x in arrays.items()}
+        bound = bind(mine, arrays, comm=mesh, gradients=grads)
+        bound.startup()
+        bound.step()
+        return [bound.read(name).tobytes() for name in arrays]
+
+    with comm.mpi.connect() as world:
+        if world.size % 2 == 0:
+            assert steps(world) == local.run(steps, world.size)[world.rank]
 
 
 def unwatched():

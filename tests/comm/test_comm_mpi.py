@@ -37,6 +37,11 @@ def test_the_bits_are_those_of_numpy_and_of_the_local_engine(ranks):
     assert status == 0, output
 
 
+def test_a_sharded_step_on_a_mesh():
+    status, output = run(4, "sharded")
+    assert status == 0, output
+
+
 SUM = "waits in all_reduce of 12 float32"
 OTHER = "waits in broadcast of 12 float32 from 0"
 ENDS = {

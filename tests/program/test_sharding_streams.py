@@ -7,7 +7,7 @@ from sharding_cases import bits, in_buckets, read, step
 
 from refopt import gpu
 from refopt.comm import local
-from refopt.program import UNKNOWN, bind, placement, step_program
+from refopt.program import UNKNOWN, bind, passes, placement, step_program
 from refopt.simt import DataRace, observe
 
 
@@ -50,6 +50,11 @@ def constant(program, rank, place):
             for n in grads}
 
 
+def by_element(program):
+    made = [passes.shard_elements(program, rank, 2, limit=LIMIT).program for rank in range(2)]
+    return [passes.fuse_optimizer(each, form="merged", per_buffer=True).program for each in made]
+
+
 EIGHT = [(name, (4,)) for name in "abcdefgh"]
 MIXED = dict(config="amp", grad_dtype="float32", world_size=2, lr=0.1)
 LIMIT = 33 / 2**20  # two gradients
@@ -58,12 +63,13 @@ SCHEDULED = {
     "plain": lambda: in_buckets(step_program(EIGHT, "adam", **MIXED), "greedy", LIMIT),
     "gradient check in batches": lambda: in_buckets(step(EIGHT, world_size=2, max_norm=0.5), "greedy", LIMIT, True),
     "plain in batches": lambda: in_buckets(step_program(EIGHT, "adam", **MIXED), "greedy", LIMIT, True),
+    "by element": lambda: by_element(step([("a", (2049,)), ("b", (7,)), ("c", (2049,))], world_size=2, max_norm=0.5)),
 }
 
 
 @pytest.mark.parametrize("example", [
     pytest.param("gradient check", marks=pytest.mark.slow), pytest.param("plain", marks=pytest.mark.slow),
-    "gradient check in batches", "plain in batches",
+    "gradient check in batches", "plain in batches", "by element",
 ])
 def test_scheduled_is_sequential_and_nothing_races(example):
     """To the bit, in any order that streams leave open; the executor's detector watches."""

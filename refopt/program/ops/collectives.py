@@ -41,7 +41,8 @@ def collective(context: Context, op: Op) -> Callable[[], Any]:
     """
     names = op.inputs["x"]
     array = context.arrays[names[0]] if len(names) == 1 else _range(context, op, names)
-    run: Callable[[], Any] = context.comm.prepared(op.type, array, *([op.attrs["root"]] if "root" in op.attrs else []))
+    root = [op.attrs["root"]] if "root" in op.attrs else []
+    run: Callable[[], Any] = context.along(op).prepared(op.type, array, *root)
     return run
 
 
@@ -63,7 +64,7 @@ def _check_scattered(graph: Graph, op: Op) -> None:
 def scattered(context: Context, op: Op) -> Callable[[], Any]:
     """`out`, what a rank has in its part of the buffer `x`, become their sums over the ranks; the rest stays."""
     buffer, part = _own_part(context, op, op.inputs["x"][0], op.outputs["out"])
-    run: Callable[[], Any] = context.comm.prepared(op.type, buffer, part)
+    run: Callable[[], Any] = context.along(op).prepared(op.type, buffer, part)
     return run
 
 
@@ -82,7 +83,7 @@ def gathered(context: Context, op: Op) -> Callable[[], Any]:
     if context.program.vars[whole].sparse:
         return all_rows(context, op)
     buffer, part = _own_part(context, op, whole, op.inputs["x"])
-    run: Callable[[], Any] = context.comm.prepared(op.type, part, buffer)
+    run: Callable[[], Any] = context.along(op).prepared(op.type, part, buffer)
     return run
 
 
@@ -90,13 +91,14 @@ def _own_part(context: Context, op: Op, name: str, members: tuple[str, ...]) -> 
     """A buffer, and the part of it that is this rank's; raises if some variables are not in it."""
     backend, buffer = context.backend, context.arrays[name]
     size = buffer.size // op.attrs["ranks"]
-    part = backend.part(buffer, context.comm.rank * size, size)
+    rank = context.along(op).rank
+    part = backend.part(buffer, rank * size, size)
     start, item = backend.describe(part, op.type).address, ITEM_SIZES[context.program.vars[name].dtype]
     for member in members:
         described = backend.describe(context.arrays[member], f"{op.type}: {member!r}")
         first = (described.address - start) // item
         if not 0 <= first <= size - described.size:
-            expected = f"expected it among the {size} elements of rank {context.comm.rank} in {name!r}"
+            expected = f"expected it among the {size} elements of rank {rank} in {name!r}"
             raise ValueError(f"{op.type}: {member!r}: {expected}, got it at element {first} of these")
     return buffer, part
 
@@ -123,7 +125,7 @@ def batch(context: Context, op: Op) -> Callable[[], Any]:
     bound = [collective(context, each) for each in calls(op)]
 
     def run() -> None:
-        with context.comm.batch():
+        with context.along(op).batch():
             for call in bound:
                 call()
 
@@ -186,8 +188,8 @@ def _integers(op: Op, key: str) -> tuple[int, ...]:
     return values
 
 
-def sequence(graph: Graph, chunk: int) -> list[str]:
-    """The collectives of a program in words, alike on ranks that fit together.
+def sequence(graph: Graph, chunk: int, axis: str | None = None) -> list[str]:
+    """The collectives of a program along an axis in words, alike on ranks that fit together.
 
     ``chunk`` is the alignment of buffers, which decides how much padding goes along.
     """
@@ -196,7 +198,7 @@ def sequence(graph: Graph, chunk: int) -> list[str]:
         f"{part} {text}"
         for part in ("startup", "main")
         for op in getattr(graph, part)
-        if op.type in collectives
+        if op.type in collectives and op.attrs.get("axis") == axis
         for text in _in_words(graph, op, chunk)
     ]
 
@@ -244,7 +246,8 @@ def _range(context: Context, op: Op, names: tuple[str, ...]) -> Any:
                 f"{op.type}: {ordered[k]!r}: expected it at address {expected:#x}, after {ordered[k - 1]!r} with its "
                 f"padding, got {described[ordered[k]].address:#x}"
             )
-    buffer = context.arrays.get(graph.buffer_of.get(ordered[0], ""))
+    first_whole = graph.whole_of.get(ordered[0], ordered[0])
+    buffer = context.arrays.get(graph.buffer_of.get(first_whole, ""))
     if buffer is None:
         raise ValueError(f"{op.type}: {ordered[0]!r}: expected a view of a buffer that startup makes, got none")
     all_of_it = backend.describe(buffer, op.type)

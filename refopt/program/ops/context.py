@@ -8,9 +8,10 @@ from typing import Any
 
 from refopt.checks.arguments import names as listed_names
 from refopt.checks.arguments import shown
+from refopt.comm.mesh import communicators
 from refopt.program.backends import Backend
 from refopt.program.graph import Graph
-from refopt.program.model import UNKNOWN
+from refopt.program.model import UNKNOWN, Op
 
 Gradients = Mapping[str, Any] | Callable[[str, int], Any] | None
 Segment = tuple[Any, Any]  # row numbers, rows
@@ -24,7 +25,8 @@ class Context:
         rows: of sparse variables, by name.
         messages: what makes those that are under way, until a barrier does so.
         backend: the machine.
-        comm: the communicator, or ``None``.
+        comm: the communicator of the ranks that train the same parameters, or ``None``.
+        axes: the communicators along the axes of a mesh, by name.
         gradients: what the caller provides for gradients.
         steps: steps taken.
     """
@@ -34,7 +36,9 @@ class Context:
     def __init__(
         self, program: Graph, arrays: Mapping[str, Any], backend: Backend, comm: Any, gradients: Gradients
     ) -> None:
-        self.program, self.backend, self.comm, self.gradients = program, backend, comm, gradients
+        self.program, self.backend, self.gradients = program, backend, gradients
+        self.comm: Any
+        self.comm, self.axes = communicators(comm)
         self._arrays: dict[str, Any] = dict(arrays)
         self._brought: dict[str, Any] = dict(arrays)  # by the caller
         self.arrays: Mapping[str, Any] = MappingProxyType(self._arrays)
@@ -42,11 +46,16 @@ class Context:
         self.messages: list[Callable[[], None]] = []
         self.steps = 0
 
-    def on(self, backend: Backend, comm: Any) -> Context:
+    def on(self, backend: Backend, comm: Any, axes: Mapping[str, Any]) -> Context:
         """The same arrays for another stream of the machine; reads, and gradients by steps, are those of this one."""
         there = object.__new__(Context)
-        vars(there).update(vars(self), backend=backend, comm=comm, read=self.read, gradient=self.gradient)
+        vars(there).update(vars(self), backend=backend, comm=comm, axes=axes, read=self.read, gradient=self.gradient)
         return there
+
+    def along(self, op: Op) -> Any:
+        """The communicator that an op is for: that of its attribute `axis`, if it has one; ``None`` if there is none.
+        """
+        return self.axes.get(op.attrs["axis"]) if "axis" in op.attrs else self.comm
 
     def read(self, name: str) -> Any:
         """A host copy of a variable's array, a NumPy array."""

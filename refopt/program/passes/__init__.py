@@ -53,6 +53,7 @@ from refopt.program.passes.collectives import fuse_all_reduce, fuse_broadcasts, 
 from refopt.program.passes.elements import shard_elements
 from refopt.program.passes.eligibility import Eligible, eligible
 from refopt.program.passes.fold import fold_casts
+from refopt.program.passes.mesh import check_over, over_axes
 from refopt.program.passes.offloading import offload
 from refopt.program.passes.optimizer import fuse_optimizer
 from refopt.program.passes.place import all_reduce_gradients, on_device, owners, reduce_to_owners
@@ -63,8 +64,9 @@ from refopt.program.passes.sharding import shard
 from refopt.program.passes.shares import partition
 
 __all__ = [
-    "Balancer", "Eligible", "Report", "Result", "all_reduce_gradients", "batch_owners", "coalesce_gradients",
+    "Balancer", "Eligible", "Report", "Result", "all_reduce_gradients", "batch_owners", "check_over",
+    "coalesce_gradients",
     "eligible", "fold_averages", "fold_casts", "fuse_all_reduce", "fuse_broadcasts", "fuse_optimizer", "fuse_reduces",
-    "grouping", "offload", "on_device", "optimize_cast", "owners", "partition", "pipeline", "preset",
+    "grouping", "offload", "on_device", "optimize_cast", "over_axes", "owners", "partition", "pipeline", "preset",
     "reduce_to_owners", "send_to_owners", "shard", "shard_elements", "sizes_of",
 ]  # fmt: skip

@@ -8,7 +8,7 @@ the last of them stood; and so for the multiplications by 1 / W after reductions
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from refopt.program.model import UNKNOWN, Op, Var
@@ -22,6 +22,9 @@ from refopt.program.passes.result import Result, moved
 from refopt.program.program import Program, expect_program
 
 BUFFERS = {"reduce": "FusedGrad_{}", "broadcast": "FusedBroadcast_{}"}
+
+
+UNEVEN = "some are summed along another axis, too, and others not"
 
 
 def fuse_all_reduce(program: Program) -> Result:
@@ -108,23 +111,28 @@ def _fuse_runs(program: Program, kind: str, limit: float, nothing: str) -> Resul
     late: dict[int, tuple[list[int], list[Op]]] = {}  # by place of what first needs them
     startup: list[Op] = []
     scales = dependencies.singles(program, "scale", "communicate") if kind == "reduce" else {}
+    sums = dependencies.singles(program, "all_reduce", "communicate") if kind == "reduce" else {}
     for places in _runs(program, kind, limit, reasons):
-        averages, reason = checked(program, places, scales, kind)
-        if reason:
-            reasons.append(f"{'to' if kind == 'reduce' else 'from'} {_about(program, places)}: {reason}")
-            continue
         names = [program.main[i].inputs["x"][0] for i in places]
+        further = [k for i, name in zip(places, names, strict=True) for k in sums.get(name, ()) if k > i]
+        averages, reason = checked(program, places, scales, kind, further)
+        if reason or len(further) not in (0, len(places)):  # along another axis of a mesh, or none
+            reasons.append(f"{'to' if kind == 'reduce' else 'from'} {_about(program, places)}: {reason or UNEVEN}")
+            continue
+        layout: dict[str, Any] = {}
         if len(places) > 1:
             coalesce = coalesce_op(names, BUFFERS[kind].format(names[0]), copy_data=_kept(program, kind, names))
-            moves.append((places, [_one(program, places, {key: coalesce.attrs[key] for key in LAYOUT})]))
+            layout = {key: coalesce.attrs[key] for key in LAYOUT}
+            moves.append((places, [_one(program, places, layout)]))
             startup.append(coalesce)
-        reader = dependencies.first_after(program, max([*places, *averages]), names) if averages else None
+        after = [_one(program, each, own) for each, own in ((further, layout), (averages, {})) if each]
+        reader = dependencies.first_after(program, max([*places, *further, *averages]), names) if after else None
         if reader is not None:
             gone, come = late.setdefault(reader, ([], []))
-            gone += averages
-            come.append(_one(program, averages, {}).replace(role="optimize"))
-        elif len(averages) > 1:
-            moves.append((averages, [_one(program, averages, {})]))
+            gone += [*further, *averages]
+            come += [op.replace(role="optimize") if op.type == "scale" else op for op in after]
+        elif len(places) > 1 and after:
+            moves.append(([*further, *averages], after))
     moves += [([*gone, reader], [*come, program.main[reader]]) for reader, (gone, come) in late.items()]
     return moved(program, moves, reasons, nothing, [_buffer(program, kind, op) for op in startup], startup)
 
@@ -141,14 +149,17 @@ def _buffer(program: Program, kind: str, op: Op) -> Var:
 
 
 def checked(
-    program: Program, places: list[int], scales: Mapping[str, list[int]], kind: str
+    program: Program, places: list[int], scales: Mapping[str, list[int]], kind: str, others: Iterable[int] = ()
 ) -> tuple[list[int], str]:  # fmt: skip
-    """Places of the averages after some collectives, and why all of these cannot be one. Empty if they can."""
+    """Places of the averages after some collectives, and why all of these cannot be one. Empty if they can.
+
+    In between may be ``others``, which are moved with them.
+    """
     ops = [program.main[i] for i in places]
     after = [[i for i in scales.get(op.inputs["x"][0], ()) if i > k] for k, op in zip(places, ops, strict=True)]
     averages = [each[0] for each in after if each]
     reason = unlike(ops) or unlike_averages(program, after, kind) or dependencies.among(program, ops)
-    return averages, reason or dependencies.between(program, [*places, *averages])
+    return averages, reason or dependencies.between(program, [*places, *others, *averages])
 
 
 def _one(program: Program, places: Sequence[int], layout: Mapping[str, Any]) -> Op:

@@ -111,10 +111,15 @@ def layer_of(ops: Iterable[Op]) -> str | None:
     return layers.pop() if len(layers) == 1 else None
 
 
-def singles(program: Program, kind: str, role: str | None = None) -> dict[str, list[int]]:
-    """By variable, places of the ops of a type that work on it alone, and have a role if one is given."""
+ANY = object()  # axes
+
+
+def singles(program: Program, kind: str, role: str | None = None, axis: object = ANY) -> dict[str, list[int]]:
+    """By variable, places of the ops of a type that work on it alone, and have a role, and an axis, if one is given."""
     places: dict[str, list[int]] = {}
     for i, op in enumerate(program.main):
-        if op.type == kind and len(op.inputs["x"]) == 1 and role in (None, op.role):
+        if op.type != kind or len(op.inputs["x"]) != 1 or axis not in (ANY, op.attrs.get("axis")):
+            continue
+        if role in (None, op.role):
             places.setdefault(op.inputs["x"][0], []).append(i)
     return places

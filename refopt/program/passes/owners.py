@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
+from typing import Any
 
 from refopt.program.model import Op
 from refopt.program.ops.coalescing import LAYOUT
@@ -21,7 +22,8 @@ class Declined(Exception):
 
 
 def owned(
-    program: Program, owners: Mapping[str, int], degree: int, params: Mapping[str, str] | None = None
+    program: Program, owners: Mapping[str, int], degree: int, params: Mapping[str, str] | None = None,
+    axis: str | None = None,
 ) -> list[Op]:  # fmt: skip
     """The ops of a step of all ranks, in which what belongs to a parameter is done by its owner alone.
 
@@ -35,11 +37,12 @@ def owned(
         owners: by parameter, the rank that owns it; all ranks go on to do all for others.
         degree: how many ranks there are.
         params: by name of a gradient, its parameter, where updates do not say it.
+        axis: of a mesh, that the ranks lie along; what is summed along others the owner sums.
 
     Raises:
         Declined: if something cannot be done by one rank alone.
     """
-    return _Owners(program, owners, degree, params).main()
+    return _Owners(program, owners, degree, params, axis).main()
 
 
 def sent(program: Program, owners: Mapping[str, int]) -> list[tuple[str, int, str | None]]:
@@ -64,9 +67,9 @@ def updates_of(program: Program) -> list[Op]:
 
 
 def part_of(op: Op, places: Sequence[int], **changes: object) -> Op:
-    """An op of some of the tensors that it is about."""
+    """An op of some of the tensors that it is about, in another order if so asked."""
     count = len(next(names for slot, names in op.inputs.items() if slot in ("params", "x")))
-    if len(places) == count:
+    if list(places) == list(range(count)):
         return op.replace(**changes)
     routine = routine_of(op)
     own = {hyper.name for hyper in routine.hypers if hyper.per_tensor} if routine else {"positions"}
@@ -86,9 +89,10 @@ class _Owners:
     """Goes through the ops of a step in order, and knows what one rank has alone."""
 
     def __init__(
-        self, program: Program, owners: Mapping[str, int], degree: int, params: Mapping[str, str] | None
+        self, program: Program, owners: Mapping[str, int], degree: int, params: Mapping[str, str] | None,
+        axis: str | None,
     ) -> None:  # fmt: skip
-        self._program, self._owners, self._degree = program, owners, degree
+        self._program, self._owners, self._degree, self._axis = program, owners, degree, axis
         self._updates = updates_of(program)
         self._params = params_of(program) if params is None else params
         self._home: dict[str, int] = {}  # of states and parameters from the start, of gradients once they are reduced
@@ -124,7 +128,7 @@ class _Owners:
 
     def _given(self, op: Op) -> Iterable[Op]:
         """What becomes of an op."""
-        if op.type == "all_reduce":
+        if op.type == "all_reduce" and op.attrs.get("axis") == self._axis:
             return self._reduce(op)
         if op.type == "check_gradients":
             return self._check(op)
@@ -135,7 +139,7 @@ class _Owners:
                 self._arrive(name)
         if op.role in STAGES and self._reduced.isdisjoint(op.reads):
             return [op]
-        if op.type in PAIRWISE:
+        if op.type in (*PAIRWISE, "all_reduce"):
             return self._pairs(op)
         return [op.replace(device=self._one_home(op))]
 
@@ -163,7 +167,7 @@ class _Owners:
         homes = [self._home.get(name, 0) for name in op.inputs["x"]]
         if not self._home.keys() & op.reads:
             return [op]
-        return _by_home(op, homes, range(self._degree)) + added_up(self._program, op, self._degree)
+        return _by_home(op, homes, range(self._degree)) + added_up(self._program, op, self._degree, self._axis)
 
     def _update(self, op: Op) -> list[Op]:
         """The update of each rank."""
@@ -198,12 +202,17 @@ def _by_home(op: Op, homes: Sequence[int | None], wanted: Iterable[int | None]) 
     return [part_of(op, [k for k, each in enumerate(homes) if each == home], device=home) for home in wanted]
 
 
-def added_up(program: Program, check: Op, degree: int) -> list[Op]:
+def along(degree: int, axis: str | None) -> dict[str, Any]:
+    """The attributes of a collective of so many ranks, along an axis if there is one."""
+    return {"ranks": degree} if axis is None else {"ranks": degree, "axis": axis}
+
+
+def added_up(program: Program, check: Op, degree: int, axis: str | None = None) -> list[Op]:
     """The sums over the ranks of what each has found in its gradients: of the squares if a norm is formed of them."""
     ends = (each for each in program.main if each.type == "finish_check")
     norms = {name for each in ends for name in each.inputs.get("sums", ())}
     over = [check.outputs["odd"], *([check.outputs["sums"]] if norms & {*check.outputs["sums"]} else [])]
-    return [Op("all_reduce", {"x": x}, {"out": x}, {"ranks": degree}, "communicate") for x in over]
+    return [Op("all_reduce", {"x": x}, {"out": x}, along(degree, axis), "communicate") for x in over]
 
 
 def nothing_of(op: Op, device: int | None = None) -> Op:

@@ -15,7 +15,7 @@ from refopt.program.ops.messages import BARRIERS, MESSAGES
 from refopt.program.passes import gradients
 from refopt.program.passes.balance import Balancer, sizes_of
 from refopt.program.passes.cast import without_masters
-from refopt.program.passes.owners import Declined, owned, sent
+from refopt.program.passes.owners import Declined, along, owned, sent
 from refopt.program.passes.result import Result
 from refopt.program.program import Program, expect_program
 from refopt.program.step import begun_alike
@@ -148,10 +148,10 @@ def _average(scale: float, devices: int) -> float:
     return 1 / (count * devices) if count and 1 / count == scale else scale / devices
 
 
-def broadcasts(calls: Iterable[tuple[str, int, str | None]], devices: int) -> list[Op]:
+def broadcasts(calls: Iterable[tuple[str, int, str | None]], devices: int, axis: str | None = None) -> list[Op]:
     """Broadcasts at the end of a step, of names from roots, with their layers."""
     return [
-        _communicate("broadcast", [name], [name], {"ranks": devices, "root": root}, layer)
+        _communicate("broadcast", [name], [name], {**along(devices, axis), "root": root}, layer)
         for name, root, layer in calls
     ]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from refopt.checks.arguments import chosen, whole
+from refopt.checks.arguments import chosen, names, whole
 from refopt.program.ops.collectives import BATCH
 from refopt.program.ops.updates import is_flat, update_types
 from refopt.program.passes import dependencies
@@ -20,7 +20,9 @@ from refopt.program.program import Program, expect_program
 ORDERS = "program", "reduced"
 
 
-def shard(program: Program, rank: int, degree: int, rule: str = "paddle", order: str = "program") -> Result:
+def shard(
+    program: Program, rank: int, degree: int, rule: str = "paddle", order: str = "program", axis: str | None = None
+) -> Result:  # fmt: skip
     """The program of one rank of several that share out the optimizer.
 
     Gradients are reduced to the owner of their parameter, who alone averages, checks and updates, and then broadcasts
@@ -40,6 +42,8 @@ def shard(program: Program, rank: int, degree: int, rule: str = "paddle", order:
         rule: of `refopt.program.passes.partition`, which gets the numbers of elements in the order of the updates.
         order: of the updates and broadcasts: that of the ``"program"``, or that in which gradients are ``"reduced"``,
             so that on streams the first to come is the first to be updated and sent.
+        axis: of a `refopt.comm.Mesh`, that the ranks share out the step along; see `refopt.program.passes.over_axes`.
+            ``rank`` and ``degree`` are along it.
 
     Source: Paddle's ``sharding_optimizer`` with ``_dp_as_optimizer_sharding``, PR 35593 and PR 35878. State of a
     routine it does not know stays on all ranks there; here it follows its op. Its found-inf is a maximum, of integers.
@@ -49,7 +53,7 @@ def shard(program: Program, rank: int, degree: int, rule: str = "paddle", order:
     rank = whole("shard: rank", rank, 0, degree - 1)
     chosen("shard: rule", rule, RULES)
     chosen("shard: order", order, ORDERS)
-    reason = declined("shard", program, degree) or _needed_early(program)
+    reason = declined("shard", program, degree, axis) or _needed_early(program)
     if reason:
         return Result(program, False, (reason,))
     names = [name for op in updates_of(program) for name in op.outputs["params"]]
@@ -59,10 +63,10 @@ def shard(program: Program, rank: int, degree: int, rule: str = "paddle", order:
         program, reason = _as_reduced(program)
         reasons += [reason] if reason else []
     try:
-        main = owned(program, owners, degree)
+        main = owned(program, owners, degree, axis=axis)
     except Declined as error:
         return Result(program, False, (str(error),))
-    main += broadcasts(sent(program, owners), degree)
+    main += broadcasts(sent(program, owners), degree, axis)
     mine = on_device(program.replace(main=main), rank)
     mine = mine.replace(main=[op.replace(device=None) for op in mine.main])
     nothing = f"owns nothing: {len(owners)} parameters by the rule {rule!r}"
@@ -70,18 +74,20 @@ def shard(program: Program, rank: int, degree: int, rule: str = "paddle", order:
     return Result(mine, True, tuple(reasons))
 
 
-def declined(where: str, program: Program, degree: int) -> str:
+def declined(where: str, program: Program, degree: int, axis: str | None = None) -> str:
     """Why a program cannot be shared out; raises if it is for another number of ranks. Empty if it can."""
+    if axis is not None:
+        names(f"{where}: axis", [axis])
     for op in program.main:
-        if op.attrs.get("ranks", degree) != degree:
+        if op.attrs.get("axis") == axis and op.attrs.get("ranks", degree) != degree:
             raise ValueError(f"{where}: degree: expected {op.attrs['ranks']}, as {title(op)} has, got {degree}")
     if degree == 1:
         return "one rank owns everything"
     types = {op.type for op in program.main}
     if not types.isdisjoint(("reduce", "broadcast", "reduce_scatter", BATCH)):
         return "gradients are reduced to owners already, or parameters broadcast by them"
-    if "all_reduce" not in types:
-        return "no gradient is reduced over the ranks"
+    if not any(op.type == "all_reduce" and op.attrs.get("axis") == axis for op in program.main):
+        return "no gradient is reduced over the ranks" if axis is None else f"no gradient is reduced along {axis!r}"
     flat = next((op for op in updates_of(program) if is_flat(program, op)), None)
     return f"{title(flat)} is one for a buffer; fuse_optimizer comes after" if flat else ""
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 from refopt.checks.arguments import collected, flag, shown, whole
+from refopt.comm.mesh import communicators
 from refopt.program.backends import backend_of
 from refopt.program.bound import Bound, check_arguments
 from refopt.program.exclusive import Exclusive
@@ -150,7 +151,7 @@ def bind_schedule(
     arrays, timing = mapping("bind_schedule: arrays", arrays), flag("bind_schedule: timing", timing)
     backend = cast(Gpu, backend_of("gpu", arrays, stream))
     on_gpu = backend.machine.name != "executor"
-    if comm is not None and hasattr(comm, "stream") != on_gpu:
+    if comm is not None and hasattr(communicators(comm)[0], "stream") != on_gpu:
         where = "GPUs, such as refopt.comm.nccl has, for arrays of a GPU" if on_gpu else "the host, for the executor"
         raise TypeError(f"bind_schedule: comm: expected a communicator of {where}, got {type(comm).__name__}")
     if multiprocessors is not None:
@@ -161,6 +162,6 @@ def bind_schedule(
     bound = Bound(plan.program, {**arrays, **offloaded.arrays}, "gpu", comm, gradients, stream)
     bound.startup()
     scheduled = BoundSchedule(plan, bound, offloaded.blocks, timing, multiprocessors)
-    if comm is not None:
-        comm.barrier()  # no rank begins a step while others are still binding
+    if bound.comm is not None:
+        bound.comm.barrier()  # no rank begins a step while others are still binding
     return scheduled

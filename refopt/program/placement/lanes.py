@@ -45,5 +45,6 @@ def lanes_of(names: Iterable[str], bound: Bound, multiprocessors: int | None) ->
         stream = machine.stream(owned)
         begun.wait(stream)
         there = network(bound.comm, stream)
-        lanes[name] = Lane(owned, stream, there, bound.on(Gpu(bound.arrays.values(), owned), there))
+        along = {axis: network(group, stream) for axis, group in bound.axes.items()}
+        lanes[name] = Lane(owned, stream, there, bound.on(Gpu(bound.arrays.values(), owned), there, along))
     return lanes

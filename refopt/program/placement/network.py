@@ -18,7 +18,7 @@ class OnExecutor:
     """A communicator of the host for arrays of the executor, which is told what memory a call works on."""
 
     def __init__(self, comm: Any, stream: Stream) -> None:
-        self._comm, self._stream = comm, stream
+        self._comm, self._stream, self.rank = comm, stream, getattr(comm, "rank", 0)
 
     def prepared(self, operation: str, *arguments: Any) -> Callable[[], None]:
         """A collective that is made in each step: arrays of the executor, and the root of those that have one."""
@@ -70,7 +70,7 @@ class OnGpu:
     """A communicator of GPUs, such as that of `refopt.comm.nccl`, which enqueues its calls on the stream it is told."""
 
     def __init__(self, comm: Any, stream: int) -> None:
-        self._comm, self._stream = comm, stream
+        self._comm, self._stream, self.rank = comm, stream, getattr(comm, "rank", 0)
 
     def prepared(self, operation: str, *arguments: Any) -> Callable[[], None]:
         """A collective that is made in each step."""

@@ -1,0 +1,86 @@
+"""A step of all ranks as one of a mesh of ranks, whose collectives go along its axes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from refopt.checks.arguments import names, shown, whole
+from refopt.program.model import Op
+from refopt.program.passes.owners import added_up
+from refopt.program.passes.result import Result
+from refopt.program.program import Program, expect_program
+
+
+def over_axes(program: Program, axes: Mapping[str, int]) -> Result:
+    """Sum gradients along one axis of a mesh after the other, where they are summed over all ranks at once.
+
+    A pass that shares out the step along one of the axes, such as `refopt.program.passes.shard_elements`, then leaves
+    the sums along the others to whoever has the gradient: sharding within a host, and replicas of it over hosts, which
+    PyTorch calls HSDP.
+
+    The sums are formed in another order: with axes of 2 and 2, ``(a + b) + (c + d)`` in place of ``a + b + c + d``.
+    What comes after has the bits of this step (numerics, N11).
+
+    Args:
+        program: a step of as many ranks as the axes have between them; sparse gradients stay as they are, and so do
+            broadcasts.
+        axes: sizes by name, in the order in which gradients are summed.
+
+    Raises:
+        ValueError, TypeError: naming the axis; or if the program is for another number of ranks.
+    """
+    expect_program("over_axes", program)
+    sizes = _sizes("over_axes: axes", axes)
+    main: list[Op] = []
+    for op in program.main:
+        if op.type == "all_reduce" and "axis" not in op.attrs:
+            if op.attrs["ranks"] != math.prod(sizes.values()):
+                got = math.prod(sizes.values())
+                raise ValueError(f"over_axes: axes: expected {op.attrs['ranks']} ranks, as the program has, got {got}")
+            main += _along(op, sizes)
+        else:
+            main.append(op)
+    if len(main) == len(program.main):
+        return Result(program, False, ("nothing is summed over all ranks at once",))
+    return Result(program.replace(main=main), True)
+
+
+def check_over(program: Program, axes: Mapping[str, int]) -> Result:
+    """Let ranks that have other parameters know of each other's gradients: whether any is inf or NaN, and their norm.
+
+    After each check of gradients, what it has found is added up along some axes, such as those of tensor and pipeline
+    parallelism, so that all ranks skip a step, and clip, as one. Sums of squares are added up place by place, so for a
+    norm all ranks have the same number of parameters.
+
+    Args:
+        program: a step that checks its gradients, before or after it is shared out.
+        axes: sizes by name.
+
+    Raises:
+        ValueError, TypeError: naming the axis.
+    """
+    expect_program("check_over", program)
+    sizes = _sizes("check_over: axes", axes)
+    main: list[Op] = []
+    for op in program.main:
+        if op.type == "finish_check":
+            check = Op("check_gradients", {}, {slot: op.inputs.get(slot, ()) for slot in ("odd", "sums")})
+            main += [each for one in added_up(program, check, 1) for each in _along(one, sizes)]
+        main.append(op)
+    if len(main) == len(program.main):
+        return Result(program, False, ("no gradients are checked",))
+    return Result(program.replace(main=main), True)
+
+
+def _along(op: Op, sizes: Mapping[str, int]) -> Iterator[Op]:
+    """A collective along each axis."""
+    for axis, size in sizes.items():
+        yield op.replace(attrs={**op.attrs, "ranks": size, "axis": axis})
+
+
+def _sizes(where: str, axes: Any) -> dict[str, int]:
+    if not isinstance(axes, Mapping) or not axes:
+        raise TypeError(f"{where}: expected sizes by name, got {shown(axes)}")
+    return {axis: whole(f"{where}: {axis!r}", axes[axis], 1) for axis in names(where, list(axes))}

@@ -1,0 +1,204 @@
+"""The program of a rank that has a part of each buffer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate, chain
+from typing import Any, NamedTuple
+
+from refopt.checks.dtypes import ITEM_SIZES
+from refopt.program.model import UNKNOWN, Op, Part, Var
+from refopt.program.ops.coalescing import TILE
+from refopt.program.ops.mixed_precision import tiles_of
+from refopt.program.ops.updates import MERGED, SHARED, routine_of
+from refopt.program.passes.cast import without_masters
+from refopt.program.passes.coalesce import coalesce_op
+from refopt.program.passes.owners import added_up, nothing_of, part_of, updates_of
+from refopt.program.passes.place import on_device
+from refopt.program.program import Program
+
+
+class Tensor(NamedTuple):
+    """A parameter that can be cut.
+
+    Attributes:
+        param, grad: names.
+        reduced: place of its all-reduce.
+        updated: place of its update.
+        at: which tensor of the update it is.
+    """
+
+    param: str
+    grad: str
+    reduced: int
+    updated: int
+    at: int
+
+
+class Bucket(NamedTuple):
+    """Tensors whose gradients are in one buffer.
+
+    Attributes:
+        tensors: in the order in which they lie.
+        averages: places of the multiplications by 1 / W.
+        further: places of the all-reduces along each other axis.
+        spans: by tensor, the ranks that have some of it, each with the first element and how many.
+    """
+
+    tensors: tuple[Tensor, ...]
+    averages: tuple[int, ...]
+    further: tuple[tuple[int, ...], ...]
+    spans: tuple[Mapping[int, tuple[int, int]], ...]
+
+
+def layout_of(dtype: str) -> dict[str, Any]:
+    """Where tensors lie: at multiples of a tile."""
+    return {"use_align": True, "align_size": TILE * ITEM_SIZES[dtype], "size_of_dtype": -1}
+
+
+class Rewriting:
+    """Writes the program of a rank."""
+
+    def __init__(self, program: Program, buckets: Sequence[Bucket], rank: int, along: Mapping[str, Any]) -> None:
+        self._program, self._buckets, self._rank, self._along = program, buckets, rank, along
+        self._spans = {
+            name: span for bucket in buckets for each, span in zip(bucket.tensors, bucket.spans, strict=True)
+            for name in (each.param, each.grad)
+        }  # fmt: skip
+        self._vars: dict[str, Var] = {}
+        self._startup: list[Op] = []
+        self._gone: set[str] = set()  # masters of which the rank has a part, or nothing
+
+    def program(self) -> Program:
+        program = self._program
+        instead: dict[int, list[Op]] = {}
+        after: dict[int, list[Op]] = {}
+        for bucket in self._buckets:
+            grads, params = self._buffer(bucket, "grad"), self._buffer(bucket, "param")
+            places = [*(each.reduced for each in bucket.tensors), *chain(*bucket.further), *bucket.averages]
+            instead |= {place: [] for place in places}
+            instead[max(places)] = self._summed(bucket, grads)
+            gather = self._collective("all_gather", self._own(each.param for each in bucket.tensors), [params])
+            after.setdefault(max(each.updated for each in bucket.tensors), []).append(gather)
+        main = self._cuts(each.param for bucket in self._buckets for each in bucket.tensors)
+        for i, op in enumerate(program.main):
+            main += instead[i] if i in instead else self._part_of(op)
+            main += after.get(i, [])
+        kinds = {op.type.removeprefix(MERGED) for op in updates_of(program.replace(main=main))}
+        first = {op.type.removeprefix(MERGED): op for op in reversed(updates_of(program))}
+        main += [nothing_of(op) for kind, op in first.items() if kind not in kinds]
+        changed = program.replace(
+            vars={**program.vars, **self._vars}, startup=[*program.startup, *self._startup], main=main
+        )
+        return on_device(without_masters(changed, sorted(self._gone)), self._rank)
+
+    def _buffer(self, bucket: Bucket, what: str) -> str:
+        """The buffer of the gradients, or of the parameters, made at startup."""
+        names = [getattr(each, what) for each in bucket.tensors]
+        var, buffer = self._program.vars[names[0]], f"Sharded{what.capitalize()}_{names[0]}"
+        self._vars[buffer] = Var(buffer, UNKNOWN, var.dtype, var.persistable)
+        attrs = {"copy_data": what == "param", "parts": self._along["ranks"], **layout_of(var.dtype)}
+        self._startup.append(coalesce_op(names, buffer, **attrs))
+        return buffer
+
+    def _summed(self, bucket: Bucket, buffer: str) -> list[Op]:
+        """The sums of what the rank has of a buffer's gradients, and their averages."""
+        own = self._own(each.grad for each in bucket.tensors)
+        ops = [*self._cuts(each.grad for each in bucket.tensors), self._collective("reduce_scatter", [buffer], own)]
+        for places in bucket.further if own else ():
+            first = self._program.main[places[0]]
+            layout = layout_of(self._program.vars[bucket.tensors[0].grad].dtype)
+            ops.append(first.with_names(lambda *_: own, attrs={**first.attrs, **layout}, layer=None))
+        if bucket.averages and own:
+            ops.append(self._program.main[bucket.averages[0]].with_names(lambda *_: own, layer=None))
+        return ops
+
+    def _collective(self, kind: str, x: list[str], out: list[str]) -> Op:
+        return Op(kind, {"x": tuple(x)}, {"out": tuple(out)}, self._along, "communicate")
+
+    def _own(self, names: Iterable[str]) -> list[str]:
+        """What the rank has of some variables."""
+        return [self._piece(name) for name in names if self._rank in self._spans[name]]
+
+    def _piece(self, name: str, of: str = "") -> str:
+        """The name of what the rank has of a variable, which is cut as another one is."""
+        return name if len(self._spans[of or name]) == 1 else f"{name}.shard{self._rank}"
+
+    def _cuts(self, names: Iterable[str]) -> list[Op]:
+        """The cuts of variables at the borders of parts."""
+        ops = []
+        for name in names:
+            if len(self._spans[name]) > 1:
+                parts = {f"{name}.shard{rank}": size for rank, (_, size) in self._spans[name].items()}
+                dtype = self._program.vars[name].dtype
+                self._vars |= {part: Var(part, (size,), dtype) for part, size in parts.items()}
+                ops.append(Op("split_by_ref", {"x": (name,)}, {"out": tuple(parts)}, {}, "communicate"))
+        return ops
+
+    def _part_of(self, op: Op) -> list[Op]:
+        """What the rank does of an op."""
+        if routine_of(op) is not None:
+            return self._update(op)
+        if op.type == "check_gradients" and not self._spans.keys().isdisjoint(op.inputs["x"]):
+            return self._check(op)
+        return [op]
+
+    def _update(self, op: Op) -> list[Op]:
+        """The update of what the rank has: of its states, too."""
+        params, routine = op.inputs["params"], routine_of(op)
+        assert routine is not None
+        own = [k for k, name in enumerate(params) if self._rank in self._spans.get(name, (self._rank,))]
+        pieces: dict[str, str] = {}
+        for slot, names in op.inputs.items():
+            if slot in (*SHARED, *routine.scalars):
+                continue
+            for param, name in zip(params, names, strict=True):
+                if param in self._spans:
+                    pieces[name] = self._piece(name, param)
+                    if slot not in ("params", "grads"):
+                        self._state(name, param)
+        if not own:
+            return []
+        return [part_of(op, own).with_names(lambda _, names: [pieces.get(name, name) for name in names])]
+
+    def _state(self, name: str, param: str) -> None:
+        """The part of a state, or of a master, that the rank has; the whole goes."""
+        span, var = self._spans[param], self._program.vars[name]
+        if len(span) > 1 or self._rank not in span:
+            self._gone |= {name} if var.initial is None else set()
+        if len(span) > 1 and self._rank in span:
+            first, size = span[self._rank]
+            self._vars[f"{name}.shard{self._rank}"] = Var(
+                f"{name}.shard{self._rank}", (size,), var.dtype, True, False,
+                name if var.initial is None else var.initial, Part(name, var.shape, first),
+            )  # fmt: skip
+
+    def _check(self, op: Op) -> list[Op]:
+        """The check of what the rank has; the first one checks what all have, too. Then the sums over the ranks."""
+        sums = added_up(self._program, op, self._along["ranks"], self._along.get("axis"))
+        cut = [k for k, x in enumerate(op.inputs["x"]) if len(self._spans.get(x, ())) > 1 and len(sums) > 1]
+        own = [k for k, x in enumerate(op.inputs["x"]) if self._rank in self._spans.get(x, (0,)) and k not in {*cut}]
+        pieces = [k for k in cut if self._rank in self._spans[op.inputs["x"][k]]]
+        check = part_of(op, [*own, *pieces]).with_names(
+            lambda slot, names: [self._piece(x) if x in self._spans else x for x in names] if slot == "x" else names
+        )
+        return self._tiles(op, check, sums, cut, pieces) if cut else [check, *sums]
+
+    def _tiles(
+        self, op: Op, check: Op, over: Sequence[Op], cut: Sequence[int], pieces: Sequence[int]
+    ) -> list[Op]:  # fmt: skip
+        """The check with sums of tiles of what is cut, of which the sums of tensors are formed on every rank."""
+        names, (sums,), positions = op.inputs["x"], op.outputs["sums"], op.attrs["positions"]
+        tiles, counts = f"{sums}@TILES", [tiles_of(self._program.vars[names[k]].shape) for k in cut]
+        self._vars[tiles] = Var(tiles, (sum(counts),), "float32")
+        starts = dict(zip(cut, accumulate(counts, initial=0), strict=False))
+        firsts = [starts[k] + self._spans[names[k]][self._rank][0] // TILE for k in pieces]
+        attrs = {**check.attrs, "pieces": len(pieces)}
+        attrs["positions"] = (*check.attrs["positions"][: len(check.inputs["x"]) - len(pieces)], *firsts)
+        x, kept = {"tiles": (tiles,), "sums": (sums,)}, {"sums": (sums,)}
+        joined = {"counts": tuple(counts), "positions": tuple(positions[k] for k in cut)}
+        return [
+            check.replace(outputs={**check.outputs, "tiles": (tiles,)}, attrs=attrs),
+            *over, self._collective("all_reduce", [tiles], [tiles]),
+            Op("join_tiles", x, kept, joined, op.role),
+        ]

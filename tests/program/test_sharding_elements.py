@@ -1,0 +1,214 @@
+"""Sharding by element: equal parts for all ranks, the bits of the step that is not sharded, and what stays out."""
+
+import math
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+from compositions import Composition, steps, violation
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from refopt.catalog import ROUTINES, workloads
+from refopt.comm import CommError, local
+from refopt.program import Op, Var, amp_program, bind, counts, passes, step_program
+from refopt.program.model import Part
+
+BACKENDS = pytest.mark.parametrize("backend", ["cpu", "gpu"])
+LONG = settings().max_examples > 100
+PARAMS = [("a.w", (33, 64)), ("a.b", (7,)), ("b.w", (2049,)), ("c", ())]
+CUT = "shard_elements", {"limit": 0.012}  # two buffers of these
+MERGED = "fuse_optimizer", {"form": "merged", "per_buffer": True}
+FOLDED = ("optimize_cast", {}), ("fold_casts", {})
+AMP = {"lr": 0.5, "loss_scale": 8.0, "max_norm": 0.5}
+
+
+def mixed(*chain, optimizer="adam", ranks=3, **options):
+    return Composition("amp_program", PARAMS, optimizer, {**AMP, **options}, ranks, passes=chain)
+
+
+def plain(*chain, optimizer="adam", ranks=3, **options):
+    return Composition("step_program", PARAMS, optimizer, {"lr": 0.5, **options}, ranks, passes=chain)
+
+
+@pytest.mark.clause("N11")
+@BACKENDS
+@pytest.mark.parametrize("case", [
+    plain(CUT, MERGED), plain(CUT, MERGED, ranks=4, config="bf16"), plain(CUT, config="amp", early=True),
+    mixed(*FOLDED, CUT, MERGED, accumulate=2), mixed(CUT, ("offload", {})), mixed(*FOLDED, CUT, MERGED, max_norm=None),
+    mixed(CUT, MERGED, optimizer={"a.w": "adam", "a.b": "lamb", "b.w": "adam", "c": "adam"}, ranks=2),
+    replace(plain(CUT, MERGED, ranks=2), tied=("a.w",), frozen=("a.b",)),
+], ids=lambda case: " ".join([case.make[:4], *(name for name, _ in case.passes)]))
+def test_the_bits_are_those_of_the_step(case, backend):
+    """Parameters on all ranks, checkpoints, and runs that go on from one."""
+    assert not violation(case, backend), case
+    assert all(applied for _, applied, _ in case.reasons), case.reasons
+
+
+@pytest.mark.clause("N11")
+@given(case=steps(), limit=st.sampled_from([1e-4, 4e-3, 32.0]), after=st.lists(st.sampled_from(
+    ["optimize_cast", "fold_casts", "fuse_optimizer", "offload", "fuse_all_reduce", "shard"]), max_size=2))
+@settings(max_examples=3_000 if LONG else 60, deadline=None, suppress_health_check=list(HealthCheck))
+def test_of_any_step(case, limit, after):
+    chain = [("optimize_cast", {}), ("fold_casts", {}), ("shard_elements", {"limit": limit})]
+    case = replace(case, passes=(*chain, *((name, {}) for name in after)))
+    assert not violation(case), case
+
+
+def parts(program, ranks, **options):
+    return [passes.shard_elements(program, rank, ranks, **options).program for rank in range(ranks)]
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+def test_all_ranks_keep_as_much_to_a_tile_of_each_buffer(ranks):
+    program = step_program(workloads.load("resnet50").tensors, "adam", lr=0.1, world_size=ranks)
+    made = parts(program, ranks, limit=8.0)
+    (buckets,) = {part.counts()["all_gather"] for part in made}
+    moments = [sum(math.prod(var.shape) for name, var in part.vars.items() if "moment1" in name) for part in made]
+    total = sum(math.prod(shape) for _, shape in workloads.load("resnet50").tensors)
+    assert sum(moments) == total
+    padded = sum(-(-math.prod(shape) // 1024) * 1024 for _, shape in workloads.load("resnet50").tensors)
+    assert max(moments) <= padded / ranks + 1024 * buckets and buckets > 3
+
+
+def test_resnet_50_in_mixed_precision():
+    """One reduce-scatter and one all-gather for each buffer; what a rank keeps shrinks by the states and masters."""
+    program = amp_program(workloads.load("resnet50").tensors, "adam", lr=0.1, world_size=4)
+    made = passes.pipeline(program, *passes.preset("sharded_by_element", rank=1, ranks=4)).program
+    kinds = made.counts()
+    assert (kinds["reduce_scatter"], kinds["all_gather"], kinds["all_reduce"]) == (4, 4, 1)
+    assert kinds["merged_adam"] == 4 and "cast" not in {op.type for op in made.main if op.role == "optimize"}
+    total = sum(math.prod(shape) for _, shape in workloads.load("resnet50").tensors)
+    assert counts.kept(made) == pytest.approx(total * (2 + 12 / 4), rel=0.02)
+
+
+def test_a_tensor_across_a_border_is_cut_there():
+    one, two, three = parts(plain().program(3), 3, limit=0.012)
+    assert one.vars["b.w_moment1_0.shard0"].shape == (1024,)
+    assert two.vars["a.w_moment1_0.shard1"].part == Part("a.w_moment1_0", (33, 64), 1024)
+    assert three.vars["a.w_moment1_0.shard2"].shape == (33 * 64 - 2 * 1024,)
+    cuts = [{op.writes for op in p.main if op.type == "split_by_ref"} for p in (one, two, three)]
+    assert cuts[0] == cuts[1] == cuts[2] and len(cuts[0]) == 4
+
+
+def test_a_rank_with_padding_alone_takes_the_same_numbers():
+    program = step_program([("a", (5,))], "adam", lr=0.1, world_size=3)
+    made = parts(program, 3)
+    assert [op.type for op in made[2].main] == ["backward", "reduce_scatter", "all_gather", "merged_adam"]
+    case = Composition("step_program", [("a", (5,))], "adam", {"lr": 0.1}, 3, passes=(("shard_elements", {}),))
+    assert not violation(case)
+
+
+def reasons(case, **options):
+    result = passes.shard_elements(case.rewritten()[0], 0, case.ranks, **options)
+    return result.applied, " ".join(result.reasons)
+
+
+@pytest.mark.parametrize(("case", "applied", "reason"), [
+    (plain(optimizer="lamb"), False, "'a.w' is left to all ranks: lamb has norms of tensors"),
+    (plain(config="bf16", rounding="stochastic"), False, "stochastic rounding counts the elements of each tensor"),
+    (plain(ranks=1), False, "one rank owns everything"),
+    (plain(sparse=["a.w"]), True, "'a.w' is left to all ranks: 'a.w@GRAD@DENSE' has no all_reduce of its own"),
+    (replace(plain(), params=[*PARAMS, ("e", (0, 3))]), True, "'e' is left to all ranks: it has no elements"),
+    (plain(("coalesce_gradients", {})), False, "'a.w@GRAD' is in a buffer, or cut, already"),
+    (plain(("coalesce_gradients", {}), ("fuse_all_reduce", {})), False, "has no all_reduce of its own"),
+    (plain(("shard", {})), False, "gradients are reduced to owners already, or parameters broadcast by them"),
+    (plain(("shard_elements", {})), False, "gradients are reduced to owners already"),
+    (plain(("fuse_optimizer", {"form": "flat"})), False, "is one for a buffer; fuse_optimizer comes after"),
+    (plain(("offload", {})), False, "is no memory that only its update uses from step to step"),
+    (mixed(("optimize_cast", {})), False, "after its update; fold_casts comes before"),
+])
+def test_what_is_left_to_all_ranks(case, applied, reason):
+    found, why = reasons(case)
+    assert found == applied and reason in why
+
+
+def test_what_reads_a_whole_gradient_keeps_it_whole():
+    program = step_program(PARAMS, "adam", lr=0.1, world_size=2)
+    look = Op("look", {"x": ("a.b@GRAD",)}, {}, {}, "communicate")
+    first = next(i for i, op in enumerate(program.main) if op.type == "adam")
+    looking = program.replace(main=[*program.main[:first], look, *program.main[first:]])
+    result = passes.shard_elements(looking, 0, 2)
+    assert not result.applied and "look of 'a.b@GRAD' needs 'a.b@GRAD' after its reduction" in " ".join(result.reasons)
+    small = passes.shard_elements(looking, 0, 2, limit=1e-4)
+    assert small.applied and small.program.counts()["all_reduce"] == 1
+
+
+@pytest.mark.parametrize(("call", "error", "message"), [
+    (lambda p: passes.shard_elements(p, 2, 2), ValueError, "shard_elements: rank: expected an integer from 0 to 1"),
+    (lambda p: passes.shard_elements(p, 0, 3), ValueError, "shard_elements: degree: expected 2, as all_reduce of "),
+    (lambda p: passes.shard_elements(p, 0, 2, limit=-1), ValueError, "shard_elements: limit: expected "),
+    (lambda p: passes.shard_elements(p, 0, 2, axis=3), TypeError, "shard_elements: axis"),
+    (lambda p: passes.shard_elements(None, 0, 2), TypeError, "shard_elements: program: expected a Program, got None"),
+])
+def test_refused(call, error, message):
+    with pytest.raises(error, match=f"^{message}"):
+        call(step_program(PARAMS, "adam", lr=0.1, world_size=2))
+
+
+# Ops.
+
+HALF = parts(step_program(PARAMS, "adam", lr=0.1, world_size=2), 2)[0]
+
+
+def with_op(kind, **changes):
+    """The program with an op of a type that has other slots or attributes."""
+    return HALF.replace(main=[op.replace(**{k: f(op) if callable(f) else f for k, f in changes.items()})
+                              if op.type == kind else op for op in HALF.main])
+
+
+@pytest.mark.parametrize(("program", "error", "message"), [
+    (partial(with_op, "reduce_scatter", inputs={"x": ("c@GRAD",)}), ValueError,
+     "x: expected one buffer that startup makes, got c@GRAD"),
+    (partial(with_op, "all_gather", outputs={"out": ()}), ValueError,
+     "out: expected one buffer that startup makes, got none"),
+    (partial(with_op, "reduce_scatter", attrs={"ranks": 3}), ValueError, "x: expected a buffer of 3 parts, got"),
+    (partial(with_op, "reduce_scatter", attrs={}), TypeError, "ranks: expected an integer"),
+    (partial(with_op, "reduce_scatter", outputs={"out": ("a.w",)}), ValueError, r"out\[0\]: expected what is in "),
+    (partial(with_op, "all_gather", inputs={"x": ("a.w@GRAD",)}), ValueError, r"x\[0\]: expected what is in "),
+])
+def test_ops_that_are_none(program, error, message):
+    with pytest.raises(error, match=f": {message}"):
+        program().check()
+
+
+def test_a_part_that_is_another_ranks():
+    mine = with_op("all_gather", inputs={"x": ("a.w",)})
+
+    def rank(world):
+        arrays = {name: np.zeros(shape, np.float32) for name, shape in PARAMS}
+        bind(mine, arrays, comm=world).startup()
+
+    with pytest.raises(ValueError, match=r"all_gather: 'a.w': expected it among the \d+ elements of rank 0 in "):
+        local.run(rank, 2)
+
+
+def test_a_buffer_that_others_have_laid_out_otherwise():
+    programs = [*parts(step_program(PARAMS, "adam", lr=0.1, world_size=2), 2)[:1],
+                parts(step_program(PARAMS, "adam", lr=0.1, world_size=2), 2, limit=0.012)[1]]
+
+    def rank(world):
+        bind(programs[world.rank], {name: np.zeros(shape, np.float32) for name, shape in PARAMS}, comm=world)
+
+    with pytest.raises(CommError, match=r"reduce_scatter of .* aligned to 4096"):
+        local.run(rank, 2)
+
+
+@pytest.mark.parametrize(("part", "shape", "error", "message"), [
+    (("w", (3,), 0), (2,), TypeError, "expected a Part, got"),
+    (Part("w", (3, 2), 5), (2,), ValueError, "expected some of the 6 elements of 'w', from 5, got shape"),
+    (Part("w", (3, 2), 0), (2, 1), ValueError, "expected some of the 6 elements of 'w', from 0, got shape"),
+    (Part("w", (3, -2), 0), (2,), ValueError, "shape: expected extents of at least 0"),
+    (Part("w", (3, 2), -1), (2,), ValueError, "first: expected an integer of at least 0, got -1"),
+])
+def test_parts_that_are_none(part, shape, error, message):
+    with pytest.raises(error, match=f"^Var: 'v': part: {message}"):
+        Var("v", shape, "float32", True, False, 0.0, part)
+
+
+def test_routines_are_left_out_by_kind():
+    """Those that update each element independently are cut, and no others."""
+    for name, routine in ROUTINES.items():
+        case = plain(optimizer=name, **{h.name: 0.5 for h in routine.hypers if h.default is None and h.name != "lr"})
+        assert reasons(case)[0] == routine.elementwise, name
