@@ -46,6 +46,7 @@ TWO = {
     "nccl": Step(["-m", "benchmarks.laws", "--two"], 300, "laws"),
     "communication": Step([*RANKS, "benchmarks.communication"], 200, "communication"),
     "sharding": Step([*RANKS, "benchmarks.sharding"], 300, "sharding"),
+    "elements": Step([*RANKS, "benchmarks.elements"], 240, "elements"),
     "cost": Step(["-m", "benchmarks.cost", "{to}/sharding-{device}.json"], 200, "cost"),
 }
 

@@ -18,7 +18,7 @@ from refopt.program.exclusive import Exclusive
 from refopt.program.graph import Graph
 from refopt.program.memory import refuse_shared
 from refopt.program.model import UNKNOWN, Op, Var, mapping
-from refopt.program.ops.collectives import sequence
+from refopt.program.ops.collectives import BATCH, calls, sequence
 from refopt.program.ops.context import Context, Gradients
 from refopt.program.ops.runner import Runners
 from refopt.program.program import Program, expect_program
@@ -40,8 +40,9 @@ class Bound(Exclusive, Context):
     program: Program
 
     def __init__(
-        self, program: Program, arrays: Mapping[str, Any], backend: str, comm: Any, gradients: Gradients, stream: Any
-    ) -> None:
+        self, program: Program, arrays: Mapping[str, Any], backend: str, comm: Any, gradients: Gradients, stream: Any,
+        begun: Iterable[str] = (),
+    ) -> None:  # fmt: skip
         Exclusive.__init__(self, communicators(comm)[0])
         program.check()
         for op in (*program.startup, *program.main):
@@ -57,10 +58,15 @@ class Bound(Exclusive, Context):
         self.backend.require_subnormals()
         allocated, self._copies = _allocated(program, self._arrays, self.backend)
         self._arrays.update(allocated)
+        for name in begun:  # arrays that hold already what their variables start from
+            if isinstance(first := program.vars[name].initial, str):
+                self._copies.setdefault(first, []).append(name)
         if self.comm is not None:
             self.comm.agree(sequence(program, self.backend.chunk))
         for axis, group in self.axes.items():
             group.agree(sequence(program, self.backend.chunk, axis))
+        for op in program.main:
+            self._check_roots(op)
 
     def startup(self) -> None:
         """Run what is done once, and bind the ops of a step to the arrays as they then are.
@@ -210,6 +216,17 @@ class Bound(Exclusive, Context):
                 got = "None" if comm is None else f"one of {comm.size}"
                 expected = f"expected a communicator of {ranks} ranks{axis}, as {op.type} needs"
                 raise ValueError(f"bind: comm: {expected}, got {got}")
+
+    def _check_roots(self, op: Op) -> None:
+        """Raise if this rank is to send what it never changes, as it does with the program of another rank."""
+        main = self.program.main
+        for call in calls(op) if op.type in ("broadcast", BATCH) else ():
+            if call.type != "broadcast" or call.attrs["root"] != self.along(op).rank:
+                continue
+            for cell in sorted(self.program.cells(call.writes)):
+                if all(main[i].type in ("broadcast", BATCH) for i in self.program.users[cell][1]):
+                    got = f"that of a rank which changes no {cell!r}, and broadcasts it"
+                    raise ValueError(f"bind: program: expected that of rank {call.attrs['root']}, got {got}")
 
     def _check(self, where: str, name: str, array: Any) -> None:
         var, where = self.program.vars.get(name), f"{where}: arrays"

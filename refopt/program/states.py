@@ -6,6 +6,7 @@ variables are saved whole, each once, under the name that they have in the progr
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -161,14 +162,27 @@ def check(bound: Context, state: Any, check_numbers: Callable[[dict[str, Any]], 
         loaded, refusal = _checked(everywhere, state, check_numbers), None
     except (TypeError, ValueError) as error:
         loaded, refusal = None, error
-    told = [] if bound.comm is None else bound.comm.gather_bytes(str(refusal or "").encode())
+    own = json.dumps([str(refusal or ""), loaded and _digest(loaded)])
+    told = [] if bound.comm is None else [json.loads(text) for text in bound.comm.gather_bytes(own.encode())]
     if loaded is None:
         assert refusal is not None
         raise refusal
-    for rank, text in enumerate(told):
+    for rank, (text, _) in enumerate(told):
         if text:
-            raise ValueError(f"Bound.load: saved: refused by rank {rank}: {text.decode()}")
+            raise ValueError(f"Bound.load: saved: refused by rank {rank}: {text}")
+    for rank, (_, digest) in enumerate(told):
+        if digest != told[0][1]:
+            raise ValueError(f"Bound.load: saved: expected what rank 0 has on all ranks, got another on rank {rank}")
     return loaded
+
+
+def _digest(loaded: Loaded) -> str:
+    """What tells two checkpoints apart."""
+    arrays, numbers, steps = loaded
+    digest = hashlib.sha256(repr([sorted(numbers.items()), steps]).encode())
+    for name in sorted(arrays):
+        digest.update(np.ascontiguousarray(arrays[name]).tobytes())
+    return digest.hexdigest()
 
 
 def _checked(everywhere: Mapping[str, Held], state: Any, check_numbers: Callable[[dict[str, Any]], None]) -> Loaded:

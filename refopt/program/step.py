@@ -152,7 +152,11 @@ def _numbers(where: str, name: str, numbers: Mapping[str, Any]) -> dict[str, Any
 def _checked_numbers(where: str, routine: Routine, own: dict[str, Any]) -> dict[str, Any]:
     """Numbers as those of Python, and choices that the routine has."""
     checked = dict(own)
-    for hyper in (hyper for hyper in routine.hypers if hyper.name in own):
+    for hyper in routine.hypers:
+        if hyper.name not in own:
+            if hyper.default is None:
+                raise TypeError(f"{where}: {hyper.name}: expected a number, got none")
+            continue
         value = number(f"{where}: {hyper.name}", own[hyper.name])
         if type(own[hyper.name]) not in (int, float):
             checked[hyper.name] = value

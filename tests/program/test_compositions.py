@@ -56,7 +56,7 @@ COALESCED = ("coalesce_gradients", {}), ("fuse_all_reduce", {})
     mixed(("offload", {}), OWNED, ranks=4), plain(("offload", {}), OWNED),
     plain(OWNED, tied=("a.w",)), plain(SENT, tied=("b.w",)), plain(OWNED, tied=("a.w",), config="bf16"),
     plain(SENT, ("on_device", {}), ("fuse_optimizer", {})),
-    plain(SENT, ("fuse_optimizer", {})), plain(OWNED, ("fuse_optimizer", {"form": "flat"}), ranks=3),
+    plain(SENT, ("fuse_optimizer", {})), plain(OWNED, ("fuse_optimizer", {}), ranks=3),
     plain(("fuse_optimizer", {"form": "merged"}), SENT), plain(*COALESCED, ("shard", {"rule": "greedy"})),
     plain(("fuse_optimizer", {"form": "merged"}), ("offload", {}), ("shard", {}), ranks=3),
 ], ids=lambda case: " ".join([case.make[:4], *(name for name, _ in case.passes)]))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from refopt.program import Op, Program, Var, passes, step_program
+from refopt.program import Op, Program, Var, amp_program, passes, step_program
 
 FORMS = st.sampled_from(["auto", "flat", "merged"])
 
@@ -240,3 +240,19 @@ def test_scalars_that_differ_are_no_flat_step():
         bound.step()
         left.append(cases.read(bound))
     assert left[0] == left[1]
+
+
+@pytest.mark.parametrize(("apply", "message"), [
+    (passes.shard, r"pipeline: passes\[0\], shard: expected .* bound by functools.partial, got .* rank, degree, too"),
+    (partial(passes.shard, rank=0), r"pipeline: passes\[0\], shard: .*, got one that needs degree, too"),
+    (passes.preset("data_parallel"), r"pipeline: passes\[0\]: expected a function .*; write \* before a list of"),
+])
+def test_a_pipeline_of_what_is_no_function_of_a_program_alone(apply, message):
+    with pytest.raises(TypeError, match=f"^{message}"):
+        passes.pipeline(step_program([("a", (3,))], "sgd", lr=0.1), apply)
+
+
+@pytest.mark.parametrize("make", [step_program, amp_program])
+def test_a_number_without_a_default_is_asked_for(make):
+    with pytest.raises(TypeError, match=f"^{make.__name__}: lr: expected a number, got none"):
+        make([("a", (3,))], "sgd")

@@ -15,6 +15,7 @@ from placement_cases import on, waits_of, without_wait
 from refopt import gpu
 from refopt.catalog import ROUTINES
 from refopt.checks.dtypes import ITEM_SIZES
+from refopt.comm import local
 from refopt.program import Op, Program, Var, bind, passes, placement, step_program
 from refopt.program.placement import cost, overlap, simulate, task_cost
 from refopt.program.placement.schedule import STREAMS
@@ -284,3 +285,20 @@ def test_costs_of_copies():
     plan = placement.on_streams(passes.offload(cases.adam([("w", (3,))])).program)
     seconds = task_cost(plan, cost.Link(0, 0), cost.Link(100.0, 2.0), rate=4.0)
     assert [seconds(task) for task in plan.tasks if task.stream != "compute"] == [100 + 2 * 24] * 2
+
+
+def test_masters_in_the_host_start_from_what_rank_0_sends():
+    """Each rank brings other parameters."""
+    program = step_program([("w", (70,))], "sgd", config="amp", world_size=2, lr=0.5)
+    made = passes.offload(program, masters=True).program
+
+    def rank(world):
+        arrays = {"w": gpu.to_device(np.full(70, 1 + world.rank, np.float16))}
+        grads = {"w@GRAD": gpu.to_device(np.zeros(70, np.float16))}
+        run = placement.bind_schedule(placement.on_streams(made), arrays, comm=world, gradients=grads)
+        run.step()
+        return run.bound.read("w_fp32_master_0").tobytes(), run.bound.read("w").tobytes()
+
+    with gpu.use("executor"):
+        found = local.run(rank, 2)
+    assert found == [(np.ones(70, np.float32).tobytes(), np.ones(70, np.float16).tobytes())] * 2

@@ -353,3 +353,14 @@ def test_found_inf_is_a_flag(backend):
         return found
 
     assert local.run(rank, 3) == [[1.0, 1.0]] * 3
+
+
+def test_the_program_of_another_rank_is_refused():
+    """It would send what it never updates."""
+    made = cases.shards(cases.step(world_size=2))
+
+    def rank(world):
+        cases.bound_on(made[1 - world.rank], world)
+
+    with pytest.raises(ValueError, match=r"bind: program: expected that of rank [01], got that of a rank whi"):
+        local.run(rank, 2)

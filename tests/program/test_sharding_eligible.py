@@ -224,7 +224,7 @@ def test_optimize_cast_declines():
     assert plain.reasons[0] == "'a.w' stays fp32: backward of 'a.w@GRAD' reads it"
 
 
-@pytest.mark.parametrize("form", ["flat", "merged", "auto"])
+@pytest.mark.parametrize("form", ["merged", "auto"])
 @pytest.mark.parametrize("rule", ["paddle", "greedy"])
 def test_updates_of_an_owner_can_be_one(form, rule):
     """All passes, that of the casts after that of the updates: the same bits."""

@@ -135,6 +135,22 @@ def test_what_one_rank_refuses_all_refuse():
     on_each(programs(("shard", {})), refused)
 
 
+@pytest.mark.parametrize("change", [
+    lambda saved: saved["params"]["a.b"].__setitem__(0, 7), lambda saved: saved.update(steps=5),
+    lambda saved: saved["numbers"].update(lr=0.5)], ids=["values", "steps", "numbers"])
+def test_ranks_that_bring_two_checkpoints_refuse_both(change):
+    """Each is right by itself."""
+    def refused(bound):
+        saved, before = copy.deepcopy(SAVED), bound.state_dict()
+        if bound.comm.rank == 1:
+            change(saved)
+        with pytest.raises(ValueError, match="saved: expected what rank 0 has on all ranks, got another on rank 1"):
+            bound.load(saved)
+        assert not differing(before, bound.state_dict())
+
+    on_each(programs(("shard", {})), refused)
+
+
 def test_order_of_calls():
     bound = bind(adam(PARAMS), {name: np.ones(shape, np.float32) for name, shape in PARAMS})
     for call in (bound.state_dict, lambda: bound.load(SAVED)):

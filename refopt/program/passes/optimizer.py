@@ -202,12 +202,15 @@ def _not_flat(program: Program, unit: Unit) -> str:
         return next(iter(unit.uneven.values()))
     if ops[0].attrs.get("rounding") == "stochastic":
         return "stochastic rounding counts the elements of each tensor"
+    rooted = {name for op in program.main if "root" in op.attrs or "roots" in op.attrs for name in op.reads}
     for op in ops:
         if math.prod(program.vars[op.inputs["params"][0]].shape) == 0:
             return f"{dependencies.title(op)} has no elements"
         if program.vars[op.inputs["grads"][0]].persistable != program.vars[ops[0].inputs["grads"][0]].persistable:
             return "some gradients live from step to step, and others do not"
         for slot, (name,) in ((s, n) for s, n in op.inputs.items() if s not in SHARED):
+            if name in rooted:
+                return f"{slot}: {name!r} is reduced to one rank, or sent from one, and others know of no buffer for it"
             if name in program.whole_of:
                 return f"{slot}: {name!r} is a block of {program.whole_of[name]!r}"
             if slot != "grads" and name in program.buffer_of:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -98,10 +99,12 @@ def pipeline(program: Program, *passes: Callable[[Program], Result]) -> Report:
     expect_program("pipeline", program)
     for k, apply in enumerate(passes):
         if not callable(apply):
-            raise TypeError(f"pipeline: passes[{k}]: expected a function of a program, got {shown(apply)}")
+            hint = "; write * before a list of passes" if isinstance(apply, list | tuple) else ""
+            raise TypeError(f"pipeline: passes[{k}]: expected a function of a program, got {shown(apply)}{hint}")
     steps: list[tuple[str, Result]] = []
     now = program
     for k, apply in enumerate(passes):
+        _check_arguments(f"pipeline: passes[{k}], {_name(apply)}", apply)
         result = apply(now)
         if not isinstance(result, Result):
             raise TypeError(f"pipeline: passes[{k}], {_name(apply)}: expected a Result from it, got {shown(result)}")
@@ -109,6 +112,19 @@ def pipeline(program: Program, *passes: Callable[[Program], Result]) -> Report:
         now = result.program
     reasons = tuple(f"{name}: {reason}" for name, result in steps for reason in result.reasons)
     return Report(now, any(result.applied for _, result in steps), reasons, program, tuple(steps))
+
+
+def _check_arguments(where: str, apply: Callable[..., Any]) -> None:
+    """Raise if a pass has arguments beside the program that must be bound."""
+    try:
+        _, *others = inspect.signature(apply).parameters.values()
+    except ValueError:  # of what has no signature, or no argument
+        return
+    variadic = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
+    needed = [each.name for each in others if each.default is each.empty and each.kind not in variadic]
+    if needed:
+        expected = "expected a function of a program alone, bound by functools.partial"
+        raise TypeError(f"{where}: {expected}, got one that needs {', '.join(needed)}, too")
 
 
 def _name(function: Any) -> str:

@@ -81,5 +81,8 @@ def _value(program: Program, arrays: Mapping[str, Any], backend: Gpu, name: str)
         raise ValueError(f"bind_schedule: arrays: {name!r}: expected an array, since it starts from none, got none")
     value = np.full(var.shape, 0.0 if isinstance(var.initial, str) else var.initial, numpy_dtype(var.dtype))
     if isinstance(var.initial, str):
-        cpu.merged_cast([_value(program, arrays, backend, var.initial)], [value])
+        start = _value(program, arrays, backend, var.initial)
+        if var.part is not None:
+            start = start.reshape(-1)[var.part.first :][: value.size]
+        cpu.merged_cast([start], [value])
     return value
