@@ -20,7 +20,7 @@ from numba.cuda.cudadrv.driver import MemoryPointer
 
 from refopt.checks import dense, flat
 from refopt.checks.arguments import rounded
-from refopt.checks.dtypes import ITEM_SIZES
+from refopt.checks.dtypes import ITEM_SIZES, numpy_dtype
 from refopt.gpu.arrays import describer
 from refopt.gpu.kernels import Kernel
 from refopt.gpu.machine import Filler, Properties, Writer
@@ -125,8 +125,14 @@ class Gpu:
     def view(self, array: Any, first: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any = None) -> Any:
         """Elements of a flat array, from one on, under a dense shape with strides in bytes; memory is shared.
 
-        With a ``dtype``, the bytes from there on as elements of that.
+        With a ``dtype``, the bytes from there on as elements of that. The array may be another library's.
         """
+        if not isinstance(array, DeviceNDArray):
+            own = describer(self.name)(array, "view")
+            kind = numpy_dtype(own.dtype)
+            address, nbytes = ctypes.c_void_p(own.address), own.size * kind.itemsize
+            pointer = MemoryPointer(cuda.current_context(), address, nbytes, owner=array)
+            array = DeviceNDArray(own.shape, own.strides, kind, gpu_data=pointer)
         dtype = array.dtype if dtype is None else np.dtype(dtype)
         start = first * array.dtype.itemsize
         memory = array.gpu_data.view(start, start + math.prod(shape) * dtype.itemsize)
