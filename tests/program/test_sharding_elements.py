@@ -9,10 +9,12 @@ import pytest
 from compositions import Composition, steps, violation
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from program_cases import put, values
 
 from refopt.catalog import ROUTINES, workloads
 from refopt.comm import CommError, local
-from refopt.program import Op, Var, amp_program, bind, counts, passes, step_program
+from refopt.cpu.reduce import sum_of_squares, tree_sum
+from refopt.program import Op, Program, Var, amp_program, bind, counts, passes, step_program
 from refopt.program.model import Part
 
 BACKENDS = pytest.mark.parametrize("backend", ["cpu", "gpu"])
@@ -212,3 +214,89 @@ def test_routines_are_left_out_by_kind():
     for name, routine in ROUTINES.items():
         case = plain(optimizer=name, **{h.name: 0.5 for h in routine.hypers if h.default is None and h.name != "lr"})
         assert reasons(case)[0] == routine.elementwise, name
+
+
+# Sums of tiles.
+
+
+def norms(sizes, cut):
+    """A program that checks gradients of some sizes, of which the last are pieces, and joins the sums of their tiles."""
+    names = [f"g{k}" for k in range(len(sizes))]
+    whole, pieces = names[: len(sizes) - cut], names[len(sizes) - cut :]
+    counts = [-(-size // 1024) for size in sizes[len(whole) :]]
+    starts = [sum(counts[:k]) for k in range(cut)]
+    vars = [*(Var(name, (size,), "float32", True) for name, size in zip(names, sizes, strict=True)),
+            Var("sums", (len(sizes),), "float32"), Var("odd", (1,), "int32"), Var("tiles", (sum(counts),), "float32")]
+    attrs = {"positions": (*range(len(whole)), *starts), "pieces": cut}
+    outputs = {"sums": ("sums",), "odd": ("odd",), "tiles": ("tiles",)}
+    joined = {"counts": tuple(counts), "positions": tuple(range(len(whole), len(names)))}
+    join = Op("join_tiles", {"tiles": ("tiles",), "sums": ("sums",)}, {"sums": ("sums",)}, joined, "optimize")
+    return Program({var.name: var for var in vars}, (), [
+        Op("check_gradients", {"x": (*whole, *pieces)}, outputs, attrs, "optimize"), join])
+
+
+@pytest.mark.clause("N7")
+@BACKENDS
+@pytest.mark.parametrize(("sizes", "cut"), [([5, 3000, 1024, 1], 3), ([2049], 1), ([7, 4096], 1)])
+def test_sums_of_tiles_are_joined_as_those_of_a_tensor_are(sizes, cut, backend):
+    arrays = {f"g{k}": values("float32", (size,), k) for k, size in enumerate(sizes)}
+    bound = bind(norms(sizes, cut), put(backend, arrays), backend=backend)
+    bound.startup()
+    for _ in range(2):  # which leaves nothing of the first
+        bound.step()
+    assert bound.read("sums").tobytes() == np.array([sum_of_squares(x) for x in arrays.values()]).tobytes()
+    assert bound.read("odd") == 0
+
+
+@BACKENDS
+def test_an_inf_in_a_piece_is_seen(backend):
+    arrays = {"g0": np.ones(5, np.float32), "g1": np.ones(3000, np.float32)}
+    arrays["g1"][2999] = np.inf
+    bound = bind(norms([5, 3000], 1), put(backend, arrays), backend=backend)
+    bound.startup()
+    bound.step()
+    assert bound.read("odd") == 1
+
+
+@pytest.mark.clause("N6")
+@BACKENDS
+@pytest.mark.parametrize("counts", [(1, 1023, 1025), (2300, 5), (1024,)])
+def test_any_number_of_tiles_is_joined(counts, backend):
+    """More than a block joins at once, too."""
+    vars = [Var("tiles", (sum(counts),), "float32", True), Var("sums", (len(counts) + 1,), "float32", True)]
+    joined = {"counts": counts, "positions": tuple(range(len(counts), 0, -1))}
+    slots = {"tiles": ("tiles",), "sums": ("sums",)}, {"sums": ("sums",)}
+    program = Program({var.name: var for var in vars}, (), [Op("join_tiles", *slots, joined, "optimize")])
+    tiles = np.abs(values("float32", (sum(counts),), 3))
+    arrays = put(backend, {"tiles": tiles, "sums": np.full(len(counts) + 1, 7, np.float32)})
+    bound = bind(program, arrays, backend=backend)
+    bound.startup()
+    bound.step()
+    rows = np.split(tiles, np.cumsum(counts)[:-1])
+    assert bound.read("sums").tolist() == [7, *(tree_sum(row) for row in reversed(rows))]
+
+
+@pytest.mark.parametrize(("changes", "error", "message"), [
+    ({"attrs": {"positions": (0, 0), "pieces": 3}}, ValueError, "pieces: expected an integer from 0 to 2, got 3"),
+    ({"attrs": {"positions": (0, 1), "pieces": 1}}, ValueError, r"positions\[1\]: expected a place from 0 to 0, each"),
+    ({"attrs": {"positions": (2, 0), "pieces": 1}}, ValueError, r"positions\[0\]: expected a place from 0 to 1, each"),
+    ({"attrs": {"positions": (0, 0), "pieces": 2}}, ValueError, r"positions\[1\]: expected a place from 0 to 0, each"),
+    ({"outputs": {"sums": ("sums",), "odd": ("odd",)}}, TypeError, "tiles: expected a variable, since some of x are"),
+])
+def test_checks_of_pieces_that_are_none(changes, error, message):
+    program = norms([5, 3000], 1)
+    with pytest.raises(error, match=f": {message}"):
+        program.replace(main=[program.main[0].replace(**changes)]).check()
+
+
+@pytest.mark.parametrize(("attrs", "error", "message"), [
+    ({"counts": (2,), "positions": (1,)}, ValueError, "counts: expected 1 that add up to 3, got 1 that add up to 2"),
+    ({"counts": (3, 0), "positions": (1, 0)}, ValueError, r"counts\[1\]: expected an integer from 1 to 3, got 0"),
+    ({"counts": (3,), "positions": (2,)}, ValueError, r"positions\[0\]: expected an integer from 0 to 1, got 2"),
+    ({"counts": (3,), "positions": (1, 0)}, ValueError, "counts: expected 2 that add up to 3, got 1 that add up to 3"),
+    ({"positions": (1,)}, TypeError, "counts: expected a sequence of integers, got None"),
+])
+def test_joins_that_are_none(attrs, error, message):
+    program = norms([5, 3000], 1)
+    with pytest.raises(error, match=f": {message}"):
+        program.replace(main=[program.main[0], program.main[1].replace(attrs=attrs)]).check()
