@@ -53,9 +53,11 @@ class Composition:
 
     def program(self, ranks):
         """The step of so many ranks."""
-        make = {"step_program": step_program, "amp_program": amp_program}[self.make]
-        return with_frozen(with_tied(make(self.params, self.optimizer, world_size=ranks, **self.options), self.tied),
-                           self.frozen)
+        make, options = {"step_program": step_program, "amp_program": amp_program}[self.make], self.options
+        if self.placed and "reduced" in options:  # which the step of one device does not know of
+            options = {**options, "reduced": "float32"}
+        made = make(self.params, self.optimizer, world_size=ranks, **options)
+        return with_frozen(with_tied(made, self.tied), self.frozen)
 
     @property
     def placed(self):
@@ -260,8 +262,8 @@ def steps(draw):
     frozen = tuple(draw(some)) if draw(rare) else ()
     if draw(st.booleans()):
         options = dict(accumulate=draw(st.integers(1, 3)), recompute=draw(st.booleans()),
-                       fp32=draw(some) if draw(rare) else [], max_norm=draw(st.sampled_from([None, 0.5])),
-                       loss_scale=8.0)
+                       fp32=draw(some) if draw(rare) else [], reduced="float16" if draw(rare) else "float32",
+                       max_norm=draw(st.sampled_from([None, 0.5])), loss_scale=8.0)
         return Composition("amp_program", params, optimizer, {**options, **numbers}, ranks, tied, frozen)
     config = draw(st.sampled_from(["fp32", "fp32", "amp", "bf16"]))
     sparse = [name for name, shape in params if len(shape) > 1 and shape[0] and draw(rare)]

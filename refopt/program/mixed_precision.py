@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from refopt.checks.arguments import RANKS, flag, names, number, shown, whole
+from refopt.checks.arguments import RANKS, chosen, flag, names, number, shown, whole
 from refopt.cpu import update_loss_scaling
 from refopt.program.model import Op, Var, mapping
 from refopt.program.ops.mixed_precision import SCALING
@@ -59,6 +59,7 @@ def amp_program(
     accumulate: int = 1,
     recompute: bool = False,
     fp32: Iterable[str] = (),
+    reduced: str = "float32",
     max_norm: float | None = None,
     clip_epsilon: float = 1e-6,
     loss_scale: float = 2.0**15,
@@ -84,6 +85,9 @@ def amp_program(
         recompute: whether the backward pass makes activations, and so casts, again.
         fp32: names of parameters that are computed with in fp32, such as those on a list of what fp16 is too narrow
             for.
+        reduced: the dtype in which gradients are summed over ranks: ``"float32"``, once, after all micro-steps; or
+            ``"float16"``, as the backward pass has made them, after each micro-step and before they are cast. That
+            moves half of the bytes, and a sum that is too large for fp16 skips the step.
         max_norm: the most that the norm of all gradients together may be; ``None`` for no clipping.
         clip_epsilon: added to the norm before it divides.
         loss_scale: the first one, which the caller's gradients have been multiplied by.
@@ -106,13 +110,25 @@ def amp_program(
     steps = parameters(listed, optimizer, numbers, layer=layer, optional=optional, where="amp_program")
     layers = {step.name: step.layer for step in steps}
     builder = _Builder(variables(steps, "amp_program"), layers, world_size, accumulate, recompute, wide)
+    early = chosen("amp_program: reduced", reduced, ("float32", "float16")) == "float16"
     for micro in range(accumulate):
         for name in order:
             builder.forward(name)
         for name in reversed(order):
             builder.backward(name, micro)
+            if not early:
+                builder.widen(name, micro)
+        for name in (name for name in reversed(order) if early and name not in wide):
+            builder.reduce(name, gradient_of(name, micro))
+        for name in reversed(order) if early else ():  # after all sums, so that these can be one
+            builder.widen(name, micro)
     for name in reversed(order):
-        builder.reduce(name)
+        if not early or name in wide:
+            builder.reduce(name, _part(name, 0))
+        if not early:
+            builder.average([name])
+    if early:
+        builder.average(order[::-1])
     builder.check_gradients(order, max_norm, clip_epsilon)
     builder.scaling(loss_scale, scaling)
     gates = {"grad_factor": ("grad_factor",), "found_inf": ("found_inf",)}
@@ -167,9 +183,13 @@ class _Builder:
         read = param if param in self._wide else copy_of(param)
         if self._recompute:
             read = self._cast(param, recomputed_copy_of(param), "backward")
-        grad, part = gradient_of(param, micro, param in self._wide), _part(param, micro)
+        grad = gradient_of(param, micro, param in self._wide)
         self._like(param, grad, "float32" if param in self._wide else "float16")
         self._add(param, "backward", "backward", {"params": [read]}, {"grads": [grad]})
+
+    def widen(self, param: str, micro: int) -> None:
+        """Add what a micro-step has made to the fp32 gradient."""
+        grad, part = gradient_of(param, micro, param in self._wide), _part(param, micro)
         if grad != part:
             self._like(param, part, "float32")
             self._add(param, "cast", "backward", {"x": [grad]}, {"out": [part]})
@@ -177,12 +197,15 @@ class _Builder:
             total = [_part(param, 0)]
             self._add(param, "sum", "backward", {"x": [part], "out": total}, {"out": total})
 
-    def reduce(self, param: str) -> None:
-        x = {"x": [_part(param, 0)]}, {"out": [_part(param, 0)]}
+    def reduce(self, param: str, grad: str) -> None:
         if self._ranks > 1:
-            self._add(param, "all_reduce", "communicate", *x, {"ranks": self._ranks})
-        if self._ranks * self._accumulate > 1:
-            self._add(param, "scale", "communicate", *x, {"scale": 1 / (self._ranks * self._accumulate)})
+            self._add(param, "all_reduce", "communicate", {"x": [grad]}, {"out": [grad]}, {"ranks": self._ranks})
+
+    def average(self, params: list[str]) -> None:
+        names, count = tuple(_part(param, 0) for param in params), self._ranks * self._accumulate
+        if names and count > 1:
+            layer = self._layers[params[0]] if len(params) == 1 else None
+            self.main.append(Op("scale", {"x": names}, {"out": names}, {"scale": 1 / count}, "communicate", layer))
 
     def check_gradients(self, params: list[str], max_norm: float | None, epsilon: float) -> None:
         """What `refopt.cpu.check_gradients` does, in two ops."""

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from compositions import STEPS, Composition, applied_to, compositions, differing, history, missed, steps, violation
 from hypothesis import HealthCheck, given, settings
@@ -66,7 +65,7 @@ def test_passes_that_meet(case):
     assert all(applied for _, applied, _ in case.reasons), case.reasons
 
 
-PRESETS = "data_parallel", "sharded", "parameter_server", "offloaded"
+PRESETS = "data_parallel", "sharded", "sharded_by_element", "parameter_server", "offloaded"
 
 
 @pytest.mark.clause("N11")
@@ -135,23 +134,14 @@ def test_averages_are_rounded_once():
     assert scales[0] == scales[1] == {1 / 35} != {1 / 5 / 7}
 
 
-def in_16_bits(program):
-    """The step with sums over ranks of what the backward pass makes, before that is cast."""
-    sums = {op.reads[0]: op for op in program.main if op.type == "all_reduce"}
-    main = []
-    for op in program.main:
-        if op.type == "cast" and op.writes[0] in sums:
-            main.append(sums[op.writes[0]].replace(inputs={"x": op.reads}, outputs={"out": op.reads}))
-        main += [op] if op.type != "all_reduce" else []
-    return program.replace(main=main)
-
-
 @pytest.mark.clause("N11")
 @pytest.mark.parametrize("chain", [
     [("shard", {})], [("coalesce_gradients", {})], [("coalesce_gradients", {}), ("shard", {})]],
     ids=lambda chain: " ".join(name for name, _ in chain))
 def test_gradients_that_are_reduced_before_they_are_cast(chain):
-    plain = in_16_bits(amp_program(PARAMS, "adam", world_size=2, loss_scale=8.0, max_norm=0.5, **ADAM))
+    numbers = {"loss_scale": 8.0, "max_norm": 0.5, **ADAM}
+    plain = amp_program(PARAMS, "adam", world_size=2, reduced="float16", fp32=["c"], **numbers)
+    assert [op.type for op in plain.main if op.reads == ("a.w.cast_fp16@GRAD@MICRO_0",)] == ["all_reduce", "cast"]
     made = [plain] * 2
     for name, arguments in chain:
         made, applied, why = applied_to(made, name, arguments)
@@ -167,12 +157,14 @@ def test_presets_of_another_number_of_ranks():
             passes.pipeline(program, *passes.preset(name, ranks=4))
 
 
-def test_gradients_that_are_cast_are_coalesced():
-    """161 all-reduces of ResNet-50 in mixed precision become 7, as in fp32."""
+@pytest.mark.parametrize("reduced", ["float16", "float32"])
+def test_gradients_that_are_cast_are_coalesced(reduced):
+    """161 all-reduces of ResNet-50 in mixed precision become 7, before or after they are cast."""
     from refopt.catalog import workloads
 
-    program = amp_program(workloads.load("resnet50").tensors, "adam", lr=0.1, world_size=8, accumulate=2, max_norm=1.0)
+    tensors = workloads.load("resnet50").tensors
+    program = amp_program(tensors, "adam", lr=0.1, world_size=8, max_norm=1.0, reduced=reduced)
     made = passes.pipeline(program, passes.coalesce_gradients, passes.fuse_all_reduce).program
     assert (program.counts()["all_reduce"], made.counts()["all_reduce"]) == (161, 7)
-    assert made.counts()["scale"] == 7
-    assert np.unique([made.vars[name].dtype for name in made.buffer_of]).tolist() == ["float32"]
+    assert made.counts()["scale"] == {"float32": 7, "float16": 1}[reduced]
+    assert {made.vars[name].dtype for name in made.buffer_of} == {reduced}

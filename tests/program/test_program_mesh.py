@@ -65,6 +65,18 @@ def test_shards_and_their_replicas(make, shared, backend):
     assert ("all_reduce", "dp") in kinds and all(axis for _, axis in kinds)
 
 
+@pytest.mark.clause("N11")
+def test_groups_are_summed_along_each_axis():
+    """One all-reduce for each axis and group."""
+    base = amp_program(PARAMS, "adam", world_size=4, **AMP)
+    plain = passes.over_axes(base, {"shard": 2, "dp": 2}).program
+    grouped = passes.coalesce_gradients(plain, "fuse_size", limit=0.012)
+    made = passes.fuse_all_reduce(grouped.program).program
+    sums = [(op.attrs["axis"], len(op.reads)) for op in made.main if op.type == "all_reduce"]
+    assert sums == [("shard", 3), ("dp", 3), ("shard", 1), ("dp", 1)]
+    agree(run(lambda mesh: made, GRID), run(lambda mesh: plain, GRID))
+
+
 def test_the_setting_of_pr_35878():
     """2 by 2 by 2: tensor parallel, pipeline parallel and sharded ranks. A step is skipped by all or by none."""
     grid, model = {"mp": 2, "pp": 2, "shard": 2}, ("mp", "pp")

@@ -220,7 +220,7 @@ def test_routines_are_left_out_by_kind():
 
 
 def norms(sizes, cut):
-    """A program that checks gradients of some sizes, of which the last are pieces, and joins the sums of their tiles."""
+    """Checks gradients of some sizes, of which the last are pieces, and joins the sums of their tiles."""
     names = [f"g{k}" for k in range(len(sizes))]
     whole, pieces = names[: len(sizes) - cut], names[len(sizes) - cut :]
     counts = [-(-size // 1024) for size in sizes[len(whole) :]]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from refopt.program.model import UNKNOWN, Op, Var
@@ -40,26 +41,33 @@ def fuse_all_reduce(program: Program) -> Result:
     expect_program("fuse_all_reduce", program)
     moves: list[Move] = []
     reasons = [] if program.views else ["no gradients have been put into buffers; coalesce_gradients does that"]
-    reduces = {name: places[-1] for name, places in dependencies.singles(program, "all_reduce", "communicate").items()}
+    axes = dict.fromkeys(op.attrs.get("axis") for op in program.main if op.type == "all_reduce")
+    reduces = [dependencies.singles(program, "all_reduce", "communicate", axis) for axis in axes]
     scales = dependencies.singles(program, "scale", "communicate")
     for layout, names in _groups(program):
-        places = [reduces[name] for name in names if name in reduces]
-        if len(names) < 2 or not places:
+        along = [(each, [each[name][-1] for name in names if name in each]) for each in reduces]
+        along = [(each, places) for each, places in along if places]  # of each axis, in the order of the sums
+        if len(names) < 2 or not along:
             continue
-        averages, reason = checked(program, places, scales, "sum")
-        if len(places) < len(names):
-            reason = f"{next(name for name in names if name not in reduces)!r} has no all_reduce of its own"
+        (_, places), *others = along
+        averages, reason = checked(program, places, scales, "sum", [i for _, further in others for i in further])
+        for each, row in along:
+            if len(row) < len(names):
+                reason = f"{next(name for name in names if name not in each)!r} has no all_reduce of its own"
         if reason:
             reasons.append(f"group from {names[0]!r} to {names[-1]!r}: {reason}")
             continue
-        moves.append(([*places, *averages], _reduced(program, places, averages, layout)))
+        rows = [row for _, row in along]
+        moves.append(([*chain(*rows), *averages], _reduced(program, rows, averages, layout)))
     return moved(program, moves, reasons, "no group of two gradients or more is reduced one by one")
 
 
-def _reduced(program: Program, places: list[int], averages: list[int], layout: Mapping[str, Any]) -> list[Op]:
-    """One reduction for a group, and one multiplication if there are some."""
-    layer = dependencies.layer_of(program.main[i] for i in (*places, *averages))
-    fused = [_one(program, places, layout), *([_one(program, averages, {})] if averages else [])]
+def _reduced(
+    program: Program, rows: Sequence[list[int]], averages: list[int], layout: Mapping[str, Any]
+) -> list[Op]:  # fmt: skip
+    """One reduction for a group, along each axis, and one multiplication if there are some."""
+    layer = dependencies.layer_of(program.main[i] for i in (*chain(*rows), *averages))
+    fused = [*(_one(program, row, layout) for row in rows), *([_one(program, averages, {})] if averages else [])]
     return [op.replace(layer=layer) for op in fused]
 
 
