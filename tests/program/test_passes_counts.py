@@ -247,6 +247,10 @@ def test_reasons_of_nothing_to_do():
     assert passes.fuse_optimizer(one, "sgd").reasons == ("no two ops of sgd can be one",)
     assert "coalesce_gradients does that" in passes.fuse_all_reduce(one).reasons[0]
     assert passes.coalesce_gradients(adam()).reasons == ("no gradient is reduced that is dense and in no buffer",)
+    dtypes = {"a": "float16", "b": "float32"}
+    mixed = step_program([("a", (3,)), ("b", (3,))], "sgd", grad_dtype=dtypes, world_size=2, lr=1)
+    assert passes.coalesce_gradients(mixed, "early").reasons == (
+        "the rule 'early' is for one dtype; 'b@GRAD' is float32, 'a@GRAD' float16",)
     assert passes.coalesce_gradients(one, "fuse_size").reasons == ("the rule puts no two gradients together",)
 
 

@@ -11,7 +11,7 @@ from refopt.checks.arguments import collected, shown, whole
 from refopt.program.model import UNKNOWN, Op, Var
 from refopt.program.passes import dependencies
 from refopt.program.passes.gradients import params_of
-from refopt.program.passes.grouping import RULES, Grouping, later
+from refopt.program.passes.grouping import RULES, Grouping, early, later
 from refopt.program.passes.result import Result
 from refopt.program.program import Program, expect_program
 
@@ -40,7 +40,12 @@ def coalesce_gradients(program: Program, grouping: str | Callable[..., Grouping]
     if not pairs:
         return Result(program, False, (*reasons, "no gradient is reduced that is dense and in no buffer"))
     params, grads = [param for param, _ in pairs], [program.vars[grad] for _, grad in pairs]
-    answer = rule(params, [grad.shape for grad in grads], [grad.dtype for grad in grads], **flags)
+    dtypes = [grad.dtype for grad in grads]
+    if rule is early and len({*dtypes}) > 1:
+        other = next(grad for grad in grads if grad.dtype != dtypes[0])
+        two = f"{grads[0].name!r} is {dtypes[0]}, {other.name!r} {other.dtype}"
+        return Result(program, False, (*reasons, f"the rule 'early' is for one dtype; {two}"))
+    answer = rule(params, [grad.shape for grad in grads], dtypes, **flags)
     grouped = _checked_grouping(answer, len(grads))
     ops, buffers = [], []
     for numbers in grouped.buffers:
