@@ -11,7 +11,7 @@ from sharding_cases import brought, gradients_on
 
 from refopt import state
 from refopt.comm import local
-from refopt.program import bind, passes
+from refopt.program import bind, passes, placement
 
 PARAMS = [("a.w", (9, 4)), ("a.b", (7,)), ("b.w", (65,)), ("c", ())]
 SAME = Composition("amp_program", PARAMS, "adam", {"lr": 0.5, "loss_scale": 8.0, "max_norm": 0.5}, 2)
@@ -189,3 +189,36 @@ def test_wholes_are_read_from_their_blocks():
         return bound.state_dict()["states"]["a.w"]["slots"]["moment1"][0].shape
 
     assert local.run(read, 2) == [(9, 4)] * 2
+
+
+@pytest.mark.clause("N11")
+@pytest.mark.parametrize("chain", [
+    (("offload", {"masters": True}),), (("preset", {"name": "sharded_by_element"}),)], ids=str)
+def test_schedules_save_and_load(chain):
+    """Between steps on streams: the checkpoint of `Bound`, and the bits of a run that goes on from one."""
+    made = programs(*chain)
+
+    def rank(world):
+        program = made[world.rank]
+        bounds = []
+        gradient = gradients_on(bounds, program, world.rank)
+        arrays, plan = put("gpu", brought(program, world.rank)), placement.on_streams(program)
+        run = placement.bind_schedule(plan, arrays, comm=world, gradients=gradient)
+        bounds.append(run.bound)
+        run.set(lr=0.25)
+        run.step()
+        early = run.state_dict()
+        run.load(SAVED)
+        assert not differing(run.state_dict(), SAVED)
+        run.step(lr=0.125)
+        return early, run.state_dict()
+
+    def expected(bound):
+        bound.step(lr=0.25)
+        early = bound.state_dict()
+        bound.load(SAVED)
+        bound.step(lr=0.125)
+        return early, bound.state_dict()
+
+    for found, right in zip(local.run(rank, 2), on_each(programs(), expected), strict=True):
+        assert not any(differing(a, b) for a, b in zip(found, right, strict=True))

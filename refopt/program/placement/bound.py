@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from refopt.checks.arguments import collected, flag, shown, whole
 from refopt.comm.mesh import communicators
+from refopt.program import states
 from refopt.program.backends import backend_of
 from refopt.program.bound import Bound, check_arguments
 from refopt.program.exclusive import Exclusive
@@ -44,11 +45,17 @@ class BoundSchedule(Exclusive):
         bound.hand_over("BoundSchedule")
         backend = cast(Gpu, bound.backend)
         self.plan, self.bound, self._machine = plan, bound, backend.machine
-        self._timing, self._done = timing, False
+        self._timing, self._done, self._blocks = timing, False, blocks
+        self._numbers: dict[str, Any] = {}
         self._lanes = lanes_of(plan.streams, bound, multiprocessors)
-        self._work = Work(plan, bound, self._lanes, blocks)
-        self._marks = Marks(plan, self._work.calls, self._machine, timing)
-        self._calls = self._marks.calls(self._lanes, backend.stream)
+        self._bind()
+
+    def _bind(self) -> None:
+        """Make the calls of a step, from the arrays as they are."""
+        plan, bound = self.plan, self.bound
+        self._work = Work(plan, bound, self._lanes, self._blocks)
+        self._marks = Marks(plan, self._work.calls, self._machine, self._timing)
+        self._calls = self._marks.calls(self._lanes, cast(Gpu, bound.backend).stream)
         self._all = [call for calls in self._calls for call in calls]
         self._machine.synchronize()
 
@@ -80,6 +87,23 @@ class BoundSchedule(Exclusive):
         with self._turn("set"):
             self._work.runners.check_numbers(numbers)
             self._work.runners.set(numbers)
+            self._numbers |= numbers
+
+    def state_dict(self) -> dict[str, Any]:
+        """As `refopt.program.Bound.state_dict`, once all that was enqueued is done."""
+        with self._turn("state_dict"):
+            self.synchronize()
+            return states.saved(self.bound, self._numbers)
+
+    def load(self, saved: Mapping[str, Any]) -> None:
+        """As `refopt.program.Bound.load`, once all that was enqueued is done."""
+        with self._turn("load"):
+            self.synchronize()
+            vars, numbers, self.bound.steps = states.check(self.bound, saved, self._work.runners.check_numbers)
+            states.write(self.bound, vars)
+            self._bind()
+            self._work.runners.set(numbers)
+            self._numbers = numbers
 
     def synchronize(self) -> None:
         """Wait until all that was enqueued is done.
@@ -114,6 +138,7 @@ class BoundSchedule(Exclusive):
         runners.check_numbers(numbers)
         self.bound.check_gradients(runners)
         runners.set(numbers)
+        self._numbers |= numbers
         for call in calls:
             call()
         self.bound.steps += 1
