@@ -1,6 +1,7 @@
 """The laws of optimizer sharding and of the cast in the optimizer's stage: no bit changes, on no rank, in no step."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -364,3 +365,10 @@ def test_the_program_of_another_rank_is_refused():
 
     with pytest.raises(ValueError, match=r"bind: program: expected that of rank [01], got that of a rank whi"):
         local.run(rank, 2)
+
+
+def test_a_step_without_updates_is_not_shared_out():
+    program = cases.step(world_size=2)
+    program = program.replace(main=[op for op in program.main if not op.outputs.get("params")])
+    for apply in (partial(passes.shard, order="reduced"), passes.shard_elements):
+        assert apply(program, rank=0, degree=2).reasons == ("nothing is updated",)

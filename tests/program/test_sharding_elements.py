@@ -39,6 +39,7 @@ def plain(*chain, optimizer="adam", ranks=3, **options):
 @pytest.mark.parametrize("case", [
     plain(CUT, MERGED), plain(CUT, MERGED, ranks=4, config="bf16"), plain(CUT, config="amp", early=True),
     mixed(*FOLDED, CUT, MERGED, accumulate=2), mixed(CUT, ("offload", {})), mixed(*FOLDED, CUT, MERGED, max_norm=None),
+    mixed(*FOLDED, CUT, accumulate=3, reduced="float16", fp32=["c"]), mixed(CUT, reduced="float16", ranks=2),
     mixed(CUT, MERGED, optimizer={"a.w": "adam", "a.b": "lamb", "b.w": "adam", "c": "adam"}, ranks=2),
     replace(plain(CUT, MERGED, ranks=2), tied=("a.w",), frozen=("a.b",)),
 ], ids=lambda case: " ".join([case.make[:4], *(name for name, _ in case.passes)]))
@@ -83,6 +84,18 @@ def test_resnet_50_in_mixed_precision():
     assert kinds["merged_adam"] == 4 and "cast" not in {op.type for op in made.main if op.role == "optimize"}
     total = sum(math.prod(shape) for _, shape in workloads.load("resnet50").tensors)
     assert counts.kept(made) == pytest.approx(total * (2 + 12 / 4), rel=0.02)
+
+
+def test_gradients_of_micro_steps_are_added_up_where_their_sums_are():
+    """Of fp32 gradients a rank has those of its elements alone, and the reductions are in fp16."""
+    program = mixed(accumulate=2, reduced="float16").program(2)
+    made = parts(program, 2)
+    assert [p.counts()["reduce_scatter"] for p in made] == [2, 2]
+    wide = [sum(math.prod(var.shape) for name, var in p.vars.items() if name.endswith("@GRAD") or "@GRAD.shard" in name
+                if var.dtype == "float32") for p in made]
+    assert sum(wide) == sum(math.prod(shape) for _, shape in PARAMS)
+    assert {p.vars[name].dtype for p in made for op in p.main if op.type == "reduce_scatter" for name in op.reads} == {
+        "float16"}
 
 
 def test_a_tensor_across_a_border_is_cut_there():

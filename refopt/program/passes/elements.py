@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain, pairwise
 
 from refopt.checks.arguments import whole
@@ -13,13 +13,15 @@ from refopt.program.ops.updates import SHARED, routine_of
 from refopt.program.passes import dependencies
 from refopt.program.passes.collectives import checked
 from refopt.program.passes.dependencies import title
+from refopt.program.passes.gradients import params_of
 from refopt.program.passes.grouping import check_limit, fuse_size
 from refopt.program.passes.owners import along
-from refopt.program.passes.parts import Bucket, Rewriting, Tensor, layout_of
+from refopt.program.passes.parts import Bucket, Reduction, Rewriting, Tensor, layout_of
 from refopt.program.passes.result import Result
 from refopt.program.passes.sharding import declined
 from refopt.program.program import Program, expect_program
 
+MAKERS = "cast", "sum"  # of gradients from gradients, element by element
 NOTHING = "no gradient of an elementwise routine is reduced by itself and updated at once"
 
 
@@ -33,6 +35,10 @@ def shard_elements(
     ``reduce_scatter`` leaves a rank the sums in its part of the buffer, which it averages, checks and updates; then an
     ``all_gather`` gives all ranks the parameters. A tensor across the border of two parts is cut there, and of its
     states a rank has those of its elements: ``moment.shard1`` of the second rank.
+
+    Gradients that are summed in fp16 before they are cast, after each micro-step, as `refopt.program.amp_program` does
+    with ``reduced="float16"``, are cast and added up where their sums are: of the fp32 gradients a rank then has those
+    of its elements.
 
     So every rank has as many elements, to 1,024 of them in each buffer, whatever the tensors are, and keeps 1 / degree
     of the states, and of the masters, where the parameters are copies of these. What is sent is as much as in an
@@ -52,7 +58,7 @@ def shard_elements(
         axis: of a `refopt.comm.Mesh`, that the ranks share out the step along; see `refopt.program.passes.over_axes`.
             ``rank`` and ``degree`` are along it.
 
-    Source: stage 1 of ZeRO (Rajbhandari et al., 2020), in flat buffers as in Megatron's distributed optimizer.
+    Source: stages 1 and 2 of ZeRO (Rajbhandari et al., 2020), in flat buffers as in Megatron's distributed optimizer.
     """
     expect_program("shard_elements", program)
     degree = whole("shard_elements: degree", degree, 1)
@@ -74,42 +80,62 @@ class _Search:
         self._program, self._degree, self._axis = program, degree, axis
         self.buckets: list[Bucket] = []
         self.reasons: list[str] = []
-        scales = dependencies.singles(program, "scale", "communicate")
+        self._sums = dependencies.singles(program, "all_reduce", axis=axis)
+        self._sources, self._made = self._followed()
         tensors = sorted(self._tensors(), key=lambda each: each.reduced)
-        vars = [program.vars[each.grad] for each in tensors]
-        dtypes = [(var.dtype, program.vars[each.param].dtype) for each, var in zip(tensors, vars, strict=True)]
-        for pair in dict.fromkeys(dtypes):
-            own = [k for k, each in enumerate(dtypes) if each == pair]
-            names, shapes = [vars[k].name for k in own], [vars[k].shape for k in own]
-            for group in fuse_size(names, shapes, [pair[0]] * len(own), limit=limit).groups:
-                self._add([tensors[own[k]] for k in group], scales)
+        kinds = [tuple(program.vars[name].dtype for name in (*each.sources, each.param)) for each in tensors]
+        for kind in dict.fromkeys(kinds):
+            own = [each for each, other in zip(tensors, kinds, strict=True) if other == kind]
+            names, shapes = [each.sources[0] for each in own], [program.vars[each.grad].shape for each in own]
+            for group in fuse_size(names, shapes, [kind[0]] * len(own), limit=limit).groups:
+                self._add([own[k] for k in group])
 
-    def _add(self, tensors: list[Tensor], scales: Mapping[str, list[int]]) -> None:
+    def _followed(self) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+        """By parameter, what of its gradients is summed over ranks, and what is then made of the sums."""
+        program, params = self._program, params_of(self._program)
+        sources: dict[str, list[str]] = {}
+        made: dict[str, list[str]] = {}
+        summed: set[str] = set()
+        for op in program.main:
+            if op.type == "all_reduce" and op.attrs.get("axis") == self._axis:
+                summed.update(op.reads)
+                if len(op.reads) == 1 and op.reads[0] in params:
+                    sources.setdefault(params[op.reads[0]], []).append(op.reads[0])
+            elif op.type in MAKERS:
+                for x, out in zip(op.inputs["x"], op.outputs["out"], strict=True):
+                    if x in summed and out in params and out not in summed:
+                        summed.add(out)
+                        made.setdefault(params[out], []).append(out)
+        return sources, made
+
+    def _add(self, tensors: list[Tensor]) -> None:
         """Make a bucket of tensors, unless something is in between."""
-        program, places = self._program, [each.reduced for each in tensors]
-        further = self._further(tensors)
-        averages, reason = checked(program, places, scales, "sum", chain.from_iterable(further))
-        reason = reason or self._needed(tensors, {*places, *averages, *chain.from_iterable(further)})
+        program, scales = self._program, dependencies.singles(self._program, "scale", "communicate")
+        reductions, reason = [], ""
+        for names in zip(*(each.sources for each in tensors), strict=True):
+            places = [self._sums[name][0] for name in names]
+            further = self._further(names)
+            averages, why = checked(program, places, scales, "sum", chain.from_iterable(further))
+            reductions.append(Reduction(names, tuple(places), further, tuple(averages)))
+            reason = reason or why
+        reason = reason or self._needed(tensors, {place for each in reductions for place in each.members})
         if reason:
             self.reasons.append(f"{tensors[0].grad!r} to {tensors[-1].grad!r}: {reason}")
         else:
-            self.buckets.append(Bucket(tuple(tensors), tuple(averages), further, tuple(self._spans(tensors))))
+            self.buckets.append(Bucket(tuple(tensors), tuple(reductions), tuple(self._spans(tensors))))
 
     def _tensors(self) -> Iterator[Tensor]:
         """What can be cut; why other tensors cannot is added to the reasons."""
-        program = self._program
-        sums = dependencies.singles(program, "all_reduce", axis=self._axis)
-        for i, op in enumerate(program.main):
-            routine = routine_of(op)
-            for k, param in enumerate(op.inputs["params"] if routine else ()):
-                grad = op.inputs["grads"][k]
-                reason = self._why_not(op, k, i, sums.get(grad, []))
+        for i, op in enumerate(self._program.main):
+            for k, param in enumerate(op.inputs["params"] if routine_of(op) else ()):
+                reason = self._why_not(op, k, i)
                 if reason:
                     self.reasons.append(f"{param!r} is left to all ranks: {reason}")
                 else:
-                    yield Tensor(param, grad, sums[grad][0], i, k)
+                    sources, made = tuple(self._sources[param]), tuple(self._made.get(param, ()))
+                    yield Tensor(param, op.inputs["grads"][k], sources, made, self._sums[sources[0]][0], i)
 
-    def _why_not(self, op: Op, k: int, place: int, sums: Sequence[int]) -> str:
+    def _why_not(self, op: Op, k: int, place: int) -> str:
         """Why a tensor of an update cannot be cut. Empty if it can."""
         program, routine = self._program, routine_of(op)
         assert routine is not None
@@ -118,8 +144,11 @@ class _Search:
             return f"{routine.name} has norms of tensors"
         if op.attrs.get("rounding") == "stochastic":
             return "stochastic rounding counts the elements of each tensor"
-        if len(sums) != 1:
-            return f"{grad!r} has no all_reduce of its own" if not sums else f"{grad!r} is reduced twice"
+        sources, made = self._sources.get(param, []), self._made.get(param, [])
+        if grad not in (*sources, *made):
+            return f"{grad!r} has no all_reduce of its own"
+        if twice := next((name for name in sources if len(self._sums[name]) > 1 or name in made), ""):
+            return f"{twice!r} is reduced twice"
         if math.prod(program.vars[param].shape) == 0:
             return "it has no elements"
         for slot, names in op.inputs.items():
@@ -133,19 +162,22 @@ class _Search:
                 or {*chain(*program.users[name])} != {place}
             ):  # fmt: skip
                 return f"{name!r} is no memory that only its update uses from step to step"
-        if program.vars[grad].persistable or program.writers[param] != 1:
-            return f"{grad!r} lives from step to step" if program.writers[param] == 1 else "other ops change it, too"
-        return ""
+        for name in (*sources, *made):
+            if name in program.buffer_of or name in program.parts or name in program.whole_of:
+                return f"{name!r} is in a buffer, or cut, already"
+            if program.vars[name].persistable:
+                return f"{name!r} lives from step to step"
+        return "" if program.writers[param] == 1 else "other ops change it, too"
 
-    def _further(self, tensors: Sequence[Tensor]) -> tuple[tuple[int, ...], ...]:
+    def _further(self, names: Sequence[str]) -> tuple[tuple[int, ...], ...]:
         """Places of the all-reduces of gradients along each axis beside that of the shards, if all have one there."""
         program = self._program
         axes = dict.fromkeys(op.attrs.get("axis") for op in program.main if op.type == "all_reduce")
         found = []
         for axis in (axis for axis in axes if axis != self._axis):
             sums = dependencies.singles(program, "all_reduce", axis=axis)
-            places = [place for each in tensors for place in sums.get(each.grad, ()) if place > each.reduced]
-            if len(places) == len(tensors):
+            places = [place for name in names for place in sums.get(name, ()) if place > self._sums[name][0]]
+            if len(places) == len(names):
                 found.append(tuple(places))
         return tuple(found)
 
@@ -157,10 +189,13 @@ class _Search:
                 op = program.main[i]
                 if each.updated < i and (i <= last or op.role == "optimize"):
                     return f"{title(op)} needs {each.param!r} after its update; fold_casts comes before"
-            for i in program.users[each.grad][0]:
-                op = program.main[i]
-                if i > each.reduced and i not in (each.updated, *members) and op.type != "check_gradients":
-                    return f"{title(op)} needs {each.grad!r} after its reduction"
+            own = {*each.sources, *each.made}
+            for name in (*each.sources, *each.made):
+                for i in {*chain(*program.users[name])} - {each.updated} - members:
+                    if name in each.made or i > self._sums[name][0]:
+                        op = program.main[i]
+                        if op.type != "check_gradients" and not _of_pairs(op, name, own):
+                            return f"{title(op)} needs {name!r} after its reduction"
         return ""
 
     def _spans(self, tensors: Sequence[Tensor]) -> Iterator[dict[int, tuple[int, int]]]:
@@ -173,3 +208,11 @@ class _Search:
             borders = [start, *range((start // part + 1) * part, stop, part), stop]
             yield {first // part: (first - start, end - first) for first, end in pairwise(borders)}
             start += length
+
+
+def _of_pairs(op: Op, name: str, own: set[str]) -> bool:
+    """Whether what an op does with a variable it does element by element, with others that are cut alike."""
+    if op.type not in (*MAKERS, "scale"):
+        return False
+    pairs = zip(op.inputs["x"], op.outputs["out"], strict=True)
+    return all(own.issuperset(pair) for pair in pairs if name in pair)

@@ -22,32 +22,53 @@ class Tensor(NamedTuple):
     """A parameter that can be cut.
 
     Attributes:
-        param, grad: names.
-        reduced: place of its all-reduce.
-        updated: place of its update.
-        at: which tensor of the update it is.
+        param, grad: names, the gradient as the update reads it.
+        sources: the gradients that are summed over ranks: that one, or those of micro-steps that it is made of.
+        made: what is made of the sums.
+        reduced: place of the first sum.
+        updated: place of the update.
     """
 
     param: str
     grad: str
+    sources: tuple[str, ...]
+    made: tuple[str, ...]
     reduced: int
     updated: int
-    at: int
+
+
+class Reduction(NamedTuple):
+    """Gradients that are summed over ranks as one, a tensor each.
+
+    Attributes:
+        names: of the gradients, in the order in which they lie in their buffer.
+        places: of the all-reduces.
+        further: places of the all-reduces along each other axis.
+        averages: places of the multiplications by 1 / W.
+    """
+
+    names: tuple[str, ...]
+    places: tuple[int, ...]
+    further: tuple[tuple[int, ...], ...]
+    averages: tuple[int, ...]
+
+    @property
+    def members(self) -> list[int]:
+        """All places that go."""
+        return [*self.places, *chain(*self.further), *self.averages]
 
 
 class Bucket(NamedTuple):
-    """Tensors whose gradients are in one buffer.
+    """Tensors that lie side by side, cut alike in the buffer of the parameters and in those of gradients.
 
     Attributes:
         tensors: in the order in which they lie.
-        averages: places of the multiplications by 1 / W.
-        further: places of the all-reduces along each other axis.
+        reductions: one, or one for each micro-step.
         spans: by tensor, the ranks that have some of it, each with the first element and how many.
     """
 
     tensors: tuple[Tensor, ...]
-    averages: tuple[int, ...]
-    further: tuple[tuple[int, ...], ...]
+    reductions: tuple[Reduction, ...]
     spans: tuple[Mapping[int, tuple[int, int]], ...]
 
 
@@ -63,7 +84,7 @@ class Rewriting:
         self._program, self._buckets, self._rank, self._along = program, buckets, rank, along
         self._spans = {
             name: span for bucket in buckets for each, span in zip(bucket.tensors, bucket.spans, strict=True)
-            for name in (each.param, each.grad)
+            for name in (each.param, *each.sources, *each.made)
         }  # fmt: skip
         self._vars: dict[str, Var] = {}
         self._startup: list[Op] = []
@@ -74,11 +95,11 @@ class Rewriting:
         instead: dict[int, list[Op]] = {}
         after: dict[int, list[Op]] = {}
         for bucket in self._buckets:
-            grads, params = self._buffer(bucket, "grad"), self._buffer(bucket, "param")
-            places = [*(each.reduced for each in bucket.tensors), *chain(*bucket.further), *bucket.averages]
-            instead |= {place: [] for place in places}
-            instead[max(places)] = self._summed(bucket, grads)
-            gather = self._collective("all_gather", self._own(each.param for each in bucket.tensors), [params])
+            for reduction in bucket.reductions:
+                instead |= {place: [] for place in reduction.members}
+                instead[max(reduction.members)] = self._summed(reduction)
+            params = [each.param for each in bucket.tensors]
+            gather = self._collective("all_gather", self._own(params), [self._buffer("Param", params)])
             after.setdefault(max(each.updated for each in bucket.tensors), []).append(gather)
         main = self._cuts(each.param for bucket in self._buckets for each in bucket.tensors)
         for i, op in enumerate(program.main):
@@ -92,25 +113,23 @@ class Rewriting:
         )
         return on_device(without_masters(changed, sorted(self._gone)), self._rank)
 
-    def _buffer(self, bucket: Bucket, what: str) -> str:
-        """The buffer of the gradients, or of the parameters, made at startup."""
-        names = [getattr(each, what) for each in bucket.tensors]
-        var, buffer = self._program.vars[names[0]], f"Sharded{what.capitalize()}_{names[0]}"
+    def _buffer(self, what: str, names: Sequence[str]) -> str:
+        """The buffer of some gradients, or of parameters, made at startup."""
+        var, buffer = self._program.vars[names[0]], f"Sharded{what}_{names[0]}"
         self._vars[buffer] = Var(buffer, UNKNOWN, var.dtype, var.persistable)
-        attrs = {"copy_data": what == "param", "parts": self._along["ranks"], **layout_of(var.dtype)}
-        self._startup.append(coalesce_op(names, buffer, **attrs))
+        attrs = {"copy_data": var.persistable, "parts": self._along["ranks"], **layout_of(var.dtype)}
+        self._startup.append(coalesce_op(list(names), buffer, **attrs))
         return buffer
 
-    def _summed(self, bucket: Bucket, buffer: str) -> list[Op]:
+    def _summed(self, reduction: Reduction) -> list[Op]:
         """The sums of what the rank has of a buffer's gradients, and their averages."""
-        own = self._own(each.grad for each in bucket.tensors)
-        ops = [*self._cuts(each.grad for each in bucket.tensors), self._collective("reduce_scatter", [buffer], own)]
-        for places in bucket.further if own else ():
-            first = self._program.main[places[0]]
-            layout = layout_of(self._program.vars[bucket.tensors[0].grad].dtype)
-            ops.append(first.with_names(lambda *_: own, attrs={**first.attrs, **layout}, layer=None))
-        if bucket.averages and own:
-            ops.append(self._program.main[bucket.averages[0]].with_names(lambda *_: own, layer=None))
+        own, buffer = self._own(reduction.names), self._buffer("Grad", reduction.names)
+        ops = [*self._cuts(reduction.names), self._collective("reduce_scatter", [buffer], own)]
+        layout = layout_of(self._program.vars[reduction.names[0]].dtype)
+        for places, more in (*((row, layout) for row in reduction.further), (reduction.averages, {})):
+            if places and own:
+                first = self._program.main[places[0]]
+                ops.append(first.with_names(lambda *_: own, attrs={**first.attrs, **more}, layer=None))
         return ops
 
     def _collective(self, kind: str, x: list[str], out: list[str]) -> Op:
@@ -139,6 +158,8 @@ class Rewriting:
         """What the rank does of an op."""
         if routine_of(op) is not None:
             return self._update(op)
+        if op.type in ("cast", "sum", "scale") and not self._spans.keys().isdisjoint(op.outputs["out"]):
+            return self._pairs(op)
         if op.type == "check_gradients" and not self._spans.keys().isdisjoint(op.inputs["x"]):
             return self._check(op)
         return [op]
@@ -157,6 +178,21 @@ class Rewriting:
                     pieces[name] = self._piece(name, param)
                     if slot not in ("params", "grads"):
                         self._state(name, param)
+        if not own:
+            return []
+        return [part_of(op, own).with_names(lambda _, names: [pieces.get(name, name) for name in names])]
+
+    def _pairs(self, op: Op) -> list[Op]:
+        """What is made of the sums that the rank has; before there are sums, of all."""
+        outs = op.outputs["out"]
+        if self._spans.keys().isdisjoint(op.inputs["x"]):
+            return [op]
+        own = [k for k, name in enumerate(outs) if self._rank in self._spans.get(name, (self._rank,))]
+        pieces = {name: self._piece(name) for name in (*op.reads, *outs) if name in self._spans}
+        for name in outs:
+            if name in pieces and pieces[name] != name and self._rank in self._spans[name]:
+                size = self._spans[name][self._rank][1]
+                self._vars.setdefault(pieces[name], Var(pieces[name], (size,), self._program.vars[name].dtype))
         if not own:
             return []
         return [part_of(op, own).with_names(lambda _, names: [pieces.get(name, name) for name in names])]

@@ -88,7 +88,9 @@ def declined(where: str, program: Program, degree: int, axis: str | None = None)
         return "gradients are reduced to owners already, or parameters broadcast by them"
     if not any(op.type == "all_reduce" and op.attrs.get("axis") == axis for op in program.main):
         return "no gradient is reduced over the ranks" if axis is None else f"no gradient is reduced along {axis!r}"
-    flat = next((op for op in updates_of(program) if is_flat(program, op)), None)
+    if not (updates := updates_of(program)):
+        return "nothing is updated"
+    flat = next((op for op in updates if is_flat(program, op)), None)
     return f"{title(flat)} is one for a buffer; fuse_optimizer comes after" if flat else ""
 
 
