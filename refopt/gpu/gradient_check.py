@@ -6,7 +6,7 @@ The sums of the tensors are joined by one block of a last, small launch, which l
 where the steps find them.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,9 @@ from refopt.gpu.tiles import FANOUT, ROW, WHOLE_WARP, joiner, rows_of
 BOUNDS, CHUNK_ITEM = (128, 8), 4
 # Places in the block of numbers: what `factor_of` takes.
 MAX_NORM, EPSILON = range(2)
+# Columns of the table of tensors whose sums of tiles are joined: where these are, how many, where sums of them go, and
+# where the last one goes.
+FIRST, COUNT, FREE, PLACE = range(4)
 
 
 @device_function
@@ -161,3 +164,39 @@ def first_pass(
         if array and array.size:
             members.setdefault(array.dtype, []).append((place, array))
     return [Pass(machine, dtype, pairs, real, roots, odd_ones) for dtype, pairs in members.items()]
+
+
+@factory
+def tile_joiner(real: Any) -> Kernel:
+    """The kernel that joins the sums of the tiles of tensors. A block takes a tensor."""
+    join = joiner(real).join
+
+    @kernel()
+    def join_tiles(roots, tensors, sums):
+        b = cuda.blockIdx.x
+        first, count, free = tensors[b, FIRST], tensors[b, COUNT], tensors[b, FREE]
+        while count > 1:
+            parents = (count + FANOUT - 1) // FANOUT
+            for parent in range(parents):
+                x = join(roots, first + parent * FANOUT, min(count - parent * FANOUT, FANOUT))
+                if cuda.threadIdx.x == 0:
+                    roots[0, free + parent] = x
+                cuda.syncthreads()
+            first, count, free = free, parents, free + parents
+        if cuda.threadIdx.x == 0:
+            sums[tensors[b, PLACE]] = roots[0, first]
+
+    return join_tiles
+
+
+def tile_joins(
+    machine: Device, counts: Sequence[int], positions: Sequence[int], real: Any, sums: Any
+) -> tuple[Any, Any]:  # fmt: skip
+    """Room for the sums of the tiles of some tensors, in a row; and what leaves those of tensors in ``sums``."""
+    rows, first, free = [], 0, sum(counts)
+    for count, place in zip(counts, positions, strict=True):
+        rows.append((first, count, free, place))
+        first, free = first + count, free + count // (FANOUT - 1) + 4  # 4 levels are 2**40 tiles
+    roots = machine.to_device(np.zeros((2, free), real))
+    table = machine.to_device(np.array(rows, np.int64))
+    return roots, machine.prepare(tile_joiner(real), len(rows), BOUNDS[0], (roots, table, sums))

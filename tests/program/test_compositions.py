@@ -150,6 +150,16 @@ def test_gradients_that_are_reduced_before_they_are_cast(chain):
     assert not any(missed(plain, expected, got, step) for step in range(STEPS + 1)) and not differing(saved[0], same[1])
 
 
+@pytest.mark.clause("N11")
+@pytest.mark.parametrize("limit", [1e-4, 32.0])
+def test_reductions_of_micro_steps_are_put_together_apart(limit):
+    """What lies between two of them is done by owners alone, and others would find other runs."""
+    chain = ("shard", {"rule": "greedy", "order": "reduced"}), ("fuse_reduces", {"limit": limit}), ("batch_owners", {})
+    case = mixed(*chain, accumulate=2, reduced="float16", ranks=3)
+    assert not violation(case)
+    assert case.reasons[-1][1]
+
+
 def test_presets_of_another_number_of_ranks():
     program = amp_program(PARAMS, "adam", world_size=2, **ADAM)
     for name in ("data_parallel", "offloaded", "sharded"):

@@ -13,10 +13,9 @@ from refopt.checks import Array
 from refopt.checks.dtypes import ITEM_SIZES, arithmetic
 from refopt.cpu.reduce import TILE
 from refopt.gpu import vectors, words
-from refopt.gpu.gradient_check import BOUNDS, finisher, first_pass
+from refopt.gpu.gradient_check import BOUNDS, finisher, first_pass, tile_joins
 from refopt.gpu.kernels import Kernel, factory, kernel
 from refopt.gpu.target import cuda
-from refopt.gpu.tiles import FANOUT, joiner
 from refopt.program.model import Op
 from refopt.program.ops.context import Context
 from refopt.program.ops.mixed_precision import SCALING, STATE
@@ -24,7 +23,6 @@ from refopt.program.ops.runner import each
 
 BLOCK = 128
 REAL = np.float32
-FIRST, COUNT, FREE, PLACE = range(4)  # columns: where sums of tiles are, how many, where sums of these go, and the last
 
 
 @factory
@@ -87,42 +85,12 @@ def _tiles(piece: Array) -> list[Array]:
     ]
 
 
-@factory
-def tile_joiner(real: Any) -> Kernel:
-    """The kernel that joins the sums of the tiles of tensors. A block takes a tensor."""
-    join = joiner(real).join
-
-    @kernel()
-    def join_tiles(roots, tensors, sums):
-        b = cuda.blockIdx.x
-        first, count, free = tensors[b, FIRST], tensors[b, COUNT], tensors[b, FREE]
-        while count > 1:
-            parents = (count + FANOUT - 1) // FANOUT
-            for parent in range(parents):
-                x = join(roots, first + parent * FANOUT, min(count - parent * FANOUT, FANOUT))
-                if cuda.threadIdx.x == 0:
-                    roots[0, free + parent] = x
-                cuda.syncthreads()
-            first, count, free = free, parents, free + parents
-        if cuda.threadIdx.x == 0:
-            sums[tensors[b, PLACE]] = roots[0, first]
-
-    return join_tiles
-
-
 def join_tiles(context: Context, op: Op) -> Callable[[], None]:
     """Join the sums of the tiles of each tensor, in one launch."""
     backend: Any = context.backend
     machine, counts = backend.machine, op.attrs["counts"]
     tiles, sums = (context.arrays[op.inputs[slot][0]] for slot in ("tiles", "sums"))
-    rows, first, free = [], 0, tiles.size
-    for count, place in zip(counts, op.attrs["positions"], strict=True):
-        rows.append((first, count, free, place))
-        first, free = first + count, free + count // (FANOUT - 1) + 4  # 4 levels are 2**40 tiles
-    roots = machine.to_device(np.zeros((2, free), REAL))
-    launch = machine.prepare(
-        tile_joiner(REAL), len(rows), BOUNDS[0], (roots, machine.to_device(np.array(rows, np.int64)), sums)
-    )
+    roots, launch = tile_joins(machine, counts, op.attrs["positions"], REAL, sums)
     return each([backend.cast([tiles], [_row(backend, roots, tiles.size)]), _bound(backend, [launch])])
 
 

@@ -42,15 +42,21 @@ def batch_owners(program: Program) -> Result:
 
 
 def _turns(program: Program, kind: str) -> list[list[int]]:
-    """Places in ``main`` of the first collective of each root, of the second of each, and so on; by number of root."""
-    roots: dict[int, list[int]] = {}
+    """Places in ``main`` of the first collective of each root, of the second of each, and so on; by number of root.
+
+    For each pass of the model apart.
+    """
+    passes: dict[int, dict[int, list[int]]] = {}
+    numbers = dependencies.forward_passes(program)
     for i, op in enumerate(program.main):
         if op.type == kind:
-            roots.setdefault(op.attrs["root"], []).append(i)
-    ordered = [roots[root] for root in sorted(roots)]
-    return [
-        [places[turn] for places in ordered if turn < len(places)] for turn in range(max(map(len, ordered), default=0))
-    ]
+            passes.setdefault(numbers[i], {}).setdefault(op.attrs["root"], []).append(i)
+    turns = []
+    for roots in passes.values():
+        ordered = [roots[root] for root in sorted(roots)]
+        for turn in range(max(map(len, ordered))):
+            turns.append([places[turn] for places in ordered if turn < len(places)])
+    return turns
 
 
 def _averages(program: Program, places: list[int]) -> list[int]:

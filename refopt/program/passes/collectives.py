@@ -200,11 +200,12 @@ def _runs(program: Program, kind: str, limit: float, reasons: list[str]) -> list
     A collective of several variables ends the run before it, so that nothing is put together the second time that was
     not the first. One whose variable has no elements, or is in a buffer already, is in no run; why is added to reasons.
     """
-    roots: dict[int, list[list[int]]] = {}
+    roots: dict[tuple[int, int], list[list[int]]] = {}
+    numbers = dependencies.forward_passes(program)  # since owners alone use sums between two of them
     for i, op in enumerate(program.main):
         if op.type != kind:
             continue
-        stretches = roots.setdefault(op.attrs["root"], [[]])
+        stretches = roots.setdefault((op.attrs["root"], numbers[i]), [[]])
         name = op.inputs["x"][0]
         if len(op.inputs["x"]) > 1:
             stretches.append([])

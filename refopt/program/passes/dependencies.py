@@ -123,3 +123,13 @@ def singles(program: Program, kind: str, role: str | None = None, axis: object =
         if role in (None, op.role):
             places.setdefault(op.inputs["x"][0], []).append(i)
     return places
+
+
+def forward_passes(program: Program) -> list[int]:
+    """By place, how many passes of the model have begun: what lies between two of them all ranks see alike."""
+    numbers, number, within = [], 0, False
+    for op in program.main:
+        number += op.role == "forward" and not within
+        within = op.role == "forward"
+        numbers.append(number)
+    return numbers
