@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks import torch_pages
 from benchmarks.detector_table import with_detectors
 from benchmarks.findings import page as findings
-from benchmarks.readme import reductions, shards, with_tables
+from benchmarks.readme import elements, reductions, shards, with_tables
 from benchmarks.record import RESULTS, ROOT
 from benchmarks.sections import table, with_section
 
@@ -89,6 +89,7 @@ PAGES: dict[Path, Callable[[str], str]] = {
     ROOT / "docs" / "merging.md": with_ladder,
     ROOT / "docs" / "oracle.md": with_ratios,
     ROOT / "docs" / "sharding.md": lambda page: with_section(page, "shards", shards()),
+    ROOT / "docs" / "sharding-by-element.md": lambda page: with_section(page, "elements", elements()),
     ROOT / "docs" / "torch.md": torch_pages.with_records,
 }
 

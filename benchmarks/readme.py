@@ -91,6 +91,25 @@ def shards() -> str:
     return sections.table(lines)
 
 
+def elements() -> str:
+    """Milliseconds of a step that is sharded by element on two GPUs, beside others, the fastest of each kind."""
+    rows = json.loads((RESULTS / "elements-h200-x2.json").read_text())["steps"]
+    columns = [(name, form) for name in ("bert-large", "gpt2-xl") for form in ("fp32 gradients", "fp16 gradients")]
+    lines = [["", *(f"{WORKLOADS[name]}, {form}" for name, form in columns)], ["---"] + ["---:"] * len(columns)]
+    for label, way, key in (
+        ("PyTorch, flat tensors by hand", "PyTorch, flat", "ms"),
+        ("**refopt, by element**", "refopt, by element", "ms"),
+        ("its collectives alone", "refopt, by element", "collectives_ms"),
+        ("refopt, by tensor", "refopt, by tensor", "ms"),
+    ):
+        cells = []
+        for column in columns:
+            own = [row for row in rows if (row["workload"], row["form"], row["way"]) == (*column, way)]
+            cells.append(f"{min(own, key=lambda row: row['ms'])[key]:.2f}")
+        lines.append([label, *cells])
+    return sections.table(lines)
+
+
 def routines() -> str:
     """A line for each routine of the catalogue."""
     lines = [
