@@ -62,6 +62,9 @@ def halves(devices, nbytes):
 def test_formulae_count_messages(devices, chunk):
     n = chunk * devices
     assert cost.all_reduce(LINK, n, devices) == pytest.approx(seconds(ring(devices, n)), rel=1e-12)
+    rounds = ring(devices, n)
+    assert cost.reduce_scatter(LINK, n, devices) == pytest.approx(seconds(rounds[: devices - 1]), rel=1e-12)
+    assert cost.all_gather(LINK, n, devices) == pytest.approx(seconds(rounds[devices - 1 :]), rel=1e-12)
     assert cost.broadcast(LINK, n, devices) == pytest.approx(seconds(tree(devices, n, False)), rel=1e-12)
     assert cost.reduce(LINK, n, devices) == pytest.approx(seconds(tree(devices, n, True)), rel=1e-12)
     if not devices & (devices - 1):
@@ -78,6 +81,8 @@ def test_numbers_by_hand():
     assert cost.reduce(LINK, 8, 4) == 2 * (7 + 24 + 4)
     assert cost.reduce(LINK, 8, 4, "scatter") == 4 * 7 + 2 * 0.75 * 24 + 0.75 * 4
     assert cost.all_reduce(LINK, 8, 4) == 6 * 7 + 2 * 0.75 * 24 + 0.75 * 4
+    assert cost.reduce_scatter(LINK, 8, 4) == 3 * 7 + 0.75 * (24 + 4)
+    assert cost.all_gather(LINK, 8, 4) == 3 * 7 + 0.75 * 24
     assert [cost.broadcast(Link(1, 0), 0, p) for p in (1, 2, 3, 4, 5, 8, 9)] == [0, 1, 2, 2, 3, 3, 4]
 
 
@@ -197,3 +202,11 @@ def test_bytes():
     made = passes.send_to_owners(adam([("w", (8, 3))], config="amp"), 2, min_block_size=12).program
     assert cost.bytes_of(made, ["w@GRAD"]) == 48 == cost.bytes_of(made, ["w@GRAD.block0", "w@GRAD.block1"])
     assert cost.bytes_of(made, ["w_moment1_0"]) == 96
+
+
+def test_collectives_of_a_step_that_is_sharded_by_element():
+    """Of all tensors in the buffer, in whichever slot it is."""
+    made = passes.shard_elements(step_program([("a", (300,)), ("b", (9,))], "sgd", world_size=2, lr=0.1), 0, 2).program
+    for op in made.main:
+        if op.type in ("reduce_scatter", "all_gather"):
+            assert cost.of_op(made, op, LINK, 1.0) == getattr(cost, op.type)(LINK, 4 * 309, 2)

@@ -95,6 +95,25 @@ def all_reduce(link: Link, nbytes: float, devices: int) -> float:
     return 2 * (devices - 1) * link.alpha + 2 * share * nbytes * link.beta + share * nbytes * link.gamma
 
 
+def reduce_scatter(link: Link, nbytes: float, devices: int) -> float:
+    """Seconds until each device has its part of the sum of what all have, by a ring: the first half of `all_reduce`.
+
+    p - 1 messages of n / p bytes, n being those of the whole array:
+    ``(p - 1) * alpha + (p - 1) / p * n * (beta + gamma)``.
+    """
+    link, nbytes, devices = _checked("reduce_scatter", link, nbytes, devices)
+    return (devices - 1) * link.alpha + (devices - 1) / devices * nbytes * (link.beta + link.gamma)
+
+
+def all_gather(link: Link, nbytes: float, devices: int) -> float:
+    """Seconds until all devices have the parts of all, by a ring: the second half of `all_reduce`.
+
+    p - 1 messages of n / p bytes, n being those of the whole array: ``(p - 1) * alpha + (p - 1) / p * n * beta``.
+    """
+    link, nbytes, devices = _checked("all_gather", link, nbytes, devices)
+    return (devices - 1) * link.alpha + (devices - 1) / devices * nbytes * link.beta
+
+
 def batch(link: Link, kind: str, nbytes: Mapping[int, float], devices: int) -> float:
     """Seconds for broadcasts or reductions of different roots that are made at once.
 
@@ -198,9 +217,11 @@ def of_op(program: Program, op: Op, link: Link, rate: float) -> float:
     if op.type == "batch":
         sent = {each.attrs["root"]: bytes_of(program, each.reads) for each in calls(op)}
         return batch(link, op.attrs["kind"], sent, op.attrs["ranks"])
-    known = {"broadcast": broadcast, "reduce": reduce, "all_reduce": all_reduce}
+    known = {"broadcast": broadcast, "reduce": reduce, "all_reduce": all_reduce, "reduce_scatter": reduce_scatter,
+             "all_gather": all_gather}  # fmt: skip
     if op.type in known:
-        return known[op.type](link, bytes_of(program, op.reads), op.attrs["ranks"])
+        whole_of_it = op.writes if op.type == "all_gather" else op.reads
+        return known[op.type](link, bytes_of(program, whole_of_it), op.attrs["ranks"])
     return (bytes_of(program, op.reads) + bytes_of(program, op.writes)) / rate
 
 
