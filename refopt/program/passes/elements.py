@@ -80,7 +80,10 @@ class _Search:
         self._program, self._degree, self._axis = program, degree, axis
         self.buckets: list[Bucket] = []
         self.reasons: list[str] = []
-        self._sums = dependencies.singles(program, "all_reduce", axis=axis)
+        axes = dict.fromkeys(op.attrs.get("axis") for op in program.main if op.type == "all_reduce")
+        sums = {each: dependencies.singles(program, "all_reduce", axis=each) for each in axes}
+        self._sums, self._others = sums.pop(axis), tuple(sums.values())
+        self._scales = dependencies.singles(program, "scale", "communicate")
         self._sources, self._made = self._followed()
         tensors = sorted(self._tensors(), key=lambda each: each.reduced)
         kinds = [tuple(program.vars[name].dtype for name in (*each.sources, each.param)) for each in tensors]
@@ -110,12 +113,11 @@ class _Search:
 
     def _add(self, tensors: list[Tensor]) -> None:
         """Make a bucket of tensors, unless something is in between."""
-        program, scales = self._program, dependencies.singles(self._program, "scale", "communicate")
         reductions, reason = [], ""
         for names in zip(*(each.sources for each in tensors), strict=True):
             places = [self._sums[name][0] for name in names]
             further = self._further(names)
-            averages, why = checked(program, places, scales, "sum", chain.from_iterable(further))
+            averages, why = checked(self._program, places, self._scales, "sum", chain.from_iterable(further))
             reductions.append(Reduction(names, tuple(places), further, tuple(averages)))
             reason = reason or why
         reason = reason or self._needed(tensors, {place for each in reductions for place in each.members})
@@ -171,11 +173,8 @@ class _Search:
 
     def _further(self, names: Sequence[str]) -> tuple[tuple[int, ...], ...]:
         """Places of the all-reduces of gradients along each axis beside that of the shards, if all have one there."""
-        program = self._program
-        axes = dict.fromkeys(op.attrs.get("axis") for op in program.main if op.type == "all_reduce")
         found = []
-        for axis in (axis for axis in axes if axis != self._axis):
-            sums = dependencies.singles(program, "all_reduce", axis=axis)
+        for sums in self._others:
             places = [place for name in names for place in sums.get(name, ()) if place > self._sums[name][0]]
             if len(places) == len(names):
                 found.append(tuple(places))
