@@ -196,7 +196,10 @@ def tile_joins(
     rows, first, free = [], 0, sum(counts)
     for count, place in zip(counts, positions, strict=True):
         rows.append((first, count, free, place))
-        first, free = first + count, free + count // (FANOUT - 1) + 4  # 4 levels are 2**40 tiles
+        first += count
+        while count > 1:
+            count = -(-count // FANOUT)
+            free += count
     roots = machine.to_device(np.zeros((2, free), real))
     table = machine.to_device(np.array(rows, np.int64))
     return roots, machine.prepare(tile_joiner(real), len(rows), BOUNDS[0], (roots, table, sums))

@@ -168,6 +168,12 @@ def test_presets_of_another_number_of_ranks():
 
 
 @pytest.mark.parametrize("reduced", ["float16", "float32"])
+def test_one_rank_and_one_micro_step_have_nothing_to_average(reduced):
+    kinds = amp_program(PARAMS, "adam", reduced=reduced, **ADAM).counts()
+    assert "scale" not in kinds and "all_reduce" not in kinds
+
+
+@pytest.mark.parametrize("reduced", ["float16", "float32"])
 def test_gradients_that_are_cast_are_coalesced(reduced):
     """161 all-reduces of ResNet-50 in mixed precision become 7, before or after they are cast."""
     from refopt.catalog import workloads

@@ -139,6 +139,24 @@ def test_what_is_left_to_all_ranks(case, applied, reason):
     assert found == applied and reason in why
 
 
+def test_what_is_reduced_twice_stays_whole():
+    program = step_program(PARAMS, "adam", lr=0.1, world_size=2)
+    again = next(op for op in program.main if op.reads == ("a.b@GRAD",) and op.type == "all_reduce")
+    place = program.main.index(again)
+    result = passes.shard_elements(program.replace(main=[*program.main[:place], again, *program.main[place:]]), 0, 2)
+    assert result.reasons == ("'a.b' is left to all ranks: 'a.b@GRAD' is reduced twice",)
+
+
+@pytest.mark.parametrize(("parts", "error", "got"), [(0, ValueError, "0"), ("2", TypeError, "'2'")])
+def test_buffers_of_parts_that_are_none(parts, error, got):
+    startup = [op.replace(attrs={**op.attrs, "parts": parts}) if "parts" in op.attrs else op for op in HALF.startup]
+    with pytest.raises(error, match=f"coalesce_tensor: parts: expected an integer.*, got {got}$"):
+        HALF.replace(startup=startup).check()
+    one = [op.replace(attrs={**op.attrs, "parts": 1}) if "parts" in op.attrs else op for op in HALF.startup]
+    with pytest.raises(ValueError, match="expected a buffer of 2 parts"):
+        HALF.replace(startup=one).check()
+
+
 def test_what_reads_a_whole_gradient_keeps_it_whole():
     program = step_program(PARAMS, "adam", lr=0.1, world_size=2)
     look = Op("look", {"x": ("a.b@GRAD",)}, {}, {}, "communicate")
