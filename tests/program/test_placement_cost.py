@@ -167,6 +167,8 @@ MADE = passes.send_to_owners(adam([("w", (8, 3))]), 2, min_block_size=12).progra
     (lambda: of(sparse := adam([("w", (3, 2))], sparse=["w"]), sparse.main[0]), "of_op: op: expected dense tensors"),
     (lambda: of(MADE, next(op for op in MADE.main if op.type == "send")), "of_op: op: expected dense tensors"),
     (lambda: cost.send(LINK, -1), "send: nbytes: expected a number of at least 0, got -1"),
+    (lambda: cost.reduce_scatter(LINK, 1, 0), "reduce_scatter: devices: expected an integer from 1 to 1048576, got 0"),
+    (lambda: cost.all_gather(LINK, -1, 1), "all_gather: nbytes: expected a number of at least 0, got -1"),
     (lambda: cost.all_reduce(LINK, 1, 0), "all_reduce: devices: expected an integer from 1 to 1048576, got 0"),
     (lambda: cost.broadcast(LINK, 1, 2, "ring"), "broadcast: algorithm: expected one of tree, scatter, got 'ring'"),
     (lambda: cost.reduce(LINK, 1, 6, "scatter"), "reduce: devices: expected a power of two, which scatter is for, got"),
@@ -190,7 +192,7 @@ def test_bad_links(name, number):
     link = LINK._replace(**{name: number})
     for call, *arguments in (
         (cost.send, 1), (cost.broadcast, 1, 2), (cost.reduce, 1, 2), (cost.all_reduce, 1, 2),
-        (cost.batch, "reduce", {}, 2),
+        (cost.reduce_scatter, 1, 2), (cost.all_gather, 1, 2), (cost.batch, "reduce", {}, 2),
     ):
         expected = f"^{call.__name__}: link: expected a finite {name} of at least 0, got {number!r}"
         with pytest.raises(ValueError, match=expected):
@@ -210,3 +212,20 @@ def test_collectives_of_a_step_that_is_sharded_by_element():
     for op in made.main:
         if op.type in ("reduce_scatter", "all_gather"):
             assert cost.of_op(made, op, LINK, 1.0) == getattr(cost, op.type)(LINK, 4 * 309, 2)
+
+
+@pytest.mark.parametrize("rank", range(4))
+def test_what_is_shared_out_by_element_takes_as_long_on_all_ranks(rank):
+    """Also on the second, which has two thirds of c, and on the last, which has nothing."""
+    program = step_program([("a", (3000,)), ("b", (5,)), ("c", (5000,))], "sgd", world_size=4, lr=0.1)
+    made = passes.shard_elements(program, rank, 4).program
+    ops = {op.type: op for op in made.main}
+    assert cost.of_op(made, ops["reduce_scatter"], LINK, 1.0) == cost.reduce_scatter(LINK, 4 * 8005, 4)
+    assert cost.of_op(made, ops["all_gather"], LINK, 1.0) == cost.all_gather(LINK, 4 * 8005, 4)
+
+
+@pytest.mark.parametrize("devices", DEVICES)
+@pytest.mark.parametrize("nbytes", [0, 5, 4096])
+def test_an_all_reduce_is_a_reduce_scatter_and_an_all_gather(devices, nbytes):
+    both = cost.reduce_scatter(LINK, nbytes, devices) + cost.all_gather(LINK, nbytes, devices)
+    assert cost.all_reduce(LINK, nbytes, devices) == pytest.approx(both, rel=1e-12)
