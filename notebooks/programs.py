@@ -69,7 +69,7 @@ def work(kind: str) -> str:
         return "sum"
     if kind.removeprefix("merged_") in catalog.ROUTINES:
         return "update"
-    return kind if kind in COLORS else "other"
+    return "broadcast" if kind == "all_gather" else kind if kind in COLORS else "other"
 
 
 def score(ax: Axes, program: Program, title: str, labels: Callable[[Op], str] | None = None) -> None:
