@@ -66,6 +66,16 @@ def test_shards_and_their_replicas(make, shared, backend):
 
 
 @pytest.mark.clause("N11")
+@pytest.mark.parametrize("shared", [by_element, by_tensor])
+def test_shards_and_replicas_of_replicas(shared):
+    """Along three axes: what an owner sums along two of them other ranks do not, and yet find the same runs."""
+    grid, base = {"pod": 2, **GRID}, amp_program(PARAMS, "adam", world_size=8, **AMP)
+    plain = passes.over_axes(base, {"shard": 2, "dp": 2, "pod": 2}).program
+    folded = passes.pipeline(plain, *FOLDED).program
+    agree(run(lambda mesh: shared(folded, mesh), grid), run(lambda mesh: plain, grid))
+
+
+@pytest.mark.clause("N11")
 def test_groups_are_summed_along_each_axis():
     """One all-reduce for each axis and group."""
     base = amp_program(PARAMS, "adam", world_size=4, **AMP)

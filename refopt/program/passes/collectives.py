@@ -23,8 +23,6 @@ from refopt.program.passes.result import Result, moved
 from refopt.program.program import Program, expect_program
 
 BUFFERS = {"reduce": "FusedGrad_{}", "broadcast": "FusedBroadcast_{}"}
-
-
 UNEVEN = "some are summed along another axis, too, and others not"
 
 
@@ -41,29 +39,27 @@ def fuse_all_reduce(program: Program) -> Result:
     expect_program("fuse_all_reduce", program)
     moves: list[Move] = []
     reasons = [] if program.views else ["no gradients have been put into buffers; coalesce_gradients does that"]
-    axes = dict.fromkeys(op.attrs.get("axis") for op in program.main if op.type == "all_reduce")
-    reduces = [dependencies.singles(program, "all_reduce", "communicate", axis) for axis in axes]
+    sums = dependencies.sums_by_axis(program, "communicate").values()
     scales = dependencies.singles(program, "scale", "communicate")
     for layout, names in _groups(program):
-        along = [(each, [each[name][-1] for name in names if name in each]) for each in reduces]
-        along = [(each, places) for each, places in along if places]  # of each axis, in the order of the sums
-        if len(names) < 2 or not along:
+        rows = dependencies.rows_along(sums, names, [-1] * len(names))
+        if len(names) < 2 or not rows:
             continue
-        (_, places), *others = along
-        averages, reason = checked(program, places, scales, "sum", [i for _, further in others for i in further])
-        for each, row in along:
-            if len(row) < len(names):
-                reason = f"{next(name for name in names if name not in each)!r} has no all_reduce of its own"
+        averages, reason = checked(program, rows[0], scales, "sum", chain(*rows[1:]))
+        if len(rows[0]) < len(names):
+            summed = {program.main[i].inputs["x"][0] for i in rows[0]}
+            reason = f"{next(name for name in names if name not in summed)!r} has no all_reduce of its own"
+        elif any(len(row) < len(names) for row in rows):
+            reason = UNEVEN
         if reason:
             reasons.append(f"group from {names[0]!r} to {names[-1]!r}: {reason}")
             continue
-        rows = [row for _, row in along]
         moves.append(([*chain(*rows), *averages], _reduced(program, rows, averages, layout)))
     return moved(program, moves, reasons, "no group of two gradients or more is reduced one by one")
 
 
 def _reduced(
-    program: Program, rows: Sequence[list[int]], averages: list[int], layout: Mapping[str, Any]
+    program: Program, rows: Sequence[Sequence[int]], averages: list[int], layout: Mapping[str, Any]
 ) -> list[Op]:  # fmt: skip
     """One reduction for a group, along each axis, and one multiplication if there are some."""
     layer = dependencies.layer_of(program.main[i] for i in (*chain(*rows), *averages))
@@ -119,12 +115,13 @@ def _fuse_runs(program: Program, kind: str, limit: float, nothing: str) -> Resul
     late: dict[int, tuple[list[int], list[Op]]] = {}  # by place of what first needs them
     startup: list[Op] = []
     scales = dependencies.singles(program, "scale", "communicate") if kind == "reduce" else {}
-    sums = dependencies.singles(program, "all_reduce", "communicate") if kind == "reduce" else {}
+    sums = dependencies.sums_by_axis(program, "communicate").values() if kind == "reduce" else ()
     for places in _runs(program, kind, limit, reasons):
         names = [program.main[i].inputs["x"][0] for i in places]
-        further = [k for i, name in zip(places, names, strict=True) for k in sums.get(name, ()) if k > i]
+        rows = dependencies.rows_along(sums, names, places)  # along the other axes of a mesh
+        further = [*chain(*rows)]
         averages, reason = checked(program, places, scales, kind, further)
-        if reason or len(further) not in (0, len(places)):  # along another axis of a mesh, or none
+        if reason or any(len(row) < len(places) for row in rows):
             reasons.append(f"{'to' if kind == 'reduce' else 'from'} {_about(program, places)}: {reason or UNEVEN}")
             continue
         layout: dict[str, Any] = {}
@@ -133,7 +130,7 @@ def _fuse_runs(program: Program, kind: str, limit: float, nothing: str) -> Resul
             layout = {key: coalesce.attrs[key] for key in LAYOUT}
             moves.append((places, [_one(program, places, layout)]))
             startup.append(coalesce)
-        after = [_one(program, each, own) for each, own in ((further, layout), (averages, {})) if each]
+        after = [_one(program, row, layout) for row in rows] + ([_one(program, averages, {})] if averages else [])
         reader = dependencies.first_after(program, max([*places, *further, *averages]), names) if after else None
         if reader is not None:
             gone, come = late.setdefault(reader, ([], []))
@@ -157,7 +154,7 @@ def _buffer(program: Program, kind: str, op: Op) -> Var:
 
 
 def checked(
-    program: Program, places: list[int], scales: Mapping[str, list[int]], kind: str, others: Iterable[int] = ()
+    program: Program, places: Sequence[int], scales: Mapping[str, list[int]], kind: str, others: Iterable[int] = ()
 ) -> tuple[list[int], str]:  # fmt: skip
     """Places of the averages after some collectives, and why all of these cannot be one. Empty if they can.
 

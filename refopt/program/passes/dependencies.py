@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from refopt.program.model import Op
 from refopt.program.program import Program
@@ -123,6 +123,23 @@ def singles(program: Program, kind: str, role: str | None = None, axis: object =
         if role in (None, op.role):
             places.setdefault(op.inputs["x"][0], []).append(i)
     return places
+
+
+def sums_by_axis(program: Program, role: str | None = None) -> dict[object, dict[str, list[int]]]:
+    """By axis, in the order of the sums, what `singles` finds of all-reduces."""
+    axes = dict.fromkeys(op.attrs.get("axis") for op in program.main if op.type == "all_reduce")
+    return {axis: singles(program, "all_reduce", role, axis) for axis in axes}
+
+
+def rows_along(
+    sums: Iterable[Mapping[str, Sequence[int]]], names: Sequence[str], after: Sequence[int]
+) -> list[tuple[int, ...]]:  # fmt: skip
+    """For each axis with such, places of the last sums of some variables that come after a place for each."""
+    pairs, rows = list(zip(names, after, strict=True)), []
+    for each in sums:
+        row = tuple(each[name][-1] for name, place in pairs if name in each and each[name][-1] > place)
+        rows += [row] if row else []
+    return rows
 
 
 def forward_passes(program: Program) -> list[int]:

@@ -16,12 +16,11 @@ from refopt.program.passes.dependencies import title
 from refopt.program.passes.gradients import params_of
 from refopt.program.passes.grouping import check_limit, fuse_size
 from refopt.program.passes.owners import along
-from refopt.program.passes.parts import Bucket, Reduction, Rewriting, Tensor, layout_of
+from refopt.program.passes.parts import PAIRS, Bucket, Reduction, Rewriting, Tensor, layout_of
 from refopt.program.passes.result import Result
 from refopt.program.passes.sharding import declined
 from refopt.program.program import Program, expect_program
 
-MAKERS = "cast", "sum"  # of gradients from gradients, element by element
 NOTHING = "no gradient of an elementwise routine is reduced by itself and updated at once"
 
 
@@ -80,8 +79,7 @@ class _Search:
         self._program, self._degree, self._axis = program, degree, axis
         self.buckets: list[Bucket] = []
         self.reasons: list[str] = []
-        axes = dict.fromkeys(op.attrs.get("axis") for op in program.main if op.type == "all_reduce")
-        sums = {each: dependencies.singles(program, "all_reduce", axis=each) for each in axes}
+        sums = dependencies.sums_by_axis(program)
         self._sums, self._others = sums.pop(axis), tuple(sums.values())
         self._scales = dependencies.singles(program, "scale", "communicate")
         self._sources, self._made = self._followed()
@@ -104,7 +102,7 @@ class _Search:
                 summed.update(op.reads)
                 if len(op.reads) == 1 and op.reads[0] in params:
                     sources.setdefault(params[op.reads[0]], []).append(op.reads[0])
-            elif op.type in MAKERS:
+            elif op.type in PAIRS:
                 for x, out in zip(op.inputs["x"], op.outputs["out"], strict=True):
                     if x in summed and out in params and out not in summed:
                         summed.add(out)
@@ -116,8 +114,9 @@ class _Search:
         reductions, reason = [], ""
         for names in zip(*(each.sources for each in tensors), strict=True):
             places = [self._sums[name][0] for name in names]
-            further = self._further(names)
-            averages, why = checked(self._program, places, self._scales, "sum", chain.from_iterable(further))
+            rows = dependencies.rows_along(self._others, names, places)
+            further = tuple(row for row in rows if len(row) == len(names))  # what is not of all is needed, and declined
+            averages, why = checked(self._program, places, self._scales, "sum", chain(*further))
             reductions.append(Reduction(names, tuple(places), further, tuple(averages)))
             reason = reason or why
         reason = reason or self._needed(tensors, {place for each in reductions for place in each.members})
@@ -153,32 +152,19 @@ class _Search:
             return f"{twice!r} is reduced twice"
         if math.prod(program.vars[param].shape) == 0:
             return "it has no elements"
-        for slot, names in op.inputs.items():
-            if slot in (*SHARED, *routine.scalars):
-                continue
-            name = names[k]
+        states = [names[k] for slot, names in op.inputs.items()
+                  if slot not in (*SHARED, *routine.scalars, "params", "grads")]  # fmt: skip
+        for name in (param, *sources, *made, *states):
             if name in program.buffer_of or name in program.parts or name in program.whole_of:
                 return f"{name!r} is in a buffer, or cut, already"
-            if slot not in ("params", "grads") and (
-                not program.vars[name].persistable or program.vars[name].part is not None
-                or {*chain(*program.users[name])} != {place}
-            ):  # fmt: skip
+        for name in states:
+            var = program.vars[name]
+            if not var.persistable or var.part is not None or {*chain(*program.users[name])} != {place}:
                 return f"{name!r} is no memory that only its update uses from step to step"
         for name in (*sources, *made):
-            if name in program.buffer_of or name in program.parts or name in program.whole_of:
-                return f"{name!r} is in a buffer, or cut, already"
             if program.vars[name].persistable:
                 return f"{name!r} lives from step to step"
         return "" if program.writers[param] == 1 else "other ops change it, too"
-
-    def _further(self, names: Sequence[str]) -> tuple[tuple[int, ...], ...]:
-        """Places of the all-reduces of gradients along each axis beside that of the shards, if all have one there."""
-        found = []
-        for sums in self._others:
-            places = [place for name in names for place in sums.get(name, ()) if place > self._sums[name][0]]
-            if len(places) == len(names):
-                found.append(tuple(places))
-        return tuple(found)
 
     def _needed(self, tensors: Sequence[Tensor], members: set[int]) -> str:
         """Which op needs the whole of what a rank has a part of. Empty if none does."""
@@ -211,7 +197,7 @@ class _Search:
 
 def _of_pairs(op: Op, name: str, own: set[str]) -> bool:
     """Whether what an op does with a variable it does element by element, with others that are cut alike."""
-    if op.type not in (*MAKERS, "scale"):
+    if op.type not in PAIRS:
         return False
     pairs = zip(op.inputs["x"], op.outputs["out"], strict=True)
     return all(own.issuperset(pair) for pair in pairs if name in pair)
