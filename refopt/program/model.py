@@ -55,8 +55,8 @@ class Var:
             adds up.
         initial: what it holds if the caller does not bring it: a number of its dtype, or the name of the variable whose
             values it starts from; ``None`` if the caller must bring it.
-        part: of a variable of one dimension that has a run of another one's elements, what it is a part of: a
-            checkpoint has the whole. It then starts from its part of ``initial``.
+        part: of a variable that has a run of another one's elements, in one dimension or as rows of it, what it is a
+            part of: a checkpoint has the whole. If it starts from a variable, it does from its part of that.
 
     Raises:
         TypeError, ValueError: naming the variable and what about it.
@@ -193,7 +193,8 @@ def _check_part(where: str, part: Any, shape: tuple[int, ...]) -> None:
     if not isinstance(part, Part) or not isinstance(part.name, str):
         raise TypeError(f"{where}: expected a Part, got {shown(part)}")
     size = math.prod(extents_of(f"{where}: shape", part.shape, 1))
-    if len(shape) != 1 or not 0 <= whole(f"{where}: first", part.first, 0) <= size - shape[0]:
+    rows = len(shape) == len(part.shape) and shape[1:] == part.shape[1:]
+    if not (rows or len(shape) == 1) or whole(f"{where}: first", part.first, 0) + math.prod(shape) > size:
         expected = f"expected some of the {size} elements of {part.name!r}, from {part.first}"
         raise ValueError(f"{where}: {expected}, got shape {shape}")
 

@@ -21,7 +21,7 @@ from refopt.checks import host_array
 from refopt.checks.arguments import listed, shown, whole
 from refopt.checks.dtypes import numpy_dtype
 from refopt.program.graph import Graph
-from refopt.program.model import UNKNOWN, mapping
+from refopt.program.model import UNKNOWN, Part, mapping
 from refopt.program.ops.context import Context
 from refopt.program.ops.updates import SHARED, routine_of, update_types
 
@@ -67,27 +67,29 @@ def wholes(graph: Graph) -> dict[str, Whole]:
 
     A copy of another variable, such as a parameter in 16 bits, is not saved, nor is what no op changes.
     """
-    blocks = {out: (op.inputs["x"][0], block) for op in graph.startup if op.type == "split"
-              for out, block in zip(op.outputs["out"], op.attrs["blocks"], strict=True)}  # fmt: skip
+    cut = {name for op in graph.startup if op.type == "split" for name in op.writes}
     gone = {name for op in graph.startup if op.type == "delete" for name in op.reads}
-    gone |= {name for op in graph.main if op.type == "concat" for name in op.reads} - blocks.keys()
-    updated, derived, found = _updated(graph, blocks), copies(graph), dict[str, Whole]()
+    gone |= {name for op in graph.main if op.type == "concat" for name in op.reads} - cut
+    updated, derived, found = _updated(graph), copies(graph), dict[str, Whole]()
     for name, var in graph.vars.items():
         lasting = var.persistable and (var.initial is None or graph.writers[name])
         if not lasting or var.shape == UNKNOWN or var.sparse or name in derived or name in gone:
             continue
-        of, (_, first, size) = blocks.get(name, (name, (0, 0, math.prod(var.shape))))
-        shape = graph.vars[of].shape
-        if var.part is not None:
-            of, shape, first = var.part
+        of, shape, first = _part(graph, name)
         kind = "params" if of in graph.vars and graph.vars[of].initial is None else "others"
         known = updated.get(name, Whole((), "", (), (kind, of)))
         old = found.get(of, known._replace(shape=shape, dtype=var.dtype))
-        found[of] = old._replace(pieces=(*old.pieces, Piece(name, first, size)))
+        found[of] = old._replace(pieces=(*old.pieces, Piece(name, first, math.prod(var.shape))))
     return found
 
 
-def _updated(graph: Graph, blocks: Mapping[str, tuple[str, Any]]) -> dict[str, Whole]:
+def _part(graph: Graph, name: str) -> Part:
+    """What a variable is a part of, if only of itself."""
+    var = graph.vars[name]
+    return var.part or Part(name, var.shape, 0)
+
+
+def _updated(graph: Graph) -> dict[str, Whole]:
     """By name of what updates have beside gradients, where it belongs in a checkpoint."""
     far = {near: x for op in graph.main if op.type == "copy_in"
            for x, near in zip(op.inputs["x"], op.outputs["out"], strict=True)}  # fmt: skip
@@ -98,17 +100,15 @@ def _updated(graph: Graph, blocks: Mapping[str, tuple[str, Any]]) -> dict[str, W
         columns = {slot: graph.views.get(names[0], names) if len(names) == 1 else names
                    for slot, names in op.inputs.items() if slot not in (*SHARED, "grads")}  # fmt: skip
         for k, param in enumerate(columns["params"]):
-            own = graph.whole_of.get(param, param)
-            own = derived.get(own, own)
-            own = blocks[own][0] if own in blocks else own
+            own = _part(graph, param).name
+            own = _part(graph, derived.get(own, own)).name
             hypers = {key: value[k] if isinstance(value, list | tuple) else value for key, value in op.attrs.items()}
             if param in derived and "norm_of" in hypers:
                 hypers["norm_of"] = "param"  # which is the master of its copy
             for slot, names in columns.items():
                 name = far.get(names[k], names[k])
                 found[name] = Whole((), "", (), ("states", own, slot), routine.name, hypers)
-                part = graph.vars[name].part
-                if slot == "params" or own == (part.name if part else blocks.get(name, (name,))[0]):
+                if slot == "params" or own == _part(graph, name).name:
                     found[name] = Whole((), "", (), ("params", own))
     return found
 
@@ -162,8 +162,10 @@ def check(bound: Context, state: Any, check_numbers: Callable[[dict[str, Any]], 
         loaded, refusal = _checked(everywhere, state, check_numbers), None
     except (TypeError, ValueError) as error:
         loaded, refusal = None, error
-    own = json.dumps([str(refusal or ""), loaded and _digest(loaded)])
-    told = [] if bound.comm is None else [json.loads(text) for text in bound.comm.gather_bytes(own.encode())]
+    told: list[list[str]] = []
+    if bound.comm is not None:
+        own = json.dumps([str(refusal or ""), loaded and _digest(loaded)])
+        told = [json.loads(text) for text in bound.comm.gather_bytes(own.encode())]
     if loaded is None:
         assert refusal is not None
         raise refusal

@@ -17,6 +17,8 @@ from refopt.program.passes.owners import added_up, nothing_of, part_of, updates_
 from refopt.program.passes.place import on_device
 from refopt.program.program import Program
 
+PAIRS = "cast", "sum", "scale"  # gradients from gradients, element by element
+
 
 class Tensor(NamedTuple):
     """A parameter that can be cut.
@@ -148,17 +150,21 @@ class Rewriting:
         ops = []
         for name in names:
             if len(self._spans[name]) > 1:
-                parts = {f"{name}.shard{rank}": size for rank, (_, size) in self._spans[name].items()}
-                dtype = self._program.vars[name].dtype
-                self._vars |= {part: Var(part, (size,), dtype) for part, size in parts.items()}
-                ops.append(Op("split_by_ref", {"x": (name,)}, {"out": tuple(parts)}, {}, "communicate"))
+                var = self._program.vars[name]
+                out = [
+                    Var(f"{name}.shard{rank}", (size,), var.dtype, part=Part(name, var.shape, first))
+                    for rank, (first, size) in self._spans[name].items()
+                ]
+                self._vars |= {each.name: each for each in out}
+                slots = {"x": (name,)}, {"out": tuple(each.name for each in out)}
+                ops.append(Op("split_by_ref", *slots, {}, "communicate"))
         return ops
 
     def _part_of(self, op: Op) -> list[Op]:
         """What the rank does of an op."""
         if routine_of(op) is not None:
             return self._update(op)
-        if op.type in ("cast", "sum", "scale") and not self._spans.keys().isdisjoint(op.outputs["out"]):
+        if op.type in PAIRS and not self._spans.keys().isdisjoint(op.outputs["out"]):
             return self._pairs(op)
         if op.type == "check_gradients" and not self._spans.keys().isdisjoint(op.inputs["x"]):
             return self._check(op)
@@ -204,10 +210,8 @@ class Rewriting:
             self._gone |= {name} if var.initial is None else set()
         if len(span) > 1 and self._rank in span:
             first, size = span[self._rank]
-            self._vars[f"{name}.shard{self._rank}"] = Var(
-                f"{name}.shard{self._rank}", (size,), var.dtype, True, False,
-                name if var.initial is None else var.initial, Part(name, var.shape, first),
-            )  # fmt: skip
+            own, initial = self._piece(name, param), name if var.initial is None else var.initial
+            self._vars[own] = Var(own, (size,), var.dtype, True, initial=initial, part=Part(name, var.shape, first))
 
     def _check(self, op: Op) -> list[Op]:
         """The check of what the rank has; the first one checks what all have, too. Then the sums over the ranks."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from refopt.program.blocks import Block, block_shape, slice_variable
-from refopt.program.model import Op, Var
+from refopt.program.model import Op, Part, Var
 from refopt.program.ops.updates import SHARED, routine_of
 from refopt.program.passes.balance import Balancer
 from refopt.program.program import Program
@@ -72,8 +72,9 @@ class Dealer:
             suffix = name.removeprefix(param) if name.startswith(f"{param}_") else ""
             names[name] = own = f"{param}.block{block.number}{suffix}" if suffix else f"{name}.block{block.number}"
             initial = 0.0 if var.persistable else None  # startup cuts what the whole starts from
-            extents = part if var.shape == shape else var.shape
-            self.vars[own] = Var(own, extents, var.dtype, var.persistable, initial=initial)
+            extents, first = (part, block.first) if var.shape == shape else (var.shape, 0)
+            of = Part(name, var.shape, first)
+            self.vars[own] = Var(own, extents, var.dtype, var.persistable, initial=initial, part=of)
         return names
 
 
