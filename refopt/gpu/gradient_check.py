@@ -6,6 +6,7 @@ The sums of the tensors are joined by one block of a last, small launch, which l
 where the steps find them.
 """
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -89,10 +90,31 @@ def checker(dtype: str, real: Any) -> Kernel:
     return check_gradients
 
 
+@functools.cache
+def tree(real: Any) -> Callable:
+    """The tree over any number of sums, by one block."""
+    join = joiner(real).join
+
+    @device_function
+    def tree_of(roots, first, count, free):
+        """Join ``count`` sums, from ``first`` on, and what comes of them from ``free`` on: where the last one is."""
+        while count > 1:
+            parents = (count + FANOUT - 1) // FANOUT
+            for parent in range(parents):
+                x = join(roots, first + parent * FANOUT, min(count - parent * FANOUT, FANOUT))
+                if cuda.threadIdx.x == 0:
+                    roots[0, free + parent] = x
+                cuda.syncthreads()
+            first, count, free = free, parents, free + parents
+        return first
+
+    return tree_of
+
+
 @factory
 def finisher(real: Any) -> Kernel:
     """The kernel that joins the sums of so many tensors and leaves what the steps need. One block."""
-    join, one, load_scale = joiner(real).join, real(1), vectors.load_float32
+    tree_of, one, load_scale = tree(real), real(1), vectors.load_float32
 
     @device_function
     def factor_of(norm, inverse, max_norm, epsilon):
@@ -103,18 +125,10 @@ def finisher(real: Any) -> Kernel:
 
     @kernel()
     def finish_check(roots, count, odd_ones, numbers, scale_at, grad_factor, found_inf, grad_norm):
-        first = 0
-        while count > 1:
-            parents = (count + FANOUT - 1) // FANOUT
-            for parent in range(parents):
-                x = join(roots, first + parent * FANOUT, min(count - parent * FANOUT, FANOUT))
-                if cuda.threadIdx.x == 0:
-                    roots[0, first + count + parent] = x
-                cuda.syncthreads()
-            first, count = first + count, parents
+        root = tree_of(roots, 0, count, count)
         if cuda.threadIdx.x == 0:
             inverse = one / real(load_scale(scale_at))
-            norm = sqrt(roots[0, first]) * inverse
+            norm = sqrt(roots[0, root]) * inverse
             grad_norm[0] = norm
             grad_factor[0] = factor_of(norm, inverse, numbers[MAX_NORM], numbers[EPSILON])
             found_inf[0] = odd_ones[0] != 0  # ranks may have added theirs up
@@ -169,22 +183,14 @@ def first_pass(
 @factory
 def tile_joiner(real: Any) -> Kernel:
     """The kernel that joins the sums of the tiles of tensors. A block takes a tensor."""
-    join = joiner(real).join
+    tree_of = tree(real)
 
     @kernel()
     def join_tiles(roots, tensors, sums):
         b = cuda.blockIdx.x
-        first, count, free = tensors[b, FIRST], tensors[b, COUNT], tensors[b, FREE]
-        while count > 1:
-            parents = (count + FANOUT - 1) // FANOUT
-            for parent in range(parents):
-                x = join(roots, first + parent * FANOUT, min(count - parent * FANOUT, FANOUT))
-                if cuda.threadIdx.x == 0:
-                    roots[0, free + parent] = x
-                cuda.syncthreads()
-            first, count, free = free, parents, free + parents
+        root = tree_of(roots, tensors[b, FIRST], tensors[b, COUNT], tensors[b, FREE])
         if cuda.threadIdx.x == 0:
-            sums[tensors[b, PLACE]] = roots[0, first]
+            sums[tensors[b, PLACE]] = roots[0, root]
 
     return join_tiles
 
