@@ -41,7 +41,7 @@ class Bound(Exclusive, Context):
 
     def __init__(
         self, program: Program, arrays: Mapping[str, Any], backend: str, comm: Any, gradients: Gradients, stream: Any,
-        begun: Iterable[str] = (),
+        started: Iterable[str] = (),
     ) -> None:  # fmt: skip
         Exclusive.__init__(self, communicators(comm)[0])
         program.check()
@@ -58,7 +58,7 @@ class Bound(Exclusive, Context):
         self.backend.require_subnormals()
         allocated, self._copies = _allocated(program, self._arrays, self.backend)
         self._arrays.update(allocated)
-        for name in begun:  # arrays that hold already what their variables start from
+        for name in started:  # arrays that hold already what their variables start from
             if isinstance(first := program.vars[name].initial, str):
                 self._copies.setdefault(first, []).append(name)
         if self.comm is not None:
@@ -220,7 +220,7 @@ class Bound(Exclusive, Context):
     def _check_roots(self, op: Op) -> None:
         """Raise if this rank is to send what it never changes, as it does with the program of another rank."""
         main = self.program.main
-        for call in calls(op) if op.type in ("broadcast", BATCH) else ():
+        for call in calls(op):
             if call.type != "broadcast" or call.attrs["root"] != self.along(op).rank:
                 continue
             for cell in sorted(self.program.cells(call.writes)):

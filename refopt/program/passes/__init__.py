@@ -17,6 +17,9 @@ casts                    `optimize_cast`: once in a step, after the update, of w
                          `fold_casts`: by the update itself
 an owner each            `shard`: a rank's part of a step, by `partition`; then `fuse_reduces`, `fuse_broadcasts` and
                          `batch_owners`
+parts of elements        `shard_elements`: a rank's part of each buffer
+a mesh of ranks          `over_axes`: sums along one axis after the other; `check_over`: checks over ranks with other
+                         parameters
 several devices          `reduce_to_owners`, `all_reduce_gradients`, `send_to_owners`: from the step of one device to
                          that of several, by a `Balancer`; `on_device` gives a rank's part, which it binds
 memory of the host       `offload`: states are copied to the device for their update
@@ -65,8 +68,7 @@ from refopt.program.passes.shares import partition
 
 __all__ = [
     "Balancer", "Eligible", "Report", "Result", "all_reduce_gradients", "batch_owners", "check_over",
-    "coalesce_gradients",
-    "eligible", "fold_averages", "fold_casts", "fuse_all_reduce", "fuse_broadcasts", "fuse_optimizer", "fuse_reduces",
-    "grouping", "offload", "on_device", "optimize_cast", "over_axes", "owners", "partition", "pipeline", "preset",
-    "reduce_to_owners", "send_to_owners", "shard", "shard_elements", "sizes_of",
+    "coalesce_gradients", "eligible", "fold_averages", "fold_casts", "fuse_all_reduce", "fuse_broadcasts",
+    "fuse_optimizer", "fuse_reduces", "grouping", "offload", "on_device", "optimize_cast", "over_axes", "owners",
+    "partition", "pipeline", "preset", "reduce_to_owners", "send_to_owners", "shard", "shard_elements", "sizes_of",
 ]  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from typing import Any, NamedTuple
 
 from refopt.catalog import ROUTINES, Routine
@@ -93,12 +93,13 @@ class _Fusion:
         self.reasons: list[str] = []
         self._program, self._form = program, form
         self._scales = dependencies.singles(program, "scale")
+        self._rooted = {x for op in program.main if op.attrs.keys() & {"root", "roots"} for x in op.reads}
 
     def add(self, routine: Routine, places: tuple[int, ...]) -> None:
         """Make one of some ops, or say why not."""
         program, about = self._program, f"{routine.name} of {_about(self._program, places)}"
         unit, reason = _unit(program, routine, places, self._scales)
-        not_flat = reason or _not_flat(program, unit)
+        not_flat = reason or _not_flat(program, unit, self._rooted)
         if not reason and not_flat and self._form == "flat":
             reason = f"not flat: {not_flat}"
         if reason:
@@ -193,8 +194,8 @@ def _find_powers(program: Program, unit: Unit, scales: dict[str, list[int]]) -> 
     return ""
 
 
-def _not_flat(program: Program, unit: Unit) -> str:
-    """Why ops cannot be a flat one. Empty if they can."""
+def _not_flat(program: Program, unit: Unit, rooted: Set[str]) -> str:
+    """Why ops cannot be a flat one. Empty if they can. What is ``rooted`` one rank alone gets, or sends."""
     ops, routine = unit.ops(program), unit.routine
     if not routine.elementwise:
         return f"{routine.name} has norms of tensors"
@@ -202,7 +203,6 @@ def _not_flat(program: Program, unit: Unit) -> str:
         return next(iter(unit.uneven.values()))
     if ops[0].attrs.get("rounding") == "stochastic":
         return "stochastic rounding counts the elements of each tensor"
-    rooted = {name for op in program.main if "root" in op.attrs or "roots" in op.attrs for name in op.reads}
     for op in ops:
         if math.prod(program.vars[op.inputs["params"][0]].shape) == 0:
             return f"{dependencies.title(op)} has no elements"

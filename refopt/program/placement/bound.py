@@ -184,8 +184,8 @@ def bind_schedule(
         backend.machine.new_stream(multiprocessors)  # so that too many are refused before anything is done
     offloaded = hosted.arrays_of(plan.program, arrays, backend)
     refuse_shared("bind_schedule", plan.program, arrays, backend)  # rings share memory on purpose
-    begun = [name for name in offloaded.arrays if name not in arrays]
-    bound = Bound(plan.program, {**arrays, **offloaded.arrays}, "gpu", comm, gradients, stream, begun)
+    started = [name for name in offloaded.arrays if name not in arrays]
+    bound = Bound(plan.program, {**arrays, **offloaded.arrays}, "gpu", comm, gradients, stream, started)
     bound.startup()
     scheduled = BoundSchedule(plan, bound, offloaded.blocks, timing, multiprocessors)
     if bound.comm is not None:
