@@ -10,7 +10,6 @@ all of a rank's parts, and the copies to fp16 that it needs.
 
 import math
 import sys
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -20,8 +19,7 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.measure import free
-from benchmarks.ranks import meeting, options_of, rank_ms
-from benchmarks.record import save
+from benchmarks.ranks import meeting, options_of, rank_ms, sections
 from benchmarks.sharded_programs import (
     FOLD,
     HALF,
@@ -186,20 +184,9 @@ def agreement(world: Any) -> list[dict]:
 
 def main() -> int:
     """The command, in every rank."""
-    began = time.perf_counter()
     options = options_of(__doc__, "elements", ["bert-large", "gpt2-xl"])
     with meeting("elements", TIMING, options.out) as (world, report, out):
-        free()
-
-        def section(name: str, rows: list[dict]) -> None:
-            report.setdefault(name, []).extend(rows)
-            report["seconds"] = time.perf_counter() - began
-            if world.rank == 0:
-                save(report, out)
-                for row in rows:
-                    print(name, *(f"{key}={value}" for key, value in row.items()), flush=True)
-            free()
-
+        section = sections(world, report, out)
         section("agreement", agreement(world))
         for name in options.workloads:
             section("steps", steps(world, name))

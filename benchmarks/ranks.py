@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import os
 import statistics
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from benchmarks.measure import copy_gb_s, event_times
-from benchmarks.record import RESULTS, begin, short_name
+from benchmarks.measure import copy_gb_s, event_times, free
+from benchmarks.record import RESULTS, begin, save, short_name
 from refopt import comm
 
 
@@ -36,6 +37,23 @@ def meeting(what: str, timing: str, out: Path | None) -> Iterator[tuple[Any, dic
         }  # fmt: skip
         yield world, report, out or RESULTS / f"{what}-{short_name(report['device'])}-x{world.size}.json"
         dist.destroy_process_group()
+
+
+def sections(world: Any, report: dict[str, Any], out: Path) -> Callable[[str, list[dict]], None]:
+    """What adds rows to a section of the report, which rank 0 then saves, with the seconds so far, and prints."""
+    began = time.perf_counter()
+
+    def section(name: str, rows: list[dict]) -> None:
+        report.setdefault(name, []).extend(rows)
+        report["seconds"] = time.perf_counter() - began
+        if world.rank == 0:
+            save(report, out)
+            for row in rows:
+                print(name, *(f"{key}={value}" for key, value in row.items()), flush=True)
+        free()
+
+    free()
+    return section
 
 
 def rank_ms(world: Any, call: Callable[[], Any], repeats: int = 20, warmup: int = 5) -> float:

@@ -25,8 +25,7 @@ import torch
 
 from benchmarks.measure import free
 from benchmarks.peers_sharding import PEERS
-from benchmarks.ranks import meeting, options_of, rank_ms
-from benchmarks.record import save
+from benchmarks.ranks import meeting, options_of, rank_ms, sections
 from benchmarks.sharded_programs import (
     CHECKED,
     FORMS,
@@ -346,21 +345,10 @@ def curve(world: Any) -> list[dict]:
 
 def main() -> int:
     """The command, in every rank."""
-    began = time.perf_counter()
     options = options_of(__doc__, "sharding", ["bert-large", "gpt2-xl"])
     with meeting("sharding", TIMING, options.out) as (world, report, out):
         report |= {"confined": CONFINED, "confined_gb_s": confined_gb_s(), "spans": []}
-        free()
-
-        def section(name: str, rows: list[dict]) -> None:
-            report.setdefault(name, []).extend(rows)
-            report["seconds"] = time.perf_counter() - began
-            if world.rank == 0:
-                save(report, out)
-                for row in rows:
-                    print(name, *(f"{key}={value}" for key, value in row.items()), flush=True)
-            free()
-
+        section = sections(world, report, out)
         section("agreement", agreement(world))
         section("curve", curve(world))
         for name in options.workloads:
