@@ -1,8 +1,12 @@
 """Meshes of ranks: sharding along one axis and replicas along another, and ranks that have other parameters."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from compositions import differing, same
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from program_cases import put
 from sharding_cases import brought, gradients_on
 
@@ -75,6 +79,29 @@ def test_shards_and_replicas_of_replicas(shared):
     agree(run(lambda mesh: shared(folded, mesh), grid), run(lambda mesh: plain, grid))
 
 
+AFTER = (passes.fuse_reduces, passes.fuse_broadcasts, passes.batch_owners, passes.fuse_all_reduce,
+         passes.coalesce_gradients, passes.optimize_cast, passes.fold_casts, passes.offload, passes.fuse_optimizer,
+         partial(passes.fuse_optimizer, form="merged", per_buffer=True))
+
+
+@pytest.mark.clause("N11")
+@given(make=st.sampled_from([amp_program, step_program]), pods=st.sampled_from([1, 2]), element=st.booleans(),
+       chain=st.lists(st.sampled_from(AFTER), min_size=1, max_size=4, unique=True), first=st.booleans())
+@settings(max_examples=1_000 if settings().max_examples > 100 else 25, deadline=None)
+def test_any_passes_after_shards_on_a_mesh(make, pods, element, chain, first):
+    """All ranks find what fits together, whatever an owner alone sums along other axes."""
+    grid = {"pod": pods, **GRID}
+    base = make(PARAMS, "adam", world_size=4 * pods, **(AMP if make is amp_program else {"lr": 0.5}))
+    plain = passes.over_axes(base, {"shard": 2, "dp": 2, "pod": pods}).program
+    begun = passes.pipeline(plain, *FOLDED).program if first else plain
+
+    def made(mesh):
+        shared = partial(passes.shard_elements if element else passes.shard, axis="shard")
+        return passes.pipeline(shared(begun, mesh.coordinates["shard"], 2).program, *chain).program
+
+    agree(run(made, grid), run(lambda mesh: plain, grid))
+
+
 @pytest.mark.clause("N11")
 def test_groups_are_summed_along_each_axis():
     """One all-reduce for each axis and group."""
@@ -111,6 +138,13 @@ def test_the_setting_of_pr_35878():
     skipped = run(stage, grid, model, odd=[(1, 5)])
     assert {float(saved["others"]["loss_scaling"][0]) for _, saved in skipped} == {4.0}
     assert {float(saved["others"]["loss_scaling"][0]) for _, saved in plain} == {8.0}
+
+
+def test_what_an_owner_sums_along_another_axis_is_in_no_buffer():
+    over = passes.over_axes(step_program(PARAMS, "adam", lr=0.5, world_size=4), {"shard": 2, "dp": 2}).program
+    for rank in range(2):
+        result = passes.coalesce_gradients(passes.shard(over, rank, 2, axis="shard", rule="greedy").program)
+        assert not result.applied and any("is reduced to one rank, or sent from one" in why for why in result.reasons)
 
 
 @pytest.mark.parametrize(("call", "error", "message"), [

@@ -60,15 +60,16 @@ def _turns(program: Program, kind: str) -> list[list[int]]:
 
 
 def _averages(program: Program, places: list[int]) -> list[int]:
-    """Places of the multiplications between some reductions that come after those that they are about."""
+    """Places of the averages, and of the sums along other axes, between some reductions, after those that they are of.
+    """
     reduced = {i: program.cells(program.main[i].writes) for i in places}
-    about: dict[int, int] = {}  # by place of a multiplication, the last of those reductions
+    about: dict[int, int] = {}  # by place of such an op, the last of those reductions
     for place, cells in reduced.items():
         for cell in cells:
             writes = program.users[cell][1]
             for i in writes[bisect_left(writes, min(places)) : bisect_left(writes, max(places))]:
                 op = program.main[i]
-                if op.type == "scale" and op.role == "communicate":
+                if op.type in ("scale", "all_reduce") and op.role == "communicate":
                     about[i] = max(place, about.get(i, place))
     return sorted(i for i, place in about.items() if place < i)
 

@@ -110,11 +110,13 @@ def _gradients(program: Program) -> tuple[list[tuple[str, str]], list[str]]:
             for pair in zip(op.outputs["grads"], op.inputs["params"], strict=True)]  # fmt: skip
     params = {**dict(made), **params_of(program)}
     reasons = [f"{grad!r} is sparse and stays out" for grad, _ in made if grad in program.sparse]
-    pairs = []
+    pairs, alone = [], dependencies.rooted(program)
     for grad in dependencies.singles(program, "all_reduce"):
-        if grad not in params or grad in program.buffer_of:
+        if grad not in params or grad in program.buffer_of or grad in program.whole_of:
             continue
-        if math.prod(program.vars[grad].shape) == 0:
+        if grad in alone:
+            reasons.append(f"{grad!r} {dependencies.ALONE}")
+        elif math.prod(program.vars[grad].shape) == 0:
             reasons.append(f"{grad!r} has no elements and stays out")
         else:
             pairs.append((params[grad], grad))

@@ -125,6 +125,14 @@ def singles(program: Program, kind: str, role: str | None = None, axis: object =
     return places
 
 
+ALONE = "is reduced to one rank, or sent from one, and others know of no buffer for it"
+
+
+def rooted(program: Program) -> set[str]:
+    """Names of the variables that collectives with a root are about: what one rank alone gets, or sends."""
+    return {name for op in program.main if op.attrs.keys() & {"root", "roots"} for name in op.reads}
+
+
 def sums_by_axis(program: Program, role: str | None = None) -> dict[object, dict[str, list[int]]]:
     """By axis, in the order of the sums, what `singles` finds of all-reduces."""
     axes = dict.fromkeys(op.attrs.get("axis") for op in program.main if op.type == "all_reduce")

@@ -93,7 +93,7 @@ class _Fusion:
         self.reasons: list[str] = []
         self._program, self._form = program, form
         self._scales = dependencies.singles(program, "scale")
-        self._rooted = {x for op in program.main if op.attrs.keys() & {"root", "roots"} for x in op.reads}
+        self._rooted = dependencies.rooted(program)
 
     def add(self, routine: Routine, places: tuple[int, ...]) -> None:
         """Make one of some ops, or say why not."""
@@ -210,7 +210,7 @@ def _not_flat(program: Program, unit: Unit, rooted: Set[str]) -> str:
             return "some gradients live from step to step, and others do not"
         for slot, (name,) in ((s, n) for s, n in op.inputs.items() if s not in SHARED):
             if name in rooted:
-                return f"{slot}: {name!r} is reduced to one rank, or sent from one, and others know of no buffer for it"
+                return f"{slot}: {name!r} {dependencies.ALONE}"
             if name in program.whole_of:
                 return f"{slot}: {name!r} is a block of {program.whole_of[name]!r}"
             if slot != "grads" and name in program.buffer_of:
