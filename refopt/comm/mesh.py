@@ -30,6 +30,7 @@ class Mesh:
 
     Raises:
         ValueError, TypeError: naming the axis.
+        refopt.comm.CommError: if ranks have other axes, or in another order.
 
         >>> from refopt.comm import Mesh, local
         >>> local.run(lambda world: Mesh(world, {"dp": 2, "shard": 2}).axes["shard"].members, 4)
@@ -49,6 +50,7 @@ class Mesh:
         for k, axis in enumerate(apart := names("Mesh: model", model)):
             if axis not in sizes:
                 raise ValueError(f"Mesh: model[{k}]: expected one of {', '.join(sizes)}, got {axis!r}")
+        world.agree([f"axes {', '.join(f'{axis}: {size}' for axis, size in sizes.items())}", f"model axes {apart}"])
         grid = np.arange(world.size).reshape(tuple(sizes.values()))
         place = np.argwhere(grid == world.rank)[0]
         self.coordinates = MappingProxyType({axis: int(k) for axis, k in zip(order, place, strict=True)})

@@ -213,7 +213,8 @@ class Bound(Exclusive, Context):
             comm, ranks = self.along(op), op.attrs.get("ranks")
             if ranks is not None and (comm is None or ranks != comm.size):
                 axis = f" along {op.attrs['axis']!r}" if "axis" in op.attrs else ""
-                got = "None" if comm is None else f"one of {comm.size}"
+                got = f"one of {comm.size}" if comm is not None else "None"
+                got += f", among the axes {', '.join(self.axes)}" if comm is None and self.axes else ""
                 expected = f"expected a communicator of {ranks} ranks{axis}, as {op.type} needs"
                 raise ValueError(f"bind: comm: {expected}, got {got}")
 

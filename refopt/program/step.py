@@ -152,11 +152,7 @@ def _numbers(where: str, name: str, numbers: Mapping[str, Any]) -> dict[str, Any
 def _checked_numbers(where: str, routine: Routine, own: dict[str, Any]) -> dict[str, Any]:
     """Numbers as those of Python, and choices that the routine has."""
     checked = dict(own)
-    for hyper in routine.hypers:
-        if hyper.name not in own:
-            if hyper.default is None:
-                raise TypeError(f"{where}: {hyper.name}: expected a number, got none")
-            continue
+    for hyper in (hyper for hyper in routine.hypers if hyper.name in own):
         value = number(f"{where}: {hyper.name}", own[hyper.name])
         if type(own[hyper.name]) not in (int, float):
             checked[hyper.name] = value
@@ -166,11 +162,15 @@ def _checked_numbers(where: str, routine: Routine, own: dict[str, Any]) -> dict[
 
 
 def _check_known(where: str, routines: list[Routine], numbers: Mapping[str, Any], wanted: tuple[str, ...]) -> None:
-    """Raise if no routine has a number, or an optional state, of this name."""
+    """Raise if no routine has a number, or an optional state, of a name, or one has a number that must be given."""
     known = {hyper.name for routine in routines for hyper in routine.hypers}
     known |= {choice for routine in routines for choice in routine.choices}
     for unknown in sorted(set(numbers) - known):
         raise TypeError(f"{where}: {unknown}: expected one of {', '.join(sorted(known))}")
+    missing = (hyper.name for routine in routines for hyper in routine.hypers if hyper.default is None)
+    for name in missing:
+        if name not in numbers:
+            raise TypeError(f"{where}: {name}: expected a number, got none")
     states = {slot.name for routine in routines for slot in routine.slots if slot.optional} - {"master_params"}
     for unknown in sorted(set(wanted) - states):
         expected = ", ".join(sorted(states)) or "none"

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from refopt.comm import Mesh, local
+from refopt.comm import CommError, Mesh, local
 
 
 def members(axes, model=()):
@@ -51,3 +51,11 @@ def test_refused(axes, model, error, message):
 def test_no_communicator():
     with pytest.raises(TypeError, match=r"^Mesh: world: expected a communicator of refopt\.comm, got None"):
         Mesh(None, {"a": 1})
+
+
+def test_ranks_have_the_same_axes_in_the_same_order():
+    def rank(world):
+        Mesh(world, dict([("a", 2), ("b", 2)][:: 1 if world.rank else -1]))
+
+    with pytest.raises(CommError, match="call 0: rank 0 has axes b: 2, a: 2, ranks 1, 2 and 3 have axes a: 2, b: 2"):
+        local.run(rank, 4)

@@ -254,3 +254,8 @@ def test_a_pipeline_of_what_is_no_function_of_a_program_alone(apply, message):
 def test_a_number_without_a_default_is_asked_for(make):
     with pytest.raises(TypeError, match=f"^{make.__name__}: lr: expected a number, got none"):
         make([("a", (3,))], "sgd")
+
+
+def test_an_unknown_number_is_named_before_a_missing_one():
+    with pytest.raises(TypeError, match=r"^step_program: learning_rate: expected one of "):
+        step_program([("a", (3,))], "sgd", learning_rate=0.1)

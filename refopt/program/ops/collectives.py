@@ -99,7 +99,7 @@ def _own_part(context: Context, op: Op, name: str, members: tuple[str, ...]) -> 
         first = (described.address - start) // item
         if not 0 <= first <= size - described.size:
             expected = f"expected it among the {size} elements of rank {rank} in {name!r}"
-            raise ValueError(f"{op.type}: {member!r}: {expected}, got it at element {first} of these")
+            raise ValueError(f"{op.type}: {member!r}: {expected}, got it at element {first}, as other ranks have it")
     return buffer, part
 
 
