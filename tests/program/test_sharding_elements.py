@@ -217,6 +217,18 @@ def test_a_part_that_is_another_ranks():
         local.run(rank, 2)
 
 
+def test_a_parameter_in_another_order_is_not_cut():
+    """Its elements would be others than those of its gradient."""
+    def rank(world):
+        arrays = {name: np.zeros(shape, np.float32, order="F") for name, shape in PARAMS}
+        mine = parts(step_program(PARAMS, "adam", lr=0.1, world_size=3), 3)[world.rank]
+        mine = mine.replace(startup=[op for op in mine.startup if op.type != "broadcast"])
+        bind(mine, arrays, comm=world).startup()
+
+    with pytest.raises(ValueError, match=r"split_by_ref: 'a\.w': expected a C-contiguous array, got strides"):
+        local.run(rank, 3)
+
+
 def test_a_buffer_that_others_have_laid_out_otherwise():
     programs = [*parts(step_program(PARAMS, "adam", lr=0.1, world_size=2), 2)[:1],
                 parts(step_program(PARAMS, "adam", lr=0.1, world_size=2), 2, limit=0.012)[1]]
@@ -329,5 +341,8 @@ def test_checks_of_pieces_that_are_none(changes, error, message):
 ])
 def test_joins_that_are_none(attrs, error, message):
     program = norms([5, 3000], 1)
+    other = program.main[1].replace(outputs={"sums": ("tiles",)})
+    with pytest.raises(ValueError, match="sums: expected the same variable in inputs and outputs, since some of it"):
+        program.replace(main=[program.main[0], other]).check()
     with pytest.raises(error, match=f": {message}"):
         program.replace(main=[program.main[0], program.main[1].replace(attrs=attrs)]).check()

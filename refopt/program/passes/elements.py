@@ -158,8 +158,7 @@ class _Search:
             if name in program.buffer_of or name in program.parts or name in program.whole_of:
                 return f"{name!r} is in a buffer, or cut, already"
         for name in states:
-            var = program.vars[name]
-            if not var.persistable or var.part is not None or {*chain(*program.users[name])} != {place}:
+            if program.vars[name].part is not None or {*chain(*program.users[name])} != {place}:
                 return f"{name!r} is no memory that only its update uses from step to step"
         for name in (*sources, *made):
             if program.vars[name].persistable:
