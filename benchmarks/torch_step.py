@@ -2,10 +2,11 @@
 
     python -m benchmarks.torch_step [--compile SECONDS] [--workloads NAME ...] [--out FILE]
 
-Needs a CUDA GPU with PyTorch and numba-cuda. Gradients lie where they did, or elsewhere, as after ``zero_grad()``,
-which drops them; or the learning rate is another. A row has the time on the host, before which the GPU is idle; on the
-GPU, which is kept busy until the step is enqueued; and of both. The exit status is 1 if a section failed or a row is
-wrong.
+Needs a CUDA GPU with PyTorch and numba-cuda. Gradients lie where they did, or elsewhere; or a backward pass has made
+them, and ``grad_objects_us`` is what it takes to ask for each, which has PyTorch make objects of Python's; or there are
+others of them than in the step before; or the learning rate is another. A row has the time on the host, before which
+the GPU is idle; on the GPU, which is kept busy until the step is enqueued; and of both. The exit status is 1 if a
+section failed or a row is wrong.
 """
 
 import argparse
@@ -52,8 +53,8 @@ def conditions(work: Work, optimizer: Optimizer, how: str) -> dict[str, Callable
             group["lr"] = 1e-3 + count * 1e-8
 
     found: dict[str, Callable[[], Any]] = {"same addresses": lambda: None}
-    found |= {} if how.endswith("graph") else {"new addresses": work.turn}
-    return found | ({"new lr": other_rate} if how == "eager" else {})
+    found |= {} if how.endswith("graph") else {"new addresses": work.turn, "after backward": work.backward}
+    return found | ({"other mask": work.other_mask, "new lr": other_rate} if how == "eager" else {})
 
 
 def times(step: Step, before: Callable[[], Any], on_gpu: bool = True, rounds: int = ROUNDS) -> dict[str, float]:
@@ -114,7 +115,10 @@ def rows_of(work: Work, routine: str, subject: Subject, copy: float = 0.0) -> It
         step = compiled(step) if subject.how.startswith("compiled") else step
         step = captured(step) if subject.how.endswith("graph") else step
         for condition, before in conditions(work, optimizer, subject.how).items():
-            found = times(step, before, on_gpu, ROUNDS if len(work.params) <= MANY else FEWER)
+            rounds = ROUNDS if len(work.params) <= MANY else FEWER
+            found = times(step, before, on_gpu, rounds)
+            if condition == "after backward":
+                found["grad_objects_us"] = times(work.grads, before, False, rounds)["host_us"]
             if on_gpu:
                 bytes_ = work.bytes(routine)
                 found |= judged(found["ms"], bytes_, copy, held=bytes_, l2=l2_bytes())

@@ -65,6 +65,22 @@ class Work:
         for param, grad in zip(self.params, self._sets[self._turn], strict=True):
             param.grad = grad
 
+    def backward(self) -> None:
+        """Have autograd make new gradients, none of which is an object of Python's yet."""
+        for param in self.params:
+            param.grad = None
+        torch.autograd.backward(self.params, self._sets[0])
+
+    def grads(self) -> list[torch.Tensor | None]:
+        """The gradients that there are."""
+        return [param.grad for param in self.params]
+
+    def other_mask(self) -> None:
+        """New gradients, of all parameters and of all but the last by turns."""
+        self.turn()
+        if self._turn:
+            self.params[-1].grad = None
+
     def clone(self) -> list[torch.nn.Parameter]:
         """Parameters of the same values, with the same gradients."""
         params = [torch.nn.Parameter(param.detach().clone()) for param in self.params]
