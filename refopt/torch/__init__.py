@@ -12,10 +12,13 @@
 `SGD`, `Adam`, `AdamW`, `Adamax`, `Adagrad`, `Adadelta`, `RMSprop`, `NAdam` and `RAdam` derive from the classes of
 ``torch.optim`` and take their arguments; `LARS`, `LAMB`, `Lion` and `NovoGrad` are used in the same way. Schedulers,
 hooks, ``add_param_group`` and ``GradScaler`` work as ever, and state dictionaries are exchanged with PyTorch's own
-classes in both directions. Tensors on a GPU are updated by one or two launches per device; tensors on the CPU by the
-executor, for tests.
+classes in both directions. Parameters may be DTensors, as ``fully_shard`` makes them. `clip_grad_norm_` clips the norm
+of several optimizers together. `ASGD`, `Adafactor`, `LBFGS`, `Muon`, `Rprop` and `SparseAdam` say what to use instead.
+Tensors on a GPU are updated by one or two launches per device; tensors on the CPU by the executor, for tests.
 """
 
+from refopt.torch.absent import ASGD, LBFGS, Adafactor, Muon, Rprop, SparseAdam
+from refopt.torch.norm import clip_grad_norm_
 from refopt.torch.optimizers import (
     LAMB,
     LARS,
@@ -33,6 +36,6 @@ from refopt.torch.optimizers import (
 )
 
 __all__ = [
-    "LAMB", "LARS", "SGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "Lion", "NAdam", "NovoGrad", "RAdam",
-    "RMSprop",
+    "ASGD", "LAMB", "LARS", "LBFGS", "SGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "Lion",
+    "Muon", "NAdam", "NovoGrad", "RAdam", "RMSprop", "Rprop", "SparseAdam", "clip_grad_norm_",
 ]  # fmt: skip

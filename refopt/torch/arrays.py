@@ -10,6 +10,7 @@ from torch import Tensor
 
 from refopt import simt
 from refopt.checks.dtypes import SIZES, name_of, numpy_dtype
+from refopt.torch import sharded
 
 try:
     from torch._C._dynamo.guards import TensorGuards
@@ -33,7 +34,7 @@ def places_of(tensors: Sequence[Tensor]) -> np.ndarray:
     return np.fromiter(map(Tensor.data_ptr, tensors), np.int64, len(tensors))
 
 
-def follow(plan: Any, device: torch.device) -> None:
+def follow_stream(plan: Any, device: torch.device) -> None:
     """Have what is bound to arrays on a GPU go on on PyTorch's current stream there."""
     if device.type == "cuda":
         stream = torch.cuda.current_stream(device).cuda_stream
@@ -76,6 +77,27 @@ class Alike:
         return self._check(*tensors) if self._check else self._known == [_kind(x) for x in tensors]
 
 
+class Steady:
+    """Whether tensors are where they were, and in shape, strides, dtype and sign bit as they were; holds none."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        """Take note of the tensors as they are."""
+        self._places = places_of(tensors).tobytes()
+        self._kinds = [_kind(x) for x in tensors]
+        self._alike = Alike(tensors)
+
+    def __call__(self, tensors: Sequence[Tensor]) -> bool:
+        """Whether these are those, unchanged."""
+        if places_of(tensors).tobytes() != self._places:
+            return False
+        if self._alike(tensors):
+            return True
+        if self._kinds != [_kind(x) for x in tensors]:
+            return False
+        self._alike = Alike(tensors)  # another flag of autograd's, such as requires_grad
+        return True
+
+
 def _kind(x: Tensor) -> tuple:
     return x.shape, x.stride(), x.dtype, x.is_neg()
 
@@ -89,15 +111,25 @@ def overlap(tensors: Sequence[Tensor]) -> tuple[int, int] | None:
     return None
 
 
+def has_memory(param: Any) -> bool:
+    """Whether it has elements to update: a lazy parameter has none yet, one on the meta device has never any."""
+    return not torch.nn.parameter.is_lazy(param) and param.device.type != "meta"
+
+
 def refusal(param: Tensor) -> str:
     """Why a parameter cannot be updated by kernels, as what was expected and what came; empty if it can."""
-    if hasattr(param, "__tensor_flatten__"):  # DTensor, and others that are made of several tensors
+    if torch.nn.parameter.is_lazy(param):
+        return ""
+    if because := sharded.refusal(param):
+        return because
+    param = sharded.local(param)
+    if hasattr(param, "__tensor_flatten__"):  # what is made of several tensors
         return f"expected a tensor with memory of its own, got a {type(param).__name__}"
     if param.layout is not torch.strided:
         return f"expected a dense tensor, got one of layout {param.layout}"
     if param.dtype not in FLOATS:
         return f"expected one of {', '.join(SIZES)}, got {str(param.dtype).removeprefix('torch.')}"
-    if param.device.type not in ("cuda", "cpu"):
+    if param.device.type not in ("cuda", "cpu", "meta"):
         return f"expected a tensor on a GPU or the CPU, got one on {param.device}"
     if layout(param) is None:
         return f"expected elements side by side, got shape {tuple(param.shape)} with strides {param.stride()}"

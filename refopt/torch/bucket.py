@@ -1,6 +1,8 @@
 """The parameters that one plan updates: those of one device, arithmetic type, routine and choices."""
 
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,183 +13,310 @@ from torch.autograd.graph import increment_version
 from refopt import gpu
 from refopt.catalog import ROUTINES
 from refopt.state.steps import BASES
-from refopt.torch.arrays import arrays_of, follow, places_of
+from refopt.torch.arrays import Steady, arrays_of, follow_stream, overlap
 from refopt.torch.formulas import Formula
 from refopt.torch.gate import Gate
 from refopt.torch.gradients import Gradients
-from refopt.torch.states import MASTER, Scalars, complete
+from refopt.torch.options import SEEDS
+from refopt.torch.sharded import is_dtensor, local
+from refopt.torch.states import MASTER, Scalars, Steps, compare, completed, follow
+from refopt.torch.watched import State
+
+KEPT = 8  # plans, each for some of the gradients
 
 
 class Member(NamedTuple):
-    """A parameter, what errors call it, the number of its group, and its state in PyTorch's layout."""
+    """A parameter, what errors call it, the number of its group, its state in PyTorch's layout, and its masters."""
 
     param: Tensor
     label: str
     group: int
-    state: dict[str, Any]
+    state: State
+    masters: str | None
+
+
+@dataclass
+class _Planned:
+    """A plan for gradients of one kind; whether a graph has a step of it, whose tables are to stay."""
+
+    plan: gpu.Plan
+    captured: bool = False
 
 
 class Bucket:
-    """Parameters with states, and the plan that updates them in place.
+    """Parameters with states, and the plans that update them in place: one for each set of gradients that there are.
 
     The steps of each are counted on the host. Where the device alone knows whether a step was taken, since a scaler may
-    have found an inf, it counts what was skipped, and `counts` waits for it.
+    have found an inf, it counts what was skipped, and `settle` waits for it.
 
     Attributes:
         params: the parameters.
         gradients: what the plan reads of their gradients.
-        captured: whether a graph has a step of the plan, whose tables are to stay.
     """
 
-    def __init__(self, members: Sequence[Member], formulas: Sequence[Formula], masters: str | None) -> None:
-        """Complete the states; `bind` makes the plan.
+    def __init__(self, members: Sequence[Member], formulas: Sequence[Formula], states_too: bool) -> None:
+        """See what each has; `bind` makes the plan, and `commit` leaves states where PyTorch has them.
 
         Args:
             members: the parameters.
             formulas: of each group of the optimizer, by number.
-            masters: what kind of masters 16-bit parameters have, if any.
+            states_too: whether somebody may have got hold of the states.
         """
-        self._members, self._masters = members, masters
+        self._members = members
+        self._watched: list[Tensor] = []
         self._groups = [member.group for member in members]
         self._formulas, self._formula = formulas, formulas[members[0].group]
         self.params = [member.param for member in members]
-        self._on_gpu = self.params[0].is_cuda
-        self._places = places_of(self.params).tobytes()
+        self._sharded = any(map(is_dtensor, self.params))
+        self._on_gpu = local(self.params[0]).is_cuda
         self.gradients = Gradients(self.params, lambda i: f"{members[i].label}: grad")
         begun = [any(x is not None for x in member.state.values()) for member in members]
-        for member in members:
-            complete(member.state, member.param, self._formula, masters)
-        self._taken = _counts(members) if self._formula.counts else np.array(begun, np.int64)
+        self._states = [completed(m.label, m.param, m.state, self._formula, m.masters) for m in members]
+        self._check_apart()
+        self.watch(states_too)
+        self._exact = [(m.param, kept[MASTER]) for m, kept in zip(members, self._states, strict=True) if MASTER in kept]
+        self._versions = self._versions_now()
+        self.steps = Steps(_counts(members) if self._formula.counts else begun)
         self._skipped = torch.zeros(1, dtype=torch.float64, device=self.params[0].device)
         self._waits = False  # whether that may be anything but 0
         self._see()
-        self._scalars = Scalars(ROUTINES[self._formula.routine], self.params)
+        self._scalars = Scalars(ROUTINES[self._formula.routine], list(map(local, self.params)))
         self._scalars.read([member.state for member in members], self._formula)
         self._numbers = self._of_tensors(formulas)
-        self._scalars.count(self._taken.tolist(), self._by_tensor())
-        self._plan: Any = None
-        self._moved = self.captured = False
+        self._count_scalars()
+        self._plans: dict[tuple, _Planned] = {}  # the last one is in use
+        self._of_graphs: list[_Planned] = []
+        self._moved = False
+        self._hidden: list[int] = []  # whose states PyTorch does not have yet
         self._early = bool(self._formula.first)  # whether some tensor may have its first step ahead
 
+    def _bound(self) -> list[Tensor]:
+        """The tensors whose memory the plan is bound to, but for gradients."""
+        return [local(x) for x in (*self.params, *(x for kept in self._states for x in kept.values()))]
+
+    def watch(self, states_too: bool = True) -> None:
+        """Compare parameters before each step, and states, too, if somebody may have got hold of them."""
+        bound = self._bound()
+        if not states_too or len(self._watched) < len(bound):
+            self._watched = bound if states_too else bound[: len(self.params)]
+            self._steady = Steady(self._watched)
+
+    def _check_apart(self) -> None:
+        """Refuse states that share memory with another or a parameter, which one launch would write twice."""
+        if both := overlap(self._bound()):
+            labels = [member.label for member in self._members]
+            pairs = zip(self._members, self._states, strict=True)
+            labels += [f"{member.label}: state[{key!r}]" for member, kept in pairs for key in kept]
+            first, second = (labels[i] for i in both)
+            raise ValueError(f"{second}: expected memory of its own, got some of {first.partition(': ')[2]}")
+
     def bind(self, gate: Gate) -> None:
-        """Make the plan, which reads what a gate on the same device has."""
+        """Make a plan, which reads what a gate on the same device has."""
+        self._gate = gate
+        self._plans[self.gradients.kind] = _Planned(self._made())
+        self.gradients.give(self._now.plan)
+
+    def commit(self) -> None:
+        """Leave what the kernels write where PyTorch has it, in the states of the parameters."""
+        views = ({"step": self.steps.views} if self._formula.counts else {}) | self._scalars.views(self._formula)
+        for i, (member, kept) in enumerate(zip(self._members, self._states, strict=True)):
+            member.state.put({key: tensors[i] for key, tensors in views.items()} | kept)
+
+    @property
+    def _now(self) -> _Planned:
+        return self._plans[next(reversed(self._plans))]
+
+    @property
+    def captured(self) -> bool:
+        """Whether a graph has a step of one of the plans."""
+        return bool(self._of_graphs) or any(each.captured for each in self._plans.values())
+
+    def _made(self) -> gpu.Plan:
+        """A plan for the gradients that there are."""
         formula, row = self._formula, ROUTINES[self._formula.routine]
-        slots: dict[str, Any] = {"params": self.params}
+        params = list(map(local, self.params))
+        slots: dict[str, Any] = {"params": params}
         for slot in row.slots[2:]:
             if slot.scalar:
                 slots[slot.name] = list(self._scalars.tensors[slot.name].split(1))
             elif slot.name == "master_params":
-                slots[slot.name] = [member.state.get(MASTER) if self._masters else None for member in self._members]
+                slots[slot.name] = [kept.get(MASTER) for kept in self._states]
             elif slot.name in formula.states:
-                slots[slot.name] = [member.state[formula.states[slot.name]] for member in self._members]
+                slots[slot.name] = [kept[formula.states[slot.name]] for kept in self._states]
             elif not slot.optional:  # PyTorch has none, and what a step leaves there is not needed
-                slots[slot.name] = [torch.zeros_like(param) for param in self.params]
-        slots = {name: arrays_of(tensors) for name, tensors in slots.items()} | {"grads": self.gradients.arrays()}
+                slots[slot.name] = [torch.zeros_like(param) for param in params]
+        slots = {name: arrays_of([local(x) for x in tensors]) for name, tensors in slots.items()}
+        slots["grads"] = self.gradients.arrays()
         by_position = [slots.pop(slot.name) for slot in row.slots if not slot.optional]
-        given = slots | gate.arrays | formula.choices | self._numbers
-        self._gate, self._plan = gate, gpu.plan(formula.routine, *by_position, **given)
-        self.gradients.give(self._plan)
+        try:
+            return gpu.plan(formula.routine, *by_position, **slots, **self._gate.arrays, **formula.choices,
+                            **self._numbers)  # fmt: skip
+        except (TypeError, ValueError) as error:
+            raise type(error)(self._in_pytorchs_words(str(error))) from None
+
+    def _in_pytorchs_words(self, message: str) -> str:
+        """What a plan refuses, by PyTorch's names for it: ``merged_adamw: moment1s[3]: expected ...``."""
+        found = re.match(r"merged_\w+: (\w+)\[(\d+)\]: (.*)", message, re.DOTALL)
+        if not found or int(found[2]) >= len(self._members):
+            return message
+        slot, where = found[1].removesuffix("s"), self._members[int(found[2])].label
+        keys = {"grad": ": grad", "master_param": f": state[{MASTER!r}]"}
+        keys |= {ours.removesuffix("s"): f": state[{key!r}]" for ours, key in self._formula.states.items()}
+        return f"{where}{keys.get(slot, '')}: {found[3]}"
 
     def stands(self) -> bool:
-        """Whether the parameters are where the plan has them; ``param.data = other`` moves one."""
-        return self._places == places_of(self.params).tobytes()
-
-    def needs_another_plan(self) -> bool:
-        """Whether gradients are what the plan was not made for, or a graph is to go on with the plan's tables."""
-        return self.gradients.unlike or (self.captured and self.gradients.changed)
+        """Whether parameters and states are where the plan has them, as it has them; ``param.data = x`` moves one."""
+        watched = self._bound()[: len(self._watched)] if self._sharded else self._watched
+        if not self._steady(watched):
+            return False
+        if self._formula.counts and self.steps.written():
+            self._count_scalars()
+            self._now.plan.refresh()
+        elif self._scalars.written():
+            self._now.plan.refresh()
+        return True
 
     def look(self) -> bool:
         """Look where the gradients are; whether any has moved, come or gone since the last step."""
-        moved = self.gradients.look()
-        if moved and self.gradients.changed:
-            self._settle()
+        self._moved |= (moved := self.gradients.look())
+        if self.gradients.kind != next(reversed(self._plans)):
+            self.settle()
+            self._choose(self.gradients.kind)
             self._see()
-        self._moved |= moved
         return moved
+
+    def _choose(self, kind: tuple) -> None:
+        """Have a plan for gradients of a kind: that of the last time there were such, or another."""
+        planned, before = self._plans.get(kind) or _Planned(self._made()), self._now
+        if before.captured:  # its tables are a graph's
+            self._of_graphs.append(self._plans.popitem()[1])
+        if self._plans.pop(kind, None):
+            planned.plan.set(**self._numbers)
+            planned.plan.refresh()
+        elif len(self._plans) >= KEPT:
+            del self._plans[next(iter(self._plans))]
+        self._plans[kind] = planned
 
     def _see(self) -> None:
         """Take note of which parameters have a gradient."""
         self._present = np.array(self.gradients.present)
-        self._stepped = [param for param, there in zip(self.params, self.gradients.present, strict=True) if there]
+        stepped = [param for param, there in zip(self.params, self.gradients.present, strict=True) if there]
+        self._stepped = [*stepped, *map(local, stepped)] if self._sharded else stepped
+
+    def follow(self, compares: bool) -> None:
+        """Have masters be those of parameters that somebody has written since; ``compares`` looks at each element."""
+        if not self._exact:
+            return
+        known, self._versions = self._versions, self._versions_now()
+        for (param, master), version, before in zip(self._exact, self._versions, known, strict=True):
+            if version != before:
+                follow(master, param)
+        if compares:
+            for param, master in self._exact:
+                compare(master, param)
+
+    def follow_all(self) -> None:
+        """Have all masters be those of their parameters as they stand."""
+        for param, master in self._exact:
+            follow(master, param)
+        self._versions = self._versions_now()
+
+    def _versions_now(self) -> list[int]:
+        """Of the parameters with masters: PyTorch counts what is written into a tensor."""
+        versions = [param._version for param, _ in self._exact]
+        if self._sharded:  # both what is written into a DTensor and into this rank's part of it
+            versions = [n + local(param)._version for n, (param, _) in zip(versions, self._exact, strict=True)]
+        return versions
 
     def step(self) -> None:
         """Update the parameters by the gradients that were looked at."""
-        captured = self._follow()
+        captured = self._follow_stream()
+        if self._hidden:
+            self._show_hidden()
         if self._moved:
-            self.gradients.give(self._plan)
+            self.gradients.give(self._now.plan)
             self._moved = False
         if not self._stepped:
             return
         if self._early or self._formula.by_step:
             self._set_of_step(captured)
-        self._plan.step()
+        self._now.plan.step()
         self._count(captured)
         increment_version(self._stepped)
+        if self._exact:
+            self._versions = self._versions_now()
 
-    def _follow(self) -> bool:
+    def _follow_stream(self) -> bool:
         """Have the plan on PyTorch's current stream; whether that is being captured."""
-        follow(self._plan, self.params[0].device)
+        follow_stream(self._now.plan, self._skipped.device)
         return self._on_gpu and torch.cuda.is_current_stream_capturing()
 
     def _count(self, captured: bool) -> None:
         """A step more; that of a graph is counted by the device, whenever it is replayed."""
         if captured:
-            self.captured = True
+            self._now.captured = True
             self._skipped -= 1
         else:
-            self._taken += self._present
+            self.steps.taken += self._present
+            self.steps.show()
         if self._gate.found_inf is not None:
             self._skipped += self._gate.found_inf
         self._waits |= captured or self._gate.found_inf is not None
+        if self._waits and not self._on_gpu:
+            self.settle()
 
     def set(self, formulas: Sequence[Formula]) -> None:
         """Take the numbers of groups whose routine and choices are what they were."""
-        before, self._numbers = self._numbers, self._of_tensors(formulas)
-        self._formulas, self._formula = formulas, formulas[self._groups[0]]
-        self._plan.set(**self._numbers)
-        bases = {*BASES.values()} & self._numbers.keys()
-        if any(before[name] != self._numbers[name] for name in bases):
+        numbers = self._of_tensors(formulas)
+        changed = {name: value for name, value in numbers.items() if value != self._numbers[name]}
+        self._now.plan.set(**changed)
+        self._numbers, self._formulas, self._formula = numbers, formulas, formulas[self._groups[0]]
+        if not {*BASES.values()}.isdisjoint(changed):
             # PyTorch takes the power of the beta that is in force, refopt the product of those that were.
-            self._scalars.count(self.counts().tolist(), self._by_tensor())
-            self._plan.refresh()
+            self.settle()
+            self._count_scalars()
+            self._now.plan.refresh()
 
-    def counts(self) -> np.ndarray:
-        """How many steps each tensor has taken."""
-        self._settle()
-        return self._taken
-
-    def write(self) -> None:
-        """Bring what PyTorch has in a state up to date: the number of steps, and numbers of one per tensor."""
-        if self._formula.counts:
-            for member, count in zip(self._members, self.counts().tolist(), strict=True):
-                member.state["step"].fill_(count)
-        elif self._formula.first:  # what a tensor has before its first step, PyTorch has not yet
-            for member, count in zip(self._members, self.counts().tolist(), strict=True):
-                if not count:
-                    member.state.clear()
-        self._scalars.write([member.state for member in self._members], self._formula)
-
-    def _settle(self) -> None:
+    def settle(self) -> None:
         """Take back the steps that were skipped, which waits for the device."""
         if self._waits:
-            self._taken -= round(self._skipped.item()) * self._present
+            self.steps.taken -= round(self._skipped.item()) * self._present
+            self.steps.show()
             self._skipped.zero_()
             self._waits = False
 
-    def _by_tensor(self) -> list[dict[str, float]]:
-        """The numbers of each tensor."""
-        return [
-            {name: value[i] if isinstance(value, list) else value for name, value in self._numbers.items()}
-            for i in range(len(self.params))
-        ]
+    def show(self, compares: bool) -> None:
+        """Have the states be what PyTorch's class would have by now."""
+        self.follow(compares)
+        self.settle()
+        if self._formula.first:  # what a tensor has before its first step, PyTorch has not yet
+            for i in np.flatnonzero(self.steps.taken == 0).tolist():
+                state, kept = self._members[i].state, self._states[i]
+                if state.keys() == kept.keys() and all(state[key] is x for key, x in kept.items()):
+                    state.empty()
+                    self._hidden.append(i)
+
+    def _show_hidden(self) -> None:
+        for i in self._hidden:
+            self._members[i].state.put(self._states[i])
+        self._hidden = []
+
+    def _count_scalars(self) -> None:
+        """Set the scalars that follow from the numbers of steps."""
+        own = [{name: value[i] if isinstance(value, list) else value for name, value in self._numbers.items()}
+               for i in range(len(self.params))]  # fmt: skip
+        self._scalars.count(self.steps.taken.tolist(), own)
 
     def _of_tensors(self, formulas: Sequence[Formula]) -> dict[str, Any]:
         """The numbers of the plan: one for all tensors where their groups agree, else a list of one per tensor."""
         own = {k: formulas[k].numbers for k in dict.fromkeys(self._groups)}
-        together = {}
+        together: dict[str, Any] = {}
         for name, first in formulas[self._groups[0]].numbers.items():
             alike = all(numbers[name] == first for numbers in own.values())
             together[name] = float(first) if alike else [float(own[k][name]) for k in self._groups]
+        if "seed" in together:  # tensors of one seed are rounded by the same bits
+            count = len(self.params)
+            together["seed"] = [int(own[k]["seed"] * count + i) % SEEDS for i, k in enumerate(self._groups)]
         return together
 
     def _set_of_step(self, captured: bool) -> None:
@@ -196,16 +325,17 @@ class Bucket:
         if captured:
             expected = "expected a step that is not captured, since the host counts steps for it"
             raise RuntimeError(f"{self._members[0].label}: {names[0]}: {expected}")
-        counts = self.counts().tolist()
+        self.settle()
+        counts = self.steps.taken.tolist()
         for name in names:
             steps = zip(self._groups, counts, strict=True)
-            self._plan.set(**{name: [self._formulas[k].number_at(name, count + 1) for k, count in steps]})
+            self._now.plan.set(**{name: [self._formulas[k].number_at(name, count + 1) for k, count in steps]})
         self._early = self._early and not all(counts)
 
 
-def _counts(members: Sequence[Member]) -> np.ndarray:
+def _counts(members: Sequence[Member]) -> list[int]:
     """The steps that each has taken, by its state."""
-    counts = [torch.as_tensor(member.state["step"]).reshape(()).to(torch.float64) for member in members]
+    counts = [torch.as_tensor(member.state.get("step", 0)).reshape(()).to(torch.float64) for member in members]
     devices = {count.device for count in counts}
     by_device = {each: iter(torch.stack([x for x in counts if x.device == each]).tolist()) for each in devices}
-    return np.array([next(by_device[count.device]) for count in counts]).astype(np.int64)
+    return [int(next(by_device[count.device])) for count in counts]

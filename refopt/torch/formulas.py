@@ -68,11 +68,11 @@ def adam_numbers(group: Group, **names: str) -> dict[str, float]:
 
 def sgd(group: Group) -> Formula:
     """``torch.optim.SGD``: without momentum it is another routine."""
-    choices, common = {"maximize": group["maximize"]}, numbers(group, lr="lr", l2_decay="weight_decay")
+    choices, common = {"maximize": bool(group["maximize"])}, numbers(group, lr="lr", l2_decay="weight_decay")
     if group["momentum"] == 0:
         return Formula("sgd", choices, common, {}, counts=False)
     return Formula(
-        "momentum", choices | {"use_nesterov": group["nesterov"]},
+        "momentum", choices | {"use_nesterov": bool(group["nesterov"])},
         common | numbers(group, mu="momentum", dampening="dampening"), {"velocities": "momentum_buffer"},
         counts=False, first={"dampening": 0.0} if group["dampening"] else {},
     )  # fmt: skip
@@ -81,7 +81,7 @@ def sgd(group: Group) -> Formula:
 def adam(group: Group) -> Formula:
     """``torch.optim.Adam`` and ``AdamW``, which differ in how weights decay."""
     maxima = {"moment2_max": "max_exp_avg_sq"} if group["amsgrad"] else {}
-    choices = {"maximize": group["maximize"]}
+    choices = {"maximize": bool(group["maximize"])}
     if group["decoupled_weight_decay"]:
         return Formula("adamw", choices, adam_numbers(group, coeff="weight_decay"), MOMENTS | maxima)
     return Formula("adam", choices, adam_numbers(group, weight_decay="weight_decay"), MOMENTS | maxima)
@@ -89,7 +89,7 @@ def adam(group: Group) -> Formula:
 
 def adamax(group: Group) -> Formula:
     """``torch.optim.Adamax``."""
-    choices = {"maximize": group["maximize"], "epsilon_at": "gradient"}
+    choices = {"maximize": bool(group["maximize"]), "epsilon_at": "gradient"}
     states = {"moment": "exp_avg", "inf_norm": "exp_inf"}
     return Formula("adamax", choices, adam_numbers(group, weight_decay="weight_decay"), states)
 
@@ -98,7 +98,7 @@ def adagrad(group: Group) -> Formula:
     """``torch.optim.Adagrad``."""
     fall = plain(group["lr_decay"])
     return Formula(
-        "adagrad", {"maximize": group["maximize"]},
+        "adagrad", {"maximize": bool(group["maximize"])},
         numbers(group, lr="lr", epsilon="eps", weight_decay="weight_decay"), {"moment": "sum"},
         initial={"moment": plain(group["initial_accumulator_value"])},
         by_step={"lr": lambda step: 1 / (1 + (step - 1) * fall)} if fall else {},
@@ -109,7 +109,7 @@ def adadelta(group: Group) -> Formula:
     """``torch.optim.Adadelta``."""
     states = {"avg_squared_grad": "square_avg", "avg_squared_update": "acc_delta"}
     common = numbers(group, lr="lr", rho="rho", epsilon="eps", weight_decay="weight_decay")
-    return Formula("adadelta", {"maximize": group["maximize"]}, common, states)
+    return Formula("adadelta", {"maximize": bool(group["maximize"])}, common, states)
 
 
 def rmsprop(group: Group) -> Formula:
@@ -118,7 +118,7 @@ def rmsprop(group: Group) -> Formula:
     states |= {"velocity": "momentum_buffer"} if group["momentum"] > 0 else {}
     states |= {"mean_grad": "grad_avg"} if group["centered"] else {}
     return Formula(
-        "rmsprop", {"maximize": group["maximize"], "epsilon_at": "outside", "lr_at": "step"},
+        "rmsprop", {"maximize": bool(group["maximize"]), "epsilon_at": "outside", "lr_at": "step"},
         numbers(group, lr="lr", rho="alpha", mu="momentum", epsilon="eps", weight_decay="weight_decay"), states,
     )  # fmt: skip
 
@@ -136,7 +136,7 @@ def radam(group: Group) -> Formula:
 
 def _decaying(group: Group) -> dict[str, Any]:
     decay = "decoupled" if group["decoupled_weight_decay"] else "l2"
-    return {"maximize": group["maximize"], "decay": decay}
+    return {"maximize": bool(group["maximize"]), "decay": decay}
 
 
 def lars(group: Group) -> Formula:

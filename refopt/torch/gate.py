@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 
 from refopt import gpu
-from refopt.torch.arrays import array_of, follow
+from refopt.torch.arrays import array_of, follow_stream
 from refopt.torch.gradients import Gradients
+
+KEPT = 8  # checks, each of gradients of other kinds
 
 
 class Gate:
@@ -20,63 +22,96 @@ class Gate:
         found_inf: of those, the tensor that says whether the step is left out; ``None`` where nothing does.
     """
 
-    def __init__(self, device: torch.device, gradients: Sequence[Gradients], kind: tuple[bool, bool], max_norm: Any):
+    def __init__(
+        self, device: torch.device, gradients: Sequence[Gradients], kind: tuple[bool, bool, bool], clips: bool
+    ) -> None:
         """Make room for the numbers.
 
         Args:
             device: where the plans are.
-            gradients: of all plans, which are clipped.
-            kind: whether a scaler has made the gradients larger, and whether it says if the step is left out.
-            max_norm: to what norm of all gradients they are clipped, if they are.
+            gradients: of all plans.
+            kind: whether a scaler has made the gradients larger, whether it says if the step is left out, and whether
+                gradients are multiplied by a factor.
+            clips: whether they are clipped, to a norm that is found out here.
         """
-        scaled, may_skip = kind
-        self._device, self._gradients = device, gradients
+        scaled, may_skip, multiplied = kind
+        self._device, self._gradients, self._on_gpu = device, gradients, device.type == "cuda"
         self._scale = torch.ones(1, device=device) if scaled else None
-        self._factor = torch.ones(1, device=device) if scaled and max_norm is None else None
+        self._factor = torch.ones(1, device=device) if not clips and (scaled or multiplied) else None
         self.found_inf = torch.zeros(1, device=device) if may_skip else None
         given = {"grad_factor": self._factor, "found_inf": self.found_inf}
         self.arrays = {name: array_of(tensor) for name, tensor in given.items() if tensor is not None}
-        self._check: gpu.GradientCheck | None = None
-        if max_norm is not None:
-            scale = None if self._scale is None else array_of(self._scale)
-            self._check = gpu.gradient_check(self._of_all(), loss_scale=scale, max_norm=max_norm)
-            self.arrays["grad_factor"] = self._check.grad_factor
-            self._let_go()
+        self._checks: dict[tuple, gpu.GradientCheck] = {}  # the last one is in use
+        self._kind: tuple = ()  # of the gradients that it checks
+        if clips:
+            self._first = self._check_of_now()
+            self.arrays["grad_factor"] = self._first.grad_factor
 
-    def take(self, scale: Tensor | None, found_inf: Tensor | None, moved: bool) -> None:
+    def take(
+        self, scale: Tensor | None, found_inf: Tensor | None, factor: Tensor | None, max_norm: float | None, moved: bool
+    ) -> None:
         """Put the numbers of a step there, in stream order.
 
         Args:
             scale: the scaler's.
             found_inf: the scaler's.
+            factor: what gradients are multiplied by beside, where they are not clipped here.
+            max_norm: to what norm they are, where they are.
             moved: whether any gradient lies elsewhere than it did.
         """
         if self._scale is not None and scale is not None:
             self._scale.copy_(scale.reshape(1), non_blocking=True)
-            if self._factor is not None:
-                torch.reciprocal(self._scale, out=self._factor)
+        if self._factor is not None:
+            if factor is None:
+                self._factor.fill_(1)
+            else:
+                self._factor.copy_(factor.reshape(1), non_blocking=True)
+            if self._scale is not None:
+                self._factor.div_(self._scale)
         if self.found_inf is not None and found_inf is not None:
             # Of several devices it is a sum.
             self.found_inf.copy_(found_inf.reshape(1), non_blocking=True).clamp_(max=1)
-        if self._check is not None:
-            follow(self._check, self._device)
-            if moved:
-                self._move(self._check)
-            self._check()
+        if self._checks:
+            check = self._check_of_now(moved)
+            follow_stream(check, self._device)
+            check(max_norm=np.inf if max_norm is None else max_norm)
+            if check is not self._first:  # whose factor the plans read
+                self._leave(check.grad_factor)
 
-    def _move(self, check: gpu.GradientCheck) -> None:
-        """Have the check read the gradients where they lie."""
-        if any(each.changed for each in self._gradients):
-            check.rebind(self._of_all())
-        elif self._device.type == "cpu":
+    def norm(self) -> Tensor:
+        """The norm that the last step found, shape ()."""
+        return self._tensor_of(self._checks[next(reversed(self._checks))].grad_norm)[0].clone()
+
+    def _check_of_now(self, moved: bool = False) -> gpu.GradientCheck:
+        """The check of the gradients that there are, where they lie."""
+        kind = tuple(each.kind for each in self._gradients)
+        check = self._checks.pop(kind, None)
+        if check is None:
+            scale = None if self._scale is None else array_of(self._scale)
+            check, moved = gpu.gradient_check(self._of_all(), loss_scale=scale, max_norm=np.inf), self._on_gpu
+            if len(self._checks) >= KEPT:
+                del self._checks[next(iter(self._checks))]
+        elif kind != self._kind:
+            moved = True
+        self._checks[kind], self._kind = check, kind
+        if moved and self._on_gpu:  # it does not keep the gradients alive: PyTorch may want their memory
+            check.move(np.concatenate([each.places for each in self._gradients]))
+        elif moved:
             arrays = self._of_all()
             check.move([0 if array is None else array.address for array in arrays], arrays)
-        self._let_go()
-
-    def _let_go(self) -> None:
-        """On a GPU do not keep the gradients alive: PyTorch may want their memory."""
-        if self._check is not None and self._device.type == "cuda":
-            self._check.move(np.concatenate([each.places for each in self._gradients]))
+        return check
 
     def _of_all(self) -> list[Any]:
         return [array for each in self._gradients for array in each.arrays()]
+
+    def _tensor_of(self, array: Any) -> Tensor:
+        """What a device array of a check has: on a GPU the memory itself, else a copy."""
+        if self._on_gpu:
+            return torch.as_tensor(array, device=self._device)
+        return torch.from_numpy(array.copy_to_host())
+
+    def _leave(self, factor: Any) -> None:
+        if self._on_gpu:
+            self._tensor_of(self._first.grad_factor).copy_(self._tensor_of(factor), non_blocking=True)
+        else:
+            self._first.grad_factor.copy_to_device(factor.copy_to_host())

@@ -9,6 +9,10 @@ from torch import Tensor
 
 from refopt.checks.dtypes import SIZES
 from refopt.torch.arrays import FLOATS, Alike, arrays_of, layout, places_of
+from refopt.torch.sharded import is_dtensor, local, placed, spread_of
+
+MASKS = 8  # of which is known what gradients are like
+ALL = b""  # the mask where every parameter has a gradient
 
 
 class Gradients:
@@ -21,24 +25,34 @@ class Gradients:
     Attributes:
         present: whether each parameter has a gradient.
         places: where they lie, 0 where there is none.
-        changed: whether any has come, gone or changed its dtype since a plan was given them.
-        unlike: whether any is of another dtype or size than the first was, for which a plan was made.
+        kind: the dtype of each, ``None`` where there is none: those of one kind can be read by one plan.
     """
 
     def __init__(self, params: Sequence[Tensor], label: Callable[[int], str]) -> None:
         """Read the gradients of some parameters; ``label`` is what errors call the gradient of one."""
-        self._params, self._label = list(params), label
+        self._owners, self._params, self._label = list(params), [local(param) for param in params], label
+        self._sharded = any(is_dtensor(param) for param in params)
         # By `grad_dtype` a parameter may have gradients of other dtypes: then each is looked at.
         self._free = any(getattr(param, "grad_dtype", param.dtype) is not param.dtype for param in params)
         self._copies: dict[int, Tensor] = {}
-        self._dtypes: list[torch.dtype | None] = []
+        self._placed: dict[int, Tensor] = {}  # of gradients that have other placements than their parameters
         self._on_gpu = self._params[0].is_cuda
         self.places = np.zeros(0, np.int64)
         self.present: list[bool] = []
-        self._read([param.grad for param in params])
-        first = (param if param.grad is None else param.grad for param in params)
-        self._first = [(x.dtype, x.nbytes) for x in first]
-        self.changed = self.unlike = False
+        self.kind: tuple[torch.dtype | None, ...] = ()
+        self._mask = ALL
+        self._masks: dict[bytes, tuple[tuple, Alike]] = {}  # by which there are, what they are like
+        self._read(self._now())
+
+    def _now(self) -> list[Tensor | None]:
+        """The gradients there are; of DTensors, this rank's parts."""
+        grads = [param.grad for param in self._owners]
+        if self._sharded:
+            pairs = list(zip(grads, self._owners, strict=True))
+            elsewhere = ((i, g, p) for i, (g, p) in enumerate(pairs) if g is not None and spread_of(g) != spread_of(p))
+            self._placed = {i: placed(g, p) for i, g, p in elsewhere}
+            grads = [None if g is None else self._placed.get(i, local(g)) for i, (g, _) in enumerate(pairs)]
+        return grads
 
     def look(self) -> bool:
         """Whether any gradient lies elsewhere than at the last look, has come or gone.
@@ -46,49 +60,52 @@ class Gradients:
         Raises:
             RuntimeError, TypeError: naming the gradient: it is sparse, or of a dtype that no kernel has.
         """
-        grads = [param.grad for param in self._params]
-        try:  # as fast as can be, since this is most of what a step costs the host
-            places = places_of(grads)
-            alike = self._complete and self._alike(grads)
-        except (TypeError, RuntimeError):  # of None, or of a sparse one, which `_read` refuses
-            if any(grad is not None and grad.layout is not torch.strided for grad in grads):
-                self._read(grads)
-            places = np.array([0 if grad is None else grad.data_ptr() for grad in grads], np.int64)
-            present = [grad is not None for grad in grads]
-            alike = present == self.present and self._alike([grad for grad in grads if grad is not None])
-        if not alike or self._copies or self._free:
-            before = self._dtypes
+        grads = self._now()
+        places, present, some = self._places_of(grads)
+        kind, alike = self._masks.get(present, ((), None))
+        if alike is None or not alike(some) or self._copies or self._free:
             self._read(grads)
-            self.changed |= before != self._dtypes
-            pairs = zip(grads, self._first, strict=True)
-            self.unlike |= any(grad is not None and (grad.dtype, grad.nbytes) != first for grad, first in pairs)
             return True
-        if places.tobytes() == self.places.tobytes():
+        if present == self._mask and places.tobytes() == self.places.tobytes():
             return False
+        if present != self._mask:
+            self._mask, self.kind, self.present = present, kind, [grad is not None for grad in grads]
         self.places = places
         return True
 
+    def _places_of(self, grads: list[Tensor | None]) -> tuple[np.ndarray, bytes, list[Any]]:
+        """Where gradients lie, which there are, and those; as fast as can be, since this is most of a step's cost."""
+        try:
+            return places_of(grads), ALL, grads
+        except (TypeError, RuntimeError):  # of None, or of a sparse one, which `_read` refuses
+            if any(grad is not None and grad.layout is not torch.strided for grad in grads):
+                self._read(grads)
+        places, present = np.zeros(len(grads), np.int64), [grad is not None for grad in grads]
+        some = [grad for grad in grads if grad is not None]
+        places[present] = places_of(some)
+        return places, bytes(present), some
+
     def arrays(self) -> list[Any]:
         """What a plan reads, by parameter, as device arrays; ``None`` where there is no gradient."""
-        return arrays_of([self._copies.get(i, param.grad) for i, param in enumerate(self._params)])
+        kept = self._placed | self._copies
+        return arrays_of([kept.get(i, local(param.grad)) for i, param in enumerate(self._owners)])
 
     def give(self, plan: Any) -> None:
-        """Have a plan read them where they lie. On a GPU it does not keep them alive: PyTorch may want their memory."""
-        if self.changed:
-            plan.rebind(grads=self.arrays())
-            self.changed = False
-        elif not self._on_gpu:
-            arrays = self.arrays()
-            plan.move("grads", [0 if array is None else array.address for array in arrays], arrays)
+        """Have a plan for gradients of this kind read them where they lie.
+
+        On a GPU it does not keep them alive: PyTorch may want their memory.
+        """
         if self._on_gpu:
             plan.move("grads", self.places)
+        else:
+            arrays = self.arrays()
+            plan.move("grads", [0 if array is None else array.address for array in arrays], arrays)
 
     def _read(self, grads: list[Tensor | None]) -> None:
         """Look at everything; raises, naming the gradient, before anything has changed."""
         for i, grad in enumerate(grads):
             if grad is not None:
                 self._check(i, grad)
-        self._dtypes = [None if grad is None else grad.dtype for grad in grads]
         self._copies = {
             i: self._in_order(i, grad) for i, grad in enumerate(grads)
             if grad is not None and (layout(grad) != layout(self._params[i]) or grad.is_neg())  # of the other sign
@@ -96,8 +113,12 @@ class Gradients:
         tensors = [self._copies.get(i, grad) for i, grad in enumerate(grads)]
         self.places = np.array([0 if tensor is None else tensor.data_ptr() for tensor in tensors], np.int64)
         self.present = [grad is not None for grad in grads]
-        self._complete = all(self.present)
-        self._alike = Alike([grad for grad in grads if grad is not None])
+        self.kind = tuple(None if grad is None else grad.dtype for grad in grads)
+        self._mask = ALL if all(self.present) else bytes(self.present)
+        self._masks.pop(self._mask, None)
+        while len(self._masks) >= MASKS:
+            del self._masks[next(iter(self._masks))]
+        self._masks[self._mask] = self.kind, Alike([grad for grad in grads if grad is not None])
 
     def _in_order(self, i: int, grad: Tensor) -> Tensor:
         """A copy with the elements in the order of the parameter's."""

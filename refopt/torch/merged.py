@@ -1,6 +1,6 @@
 """What all optimizers here have in common: PyTorch's interface around plans."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from operator import is_
 from typing import Any, ClassVar
 
@@ -8,16 +8,20 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from refopt.checks.arguments import chosen, number, shown
-from refopt.torch.arrays import overlap, refusal
+from refopt.catalog import ROUTINES
+from refopt.checks.arguments import chosen, flag, number, whole
+from refopt.torch import options
+from refopt.torch.arrays import has_memory, overlap, refusal
 from refopt.torch.bucket import Bucket, Member
 from refopt.torch.formulas import Formula, plain
 from refopt.torch.gate import Gate
+from refopt.torch.norm import clipping, require_finite
+from refopt.torch.sharded import is_cut, is_dtensor, local, total_norm
 from refopt.torch.states import MASTER, real_dtype, restore
+from refopt.torch.watched import States
 
-MASTERS = None, "fp32", "remainder"
-OF_ALL_GROUPS = "masters", "max_norm"
 Group = dict[str, Any]
+OWN = "masters", "compare_masters", "max_norm", "norm_type", "error_if_nonfinite", "rounding"  # arguments
 
 
 class Merged(Optimizer):
@@ -28,40 +32,65 @@ class Merged(Optimizer):
     Args:
         masters: for parameters of fp16 and bf16, ``"fp32"`` for masters in fp32, or ``"remainder"``, for bf16 alone,
             for the 16 bits that an fp32 number has beyond its bf16; they are ``master_param`` in the state. Other
-            states are of fp32 then. ``None`` for neither, as in PyTorch.
+            states are of fp32 then, whatever dtype a checkpoint has them in. ``None`` for neither, as in PyTorch.
+            Groups may have options of this name, too.
+        compare_masters: whether each step compares all fp32 masters with what their parameters store, and has those
+            follow that do not round to it. Without, masters follow what PyTorch counts as a write into a parameter;
+            it counts none through ``param.data``.
         max_norm: the gradients are clipped to this norm of all of them, as ``torch.nn.utils.clip_grad_norm_`` does,
-            but by a scan that leaves them as they are and for which the host does not wait. Where one is NaN nothing
-            is clipped, so the others keep their steps. ``None`` for no clipping.
+            but leaving them as they are, and without the host waiting. Where the norm is NaN nothing is clipped, so
+            the others keep their steps. ``None`` for no clipping.
+        norm_type: of ``max_norm``, as ``clip_grad_norm_`` has it: 2, inf, or another.
+        error_if_nonfinite: whether a norm of inf or NaN raises; each step waits for it then.
+        rounding: ``"stochastic"`` for bf16 parameters without masters, and their states, to be rounded stochastically,
+            by `refopt.cpu.stochastic`; ``"nearest"`` as in PyTorch. Elementwise routines alone have the former.
+        seed: of the first such step, at most 2**24 - 1. Groups keep the next one as an option.
 
-    Both are of the whole optimizer, no options of a parameter group, and not in ``state_dict``. ``max_norm`` may be set
-    between steps, ``masters`` may not.
+    Arguments that are none of a group's options are not in ``state_dict``. ``max_norm`` may be set between steps.
 
     ``foreach`` and ``fused`` are taken and change nothing. An option that is a tensor is read in every step, for which
     the host waits if it is on a GPU.
 
     Raises:
-        TypeError, ValueError: naming the argument or the parameter: complex, sparse and integer parameters,
-            ``differentiable=True``, a group with ``masters`` or ``max_norm``, or what PyTorch's class refuses.
+        TypeError, ValueError: naming the argument or the parameter: complex, sparse and integer parameters, those that
+            share memory, LARS, LAMB or NovoGrad of a parameter that is sharded, ``differentiable=True``, a group with
+            ``max_norm``, or what PyTorch's class refuses. The optimizer is as it was then.
         RuntimeError: at a step, naming the parameter: a gradient is sparse.
     """
 
     formula: "ClassVar[staticmethod[[Any], Formula]]"
     _step_supports_amp_scaling = True
 
-    def __init__(self, *args: Any, masters: str | None = None, max_norm: float | None = None, **named: Any) -> None:
+    def __init__(
+        self, *args: Any, masters: str | None = None, compare_masters: bool = False, max_norm: float | None = None,
+        norm_type: float = 2.0, error_if_nonfinite: bool = False, rounding: str = "nearest", seed: int = 0,
+        **named: Any,
+    ) -> None:  # fmt: skip
         where = type(self).__name__
-        self._masters = chosen(f"{where}: masters", masters, MASTERS)
+        self._masters = chosen(f"{where}: masters", masters, options.MASTERS)
+        self._compare_masters = flag(f"{where}: compare_masters", compare_masters)
         self._max_norm = self._checked_norm(max_norm)
-        if named.get("differentiable"):
-            expected = "expected False, since kernels are no part of autograd's graph"
-            raise ValueError(f"{where}: differentiable: {expected}, got True")
-        self._buckets: list[Bucket] | None = None
-        self._of_graphs: list[Bucket] = []  # whose plans replays need
+        self._norm_type = number(f"{where}: norm_type", norm_type, above=0)
+        self._error_if_nonfinite = flag(f"{where}: error_if_nonfinite", error_if_nonfinite)
+        self._rounding = chosen(f"{where}: rounding", rounding, ("nearest", "stochastic"))
+        self._seed = whole(f"{where}: seed", seed, 0, options.SEEDS - 1)
+        options.check_differentiable(f"{where}: differentiable", named.get("differentiable"))
+        self._begin()
         super().__init__(*args, **named)
+        self._looked = False
+
+    def _begin(self) -> None:
+        """Have no plans yet."""
+        self._buckets: list[Bucket] | None = None
+        self._looked = False  # whether somebody may have got hold of the states
+        self._of_graphs: list[Bucket] = []  # whose plans replays need
+        self._given: Tensor | None = None  # what the next step multiplies gradients by
+        self._multiplied = False  # whether plans read such a factor
+        self._norm: Callable[[], Tensor] | None = None
 
     @property
     def masters(self) -> str | None:
-        """What kind of masters parameters of 16 bits have."""
+        """What kind of masters parameters of 16 bits have, but for those of groups that say so themselves."""
         return self._masters
 
     @property
@@ -72,45 +101,61 @@ class Merged(Optimizer):
     @max_norm.setter
     def max_norm(self, max_norm: float | None) -> None:
         before, self._max_norm = self._max_norm, self._checked_norm(max_norm)
-        if self._max_norm != before:
-            self._drop()
+        if (self._max_norm is None) != (before is None):
+            self._give_up()
+
+    @property
+    def grad_norm(self) -> Tensor | None:
+        """The norm of all gradients before the last step clipped them, shape (), on their device.
+
+        Nobody waits for it before it is read. ``None`` before the first step, and without ``max_norm``.
+        """
+        return None if self._norm is None else self._norm()
+
+    def multiply_next(self, factor: Tensor) -> None:
+        """Have the next step multiply the gradients by a number, shape (), as it reads them."""
+        self._given = factor
 
     def _checked_norm(self, max_norm: Any) -> float | None:
         return None if max_norm is None else number(f"{type(self).__name__}: max_norm", max_norm, 0)
 
     def add_param_group(self, param_group: Group) -> None:
-        """As PyTorch's, for parameters that kernels can update.
+        """As PyTorch's, for parameters that kernels can update. What is refused is not added.
 
         Raises:
-            TypeError: naming a parameter that is sparse, complex, of integers or not dense.
-            ValueError: naming an option that is not one of a group.
+            TypeError, ValueError: naming a parameter that is sparse, complex, of integers or not dense, or one that
+                shares memory with another; or an option.
         """
-        self._refuse_strays([param_group], len(self.param_groups))
-        super().add_param_group(param_group)
-        self._drop()
-        number_of_group, group = len(self.param_groups) - 1, self.param_groups[-1]
-        refusals = [(i, because) for i, param in enumerate(group["params"]) if (because := self._refusal(param))]
-        if refusals:
-            self.param_groups.pop()
-            raise TypeError(f"{self._label(number_of_group, refusals[0][0])}: {refusals[0][1]}")
-        on_gpu = [name for name, x in group.items() if isinstance(x, Tensor) and x.is_cuda]
-        if group.get("capturable") and on_gpu:
-            self.param_groups.pop()
-            expected = "expected a number or a tensor on the CPU for capturable=True, since the host reads it"
-            raise ValueError(f"{type(self).__name__}: {on_gpu[0]}: {expected}, got one on {group[on_gpu[0]].device}")
+        before = len(self.param_groups)
+        try:
+            super().add_param_group(param_group)
+            self._check_group(before, self.param_groups[before])
+        except BaseException:
+            del self.param_groups[before:]
+            raise
 
-    def _refuse_strays(self, groups: Sequence[Any], first: int = 0) -> None:
-        """Refuse an argument of the whole optimizer among a group's options, where it would change nothing."""
-        for k, group in enumerate(groups, first):
-            for name in OF_ALL_GROUPS:
-                if isinstance(group, dict) and name in group:
-                    where, got = f"{type(self).__name__}: param_groups[{k}]['{name}']", shown(group[name])
-                    raise ValueError(f"{where}: expected none in a group, since it is of all of them, got {got}")
+    def _check_group(self, k: int, group: Group) -> None:
+        if self._rounding == "stochastic":
+            group.setdefault("seed", self._seed)
+        options.check(self._group_label(k), group, group)
+        formula = self._formula(k, group)
+        for i, param in enumerate(group["params"]):
+            self._check_param(k, i, param, formula)
+        params = [(k, i) for k, group in enumerate(self.param_groups) for i in range(len(group["params"]))]
+        tensors = [local(self.param_groups[k]["params"][i]) for k, i in params]
+        here = [at for at, tensor in enumerate(tensors) if has_memory(tensor)]
+        if both := overlap([tensors[at] for at in here]):
+            first, second = (self._label(*params[here[at]]) for at in both)
+            raise ValueError(f"{second}: expected memory of its own, got some of {first.partition(': ')[2]}")
 
-    def _refusal(self, param: Tensor) -> str:
-        if self._masters == "remainder" and param.dtype == torch.float16:
-            return "expected bfloat16 for masters='remainder', got float16"
-        return refusal(param)
+    def _check_param(self, k: int, i: int, param: Tensor, formula: Formula) -> None:
+        because = refusal(param)
+        if not because and param.dtype == torch.float16 and self._masters_of(self.param_groups[k]) == "remainder":
+            because = "expected bfloat16 for masters='remainder', got float16"
+        if not because and is_cut(param) and not ROUTINES[formula.routine].elementwise:
+            because = f"expected a whole parameter, since {type(self).__name__} takes norms of it, got a shard"
+        if because:
+            raise TypeError(f"{self._label(k, i)}: {because}")
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One step: a launch or two per device, in the order of PyTorch's current stream.
@@ -143,104 +188,149 @@ class Merged(Optimizer):
         if self._buckets is not None and not self._holds():
             raise RuntimeError(f"{type(self).__name__}: refresh: expected the parameters and choices of the last step")
 
+    @torch.no_grad()
+    def refresh_masters(self) -> None:
+        """Have every master be that of its parameter as it stands, such as after a write through ``param.data``."""
+        if self._buckets is None:
+            self._build((False, False))
+        for bucket in self._buckets or ():
+            bucket.follow_all()
+
     def _step(self, scale: Tensor | None, found_inf: Tensor | None) -> None:
         gated = scale is not None, found_inf is not None
-        if self._buckets is None or gated != self._gated or not self._holds():
+        self._multiplied |= self._given is not None
+        if self._buckets is None or (*gated, self._multiplied) != self._gated or not self._holds():
             self._build(gated)
         assert self._buckets is not None
         moved = False
         for bucket in self._buckets:
             moved |= bucket.look()
-        if any(bucket.needs_another_plan() for bucket in self._buckets):
-            self._build(gated)
+        factor = self._given
+        if self._max_norm is not None and not self._clips_here:
+            factor = self._clipping(scale, self._max_norm)
         for gate in self._gates:
-            gate.take(scale, found_inf, moved)
+            gate.take(scale, found_inf, factor, self._max_norm, moved)
+        if self._max_norm is not None and self._clips_here and self._gates:
+            self._norm = self._gates[0].norm
+            if self._error_if_nonfinite:
+                require_finite(self._norm(), self._norm_type)
         for bucket in self._buckets:
+            bucket.follow(self._compare_masters)
             bucket.step()
+        self._given = None
+        if self._rounding == "stochastic":
+            for group in self.param_groups:
+                group["seed"] = (group["seed"] + 1) % options.SEEDS
+
+    def _clipping(self, scale: Tensor | None, max_norm: float) -> Tensor:
+        """The factor that clips gradients whose norm is taken by PyTorch, and by all ranks that have parts of them."""
+        norm = total_norm([param for group in self.param_groups for param in group["params"]], self._norm_type)
+        norm = norm if scale is None else norm / scale.to(norm.device)
+        self._norm = norm.clone
+        if self._error_if_nonfinite:
+            require_finite(norm, self._norm_type)
+        return clipping(norm, max_norm)
 
     def _build(self, gated: tuple[bool, bool]) -> None:
         """Sort the parameters that have a gradient or a state into buckets, each of which gets a plan."""
-        self._drop()
-        formulas = self._formulas_now()
+        for bucket in self._buckets or ():
+            bucket.show(self._compare_masters)
+        formulas = [self._checked_formula(k, group) for k, group in enumerate(self.param_groups)]
         kinds: dict[tuple, list[Member]] = {}
-        self._dormant = []
+        dormant = []
         for k, group in enumerate(self.param_groups):
+            masters = self._masters_of(group)
             for i, param in enumerate(group["params"]):
-                if param.grad is None and not self._state.get(param):
-                    self._dormant.append(param)
+                if not has_memory(param) or (param.grad is None and not self._state.get(param)):
+                    dormant += [param] if param.device.type != "meta" else []
                     continue
-                if because := self._refusal(param):  # its data may be others than at construction
-                    raise TypeError(f"{self._label(k, i)}: {because}")
                 formula = formulas[k]
-                keeps = formula.counts or formula.states or self._masters
-                member = Member(param, self._label(k, i), k, self._state[param] if keeps else {})
+                self._check_param(k, i, param, formula)  # its data may be others than at construction
+                member = Member(param, self._label(k, i), k, self._state.of(param), masters)
                 kinds.setdefault((param.device, real_dtype(param), formula.kind), []).append(member)
-        self._check_one_norm(kinds)
-        self._check_apart([member for members in kinds.values() for member in members])
-        buckets = [Bucket(members, formulas, self._masters) for members in kinds.values()]
+        self._clips_here = self._takes_norm_here(kinds)
+        multiplied = self._multiplied or (self._max_norm is not None and not self._clips_here)
+        buckets = [Bucket(members, formulas, self._looked) for members in kinds.values()]
         gates = []
         for device in dict.fromkeys(device for device, *_ in kinds):
             here = [bucket for bucket in buckets if bucket.params[0].device == device]
-            gates.append(Gate(device, [bucket.gradients for bucket in here], gated, self._max_norm))
+            clips = self._max_norm is not None and self._clips_here
+            gates.append(Gate(device, [bucket.gradients for bucket in here], (*gated, multiplied), clips))
             for bucket in here:
                 bucket.bind(gates[-1])
-        self._buckets, self._gates, self._gated = buckets, gates, gated
-        self._kinds = [formula.kind for formula in formulas]
+        self._give_up()
+        for members, bucket in zip(kinds.values(), buckets, strict=True):
+            bucket.commit()
+            for member in members:
+                if member.state:
+                    self._state.put(member.param, member.state)
+        self._state.keep()
+        self._buckets, self._gates, self._gated = buckets, gates, (*gated, self._multiplied)
+        self._dormant, self._formulas = dormant, formulas
         self._options, self._lists = self._options_now(), [list(group["params"]) for group in self.param_groups]
 
-    def _check_apart(self, members: list[Member]) -> None:
-        """Refuse parameters that share memory, which one launch would write twice."""
-        if both := overlap([member.param for member in members]):
-            first, second = (members[i].label for i in both)
-            raise ValueError(f"{second}: expected memory of its own, got some of {first.partition(': ')[2]}")
-
-    def _check_one_norm(self, kinds: Iterable[tuple]) -> None:
-        """Refuse to clip what has no one norm here."""
+    def _takes_norm_here(self, kinds: Mapping[tuple, list[Member]]) -> bool:
+        """Whether one check of the gradients finds their norm: of one device and arithmetic type, all here."""
         places = {(device, real) for device, real, _ in kinds}
-        if self._max_norm is not None and len(places) > 1:
-            got = ", ".join(sorted(f"{str(real).removeprefix('torch.')} on {device}" for device, real in places))
-            expected = "expected gradients of one arithmetic type on one device"
-            raise RuntimeError(f"{type(self).__name__}: max_norm: {expected}, got {got}")
+        parts = any(is_dtensor(member.param) for members in kinds.values() for member in members)
+        return self._norm_type == 2 and len(places) <= 1 and not parts and self._given is None
 
     def _holds(self) -> bool:
-        """Whether the buckets have the right parameters, and after this call the right numbers."""
-        if len(self.param_groups) != len(self._lists):
+        """Whether the buckets have the right parameters and states, and after this call the right numbers."""
+        if self._state.changed or len(self.param_groups) != len(self._lists):
             return False
         for group, held in zip(self.param_groups, self._lists, strict=True):
             if len(group["params"]) != len(held) or not all(map(is_, group["params"], held)):
                 return False
-        if any(param.grad is not None for param in self._dormant):
+        if any(param.grad is not None for param in self._dormant if has_memory(param)):
             return False
         if not all(bucket.stands() for bucket in self._buckets or ()):
             return False
-        options = self._options_now()
-        if options == self._options:
+        now = self._options_now()
+        if now == self._options:
             return True
-        formulas = self._formulas_now()
-        if [formula.kind for formula in formulas] != self._kinds:
-            return False
+        formulas = list(self._formulas)
+        for k, (group, new, old) in enumerate(zip(self.param_groups, now, self._options, strict=True)):
+            if new != old:
+                if new.keys() != old.keys() or self._masters_of(new) != self._masters_of(old):
+                    return False
+                options.check(self._group_label(k), new, [name for name, x in new.items() if x != old[name]])
+                formulas[k] = self._formula(k, group)
+                if formulas[k].kind != self._formulas[k].kind:
+                    return False
         for bucket in self._buckets or ():
             bucket.set(formulas)
-        self._options = options
+        self._formulas, self._options = formulas, now
         return True
 
-    def _formulas_now(self) -> list[Formula]:
-        """What the groups' steps are."""
-        self._refuse_strays(self.param_groups)
-        return [type(self).formula(group) for group in self.param_groups]
+    def _checked_formula(self, k: int, group: Group) -> Formula:
+        """What a group's step is, whose options are checked."""
+        options.check(self._group_label(k), group, group)
+        return self._formula(k, group)
 
-    def _options_now(self) -> list[list[Any]]:
+    def _formula(self, k: int, group: Group) -> Formula:
+        formula = type(self).formula(group)
+        if self._rounding == "nearest":
+            return formula
+        if "rounding" not in ROUTINES[formula.routine].choices:
+            expected = "expected 'nearest', since its kernels round stochastically nowhere"
+            raise ValueError(f"{type(self).__name__}: rounding: {expected}, got {self._rounding!r}")
+        choices = formula.choices | {"rounding": self._rounding}
+        return formula._replace(choices=choices, numbers=formula.numbers | {"seed": group["seed"]})
+
+    def _masters_of(self, group: Group) -> str | None:
+        return group.get("masters", self._masters)
+
+    def _options_now(self) -> list[dict[str, Any]]:
         """What the groups say."""
-        return [[plain(x) for name, x in group.items() if name != "params"] for group in self.param_groups]
+        return [{name: plain(x) for name, x in group.items() if name != "params"} for group in self.param_groups]
 
-    def _label(self, group: int, i: int) -> str:
-        return f"{type(self).__name__}: param_groups[{group}]['params'][{i}]"
+    def _group_label(self, k: int) -> str:
+        return f"{type(self).__name__}: param_groups[{k}]"
 
-    def _drop(self) -> None:
-        """Bring the states up to date and give up the plans: somebody may change what they were bound to."""
-        for bucket in self._buckets or ():
-            bucket.write()
-        self._give_up()
+    def _label(self, k: int, i: int) -> str:
+        names = self.param_groups[k].get("param_names")
+        return f"{self._group_label(k)}['params'][{i}]" + (f" ({names[i]})" if names else "")
 
     def _give_up(self) -> None:
         """Have no plans any more, but for those that replays need."""
@@ -250,20 +340,28 @@ class Merged(Optimizer):
     @property
     def state(self) -> Any:
         """The states by parameter, in PyTorch's layout and up to date; the next step uses what is changed there."""
-        self._drop()
+        self._looked = True
+        for bucket in self._buckets or ():
+            bucket.show(self._compare_masters)
+            bucket.watch()
         return self._state
 
     @state.setter
     def state(self, state: Any) -> None:
         self._give_up()
-        self._state = state
+        self._state = States(state)
+
+    def state_dict(self) -> dict[str, Any]:
+        """As PyTorch's, with plain dictionaries."""
+        found = super().state_dict()
+        return found | {"state": {i: dict(x) if isinstance(x, dict) else x for i, x in found["state"].items()}}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """As PyTorch's; masters and the fp32 states beside them keep their dtype.
 
         Raises:
-            ValueError: the states have masters of another kind than the optimizer, or a group an option that is not one
-                of a group.
+            TypeError, ValueError: the states have masters of another kind than the optimizer, or an option of a group
+                is none, or out of range. The optimizer is as it was then.
         """
         held: list[Mapping[str, Any]] = []
 
@@ -271,6 +369,7 @@ class Merged(Optimizer):
             self._check_loaded(loaded)
             held.append(loaded)
 
+        kept = [{name: group[name] for name in ("masters", "seed") if name in group} for group in self.param_groups]
         hook = self.register_load_state_dict_pre_hook(check)
         try:
             super().load_state_dict(state_dict)
@@ -278,26 +377,35 @@ class Merged(Optimizer):
             hook.remove()
         params = [param for group in self.param_groups for param in group["params"]]
         indices = [i for group in held[0]["param_groups"] for i in group["params"]]
-        restore(self._state, dict(zip(indices, params, strict=True)), held[0]["state"])
+        for group, own in zip(self.param_groups, kept, strict=True):  # PyTorch's have none
+            for name, value in own.items():
+                group.setdefault(name, value)
+        masters = {param: self._masters_of(group) for group in self.param_groups for param in group["params"]}
+        restore(self._state, dict(zip(indices, params, strict=True)), held[0]["state"], masters)
 
     def _check_loaded(self, loaded: Mapping[str, Any]) -> None:
         dtypes = {None: None, "fp32": torch.float32, "remainder": torch.uint16}
+        masters: dict[Any, str | None] = {}
+        for k, (group, own) in enumerate(zip(loaded["param_groups"], self.param_groups, strict=False)):
+            options.check(self._group_label(k), group, group.keys() - {"params", "param_names"})
+            masters |= dict.fromkeys(group["params"], group.get("masters", self._masters_of(own)))
         for i, state in loaded["state"].items():
-            got = state[MASTER].dtype if MASTER in state else None
-            if MASTER in state and got != dtypes[self._masters]:
-                expected = f"expected masters={self._masters!r}, as the optimizer has"
-                raise ValueError(f"{type(self).__name__}: load_state_dict: state[{i}]: {expected}, got one of {got}")
-        self._refuse_strays(loaded["param_groups"])
+            expected, got = masters.get(i, self._masters), state[MASTER].dtype if MASTER in state else None
+            if MASTER in state and got != dtypes[expected]:
+                said = f"expected masters={expected!r}, as the optimizer has"
+                raise ValueError(f"{type(self).__name__}: load_state_dict: state[{i}]: {said}, got one of {got}")
 
     def __getstate__(self) -> dict[str, Any]:
-        own = {"masters": self._masters, "max_norm": self._max_norm}
+        own = {name: getattr(self, f"_{name}") for name in (*OWN, "seed")}
         return super().__getstate__() | {"state": self.state} | own
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         rest = dict(state)
-        self._masters = rest.pop("masters", getattr(self, "_masters", None))
-        self._max_norm = rest.pop("max_norm", getattr(self, "_max_norm", None))
-        self._buckets, self._of_graphs = getattr(self, "_buckets", None), getattr(self, "_of_graphs", [])
+        if not hasattr(self, "_of_graphs"):
+            self._begin()
+        for name in (*OWN, "seed"):
+            if name in rest:
+                setattr(self, f"_{name}", rest.pop(name))
         if "state" in rest:
             self.state = rest.pop("state")
         super().__setstate__(rest)

@@ -1,19 +1,23 @@
 """The state of a parameter in PyTorch's layout: made, read and kept up to date.
 
 Tensors of a state are the ones that kernels write. What kernels carry as running powers of beta PyTorch has as the
-number of steps, on the CPU; `Scalars` has both, for all tensors of a bucket.
+number of steps; `Scalars` has them, for all tensors of a bucket, and `Steps` has the numbers. What PyTorch keeps as a
+tensor of one number is a view of them, so who holds a state sees what steps leave there.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from refopt.catalog import ROUTINES, Routine
 from refopt.checks.dtypes import arithmetic, name_of
 from refopt.state.steps import BASES, power_after, rho_after
+from refopt.torch.arrays import layout
 from refopt.torch.formulas import Formula
+from refopt.torch.sharded import like, local, spread_of
 
 MASTER = "master_param"
 
@@ -29,32 +33,101 @@ def tensor_states(formula: Formula) -> dict[str, str]:
     return {slot: key for slot, key in formula.states.items() if slot not in scalars}
 
 
-def complete(state: dict[str, Any], param: Tensor, formula: Formula, masters: str | None) -> None:
-    """Add to a parameter's state what it does not have yet, as before the first step."""
-    if formula.counts and "step" not in state:
-        is_double = torch.get_default_dtype() == torch.float64  # PyTorch counts in no 16-bit dtype
-        state["step"] = torch.tensor(0.0, dtype=torch.float64 if is_double else torch.float32)
-    has_master = masters is not None and param.dtype in (torch.float16, torch.bfloat16)
-    dtype = torch.float32 if has_master else param.dtype
+def has_master(param: Tensor, masters: str | None) -> bool:
+    """Whether a parameter has a master of the kind that is asked for."""
+    return masters is not None and param.dtype in (torch.float16, torch.bfloat16)
+
+
+def completed(
+    where: str, param: Tensor, state: Mapping[str, Any], formula: Formula, masters: str | None
+) -> dict[str, Tensor]:  # fmt: skip
+    """The tensors of a parameter's shape that its step reads and writes, by PyTorch's key; the state stays as it is.
+
+    What the state does not have yet is as before the first step. What it has in another dtype than steps keep, or with
+    other strides than the parameter's, is copied: a checkpoint says nothing of the masters that a run has, nor of
+    ``channels_last``.
+
+    Args:
+        where: what errors call the parameter.
+        param, state: the parameter, and its state so far.
+        formula, masters: its step, and what kind of masters 16-bit parameters have.
+
+    Raises:
+        TypeError, ValueError: an entry is no tensor, or of another shape, device or placement than the parameter.
+    """
+    widens = has_master(param, masters)
+    dtype, part = torch.float32 if widens else param.dtype, local(param)
     begun = "step" in state and bool(state["step"] > 0)
+    kept = {}
     for slot, key in tensor_states(formula).items():
+        held = state.get(key)
         # Adagrad's class makes its state at construction, in the parameter's dtype.
-        if state.get(key) is None or (has_master and not begun and state[key].dtype != dtype):
+        if held is None or (widens and not begun and "step" in state and held.dtype != dtype):
             first = formula.initial.get(slot, 0.0)
-            state[key] = torch.full_like(param, first, dtype=dtype, memory_format=torch.preserve_format)
-    if has_master and MASTER not in state:
-        state[MASTER] = first_master(param, str(masters))
+            held = like(param, torch.full_like(part, first, dtype=dtype, memory_format=torch.preserve_format))
+        kept[key] = _fitting(f"{where}: state[{key!r}]", held, param, dtype)
+    if widens:
+        master = state.get(MASTER)
+        master = first_master(param, str(masters)) if master is None else master
+        dtype = torch.uint16 if masters == "remainder" else torch.float32
+        kept[MASTER] = _fitting(f"{where}: state[{MASTER!r}]", master, param, dtype)
+    return kept
+
+
+def _fitting(where: str, held: Any, param: Tensor, dtype: torch.dtype) -> Tensor:
+    """An entry of a state as kernels take it: itself, or a copy in the dtype and the axis order that they want."""
+    if not isinstance(held, Tensor):
+        raise TypeError(f"{where}: expected a tensor, got {type(held).__name__}")
+    for what in "shape", "device":
+        expected, got = getattr(param, what), getattr(held, what)
+        if expected != got:
+            shown = (tuple(x) if what == "shape" else x for x in (expected, got))
+            raise ValueError("{}: expected {what} {}, as the parameter has, got {}".format(where, *shown, what=what))
+    if spread_of(held) != spread_of(param):
+        expected, got = ("a plain tensor" if x is None else f"a DTensor with placements {x[1]}"
+                         for x in (spread_of(param), spread_of(held)))  # fmt: skip
+        raise ValueError(f"{where}: expected {expected}, as the parameter is, got {got}")
+    mine, part = local(held), local(param)
+    if mine.dtype == dtype and layout(mine) == layout(part) and not mine.requires_grad and not mine.is_neg():
+        return held
+    if mine.dtype != dtype and not (mine.is_floating_point() and dtype.is_floating_point):
+        raise TypeError(f"{where}: expected {dtype}, got {mine.dtype}")
+    copy = torch.empty_like(part, dtype=dtype, requires_grad=False, memory_format=torch.preserve_format)
+    return like(param, copy.copy_(mine.detach()))
 
 
 def first_master(param: Tensor, masters: str) -> Tensor:
     """The master of a parameter as it stands: its value in fp32, or a remainder of nothing."""
+    part = local(param).detach()
     if masters == "remainder":
-        return torch.zeros_like(param, dtype=torch.uint16, memory_format=torch.preserve_format)
-    return param.detach().to(torch.float32, memory_format=torch.preserve_format)
+        return like(param, torch.zeros_like(part, dtype=torch.uint16, memory_format=torch.preserve_format))
+    return like(param, part.to(torch.float32, memory_format=torch.preserve_format))
 
 
-def restore(states: Mapping[Tensor, dict[str, Any]], params: Mapping[Any, Tensor], saved: Mapping[Any, Any]) -> None:
-    """Put masters, and fp32 states of 16-bit parameters that have masters, back as they were saved.
+def follow(master: Tensor, param: Tensor, changed: Tensor | None = None) -> None:
+    """Have a master be that of its parameter as it stands: all of it, or where elements have changed."""
+    mine, part = local(master), local(param).detach()
+    if mine.dtype == torch.uint16:
+        mine.zero_()
+    else:
+        mine.copy_(part if changed is None else torch.where(changed, part.to(mine.dtype), mine))
+
+
+def compare(master: Tensor, param: Tensor) -> None:
+    """Have an fp32 master be that of its parameter wherever it does not round to what the parameter stores.
+
+    A remainder says only what a bf16 leaves out: with any bf16 it makes a number that rounds to that one.
+    """
+    if master.dtype != torch.uint16:
+        part = local(param).detach()
+        follow(master, param, local(master).to(part.dtype) != part)
+
+
+def restore(
+    states: Mapping[Tensor, dict[str, Any]], params: Mapping[Any, Tensor], saved: Mapping[Any, Any],
+    masters: Mapping[Tensor, str | None],
+) -> None:  # fmt: skip
+    """Put masters, and the states of 16-bit parameters that have masters, back as they were saved, and in fp32.
 
     PyTorch's ``load_state_dict`` casts every state to the parameter's dtype.
 
@@ -62,12 +135,14 @@ def restore(states: Mapping[Tensor, dict[str, Any]], params: Mapping[Any, Tensor
         states: what it has made, by parameter.
         params: by index in the saved states, the parameter.
         saved: the states that were saved, by index.
+        masters: by parameter, what kind of masters it has.
     """
     for i, param in params.items():
-        if MASTER in saved.get(i, ()):
-            for key, value in saved[i].items():
+        if has_master(param, masters[param]):
+            for key, value in saved.get(i, {}).items():
                 if key != "step" and isinstance(value, Tensor):
-                    states[param][key] = value.detach().to(param.device, copy=True)
+                    dtype = torch.float32 if value.is_floating_point() else value.dtype
+                    states[param][key] = value.detach().to(param.device, dtype, copy=True)
 
 
 class Scalars:
@@ -83,6 +158,7 @@ class Scalars:
         self._initial = {slot.name: slot.initial for slot in row.slots}
         self.tensors = {slot: torch.zeros(len(params), dtype=self._real, device=params[0].device)
                         for slot in row.scalars}  # fmt: skip
+        self._versions: list[int] = []
 
     def count(self, steps: Sequence[int], numbers: Sequence[Mapping[str, float]]) -> None:
         """Set those that follow from the number of steps.
@@ -101,6 +177,7 @@ class Scalars:
             else:
                 continue
             tensor.copy_(torch.tensor(values, dtype=self._real))
+        self.written()
 
     def read(self, states: Sequence[Mapping[str, Any]], formula: Formula) -> None:
         """Take those that PyTorch keeps from the states of the parameters; 1 or 0 where there is none yet."""
@@ -109,10 +186,45 @@ class Scalars:
                 key, first = formula.states[slot], self._initial[slot]
                 values = [torch.as_tensor(state.get(key, first)).reshape(()) for state in states]
                 tensor.copy_(torch.stack([value.to(tensor) for value in values]))
+        self.written()
 
-    def write(self, states: Sequence[dict[str, Any]], formula: Formula) -> None:
-        """Leave them in the states of the parameters, where PyTorch looks for them."""
-        for slot, tensor in self.tensors.items():
-            if slot in formula.states:
-                for state, value in zip(states, tensor.to("cpu").unbind(), strict=True):
-                    state[formula.states[slot]] = value.clone()
+    def views(self, formula: Formula) -> dict[str, list[Tensor]]:
+        """Those that PyTorch keeps, by its key, of each tensor, shape ()."""
+        return {formula.states[slot]: list(tensor.unbind()) for slot, tensor in self.tensors.items()
+                if slot in formula.states}  # fmt: skip
+
+    def written(self) -> bool:
+        """Whether somebody has written into one of `views` since the last call."""
+        versions = [tensor._version for tensor in self.tensors.values()]
+        before, self._versions = self._versions, versions
+        return versions != before
+
+
+class Steps:
+    """How many steps each tensor of a bucket has taken, and PyTorch's tensors of that.
+
+    Attributes:
+        taken: the numbers, int64.
+        views: PyTorch's, on the CPU, shape ().
+    """
+
+    def __init__(self, taken: Sequence[int]) -> None:
+        """Begin after some steps."""
+        is_double = torch.get_default_dtype() == torch.float64  # PyTorch counts in no 16-bit dtype
+        shown = torch.zeros(len(taken), dtype=torch.float64 if is_double else torch.float32)
+        self.taken, self.views = np.array(taken, np.int64), list(shown.unbind())
+        self._shown = shown.numpy()
+        self.show()
+
+    def show(self) -> None:
+        """Have PyTorch's tensors say what there is."""
+        self._shown[:] = self.taken
+        self._known = self._shown.tobytes()
+
+    def written(self) -> bool:
+        """Whether somebody has written into PyTorch's tensors, of whom the numbers are then."""
+        if self._shown.tobytes() == self._known:
+            return False
+        self.taken[:] = self._shown
+        self.show()
+        return True

@@ -11,11 +11,19 @@ from typing import Any, NamedTuple
 from maps.collect import ROOT, Item, head
 
 PAGE = ROOT / "docs" / "torch-options.md"
-SHARED = "masters", "max_norm"  # of every class, and described together
+# Of every class, and described together.
+SHARED = {"masters": None, "compare_masters": False, "max_norm": None, "norm_type": 2.0, "error_if_nonfinite": False,
+          "rounding": "nearest", "seed": 0}
 ABOUT = {
     "masters": '`"fp32"` keeps an fp32 master of each parameter of fp16 or bf16, `"remainder"` the 16 bits that an '
                "fp32 number has beyond its bf16; `master_param` in the state",
-    "max_norm": "the gradients are clipped to this norm of all of them, by a scan on the device"}
+    "compare_masters": "whether each step compares fp32 masters with what their parameters store, for writes through "
+                       "`param.data`, which PyTorch does not count",
+    "max_norm": "the gradients are clipped to this norm of all of them, by a scan on the device",
+    "norm_type": "of `max_norm`: 2, `inf`, or another",
+    "error_if_nonfinite": "whether a norm of inf or NaN raises; each step waits for it then",
+    "rounding": '`"stochastic"` rounds bf16 parameters without masters, and their states, stochastically',
+    "seed": "of the first step that is rounded stochastically; groups have the next one as an option"}
 
 
 class Changed(NamedTuple):
@@ -36,10 +44,15 @@ def page(items: Iterable[Item] = ()) -> str:
     from refopt import torch as merged
 
     lines = [head(PAGE), "| option | default | what it is |", "| --- | --- | --- |"]
-    lines += [f"| `{name}` | None | {ABOUT[name]} |" for name in SHARED]
-    for name in merged.__all__:
+    lines += [f"| `{name}` | {default!r} | {ABOUT[name]} |" for name, default in SHARED.items()]
+    for name in classes(merged):
         lines += ["", *section(getattr(merged, name))]
     return "\n".join([*lines, ""])
+
+
+def classes(merged: Any) -> list[str]:
+    """The names of the optimizers."""
+    return [name for name in merged.__all__ if hasattr(getattr(merged, name), "formula")]
 
 
 def section(kind: Any) -> Iterator[str]:

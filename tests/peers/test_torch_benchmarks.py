@@ -38,7 +38,8 @@ def test_a_row_for_each_condition(work, routine):
     """On the CPU, whose times are those of the executor."""
     for subject in (x for x in subjects(routine) if x.how == "eager" and x.name != "capturable"):
         rows = list(torch_step.rows_of(work, routine, subject))
-        assert [row["condition"] for row in rows] == ["same addresses", "new addresses", "new lr"]
+        assert [row["condition"] for row in rows] == ["same addresses", "new addresses", "after backward", "other mask",
+                                                     "new lr"]
         assert all(row["whole_us"] >= row["host_us"] > 0 for row in rows)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from pytorch.subjects import BUSY, EVERY, LR, all_bits, bits, class_of, every_class, theirs, torch
+from pytorch.subjects import ours as module
 from pytorch.trials import held, in_turn, new_gradients, one, pair, parameters, steps
 from refopt.cpu.remainder import split_numbers
 
@@ -178,14 +179,80 @@ def test_an_overflow_on_several_devices():
     assert [float(optimizer.state[p]["step"]) for p in params] == [2.0] * len(params)
 
 
-def test_one_norm_is_of_one_type():
-    """Gradients of fp32 and of fp64 have none together."""
-    params = [*parameters(((3,),)), *parameters(((2,),), dtype=torch.float64)]
-    optimizer = class_of("SGD")(params, lr=LR, max_norm=0.25)
-    expected = "expected gradients of one arithmetic type on one device, got float32 on cpu, float64 on cpu"
-    with pytest.raises(RuntimeError, match=f"SGD: max_norm: {expected}"):
-        steps(optimizer, params, [0])
-    assert all_bits(params) == all_bits([*parameters(((3,),)), *parameters(((2,),), dtype=torch.float64)])
+NORMS = [{}, {"norm_type": float("inf")}, {"norm_type": 1.0}]
+
+
+@pytest.mark.parametrize("dtypes", [("float32", "float32"), ("float32", "float64")])
+@pytest.mark.parametrize("norm", NORMS, ids=str)
+def test_any_norm(norm, dtypes):
+    """Also of gradients of several dtypes; it is there to be logged."""
+    of_dtypes = [getattr(torch, dtype) for dtype in dtypes]
+    params, others = ([parameters(((3,),), k, dtype)[0] for k, dtype in enumerate(of_dtypes)] for _ in range(2))
+    ours, plain = class_of("SGD")(params, lr=LR, max_norm=0.25, **norm), theirs("SGD")(others, lr=LR)
+    assert ours.grad_norm is None
+    for step, only in enumerate([None, [0], None]):
+        for x in (params, others):
+            new_gradients(x, step, only=only)
+        expected = torch.nn.utils.clip_grad_norm_(others, 0.25, **norm)
+        ours.step()
+        plain.step()
+        torch.testing.assert_close(ours.grad_norm, expected, check_dtype=False)
+    torch.testing.assert_close(params, others)
+
+
+@pytest.mark.parametrize("norm", NORMS, ids=str)
+def test_the_norm_of_scaled_gradients(norm):
+    """Is that of the gradients as they would be without a scaler."""
+    found = []
+    for scaler in (None, scaler_of()):
+        params, optimizer = one("AdamW", max_norm=0.25, **norm)
+        if scaler:
+            scaled_step(scaler, optimizer, params, 0)
+        else:
+            steps(optimizer, params, [0])
+        found.append((optimizer.grad_norm.item(), all_bits(params)))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("norm", NORMS, ids=str)
+def test_a_norm_that_is_not_finite(norm):
+    """Raises as in PyTorch if it is asked to, before anything has changed."""
+    (params, optimizer), (others, plain) = pair("AdamW", max_norm=0.25, error_if_nonfinite=True, **norm)
+    in_turn([0], (params, optimizer), (others, plain))
+    new_gradients(params, 1)
+    params[0].grad[0, 0] = float("inf")
+    with pytest.raises(RuntimeError, match="is non-finite, so it cannot be clipped"):
+        optimizer.step()
+    assert all_bits(params, optimizer) == all_bits(others, plain)
+    in_turn([2], (params, optimizer), (others, plain))
+    assert all_bits(params, optimizer) == all_bits(others, plain)
+
+
+def test_a_norm_of_several_optimizers():
+    """Is clipped in the next step of each, and in no other."""
+    params, others = parameters(), parameters()
+    pair, plain = ([class_of("SGD")(x[:2], lr=LR), class_of("AdamW")(x[2:], lr=LR)] for x in (params, others))
+    for step in range(3):
+        for x in (params, others):
+            new_gradients(x, step)
+        if step != 1:
+            found = module.clip_grad_norm_(pair, 0.25)
+            torch.testing.assert_close(found, torch.nn.utils.clip_grad_norm_(others, 0.25))
+        for optimizer in (*pair, *plain):
+            optimizer.step()
+    torch.testing.assert_close(params, others)
+
+
+@pytest.mark.parametrize(("given", "text"), [
+    ({"max_norm": -1.0}, "max_norm: expected a number of at least 0, got -1.0"),
+    ({"norm_type": 0}, "norm_type: expected a number above 0, got 0"),
+    ({"optimizers": [None]}, r"optimizers\[0\]: expected one of refopt.torch, got NoneType")])
+def test_a_wrong_norm_of_several(given, text):
+    with pytest.raises((TypeError, ValueError), match=f"clip_grad_norm_: {text}"):
+        module.clip_grad_norm_(**{"optimizers": [one("SGD")[1]], "max_norm": 1.0} | given)
+    both = [one("SGD")[1], one("SGD", max_norm=0.5)[1]]
+    with pytest.raises(ValueError, match=r"clip_grad_norm_: optimizers\[1\]: expected one without max_norm, got 0.5"):
+        module.clip_grad_norm_(both, 1.0)
 
 
 def test_clipping_beside_nan():

@@ -63,7 +63,7 @@ def test_a_refused_group(name):
 
 
 @each_of_pytorchs
-@pytest.mark.parametrize(("name_of", "value"), [("max_norm", 0.5), ("max_norm", None), ("masters", "fp32")])
+@pytest.mark.parametrize(("name_of", "value"), [("max_norm", 0.5), ("max_norm", None)])
 def test_what_is_of_all_groups_is_no_option_of_one(name, name_of, value):
     """PyTorch takes any key in a group, so that one would be in vain without a word."""
     params = parameters()
@@ -108,19 +108,24 @@ def test_dtypes_that_have_no_kernel(dtype):
         class_of("SGD")([p], lr=LR)
 
 
+@pytest.mark.filterwarnings("ignore:optimizer contains a parameter group with duplicate parameters")
 @pytest.mark.parametrize("name", ["SGD", "LAMB"])
 def test_parameters_that_share_memory(name):
     """Which one launch would write twice: PyTorch takes one after the other."""
     whole = torch.ones(6)
     once, part, apart = (torch.nn.Parameter(x) for x in (whole[:4], whole[2:], torch.ones(2)))
-    with pytest.warns(UserWarning, match="duplicate parameters"):
-        twice = class_of(name)([apart, apart], lr=LR)
-    orders = [[{"params": [apart, x]}, {"params": y}] for x, y in ((once, part), (part, once))]
-    for optimizer in (twice, *(class_of(name)(groups, lr=LR) for groups in orders)):
-        new_gradients([once, part, apart], 0)
-        with pytest.raises(ValueError, match=rf"{name}: .*: expected memory of its own, got some of param_groups\[0\]"):
-            optimizer.step()
-        assert whole.tolist() == [1] * 6 and apart.tolist() == [1, 1]
+    tied = torch.nn.Parameter(apart.detach())
+    where = rf"{name}: .*: expected memory of its own, got some of param_groups\[0\]"
+    shared = ([apart, apart], []), ([apart, once], [part]), ([apart, part], [once]), ([apart, tied], [once])
+    for first, second in shared:
+        with pytest.raises(ValueError, match=where):
+            class_of(name)([{"params": first}, {"params": second}], lr=LR)
+    optimizer = class_of(name)([("weight", apart), ("bias", once)], lr=LR)
+    twice = rf"{name}: param_groups\[1\]\['params'\]\[0\] \(tied\): .* param_groups\[0\]\['params'\]\[0\] \(weight\)"
+    with pytest.raises(ValueError, match=twice):
+        optimizer.add_param_group({"params": [("tied", tied)]})
+    assert len(optimizer.param_groups) == 1
+    held_step(optimizer, [apart, once], 0)
 
 
 def test_tensors_that_are_made_of_others():
@@ -131,9 +136,18 @@ def test_tensors_that_are_made_of_others():
         class_of("SGD")([p], lr=LR)
 
 
-def test_a_parameter_without_memory():
-    with pytest.raises(TypeError, match=r"AdamW: param_groups\[0\]\['params'\]\[0\]: expected .* got one on meta"):
-        class_of("AdamW")([torch.nn.Parameter(torch.empty(3, device="meta"))])
+def test_parameters_without_memory():
+    """Lazy ones, which get some later, and those on the meta device, which have none to update: as in PyTorch."""
+    lazy, meta = torch.nn.LazyLinear(3), torch.nn.Linear(4, 2, device="meta")
+    (params, optimizer), (others, plain) = pair("AdamW")
+    optimizer.add_param_group({"params": list(lazy.parameters())})
+    optimizer.add_param_group({"params": list(meta.parameters())})
+    in_turn([0], (params, optimizer), (others, plain))
+    lazy(torch.ones(2, 4)).sum().backward()
+    meta(torch.ones(2, 4, device="meta")).sum().backward()
+    in_turn([1], (params, optimizer), (others, plain))
+    assert all_bits(params, optimizer) == all_bits(others, plain)
+    assert optimizer.state[lazy.weight]["step"] == 1 and not optimizer.state[meta.weight]
 
 
 def test_the_number_of_steps_is_no_16_bit_number():
@@ -257,3 +271,71 @@ def test_a_device_that_is_too_old_is_refused():
     assert torch.equal(param, before)
     optimizer.step()
     assert torch.equal(param, before - LR)
+
+
+SET = {"differentiable": (True, "expected False"), "lr": (float("nan"), "expected a number of at least 0, got nan"),
+       "betas": ((0.5, 1.5), "expected a number of at least 0 and below 1, got 1.5"), "weight_decay": (-1.0, "least 0")}
+
+
+@pytest.mark.parametrize("name", SET)
+def test_an_option_of_a_group(name):
+    """Is checked where it is given, loaded, or has changed before a step."""
+    value, text = SET[name]
+    where = rf"AdamW: param_groups\[1\]\['{name}'\](\[1\])?: .*{text}"
+    params, others = parameters(), parameters()
+    with pytest.raises(ValueError, match=where):
+        class_of("AdamW")([{"params": params[:1]}, {"params": params[1:], name: value}], lr=LR)
+    optimizer, plain = (class_of("AdamW")(grouped(x), lr=LR) for x in (params, others))
+    in_turn([0], (params, optimizer), (others, plain))
+    known = copy.deepcopy(optimizer.state_dict())
+    loaded = copy.deepcopy(known)
+    loaded["param_groups"][1][name] = value
+    with pytest.raises(ValueError, match=where):
+        optimizer.load_state_dict(loaded)
+    kept = optimizer.param_groups[1][name]
+    optimizer.param_groups[1][name] = value
+    new_gradients(params, 1)
+    with pytest.raises(ValueError, match=where):
+        optimizer.step()
+    optimizer.param_groups[1][name] = kept
+    in_turn([1], (params, optimizer), (others, plain))
+    assert all_bits(params, optimizer) == all_bits(others, plain)
+
+
+@pytest.mark.parametrize(("entry", "text"), [
+    (torch.ones(3), r"expected shape \(3, 4\), as the parameter has, got \(3,\)"),
+    (torch.ones(3, 4, device="meta"), "expected device cpu, as the parameter has, got meta"),
+    ("much", "expected a tensor, got str"), (torch.ones(3, 4, dtype=torch.complex64), "expected torch.float32, got")])
+def test_an_entry_of_a_state(entry, text):
+    params, optimizer = one("AdamW")
+    steps(optimizer, params, [0])
+    known = all_bits(params)
+    kept, optimizer.state[params[0]]["exp_avg"] = optimizer.state[params[0]]["exp_avg"], entry
+    new_gradients(params, 1)
+    where = r"AdamW: param_groups\[0\]\['params'\]\[0\]: state\['exp_avg'\]: "
+    with pytest.raises((TypeError, ValueError), match=where + text):
+        optimizer.step()
+    assert all_bits(params) == known and optimizer.state[params[1]]["step"] == 1
+    optimizer.state[params[0]]["exp_avg"] = kept
+    held_step(optimizer, params, 2)
+
+
+def test_states_that_are_one():
+    """Which one launch would write twice."""
+    params, optimizer = one("AdamW", ((3,), (3,)))
+    steps(optimizer, params, [0])
+    optimizer.state[params[1]]["exp_avg"] = optimizer.state[params[0]]["exp_avg"]
+    new_gradients(params, 1)
+    with pytest.raises(ValueError, match=r"AdamW: param_groups\[0\]\['params'\]\[\d\]: state\['exp_avg'\]: expected"):
+        optimizer.step()
+
+
+@pytest.mark.parametrize("name", ["ASGD", "Adafactor", "LBFGS", "Muon", "Rprop", "SparseAdam"])
+def test_classes_that_there_are_not(name):
+    with pytest.raises(NotImplementedError, match=rf"refopt.torch.{name}: .*; use torch.optim.{name}"):
+        class_of(name)(parameters(), lr=LR)
+
+
+def test_every_class_of_pytorch_has_a_name():
+    found = {name for name in dir(torch.optim) if isinstance(getattr(torch.optim, name), type)}
+    assert found - {"Optimizer"} <= {*ours.__all__}

@@ -1,0 +1,97 @@
+"""The states by parameter, in dictionaries that tell whether an entry has been set or removed.
+
+A plan is bound to the tensors of the states. What is written into those tensors it reads; of another tensor in the
+place of one it has to be told, and a dictionary that tells costs a step nothing.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from typing import Any
+
+
+class Changes:
+    """Whether an entry of some dictionaries has been set or removed."""
+
+    __slots__ = ("any",)
+
+    def __init__(self) -> None:
+        self.any = False
+
+
+class State(dict[Any, Any]):
+    """The state of a parameter. Copied or pickled, it is a plain dict."""
+
+    __slots__ = ("_changes",)
+
+    def __init__(self, changes: Changes, entries: Mapping[Any, Any] = {}) -> None:
+        super().__init__(entries)
+        self._changes = changes
+
+    def put(self, entries: Mapping[Any, Any]) -> None:
+        """Set entries that the plan has, of which it need not be told."""
+        super().update(entries)
+
+    def empty(self) -> None:
+        """Remove all entries, of which the plan need not be told."""
+        super().clear()
+
+    def __reduce__(self) -> Any:
+        return dict, (dict(self),)
+
+
+class States(defaultdict[Any, Any]):
+    """The states by parameter, as ``Optimizer.state`` is: one that is asked for is there. Copied, it is a plain one."""
+
+    def __init__(self, states: Mapping[Any, Any] = {}) -> None:
+        super().__init__(dict)
+        self._changes = Changes()
+        for param, state in states.items():
+            self[param] = state
+        self._changes.any = False
+
+    @property
+    def changed(self) -> bool:
+        """Whether an entry has been set or removed since `keep`."""
+        return self._changes.any
+
+    def keep(self) -> None:
+        """Say that a plan has what there is now."""
+        self._changes.any = False
+
+    def of(self, param: Any) -> State:
+        """The state of a parameter; one that has none gets none before `put`."""
+        state = self.get(param)
+        return State(self._changes) if state is None else state
+
+    def put(self, param: Any, state: State) -> None:
+        """Have a state that a plan knows."""
+        super().__setitem__(param, state)
+
+    def __missing__(self, param: Any) -> State:
+        state = State(self._changes)
+        self.put(param, state)
+        return state
+
+    def __setitem__(self, param: Any, state: Any) -> None:
+        self._changes.any = True
+        super().__setitem__(param, State(self._changes, state) if isinstance(state, dict) else state)
+
+    def __reduce__(self) -> Any:
+        return defaultdict, (dict, dict(self))
+
+
+def _telling(kind: type, name: str) -> Callable[..., Any]:
+    method = getattr(kind, name)
+
+    def told(self: Any, *args: Any, **named: Any) -> Any:
+        self._changes.any = True
+        return method(self, *args, **named)
+
+    told.__name__, told.__doc__ = name, method.__doc__
+    return told
+
+
+for _name in "__delitem__", "clear", "pop", "popitem":
+    setattr(States, _name, _telling(defaultdict, _name))
+for _name in "__setitem__", "__delitem__", "__ior__", "clear", "pop", "popitem", "setdefault", "update":
+    setattr(State, _name, _telling(dict, _name))

@@ -1,0 +1,237 @@
+"""DTensor parameters on two and three processes: ``fully_shard``, tensor parallelism, and checkpoints of both.
+
+Beside PyTorch's class, whose steps are those of this one to rounding; states go on elsewhere bit for bit.
+"""
+
+import copy
+import datetime
+
+import pytest
+
+from pytorch.subjects import BUSY, LR, class_of, drawn, theirs, torch
+
+distributed = pytest.importorskip("torch.distributed")
+fsdp = pytest.importorskip("torch.distributed.fsdp")
+pytestmark = pytest.mark.skipif(
+    not (distributed.is_available() and distributed.is_gloo_available() and hasattr(fsdp, "fully_shard")),
+    reason="PyTorch has no gloo, or no fully_shard here")
+PATIENCE, STEPS = 60, 3
+CLOSE = {"rtol": 2e-5, "atol": 1e-6}
+
+
+def model_of(dtype=None):
+    """Of layers that no number of ranks divides: some ranks have no elements of some."""
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(5, 7), torch.nn.Tanh(), torch.nn.Linear(7, 1)).to(dtype)
+
+
+def sharded(model):
+    for layer in model:
+        if isinstance(layer, torch.nn.Linear):
+            fsdp.fully_shard(layer)
+    return fsdp.fully_shard(model)
+
+
+def parallel(model):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    mesh = init_device_mesh("cpu", (distributed.get_world_size(),))
+    return parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+
+
+def backward(model, step, rank=None):
+    """Gradients of other data on each rank; of the same, as tensor parallelism has it, without one."""
+    seed = 10 * step + (distributed.get_rank() if rank is None else rank)
+    dtype = next(model.parameters()).dtype
+    model.zero_grad()
+    (model(drawn((4, 5), torch.Generator().manual_seed(seed), dtype)) ** 2).mean().backward()
+
+
+def train(model, optimizer, steps, rank=None, clip=None):
+    norms = []
+    for step in steps:
+        backward(model, step, rank)
+        if clip is not None:
+            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), *clip)
+            norms.append(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
+        optimizer.step()
+        norms += [optimizer.grad_norm] if getattr(optimizer, "max_norm", None) else []
+    return norms
+
+
+def whole(tensors):
+    return [x.full_tensor() if hasattr(x, "full_tensor") else x.detach().clone() for x in tensors]
+
+
+def weights(model):
+    return whole(model.parameters())
+
+
+def every_class_is_pytorchs(rank, folder):
+    for name in ("SGD", "AdamW", "NAdam", "Adagrad"):
+        models = [sharded(model_of()) for _ in range(2)]
+        optimizers = [kind(name)(model.parameters(), lr=LR, **BUSY[name])
+                      for kind, model in zip((class_of, theirs), models, strict=True)]
+        for model, optimizer in zip(models, optimizers, strict=True):
+            train(model, optimizer, range(STEPS))
+        torch.testing.assert_close(*map(weights, models), **CLOSE)
+        for p, q in zip(*(model.parameters() for model in models), strict=True):
+            ours, peers = (optimizer.state[x] for optimizer, x in zip(optimizers, (p, q), strict=True))
+            assert ours.keys() == peers.keys()
+            for key, x in ours.items():
+                assert getattr(x, "placements", None) == getattr(peers[key], "placements", None), (name, key)
+
+
+def norms_are_those_of_all_ranks(rank, folder):
+    """Of gradients that ranks have parts of, some of them none; ranks of tensor parallelism have whole ones as well."""
+    for make, of in ((sharded, None), (parallel, 0)):
+        for norm_type in (2.0, float("inf"), 1.0):
+            models = [make(model_of() if make is sharded else wide()) for _ in range(2)]
+            ours = class_of("AdamW")(models[0].parameters(), lr=LR, max_norm=0.05, norm_type=norm_type)
+            peer = theirs("AdamW")(models[1].parameters(), lr=LR)
+            found = train(models[0], ours, range(STEPS), of)
+            whole_norms = []
+            for step in range(STEPS):
+                backward(models[1], step, of)
+                norm = torch.nn.utils.get_total_norm(whole(p.grad for p in models[1].parameters()), norm_type)
+                for p in models[1].parameters():
+                    p.grad.mul_(min(1.0, 0.05 / (norm.item() + 1e-6)))
+                whole_norms.append(norm)
+                peer.step()
+            torch.testing.assert_close(found, whole_norms, rtol=1e-5, atol=1e-7)
+            torch.testing.assert_close(*map(weights, models), **CLOSE)
+
+
+def wide():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(5, 6), torch.nn.Tanh(), torch.nn.Linear(6, 2))
+
+
+def tensor_parallel_is_pytorchs(rank, folder):
+    models = [parallel(wide()) for _ in range(2)]
+    for kind, model in zip((class_of, theirs), models, strict=True):
+        train(model, kind("AdamW")(model.parameters(), lr=LR, **BUSY["AdamW"]), range(STEPS), 0)
+    torch.testing.assert_close(*map(weights, models), **CLOSE)
+
+
+def gradients_of_other_placements(rank, folder):
+    """Are placed as their parameter is, as in PyTorch's step."""
+    from torch.distributed.tensor import DTensor, Partial, Replicate, init_device_mesh
+
+    mesh = init_device_mesh("cpu", (distributed.get_world_size(),))
+    found = []
+    for kind in (class_of, theirs):
+        p = torch.nn.Parameter(DTensor.from_local(torch.ones(4), mesh, [Replicate()]))
+        optimizer = kind("SGD")([p], lr=LR, momentum=0.875)
+        for step in range(2):
+            p.grad = DTensor.from_local(torch.full((4,), float(rank + step)), mesh, [Partial()])
+            optimizer.step()
+        found.append(p.full_tensor())
+    torch.testing.assert_close(*found)
+
+
+def masters_follow(rank, folder):
+    for masters in ("fp32", "remainder"):
+        model = sharded(model_of(torch.bfloat16))
+        optimizer = class_of("AdamW")(model.parameters(), lr=LR, masters=masters)
+        train(model, optimizer, range(2))
+        with torch.no_grad():
+            for p in model.parameters():
+                p.fill_(0.75)
+        optimizer.param_groups[0]["lr"] = 0.0
+        train(model, optimizer, [2])
+        assert all((x == 0.75).all() for x in weights(model))
+
+
+def norms_of_shards_are_refused(rank, folder):
+    for name in ("LARS", "LAMB", "NovoGrad"):
+        params = list(sharded(model_of()).named_parameters())
+        said = rf"{name}: param_groups\[0\]\['params'\]\[0\] \(0.weight\): expected a whole parameter, .* got a shard"
+        with pytest.raises(TypeError, match=said):
+            class_of(name)(params, lr=LR)
+        replicas = parallel(wide())[2].bias  # a DTensor that every rank has whole
+        class_of(name)([replicas], lr=LR)
+
+
+def states_of_a_whole_model_are_refused(rank, folder):
+    alone = model_of()
+    peer = theirs("AdamW")(alone.parameters(), lr=LR)
+    train(alone, peer, [0])
+    model = sharded(model_of())
+    optimizer = class_of("AdamW")(model.parameters(), lr=LR)
+    optimizer.load_state_dict(copy.deepcopy(peer.state_dict()))
+    backward(model, 1)
+    known = weights(model)
+    with pytest.raises(ValueError, match=r"\['params'\]\[0\]: state\['exp_avg'\]: expected a DTensor with placements"):
+        optimizer.step()
+    torch.testing.assert_close(known, weights(model), rtol=0, atol=0)
+
+
+def saves(rank, folder):
+    """A run on two ranks, whose checkpoint others go on with; and how it goes on itself, from the same gradients."""
+    checkpoint, _ = checkpoints()
+    for name in ("AdamW", "SGD", "NAdam"):
+        model = sharded(model_of())
+        optimizer = class_of(name)(model.parameters(), lr=LR, **BUSY[name])
+        train(model, optimizer, range(2), 0)
+        checkpoint.save(state_of(model, optimizer), checkpoint_id=f"{folder}/{name}")
+        train(model, optimizer, range(2, 4), 0)
+        found = weights(model)
+        if rank == 0:
+            torch.save(found, f"{folder}/{name}.pt")
+
+
+def loads(rank, folder):
+    """On three ranks: by this class, and by PyTorch's."""
+    checkpoint, states = checkpoints()
+    for name in ("AdamW", "SGD", "NAdam"):
+        expected = torch.load(f"{folder}/{name}.pt")
+        for kind, close in ((class_of, {"rtol": 1e-6, "atol": 1e-7}), (theirs, CLOSE)):
+            model = sharded(model_of())
+            optimizer = kind(name)(model.parameters(), lr=1.0, **BUSY[name])
+            saved = state_of(model, optimizer)
+            checkpoint.load(saved, checkpoint_id=f"{folder}/{name}")
+            model.load_state_dict(saved["model"])
+            states.set_optimizer_state_dict(model, optimizer, saved["optim"])
+            train(model, optimizer, range(2, 4), 0)
+            torch.testing.assert_close(weights(model), expected, **close)
+
+
+def state_of(model, optimizer):
+    states = checkpoints()[1]
+    return {"model": states.get_model_state_dict(model), "optim": states.get_optimizer_state_dict(model, optimizer)}
+
+
+def checkpoints():
+    import torch.distributed.checkpoint as checkpoint
+    import torch.distributed.checkpoint.state_dict as states
+
+    return checkpoint, states
+
+
+ON_TWO = (every_class_is_pytorchs, norms_are_those_of_all_ranks, gradients_of_other_placements, masters_follow,
+          norms_of_shards_are_refused, states_of_a_whole_model_are_refused, saves)
+ON_THREE = (norms_are_those_of_all_ranks, tensor_parallel_is_pytorchs, masters_follow, loads)
+
+
+def rank_of(rank, ranks, folder, parts):
+    """One of the processes."""
+    distributed.init_process_group("gloo", init_method=f"file://{folder}/store{ranks}", rank=rank, world_size=ranks,
+                                   timeout=datetime.timedelta(seconds=PATIENCE))
+    try:
+        for part in parts:
+            try:
+                part(rank, folder)
+            except BaseException as error:
+                error.add_note(f"{part.__name__}, rank {rank} of {ranks}")
+                raise
+        distributed.barrier()
+    finally:
+        distributed.destroy_process_group()
+
+
+def test_two_and_three_processes(tmp_path):
+    """Each in one process for all that it does; what two have saved three load."""
+    for ranks, parts in ((2, ON_TWO), (3, ON_THREE)):
+        torch.multiprocessing.spawn(rank_of, (ranks, str(tmp_path), parts), ranks)

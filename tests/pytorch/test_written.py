@@ -1,0 +1,332 @@
+"""What callers write between steps is what the next one starts from: parameters, and states that they hold.
+
+What PyTorch counts as written the masters of 16-bit parameters follow; of what it does not count they are told.
+"""
+
+import copy
+
+import pytest
+
+from pytorch.subjects import BUSY, LR, PYTORCHS, all_bits, class_of, each_of_pytorchs, ours, theirs, torch
+from pytorch.trials import held_step, in_turn, new_gradients, one, parameters, steps
+
+MASTERS = [("float16", "fp32"), ("bfloat16", "fp32"), ("bfloat16", "remainder")]
+each_kind = pytest.mark.parametrize(("dtype", "masters"), MASTERS)
+
+
+def no_rate(optimizer):
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+
+
+def clamped(model, params):
+    for p in params:
+        p.clamp_(-0.75, 0.75)
+
+
+def loaded(model, params):
+    model.load_state_dict({name: x * 2 for name, x in model.state_dict().items()})
+
+
+def averaged(model, params):
+    """The weights of an average, swapped in and multiplied."""
+    average = torch.optim.swa_utils.AveragedModel(model)
+    with torch.no_grad():
+        for p, q in zip(params, average.module.parameters(), strict=True):
+            p.copy_(q * 0.5)
+
+
+def made(dtype, masters, **options):
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, 5).to(getattr(torch, dtype))
+    params = list(model.parameters())
+    optimizer = class_of("AdamW")(params, lr=LR, masters=masters, **options)
+    steps(optimizer, params, range(2))
+    return model, params, optimizer
+
+
+@each_kind
+@pytest.mark.parametrize("write", [clamped, loaded, averaged])
+def test_masters_follow_what_is_written(write, dtype, masters):
+    """A step without a rate leaves what was written, and the run goes on as one that begins there."""
+    model, params, optimizer = made(dtype, masters)
+    with torch.no_grad():
+        write(model, params)
+    known = all_bits(params)
+    others = [torch.nn.Parameter(p.detach().clone()) for p in params]
+    plain = class_of("AdamW")(others, lr=LR, masters=masters)
+    state = copy.deepcopy(optimizer.state_dict())
+    for entries in state["state"].values():
+        del entries["master_param"]
+    plain.load_state_dict(state)
+    no_rate(optimizer)
+    new_gradients(params, 2)
+    optimizer.step()
+    assert all_bits(params) == known
+    no_rate(plain)
+    new_gradients(others, 2)
+    plain.step()
+    assert all_bits(params, optimizer) == all_bits(others, plain)
+
+
+@each_kind
+def test_a_write_that_a_checkpoint_is_saved_after(dtype, masters):
+    """The masters in it are those of what was written."""
+    model, params, optimizer = made(dtype, masters)
+    with torch.no_grad():
+        clamped(model, params)
+    saved = copy.deepcopy(optimizer.state_dict())
+    other = class_of("AdamW")([torch.nn.Parameter(p.detach().clone()) for p in params], lr=LR, masters=masters)
+    other.load_state_dict(saved)
+    others = other.param_groups[0]["params"]
+    in_turn(range(2, 4), (params, optimizer), (others, other))
+    assert all_bits(params, optimizer) == all_bits(others, other)
+
+
+@each_kind
+@pytest.mark.parametrize("how", ["asked", "compared"])
+def test_masters_follow_what_is_not_counted(how, dtype, masters):
+    """`refresh_masters`, or ``compare_masters``, which leaves masters of elements that nobody has written."""
+    _, params, optimizer = made(dtype, masters, compare_masters=how == "compared")
+    kept = [optimizer.state[p]["master_param"].clone() for p in params]
+    for p in params:
+        p.data.view(-1)[0] = 3.0
+    if how == "asked":
+        optimizer.refresh_masters()
+    no_rate(optimizer)
+    known = all_bits(params)
+    new_gradients(params, 2)
+    optimizer.step()
+    assert all_bits(params) == known
+    for p, before in zip(params, kept, strict=True):
+        if masters == "fp32":
+            master = optimizer.state[p]["master_param"].view(-1)
+            assert master[0] == 3.0
+            untouched = p.detach().float().view(-1)[1:] if how == "asked" else before.view(-1)[1:]
+            assert torch.equal(master[1:], untouched)
+
+
+def test_masters_stay_where_nobody_looks():
+    """What is written through ``.data`` without a word is undone by the master: the page says so."""
+    _, params, optimizer = made("bfloat16", "fp32")
+    for p in params:
+        p.data.fill_(3.0)
+    no_rate(optimizer)
+    new_gradients(params, 2)
+    optimizer.step()
+    assert not any((p == 3.0).any() for p in params)
+
+
+@pytest.mark.parametrize("of", ["bfloat16", "float32", "float64"])
+@each_kind
+@pytest.mark.parametrize("name", PYTORCHS)
+def test_states_of_any_dtype_are_widened(name, dtype, masters, of):
+    """PyTorch's checkpoint, of a run in some dtype, goes on with states of fp32, which have what the checkpoint has."""
+    others, peer = parameters(dtype=getattr(torch, of)), None
+    peer = theirs(name)(others, lr=LR, **BUSY[name])
+    steps(peer, others, range(2))
+    params = [torch.nn.Parameter(p.detach().to(getattr(torch, dtype))) for p in others]
+    optimizer = class_of(name)(params, lr=LR, masters=masters, **BUSY[name])
+    optimizer.load_state_dict(copy.deepcopy(peer.state_dict()))
+    for p, q in zip(params, others, strict=True):
+        for key, x in peer.state[q].items():
+            if key != "step" and x.dim() == q.dim() and x.shape == q.shape:
+                assert torch.equal(optimizer.state[p][key].float(), x.float()), key
+    held_step(optimizer, params, 2)
+    for p in params:
+        for key, x in optimizer.state[p].items():
+            if x.shape == p.shape and key not in ("step", "mu_product", "master_param"):
+                assert x.dtype == torch.float32, key
+
+
+def replaced(state):
+    for key, x in state.items():
+        if key != "step":
+            state[key] = x * 0.5
+
+
+def cleared(state):
+    state.clear()
+
+
+def less_one(state):
+    key = min(key for key, x in state.items() if x.dim())
+    state[key] = torch.zeros_like(state.pop(key))
+
+
+def written(state):
+    for key, x in state.items():
+        if key != "step":
+            x.mul_(0.5)
+
+
+def counted_anew(state):
+    if "step" in state:
+        state["step"].fill_(7)
+
+
+def data_exchanged(state):
+    for key, x in state.items():
+        if key != "step" and x.dim():
+            x.data = x.data * 0.5
+
+
+def turned(state):
+    """A square matrix with the memory that it had."""
+    for x in state.values():
+        if x.dim() == 2:
+            x.data = x.data.t()
+
+
+CHANGES = [replaced, cleared, less_one, written, counted_anew, data_exchanged, turned]
+
+
+@each_of_pytorchs
+@pytest.mark.parametrize("change", CHANGES, ids=[change.__name__ for change in CHANGES])
+def test_a_state_that_is_held(change, name):
+    """Got before, changed between later steps: as with PyTorch's class, to rounding; and it says what steps leave."""
+    runs = []
+    for kind in (class_of, theirs):
+        params = parameters(((3, 3), (5,)))
+        optimizer = kind(name)(params, lr=LR, **BUSY[name])
+        steps(optimizer, params, range(1))
+        state = optimizer.state[params[0]]
+        for step in range(1, 4):
+            new_gradients(params, step)
+            if step == 2:
+                with torch.no_grad():
+                    change(state)
+            optimizer.step()
+        runs.append((params, {key: torch.as_tensor(x, dtype=torch.float32) for key, x in state.items()}))
+    torch.testing.assert_close(*runs, rtol=2e-5, atol=1e-6)
+
+
+def test_a_state_that_is_another():
+    """In the place of one, or none any more."""
+    (params, optimizer), (others, peer) = one("AdamW"), (parameters(), None)
+    peer = theirs("AdamW")(others, lr=LR, **BUSY["AdamW"])
+    for x, each in ((params, optimizer), (others, peer)):
+        steps(each, x, range(2))
+        each.state[x[0]] = {key: value * 2 for key, value in each.state[x[0]].items()}
+        del each.state[x[1]]
+        steps(each, x, range(2, 4))
+        each.state.clear()
+        steps(each, x, range(4, 5))
+    torch.testing.assert_close(params, others, rtol=2e-5, atol=1e-6)
+
+
+def test_looking_at_states_keeps_plans():
+    params, optimizer = one("NAdam")
+    steps(optimizer, params, range(1))
+    buckets = optimizer._buckets
+    for step in range(1, 3):
+        assert optimizer.state[params[0]]["step"] == step and len(optimizer.state_dict()["state"]) == len(params)
+        steps(optimizer, params, [step])
+    assert optimizer._buckets is buckets
+
+
+def test_a_set_of_gradients_has_a_plan():
+    """Which is there when there are these again; of many sets the last ones have."""
+    params, optimizer = one("AdamW", ((2,), (3,), (4,), (5,)))
+    plain_params, plain = one("AdamW", ((2,), (3,), (4,), (5,)))
+    seen = []
+    every = [[i for i in range(4) if k >> i & 1] for k in range(1, 16)]
+    masks = [[0, 1, 2, 3], [0, 1], [2], [0, 1], [2], *every, [0, 1]]
+    for step, only in enumerate(masks):
+        for x, each in ((params, optimizer), (plain_params, plain)):
+            new_gradients(x, step, only=only)
+            each.step()
+        plain._give_up()  # which makes everything anew
+        (bucket,) = optimizer._buckets
+        seen.append(bucket._now.plan)
+        assert len(bucket._plans) <= 8
+    assert seen[1] is seen[3] and seen[2] is seen[4] and seen[1] is not seen[2] and seen[-1] is not seen[1]
+    assert all_bits(params, optimizer) == all_bits(plain_params, plain)
+
+
+@pytest.mark.parametrize("name", ["SGD", "AdamW", "NovoGrad"])
+def test_strides_of_a_parameter_of_the_same_memory(name):
+    """``p.data = p.data.t()`` of a square matrix: its address is what it was."""
+    found = []
+    for keeps in (True, False):
+        params, optimizer = one(name, ((4, 4), (3,)))
+        steps(optimizer, params, range(2))
+        p = params[0]
+        p.grad = None
+        p.data = p.data.t() if keeps else p.data.t().contiguous()
+        steps(optimizer, params, range(2, 4))
+        found.append(all_bits(params, optimizer))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("name", [*PYTORCHS, "LAMB"])
+def test_a_model_that_becomes_channels_last(name):
+    """In mid-run, or beside a contiguous checkpoint: as PyTorch's class, to rounding, or as the model that stays."""
+    def gradients(model, step):
+        x = torch.randn((2, 3, 6, 6), generator=torch.Generator().manual_seed(step), dtype=torch.float64)
+        model.zero_grad()
+        model(x).square().sum().backward()
+
+    torch.manual_seed(0)
+    model = torch.nn.Conv2d(3, 4, 3, dtype=torch.float64)
+    optimizer = class_of(name)(model.parameters(), lr=LR, **BUSY[name])
+    for step in range(2):
+        gradients(model, step)
+        optimizer.step()
+    other = copy.deepcopy(model).to(memory_format=torch.channels_last)
+    loaded_one = class_of(name)(other.parameters(), lr=LR, **BUSY[name])
+    loaded_one.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    for step in range(2, 4):
+        for each, of in ((model, optimizer), (other, loaded_one)):
+            gradients(each, step)
+            of.step()
+        other.to(memory_format=torch.contiguous_format)
+    torch.testing.assert_close(list(model.parameters()), list(other.parameters()))
+
+
+def test_stochastic_rounding():
+    """Keeps on average what bf16 rounds away, and a run that goes on has the bits of one that was not stopped."""
+    found = []
+    for stopped in (False, True):
+        params = [torch.nn.Parameter(torch.ones(40, 50, dtype=torch.bfloat16)), torch.nn.Parameter(torch.ones(7))]
+        optimizer = ours.SGD(params, lr=2.0**-10, rounding="stochastic", seed=5)
+        for step in range(32):
+            for p in params:
+                p.grad = torch.ones_like(p)
+            optimizer.step()
+            if stopped and step == 15:
+                state, optimizer = optimizer.state_dict(), ours.SGD(params, lr=1.0, rounding="stochastic")
+                optimizer.load_state_dict(copy.deepcopy(state))
+        found.append(all_bits(params))
+    assert found[0] == found[1] and optimizer.param_groups[0]["seed"] == 37
+    assert abs(params[0].float().mean() - (1 - 2.0**-5)) < 2e-3 and len(params[0].unique()) > 2
+    torch.testing.assert_close(params[1].detach(), torch.full((7,), 1 - 2.0**-5))
+    with pytest.raises(ValueError, match=r"LAMB: rounding: expected 'nearest'.* got 'stochastic'"):
+        ours.LAMB(params, rounding="stochastic")
+
+
+def test_tensors_are_rounded_by_other_bits():
+    params = [torch.nn.Parameter(torch.ones(64, dtype=torch.bfloat16)) for _ in range(2)]
+    for p in params:
+        p.grad = torch.full_like(p, 2.0**-9)
+    ours.SGD(params, lr=0.5, rounding="stochastic").step()
+    assert not torch.equal(*params)
+
+
+def test_masters_of_groups():
+    """Where their dtypes differ; PyTorch's checkpoint, which has none, leaves them."""
+    params = [*parameters(((3,),), dtype=torch.float16), *parameters(((3,),), dtype=torch.bfloat16)]
+    groups = [{"params": params[:1], "masters": "fp32"}, {"params": params[1:], "masters": "remainder"}]
+    optimizer = class_of("AdamW")(groups, lr=LR)
+    peer = theirs("AdamW")([{"params": params[:1]}, {"params": params[1:]}], lr=LR)
+    steps(peer, params, range(1))
+    optimizer.load_state_dict(copy.deepcopy(peer.state_dict()))
+    steps(optimizer, params, range(1, 3))
+    assert [optimizer.state[p]["master_param"].dtype for p in params] == [torch.float32, torch.uint16]
+    saved = copy.deepcopy(optimizer.state_dict())
+    optimizer.load_state_dict(saved)
+    saved["state"][1]["master_param"] = saved["state"][1]["master_param"].float()
+    with pytest.raises(ValueError, match=r"load_state_dict: state\[1\]: expected masters='remainder'"):
+        optimizer.load_state_dict(saved)
+    with pytest.raises(TypeError, match=r"\[2\]\['params'\]\[0\]: expected bfloat16 for masters='remainder'"):
+        optimizer.add_param_group({"params": parameters(((2,),), dtype=torch.float16), "masters": "remainder"})
