@@ -12,6 +12,7 @@ PAGE = (Path(oracle.__file__).parents[2] / "docs/oracle.md").read_text()
 TABLE = PAGE.partition("| what right code may do otherwise |")[2].partition("\n\n")[0]
 ROWS = [line.split("|")[1].strip() for line in TABLE.splitlines()[2:]]
 f4, f8 = np.float32, np.float64
+QUICK = dict(examples=0, diagnose=False, process=False)
 
 
 def fma(x, y, z):
@@ -157,9 +158,9 @@ def test_every_row_has_code():
         pytest.param(*(*x, {})[:5], id=f"{name} {k}", marks=[pytest.mark.slow] * (k > 0 or name not in OFTEN))
         for name, rows in STEPS.items() for k, x in enumerate(rows)])
 def test_right_code_is_within(routine, step, dtype, law, numbers):
-    report = oracle.check(routine, step, dtypes=[dtype], laws=[law], set=numbers, examples=0, diagnose=False)
+    report = oracle.check(routine, step, dtypes=[dtype], laws=[law], set=numbers, **QUICK)
     assert not report.failed_laws and report.of("passed"), report
-    exact = oracle.check(routine, step, dtypes=[dtype], laws=["L18"], exact=True, diagnose=False)
+    exact = oracle.check(routine, step, dtypes=[dtype], laws=["L18"], exact=True, **QUICK)
     assert exact.failed_laws == ["L18"]  # or it would not be other code
 
 

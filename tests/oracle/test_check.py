@@ -20,6 +20,8 @@ from refopt.oracle.laws import LAWS
 from refopt.oracle.subject import Function
 from refopt.oracle.subjects import public_name
 
+QUICK = dict(dtypes=["float32"], laws=["L1"], examples=0, diagnose=False, process=False)
+
 
 def sgd(params, grads, *, lr, l2_decay):
     for p, g in zip(params, grads, strict=True):
@@ -84,7 +86,7 @@ WRONG = {"ZeroDivisionError: oops": raising(ZeroDivisionError("oops")), "SystemE
 
 @pytest.mark.parametrize("text", WRONG)
 def test_whatever_a_step_does_is_a_failure(text):
-    report = oracle.check("sgd", WRONG[text], dtypes=["float32"], laws=["L1"])
+    report = oracle.check("sgd", WRONG[text], **QUICK | {"process": None})
     assert not report.ok and report.failed_laws == ["L1"]
     with pytest.raises(AssertionError, match=text):
         report.raise_if_failed()
@@ -104,7 +106,7 @@ def test_a_report_says_what_is_wrong():
 
 
 def test_what_is_not_taken_is_skipped_and_listed():
-    report = oracle.check("sgd", sgd, laws=["L1"])
+    report = oracle.check("sgd", sgd, **QUICK | {"dtypes": None})
     assert report.ok and len(report.of("skipped")) == len(report.items) / 2
     assert "(50 %)" in str(report).splitlines()[0] and "skipped: 16 bits: L1 step 1" in str(report)
 
@@ -117,19 +119,19 @@ def test_scalars_of_a_tensor_without_elements():
             if p.size:
                 cpu.adam(p, g, *states, **{name: x for name, x in numbers.items() if x is not None})
 
-    report = oracle.check("adam", step, dtypes=["float32"], laws=["L3"], diagnose=False)
+    report = oracle.check("adam", step, **QUICK | {"laws": ["L3"]})
     assert report.failed_laws == ["L3"] and "beta1_pow[0], element 0 of 1: expected" in str(report)
 
 
 def test_a_step_that_was_never_compared_is_not_right():
-    report = oracle.check("sgd", raising(NotImplementedError()), laws=["L1"])
+    report = oracle.check("sgd", raising(NotImplementedError()), **QUICK)
     assert not report.ok and not report.wrong and "NOT COMPARED" in str(report).splitlines()[0]
     with pytest.raises(AssertionError):
         report.raise_if_failed()
 
 
 def test_expected_failures_are_strict():
-    named = dict(dtypes=["float32"], laws=["L1"], expected_failures={"L1": "it goes uphill"})
+    named = QUICK | {"expected_failures": {"L1": "it goes uphill"}}
     assert oracle.check("sgd", uphill, **named).ok
     report = oracle.check("sgd", sgd, **named)
     assert not report.ok and report.wrong == ["L1"]
@@ -138,7 +140,7 @@ def test_expected_failures_are_strict():
 
 def test_what_a_step_raises_is_told_once_and_in_one_line():
     error = TypeError("no such\n  dtype\n" + 99 * "long ")
-    report = oracle.check("sgd", raising(error), dtypes=["float32"], laws=["L1"])
+    report = oracle.check("sgd", raising(error), **QUICK)
     (line,) = (line for line in str(report).splitlines() if "TypeError: no such dtype long" in line)
     assert line.startswith("L1 step, float32: ") and line.endswith("long ...") and len(line) < 400
     assert "skipped if it raises NotImplementedError" in report.notes[0]
@@ -147,7 +149,7 @@ def test_what_a_step_raises_is_told_once_and_in_one_line():
 @pytest.mark.parametrize("error", [KeyboardInterrupt, Terminated])
 def test_signals_end_a_check(error):
     with pytest.raises(error):
-        oracle.check("sgd", raising(error()), dtypes=["float32"], laws=["L1"])
+        oracle.check("sgd", raising(error()), **QUICK | {"process": None})
 
 
 def test_expected_failures_and_skips_of_a_dtype():
@@ -155,7 +157,7 @@ def test_expected_failures_and_skips_of_a_dtype():
         for p, g in zip(params, grads, strict=True):
             p -= p.dtype.type(lr) * g.astype(np.float32).astype(p.dtype)  # which is wrong of fp64
 
-    named = dict(dtypes=["float32", "float64"], laws=["L1", "L7"])
+    named = QUICK | {"dtypes": ["float32", "float64"], "laws": ["L1", "L7"]}
     assert oracle.check("sgd", step, **named).wrong == ["L1", "L7"]
     entries = {"L1-float64": "it narrows gradients", "L7-float64": "it does"}
     report = oracle.check("sgd", step, expected_failures=entries, **named)
@@ -172,7 +174,7 @@ def test_expected_failures_and_skips_of_a_dtype():
 def test_a_step_of_other_arrays_is_told_how_to_get_them():
     known = {"torch": type(sys)("torch")}
     exec("def step(params, grads, *, lr):\n    torch.add(params, grads)", known)
-    report = oracle.check("sgd", known["step"], dtypes=["float32"], laws=["L1"])
+    report = oracle.check("sgd", known["step"], **QUICK)
     assert "the step was given arrays of NumPy; for others, arrays='torch'" in report.notes
 
 
@@ -183,7 +185,7 @@ def test_a_step_may_name_its_lists_itself():
             v[...] = beta2 * v + (1 - beta2) * d * d
             x -= lr / (1 - beta1**step) * m / (np.sqrt(v / (1 - beta2**step)) + epsilon)
 
-    report = oracle.check("adam", step, dtypes=["float32"], laws=["L1"], examples=0)
+    report = oracle.check("adam", step, **QUICK)
     assert report.ok and "not returned, so not compared: beta1_pow, beta2_pow" in report.notes
 
 
@@ -226,8 +228,8 @@ def test_numbers_that_a_step_has_for_itself():
         for p, g in zip(params, grads, strict=True):
             p -= lr * (g + p.dtype.type(0.25) * p)
 
-    assert not oracle.check("sgd", step, dtypes=["float32"], laws=["L1"]).ok
-    assert oracle.check("sgd", step, dtypes=["float32"], laws=["L1"], set={"l2_decay": 0.25}).ok
+    assert not oracle.check("sgd", step, **QUICK).ok
+    assert oracle.check("sgd", step, set={"l2_decay": 0.25}, **QUICK).ok
 
 
 def test_the_page_has_each_law():

@@ -8,7 +8,7 @@ import pytest
 
 from refopt import cli, oracle
 
-FAST = {"dtypes": ["float32"]}
+FAST = {"dtypes": ["float32"], "process": False}
 
 
 def loop(params, grads, m, *, lr):
@@ -74,16 +74,15 @@ def test_the_same_has_no_difference():
     cases = {"C1": 46, "C2": 3, "C3": 6, "C4": 4, "C5": 9, "C6": 1}
     report = oracle.compare(loop, loop, **FAST)
     assert Counter(item.law for item in report.items) == cases and report.compared == 26944
-    for step, dtypes in ((loop, ["bfloat16"]), (other_name, ["float32"])):
-        report = oracle.compare(loop, step, dtypes=dtypes)
-        assert report.ok and not report.of("failed") and report.compared > 10_000, str(report)
+    report = oracle.compare(loop, other_name, dtypes=["bfloat16"], process=False)
+    assert report.ok and not report.of("failed") and report.compared > 10_000, str(report)
 
 
 def test_by_bits_or_within():
     report = oracle.compare(loop, other_order, parts=["C1"], **FAST)
     assert not report.ok and "ULPs away" in str(report)
     assert "smallest example: a tensor of one element, " in str(report)
-    measured = oracle.compare(loop, other_order, within="measured", **FAST)
+    measured = oracle.compare(loop, other_order, within="measured", parts=["C1", "C2"], **FAST)
     assert measured.ok and "within what was allowed" in str(measured), str(measured)
     assert oracle.compare(loop, other_order, within=1e-5, parts=["C1", "C3"], **FAST).ok
     assert not oracle.compare(loop, later, within=1e-5, parts=["C6"], **FAST).ok
@@ -111,7 +110,7 @@ def test_within_the_bound_of_a_formula():
     """A relative error of 2^-16 is outside of it, though no measured tolerance shows it."""
     options = {"within": "bound", "routine": "momentum", "examples": 0, **FAST}
     report = oracle.compare(fused_by_hand, within_one_root_of_it, **options)
-    assert "L1" in report.wrong and "within_one_root_of_it: params[0]" in str(report)
+    assert report.wrong == ["L1", "L3", "L4", "L5"] and "within_one_root_of_it: params[0]" in str(report)
     assert all(item.label.startswith("within_one_root_of_it: ") for item in report.of("failed"))
     assert oracle.compare(with_numbers, within_one_root_of_it, within="measured", parts=["C1"], **FAST).ok
     for wrong in ({"within": "bound"}, {"routine": "momentum"}):
@@ -131,19 +130,19 @@ def test_nan_is_no_wildcard():
 
 def test_one_that_fails_differs():
     def raising(params, grads, m, *, lr):
-        if len(params) == 36:
-            raise RuntimeError("too many")
+        if not all(p.ndim for p in params):
+            raise RuntimeError("a scalar")
         loop(params, grads, m, lr=lr)
 
-    for pair, parts in (((loop, raising), ["C1", "C2"]), ((raising, loop), ["C2"])):
-        report = oracle.compare(*pair, parts=parts, **FAST)
-        assert report.wrong == ["C2"] and "RuntimeError: too many" in str(report)
-    both = oracle.compare(raising, raising, parts=["C2"], **FAST)
+    for pair in ((loop, raising), (raising, loop)):
+        report = oracle.compare(*pair, parts=["C1", "C3"], **FAST)
+        assert report.wrong == ["C3"] and "RuntimeError: a scalar" in str(report)
+    both = oracle.compare(raising, raising, parts=["C1", "C3"], **FAST)
     assert both.ok and "both fail" in str(both)
 
 
 def test_expected_differences():
-    report = oracle.compare(loop, later, expected_failures={"C6": "another schedule"}, **FAST)
+    report = oracle.compare(loop, later, expected_failures={"C6": "another schedule"}, parts=["C1", "C6"], **FAST)
     assert report.ok and report.failed_laws == ["C6"]
 
 
@@ -151,12 +150,12 @@ def test_expected_differences():
                                                for x in ("float32", "float64", "float16"))])
 def test_yesterdays_and_todays(tmp_path, dtype):
     path = tmp_path / "loop.npz"
-    oracle.record(loop, path, dtypes=[dtype], seed=3)
-    same = oracle.compare(path, loop, dtypes=[dtype])
+    oracle.record(loop, path, dtypes=[dtype], seed=3, process=False)
+    same = oracle.compare(path, loop, dtypes=[dtype], process=False)
     assert same.ok and same.subject == "loop, beside loop" and not same.of("skipped"), str(same)
-    changed = oracle.compare(path, later)
+    changed = oracle.compare(path, later, process=False)
     assert changed.wrong == ["C6"] and changed.dtypes == [dtype]
-    assert "recorded of other data" in str(oracle.compare(path, loop, seed=4))
+    assert "recorded of other data" in str(oracle.compare(path, loop, seed=4, process=False))
 
 
 def test_what_is_no_record(tmp_path):
@@ -172,15 +171,14 @@ def test_the_command(capsys, tmp_path, monkeypatch):
     other = source.replace("one", "two").replace("lr * g", "lr * (0.3 * g) + lr * (0.7 * g)")
     (tmp_path / "steps.py").write_text(source + other)
     monkeypatch.chdir(tmp_path)
-    assert cli.main(["compare", "steps.py:one", "steps.py:one", "--dtype", "fp32"]) == 0
-    assert capsys.readouterr().out.startswith("one, beside one: no difference")
-    assert cli.main(["compare", "steps.py:one", "steps.py:two", "--dtype", "fp32"]) == 1
-    out = capsys.readouterr().out
-    assert "DIFFERENT, C1" in out and all(len(line) <= 80 for line in out.splitlines())
-    within = ["--within", "measured", "--json", "-"]
-    assert cli.main(["compare", "steps.py:one", "steps.py:two", "--dtype", "fp32", *within]) == 0
-    assert json.loads(capsys.readouterr().out)["ok"]
+    two = ["compare", "steps.py:one", "steps.py:two", "--dtype", "fp32", "--in-place"]
     assert cli.main(["compare", "steps.py:one", "--record", "one.npz", "--dtype", "fp32"]) == 0
     assert cli.main(["compare", "one.npz", "steps.py:one"]) == 0
+    assert capsys.readouterr().out.startswith("one, beside one: no difference")
+    assert cli.main(two) == 1
+    out = capsys.readouterr().out
+    assert "DIFFERENT, C1" in out and all(len(line) <= 80 for line in out.splitlines())
+    assert cli.main([*two, "--within", "measured", "--json", "-"]) == 0
+    assert json.loads(capsys.readouterr().out)["ok"]
     assert cli.main(["compare", "steps.py:one"]) == 2
-    assert cli.main(["compare", "steps.py:one", "steps.py:two", "--within", "near"]) == 2
+    assert cli.main([*two, "--within", "near"]) == 2

@@ -21,7 +21,7 @@ from refopt.oracle.subject import Function
 from refopt.oracle.trial import Trial
 from refopt.oracle.wrong import OF
 
-NAMED = dict(dtypes=["float32"], laws=["L1"], examples=0)
+NAMED = dict(dtypes=["float32"], laws=["L1"], examples=0, process=False)
 
 
 def why(report):
@@ -56,7 +56,7 @@ def some(table, every):
 @pytest.mark.parametrize(("routine", "make", "reason", "laws"), [*some(OF_TEXTS, 58), *some(OF_LIBRARY, 30)])
 def test_a_bug_is_named(routine, make, reason, laws):
     """Among the first reasons; lost elements are named by the pattern, which the reason refers to."""
-    report = oracle.check(routine, make(), dtypes=["float32"], laws=laws, examples=0)
+    report = oracle.check(routine, make(), **NAMED | {"laws": laws})
     assert not report.ok
     reasons = why(report)
     full = [text for text, share in reasons if share >= 0.9995][:5]
@@ -120,7 +120,7 @@ def test_a_part_that_is_explained_has_its_share():
             p[:half] -= lr * g[:half]
             p[half:] += lr * (g[half:] + l2_decay * p[half:]) * 3
 
-    ((reason, share), *_) = why(oracle.check("sgd", step, dtypes=["float32"], laws=["L1"], examples=0))
+    ((reason, share), *_) = why(oracle.check("sgd", step, **NAMED))
     assert reason in ("no L2 decay", "l2_decay ignored: taken as 0") and 0.3 < share < 0.55
 
 
@@ -133,7 +133,7 @@ def test_a_tail_apart_from_a_wrong_formula():
             v[:k] = mu * v[:k] + (1 - mu) * g[:k]
             p[:k] -= lr * v[:k]
 
-    report = oracle.check("momentum", step, dtypes=["float32"], laws=["L1"], examples=0)
+    report = oracle.check("momentum", step, **NAMED)
     assert why(report)[0] == ("gradient dampened by 1 - mu, the decay not", 1.0)
     assert "the last 12 of 300 elements, a tail after whole blocks of 16 or 32: unchanged" in str(report)
 
@@ -141,7 +141,7 @@ def test_a_tail_apart_from_a_wrong_formula():
 def test_a_narrow_dtype_is_explained_by_what_is_known():
     """16-bit arithmetic beside the mistake that was found in fp32."""
     dampened = step_of("momentum", {"v += g": "v += real(1 - mu) * g"})
-    report = oracle.check("momentum", dampened, dtypes=["float32", "float16"], laws=["L1"])
+    report = oracle.check("momentum", dampened, **NAMED | {"dtypes": ["float32", "float16"]})
     last = [item.reasons for item in report.items if item.dtype == "float16" and item.reasons is not None]
     assert any("dampened" in reason for reason, share in last[0] if share >= 0.99), last
 
@@ -153,7 +153,7 @@ def test_the_gradient_of_another_tensor():
             g = other[: p.size] if other.size >= p.size else grads[i]
             p -= lr * (g + l2_decay * p)
 
-    report = oracle.check("sgd", step, dtypes=["float32"], laws=["L3"])
+    report = oracle.check("sgd", step, **NAMED | {"laws": ["L3"]})
     assert report.failed_laws == ["L3"] and "grads of the tensor before" in str(why(report))
 
 
@@ -227,7 +227,7 @@ def test_unrelated_changes_get_no_name(seed):
 
 
 def test_the_first_error_is_the_worst_over_its_bound():
-    lines = str(oracle.check("sgd", with_sign, dtypes=["float32"], laws=["L1"])).splitlines()
+    lines = str(oracle.check("sgd", with_sign, **NAMED)).splitlines()
     order = [next(i for i, line in enumerate(lines) if text in line) for text in
              ("times the bound", "smallest example", "  where: ", "  why: ", "  again: ")]
     assert order == sorted(order)

@@ -13,7 +13,7 @@ from refopt.oracle.exact.examples import examples
 
 
 def exactly(routine, step, **named):
-    return oracle.check(routine, step, laws=["L18"], exact=True, diagnose=False, **named)
+    return oracle.check(routine, step, laws=["L18"], exact=True, diagnose=False, process=False, **named)
 
 
 @pytest.mark.parametrize("routine", [

@@ -17,7 +17,7 @@ from refopt.oracle.exact.cases import assert_same, runner
 from refopt.oracle.variants import VARIANTS, added, neutral
 
 pytestmark = pytest.mark.clause("N13")
-L1 = dict(dtypes=["float32"], laws=["L1"], examples=0)
+L1 = dict(dtypes=["float32"], laws=["L1"], examples=0, process=False)
 
 
 def drawn(row, choices=None, numbers=None, count=3, dtype="float32"):

@@ -1,17 +1,26 @@
 """The maps of the tests are those of the suite as it is, and nothing is missing from them."""
 
+import json
 import re
 
 import pytest
 from evidence.cells import cells
 from maps import api, commands, evidence, finds, interface, names, non_finite, specification, variants
-from maps.collect import ROOT, Item, suite
+from maps.collect import ROOT, Item, described, suite
 from mutation.covered import READERS
+
+from .conftest import every_item
 
 
 @pytest.fixture(scope="module")
-def items():
-    return suite()
+def items(request):
+    """Of this run, if it is of all tests, or as they are collected for this."""
+    every = every_item(request.config)
+    if every is None:
+        return suite()
+    every = [*every]
+    request.config.pluginmanager.get_plugin("funcmanage").pytest_collection_modifyitems(every)  # the order of fixtures
+    return [Item(**json.loads(json.dumps(described(item)))) for item in every]
 
 
 def test_every_cell_has_evidence(items):

@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +14,7 @@ from benchmarks.record import ROOT
 from benchmarks.sections import with_section
 from refopt import gpu
 
-from .conftest import COUNTS, FILE
+from .conftest import FILE, counted, every_item
 
 TEXT = (ROOT / "README.md").read_text()
 
@@ -41,8 +40,8 @@ def test_milliseconds_are_in_the_readme():
 @pytest.fixture
 def counts(request, tmp_path):
     """How many tests there are of each kind: of this run, if it is of all, or as they are collected for this."""
-    if [Path(x).resolve() for x in request.config.args] == [ROOT / "tests"]:
-        return request.config.stash[COUNTS]
+    if items := every_item(request.config):
+        return counted(items)
     command = [sys.executable, "-m", "pytest", "--collect-only", "-qq", "-p", "no:cacheprovider", "tests"]
     environment = os.environ | {FILE: str(tmp_path / "counts")}
     subprocess.run(command, cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
