@@ -14,7 +14,8 @@ import pytest
 from refopt import cli
 
 ROOT = Path(__file__).parents[2]
-QUICK = ["verify", "--device", "executor", "--max-elements", "1", "--routine", "sgd", "--dtype", "fp32", "fp64"]
+ALONE = ["verify", "--device", "executor", "--max-elements", "1", "--routine", "sgd", "--dtype", "fp32"]
+QUICK = [*ALONE, "fp64"]  # by two processes, where there are processors for them
 ENV = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]), "COLUMNS": "80"}
 COMMAND = [sys.executable, "-m", "refopt"]
 FULL = Path("/dev/full")
@@ -45,7 +46,8 @@ def test_help_and_wrong_arguments(args, capfd, monkeypatch):
     is_help_or_error(args, cli.main(args), *capfd.readouterr())
 
 
-@pytest.mark.parametrize("args", first_of(["verfy"], [], ["--help"]))
+@pytest.mark.slow  # what other tests see of the status of a process
+@pytest.mark.parametrize("args", [["verfy"], [], ["--help"]])
 def test_help_and_wrong_arguments_of_a_process(args):
     done = run(*args)
     is_help_or_error(args, done.returncode, done.stdout, done.stderr)
@@ -104,18 +106,18 @@ def test_a_report_takes_the_place_of_an_old_one(tmp_path):
     old.write_text("old")
     old.chmod(0o640)
     link.symlink_to(old)
-    assert cli.main([*QUICK, "--json", str(link)]) == 0
+    assert cli.main([*ALONE, "--json", str(link)]) == 0
     assert link.is_symlink() and json.loads(old.read_text())["ok"] and old.stat().st_mode & 0o777 == 0o640
     assert {file.name for file in tmp_path.iterdir()} == {"old.json", "link.json"}
     os.umask(mask := os.umask(0))
-    assert cli.main([*QUICK, "--json", str(tmp_path / "new.json")]) == 0
+    assert cli.main([*ALONE, "--json", str(tmp_path / "new.json")]) == 0
     assert (tmp_path / "new.json").stat().st_mode & 0o777 == 0o666 & ~mask
     read, write = os.pipe()
-    assert cli.main([*QUICK, "--json", f"/dev/fd/{write}"]) == 0
+    assert cli.main([*ALONE, "--json", f"/dev/fd/{write}"]) == 0
     os.close(write)
     with open(read) as file:
         assert json.loads(file.read())["ok"]
-    assert cli.main([*QUICK, "--json", os.devnull]) == 0 and not Path(os.devnull).is_file()
+    assert cli.main([*ALONE, "--json", os.devnull]) == 0 and not Path(os.devnull).is_file()
 
 
 @pytest.mark.parametrize("args", first_of([], ["--json", "-"]))
@@ -123,7 +125,7 @@ def test_output_to_a_full_device(args):
     if not FULL.exists():
         pytest.skip("there is no /dev/full")
     with FULL.open("w") as full:
-        done = run(*QUICK, *args, stdout=full, capture_output=False, stderr=subprocess.PIPE)
+        done = run(*ALONE, *args, stdout=full, capture_output=False, stderr=subprocess.PIPE)
     assert one_line(done, 2) == "refopt: standard output: No space left on device\n"
 
 
@@ -178,8 +180,12 @@ def test_a_signal_at_work(tmp_path, signum, status, said, to_all):
         args, env=ENV, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
     ) as process:
         process.stdout.readline()
-        time.sleep(1)
-        assert len(processes_of(process.pid)) > (len(os.sched_getaffinity(0)) > 1)
+        deadline = time.monotonic() + 20
+        while not (there := len(processes_of(process.pid)) > (len(os.sched_getaffinity(0)) > 1)):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        time.sleep(0.1)
+        assert there
         (os.killpg if to_all else os.kill)(process.pid, signum)
         _, err = process.communicate(timeout=30)
     assert (process.returncode, err) == (status, f"refopt: {said}\n")

@@ -34,7 +34,7 @@ def dtypes_of(routine, every=True):
 def case_of(routine, dtype, workload="resnet50"):
     """A part of what verify computes: the first tensors, smaller; some are zero, or have gradients that are."""
     scaled, _ = verify.extents(workloads.load(workload), "executor", cap=16)
-    return verify.make_case(routine, replace(scaled, tensors=scaled.tensors[:24]), dtype, steps=2)
+    return verify.make_case(routine, replace(scaled, tensors=scaled.tensors[:12]), dtype, steps=2)
 
 
 def bits_of(case):

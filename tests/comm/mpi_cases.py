@@ -9,7 +9,6 @@ from comm_cases import assert_equal_bits, everything, groups
 
 from refopt import comm
 from refopt.comm import CommError, Mesh, local
-from refopt.program import bind, passes, step_program
 
 DTYPES = "float16", "bfloat16", "float32", "float64", "uint8", "int64"
 
@@ -26,6 +25,8 @@ def agrees_with_numpy_and_the_local_engine():
 
 def sharded():
     """A step that is sharded by element, on a mesh, has the bits that it has on the local engine."""
+    from refopt.program import bind, passes, step_program  # which take time to import
+
     def steps(world):
         mesh = Mesh(world, {"dp": world.size // 2, "shard": 2})
         program = step_program([("a", (40, 64)), ("b", (7,))], "adam", lr=0.5, world_size=world.size)
@@ -86,6 +87,7 @@ def skipped():
 
 def absent():
     """The last rank never comes."""
+    comm.mpi._GRACE = 0.8
     world = comm.mpi.connect(timeout=0.5)
     world.barrier()
     if world.rank == world.size - 1:
@@ -108,6 +110,7 @@ def ended():
 
 
 def raised():
+    comm.mpi._LATE = 0.2
     world = comm.mpi.connect(timeout=20)
     if world.rank == world.size - 1:
         raise ValueError("no gradient")
