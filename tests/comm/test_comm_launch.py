@@ -53,11 +53,11 @@ def test_arguments_and_modules(tmp_path, capfd, monkeypatch):
 
 
 @pytest.mark.parametrize(("script", "options", "status", "printed"), [
-    (f"time.sleep(0.3) if rank == 1 else ({STAY}); sys.exit(7)", "-n 3 --grace 0.2", 7, ""),
-    ("sys.exit(3) if rank == 0 else time.sleep(0.7); print('reported', flush=True)", "-n 2 --grace 20", 3,
+    (f"time.sleep(0.2) if rank == 1 else ({STAY}); sys.exit(7)", "-n 3 --grace 0.2", 7, ""),
+    ("sys.exit(3) if rank == 0 else time.sleep(0.3); print('reported', flush=True)", "-n 2 --grace 20", 3,
      "reported\n"),
     (f"os.kill(os.getpid(), signal.SIGKILL) if rank else ({STAY})", "-n 2 --grace 0", 128 + signal.SIGKILL, ""),
-    (f"signal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(0.5)\nrank or sys.exit(1)\n{STAY}",
+    (f"signal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(0.3)\nrank or sys.exit(1)\n{STAY}",
      "-n 2 --grace 0.2", 1, ""),
 ], ids=["ends the others", "after a moment to report", "by a signal", "kills one that will not end"])
 def test_one_that_fails(start, monkeypatch, script, options, status, printed):

@@ -1,5 +1,6 @@
 """The notebooks run from top to bottom, and are committed as they ran."""
 
+import asyncio
 import os
 from pathlib import Path
 
@@ -10,7 +11,7 @@ NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 OF_HARNESS = [path for path in NOTEBOOKS if "figure(" in path.read_text()]  # which takes an alternative text
 MAX_LINES = 20
 # The others run in make test-long, and where the site is built.
-IN_MAKE_TEST = {"7-what-goes-wrong", "9-a-step-as-a-program", "13-placement"}
+IN_MAKE_TEST = {"7-what-goes-wrong", "9-a-step-as-a-program", "11-fused-all-reduce"}
 OF_PEERS = {"15-the-oracle", "16-in-pytorchs-step"}  # run by tests/peers/test_notebook.py
 # Hundreds of steps of a training show by their losses what twenty show of the code, and so do fewer elements.
 SIZES = "SIZES = [3000, 64, 64, 1500, 1, 0, 4100, 10]", "SIZES = [1100, 64, 64, 30, 1, 0, 300, 10]"
@@ -36,17 +37,27 @@ RUN = [pytest.param(x, id=x.stem, marks=[pytest.mark.slow] * (x.stem not in IN_M
        for x in NOTEBOOKS if x.stem not in OF_PEERS]
 
 
-@pytest.mark.parametrize("path", RUN)
-def test_runs(path, monkeypatch):
+@pytest.fixture(scope="module")
+def kernel():
+    """One for all, which imports what they use once."""
+    manager = pytest.importorskip("jupyter_client").AsyncKernelManager(kernel_name="python3")
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     others = [path for path in paths if Path(path).name != "tests"]  # whose comm is another than Jupyter's
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(others))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(others))
+        yield manager
+    asyncio.run(manager.shutdown_kernel(now=True))
+
+
+@pytest.mark.parametrize("path", RUN)
+def test_runs(path, kernel):
     nbclient, notebook = pytest.importorskip("nbclient"), read(path)
     for old, new in FEWER.get(path.stem, ()):
         (cell,) = [cell for cell in notebook.cells if old in cell.source]
         cell.source = cell.source.replace(old, new)
+    notebook.cells.insert(0, pytest.importorskip("nbformat").v4.new_code_cell("%reset -f"))
     resources = {"metadata": {"path": str(FOLDER)}}
-    nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3", resources=resources).execute()
+    nbclient.NotebookClient(notebook, km=kernel, timeout=120, resources=resources).execute()
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
