@@ -75,110 +75,91 @@ def room(**given):
 
 
 NUMBER = "expected a number, got "
-REFUSED = [
-    # Lists.
-    (sgd(params=b"abc"), TypeError, "merged_sgd: params: expected a list of arrays, got bytes"),
-    (sgd(grads="abc"), TypeError, "merged_sgd: grads: expected a list of arrays, got str"),
-    (lists("params", lambda x: (y for y in [x])), TypeError,
-     "merged_sgd: params: expected a list of arrays, got generator"),
-    (lists("grads", lambda x: {0: x}), TypeError, "merged_sgd: grads: expected a list of arrays, got dict"),
-    (lists("grads", lambda x: x), TypeError, "merged_sgd: grads: expected a list of arrays, got {array}"),
-    (sgd(grads=memoryview(b"a")), TypeError, "merged_sgd: grads: expected a list of arrays, got memoryview"),
-    (cast(sources=b"a"), TypeError, "merged_cast: sources: expected a list of arrays, got bytes"),
-    (lambda m, x: (m.check_gradients if m is cpu else m.gradient_check)(b"a"), TypeError,
-     "check_gradients: grads: expected a list of arrays, got bytes"),
-    (coalesce(inputs=b"a"), TypeError, "coalesce_tensor: inputs: expected a list of arrays, got bytes"),
-    (lambda m, x: m.coalesce_tensor([x()]).gather(b"a"), TypeError,
-     "gather: tensors: expected a list of arrays, got bytes"),
-    (lambda m, x: m.coalesce_tensor([x()]).scatter(y for y in "a"), TypeError,
-     "scatter: tensors: expected a list of arrays, got generator"),
-    # Numbers.
-    (sgd(lr=b"abc"), TypeError, "merged_sgd: lr: expected a list of numbers, got bytes"),
-    (sgd(lr=[b"a"]), TypeError, f"merged_sgd: lr[0]: {NUMBER}b'a'"),
-    (sgd(lr=np.timedelta64(1)), TypeError, f"merged_sgd: lr: {NUMBER}np.timedelta64(1)"),
-    (sgd(lr=[np.ones(2)]), TypeError, f"merged_sgd: lr[0]: {NUMBER}an array of shape (2,)"),
-    (sgd(lr=np.ma.masked), TypeError, f"merged_sgd: lr: {NUMBER}masked"),
-    (sgd(lr=np.ma.array([0.5], mask=[True])), TypeError, f"merged_sgd: lr: {NUMBER}an array of shape (1,)"),
-    (sgd(lr={0: 0.5}), TypeError, f"merged_sgd: lr: {NUMBER}{{{{0: 0.5}}}}"),
-    (sgd(lr=1j), TypeError, f"merged_sgd: lr: {NUMBER}1j"),
-    (sgd(l2_decay=[True]), TypeError, f"merged_sgd: l2_decay[0]: {NUMBER}True"),
-    (cast(np.timedelta64(3)), TypeError, "merged_cast: scale: expected a number or an array of one element, got "),
-    (cast(10**400), ValueError, f"merged_cast: scale: {BIG}"),
-    (cast(10**39), ValueError, "merged_cast: scale: expected a finite float32, got 10000"),
-    (check(max_norm=10**400), ValueError, f"check_gradients: max_norm: {BIG}"),
-    (check(max_norm="1"), TypeError, "check_gradients: max_norm: expected a number of at least 0, got '1'"),
-    (check(max_norm=np.ones(2)), TypeError, "check_gradients: max_norm: expected a number of at least 0, got an array"),
-    (check(max_norm=np.timedelta64(1)), TypeError, "check_gradients: max_norm: expected a number of at least 0, got "),
-    (check(epsilon=True), TypeError, "check_gradients: epsilon: expected a number of at least 0, got True"),
-    (check(epsilon=float("nan")), ValueError, "check_gradients: epsilon: expected a number of at least 0, got nan"),
-    (scaling(incr_ratio=True), TypeError,
-     "update_loss_scaling: incr_ratio: expected a finite number of at least 1, got True"),
-    (scaling(incr_ratio=10**400), ValueError, f"update_loss_scaling: incr_ratio: {BIG}"),
-    (scaling(incr_ratio=np.inf), ValueError,
-     "update_loss_scaling: incr_ratio: expected a finite number of at least 1, got inf"),
-    (scaling(incr_ratio=1e39), ValueError,
-     "update_loss_scaling: incr_ratio: expected a finite float32 above 0, got 1e+39"),
-    (scaling(decr_ratio=1e-60), ValueError,
-     "update_loss_scaling: decr_ratio: expected a finite float32 above 0, got 1e-60"),
-    (scaling(decr_ratio=0), ValueError,
-     "update_loss_scaling: decr_ratio: expected a number above 0 and of at most 1, got 0"),
-    (scaling(decr_ratio=[0.5]), TypeError,
-     "update_loss_scaling: decr_ratio: expected a number above 0 and of at most 1, got [0.5]"),
-    (scaling(incr_every_n_steps=2.0), TypeError,
-     "update_loss_scaling: incr_every_n_steps: expected an integer from 1 to 2147483647, got 2.0"),
-    (scaling(decr_every_n_nan_or_inf=2**31), ValueError,
-     "update_loss_scaling: decr_every_n_nan_or_inf: expected an integer from 1 to"),
-    (room(shapes=[(3,)], set_constant=True, constant="1"), TypeError, f"coalesce_tensor: constant: {NUMBER}'1'"),
-    (room(shapes=[(3,)], set_constant=True, constant=np.timedelta64(1)), TypeError,
-     f"coalesce_tensor: constant: {NUMBER}np.t"),
-    (room(shapes=[(3,)], set_constant=True, constant=True), TypeError, f"coalesce_tensor: constant: {NUMBER}True"),
-    (room(shapes=[(3,)], set_constant=True, constant=10**400), ValueError, f"coalesce_tensor: constant: {BIG}"),
-    (room(shapes=[(3,)], set_constant=True, constant=np.float64(2**64), dtype="uint64"), ValueError,
-     "coalesce_tensor: constant: expected a number of uint64, got np.float64(1.8446744073709552e+19)"),
-    *((sgd(seed=x), ValueError, f"merged_sgd: seed: expected a whole number at least 0 and below 16777216, got {x}")
-      for x in (-1, 2**24, 0.5)),
-    # Choices and flags.
-    (sgd(rounding="up"), ValueError, "merged_sgd: rounding: expected one of nearest, stochastic, got 'up'"),
-    (sgd(rounding=["nearest"]), ValueError,
-     "merged_sgd: rounding: expected one of nearest, stochastic, got ['nearest']"),
-    (sgd(rounding=np.ones(2)), ValueError,
-     "merged_sgd: rounding: expected one of nearest, stochastic, got an array of shape (2,)"),
-    (coalesce(align_unit=["bytes"]), ValueError,
-     "coalesce_tensor: align_unit: expected one of bytes, elements, got ['bytes']"),
-    (coalesce(copy_data="no"), TypeError, "coalesce_tensor: copy_data: expected True or False, got 'no'"),
-    (coalesce(set_constant=1), TypeError, "coalesce_tensor: set_constant: expected True or False, got 1"),
-    (coalesce(persist_output=[]), TypeError, "coalesce_tensor: persist_output: expected True or False, got []"),
-    (coalesce(use_align=None), TypeError, "coalesce_tensor: use_align: expected True or False, got None"),
-    (coalesce(dtype=["float32"]), TypeError, "coalesce_tensor: dtype: expected one of float16, "),
-    (coalesce(dtype=np.ones(2)), TypeError, "coalesce_tensor: dtype: expected one of float16, "),
-    (coalesce(dtype=np.dtype(">f4")), TypeError, "coalesce_tensor: dtype: expected native byte order, got >f4"),
-    (coalesce(align_size=[256]), ValueError,
-     "coalesce_tensor: align_size: expected -1 or an integer of at least 1, got [256]"),
-    (coalesce(size_of_dtype=np.ones(2)), ValueError,
-     "coalesce_tensor: size_of_dtype: expected -1 or an integer of at least 1, got an"),
-    # Shapes.
-    (room(shapes=[(-1,)]), ValueError, "coalesce_tensor: shapes[0]: expected at least one element"),
-    (room(shapes=[b"ab"]), TypeError, "coalesce_tensor: shapes[0]: expected a list of extents, got bytes"),
-    (room(shapes=[None]), TypeError, "coalesce_tensor: shapes[0]: expected a shape, since inputs[0] is None, got None"),
-    (room(shapes=[(1,) * 65]), ValueError, "coalesce_tensor: shapes[0]: expected at most 64 axes, got 65"),
-    (room(shapes=[(2**62, 2**62)]), ValueError,
-     "coalesce_tensor: shapes[0]: expected an end, padded, below 2**63 bytes, got"),
-    (coalesce(shapes=[np.array([3])]), TypeError,
-     "coalesce_tensor: shapes[0]: expected a list of extents, got ndarray"),
-    # Memory.
-    *((overlapping(a, b), ValueError, "update_loss_scaling: ")
-      for a, b in [("found_inf", "loss_scale"), ("good_steps", "bad_steps"), ("found_inf", "good_steps"),
-                   ("loss_scale", "bad_steps")])]
+REFUSED = {
+    "merged_sgd": [
+        (sgd(params=b"abc"), TypeError, "params: expected a list of arrays, got bytes"),
+        (lists("params", lambda x: (y for y in [x])), TypeError, "params: expected a list of arrays, got generator"),
+        (lists("grads", lambda x: x), TypeError, "grads: expected a list of arrays, got {array}"),
+        (sgd(lr=b"abc"), TypeError, "lr: expected a list of numbers, got bytes"),
+        (sgd(lr=[b"a"]), TypeError, f"lr[0]: {NUMBER}b'a'"),
+        (sgd(lr=[np.ones(2)]), TypeError, f"lr[0]: {NUMBER}an array of shape (2,)"),
+        (sgd(lr=np.ma.masked), TypeError, f"lr: {NUMBER}masked"),
+        (sgd(lr=np.ma.array([0.5], mask=[True])), TypeError, f"lr: {NUMBER}an array of shape (1,)"),
+        (sgd(l2_decay=[True]), TypeError, f"l2_decay[0]: {NUMBER}True"),
+        (sgd(rounding="up"), ValueError, "rounding: expected one of nearest, stochastic, got 'up'"),
+        (sgd(rounding=np.ones(2)), ValueError,
+         "rounding: expected one of nearest, stochastic, got an array of shape (2,)"),
+        *((sgd(seed=x), ValueError, f"seed: expected a whole number at least 0 and below 16777216, got {x}")
+          for x in (-1, 2**24, 0.5))],
+    "merged_cast": [
+        (cast(sources=b"a"), TypeError, "sources: expected a list of arrays, got bytes"),
+        (cast(np.timedelta64(3)), TypeError, "scale: expected a number or an array of one element, got "),
+        (cast(10**400), ValueError, f"scale: {BIG}"),
+        (cast(10**39), ValueError, "scale: expected a finite float32, got 10000")],
+    "check_gradients": [
+        (lambda m, x: (m.check_gradients if m is cpu else m.gradient_check)(b"a"), TypeError,
+         "grads: expected a list of arrays, got bytes"),
+        (check(max_norm=10**400), ValueError, f"max_norm: {BIG}"),
+        (check(max_norm="1"), TypeError, "max_norm: expected a number of at least 0, got '1'"),
+        (check(max_norm=np.ones(2)), TypeError, "max_norm: expected a number of at least 0, got an array"),
+        (check(epsilon=True), TypeError, "epsilon: expected a number of at least 0, got True"),
+        (check(epsilon=float("nan")), ValueError, "epsilon: expected a number of at least 0, got nan")],
+    "coalesce_tensor": [
+        (coalesce(inputs=b"a"), TypeError, "inputs: expected a list of arrays, got bytes"),
+        (room(shapes=[(3,)], set_constant=True, constant="1"), TypeError, f"constant: {NUMBER}'1'"),
+        (room(shapes=[(3,)], set_constant=True, constant=True), TypeError, f"constant: {NUMBER}True"),
+        (room(shapes=[(3,)], set_constant=True, constant=10**400), ValueError, f"constant: {BIG}"),
+        (room(shapes=[(3,)], set_constant=True, constant=np.float64(2**64), dtype="uint64"), ValueError,
+         "constant: expected a number of uint64, got np.float64(1.8446744073709552e+19)"),
+        (coalesce(align_unit=["bytes"]), ValueError, "align_unit: expected one of bytes, elements, got ['bytes']"),
+        (coalesce(copy_data="no"), TypeError, "copy_data: expected True or False, got 'no'"),
+        (coalesce(set_constant=1), TypeError, "set_constant: expected True or False, got 1"),
+        (coalesce(persist_output=[]), TypeError, "persist_output: expected True or False, got []"),
+        (coalesce(use_align=None), TypeError, "use_align: expected True or False, got None"),
+        (coalesce(dtype=["float32"]), TypeError, "dtype: expected one of float16, "),
+        (coalesce(dtype=np.ones(2)), TypeError, "dtype: expected one of float16, "),
+        (coalesce(dtype=np.dtype(">f4")), TypeError, "dtype: expected native byte order, got >f4"),
+        (coalesce(align_size=[256]), ValueError, "align_size: expected -1 or an integer of at least 1, got [256]"),
+        (coalesce(size_of_dtype=np.ones(2)), ValueError,
+         "size_of_dtype: expected -1 or an integer of at least 1, got an"),
+        (room(shapes=[(-1,)]), ValueError, "shapes[0]: expected at least one element"),
+        (room(shapes=[b"ab"]), TypeError, "shapes[0]: expected a list of extents, got bytes"),
+        (room(shapes=[None]), TypeError, "shapes[0]: expected a shape, since inputs[0] is None, got None"),
+        (room(shapes=[(1,) * 65]), ValueError, "shapes[0]: expected at most 64 axes, got 65"),
+        (room(shapes=[(2**62, 2**62)]), ValueError, "shapes[0]: expected an end, padded, below 2**63 bytes, got"),
+        (coalesce(shapes=[np.array([3])]), TypeError, "shapes[0]: expected a list of extents, got ndarray")],
+    "gather": [
+        (lambda m, x: m.coalesce_tensor([x()]).gather(b"a"), TypeError,
+         "tensors: expected a list of arrays, got bytes")],
+    "scatter": [
+        (lambda m, x: m.coalesce_tensor([x()]).scatter(y for y in "a"), TypeError,
+         "tensors: expected a list of arrays, got generator")],
+    "update_loss_scaling": [
+        (scaling(incr_ratio=True), TypeError, "incr_ratio: expected a finite number of at least 1, got True"),
+        (scaling(incr_ratio=10**400), ValueError, f"incr_ratio: {BIG}"),
+        (scaling(incr_ratio=np.inf), ValueError, "incr_ratio: expected a finite number of at least 1, got inf"),
+        (scaling(incr_ratio=1e39), ValueError, "incr_ratio: expected a finite float32 above 0, got 1e+39"),
+        (scaling(decr_ratio=1e-60), ValueError, "decr_ratio: expected a finite float32 above 0, got 1e-60"),
+        (scaling(decr_ratio=0), ValueError, "decr_ratio: expected a number above 0 and of at most 1, got 0"),
+        (scaling(decr_ratio=[0.5]), TypeError, "decr_ratio: expected a number above 0 and of at most 1, got [0.5]"),
+        (scaling(incr_every_n_steps=2.0), TypeError,
+         "incr_every_n_steps: expected an integer from 1 to 2147483647, got 2.0"),
+        (scaling(decr_every_n_nan_or_inf=2**31), ValueError, "decr_every_n_nan_or_inf: expected an integer from 1 to"),
+        *((overlapping(a, b), ValueError, "") for a, b in [
+            ("found_inf", "loss_scale"), ("good_steps", "bad_steps"), ("found_inf", "good_steps"),
+            ("loss_scale", "bad_steps")])]}
 
 
 @pytest.mark.parametrize("module", [cpu, gpu], ids=["cpu", "gpu"])
-@pytest.mark.parametrize(("call", "error", "message"), REFUSED, ids=lambda x: x if isinstance(x, str) else "")
-def test_refuses(module, call, error, message):
+@pytest.mark.parametrize(("name", "call", "error", "message"), [
+    (name, *row) for name, rows in REFUSED.items() for row in rows], ids=lambda x: x if isinstance(x, str) else "")
+def test_refuses(module, name, call, error, message):
     arrays = Arrays(module)
     with gpu.use("executor"), pytest.raises(error) as caught:
         call(module, arrays)
     assert type(caught.value) is error
-    assert str(caught.value).startswith(message.format(array="ndarray" if module is cpu else "DeviceArray"))
+    said = f"{name}: {message}".format(array="ndarray" if module is cpu else "DeviceArray")
+    assert str(caught.value).startswith(said)
     assert arrays.unchanged()
 
 
