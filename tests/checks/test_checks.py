@@ -35,6 +35,7 @@ class Call:
     def use(self, dtype, i=1):
         """Give tensor ``i`` a parameter of a dtype."""
         self.params[i] = self.new(*self.params[i].shape, dtype=dtype)
+        return self
 
     def set(self, **values):
         """Replace arguments: ``grads_1=x`` is an entry, ``grads=x`` a list, ``lr=x`` a hyperparameter."""
@@ -60,21 +61,6 @@ def overlap(call):
     call.set(params_0=whole[:4], velocities_0=whole[3:7])
 
 
-def half_without_master_and_fp64_velocity(call):
-    call.use("float16")
-    call.set(velocities_1=call.new(2, 3, dtype="float64"))
-
-
-def two_masters(call):
-    call.use("float16")
-    call.master_params = [None, call.new(2, 3, dtype="float16")]
-
-
-def remainder_of_fp16(call):
-    call.use("float16")
-    call.master_params = [None, call.new(2, 3, dtype="uint16")]
-
-
 REFUSED = [
     # Counts and kinds of arguments.
     (lambda c: c.grads.pop(), ValueError, "grads: expected 2 entries, as params has, got 1"),
@@ -94,15 +80,18 @@ REFUSED = [
     # Dtypes.
     (lambda c: c.set(params_0=c.new(4, dtype="int32")), TypeError,
      "params[0]: expected one of float16, bfloat16, float32, float64, got int32"),
-    (half_without_master_and_fp64_velocity, TypeError, "velocities[1]: expected float32 or float16, got float64"),
+    (lambda c: c.use("float16").set(velocities_1=c.new(2, 3, dtype="float64")), TypeError,
+     "velocities[1]: expected float32 or float16, got float64"),
     (lambda c: c.set(velocities_0=c.new(4, dtype="float16")), TypeError,
      "velocities[0]: expected float32, got float16"),
-    (two_masters, TypeError, "master_params[1]: expected float32, got float16"),
+    (lambda c: c.use("float16").set(master_params=[None, c.new(2, 3, dtype="float16")]), TypeError,
+     "master_params[1]: expected float32, got float16"),
     (lambda c: c.set(master_params=[c.new(4), None]), TypeError,
      "master_params[0]: expected no master for a float32 parameter, got float32"),
     (lambda c: c.set(master_params=[None, c.new(2, 3, dtype="uint16")]), TypeError,
      "master_params[1]: expected no master for a float32 parameter, got uint16"),
-    (remainder_of_fp16, TypeError, "master_params[1]: expected float32, got uint16"),
+    (lambda c: c.use("float16").set(master_params=[None, c.new(2, 3, dtype="uint16")]), TypeError,
+     "master_params[1]: expected float32, got uint16"),
     # Numbers.
     (lambda c: c.set(lr=-0.5), ValueError, "lr: expected a finite float32 at least 0, got -0.5"),
     (lambda c: c.set(mu=float("inf")), ValueError, "mu: expected a finite float32 at least 0, got inf"),

@@ -43,17 +43,7 @@ def one_line(done, status):
                                   ["show", "adam", "--set", "a=b"], ["show", "adam", "--form", "separately"]])
 def test_help_and_wrong_arguments(args, capfd, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    is_help_or_error(args, cli.main(args), *capfd.readouterr())
-
-
-@pytest.mark.slow  # what other tests see of the status of a process
-@pytest.mark.parametrize("args", [["verfy"], [], ["--help"]])
-def test_help_and_wrong_arguments_of_a_process(args):
-    done = run(*args)
-    is_help_or_error(args, done.returncode, done.stdout, done.stderr)
-
-
-def is_help_or_error(args, status, out, err):
+    status, (out, err) = cli.main(args), capfd.readouterr()
     asked = {"--help", "--version"} & set(args)
     assert status == (0 if asked else 2) and bool(out) == bool(asked) and bool(err) != bool(asked)
     assert max(map(len, (out + err).splitlines())) <= 80 and "Traceback" not in err
@@ -79,8 +69,8 @@ def test_a_report_that_cannot_be_written(tmp_path, path, why, capfd, monkeypatch
     (tmp_path / "file").write_text("old")
     monkeypatch.chdir(tmp_path)
     status = cli.main(["verify", "--device", "executor", "--json", path])
-    out, err = capfd.readouterr()
-    assert why in one_line(subprocess.CompletedProcess([], status, out, err), 2) and not out
+    done = subprocess.CompletedProcess([], status, *capfd.readouterr())
+    assert why in one_line(done, 2) and not done.stdout
     assert [file.name for file in tmp_path.iterdir()] == ["file"] and (tmp_path / "file").read_text() == "old"
 
 
@@ -137,13 +127,6 @@ def test_a_closed_pipe(args):
     done = run(*args, stdout=write, capture_output=False, stderr=subprocess.PIPE)
     os.close(write)
     assert (done.returncode, done.stderr) == (141, "")
-
-
-@pytest.mark.slow  # as test_a_closed_pipe
-def test_a_pipe_that_closes_on_the_way():
-    command = f"set -o pipefail; {' '.join([*COMMAND, *QUICK])} | head -1"
-    done = subprocess.run(["bash", "-c", command], env=ENV, capture_output=True, text=True, timeout=120)
-    assert (done.returncode, done.stderr, done.stdout.count("\n")) == (141, "", 1)
 
 
 @pytest.mark.parametrize("closed", first_of(">&- 2>&-", ">&-", "2>&-"))

@@ -45,36 +45,25 @@ def everything(comm, dtypes=tuple(DTYPES), seed=0, place=lambda array: array, re
             def note(operation, array, expected, dtype=dtype, count=count):
                 cases.append((f"{operation} of {count} {dtype}", read(array).copy(), expected))
 
-            x = place(arrays[rank].copy())
-            comm.all_reduce(x)
-            note("all_reduce", x, total)
+            mine, whole = arrays[rank], wholes[rank]
+            for operation, given, roots, *expected in (
+                    ("all_reduce", [mine], [], total), ("broadcast", [mine], [root], arrays[root]),
+                    ("reduce", [mine], [root], total if rank == root else mine),
+                    ("reduce_scatter", [whole, np.zeros_like(mine)], [], whole, whole_total[part]),
+                    ("all_gather", [mine, np.zeros_like(whole)], [], mine, np.concatenate(arrays))):
+                placed = [place(x.copy()) for x in given]
+                getattr(comm, operation)(*placed, *roots)
+                for k, (x, y) in enumerate(zip(placed, expected, strict=True)):
+                    note(f"{operation}, its array {k},", x, y)
 
-            x = place(arrays[rank].copy())
-            comm.reduce(x, root)
-            note("reduce", x, total if rank == root else arrays[rank])
-
-            x = place(arrays[rank].copy())
-            comm.broadcast(x, root)
-            note("broadcast", x, arrays[root])
-
-            source, target = place(wholes[rank].copy()), place(np.zeros_like(arrays[rank]))
-            comm.reduce_scatter(source, target)
-            note("reduce_scatter", target, whole_total[part])
-            note("reduce_scatter: source", source, wholes[rank])
-
-            source, target = place(arrays[rank].copy()), place(np.zeros_like(wholes[rank]))
-            comm.all_gather(source, target)
-            note("all_gather", target, np.concatenate(arrays))
-            note("all_gather: source", source, arrays[rank])
-
-            source = place(wholes[rank].copy())
+            source = place(whole.copy())
             comm.reduce_scatter(source, source[part])
             note("reduce_scatter in place", source[part], whole_total[part])
             comm.all_gather(source[part], source)
             note("all_gather in place", source, whole_total)
 
             if size > 1:
-                x, y = place(arrays[rank].copy()), place(np.zeros_like(arrays[rank]))
+                x, y = place(mine.copy()), place(np.zeros_like(mine))
                 with comm.batch():
                     comm.send(x, (rank + 1) % size)
                     comm.recv(y, (rank - 1) % size)

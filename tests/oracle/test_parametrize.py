@@ -64,8 +64,8 @@ def test_items(tmp_path):
     (tmp_path / "test_steps.py").write_text(TESTS)
     (tmp_path / "skips.txt").write_text("L7 # flushes to zero\n")
     env = os.environ | {"PYTHONPATH": str(Path(oracle.__file__).parents[2])}
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:hypothesispytest", "-rA", "-q",
-               "test_steps.py"]
+    without = [word for plugin in ("cacheprovider", "xdist", "hypothesispytest") for word in ("-p", f"no:{plugin}")]
+    command = [sys.executable, "-m", "pytest", *without, "-rA", "-q", "test_steps.py"]
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
     outcomes = {}
     for line in done.stdout.splitlines():

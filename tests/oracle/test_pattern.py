@@ -63,21 +63,6 @@ def test_what_is_unchanged_stands_apart():
     assert described({"params": [(mask(20, slice(None)), before, before)]}) == "params: all elements: unchanged"
 
 
-def where(step, law):
-    report = oracle.check("sgd", step, dtypes=["float32"], laws=[law])
-    assert report.failed_laws == [law], str(report)
-    return next(item.pattern for item in report.items if item.pattern)
-
-
-@pytest.mark.slow  # test_tensors has the words
-def test_tensors_that_are_dropped():
-    def step(params, grads, *, lr):
-        for p, g in list(zip(params, grads, strict=True))[:110]:
-            p -= lr * g
-
-    assert "tensors from number 110 on, of 1000: all elements: unchanged" in where(step, "L3")
-
-
 def test_blocks_that_are_dropped():
     """As PyTorch's fused SGD on the CPU in 16 bits: whole blocks are never written."""
 
@@ -90,4 +75,6 @@ def test_blocks_that_are_dropped():
                 for i in range(0, k, 32):
                     p[i : i + 16] = new[i : i + 16]
 
-    assert "blocks of 16 elements" in where(step, "L1") and "unchanged" in where(step, "L1")
+    report = oracle.check("sgd", step, dtypes=["float32"], laws=["L1"], process=False)
+    pattern = next(item.pattern for item in report.items if item.pattern)
+    assert "blocks of 16 elements" in pattern and "unchanged" in pattern
