@@ -13,7 +13,7 @@ from sharding_cases import brought, gradients_on
 from refopt.comm import CommError, Mesh, local
 from refopt.program import UNKNOWN, amp_program, bind, passes, step_program
 
-PARAMS = [("a.w", (33, 64)), ("a.b", (7,)), ("b.w", (2049,)), ("c", ())]
+PARAMS = [("a.w", (17, 64)), ("a.b", (7,)), ("b.w", (1025,)), ("c", ())]
 AMP = {"lr": 0.5, "loss_scale": 8.0, "max_norm": 0.5}
 GRID = {"dp": 2, "shard": 2}
 FOLDED = passes.optimize_cast, passes.fold_casts
@@ -45,7 +45,7 @@ def agree(found, expected):
 
 
 def by_element(program, mesh):
-    return passes.shard_elements(program, mesh.coordinates["shard"], 2, axis="shard", limit=0.012).program
+    return passes.shard_elements(program, mesh.coordinates["shard"], 2, axis="shard", limit=0.006).program
 
 
 def by_tensor(program, mesh):
@@ -87,7 +87,7 @@ AFTER = (passes.fuse_reduces, passes.fuse_broadcasts, passes.batch_owners, passe
 @pytest.mark.clause("N11")
 @given(make=st.sampled_from([amp_program, step_program]), pods=st.sampled_from([1, 2]), element=st.booleans(),
        chain=st.lists(st.sampled_from(AFTER), min_size=1, max_size=4, unique=True), first=st.booleans())
-@settings(max_examples=1_000 if settings().max_examples > 100 else 25, deadline=None)
+@settings(max_examples=1_000 if settings().max_examples > 100 else 18, deadline=None)
 def test_any_passes_after_shards_on_a_mesh(make, pods, element, chain, first):
     """All ranks find what fits together, whatever an owner alone sums along other axes."""
     grid = {"pod": pods, **GRID}
@@ -107,7 +107,7 @@ def test_groups_are_summed_along_each_axis():
     """One all-reduce for each axis and group."""
     base = amp_program(PARAMS, "adam", world_size=4, **AMP)
     plain = passes.over_axes(base, {"shard": 2, "dp": 2}).program
-    grouped = passes.coalesce_gradients(plain, "fuse_size", limit=0.012)
+    grouped = passes.coalesce_gradients(plain, "fuse_size", limit=0.006)
     made = passes.fuse_all_reduce(grouped.program).program
     sums = [(op.attrs["axis"], len(op.reads)) for op in made.main if op.type == "all_reduce"]
     assert sums == [("shard", 3), ("dp", 3), ("shard", 1), ("dp", 1)]

@@ -19,8 +19,8 @@ from refopt.program.model import Part
 
 BACKENDS = pytest.mark.parametrize("backend", ["cpu", "gpu"])
 LONG = settings().max_examples > 100
-PARAMS = [("a.w", (33, 64)), ("a.b", (7,)), ("b.w", (2049,)), ("c", ())]
-CUT = "shard_elements", {"limit": 0.012}  # two buffers of these
+PARAMS = [("a.w", (33, 64)), ("a.b", (7,)), ("b.w", (1025,)), ("c", ())]
+CUT = "shard_elements", {"limit": 0.011}  # two buffers of these
 MERGED = "fuse_optimizer", {"form": "merged", "per_buffer": True}
 FOLDED = ("optimize_cast", {}), ("fold_casts", {})
 AMP = {"lr": 0.5, "loss_scale": 8.0, "max_norm": 0.5}
@@ -34,15 +34,24 @@ def plain(*chain, optimizer="adam", ranks=3, **options):
     return Composition("step_program", PARAMS, optimizer, {"lr": 0.5, **options}, ranks, passes=chain)
 
 
-@pytest.mark.clause("N11")
-@BACKENDS
-@pytest.mark.parametrize("case", [
+WITH_KERNELS = [
     plain(CUT, MERGED), plain(CUT, MERGED, ranks=4, config="bf16"), plain(CUT, config="amp", early=True),
-    mixed(*FOLDED, CUT, MERGED, accumulate=2), mixed(CUT, ("offload", {})), mixed(*FOLDED, CUT, MERGED, max_norm=None),
-    mixed(*FOLDED, CUT, accumulate=3, reduced="float16", fp32=["c"]), mixed(CUT, reduced="float16", ranks=2),
+    mixed(*FOLDED, CUT, MERGED, accumulate=2), mixed(CUT, ("offload", {})),
+    mixed(*FOLDED, CUT, accumulate=3, reduced="float16", fp32=["c"]),
+]
+OTHERS = [  # which kernels have no part in
+    mixed(*FOLDED, CUT, MERGED, max_norm=None), mixed(CUT, reduced="float16", ranks=2),
     mixed(CUT, MERGED, optimizer={"a.w": "adam", "a.b": "lamb", "b.w": "adam", "c": "adam"}, ranks=2),
     replace(plain(CUT, MERGED, ranks=2), tied=("a.w",), frozen=("a.b",)),
-], ids=lambda case: " ".join([case.make[:4], *(name for name, _ in case.passes)]))
+]
+
+
+@pytest.mark.clause("N11")
+@pytest.mark.parametrize(("case", "backend"), [
+    *((case, backend) for case in WITH_KERNELS for backend in ("cpu", "gpu")),
+    *(pytest.param(case, backend, marks=[pytest.mark.slow] * (backend == "gpu"))
+      for case in OTHERS for backend in ("cpu", "gpu")),
+], ids=lambda x: x if isinstance(x, str) else " ".join([x.make[:4], *(name for name, _ in x.passes)]))
 def test_the_bits_are_those_of_the_step(case, backend):
     """Parameters on all ranks, checkpoints, and runs that go on from one."""
     assert not violation(case, backend), case
@@ -52,7 +61,7 @@ def test_the_bits_are_those_of_the_step(case, backend):
 @pytest.mark.clause("N11")
 @given(case=steps(), limit=st.sampled_from([1e-4, 4e-3, 32.0]), after=st.lists(st.sampled_from(
     ["optimize_cast", "fold_casts", "fuse_optimizer", "offload", "fuse_all_reduce", "shard"]), max_size=2))
-@settings(max_examples=3_000 if LONG else 60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=3_000 if LONG else 40, deadline=None, suppress_health_check=list(HealthCheck))
 def test_of_any_step(case, limit, after):
     chain = [("optimize_cast", {}), ("fold_casts", {}), ("shard_elements", {"limit": limit})]
     case = replace(case, passes=(*chain, *((name, {}) for name in after)))
@@ -99,7 +108,7 @@ def test_gradients_of_micro_steps_are_added_up_where_their_sums_are():
 
 
 def test_a_tensor_across_a_border_is_cut_there():
-    one, two, three = parts(plain().program(3), 3, limit=0.012)
+    one, two, three = parts(plain().program(3), 3, limit=0.011)
     assert one.vars["b.w_moment1_0.shard0"].shape == (1024,)
     assert two.vars["a.w_moment1_0.shard1"].part == Part("a.w_moment1_0", (33, 64), 1024)
     assert three.vars["a.w_moment1_0.shard2"].shape == (33 * 64 - 2 * 1024,)
@@ -231,7 +240,7 @@ def test_a_parameter_in_another_order_is_not_cut():
 
 def test_a_buffer_that_others_have_laid_out_otherwise():
     programs = [*parts(step_program(PARAMS, "adam", lr=0.1, world_size=2), 2)[:1],
-                parts(step_program(PARAMS, "adam", lr=0.1, world_size=2), 2, limit=0.012)[1]]
+                parts(step_program(PARAMS, "adam", lr=0.1, world_size=2), 2, limit=0.011)[1]]
 
     def rank(world):
         bind(programs[world.rank], {name: np.zeros(shape, np.float32) for name, shape in PARAMS}, comm=world)

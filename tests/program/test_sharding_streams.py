@@ -63,7 +63,7 @@ SCHEDULED = {
     "plain": lambda: in_buckets(step_program(EIGHT, "adam", **MIXED), "greedy", LIMIT),
     "gradient check in batches": lambda: in_buckets(step(EIGHT, world_size=2, max_norm=0.5), "greedy", LIMIT, True),
     "plain in batches": lambda: in_buckets(step_program(EIGHT, "adam", **MIXED), "greedy", LIMIT, True),
-    "by element": lambda: by_element(step([("a", (2049,)), ("b", (7,)), ("c", (2049,))], world_size=2, max_norm=0.5)),
+    "by element": lambda: by_element(step([("a", (1025,)), ("b", (7,)), ("c", (1025,))], world_size=2, max_norm=0.5)),
 }
 
 
