@@ -58,8 +58,11 @@ def in_sequence(program, steps=3):
 # One device; those of several are in test_placement_schedule.py, and need NCCL on GPUs.
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
-@pytest.mark.parametrize("options", [{}, {"timing": True}, {"multiprocessors": 8}], ids=str)
+@pytest.mark.parametrize(("name", "options"), [
+    *((name, {}) for name in PROGRAMS),
+    *(pytest.param(name, options, marks=[pytest.mark.slow] * (name not in ("adam", "merged")))
+      for options in ({"timing": True}, {"multiprocessors": 8}) for name in PROGRAMS),
+], ids=str)
 def test_the_bits_of_the_program(machine, name, options):
     program = PROGRAMS[name]()
     assert read(scheduled(machine, program, **options).bound) == in_sequence(program)

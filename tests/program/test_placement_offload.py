@@ -124,7 +124,7 @@ def test_brought_states_go_on(machine):
 # Waits.
 
 
-@pytest.mark.parametrize("ring", [1, pytest.param(2, marks=pytest.mark.slow), 3])
+@pytest.mark.parametrize("ring", [*(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2)), 3])
 def test_each_wait_that_is_missing_is_reported(executor, ring):
     """Of the update for its states, of the copy for the update, and of the next copy into the same buffer."""
     plan = placement.on_streams(passes.offload(merged(cases.adam()), nbytes=1024, ring=ring).program)

@@ -5,6 +5,7 @@ import itertools
 
 import numpy as np
 import pytest
+from laws.routines import OF_EACH_FAMILY
 from program_cases import adam, numbers_of, put, values
 
 from refopt import gpu
@@ -139,11 +140,16 @@ def test_a_bad_array_on_the_last_rank(bad):
     assert all(before is None or held(arrays) == before for arrays, before in kept.values()) and len(kept) == 3
 
 
-@pytest.mark.parametrize(("optimizer", "form"), [
-    *((name, "plain") for name in ROUTINES), ("adam", "merged"), ("lamb", "merged"),
-    *(pytest.param(name, "merged", marks=pytest.mark.slow) for name in ROUTINES if name not in ("adam", "lamb")),
+def is_quick(routine, form, backend):
+    """Of all routines one op for each tensor, with NumPy; else what one routine of each family does."""
+    return routine in OF_EACH_FAMILY if backend == "gpu" and form == "plain" else (
+        form == "plain" or routine.name in ("adam", "lamb"))
+
+
+@pytest.mark.parametrize(("optimizer", "form", "backend"), [
+    pytest.param(name, form, backend, marks=[pytest.mark.slow] * (not is_quick(routine, form, backend)))
+    for name, routine in ROUTINES.items() for form in FUSED for backend in ("cpu", "gpu")
 ])
-@BACKENDS
 def test_each_array_bound_anew(optimizer, form, backend, executor):
     """After a step, with what it has left and its numbers: the next one is that of a program that is bound afresh."""
     program = program_of(optimizer, form)

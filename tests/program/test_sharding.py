@@ -253,7 +253,7 @@ def test_a_skipped_step_is_skipped_by_all(form, rule, who, backend):
 @pytest.mark.parametrize("form", ["shards", "buckets"])
 @pytest.mark.parametrize("config", ["fp32", "amp", "bf16"])
 @pytest.mark.parametrize("options", [dict(), dict(early=True), dict(sparse=["a.w", "d"])], ids=repr)
-@pytest.mark.parametrize("ranks", [2, 3, pytest.param(5, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("ranks", [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 5))])
 def test_shards_of_plain_steps(form, config, options, ranks):
     """Those of `step_program`: masters, powers that other ops advance, sparse gradients; owners alone have state."""
     params = [("a.w", (5, 3)), ("a.b", (7,)), ("b.w", (30,)), ("d", (4, 2))]
