@@ -9,12 +9,12 @@ from pprint import pformat
 
 import numpy as np
 from hypothesis import strategies as st
-from program_cases import numbers_of, put
-from sharding_cases import brought, gradients_on
+from program_cases import numbers_of, stepped
+from program_cases import on_ranks as run_on
+from sharding_cases import bound_on, read
 
 from refopt.catalog import ROUTINES
-from refopt.comm import local
-from refopt.program import UNKNOWN, Op, Var, amp_program, bind, passes, step_program
+from refopt.program import Op, Var, amp_program, passes, step_program
 from refopt.program.mixed_precision import copy_of
 
 STEPS = 3  # of which the second has another learning rate
@@ -141,34 +141,19 @@ def history(programs, backend="cpu", saved=None):
         backend: of the arrays.
         saved: what to go on from, before the last step, after one step that has left something else.
     """
-    def lasting(bound):
-        return {name: bound.read(name) for name, var in bound.program.vars.items()
-                if (var.persistable or name == "grad_norm") and var.shape != UNKNOWN and name in bound.arrays}
-
     def rank(world):
-        number = world.rank if world else 0
-        program = programs[number]
-        bounds = []
-        gradient = gradients_on(bounds, program, number)
-        arrays = put(backend, brought(program, number))
-        bound = bind(program, arrays, backend=backend, comm=world, gradients=gradient)
-        bounds.append(bound)
-        bound.startup()
-        updates = any("lr" in op.attrs for op in program.main)
+        bound = bound_on(programs[world.rank if world else 0], world, backend)
         if saved is not None:
             bound.step()
             bound.load(saved)
-            bound.step()
-            return lasting(bound)
-        states = [lasting(bound)]
+            return read(stepped(bound, 1))
+        states = [read(bound)]
         for k in range(STEPS):
-            if k == STEPS - 1:
-                checkpoint = bound.state_dict()
-            bound.step(**({"lr": 0.25} if k == 1 and updates else {}))
-            states.append(lasting(bound))
+            checkpoint = bound.state_dict() if k == STEPS - 1 else None
+            states.append(read(stepped(bound, 1, 1 - k, lr=0.25)))
         return states, checkpoint
 
-    return [rank(None)] if len(programs) == 1 else local.run(rank, len(programs))
+    return run_on(len(programs), rank)
 
 
 def flat(saved, prefix=""):

@@ -3,11 +3,11 @@
 import re
 from dataclasses import replace
 
-from program_cases import arrays_of, gradients_of, put
+from program_cases import arrays_of, gradients_of, put, started, stepped
 
 from refopt import gpu
 from refopt.comm import local
-from refopt.program import bind, passes
+from refopt.program import passes
 from refopt.program.ops.updates import routine_of
 
 
@@ -30,9 +30,7 @@ def on_rank(program, world, backend="cpu", seed=0, wrap=lambda world: world):
     mine = passes.on_device(program, world.rank)
     mine.check()
     gradients = gradients_of(mine, world.rank, seed)
-    bound = bind(mine, put(backend, arrays_of(mine, seed)), backend=backend, comm=wrap(world), gradients=gradients)
-    bound.startup()
-    return bound
+    return started(mine, put(backend, arrays_of(mine, seed)), backend=backend, comm=wrap(world), gradients=gradients)
 
 
 def written(program):
@@ -45,9 +43,7 @@ def ends(program, devices, steps=2, backend="cpu", seed=0, **options):
     """By rank, the bits of all parameters, and of what else its ops have changed that lasts."""
 
     def rank(world):
-        bound = on_rank(program, world, backend, seed)
-        for k in range(steps):
-            bound.step(**({"lr": 0.25} if k == 1 and updates(bound.program) else {}))
+        bound = stepped(on_rank(program, world, backend, seed), steps, lr=0.25)
         return {name: bound.read(name).tobytes() for name in {*written(bound.program), *trained(program)}}
 
     return local.run(rank, devices, **options)

@@ -71,12 +71,25 @@ def put(backend, arrays):
     return {name: gpu.to_device(x) if backend == "gpu" else x.copy() for name, x in arrays.items()}
 
 
+def started(program, arrays, **options):
+    """The program bound to arrays, started."""
+    bound = bind(program, arrays, **options)
+    bound.startup()
+    return bound
+
+
 def bound_on(program, world=None, backend="cpu", arrays=None, seed=0):
     """The program bound on a rank, started."""
     brought = put(backend, arrays_of(program, seed) if arrays is None else arrays)
     rank = world.rank if world else 0
-    bound = bind(program, brought, backend=backend, comm=world, gradients=gradients_of(program, rank, seed))
-    bound.startup()
+    return started(program, brought, backend=backend, comm=world, gradients=gradients_of(program, rank, seed))
+
+
+def stepped(bound, steps=2, at=1, **numbers):
+    """The bound program after some steps, of which one is given other numbers, if it has updates."""
+    updates = any("lr" in op.attrs for op in bound.program.main)
+    for k in range(steps):
+        bound.step(**(numbers if k == at and updates else {}))
     return bound
 
 
@@ -102,9 +115,7 @@ def outcome(program, steps=2, backend="cpu", seed=0, change=None, **options):
         bound = bound_on(program, world, backend, seed=seed)
         if change is not None:
             change(bound)
-        for k in range(steps):
-            bound.step(**({"lr": 0.25} if k == 2 else {}))
-        return read(bound)
+        return read(stepped(bound, steps, 2, lr=0.25))
 
     first, *others = on_ranks(ranks_of(program), rank, **options)
     assert all(other == first for other in others), "ranks differ"

@@ -120,21 +120,21 @@ def brought(program, rank):
     }
 
 
-def bound_on(program, world, backend="cpu", odd=()):
-    """The program bound on a rank, started."""
+def bound_on(program, world, backend="cpu", odd=(), mesh=None):
+    """The program bound on a rank, which may be one of a mesh, started."""
     rank = world.rank if world else 0
     arrays, bounds = put(backend, brought(program, rank)), []
-    bound = bind(program, arrays, backend=backend, comm=world, gradients=gradients_on(bounds, program, rank, odd))
-    bounds.append(bound)
-    bound.startup()
-    return bound
+    gradients = gradients_on(bounds, program, rank, odd)
+    bounds.append(bind(program, arrays, backend=backend, comm=mesh or world, gradients=gradients))
+    bounds[0].startup()
+    return bounds[0]
 
 
 def read(bound):
     """What lives from step to step, and the norm."""
     vars = bound.program.vars.values()
     names = [var.name for var in vars if (var.persistable or var.name == "grad_norm") and var.shape != UNKNOWN]
-    return {name: bound.read(name) for name in names}
+    return {name: bound.read(name) for name in names if name in bound.arrays}
 
 
 def history(programs, steps=2, backend="cpu", odd=(), **options):

@@ -7,6 +7,7 @@ import pickle
 import numpy as np
 import pytest
 from checks.test_junk import JUNK
+from program_cases import started
 
 from refopt import state
 from refopt.catalog import ROUTINES
@@ -69,14 +70,11 @@ def gradients():
 
 
 def bound():
-    made = bind(PLAIN, variables(), gradients=gradients())
-    made.startup()
-    return made
+    return started(PLAIN, variables(), gradients=gradients())
 
 
 def stepped(gradient):
-    made = bind(PLAIN, variables(), gradients=gradients() | {"b.w@GRAD": gradient})
-    made.startup()
+    made = started(PLAIN, variables(), gradients=gradients() | {"b.w@GRAD": gradient})
     made.step()
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from program_cases import PARAMS, adam, arrays_of, few, gradients_of, idempotent, numbers_of, programs, untouched
 
 from refopt.comm import CommError, local, sums
-from refopt.program import Config, Op, Program, Var, bind, passes, placement, step_program
+from refopt.program import Config, Op, Program, Var, passes, placement, step_program
 from refopt.program.passes import on_device
 
 STRATEGIES = {
@@ -106,8 +106,7 @@ def test_one_device_with_the_same_reduced_gradients(devices, strategy):
         total = sums.rank_order([gradients_of(program, rank)(name, step) for rank in range(devices)])
         return total * np.float32(1 / devices) if devices > 1 else total
 
-    one = bind(program, arrays_of(program), gradients=reduced)
-    one.startup()
+    one = cases.started(program, arrays_of(program), gradients=reduced)
     one.step()
     assert {n: got[n] for n in cases.params_of(program)} == {n: one.read(n).tobytes() for n in cases.params_of(program)}
 
@@ -188,8 +187,7 @@ def test_blocks_of_states_are_where_updates_are():
 def test_states_that_the_caller_brings_are_cut():
     """States as of a step before, whole, make up the blocks' states."""
     program, start = adam([("w", (8, 3))]), {}
-    one = bind(program, arrays_of(program), gradients=gradients_of(program, 0))
-    one.startup()
+    one = cases.started(program, arrays_of(program), gradients=gradients_of(program, 0))
     one.step()
     start = {name: one.read(name) for name, var in program.vars.items() if var.persistable}
     made = cases.sent(program, 2, min_block_size=12).program
@@ -198,8 +196,7 @@ def test_states_that_the_caller_brings_are_cut():
     def rank(world):
         mine = on_device(made, world.rank)
         arrays = {name: array.copy() for name, array in start.items() if name in mine.vars}
-        bound = bind(mine, arrays, comm=world, gradients=lambda name, step: given(name, 1))
-        bound.startup()
+        bound = cases.started(mine, arrays, comm=world, gradients=lambda name, step: given(name, 1))
         bound.step()
         return bound.read("w").tobytes()
 
@@ -250,10 +247,9 @@ def test_updates_can_be_fused_afterwards():
     made = passes.reduce_to_owners(program, 2).program
 
     def rank(world):
-        mine = passes.fuse_optimizer(on_device(made, world.rank), form="merged")
-        assert mine.program.counts()["merged_adam"] == 1
-        bound = bind(mine.program, arrays_of(mine.program), comm=world, gradients=gradients_of(program, world.rank))
-        bound.startup()
+        mine = passes.fuse_optimizer(on_device(made, world.rank), form="merged").program
+        assert mine.counts()["merged_adam"] == 1
+        bound = cases.started(mine, arrays_of(mine), comm=world, gradients=gradients_of(program, world.rank))
         bound.step()
         return {name: bound.read(name).tobytes() for name in cases.written(bound.program)}
 

@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from placement_cases import on
-from program_cases import adam, arrays_of, everything, gradients_of, numbers_of, read
+from program_cases import adam, arrays_of, bound_on, everything, gradients_of, numbers_of, read, started, stepped
 
 from refopt import gpu
 from refopt.comm import local
@@ -48,11 +48,7 @@ def scheduled(machine, program, steps=3, **options):
 
 
 def in_sequence(program, steps=3):
-    bound = bind(program, arrays_of(program), gradients=gradients_of(program, 0))
-    bound.startup()
-    for step in range(steps):
-        bound.step(**({"lr": 0.125} if step == 1 and program.main else {}))
-    return read(bound)
+    return read(stepped(bound_on(program), steps, lr=0.125))
 
 
 # One device; those of several are in test_placement_schedule.py, and need NCCL on GPUs.
@@ -113,10 +109,7 @@ def test_steps_come_after_and_before_what_the_caller_does(machine):
     else:
         run()
     for step, keep in enumerate(kept):
-        bound = bind(program, arrays_of(program), gradients=given)
-        bound.startup()
-        for _ in range(step + 1):
-            bound.step()
+        bound = stepped(bound_on(program), step + 1)
         assert {name: keep[name].copy_to_host().tobytes() for name in keep} == {
             name: bound.read(name).tobytes() for name in keep}
 
@@ -189,11 +182,8 @@ def run_late(monkeypatch, program, seed, steps=3):
 
 
 def of_one_gradient(program, steps=3):
-    bound = bind(program, arrays_of(program), gradients=lambda name, _: gradients_of(program, 0)(name, 0))
-    bound.startup()
-    for _ in range(steps):
-        bound.step()
-    return read(bound)
+    given = gradients_of(program, 0)
+    return read(stepped(started(program, arrays_of(program), gradients=lambda name, _: given(name, 0)), steps))
 
 
 @pytest.mark.parametrize("example", LATE)
@@ -389,8 +379,7 @@ def test_ranks(executor):
         ready = {name: given(name, 0) for op in program.main if op.type == "backward" for name in op.outputs["grads"]}
         arrays = arrays_of(program)
         if way is bind:
-            bound = run = bind(program, arrays, comm=world, gradients=ready)
-            bound.startup()
+            bound = run = started(program, arrays, comm=world, gradients=ready)
         else:
             run = way(placement.on_streams(program), on(executor, arrays), comm=world, gradients=on(executor, ready))
             bound = run.bound

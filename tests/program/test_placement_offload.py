@@ -16,7 +16,7 @@ from refopt import gpu
 from refopt.catalog import ROUTINES
 from refopt.checks.dtypes import ITEM_SIZES
 from refopt.comm import local
-from refopt.program import Op, Program, Var, bind, passes, placement, step_program
+from refopt.program import Op, Program, Var, passes, placement, step_program
 from refopt.program.placement import cost, overlap, simulate, task_cost
 from refopt.program.placement.schedule import STREAMS
 from refopt.simt import DataRace, observe
@@ -50,11 +50,8 @@ def ends(machine, plan, steps=2, issue=None, watch=False, brought=None):
 
 def expected(program, steps=2, brought=None):
     given = cases.gradients_of(program, 0)
-    bound = bind(program, cases.arrays_of(program) | (brought or {}), gradients=lambda name, _: given(name, 0))
-    bound.startup()
-    for k in range(steps):
-        bound.step(**({"lr": 0.25} if k == 1 else {}))
-    return cases.read(bound)
+    bound = cases.started(program, cases.arrays_of(program) | (brought or {}), gradients=lambda name, _: given(name, 0))
+    return cases.read(cases.stepped(bound, steps, lr=0.25))
 
 
 def from_a_quarter(program):

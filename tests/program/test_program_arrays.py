@@ -4,7 +4,7 @@ import contextlib
 
 import numpy as np
 import pytest
-from program_cases import PARAMS, adam, bound_on, put, values
+from program_cases import PARAMS, adam, bound_on, put, started, values
 
 from refopt import gpu
 from refopt.comm import CommError, local
@@ -98,8 +98,7 @@ def test_arrays_that_share_memory(backend):
     for arrays in ({"a": x, "b": x}, {"a": x, "b": x.reshape(3)}):
         with pytest.raises(ValueError, match="bind: arrays: 'b': expected memory of its own, got an overlap with arr"):
             bind(program, arrays, backend=backend)
-    bound = bind(program, {"a": x, "b": placed(backend, ones())}, backend=backend)
-    bound.startup()
+    bound = started(program, {"a": x, "b": placed(backend, ones())}, backend=backend)
     y = placed(backend, ones())
     with pytest.raises(ValueError, match="expected memory of its own"):
         bound.rebind({"a": y, "b": y})
@@ -123,8 +122,7 @@ def bound_in_buffers(backend, form):
         moves = Op("coalesce_tensor", {"input": ["a", "b"]}, outputs, {"copy_data": True})
         program = program.with_vars([Var("buffer", UNKNOWN, "float32", True)]).replace(startup=[moves])
     given = {name: placed(backend, values("float32", (8,), 1, k))[:4] for k, name in enumerate("abc")}
-    bound = bind(program, given, backend=backend, gradients=lambda name, step: np.full(4, step + 1, np.float32))
-    bound.startup()
+    bound = started(program, given, backend=backend, gradients=lambda name, step: np.full(4, step + 1, np.float32))
     bound.step()
     return bound, given
 
@@ -189,8 +187,7 @@ def test_a_gradient_that_shares_memory_with_its_array():
     program = step_program([("a", (4,))], "sgd", lr=0.5)
     room = np.ones(6, np.float32)
     given = [np.ones(4, np.float32), room[:4], room[2:]]
-    bound = bind(program, {"a": np.ones(4, np.float32), "a@GRAD": room[:4]}, gradients=lambda name, step: given[step])
-    bound.startup()
+    bound = started(program, {"a": ones(4), "a@GRAD": room[:4]}, gradients=lambda name, step: given[step])
     bound.step()
     bound.step()
     with pytest.raises(ValueError, match=r"backward: 'a@GRAD': .*expected memory of its own, got an overlap"):
@@ -203,8 +200,7 @@ def test_gradients_of_a_step_that_was_refused_are_forgotten():
     program = step_program([("a", (3,)), ("b", (3,))], "sgd", lr=1.0)
     last, first = program.main[0].writes[0], program.main[1].writes[0]
     grads = {last: np.full(3, 8, np.float32), first: np.zeros(4, np.float32)}
-    bound = bind(program, {name: np.zeros(3, np.float32) for name in "ab"}, gradients=grads)
-    bound.startup()
+    bound = started(program, {name: np.zeros(3, np.float32) for name in "ab"}, gradients=grads)
     with pytest.raises(ValueError, match=f"backward: '{first}': expected float32"):
         bound.step()
     grads.update({last: np.full(3, 2, np.float32), first: np.ones(3, np.float32)})
@@ -218,8 +214,7 @@ def test_gradients_in_another_order_of_axes(backend):
     program = step_program([("a", (4, 3)), ("b", (4, 3))], "sgd", lr=0.5)
     given = np.ones((4, 3), np.float32)
     grads = {"b@GRAD": given, "a@GRAD": given.T.copy().T}
-    bound = bind(program, put(backend, {"a": given, "b": given}), backend=backend, gradients=grads)
-    bound.startup()
+    bound = started(program, put(backend, {"a": given, "b": given}), backend=backend, gradients=grads)
     with pytest.raises(ValueError, match=r"backward: 'a@GRAD': .*expected the axis order of"):
         bound.step(lr=0.25)
     assert not bound.read("b@GRAD").any()
@@ -241,8 +236,7 @@ def test_remainders_start_at_zero(backend):
 
 def test_scalars_of_a_buffer_stay_there():
     program = passes.fuse_optimizer(step_program([("a", (3,)), ("b", (2,))], "adam", lr=0.5), form="flat").program
-    bound = bind(program, {"a": ones(), "b": ones(2)}, gradients=lambda name, step: ones(program.vars[name].shape))
-    bound.startup()
+    bound = started(program, {"a": ones(), "b": ones(2)}, gradients=lambda name, step: ones(program.vars[name].shape))
     with pytest.raises(ValueError, match="adam: beta2_pow: expected 'b_beta2_pow_acc_0' in its buffer, got it elsewhe"):
         bound.rebind({"b_beta2_pow_acc_0": np.full(1, 0.999, np.float32)})
 
@@ -250,8 +244,7 @@ def test_scalars_of_a_buffer_stay_there():
 @BACKENDS
 def test_gradients_that_change_in_their_array(backend):
     program, gradient = step_program([("a", (3,))], "sgd", lr=1.0), ones()
-    bound = bind(program, put(backend, {"a": ones()}), backend=backend, gradients={"a@GRAD": gradient})
-    bound.startup()
+    bound = started(program, put(backend, {"a": ones()}), backend=backend, gradients={"a@GRAD": gradient})
     for expected in (0, -2):
         bound.step()
         assert bound.read("a").tolist() == [expected] * 3
@@ -261,8 +254,7 @@ def test_gradients_that_change_in_their_array(backend):
 def test_what_was_replaced_is_left_alone():
     program = step_program([("a", (3,))], "sgd", lr=0.5)
     old, new = ones(), np.zeros(3, np.float32)
-    bound = bind(program, {"a": old}, gradients=lambda name, step: ones())
-    bound.startup()
+    bound = started(program, {"a": old}, gradients=lambda name, step: ones())
     bound.rebind({"a": new})
     bound.step()
     bound.copy_back()
@@ -297,8 +289,7 @@ def test_blocks_are_not_for_the_caller():
             with pytest.raises(ValueError, match=f"bind: arrays: expected no array for '{block}', which is a blo"):
                 bind(mine, {"w": np.zeros((8, 4), np.float32), block: np.zeros((4, 4), np.float32)}, comm=world)
         given = ones(32).reshape(8, 4)
-        bound = bind(mine, {"w": given.copy()}, comm=world, gradients=lambda name, step: given)
-        bound.startup()
+        bound = started(mine, {"w": given.copy()}, comm=world, gradients=lambda name, step: given)
         bound.step()
         bound.rebind({"w": given.copy()})
         bound.step()

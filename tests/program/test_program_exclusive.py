@@ -6,11 +6,11 @@ import threading
 
 import numpy as np
 import pytest
-from program_cases import PARAMS, adam, everything, gradients_of, read
+from program_cases import PARAMS, adam, everything, gradients_of, read, started
 
 from refopt import gpu
 from refopt.comm import CommError, local
-from refopt.program import Op, Program, Var, amp_program, bind, passes, placement, step_program
+from refopt.program import Op, Program, Var, amp_program, passes, placement, step_program
 
 CHANGES = {"pickle": lambda value: pickle.loads(pickle.dumps(value)), "copy": copy.copy, "deepcopy": copy.deepcopy}
 
@@ -42,9 +42,7 @@ def test_copies(value, change):
 
 def bound_here(count=64):
     program = step_program([("a", (count,))], "adam", lr=0.5)
-    bound = bind(program, {"a": np.ones(count, np.float32)}, gradients=gradients_of(program, 0))
-    bound.startup()
-    return bound
+    return started(program, {"a": np.ones(count, np.float32)}, gradients=gradients_of(program, 0))
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
@@ -111,8 +109,7 @@ def test_no_call_within_another():
         assert bound.read("a").tolist() == before
         return np.ones(2, np.float32)
 
-    bound = bind(program, {"a": np.ones(2, np.float32)}, gradients=gradient)
-    bound.startup()
+    bound = started(program, {"a": np.ones(2, np.float32)}, gradients=gradient)
     bound.step()
     bound.step()
     assert bound.read("a").tolist() == [0, 0] and bound.steps == 2
@@ -123,9 +120,8 @@ def test_a_communicator_has_one_thread():
     program = step_program([("a", (2,))], "sgd", lr=0.5, world_size=2)
 
     def rank(world):
-        bound = bind(program, {"a": np.ones(2, np.float32)}, comm=world, gradients={"a@GRAD": np.ones(2, np.float32)})
-        bound.startup()
-        array = np.ones(2, np.float32)
+        ones, array = (np.ones(2, np.float32) for _ in range(2))
+        bound = started(program, {"a": ones.copy()}, comm=world, gradients={"a@GRAD": ones})
         for call in (bound.step, lambda: world.all_reduce(array), world.barrier, lambda: bound.rebind({})):
             (error,) = in_threads(call, 1)
             assert type(error) is CommError and "expected a call " in str(error)

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from program_cases import started
 
 import refopt
 from refopt.comm import local
-from refopt.program import amp_program, bind, passes, step_program
+from refopt.program import amp_program, passes, step_program
 
 PACKAGE = Path(refopt.__file__).parent
 NAMES = "check", "expect", "payload", "refuse"
@@ -81,8 +82,7 @@ def counted(make, provided):
             for op in program.main if op.type == "backward" for name in op.writes
         }  # fmt: skip
         gradients = grads if provided == "mapping" else lambda name, step: grads[name].copy()
-        bound = bind(program, arrays, comm=world, gradients=gradients)
-        bound.startup()
+        bound = started(program, arrays, comm=world, gradients=gradients)
         for _ in range(2):
             bound.step()
         if world.rank == 0:

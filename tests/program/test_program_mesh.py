@@ -7,11 +7,11 @@ import pytest
 from compositions import differing, same
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from program_cases import put
-from sharding_cases import brought, gradients_on
+from program_cases import stepped
+from sharding_cases import bound_on, read
 
 from refopt.comm import CommError, Mesh, local
-from refopt.program import UNKNOWN, amp_program, bind, passes, step_program
+from refopt.program import amp_program, passes, step_program
 
 PARAMS = [("a.w", (17, 64)), ("a.b", (7,)), ("b.w", (1025,)), ("c", ())]
 AMP = {"lr": 0.5, "loss_scale": 8.0, "max_norm": 0.5}
@@ -23,17 +23,8 @@ def run(program_of, axes, model=(), backend="cpu", odd=()):
     """By rank, what lives from step to step after two steps, and a checkpoint."""
     def rank(world):
         mesh = Mesh(world, axes, model)
-        program, bounds = program_of(mesh), []
-        program.check()
-        gradients = gradients_on(bounds, program, world.rank, odd)
-        arrays = put(backend, brought(program, world.rank))
-        bound = bind(program, arrays, backend=backend, comm=mesh, gradients=gradients)
-        bounds.append(bound)
-        bound.startup()
-        for _ in range(2):
-            bound.step()
-        names = [name for name, var in program.vars.items() if var.persistable and var.shape != UNKNOWN]
-        return {name: bound.read(name) for name in names if name in bound.arrays}, bound.state_dict()
+        bound = stepped(bound_on(program_of(mesh), world, backend, odd, mesh))
+        return {name: x for name, x in read(bound).items() if name != "grad_norm"}, bound.state_dict()
 
     return local.run(rank, int(np.prod([*axes.values()])))
 

@@ -6,7 +6,7 @@ import itertools
 import numpy as np
 import pytest
 from laws.routines import OF_EACH_FAMILY
-from program_cases import adam, numbers_of, put, values
+from program_cases import adam, numbers_of, put, started, values
 
 from refopt import gpu
 from refopt.catalog import ROUTINES
@@ -58,8 +58,7 @@ def test_a_bad_array_in_the_last_place(call, bad, backend, executor):
     program = program_of("adam")
     last = list(brought(program))[-1]
     given, good = put(backend, brought(program)), put(backend, brought(program))
-    made = bind(program, given, backend=backend, gradients=gradients())
-    made.startup()
+    made = started(program, given, backend=backend, gradients=gradients())
     wrong = BAD[bad](brought(program)[last])
     if backend == "gpu" and isinstance(wrong, np.ndarray):
         with contextlib.suppress(TypeError):
@@ -84,8 +83,7 @@ def test_a_bad_gradient(last, bad, backend, executor):
     """Gradients of a mapping are looked at before any is written, in whichever order the step makes them."""
     program = program_of("adam")
     arrays, grads = put(backend, brought(program) | {name: x * 0 for name, x in gradients().items()}), gradients()
-    made = bind(program, arrays, backend=backend, gradients=grads)
-    made.startup()
+    made = started(program, arrays, backend=backend, gradients=grads)
     made.step()
     right, before = grads[f"{last}@GRAD"], held(arrays)
     grads[f"{last}@GRAD"] = BAD[bad](right)
@@ -153,19 +151,13 @@ def is_quick(routine, form, backend):
 def test_each_array_bound_anew(optimizer, form, backend, executor):
     """After a step, with what it has left and its numbers: the next one is that of a program that is bound afresh."""
     program = program_of(optimizer, form)
-    names, grads = list(brought(program)), gradients()
-
-    def started(arrays):
-        made = bind(program, put(backend, arrays), backend=backend, gradients=grads)
-        made.startup()
-        return made
-
-    made = started(brought(program))
+    names, options = list(brought(program)), {"backend": backend, "gradients": gradients()}
+    made = started(program, put(backend, brought(program)), **options)
     made.step(lr=0.125)
     for name in [*(n for n in names if n.startswith("c")), names[0]]:
         now = {other: made.read(other) for other in names}
         now[name] = now[name] * np.asarray(0.5, now[name].dtype)
-        fresh = started(now)
+        fresh = started(program, put(backend, now), **options)
         made.rebind(put(backend, {name: now[name]}))
         made.step()
         fresh.step(lr=0.125)

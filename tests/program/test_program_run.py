@@ -5,7 +5,7 @@ import re
 import needs
 import numpy as np
 import pytest
-from program_cases import PARAMS, adam, arrays_of, bound_on, gradients_of, numbers_of, outcome, put, values
+from program_cases import PARAMS, adam, arrays_of, bound_on, gradients_of, numbers_of, outcome, put, started, values
 
 from refopt import cpu, gpu
 from refopt.comm import CommError, local
@@ -49,8 +49,7 @@ def test_sparse_gradients(ranks, dtype, optimizer, backend):
                            **numbers_of(optimizer))
     got = outcome(program, 3, backend, seed=1)
     dense = step_program([("e", (2, 3))], optimizer, **numbers_of(optimizer))
-    bound = bind(dense, arrays_of(dense, 1), gradients=None)
-    bound.startup()
+    bound = started(dense, arrays_of(dense, 1), gradients=None)
     for step in range(3):
         total = bound.arrays["e@GRAD"]
         total[...] = 0
@@ -119,8 +118,7 @@ def test_gradients_are_written_where_they_are():
     given = {name: values("float32", shape, 5) for name, shape in PARAMS[:2]}
     ends = []
     for gradients in ({f"{n}@GRAD": g for n, g in given.items()}, lambda n, _: given[n.removesuffix("@GRAD")], None):
-        bound = bind(program, arrays_of(program), gradients=gradients)
-        bound.startup()
+        bound = started(program, arrays_of(program), gradients=gradients)
         for name, g in given.items() if gradients is None else ():
             bound.arrays[f"{name}@GRAD"][...] = g
         buffer = bound.arrays["@FUSEDVAR@_sgd_Grad_a.b@GRAD"]
@@ -224,8 +222,7 @@ def test_order_of_calls_and_bad_gradients():
         (np.zeros(3, np.float32), ValueError, r"'a.w@GRAD': expected float32 of shape \(5, 3\), got float32 of shape"),
         (np.zeros((5, 3)), ValueError, r"'a.w@GRAD': expected float32 of shape \(5, 3\), got float64 of shape"),
     ):
-        bound = bind(program, arrays_of(program), gradients=lambda name, step, value=value: value)
-        bound.startup()
+        bound = started(program, arrays_of(program), gradients=lambda name, step, value=value: value)
         with pytest.raises(error, match=rf"backward: {message}"):
             bound.step()
     with pytest.raises(ValueError, match=r"bind: matmul: expected a type that can be run"):

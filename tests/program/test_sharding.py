@@ -312,12 +312,8 @@ def test_what_is_let_go():
     made, owners = cases.shards(program), cases.owners_of(program)
 
     def rank(world):
-        each, bounds = made[world.rank], []
-        arrays = cases.brought(each, world.rank)
-        assert set(arrays) == {"a.w", "a.b", "b.w"}
-        bound = bind(each, arrays, comm=world, gradients=cases.gradients_on(bounds, each, world.rank))
-        bounds.append(bound)
-        bound.startup()
+        assert set(cases.brought(made[world.rank], world.rank)) == {"a.w", "a.b", "b.w"}
+        bound = cases.bound_on(made[world.rank], world)
         bound.step()
         bound.copy_back()
         for name in owners:

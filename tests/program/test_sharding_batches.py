@@ -6,12 +6,12 @@ from functools import partial
 import numpy as np
 import pytest
 from hypothesis import given
-from program_cases import few, idempotent, untouched
+from program_cases import few, idempotent, started, untouched
 from sharding_cases import LIMITS, RULES, bound_on, in_buckets, steps
 
 from refopt.comm import CommError, local
 from refopt.comm.local import LocalCommunicator
-from refopt.program import Op, Program, Var, bind, counts, passes, step_program
+from refopt.program import Op, Program, Var, counts, passes, step_program
 from refopt.program.ops import collectives
 
 # What is made.
@@ -55,9 +55,8 @@ def test_calls_of_a_batch_are_made_at_once(monkeypatch):
     made = in_buckets(program, rule="greedy", batched=True)
 
     def rank(world):
-        bound = bind(made[world.rank], {name: np.ones(100, "f4") for name in "abcd"}, comm=world,
-                     gradients={f"{name}@GRAD": np.ones(100, "f4") for name in "abcd"})
-        bound.startup()
+        bound = started(made[world.rank], {name: np.ones(100, "f4") for name in "abcd"}, comm=world,
+                        gradients={f"{name}@GRAD": np.ones(100, "f4") for name in "abcd"})
         handed[world.rank].clear()
         world.reset_counts()
         bound.step()

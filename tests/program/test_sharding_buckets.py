@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import sharding_cases as cases
 from hypothesis import given
-from program_cases import edited, few, idempotent, untouched
+from program_cases import edited, few, idempotent, started, untouched
 
 from refopt.comm import local
 from refopt.cpu.coalesce import CHUNK
-from refopt.program import Op, bind, counts, passes, step_program
+from refopt.program import Op, counts, passes, step_program
 from refopt.program.ops import collectives
 from refopt.program.ops.updates import routine_of
 
@@ -27,10 +27,9 @@ def test_gradients_that_stay_keep_what_is_in_them():
     assert made[0].counts()["reduce"] == 1 and all(made[0].vars[buffer].persistable for buffer in made[0].views)
 
     def rank(world):
-        bound = bind(made[world.rank], {"a": np.zeros(3, "f4"), "b": np.zeros(5, "f4"),
-                                        "a@GRAD": np.full(3, 2 + world.rank, "f4"), "b@GRAD": np.full(5, 4.0, "f4")},
-                     comm=world)
-        bound.startup()
+        bound = started(made[world.rank], {"a": np.zeros(3, "f4"), "b": np.zeros(5, "f4"),
+                                           "a@GRAD": np.full(3, 2 + world.rank, "f4"), "b@GRAD": np.full(5, 4.0, "f4")},
+                        comm=world)
         bound.step()
         return bound.read("a").tolist(), bound.read("b").tolist()
 

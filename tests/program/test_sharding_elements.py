@@ -9,7 +9,7 @@ import pytest
 from compositions import Composition, steps, violation
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from program_cases import put, values
+from program_cases import put, started, values
 
 from refopt.catalog import ROUTINES, workloads
 from refopt.comm import CommError, local
@@ -292,8 +292,7 @@ def norms(sizes, cut):
 @pytest.mark.parametrize(("sizes", "cut"), [([5, 3000, 1024, 1], 3), ([2049], 1), ([7, 4096], 1)])
 def test_sums_of_tiles_are_joined_as_those_of_a_tensor_are(sizes, cut, backend):
     arrays = {f"g{k}": values("float32", (size,), k) for k, size in enumerate(sizes)}
-    bound = bind(norms(sizes, cut), put(backend, arrays), backend=backend)
-    bound.startup()
+    bound = started(norms(sizes, cut), put(backend, arrays), backend=backend)
     for _ in range(2):  # which leaves nothing of the first
         bound.step()
     assert bound.read("sums").tobytes() == np.array([sum_of_squares(x) for x in arrays.values()]).tobytes()
@@ -304,8 +303,7 @@ def test_sums_of_tiles_are_joined_as_those_of_a_tensor_are(sizes, cut, backend):
 def test_an_inf_in_a_piece_is_seen(backend):
     arrays = {"g0": np.ones(5, np.float32), "g1": np.ones(3000, np.float32)}
     arrays["g1"][2999] = np.inf
-    bound = bind(norms([5, 3000], 1), put(backend, arrays), backend=backend)
-    bound.startup()
+    bound = started(norms([5, 3000], 1), put(backend, arrays), backend=backend)
     bound.step()
     assert bound.read("odd") == 1
 
@@ -321,8 +319,7 @@ def test_any_number_of_tiles_is_joined(counts, backend):
     program = Program({var.name: var for var in vars}, (), [Op("join_tiles", *slots, joined, "optimize")])
     tiles = np.abs(values("float32", (sum(counts),), 3))
     arrays = put(backend, {"tiles": tiles, "sums": np.full(len(counts) + 1, 7, np.float32)})
-    bound = bind(program, arrays, backend=backend)
-    bound.startup()
+    bound = started(program, arrays, backend=backend)
     bound.step()
     rows = np.split(tiles, np.cumsum(counts)[:-1])
     assert bound.read("sums").tolist() == [7, *(tree_sum(row) for row in reversed(rows))]

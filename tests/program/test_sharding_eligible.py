@@ -5,11 +5,11 @@ import re
 import needs
 import numpy as np
 import pytest
-from program_cases import adam, edited, everything, idempotent, numbers_of, put, untouched, values
+from program_cases import adam, edited, everything, idempotent, numbers_of, put, started, untouched, values
 from sharding_cases import PARAMS, bits, bound_on, history, owners_of, read, same_bits, shards, step, updates
 
 from refopt.comm import local
-from refopt.program import Op, Program, Var, amp_program, bind, counts, passes, step_program
+from refopt.program import Op, Program, Var, amp_program, counts, passes, step_program
 from refopt.program.mixed_precision import copy_of, recomputed_copy_of
 
 
@@ -296,8 +296,7 @@ def test_sum_is_one_addition(dtype, total, backend):
     ops = [Op("sum", {"x": ["x", "e"], "out": ["y", "f"]}, {"out": ["y", "f"]}, {}, "backward")]
     vars += [Var("f", (0,), "float32", persistable=True)]
     arrays = {"x": x, "y": y, "e": np.zeros(0, np.float32), "f": np.zeros(0, np.float32)}
-    bound = bind(Program({var.name: var for var in vars}, (), ops), put(backend, arrays), backend=backend)
-    bound.startup()
+    bound = started(Program({var.name: var for var in vars}, (), ops), put(backend, arrays), backend=backend)
     bound.step()
     assert bound.read("y").tobytes() == expected.tobytes()
 

@@ -2,12 +2,12 @@
 
 import pytest
 from placement_cases import waits_of, without_wait
-from program_cases import put, values
+from program_cases import put, started, stepped, values
 from sharding_cases import bits, in_buckets, read, step
 
 from refopt import gpu
 from refopt.comm import local
-from refopt.program import UNKNOWN, bind, passes, placement, step_program
+from refopt.program import UNKNOWN, passes, placement, step_program
 from refopt.simt import DataRace, observe
 
 
@@ -28,11 +28,8 @@ def on_streams(programs, edit=lambda plan, rank: plan, watch=True, steps=2, **op
 def in_sequence(programs, steps=2):
     def rank(world):
         mine = programs[world.rank]
-        bound = bind(mine, initial(mine), comm=world, gradients=constant(mine, world.rank, lambda x: x))
-        bound.startup()
-        for _ in range(steps):
-            bound.step()
-        return bits(read(bound))
+        bound = started(mine, initial(mine), comm=world, gradients=constant(mine, world.rank, lambda x: x))
+        return bits(read(stepped(bound, steps)))
 
     return local.run(rank, len(programs))
 

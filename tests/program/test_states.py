@@ -6,8 +6,8 @@ import re
 import numpy as np
 import pytest
 from compositions import Composition, applied_to, differing, on_ranks
-from program_cases import adam, put
-from sharding_cases import brought, gradients_on
+from program_cases import adam, put, started, stepped
+from sharding_cases import bound_on, brought, gradients_on
 
 from refopt import state
 from refopt.comm import local
@@ -28,25 +28,10 @@ def programs(*chain, ranks=2):
 def on_each(made, function, backend="cpu"):
     """What a function of a bound program, started, gives on each rank."""
 
-    def rank(world):
-        program = made[world.rank]
-        bounds = []
-        gradient = gradients_on(bounds, program, world.rank)
-        arrays = put(backend, brought(program, world.rank))
-        bounds.append(bind(program, arrays, backend=backend, comm=world, gradients=gradient))
-        bounds[0].startup()
-        return function(bounds[0])
-
-    return local.run(rank, len(made))
+    return local.run(lambda world: function(bound_on(made[world.rank], world, backend)), len(made))
 
 
-def stepped(bound, steps=2):
-    for _ in range(steps):
-        bound.step()
-    return bound.state_dict()
-
-
-SAVED = on_each(programs(("shard", {}), ranks=4), stepped)[0]
+SAVED = on_each(programs(("shard", {}), ranks=4), lambda bound: stepped(bound).state_dict())[0]
 
 
 @pytest.mark.clause("N11")
@@ -60,7 +45,7 @@ def test_four_ranks_are_two_afterwards(chain, backend):
     def resumed(bound):
         bound.load(SAVED)
         assert bound.steps == 2 and not differing(bound.state_dict(), SAVED)
-        return stepped(bound, 1)
+        return stepped(bound, 1).state_dict()
 
     first, *others = on_each(programs(*chain), resumed, backend)
     (expected, *_) = on_each(programs(), resumed)
@@ -167,8 +152,7 @@ def test_blocks_that_are_brought_stay():
     def blocks(world):
         mine = made[world.rank]
         more = {name: np.full(mine.vars[name].shape, 5, np.float32)} if world.rank == rank else {}
-        bound = bind(mine, brought(mine, 0) | more, comm=world, gradients=gradients_on([], mine, 0))
-        bound.startup()
+        bound = started(mine, brought(mine, 0) | more, comm=world, gradients=gradients_on([], mine, 0))
         read = [bound.read(each) for each in mine.vars if re.fullmatch(r".*block\d_moment1_0", each)]
         return read, bound.arrays.get(name), more
 
@@ -182,8 +166,7 @@ def test_wholes_are_read_from_their_blocks():
 
     def read(world):
         mine = passes.on_device(passes.send_to_owners(adam(PARAMS), 2, min_block_size=4).program, world.rank)
-        bound = bind(mine, brought(mine, 0), comm=world, gradients=gradients_on([], mine, 0))
-        bound.startup()
+        bound = started(mine, brought(mine, 0), comm=world, gradients=gradients_on([], mine, 0))
         with pytest.raises(ValueError, match=r"a variable that is on this rank as a whole, got 'a\.w_moment1_0'"):
             bound.read("a.w_moment1_0")
         return bound.state_dict()["states"]["a.w"]["slots"]["moment1"][0].shape
