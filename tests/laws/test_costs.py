@@ -61,7 +61,7 @@ def test_bytes_are_as_many_as_the_catalogue_says(executor, routine, form, data):
     dtypes = tuple(d for d in data.draw(storage()) if d)
     optional = optional_states(routine) if data.draw(st.booleans()) else ()
     norm_of = {name: data.draw(st.sampled_from(routine.choices[name])) for name in routine.choices if name == "norm_of"}
-    case = make(routine, [1500, 0, 3, 1024], dtypes, optional=optional, **norm_of)
+    case = make(routine, [1100, 0, 3], dtypes, optional=optional, **norm_of)
     placed = PlacedCase(executor, case, [data.draw(st.integers(0, 1))])
     step = placed.plan(form)
     for k in range(2 if form == "carried_norm" else 1):
@@ -111,7 +111,7 @@ def test_bytes_in_figures(name, form, dtypes, norm_of, expected):
 @each(*CARRYING)
 def test_scalars_are_written_once(executor, routine, found):
     """By one thread of a tensor's first chunk, in a step that is skipped as in one that is taken."""
-    placed = PlacedCase(executor, make(routine, [3 * tables.tiles_per_chunk(16) * 1024, 5]))
+    placed = PlacedCase(executor, make(routine, [2 * tables.tiles_per_chunk(16) * 1024, 5]))
     positional, named = arguments(routine, placed.slots)
     flag = executor.to_device(np.full(1, found, np.float32))
     with simt.observe(count=False, watch=True):
@@ -130,14 +130,14 @@ WATCHED = [
 def test_nothing_races_and_nothing_is_out_of_bounds(executor, routine, form, dtypes, monkeypatch):
     """Steps watched: no data race, no access outside an array, no shared memory read before it is written."""
     monkeypatch.setattr(tables, "tiles_per_chunk", lambda *_: 2)
-    for norm_of in routine.choices.get("norm_of", [None]):
+    norms = routine.choices.get("norm_of", [None]) if dtypes[3:] else [None]  # without a master there is one
+    for norm_of in norms:
         choices = {} if norm_of is None else {"norm_of": norm_of}
         sizes = [1100 if routine.elementwise else 2100, 0, 1, 300]  # two chunks and a part of a row
         step = PlacedCase(executor, make(routine, sizes, dtypes, **choices), [0, 1]).plan(form)
-        for schedule, steps in (("forward", 1), ("random", 2)):
-            with simt.observe(count=False, watch=True, schedule=schedule, seed=3):
-                for _ in range(steps):
-                    step(**step_of(routine))
+        with simt.observe(count=False, watch=True, schedule="random", seed=3):
+            for _ in range(2):
+                step(**step_of(routine))
 
 
 @pytest.mark.parametrize("schedule", [pytest.param("forward", marks=pytest.mark.slow), "random"])
