@@ -163,8 +163,7 @@ def test_what_is_compiled_for_the_gpu_in_hand(monkeypatch):
 
 @pytest.mark.parametrize(("capability", "blocks"), [((8, 0), 6), ((9, 0), 12)])
 def test_launch_bounds_of_ptx(capability, blocks):
-    case = CASES["merged_sgd merged-fp32"]
-    ptx = case.kernel.ptx(case.signature, capability)
+    ptx = kernel((64, 12))(lambda x: None).ptx(signature_spelled(["float32[1]"]), capability)
     assert f".minnctapersm {blocks}\n" in ptx and ".maxntid 64" in ptx
 
 

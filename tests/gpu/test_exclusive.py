@@ -75,7 +75,8 @@ def left(case, slots):
     return {name: [x.copy_to_host() for x in slots[name] or ()] or xs for name, xs in case.lists().items()}
 
 
-@pytest.mark.parametrize("name", ["adam", "radam", "lamb", "novograd", "lars_momentum"])
+@pytest.mark.parametrize("name", ["adam", "novograd", "lars_momentum",
+                                  *(pytest.param(x, marks=pytest.mark.slow) for x in ("radam", "lamb"))])
 def test_steps_of_two_threads(executor, slow, name):
     """As many steps as both take, in whatever order: scalars, norms and sums go from one to the next."""
     options = {"form": "carried_norm"} if name == "lars_momentum" else {}

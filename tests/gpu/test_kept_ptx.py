@@ -75,9 +75,9 @@ def test_types_and_globals_make_another(monkeypatch):
 def test_it_is_the_same_in_every_process():
     program = "from gpu.test_kept_ptx import kernel, made_from; print(made_from(kernel()))"
     path = os.pathsep.join(["tests", ".", *sys.path])
-    said = {subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True,
-                           env=os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": path}).stdout for seed in "12"}
-    assert said == {made_from(kernel()) + "\n"}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True,
+                          env=os.environ | {"PYTHONHASHSEED": "1", "PYTHONPATH": path})
+    assert done.stdout == made_from(kernel()) + "\n"
 
 
 @pytest.fixture

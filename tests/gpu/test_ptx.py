@@ -1,6 +1,7 @@
 """What the compiler makes of the kernels, read off their PTX; no GPU is needed."""
 # ruff: noqa: E402
 
+import inspect
 import re
 
 import needs
@@ -9,7 +10,7 @@ import pytest
 
 needs.compiler()
 
-from gpu import kept_ptx
+from gpu import kept_ptx, test_ladder, test_ladder_norms
 from refopt import gpu
 from refopt.catalog import LARS_MOMENTUM, ROUTINES
 from refopt.checks.dtypes import numpy_dtype
@@ -92,8 +93,8 @@ FAMILY = [
     for optional in ((), *([name] for name in routine.states if name in OPTIONAL))]
 
 
-# One routine of each family of kernels is compiled in any case.
-ALWAYS = "adam", "lamb", "novograd"
+# Beside LARS, an elementwise routine and one with norms are compiled in any case.
+ALWAYS = "adam", "lamb"
 FAMILY_AND_STORAGE = [(*row, storage) for row in FAMILY for storage in STORAGE]
 
 
@@ -142,7 +143,7 @@ def test_gradient_check_kernels_are_exact_and_vectorised(dtype, monkeypatch, req
     recorder = Recorder()
     monkeypatch.setattr(runtime, "_executor", lambda: recorder)
     gpu.gradient_check([recorder.to_device(np.ones(5, numpy_dtype(dtype)))])
-    if kept_ptx.tested(request, recorder.kernels, always=dtype == "float32"):
+    if kept_ptx.tested(request, recorder.kernels):
         return
     texts = {name: exact_ptx(*kernel, double=dtype == "float64") for name, kernel in recorder.kernels.items()}
     assert set(texts) == {"check_gradients", "finish_check"}
@@ -191,22 +192,14 @@ def test_copies_of_each_size_are_vectorised(dtype, monkeypatch, request):
         assert f"{access}.global.v2.f64" in ptx and f"{access}.global.{single}" in ptx, access
 
 
-def test_ptx_is_of_the_capability_asked(monkeypatch):
+@pytest.mark.clause("N3")
+def test_loss_scale_kernel_is_exact(monkeypatch):
+    """And its PTX is of the capability asked for."""
     recorder = Recorder()
     monkeypatch.setattr(runtime, "_executor", lambda: recorder)
     gpu.loss_scaling(*(recorder.to_device(np.ones(1, x)) for x in (np.float32, np.float32, np.int32, np.int32)))
     ((made, signature),) = recorder.kernels.values()
-    assert ".target sm_90" in made.ptx(signature) and ".target sm_80" in made.ptx(signature, (8, 0))
-
-
-@pytest.mark.clause("N3")
-def test_loss_scale_kernel_is_exact(monkeypatch):
-    recorder = Recorder()
-    monkeypatch.setattr(runtime, "_executor", lambda: recorder)
-    arrays = [recorder.to_device(np.ones(1, dtype)) for dtype in (np.float32, np.float32, np.int32, np.int32)]
-    gpu.loss_scaling(*arrays)
-    (kernel,) = recorder.kernels.values()
-    exact_ptx(*kernel)
+    assert ".target sm_90" in exact_ptx(made, signature) and ".target sm_80" in made.ptx(signature, (8, 0))
 
 
 @pytest.mark.parametrize(("storage", "instruction"), [("fp16 amp", "cvt.rn.f16.f32"), ("bf16", "cvt.rn.bf16.f32")])
@@ -231,3 +224,46 @@ def test_the_cache_is_asked_to_keep_what_is_read_again(storage, norm_of, kept, p
     ptx = made.ptx(signature)
     assert [ptx.count(f"{policy:#x}") for policy in (POLICIES["keep"], POLICIES["pass"])] == [kept, passed]
     assert ptx.count("ld.global.L2::cache_hint") == kept + passed
+
+
+# The ladders, whose rungs are written by hand.
+
+
+def kernels_of_launches(launches):
+    return {launch.kernel.name: (launch.kernel, signature_of(launch.args)) for launch in launches}
+
+
+@pytest.mark.clause("N3")
+@pytest.mark.parametrize("rung", test_ladder.ALL)
+def test_what_is_exact_of_a_ladder(rung, executor, request):
+    """All rungs but two kinds: plain Numba's contraction, and sums by atomics, at the lines that speak of them."""
+    launches = test_ladder.launches_of(rung, executor)
+    assert launches
+    if kept_ptx.tested(request, kernels_of_launches(launches)):
+        return
+    found = [x for launch in launches for x in launch.kernel.inexact(*launch.args)]
+    expected = {"adam_0": "beta", "norm_0": "atomic.add", "norm_1": "atomic.add"}
+    assert bool(found) == (rung in expected)
+    if found:
+        assert any(expected[rung] in x.text for x in found)
+
+
+@pytest.mark.parametrize(("name", "rung"), test_ladder_norms.RUNGS)
+def test_rungs_with_norms_are_exact(name, rung, executor, request):
+    """No product and sum in one rounding, no double, no spilled register; 16-byte access where the file says so."""
+    ladder = test_ladder_norms.LADDERS[name]
+    launches = ladder.launches(rung, test_ladder.placed(executor, ladder.lists([5])))
+    for launch in launches:
+        arrays = [x for x in launch.args if hasattr(x, "strides")]  # which the compiler takes to be in C order
+        assert all(x.strides == np.empty(x.shape, x.dtype).strides for x in arrays)
+    kernels = kernels_of_launches(launches)
+    assert len(kernels) == len(launches) == (2 if rung[-1] == "4" else 3)
+    if kept_ptx.tested(request, kernels):
+        return
+    texts = []
+    for made, signature in kernels.values():
+        atomics = rung[-1] == "1" and "cuda.atomic.add" in inspect.getsource(made.function)
+        texts.append(exact_ptx(made, signature, atomics=atomics))
+        assert_not_spilled(texts[-1])
+    wide = rung[-1] in "34"
+    assert any("ld.global.v4.f32" in ptx for ptx in texts) == any("st.global.v4.f32" in ptx for ptx in texts) == wide

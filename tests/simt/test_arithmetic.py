@@ -113,7 +113,7 @@ def same(x, y):
 JITTED = {symbol: njit(f"a {op} b") for symbol, op in OPERATORS.items()}
 
 
-@settings(deadline=None, max_examples=max(settings().max_examples, 8))
+@settings(deadline=None, max_examples=max(settings().max_examples // 2, 5))
 @given(st.data())
 @pytest.mark.parametrize("symbol", OPERATORS)
 @pytest.mark.parametrize("a", [

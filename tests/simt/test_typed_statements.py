@@ -200,6 +200,7 @@ def test_global_names_may_be_declared_and_not_assigned():
 @pytest.mark.parametrize("other", [False, True])
 def test_kernels_that_are_gone_are_forgotten(other):
     """One that is typed as it is runs itself, which nothing may keep."""
+    gc.freeze()  # garbage is looked for among what comes after
 
     def launched():
         def copies(x):
