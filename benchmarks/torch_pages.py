@@ -57,18 +57,22 @@ def step_text(record: dict[str, Any]) -> str:
     for routine, called in SHOWN.items():
         own = [row for row in rows if row["routine"] == routine]
         tables = {
-            f"{called}, eager, with new gradients in every step:": _times(own, names, LINES, "new addresses"),
+            f"{called}, eager, after a backward pass that has made new gradients:":
+                _times(own, names, LINES, "after backward"),
             f"{called} as a CUDA graph, with gradients that stay where they are:":
                 _times(own, names, GRAPHS, "same addresses"),
         }  # fmt: skip
         parts += [part for pair in tables.items() if pair[1] for part in pair]
     ours = [row for row in rows if (row["implementation"], row["how"], row["routine"]) == (OURS, "eager", "adamw")]
-    kinds = {"same addresses": "gradients where they were", "new lr": "another learning rate"}
-    for condition, label in kinds.items():
-        each = {row["workload"]: row["host_us"] for row in ours if row.get("condition") == condition}
+    kinds = {"same addresses": "gradients where they were", "new addresses": "gradients elsewhere than before",
+             "new lr": "another learning rate", "other mask": "another set of gradients, seen before"}  # fmt: skip
+    figures = [(f"`refopt.torch.AdamW` with {label}", condition, "host_us") for condition, label in kinds.items()]
+    objects = "After a backward pass, PyTorch's making of Python objects of the gradients, which the tables include"
+    for label, condition, figure in [*figures, (objects, "after backward", "grad_objects_us")]:
+        each = {row["workload"]: row[figure] for row in ours if row.get("condition") == condition and figure in row}
         if each:
             said = ", ".join(f"{us:,.0f} on {called_of(name)}" for name, us in each.items())
-            parts.append(f"`refopt.torch.AdamW` with {label}, microseconds on the host: {said}.")
+            parts.append(f"{label}, microseconds on the host: {said}.")
     parts += ["Megabytes of AdamW's states, and of all that the optimizer has allocated after two steps:",
               _memory(record["memory"], names)]  # fmt: skip
     if drawn := drawn_of(record):
@@ -83,7 +87,7 @@ def step_in_short(record: dict[str, Any]) -> str:
     """README.md: an eager step of AdamW beside PyTorch's fused one."""
     rows = [row for row in record["steps"] if row["routine"] == "adamw"]
     names = list(dict.fromkeys(row["workload"] for row in rows))
-    return _times(rows, names, [line for line in LINES if line[1] in ("fused", OURS)], "new addresses")
+    return _times(rows, names, [line for line in LINES if line[1] in ("fused", OURS)], "after backward")
 
 
 def called_of(workload: str) -> str:

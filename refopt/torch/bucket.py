@@ -63,7 +63,7 @@ class Bucket:
             states_too: whether somebody may have got hold of the states.
         """
         self._members = members
-        self._watched: list[Tensor] = []
+        self._sources: list[Tensor] = []
         self._groups = [member.group for member in members]
         self._formulas, self._formula = formulas, formulas[members[0].group]
         self.params = [member.param for member in members]
@@ -96,9 +96,10 @@ class Bucket:
 
     def watch(self, states_too: bool = True) -> None:
         """Compare parameters before each step, and states, too, if somebody may have got hold of them."""
-        bound = self._bound()
-        if not states_too or len(self._watched) < len(bound):
-            self._watched = bound if states_too else bound[: len(self.params)]
+        kept = [x for each in self._states for x in each.values()] if states_too else []
+        if len(self._sources) < len(self.params) + len(kept):
+            self._sources = [*self.params, *kept]
+            self._watched = list(map(local, self._sources))
             self._steady = Steady(self._watched)
 
     def _check_apart(self) -> None:
@@ -166,7 +167,7 @@ class Bucket:
 
     def stands(self) -> bool:
         """Whether parameters and states are where the plan has them, as it has them; ``param.data = x`` moves one."""
-        watched = self._bound()[: len(self._watched)] if self._sharded else self._watched
+        watched = list(map(local, self._sources)) if self._sharded else self._watched
         if not self._steady(watched):
             return False
         if self._formula.counts and self.steps.written():

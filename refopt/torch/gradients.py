@@ -9,7 +9,7 @@ from torch import Tensor
 
 from refopt.checks.dtypes import SIZES
 from refopt.torch.arrays import FLOATS, Alike, arrays_of, layout, places_of
-from refopt.torch.sharded import is_dtensor, local, placed, spread_of
+from refopt.torch.sharded import is_dtensor, local, placed
 
 MASKS = 8  # of which is known what gradients are like
 ALL = b""  # the mask where every parameter has a gradient
@@ -28,10 +28,11 @@ class Gradients:
         kind: the dtype of each, ``None`` where there is none: those of one kind can be read by one plan.
     """
 
-    def __init__(self, params: Sequence[Tensor], label: Callable[[int], str]) -> None:
+    def __init__(self, params: Sequence[Any], label: Callable[[int], str]) -> None:
         """Read the gradients of some parameters; ``label`` is what errors call the gradient of one."""
         self._owners, self._params, self._label = list(params), [local(param) for param in params], label
-        self._sharded = any(is_dtensor(param) for param in params)
+        self._spreads = [param.placements if is_dtensor(param) else None for param in params]
+        self._sharded = any(spread is not None for spread in self._spreads)
         # By `grad_dtype` a parameter may have gradients of other dtypes: then each is looked at.
         self._free = any(getattr(param, "grad_dtype", param.dtype) is not param.dtype for param in params)
         self._copies: dict[int, Tensor] = {}
@@ -46,12 +47,15 @@ class Gradients:
 
     def _now(self) -> list[Tensor | None]:
         """The gradients there are; of DTensors, this rank's parts."""
-        grads = [param.grad for param in self._owners]
+        grads: list[Any] = [param.grad for param in self._owners]
         if self._sharded:
-            pairs = list(zip(grads, self._owners, strict=True))
-            elsewhere = ((i, g, p) for i, (g, p) in enumerate(pairs) if g is not None and spread_of(g) != spread_of(p))
-            self._placed = {i: placed(g, p) for i, g, p in elsewhere}
-            grads = [None if g is None else self._placed.get(i, local(g)) for i, (g, _) in enumerate(pairs)]
+            self._placed = {}
+            for i, (grad, spread) in enumerate(zip(grads, self._spreads, strict=True)):
+                if grad is not None and spread is not None:
+                    if grad.placements == spread:
+                        grads[i] = grad._local_tensor
+                    else:
+                        grads[i] = self._placed[i] = placed(grad, self._owners[i])
         return grads
 
     def look(self) -> bool:
