@@ -164,10 +164,13 @@ def test_junk(name, junk):
 
 @pytest.mark.parametrize("junk", JUNK)
 def test_junk_to_a_plan(executor, junk):
-    """A plan and a check that refuse addresses, arrays, a number or a stream go on as they were."""
+    """A plan and a check that refuse addresses, arrays, a number or a stream go on as they were.
+
+    What is given for the rates is compared with the list that is in force.
+    """
     params, grads = ([executor.to_device(np.ones(3, F)) for _ in range(2)] for _ in range(2))
     at = [grad.address for grad in grads]
-    step, check = gpu.plan("sgd", params, grads, lr=0.5), gpu.gradient_check(grads)
+    step, check = gpu.plan("sgd", params, grads, lr=[0.5, 0.5]), gpu.gradient_check(grads)
     calls = {"merged_sgd: move: slot": lambda x: step.move(x, at, grads),
              "merged_sgd: move: addresses": lambda x: step.move("grads", x, grads),
              "merged_sgd: move: arrays": lambda x: step.move("grads", at, x),
@@ -188,7 +191,7 @@ def test_junk_to_a_plan(executor, junk):
         except (TypeError, ValueError) as error:
             assert str(error).startswith(where), (where, repr(error))
         else:
-            step.set(lr=0.5, rescale_grad=1.0, seed=0)
+            step.set(lr=[0.5, 0.5], rescale_grad=1.0, seed=0)
             step.rebind(params=params, grads=grads, master_params=None)
             check.move(at, grads)
             check.set(max_norm=np.inf)

@@ -5,6 +5,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from checks.refused import refuses
 from refopt import cpu, gpu
 
 F = np.float32
@@ -197,9 +198,8 @@ NAMES = ["a.weight", "a.bias"]
     ((NAMES, 0.1, [None]), TypeError, "exclude[0]: expected a name, got None"),
     ((NAMES, 0.1, None), TypeError, "exclude: expected a sequence of names, got None")])
 def test_weight_decays_refuses(given, error, message):
-    with pytest.raises(error) as caught:
+    with refuses(error, f"weight_decays: {message}"):
         cpu.weight_decays(*given)
-    assert str(caught.value) == f"weight_decays: {message}"
 
 
 @pytest.mark.parametrize("match", [["glob"], np.ones(2), None, {}])
@@ -222,16 +222,14 @@ def test_weight_decays_goes_through_each_once(of):
 def test_plan_refuses_options(executor, options, error, message):
     x = [executor.to_device(np.ones(3, F)) for _ in range(2)]
     for call in (lambda **o: gpu.plan("sgd", x[:1], x[1:], **o), lambda **o: gpu.merged_sgd(x[:1], x[1:], lr=1, **o)):
-        with pytest.raises(error) as caught:
+        with refuses(error, f"merged_sgd: {message}"):
             call(**options)
-        assert str(caught.value) == f"merged_sgd: {message}"
     if "stream" in options:
         for name, call in (("merged_cast", lambda s: gpu.cast_plan(x[:1], x[1:], stream=s)),
                            ("check_gradients", lambda s: gpu.gradient_check(x, stream=s)),
                            ("coalesce_tensor", lambda s: gpu.coalesce_tensor(x, stream=s))):
-            with pytest.raises(error) as caught:
+            with refuses(error, f"{name}: {message}"):
                 call(options["stream"])
-            assert str(caught.value) == f"{name}: {message}"
     assert all((y.copy_to_host() == 1).all() for y in x)
 
 
@@ -245,18 +243,6 @@ def test_plan_names_the_lists(executor):
     message = r"^merged_lars_momentum: expected 3 lists \(params, grads, velocities\), got 4$"
     with pytest.raises(TypeError, match=message):
         gpu.plan("lars_momentum", [], [], [], [])
-
-
-@pytest.mark.parametrize("lr", [[np.ones(2)], [np.float32(1)] * 2, np.ones(3), [None], "a", [[1.0]], {}])
-def test_step_refuses_numbers(executor, lr):
-    """Also after a list was in force, with which what is given is compared."""
-    x = [executor.to_device(np.ones(3, F)) for _ in range(2)]
-    step = gpu.plan("sgd", x[:1], x[1:], lr=[0.5])
-    with pytest.raises((TypeError, ValueError), match=r"^merged_sgd: lr"):
-        step(lr=lr)
-    assert (x[0].copy_to_host() == 1).all()
-    step()
-    assert (x[0].copy_to_host() == 0.5).all()
 
 
 @pytest.mark.parametrize("way", ["gathered", None, ["gather"], "scatter"])
