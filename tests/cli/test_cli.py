@@ -294,17 +294,8 @@ def test_wrong_usage(capsys, args, named):
     assert not out and all(name in " ".join(err.split()) for name in named) and max(map(len, err.splitlines())) <= 80
 
 
-def test_version_and_no_command(capsys):
+def test_version(capsys):
     assert cli.main(["--version"]) == 0 and capsys.readouterr().out == f"refopt {refopt.__version__}\n"
-    assert cli.main([]) == 2
-
-
-def test_interrupted(capsys, monkeypatch):
-    def interrupted(*args):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(verify.compare, "rows", interrupted)
-    assert run() == 130 and capsys.readouterr().err == "refopt: interrupted\n"
 
 
 def test_bf16_is_skipped_without_ml_dtypes(capsys, monkeypatch):

@@ -38,10 +38,15 @@ def ending(end):
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_statuses(end, monkeypatch, capsys):
+@pytest.mark.parametrize("stream", ["open", None, Shut(OSError(28, "No space left on device"))],
+                         ids=["open", "closed", "full"])
+def test_statuses(end, stream, monkeypatch, capsys):
+    """Whether there is somebody to be told or not."""
     what, status, said = ENDS[end]
     monkeypatch.setattr(commands, "run", ending(what))
-    assert cli.main([]) == status and capsys.readouterr() == ("", said)
+    if stream != "open":
+        monkeypatch.setattr("sys.stderr", stream)
+    assert cli.main([]) == status and capsys.readouterr() == ("", said if stream == "open" else "")
 
 
 def test_what_is_said_stays_in_no_buffer(monkeypatch):
@@ -55,15 +60,6 @@ def test_what_is_said_stays_in_no_buffer(monkeypatch):
 def test_a_failure_is_told_with_its_traceback(monkeypatch, capsys):
     monkeypatch.setattr(commands, "run", ending(ZeroDivisionError("of the command")))
     assert cli.main([]) == 3 and "ZeroDivisionError: of the command" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("end", ENDS)
-@pytest.mark.parametrize("stream", [None, Shut(OSError(28, "No space left on device"))], ids=["closed", "full"])
-def test_statuses_that_nobody_is_told(end, stream, monkeypatch):
-    what, status, _ = ENDS[end]
-    monkeypatch.setattr(commands, "run", ending(what))
-    monkeypatch.setattr("sys.stderr", stream)
-    assert cli.main([]) == status
 
 
 @pytest.mark.parametrize(("error", "raised", "said"), [

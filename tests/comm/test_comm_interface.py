@@ -49,7 +49,9 @@ SHARED = {"goes round in itself": (lambda w, x, other: (w.send(x, other), w.recv
           "beyond a shorter one": (lambda w, x, other: (w.send(x, other), w.send(x[1:2], other), w.recv(x[5:6], other)),
                                    "call 2, recv of 1 float32 from 1", "call 0, send of 12 float32 to 1"),
           "received and gathered": (lambda w, x, other: (w.all_gather(x, array(24)), w.recv(x[3:4], other)),
-                                    "call 1, recv of 1 float32 from 1", "call 0, all_gather of 12 float32")}
+                                    "call 1, recv of 1 float32 from 1", "call 0, all_gather of 12 float32"),
+          "prepared": (lambda w, x, other: (w.prepared("send", x, other)(), w.prepared("recv", x, other)()),
+                       "call 1, recv of 12 float32 from 1", "call 0, send of 12 float32 to 1")}
 
 
 @pytest.mark.parametrize("schedule", ["forward", "reverse"])
@@ -167,9 +169,6 @@ def test_agreement():
     # Entries are compared one by one: these run together alike.
     message, _ = refused(lambda world: world.agree([["ab", "c"], ["a", "bc"]][world.rank]), 2)
     assert message == "agree: call 0: rank 0 has ab, rank 1 has a"
-
-
-def test_agreement_on_what_can_be_gone_through_once():
     message, _ = refused(lambda world: world.agree(word for word in ("barrier", f"of {world.rank}")), 2)
     assert message == "agree: call 1: rank 0 has of 0, rank 1 has of 1"
 
@@ -305,16 +304,5 @@ def test_a_call_is_refused_as_it_is_prepared():
         world.close()
         with pytest.raises(CommError, match="all_reduce: no more calls can be made: it is closed"):
             call()
-
-    local.run(rank, 1)
-
-
-def test_prepared_messages_of_a_batch_have_memory_of_their_own():
-    def rank(world):
-        x = np.zeros(2, np.float32)
-        calls = [world.prepared("send", x, 0), world.prepared("recv", x, 0)]
-        with pytest.raises(ValueError, match=r"batch: call 1, recv .*: expected memory of its own"), world.batch():
-            for call in calls:
-                call()
 
     local.run(rank, 1)
