@@ -8,6 +8,7 @@ import pytest
 from compositions import Composition, applied_to, differing, on_ranks
 from program_cases import adam, put, started, stepped
 from sharding_cases import bound_on, brought, gradients_on
+from state.cases import GONE, changed
 
 from refopt import state
 from refopt.comm import local
@@ -31,7 +32,7 @@ def on_each(made, function, backend="cpu"):
     return local.run(lambda world: function(bound_on(made[world.rank], world, backend)), len(made))
 
 
-SAVED = on_each(programs(("shard", {}), ranks=4), lambda bound: stepped(bound).state_dict())[0]
+SAVED = on_each(programs(("shard", {}), ranks=4), lambda bound: stepped(bound, lr=0.25).state_dict())[0]
 
 
 @pytest.mark.clause("N11")
@@ -59,81 +60,53 @@ def test_each_state_is_one_of_refopt_state():
     assert sorted(SAVED["others"]) == ["bad_steps", "good_steps", "loss_scaling"]
 
 
-def without(*path):
-    def change(saved):
-        for key in path[:-1]:
-            saved = saved[key]
-        del saved[path[-1]]
-    return change
+FITS_NOT = [
+    (("states", "b.w", "slots", "beta2_pow"), GONE, ValueError, "'b.w': 'beta2_pow': expected an array, got none"),
+    (("states", "a.b", "slots", "moment1"), [], ValueError, "moment1.: expected one array, got 0"),
+    (("params", "c"), GONE, ValueError, "'params': 'c': expected an array, got none"),
+    (("others",), GONE, ValueError, "saved: expected version, steps, .*, got version, .*, states$"),
+    (("more",), 1, ValueError, "saved: expected version, steps, .*, got .*, more$"),
+    (("states", "c", "routine"), "lamb", ValueError, "'c': routine: expected adam, .*got 'lamb'"),
+    (("states", "c", "hypers", "epsilon_at"), "uncorrected", ValueError, "epsilon_at: expected cor"),
+    (("params", "d"), np.zeros(3, np.float32), ValueError, "expected what the program has, got 'd', too"),
+    (("states", "a.b", "slots", "moment1"), [np.zeros(7)], ValueError, r"moment1.: expected float32 .* got"),
+    (("params", "a.b"), np.zeros(3, np.float32), ValueError, r"'a.b': expected float32 of shape \(7"),
+    (("version",), 2, ValueError, "version: expected .*, got 2"),
+    (("steps",), -1, ValueError, "steps: expected an integer of at least 0, got -1"),
+    (("numbers",), {"beta3": 0.5}, TypeError, "beta3: expected one of"),
+    (("params",), [], TypeError, "'params': expected a mapping"),
+]
 
 
-def with_entry(value, *path):
-    def change(saved):
-        for key in path[:-1]:
-            saved = saved[key]
-        saved[path[-1]] = value
-    return change
+def refused(brought, error, messages):
+    """Each of two ranks refuses what they bring, in words of its own, and nothing is changed."""
 
-
-@pytest.mark.parametrize(("change", "error", "message"), [
-    (without("states", "b.w", "slots", "beta2_pow"), ValueError, "'b.w': 'beta2_pow': expected an array, got none"),
-    (with_entry([], "states", "a.b", "slots", "moment1"), ValueError, "moment1.: expected one array, got 0"),
-    (without("params", "c"), ValueError, "'params': 'c': expected an array, got none"),
-    (without("others"), ValueError, "saved: expected version, steps, .*, got version, .*, states$"),
-    (with_entry(1, "more"), ValueError, "saved: expected version, steps, .*, got .*, more$"),
-    (with_entry("lamb", "states", "c", "routine"), ValueError, "'c': routine: expected adam, .*got 'lamb'"),
-    (with_entry("uncorrected", "states", "c", "hypers", "epsilon_at"), ValueError, "epsilon_at: expected cor"),
-    (with_entry(np.zeros(3, np.float32), "params", "d"), ValueError, "expected what the program has, got 'd', too"),
-    (with_entry([np.zeros(7)], "states", "a.b", "slots", "moment1"), ValueError, r"moment1.: expected float32 .* got"),
-    (with_entry(np.zeros(3, np.float32), "params", "a.b"), ValueError, r"'a.b': expected float32 of shape \(7"),
-    (with_entry(2, "version"), ValueError, "version: expected .*, got 2"),
-    (with_entry(-1, "steps"), ValueError, "steps: expected an integer of at least 0, got -1"),
-    (with_entry({"beta3": 0.5}, "numbers"), TypeError, "beta3: expected one of"),
-    (with_entry([], "params"), TypeError, "'params': expected a mapping"),
-])
-def test_what_does_not_fit_is_refused(change, error, message):
-    """By all ranks alike, and nothing is changed."""
-    saved = copy.deepcopy(SAVED)
-    change(saved)
-
-    def refused(bound):
+    def load(bound):
         before = bound.state_dict()
-        with pytest.raises(error, match=message):
-            bound.load(saved)
+        with pytest.raises(error, match=messages[bound.comm.rank]):
+            bound.load(brought[bound.comm.rank])
         assert not differing(before, bound.state_dict())
 
-    on_each(programs(("shard", {})), refused)
+    on_each(programs(("shard", {})), load)
 
 
-def test_what_one_rank_refuses_all_refuse():
-    """The others have the right one, and would go on from it alone."""
-    def refused(bound):
-        saved = copy.deepcopy(SAVED)
-        if bound.comm.rank == 1:
-            del saved["params"]["a.b"]
-        before = bound.state_dict()
-        with pytest.raises(ValueError, match=r"'params': 'a\.b': expected an array, got none") as caught:
-            bound.load(saved)
-        assert ("refused by rank 1" in str(caught.value)) == (bound.comm.rank == 0)
-        assert not differing(before, bound.state_dict())
-
-    on_each(programs(("shard", {})), refused)
+@pytest.mark.parametrize(("place", "value", "error", "message"), FITS_NOT)
+def test_what_does_not_fit_is_refused(place, value, error, message):
+    refused([changed(copy.deepcopy(SAVED), place, value)] * 2, error, [message] * 2)
 
 
-@pytest.mark.parametrize("change", [
-    lambda saved: saved["params"]["a.b"].__setitem__(0, 7), lambda saved: saved.update(steps=5),
-    lambda saved: saved["numbers"].update(lr=0.5)], ids=["values", "steps", "numbers"])
-def test_ranks_that_bring_two_checkpoints_refuse_both(change):
-    """Each is right by itself."""
-    def refused(bound):
-        saved, before = copy.deepcopy(SAVED), bound.state_dict()
-        if bound.comm.rank == 1:
-            change(saved)
-        with pytest.raises(ValueError, match="saved: expected what rank 0 has on all ranks, got another on rank 1"):
-            bound.load(saved)
-        assert not differing(before, bound.state_dict())
+ANOTHER = "saved: expected what rank 0 has on all ranks, got another on rank 1"
+LACKING = "Bound.load: saved: 'params': 'a.b': expected an array, got none"
 
-    on_each(programs(("shard", {})), refused)
+
+@pytest.mark.parametrize(("place", "value", "messages"), [
+    (("params", "a.b"), GONE, [f"refused by rank 1: {LACKING}", f"^{LACKING}"]),
+    (("params", "a.b"), lambda old: old + 1, [ANOTHER] * 2), (("steps",), 5, [ANOTHER] * 2),
+    (("numbers", "lr"), 0.5, [ANOTHER] * 2),
+], ids=["lacking", "values", "steps", "numbers"])
+def test_what_one_rank_brings_beside_another(place, value, messages):
+    """Neither goes on alone from what is right by itself."""
+    refused([SAVED, changed(copy.deepcopy(SAVED), place, value)], ValueError, messages)
 
 
 def test_order_of_calls():
