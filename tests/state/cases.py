@@ -51,6 +51,15 @@ def refused(error, message, call, *arguments, **named):
     return str(caught.value)
 
 
+def same(first, second):
+    """Two dictionaries have the same numbers, and arrays of the same bits."""
+    assert first["hypers"] == second["hypers"] and first["slots"].keys() == second["slots"].keys()
+    for slot, values in first["slots"].items():
+        for x, y in zip(values, second["slots"][slot], strict=True):
+            assert (x is None) == (y is None), slot
+            assert x is None or (x.dtype == y.dtype and x.shape == y.shape and x.tobytes() == y.tobytes()), slot
+
+
 TAKEN = (0, 1, 7)  # steps of each tensor
 SHAPES = [(3,), (), (2, 5)]
 DIFFERENT = {"lr": [0.1, 0.2, 0.1], "l2_decay": [0.0, 0.5, 0.0], "coeff": [0.25, 0.5, 0.25], "lr_ratio": 1.0,

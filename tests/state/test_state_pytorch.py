@@ -13,7 +13,7 @@ from refopt.oracle.exact.build import make
 from refopt.oracle.exact.cases import arguments
 from refopt.state.peers import PEERS
 from refopt.state.steps import power_after, rho_after, steps_of
-from state.cases import TAKEN, refopts, torchs
+from state.cases import TAKEN, refopts, same, torchs
 
 CARRYING = [routine for routine in ROUTINES.values() if {"beta1_pow", "beta2_pow"} & set(routine.scalars)]
 both_types = pytest.mark.parametrize("real", [np.float32, np.float64])
@@ -84,13 +84,7 @@ def test_there_and_back(name, real):
     back = state.from_torch(name, made, params)
     for group in made["param_groups"]:
         assert ("amsgrad" if name.startswith("adam") and name != "adamax" else "lr") in group
-    for slot, values in saved["slots"].items():
-        for x, y in zip(values, back["slots"][slot], strict=True):
-            assert (x is None) == (y is None), slot
-            if x is not None:
-                assert x.dtype == y.dtype and x.shape == y.shape, slot
-                assert x.tobytes() == y.tobytes(), slot
-    assert back["hypers"] == saved["hypers"]
+    same(saved, back)
     for x, y in zip(made["state"].values(), state.to_torch(back, step=TAKEN)["state"].values(), strict=True):
         assert x.keys() == y.keys()
 
