@@ -19,7 +19,8 @@ from .answers import answer
 
 NAMES = solution.names()
 DEAR = ("05", "10", "12", "17", "19", "21")  # whose pictures or cases take long
-ONCE = [pytest.param(x, marks=[pytest.mark.slow] * x.startswith((*DEAR, "11", "15"))) for x in NAMES]
+DEAR_IN_WHOLE = (*DEAR, "11", "15")
+ONCE = [pytest.param(x, marks=[pytest.mark.slow] * x.startswith(DEAR_IN_WHOLE)) for x in NAMES]
 WRONG = wrong_one_kernel.WRONG | wrong_merged.WRONG | wrong_steps.WRONG
 # One of refopt's kernels; the others compile in make test-long.
 COMPILED = "16_lion_as_a_rule"

@@ -205,10 +205,12 @@ def test_reference_is_exact(pair, data):
 @pytest.mark.parametrize("wide", ["float32", "float64"])
 @pytest.mark.parametrize("narrow", ["float16", "bfloat16"])
 def test_widening_and_back_is_the_identity(machine, narrow, wide):
-    """Every one of 65536 patterns comes back, on the executor every fifth; NaN as a NaN."""
-    patterns = np.arange(0, 2**16, 1 if machine.name == "gpu" else 5, np.uint16).view(numpy_dtype(narrow))
+    """Every one of 65536 patterns comes back, of the executor's kernels every fifth; NaN as a NaN."""
+    patterns = np.arange(2**16, dtype=np.uint16).view(numpy_dtype(narrow))
     (there,) = expected([patterns], [wide])
     assert same_bits(expected([there], [narrow])[0], patterns).all()
+    if machine.name == "executor":
+        patterns, there = patterns[::5].copy(), there[::5]
     way = There(machine, [patterns], [wide])
     way.plan()
     assert same_bits(way.read()[0], there).all()

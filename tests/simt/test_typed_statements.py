@@ -197,11 +197,10 @@ def test_global_names_may_be_declared_and_not_assigned():
         value("    global RATE\n    RATE = 3\n", X, 0)
 
 
+@pytest.mark.usefixtures("frozen")
 @pytest.mark.parametrize("other", [False, True])
 def test_kernels_that_are_gone_are_forgotten(other):
     """One that is typed as it is runs itself, which nothing may keep."""
-    gc.freeze()  # garbage is looked for among what comes after
-
     def launched():
         def copies(x):
             x[1] = x[0]
