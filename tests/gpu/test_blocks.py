@@ -14,9 +14,8 @@ from refopt.gpu.tiles import ROW
 SIZES = [1, ROW - 1, ROW, 2 * ROW, 2 * ROW + 5, 3 * ROW + 1, TILE, 2 * TILE + 3]
 
 
-@pytest.fixture
-def asked(monkeypatch):
-    """The executor with blocks as asked; the list says how large those were that have been prepared."""
+def blocks_as_asked(monkeypatch):
+    """Let the executor have blocks as asked; the list says how large those were that have been prepared."""
     blocks = []
 
     def prepare(self, kernel, grid, block, args, mode=""):
@@ -25,6 +24,9 @@ def asked(monkeypatch):
 
     monkeypatch.setattr(Executor, "prepare", prepare)
     return blocks
+
+
+asked = pytest.fixture(blocks_as_asked)
 
 
 def test_a_gradient_check(asked):

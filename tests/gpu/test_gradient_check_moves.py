@@ -6,8 +6,8 @@ import weakref
 import numpy as np
 import pytest
 
+from gpu.test_move import at
 from refopt import cpu, gpu, simt
-from refopt.gpu.cuda import address
 from refopt.oracle.exact.cases import assert_same
 from refopt.oracle.exact.placed import Placed
 
@@ -30,10 +30,6 @@ def put(machine, grads, shift=0):
 
 def without(grads, absent):
     return [None if i in absent else g for i, g in enumerate(grads)]
-
-
-def at(arrays):
-    return [0 if x is None else address(x) for x in arrays]
 
 
 def same(check, machine, grads, **options):

@@ -77,12 +77,17 @@ def configurations():
                 yield pytest.param(routine, form, dtypes, choices, marks=marks, id=name)
 
 
+def assert_listed(listed, case, form):
+    """Listings leave what the reference does."""
+    expected = runner(getattr(cpu, case.routine.merged_name))(case)
+    assert_same(expected, kernels(form, listed)(case), f"{case.routine.name} {form}")
+
+
 @pytest.mark.parametrize(("routine", "form", "dtypes", "choices"), [*configurations()])
 def test_a_listing_has_the_same_bits(routine, form, dtypes, choices, listed):
     """Two steps, of which the second may have launches of its own."""
     case = build.make(routine, SIZES, dtypes, steps=[step_of(routine), step_of(routine, lr=0.2)], **choices)
-    expected = runner(getattr(cpu, routine.merged_name))(case)
-    assert_same(expected, kernels(form, listed)(case), f"{routine.name} {form}")
+    assert_listed(listed, case, form)
     assert listed.ran.total() >= 2 * routine.forms[form].launches
 
 
@@ -97,17 +102,14 @@ VARIANTS = [pytest.param(routine, choices, optional, id=f"{routine.name}-{choice
 @pytest.mark.parametrize(("routine", "choices", "optional"), VARIANTS)
 def test_a_listing_of_other_choices_has_the_same_bits(routine, choices, optional, listed):
     dtypes = build.stochastic()[0] if "rounding" in choices else SIGNATURES[2]
-    case = build.make(routine, [5, 1100], dtypes, optional=optional, **choices)
-    expected = runner(getattr(cpu, routine.merged_name))(case)
-    assert_same(expected, kernels(routine.merged_form, listed)(case), str(choices))
+    assert_listed(listed, build.make(routine, [5, 1100], dtypes, optional=optional, **choices), routine.merged_form)
 
 
 @pytest.mark.parametrize("form", LARS_MOMENTUM.forms)
 def test_a_listing_with_a_gate_has_the_same_bits(form, listed):
     """A step that is skipped between two that are not."""
     steps = [step_of(LARS_MOMENTUM) | gate(factor, found) for factor, found in ((0.3, 0), (1, 1), (0.7, 0))]
-    case = build.make(LARS_MOMENTUM, SIZES, steps=steps)
-    assert_same(runner(cpu.merged_lars_momentum)(case), kernels(form, listed)(case), form)
+    assert_listed(listed, build.make(LARS_MOMENTUM, SIZES, steps=steps), form)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from evidence.triplets import LARGE, Triplet, triplets, values
+from gpu.test_blocks import blocks_as_asked
 
 from laws.marks import forms_of_families, of, pairs
 from laws.routines import WITH_NORMS
@@ -15,7 +16,6 @@ from refopt import cpu, gpu
 from refopt.catalog import ROUTINES
 from refopt.checks.dtypes import arithmetic, numpy_dtype
 from refopt.cpu.reduce import TILE
-from refopt.gpu.runtime import Executor
 from refopt.gpu.tiles import ROW
 from refopt.oracle.exact.build import SIGNATURES, make, remainders, step_of
 from refopt.oracle.exact.cases import Case
@@ -231,23 +231,11 @@ def test_trees_of_more_than_one_level_of_nodes(routine, form, dtypes, sizes):
         same_bits_as_reference(kernels(form, gpu.device("gpu")), case)
 
 
-@pytest.fixture
-def blocks(monkeypatch):
-    """The executor with blocks as asked; the list says how large those were that have been prepared."""
-    asked = []
-
-    def prepare(self, kernel, grid, block, args, mode=""):
-        asked.append(block)
-        return lambda stream: kernel.executor[grid, block, stream](*args)
-
-    monkeypatch.setattr(Executor, "prepare", prepare)
-    return asked
-
-
 @pytest.mark.parametrize("dtypes", [SIGNATURES[0], pytest.param(SIGNATURES[2], marks=pytest.mark.slow)], ids="-".join)
 @forms_of_families
-def test_blocks_of_as_many_threads_as_a_gpu_gets(blocks, routine, form, dtypes):
+def test_blocks_of_as_many_threads_as_a_gpu_gets(routine, form, dtypes, monkeypatch):
     """What a thread leaves out or does twice depends on how many there are; elsewhere the executor has one warp."""
+    blocks = blocks_as_asked(monkeypatch)
     case = make(routine, OF_ROWS, dtypes, steps=[step_of(routine)] * 2)
     same_bits_as_reference(kernels(form, gpu.device("executor")), case)
     assert max(blocks) > 32

@@ -44,12 +44,6 @@ def halves_of_dynamic_memory_that_overlap(x):
 # Races between blocks and streams.
 
 
-@defect(simt.DataRace, ints, grid=2, block=1)
-def neighbour_of_another_block(x):
-    i = cuda.grid(1)
-    x[i] = x[(i + 1) % 2] + 1
-
-
 @defect(simt.DataRace, ints, ints, grid=3, block=1)
 def lock_without_a_fence_at_its_end(lock, total):
     cuda.cg.this_grid()

@@ -137,8 +137,12 @@ def test_one_thread_may_sum_what_a_ticket_counts(take):
     assert race(body, *arrays, grid=3, block=1, strict="both-fences") is True
 
 
+@pytest.mark.parametrize(
+    "poll", [lambda flag: cuda.atomic.cas(flag, 0, 2, 2), lambda flag: cuda.atomic.add(flag, 0, 0)], ids=["cas", "add"])
 @pytest.mark.parametrize(("fence", "found"), [(cuda.threadfence, False), (cuda.syncthreads, False), (nothing, True)])
-def test_a_flag_that_is_waited_for_needs_a_fence_after_it(fence, found):
+def test_a_flag_that_is_waited_for_needs_a_fence_after_it(fence, found, poll):
+    """Polling is no ticket."""
+
     def body(x, flag, out):
         cuda.cg.this_grid()
         if cuda.blockIdx.x:
@@ -146,7 +150,7 @@ def test_a_flag_that_is_waited_for_needs_a_fence_after_it(fence, found):
             cuda.threadfence()
             cuda.atomic.exch(flag, 0, 1)
         else:
-            while cuda.atomic.cas(flag, 0, 2, 2) == 0:
+            while poll(flag) == 0:
                 pass
             fence()
             out[0] = x[0]
@@ -171,21 +175,6 @@ def test_what_a_lock_protects_needs_a_fence_behind_it(fence, found):
 
     assert race(body, zeros(1), zeros(1), grid=3, block=1) is found
     assert race(body, zeros(1), zeros(1), grid=3, block=1, lenient="acquire") is False
-
-
-def test_polling_is_no_ticket():
-    def body(x, flag, out):
-        cuda.cg.this_grid()
-        if cuda.blockIdx.x:
-            x[0] = 1
-            cuda.threadfence()
-            cuda.atomic.add(flag, 0, 1)
-        else:
-            while cuda.atomic.add(flag, 0, 0) == 0:
-                pass
-            out[0] = x[0]
-
-    assert race(body, zeros(1), zeros(1), zeros(1), grid=2, block=1) is True
 
 
 # What a thread has found in its view must not be believed of others.

@@ -38,20 +38,6 @@ def return_within_a_loop(out):
         cuda.syncthreads()
 
 
-@right(66, ints, ints, ints, grid=3, block=4)
-def last_block_with_one_fence(part, count, out):
-    last = cuda.shared.array(1, np.int32)
-    t = cuda.threadIdx.x
-    part[cuda.grid(1)] = cuda.grid(1)
-    cuda.threadfence()
-    cuda.syncthreads()
-    if t == 0:
-        last[0] = cuda.atomic.add(count, 0, 1) == cuda.gridDim.x - 1
-    cuda.syncthreads()
-    if last[0]:
-        cuda.atomic.add(out, 0, part[t] + part[4 + t] + part[8 + t])
-
-
 @right(12, ints, ints, grid=4, block=3)
 def spin_lock(lock, out):
     cuda.cg.this_grid()

@@ -22,14 +22,6 @@ def acquire(x, flag):
         x[1] = x[0]
 
 
-def both_fences(part, count):
-    if cuda.threadIdx.x == 0:
-        part[cuda.blockIdx.x] = 1
-        cuda.threadfence()
-        if cuda.atomic.add(count, 0, 1) == 1:
-            part[2] = part[0] + part[1]
-
-
 def fence_of_another(part, count):
     part[cuda.grid(1)] = 1
     cuda.threadfence()
@@ -115,8 +107,8 @@ def warp_order(x, _):
 
 
 KERNELS = {
-    "acquire": acquire, "both-fences": both_fences, "both-fences, barrier": fence_of_another,
-    "early-return": early_return, "negative-index": negative_index, "negative-index, slice": negative_bound,
+    "acquire": acquire, "both-fences": fence_of_another, "early-return": early_return,
+    "negative-index": negative_index, "negative-index, slice": negative_bound,
     "same-value": same_value, "shuffle-lanes": shuffle_lanes, "shuffle-lanes, index": index_by_shuffle,
     "shuffle-lanes, vote": vote_on_shuffle, "shuffle-sites": shuffle_sites, "shuffle-sites, vote": vote_sites,
     "skipped-barrier": skipped_barrier, "skipped-barrier, branch": skipped_last_branch, "uninitialized": uninitialized,
