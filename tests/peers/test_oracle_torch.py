@@ -141,7 +141,7 @@ def test_other_names():
     lambda device: oracle.compare(torch.optim.AdamW, torch.optim.Adam, device=device),
     lambda device: check("sgd", lambda params, grads, lr: None, arrays="torch", device=device),
 ], ids=["check", "check without a formula", "identify", "compare", "a function"])
-@pytest.mark.parametrize("device", ["nowhere", "cuda:99", "meta"])
+@pytest.mark.parametrize("device", ["nowhere", *(pytest.param(x, marks=pytest.mark.slow) for x in ("cuda:99", "meta"))])
 def test_a_device_that_is_not_there_is_refused(asked, device):
     """Before any law: none would have been tried."""
     with pytest.raises(ValueError, match=f"device: expected one that PyTorch has here, got '{device}': "):

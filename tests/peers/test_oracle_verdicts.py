@@ -9,9 +9,11 @@ from refopt.catalog import ROUTINES
 
 
 def rows(table):
-    """Rows by lists, with options, are slow tests: one tensor after the other they are there, too."""
-    often = [row.options.get("foreach") and len(row.options) > 1 for row in table]
-    params = [pytest.param(row, marks=[pytest.mark.slow] * bool(x)) for row, x in zip(table, often, strict=True)]
+    """Of a routine, the first right row of a library is tried in each run, and every wrong one; the others are slow."""
+    right = [row for row in table if not row.fails]
+    first = {id(row) for row in {row.routine: row for row in reversed(right)}.values()}
+    often = [bool(row.fails) or id(row) in first for row in table]
+    params = [pytest.param(row, marks=[] if x else [pytest.mark.slow]) for row, x in zip(table, often, strict=True)]
     return pytest.mark.parametrize("row", params, ids=str)
 
 

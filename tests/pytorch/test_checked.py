@@ -15,6 +15,10 @@ LARGE = "L3", "L5"  # many tensors, and up to 2**20 + 3 elements
 REPEATED = "L14", "L16", "L17"  # several plans each, of what other tests have as well
 CLASSES = [("sgd", "SGD"), ("momentum", "SGD"), *((routine, name) for name, routine in NAMES.items())]
 every_routine = pytest.mark.parametrize(("routine", "name"), CLASSES, ids=[routine for routine, _ in CLASSES])
+# Whose formula, states and numbers take each way through the classes; the others are slow tests.
+FIRST = "momentum", "adamw", "rmsprop", "nadam", "lars_momentum", "lamb", "novograd"
+first_routines = pytest.mark.parametrize(("routine", "name"), [
+    pytest.param(*row, id=row[0], marks=[] if row[0] in FIRST else [pytest.mark.slow]) for row in CLASSES])
 
 
 def laws(*without):
@@ -25,7 +29,7 @@ def test_every_class_is_here():
     assert {name for _, name in CLASSES} == {*PYTORCHS, *OWN}
 
 
-@every_routine
+@first_routines
 def test_the_laws(routine, name):
     report = right(routine, class_of(name), dtypes=["float32"], laws=laws(*LARGE, *REPEATED), examples=0,
                    diagnose=False)
