@@ -26,7 +26,8 @@ JOBS = [line for name in ("optimizers.yml", "nightly.yml") for line in ci_exampl
 CONSOLE = [text for language, text in blocks("maintainers") if language == "console"]
 SHORT = {line.partition(" --seed")[0].removeprefix("refopt check "): line for line in JOBS}
 slow = pytest.mark.slow
-FEW = "fused=true", "torch_adamw.py:AdamW --as adamw --dtype fp32 fp64", "optax_clipped"  # a job of each kind
+# A job of each kind.
+FEW = "--as none --with fused=true", "torch_adamw.py:AdamW --as adamw --dtype fp32 fp64", "optax_clipped"
 SHOWN = "holds.txt", "late.py"
 
 

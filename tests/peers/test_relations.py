@@ -261,10 +261,9 @@ class KeptCodes(Codes):
 
 
 def test_states_of_8_bits():
-    options = {"dtypes": ["float32", "bfloat16"]}
-    kept = check(None, KeptCodes, **options)
+    kept = check(None, KeptCodes, dtypes=["float32", "bfloat16"])
     assert kept.ok and not kept.failed_laws, str(kept)
-    cast = check(None, Codes, **options)
+    cast = check(None, Codes, dtypes=["float32", "bfloat16"], laws=["R8"])
     assert cast.wrong == ["R8"] and {item.dtype for item in cast.of("failed")} == {"bfloat16"}, str(cast)
 
 

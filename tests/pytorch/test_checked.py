@@ -13,12 +13,9 @@ from refopt import oracle
 
 LARGE = "L3", "L5"  # many tensors, and up to 2**20 + 3 elements
 REPEATED = "L14", "L16", "L17"  # several plans each, of what other tests have as well
+CONDUCT = "L19", "L20", "L21", "L22", "L23"  # of the step around a formula, which is one for all classes
 CLASSES = [("sgd", "SGD"), ("momentum", "SGD"), *((routine, name) for name, routine in NAMES.items())]
 every_routine = pytest.mark.parametrize(("routine", "name"), CLASSES, ids=[routine for routine, _ in CLASSES])
-# Whose formula, states and numbers take each way through the classes; the others are slow tests.
-FIRST = "momentum", "adamw", "rmsprop", "nadam", "lars_momentum", "lamb", "novograd"
-first_routines = pytest.mark.parametrize(("routine", "name"), [
-    pytest.param(*row, id=row[0], marks=[] if row[0] in FIRST else [pytest.mark.slow]) for row in CLASSES])
 
 
 def laws(*without):
@@ -29,11 +26,18 @@ def test_every_class_is_here():
     assert {name for _, name in CLASSES} == {*PYTORCHS, *OWN}
 
 
-@first_routines
+@every_routine
 def test_the_laws(routine, name):
-    report = right(routine, class_of(name), dtypes=["float32"], laws=laws(*LARGE, *REPEATED), examples=0,
+    report = right(routine, class_of(name), dtypes=["float32"], laws=laws(*LARGE, *REPEATED, *CONDUCT), examples=0,
                    diagnose=False)
     assert {item.law for item in report.of("passed")} >= {"L1", "L2", "L4", "L6", "L7", "L8", "L9", "L15"}
+
+
+@pytest.mark.parametrize(("routine", "name"), [("momentum", "SGD"), ("novograd", "NovoGrad")])
+def test_conduct(routine, name):
+    """Of a kernel of elements, and of one with sums."""
+    report = right(routine, class_of(name), dtypes=["float32"], laws=CONDUCT, examples=0, diagnose=False)
+    assert {item.law for item in report.of("passed")} == {*CONDUCT}
 
 
 @pytest.mark.slow
