@@ -42,7 +42,8 @@ def counts(request, tmp_path):
     """How many tests there are of each kind: of this run, if it is of all, or as they are collected for this."""
     if items := every_item(request.config):
         return counted(items)
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-qq", "-p", "no:cacheprovider", "--assert=plain", "tests"]
+    options = "--collect-only", "-qq", "-p", "no:cacheprovider", "--assert=plain"
+    command = [sys.executable, "-m", "pytest", *options, "tests"]
     environment = os.environ | {FILE: str(tmp_path / "counts")}
     subprocess.run(command, cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
     return json.loads((tmp_path / "counts").read_text())
