@@ -9,12 +9,17 @@ from refopt.catalog import ROUTINES
 
 
 def rows(table):
-    """Of a routine, the first right row of a library is tried in each run, and every wrong one; the others are slow."""
+    """Wrong rows and, of each routine and options, the first right one of a library are tried; the others are slow."""
     right = [row for row in table if not row.fails]
-    first = {id(row) for row in {row.routine: row for row in reversed(right)}.values()}
+    first = {id(row) for row in {ruling(row): row for row in reversed(right)}.values()}
     often = [bool(row.fails) or id(row) in first for row in table]
     params = [pytest.param(row, marks=[] if x else [pytest.mark.slow]) for row, x in zip(table, often, strict=True)]
     return pytest.mark.parametrize("row", params, ids=str)
+
+
+def ruling(row):
+    """What tells the rule of a row: lists and fused kernels have the same one."""
+    return row.routine, *sorted((name, str(x)) for name, x in row.options.items() if name not in ("foreach", "fused"))
 
 
 def hold(row, subject):
