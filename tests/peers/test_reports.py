@@ -16,12 +16,14 @@ WITHOUT_TORCHVISION = "from benchmarks.findings.imports import optimizers_of_tim
 RUN = """
 import os, runpy, sys
 import torch
+failed = 0
 for path in sys.argv[1:]:
     if not os.fork():
         sys.stdout = open(path + ".txt", "w")
         runpy.run_path(path, run_name="__main__")
         sys.exit()
-    os.wait()
+    failed |= os.wait()[1]
+sys.exit(bool(failed))
 """
 
 
@@ -42,6 +44,7 @@ def test_scripts_print_what_is_said(tmp_path):
     command = [sys.executable, "-W", "ignore", "-c", RUN, *expected]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=env)
     assert {name: (tmp_path / f"{name}.txt").read_text().strip() for name in expected} == expected, done.stderr
+    assert done.returncode == 0, done.stderr
     assert len(REPORTS) > 5
     if left_out:
         pytest.skip(f"{', '.join(sorted(left_out))} not installed")
