@@ -125,7 +125,7 @@ class Bound:
         """Integers as given by a caller, as `addresses` has them."""
         before, places = self._given
         try:
-            if type(addresses) is list and addresses == before:
+            if type(addresses) is list and addresses and addresses == before:
                 return places
             places = np.array(addresses)
         except Exception:  # of entries that are no numbers, when they are compared or put in a row
