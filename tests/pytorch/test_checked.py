@@ -36,8 +36,8 @@ def test_the_laws(routine, name):
 @pytest.mark.parametrize(("routine", "name"), [("momentum", "SGD"), ("novograd", "NovoGrad")])
 def test_conduct(routine, name):
     """Of a kernel of elements, and of one with sums."""
-    report = right(routine, class_of(name), dtypes=["float32"], laws=CONDUCT, examples=0, diagnose=False)
-    assert {item.law for item in report.of("passed")} == {*CONDUCT}
+    report = right(routine, class_of(name), dtypes=["float32"], laws=("L1", *CONDUCT), examples=0, diagnose=False)
+    assert {item.law for item in report.of("passed")} >= {*CONDUCT}
 
 
 @pytest.mark.slow

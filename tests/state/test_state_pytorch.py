@@ -305,8 +305,6 @@ def with_tensors(made):
 @pytest.fixture(params=[np.float32, np.float64], ids=["float32", "float64"])
 def real(request, peer):
     """A type, while it is PyTorch's default: the product of NAdam is of this type there."""
-    if request.param is np.float64 and peer.PLAIN_LONG_DOUBLE:
-        pytest.skip("long double is fp64 here")
     before = peer.torch.get_default_dtype()
     peer.torch.set_default_dtype(peer.torch.float64 if request.param is np.float64 else peer.torch.float32)
     yield request.param
