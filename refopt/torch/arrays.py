@@ -102,13 +102,13 @@ def _kind(x: Tensor) -> tuple:
     return x.shape, x.stride(), x.dtype, x.is_neg()
 
 
-def overlap(tensors: Sequence[Tensor]) -> tuple[int, int] | None:
-    """The numbers of two of some dense tensors that have memory in common; ``None`` if no two have."""
+def require_apart(tensors: Sequence[Tensor], labels: Sequence[str]) -> None:
+    """Raise ValueError naming two of some dense tensors that share memory, which one launch would write twice."""
     spans = sorted((str(x.device), x.data_ptr(), x.nbytes, i) for i, x in enumerate(tensors) if x.numel())
     for (device, place, size, i), (other, start, _, k) in pairwise(spans):
         if device == other and start < place + size:
-            return min(i, k), max(i, k)
-    return None
+            first, second = labels[min(i, k)], labels[max(i, k)]
+            raise ValueError(f"{second}: expected memory of its own, got some of {first.partition(': ')[2]}")
 
 
 def has_memory(param: Any) -> bool:

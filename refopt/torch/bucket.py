@@ -13,7 +13,7 @@ from torch.autograd.graph import increment_version
 from refopt import gpu
 from refopt.catalog import ROUTINES
 from refopt.state.steps import BASES
-from refopt.torch.arrays import Steady, arrays_of, follow_stream, overlap
+from refopt.torch.arrays import Steady, arrays_of, follow_stream, require_apart
 from refopt.torch.formulas import Formula
 from refopt.torch.gate import Gate
 from refopt.torch.gradients import Gradients
@@ -90,26 +90,24 @@ class Bucket:
         self._hidden: list[int] = []  # whose states PyTorch does not have yet
         self._early = bool(self._formula.first)  # whether some tensor may have its first step ahead
 
-    def _bound(self) -> list[Tensor]:
-        """The tensors whose memory the plan is bound to, but for gradients."""
-        return [local(x) for x in (*self.params, *(x for kept in self._states for x in kept.values()))]
+    def _tensors(self, states_too: bool = True) -> list[Tensor]:
+        """The parameters, and the tensors of their states."""
+        return [*self.params, *(x for kept in self._states for x in kept.values() if states_too)]
 
     def watch(self, states_too: bool = True) -> None:
         """Compare parameters before each step, and states, too, if somebody may have got hold of them."""
-        kept = [x for each in self._states for x in each.values()] if states_too else []
-        if len(self._sources) < len(self.params) + len(kept):
-            self._sources = [*self.params, *kept]
+        tensors = self._tensors(states_too)
+        if len(self._sources) < len(tensors):
+            self._sources = tensors
             self._watched = list(map(local, self._sources))
             self._steady = Steady(self._watched)
 
     def _check_apart(self) -> None:
-        """Refuse states that share memory with another or a parameter, which one launch would write twice."""
-        if both := overlap(self._bound()):
-            labels = [member.label for member in self._members]
-            pairs = zip(self._members, self._states, strict=True)
-            labels += [f"{member.label}: state[{key!r}]" for member, kept in pairs for key in kept]
-            first, second = (labels[i] for i in both)
-            raise ValueError(f"{second}: expected memory of its own, got some of {first.partition(': ')[2]}")
+        """Refuse states that share memory with another or a parameter."""
+        labels = [member.label for member in self._members]
+        pairs = zip(self._members, self._states, strict=True)
+        labels += [f"{member.label}: state[{key!r}]" for member, kept in pairs for key in kept]
+        require_apart(list(map(local, self._tensors())), labels)
 
     def bind(self, gate: Gate) -> None:
         """Make a plan, which reads what a gate on the same device has."""

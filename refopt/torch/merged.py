@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from refopt.catalog import ROUTINES
 from refopt.checks.arguments import chosen, flag, number, whole
 from refopt.torch import options
-from refopt.torch.arrays import has_memory, overlap, refusal
+from refopt.torch.arrays import has_memory, refusal, require_apart
 from refopt.torch.bucket import Bucket, Member
 from refopt.torch.formulas import Formula, plain
 from refopt.torch.gate import Gate
@@ -60,6 +60,7 @@ class Merged(Optimizer):
 
     formula: "ClassVar[staticmethod[[Any], Formula]]"
     _step_supports_amp_scaling = True
+    _constructed = True  # as what is copied or unpickled is
 
     def __init__(
         self, *args: Any, masters: str | None = None, compare_masters: bool = False, max_norm: float | None = None,
@@ -76,8 +77,10 @@ class Merged(Optimizer):
         self._seed = whole(f"{where}: seed", seed, 0, options.SEEDS - 1)
         options.check_differentiable(f"{where}: differentiable", named.get("differentiable"))
         self._begin()
+        self._constructed = False
         super().__init__(*args, **named)
-        self._looked = False
+        self._check_apart()
+        self._constructed, self._looked = True, False
 
     def _begin(self) -> None:
         """Have no plans yet."""
@@ -141,12 +144,14 @@ class Merged(Optimizer):
         formula = self._formula(k, group)
         for i, param in enumerate(group["params"]):
             self._check_param(k, i, param, formula)
-        params = [(k, i) for k, group in enumerate(self.param_groups) for i in range(len(group["params"]))]
-        tensors = [local(self.param_groups[k]["params"][i]) for k, i in params]
-        here = [at for at, tensor in enumerate(tensors) if has_memory(tensor)]
-        if both := overlap([tensors[at] for at in here]):
-            first, second = (self._label(*params[here[at]]) for at in both)
-            raise ValueError(f"{second}: expected memory of its own, got some of {first.partition(': ')[2]}")
+        if self._constructed:  # or there may be a group for each parameter, and all are checked at the end
+            self._check_apart()
+
+    def _check_apart(self) -> None:
+        """Refuse parameters that share memory."""
+        where = ((k, i, param) for k, group in enumerate(self.param_groups) for i, param in enumerate(group["params"]))
+        here = [(local(param), self._label(k, i)) for k, i, param in where if has_memory(param)]
+        require_apart([param for param, _ in here], [label for _, label in here])
 
     def _check_param(self, k: int, i: int, param: Tensor, formula: Formula) -> None:
         because = refusal(param)

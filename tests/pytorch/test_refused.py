@@ -7,6 +7,7 @@ import pytest
 from pytorch.subjects import BUSY, LR, OWN, all_bits, class_of, each_of_pytorchs, every_class, ours, theirs, torch
 from pytorch.trials import held_step, in_turn, new_gradients, one, pair, parameters, steps
 from refopt import simt
+from refopt.torch import merged
 
 
 def of_two_kinds():
@@ -339,3 +340,12 @@ def test_classes_that_there_are_not(name):
 def test_every_class_of_pytorch_has_a_name():
     found = {name for name in dir(torch.optim) if isinstance(getattr(torch.optim, name), type)}
     assert found - {"Optimizer"} <= {*ours.__all__}
+
+
+def test_a_group_for_each_parameter():
+    """Memory is looked at once, after all groups: not anew for each of them."""
+    looked, params = [], parameters([(2,)] * 50)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(merged, "require_apart", lambda tensors, labels: looked.append(len(tensors)))
+        class_of("AdamW")([{"params": [p]} for p in params], lr=LR)
+    assert looked == [50]
