@@ -18,11 +18,10 @@ from refopt.torch.formulas import Formula
 from refopt.torch.gate import Gate
 from refopt.torch.gradients import Gradients
 from refopt.torch.options import SEEDS
+from refopt.torch.recent import Recent
 from refopt.torch.sharded import is_dtensor, local
 from refopt.torch.states import MASTER, Scalars, Steps, compare, completed, follow
 from refopt.torch.watched import State
-
-KEPT = 8  # plans, each for some of the gradients
 
 
 class Member(NamedTuple):
@@ -84,7 +83,7 @@ class Bucket:
         self._scalars.read([member.state for member in members], self._formula)
         self._numbers = self._of_tensors(formulas)
         self._count_scalars()
-        self._plans: dict[tuple, _Planned] = {}  # the last one is in use
+        self._plans: Recent[tuple, _Planned] = Recent()  # by kind of gradients
         self._of_graphs: list[_Planned] = []
         self._moved = False
         self._hidden: list[int] = []  # whose states PyTorch does not have yet
@@ -112,7 +111,7 @@ class Bucket:
     def bind(self, gate: Gate) -> None:
         """Make a plan, which reads what a gate on the same device has."""
         self._gate = gate
-        self._plans[self.gradients.kind] = _Planned(self._made())
+        self._plans.use(self.gradients.kind, _Planned(self._made()))
         self.gradients.give(self._now.plan)
 
     def commit(self) -> None:
@@ -123,7 +122,7 @@ class Bucket:
 
     @property
     def _now(self) -> _Planned:
-        return self._plans[next(reversed(self._plans))]
+        return self._plans[self._plans.last]
 
     @property
     def captured(self) -> bool:
@@ -178,7 +177,7 @@ class Bucket:
     def look(self) -> bool:
         """Look where the gradients are; whether any has moved, come or gone since the last step."""
         self._moved |= (moved := self.gradients.look())
-        if self.gradients.kind != next(reversed(self._plans)):
+        if self.gradients.kind != self._plans.last:
             self.settle()
             self._choose(self.gradients.kind)
             self._see()
@@ -186,15 +185,13 @@ class Bucket:
 
     def _choose(self, kind: tuple) -> None:
         """Have a plan for gradients of a kind: that of the last time there were such, or another."""
-        planned, before = self._plans.get(kind) or _Planned(self._made()), self._now
-        if before.captured:  # its tables are a graph's
-            self._of_graphs.append(self._plans.popitem()[1])
-        if self._plans.pop(kind, None):
+        planned = self._plans.get(kind) or _Planned(self._made())
+        if self._now.captured:  # its tables are a graph's
+            self._of_graphs.append(self._plans.pop(self._plans.last))
+        if kind in self._plans:
             planned.plan.set(**self._numbers)
             planned.plan.refresh()
-        elif len(self._plans) >= KEPT:
-            del self._plans[next(iter(self._plans))]
-        self._plans[kind] = planned
+        self._plans.use(kind, planned)
 
     def _see(self) -> None:
         """Take note of which parameters have a gradient."""

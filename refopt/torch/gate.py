@@ -10,8 +10,7 @@ from torch import Tensor
 from refopt import gpu
 from refopt.torch.arrays import array_of, follow_stream
 from refopt.torch.gradients import Gradients
-
-KEPT = 8  # checks, each of gradients of other kinds
+from refopt.torch.recent import Recent
 
 
 class Gate:
@@ -41,8 +40,7 @@ class Gate:
         self.found_inf = torch.zeros(1, device=device) if may_skip else None
         given = {"grad_factor": self._factor, "found_inf": self.found_inf}
         self.arrays = {name: array_of(tensor) for name, tensor in given.items() if tensor is not None}
-        self._checks: dict[tuple, gpu.GradientCheck] = {}  # the last one is in use
-        self._kind: tuple = ()  # of the gradients that it checks
+        self._checks: Recent[tuple, gpu.GradientCheck] = Recent()  # by kinds of gradients
         if clips:
             self._first = self._check_of_now()
             self.arrays["grad_factor"] = self._first.grad_factor
@@ -80,20 +78,18 @@ class Gate:
 
     def norm(self) -> Tensor:
         """The norm that the last step found, shape ()."""
-        return self._tensor_of(self._checks[next(reversed(self._checks))].grad_norm)[0].clone()
+        return self._tensor_of(self._checks[self._checks.last].grad_norm)[0].clone()
 
     def _check_of_now(self, moved: bool = False) -> gpu.GradientCheck:
         """The check of the gradients that there are, where they lie."""
         kind = tuple(each.kind for each in self._gradients)
-        check = self._checks.pop(kind, None)
+        check = self._checks.get(kind)
         if check is None:
             scale = None if self._scale is None else array_of(self._scale)
-            check, moved = gpu.gradient_check(self._of_all(), loss_scale=scale, max_norm=np.inf), self._on_gpu
-            if len(self._checks) >= KEPT:
-                del self._checks[next(iter(self._checks))]
-        elif kind != self._kind:
-            moved = True
-        self._checks[kind], self._kind = check, kind
+            check, moved = gpu.gradient_check(self._of_all(), loss_scale=scale), self._on_gpu
+        else:
+            moved |= kind != self._checks.last
+        self._checks.use(kind, check)
         if moved and self._on_gpu:  # it does not keep the gradients alive: PyTorch may want their memory
             check.move(np.concatenate([each.places for each in self._gradients]))
         elif moved:

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from refopt.checks.dtypes import SIZES
 from refopt.torch.arrays import FLOATS, Alike, arrays_of, layout, places_of
+from refopt.torch.recent import Recent
 from refopt.torch.sharded import is_dtensor, local, placed
 
-MASKS = 8  # of which is known what gradients are like
 ALL = b""  # the mask where every parameter has a gradient
 
 
@@ -42,7 +42,7 @@ class Gradients:
         self.present: list[bool] = []
         self.kind: tuple[torch.dtype | None, ...] = ()
         self._mask = ALL
-        self._masks: dict[bytes, tuple[tuple, Alike]] = {}  # by which there are, what they are like
+        self._masks: Recent[bytes, tuple[tuple, Alike]] = Recent()  # by which there are, what they are like
         self._read(self._now())
 
     def _now(self) -> list[Tensor | None]:
@@ -119,10 +119,7 @@ class Gradients:
         self.present = [grad is not None for grad in grads]
         self.kind = tuple(None if grad is None else grad.dtype for grad in grads)
         self._mask = ALL if all(self.present) else bytes(self.present)
-        self._masks.pop(self._mask, None)
-        while len(self._masks) >= MASKS:
-            del self._masks[next(iter(self._masks))]
-        self._masks[self._mask] = self.kind, Alike([grad for grad in grads if grad is not None])
+        self._masks.use(self._mask, (self.kind, Alike([grad for grad in grads if grad is not None])))
 
     def _in_order(self, i: int, grad: Tensor) -> Tensor:
         """A copy with the elements in the order of the parameter's."""
