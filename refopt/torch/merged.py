@@ -75,7 +75,7 @@ class Merged(Optimizer):
         self._error_if_nonfinite = flag(f"{where}: error_if_nonfinite", error_if_nonfinite)
         self._rounding = chosen(f"{where}: rounding", rounding, ("nearest", "stochastic"))
         self._seed = whole(f"{where}: seed", seed, 0, options.SEEDS - 1)
-        options.check_differentiable(f"{where}: differentiable", named.get("differentiable"))
+        options.check_one(f"{where}: differentiable", "differentiable", named.get("differentiable"))
         self._begin()
         self._constructed = False
         super().__init__(*args, **named)

@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 
-from refopt.checks.arguments import flag, number
 from refopt.torch import formulas
 from refopt.torch.merged import Merged
+from refopt.torch.options import check_one
 
 
 class SGD(Merged, torch.optim.SGD):
@@ -106,8 +106,8 @@ class LAMB(Merged):
         self, params: Iterable[Any], lr: Any = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-6,
         weight_decay: float = 0.01, always_adapt: bool = False, **options: Any,
     ) -> None:  # fmt: skip
-        own = _checked("LAMB", lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
-        super().__init__(params, own | {"always_adapt": flag("LAMB: always_adapt", always_adapt)}, **options)
+        own = {"betas": betas, "eps": eps, "weight_decay": weight_decay, "always_adapt": always_adapt}
+        super().__init__(params, _checked("LAMB", lr=lr, **own), **options)
 
 
 class Lion(Merged):
@@ -149,17 +149,12 @@ class NovoGrad(Merged):
         self, params: Iterable[Any], lr: Any = 1e-3, betas: tuple[float, float] = (0.95, 0.98), eps: float = 1e-8,
         weight_decay: float = 0.0, grad_averaging: bool = False, **options: Any,
     ) -> None:  # fmt: skip
-        own = _checked("NovoGrad", lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
-        own["grad_averaging"] = flag("NovoGrad: grad_averaging", grad_averaging)
-        super().__init__(params, own, **options)
+        own = {"betas": betas, "eps": eps, "weight_decay": weight_decay, "grad_averaging": grad_averaging}
+        super().__init__(params, _checked("NovoGrad", lr=lr, **own), **options)
 
 
-def _checked(where: str, **options: Any) -> dict[str, Any]:
+def _checked(where: str, **given: Any) -> dict[str, Any]:
     """The options of a class that PyTorch does not check."""
-    for name, value in options.items():
-        if name == "betas":
-            for i, beta in enumerate(value):
-                number(f"{where}: betas[{i}]", formulas.plain(beta), 0, below=1)
-        else:
-            number(f"{where}: {name}", formulas.plain(value), 0)
-    return options
+    for name, value in given.items():
+        check_one(f"{where}: {name}", name, value)
+    return given

@@ -3,12 +3,13 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from refopt.checks.arguments import chosen, number, shown, whole
+from refopt.checks.arguments import chosen, flag, number, shown, whole
 from refopt.torch.formulas import plain
 
 MASTERS = None, "fp32", "remainder"
 AT_LEAST_0 = {"lr", "eps", "weight_decay", "momentum", "alpha", "lr_decay", "initial_accumulator_value",
               "momentum_decay", "trust_coefficient"}  # fmt: skip
+FLAGS = {"always_adapt", "grad_averaging"}  # PyTorch's own are taken as they are
 SEEDS = 2**24  # which fp32 has exactly
 
 
@@ -24,31 +25,32 @@ def check(where: str, group: Mapping[str, Any], names: Iterable[str]) -> None:
         TypeError, ValueError: naming the option, what was expected and what came.
     """
     for name in names:
-        value, what = plain(group[name]), f"{where}['{name}']"
-        if name in AT_LEAST_0:
-            number(what, value, 0)
-        elif name == "betas":
-            for i, beta in enumerate(value):
-                number(f"{what}[{i}]", plain(beta), 0, below=1)
-        elif name == "rho":
-            number(what, value, 0, 1)
-        elif name == "dampening":
-            number(what, value, finite=True)
-        elif name == "masters":
-            chosen(what, value, MASTERS)
-        elif name == "seed":
-            whole(what, value, 0, SEEDS - 1)
-        elif name == "max_norm":
-            raise ValueError(f"{what}: expected none in a group, since it is of all of them, got {shown(value)}")
-        elif name == "differentiable":
-            check_differentiable(what, value)
-        elif name == "capturable" and value:
-            _check_capturable(where, group)
+        check_one(f"{where}['{name}']", name, group[name])
+    if group.get("capturable"):
+        _check_capturable(where, group)
 
 
-def check_differentiable(what: str, value: Any) -> None:
-    """Refuse a step that autograd would have to see."""
-    if value:
+def check_one(what: str, name: str, value: Any) -> None:
+    """Check an option of some name; ``what`` is what errors call it."""
+    value = plain(value)
+    if name in AT_LEAST_0:
+        number(what, value, 0)
+    elif name == "betas":
+        for i, beta in enumerate(value):
+            number(f"{what}[{i}]", plain(beta), 0, below=1)
+    elif name == "rho":
+        number(what, value, 0, 1)
+    elif name == "dampening":
+        number(what, value, finite=True)
+    elif name in FLAGS:
+        flag(what, value)
+    elif name == "masters":
+        chosen(what, value, MASTERS)
+    elif name == "seed":
+        whole(what, value, 0, SEEDS - 1)
+    elif name == "max_norm":
+        raise ValueError(f"{what}: expected none in a group, since it is of all of them, got {shown(value)}")
+    elif name == "differentiable" and value:
         raise ValueError(f"{what}: expected False, since kernels are no part of autograd's graph, got {shown(value)}")
 
 
