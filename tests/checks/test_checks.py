@@ -68,6 +68,7 @@ REFUSED = [
     (lambda c: c.set(velocities_1=None), TypeError, "velocities[1]: expected an array, got None"),
     (lambda c: c.set(master_params=[None] * 3), ValueError, "master_params: expected 2 entries, as params has, got 3"),
     # Shapes and memory.
+    (lambda c: c.set(grads_1=c.new(3, 2)), ValueError, "grads[1]: expected shape (2, 3), as params[1] has, got (3, 2)"),
     (lambda c: c.set(velocities_0=c.new(8)[::2]), ValueError,
      "velocities[0]: expected a dense array, got strides (8,) for (4,)"),
     (lambda c: c.set(grads_1=c.put(np.ones((3, 2), np.float32).T)), ValueError,
@@ -80,6 +81,8 @@ REFUSED = [
     # Dtypes.
     (lambda c: c.set(params_0=c.new(4, dtype="int32")), TypeError,
      "params[0]: expected one of float16, bfloat16, float32, float64, got int32"),
+    (lambda c: c.set(grads_0=c.new(4, dtype="float64")), TypeError,
+     "grads[0]: expected a dtype that widens to float32, got float64"),
     (lambda c: c.use("float16").set(velocities_1=c.new(2, 3, dtype="float64")), TypeError,
      "velocities[1]: expected float32 or float16, got float64"),
     (lambda c: c.set(velocities_0=c.new(4, dtype="float16")), TypeError,
@@ -94,6 +97,10 @@ REFUSED = [
      "master_params[1]: expected float32, got uint16"),
     # Numbers.
     (lambda c: c.set(lr=-0.5), ValueError, "lr: expected a finite float32 at least 0, got -0.5"),
+    (lambda c: c.set(lr=float("nan")), ValueError, "lr: expected a finite float32 at least 0, got nan"),
+    (lambda c: c.set(lr=10**400), ValueError, "lr: expected a number in the range of float64, got one beyond it"),
+    (lambda c: c.set(lr="0.1"), TypeError, "lr: expected a number, got '0.1'"),
+    (lambda c: c.set(mu=True), TypeError, "mu: expected a number, got True"),
     (lambda c: c.set(mu=float("inf")), ValueError, "mu: expected a finite float32 at least 0, got inf"),
     (lambda c: c.set(epsilon=1e39), ValueError, "epsilon: expected a finite float32 at least 0, got 1e+39"),
     (lambda c: c.set(lars_weight_decay=[0.1, 10**400]), ValueError,

@@ -10,7 +10,7 @@ from comm_cases import assert_equal_bits, everything, groups
 from refopt import comm
 from refopt.comm import CommError, Mesh, local
 
-DTYPES = "float16", "bfloat16", "float32", "int64"
+DTYPES = "float16", "bfloat16", "float32", "float64", "uint8", "int64"
 
 
 def agrees_with_numpy_and_the_local_engine():

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from oracle import ends
-from oracle.test_process import children
+from oracle.test_process import children, deadline_of
 from refopt import cli, oracle
 
 SHORT = {"dtypes": ["float32"], "parts": ["C1", "C3"]}
@@ -13,12 +13,13 @@ MET = f"{ends.SIZE} elements"
 
 
 @pytest.mark.parametrize(("name", "text"), [("segfault", "got the end of its process by SIGSEGV"),
-                                            ("leave", "got the end of its process, with exit code 0")])
+                                            ("leave", "got the end of its process, with exit code 0"),
+                                            ("hang", "got nothing within 1 s, and ended it")])
 def test_an_end_is_a_difference(name, text):
     """Of either, and of both, where errors of both would be none."""
     plain, ending = ends.plain_lr, getattr(ends, name)
     for pair in ((plain, ending), (ending, ending)) if name == "leave" else ((ending, plain),):
-        report = oracle.compare(*pair, process=True, **SHORT)
+        report = oracle.compare(*pair, process=True, deadline=deadline_of(name), **SHORT)
         assert report.failed_laws == ["C1"], str(report)
         (failed,) = report.of("failed")
         assert failed.label == MET and text in failed.text
