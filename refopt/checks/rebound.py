@@ -14,9 +14,6 @@ Extents = np.ndarray  # (2, n): where each array that is there begins and ends, 
 Locate = Callable[[str, Sequence[Any], Sequence[Array | None], list], list[int] | None]
 
 
-COARSE = 15  # bits that are 0 in the address of any aligned element
-
-
 class Bound:
     """Checked lists of arrays, which may be exchanged for others that are like them.
 
@@ -105,10 +102,7 @@ class Bound:
             raise TypeError(f"{where}: arrays: expected those of {slot}, which states are read from, got None")
         if values is not None and len(values) != self._count:
             raise ValueError(f"{where}: arrays: expected {self._count} entries, as planned, got {len(values)}")
-        before = self.there[slot]
-        if not self.empty and not int(np.bitwise_or.reduce(places)) & COARSE and places.all() and before.all():
-            return places, values, False  # all there, and aligned for any dtype: what costs least to find out
-        there = places != 0
+        there, before = places != 0, self.there[slot]
         if self.empty:
             there[self.empty] = before[self.empty] if values is None else [values[i] is not None for i in self.empty]
         if there.tobytes() != before.tobytes():
@@ -125,7 +119,7 @@ class Bound:
         """Integers as given by a caller, as `addresses` has them."""
         before, places = self._given
         try:
-            if type(addresses) is list and addresses and addresses == before:
+            if type(addresses) is list and addresses == before:
                 return places
             places = np.array(addresses)
         except Exception:  # of entries that are no numbers, when they are compared or put in a row
@@ -133,7 +127,7 @@ class Bound:
         if places.shape != (self._count,) or (places.dtype.kind not in "iu" and self._count):
             raise TypeError(f"{where}: expected {self._count} integers, as many as planned, got {shown(addresses)}")
         places = places.astype(np.int64)
-        if places.size and places.min() < 0:
+        if (places < 0).any():
             i = int((places < 0).argmax())
             raise ValueError(f"{where}[{i}]: expected an address from 0 to 2**63 - 1, got {addresses[i]}")
         if type(addresses) is list:
