@@ -1,5 +1,6 @@
 """The parameters that one plan updates: those of one device, arithmetic type, routine and choices."""
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from refopt.torch.gradients import Gradients
 from refopt.torch.options import SEEDS
 from refopt.torch.recent import Recent
 from refopt.torch.sharded import is_dtensor, local
-from refopt.torch.states import MASTER, Scalars, Steps, compare, completed, follow
+from refopt.torch.states import MASTER, Scalars, Steps, completed, follow
 from refopt.torch.watched import State
 
 
@@ -168,6 +169,7 @@ class Bucket:
         if not self._steady(watched):
             return False
         if self._formula.counts and self.steps.written():
+            self.steps.begin(_whole(self._members, self.steps.shown.tolist()))
             self._count_scalars()
             self._now.plan.refresh()
         elif self._scalars.written():
@@ -200,16 +202,17 @@ class Bucket:
         self._stepped = [*stepped, *map(local, stepped)] if self._sharded else stepped
 
     def follow(self, compares: bool) -> None:
-        """Have masters be those of parameters that somebody has written since; ``compares`` looks at each element."""
+        """Have masters be those of parameters that somebody has written since; ``compares`` looks at every fp32 one."""
         if not self._exact:
             return
-        known, self._versions = self._versions, self._versions_now()
-        for (param, master), version, before in zip(self._exact, self._versions, known, strict=True):
-            if version != before:
+        now = zip(self._exact, self._versions_now(), self._versions, strict=True)
+        for (param, master), version, before in now:
+            # Who has written both, as a checkpoint that is loaded in place does, knows the remainder.
+            is_remainder = master.dtype == torch.uint16
+            written = version[0] != before[0] and not (is_remainder and version[1] != before[1])
+            if written or (compares and not is_remainder):
                 follow(master, param)
-        if compares:
-            for param, master in self._exact:
-                compare(master, param)
+        self._versions = self._versions_now()
 
     def follow_all(self) -> None:
         """Have all masters be those of their parameters as they stand."""
@@ -217,12 +220,9 @@ class Bucket:
             follow(master, param)
         self._versions = self._versions_now()
 
-    def _versions_now(self) -> list[int]:
-        """Of the parameters with masters: PyTorch counts what is written into a tensor."""
-        versions = [param._version for param, _ in self._exact]
-        if self._sharded:  # both what is written into a DTensor and into this rank's part of it
-            versions = [n + local(param)._version for n, (param, _) in zip(versions, self._exact, strict=True)]
-        return versions
+    def _versions_now(self) -> list[tuple[int, int]]:
+        """Of the parameters with masters, and of these: PyTorch counts what is written into a tensor."""
+        return [(_version(param), _version(master)) for param, master in self._exact]
 
     def step(self) -> None:
         """Update the parameters by the gradients that were looked at."""
@@ -329,9 +329,23 @@ class Bucket:
         self._early = self._early and not all(counts)
 
 
+def _version(tensor: Tensor) -> int:
+    """How often a tensor has been written, as a whole or, of a DTensor, as this rank's part."""
+    part = local(tensor)
+    return tensor._version if part is tensor else tensor._version + part._version
+
+
 def _counts(members: Sequence[Member]) -> list[int]:
     """The steps that each has taken, by its state."""
     counts = [torch.as_tensor(member.state.get("step", 0)).reshape(()).to(torch.float64) for member in members]
     devices = {count.device for count in counts}
     by_device = {each: iter(torch.stack([x for x in counts if x.device == each]).tolist()) for each in devices}
-    return [int(next(by_device[count.device])) for count in counts]
+    return _whole(members, [next(by_device[count.device]) for count in counts])
+
+
+def _whole(members: Sequence[Member], counts: Sequence[float]) -> list[int]:
+    """Numbers of steps; raises ValueError naming the parameter of one that is none."""
+    for member, count in zip(members, counts, strict=True):
+        if not (math.isfinite(count) and count >= 0 and count == int(count)):
+            raise ValueError(f"{member.label}: state['step']: expected a whole number of at least 0, got {count}")
+    return list(map(int, counts))

@@ -104,23 +104,17 @@ def first_master(param: Tensor, masters: str) -> Tensor:
     return like(param, part.to(torch.float32, memory_format=torch.preserve_format))
 
 
-def follow(master: Tensor, param: Tensor, changed: Tensor | None = None) -> None:
-    """Have a master be that of its parameter as it stands: all of it, or where elements have changed."""
+def follow(master: Tensor, param: Tensor) -> None:
+    """Have a master be that of its parameter as it stands.
+
+    An element of fp32 that rounds to what the parameter stores has not been written, and stays. A remainder makes a
+    number that rounds to the parameter's whatever that is, so it tells nothing, and begins anew.
+    """
     mine, part = local(master), local(param).detach()
     if mine.dtype == torch.uint16:
         mine.zero_()
     else:
-        mine.copy_(part if changed is None else torch.where(changed, part.to(mine.dtype), mine))
-
-
-def compare(master: Tensor, param: Tensor) -> None:
-    """Have an fp32 master be that of its parameter wherever it does not round to what the parameter stores.
-
-    A remainder says only what a bf16 leaves out: with any bf16 it makes a number that rounds to that one.
-    """
-    if master.dtype != torch.uint16:
-        part = local(param).detach()
-        follow(master, param, local(master).to(part.dtype) != part)
+        mine.copy_(torch.where(mine.to(part.dtype) == part, mine, part.to(mine.dtype)))
 
 
 def restore(
@@ -206,25 +200,26 @@ class Steps:
     Attributes:
         taken: the numbers, int64.
         views: PyTorch's, on the CPU, shape ().
+        shown: what these say, which somebody may have written.
     """
 
     def __init__(self, taken: Sequence[int]) -> None:
         """Begin after some steps."""
         is_double = torch.get_default_dtype() == torch.float64  # PyTorch counts in no 16-bit dtype
         shown = torch.zeros(len(taken), dtype=torch.float64 if is_double else torch.float32)
-        self.taken, self.views = np.array(taken, np.int64), list(shown.unbind())
-        self._shown = shown.numpy()
+        self.views, self.shown = list(shown.unbind()), shown.numpy()
+        self.begin(taken)
+
+    def begin(self, taken: Sequence[int]) -> None:
+        """Go on after some steps."""
+        self.taken = np.array(taken, np.int64)
         self.show()
 
     def show(self) -> None:
         """Have PyTorch's tensors say what there is."""
-        self._shown[:] = self.taken
-        self._known = self._shown.tobytes()
+        self.shown[:] = self.taken
+        self._known = self.shown.tobytes()
 
     def written(self) -> bool:
-        """Whether somebody has written into PyTorch's tensors, of whom the numbers are then."""
-        if self._shown.tobytes() == self._known:
-            return False
-        self.taken[:] = self._shown
-        self.show()
-        return True
+        """Whether somebody has written into PyTorch's tensors."""
+        return self.shown.tobytes() != self._known

@@ -8,7 +8,7 @@ import datetime
 
 import pytest
 
-from pytorch.subjects import BUSY, LR, class_of, drawn, theirs, torch
+from pytorch.subjects import BUSY, LR, class_of, drawn, ours, theirs, torch
 
 distributed = pytest.importorskip("torch.distributed")
 fsdp = pytest.importorskip("torch.distributed.fsdp")
@@ -16,6 +16,8 @@ pytestmark = pytest.mark.skipif(
     not (distributed.is_available() and distributed.is_gloo_available() and hasattr(fsdp, "fully_shard")),
     reason="PyTorch has no gloo, or no fully_shard here")
 PATIENCE, STEPS = 60, 3
+SAVED = "AdamW", "SGD", "NAdam"
+MASTERS = "fp32", "remainder"
 CLOSE = {"rtol": 2e-5, "atol": 1e-6}
 
 
@@ -77,9 +79,9 @@ def every_class_is_pytorchs(rank, folder):
             train(model, optimizer, range(STEPS))
         torch.testing.assert_close(*map(weights, models), **CLOSE)
         for p, q in zip(*(model.parameters() for model in models), strict=True):
-            ours, peers = (optimizer.state[x] for optimizer, x in zip(optimizers, (p, q), strict=True))
-            assert ours.keys() == peers.keys()
-            for key, x in ours.items():
+            mine, peers = (optimizer.state[x] for optimizer, x in zip(optimizers, (p, q), strict=True))
+            assert mine.keys() == peers.keys()
+            for key, x in mine.items():
                 assert getattr(x, "placements", None) == getattr(peers[key], "placements", None), (name, key)
 
 
@@ -88,9 +90,9 @@ def norms_are_those_of_all_ranks(rank, folder):
     for make, of in ((sharded, None), (parallel, 0)):
         for norm_type in (2.0, float("inf"), 1.0):
             models = [make(model_of() if make is sharded else wide()) for _ in range(2)]
-            ours = class_of("AdamW")(models[0].parameters(), lr=LR, max_norm=0.05, norm_type=norm_type)
+            mine = class_of("AdamW")(models[0].parameters(), lr=LR, max_norm=0.05, norm_type=norm_type)
             peer = theirs("AdamW")(models[1].parameters(), lr=LR)
-            found = train(models[0], ours, range(STEPS), of)
+            found = train(models[0], mine, range(STEPS), of)
             whole_norms = []
             for step in range(STEPS):
                 backward(models[1], step, of)
@@ -101,6 +103,17 @@ def norms_are_those_of_all_ranks(rank, folder):
                 peer.step()
             torch.testing.assert_close(found, whole_norms, rtol=1e-5, atol=1e-7)
             torch.testing.assert_close(*map(weights, models), **CLOSE)
+
+
+def a_norm_of_whole_and_sharded_gradients(rank, folder):
+    model, plain = sharded(model_of()), torch.nn.Parameter(torch.ones(3))
+    params = [*model.parameters(), plain]
+    backward(model, 0, 0)
+    plain.grad = torch.full((3,), 2.0)
+    for norm_type in (2.0, float("inf")):
+        found = ours.clip_grad_norm_([class_of("SGD")(params, lr=LR)], 1.0, norm_type)
+        expected = torch.nn.utils.get_total_norm(whole(p.grad for p in params), norm_type)
+        torch.testing.assert_close(found, expected)
 
 
 def wide():
@@ -171,7 +184,7 @@ def states_of_a_whole_model_are_refused(rank, folder):
 def saves(rank, folder):
     """A run on two ranks, whose checkpoint others go on with; and how it goes on itself, from the same gradients."""
     checkpoint, _ = checkpoints()
-    for name in ("AdamW", "SGD", "NAdam"):
+    for name in SAVED:
         model = sharded(model_of())
         optimizer = class_of(name)(model.parameters(), lr=LR, **BUSY[name])
         train(model, optimizer, range(2), 0)
@@ -185,7 +198,7 @@ def saves(rank, folder):
 def loads(rank, folder):
     """On three ranks: by this class, and by PyTorch's."""
     checkpoint, states = checkpoints()
-    for name in ("AdamW", "SGD", "NAdam"):
+    for name in SAVED:
         expected = torch.load(f"{folder}/{name}.pt")
         for kind, close in ((class_of, {"rtol": 1e-6, "atol": 1e-7}), (theirs, CLOSE)):
             model = sharded(model_of())
@@ -203,6 +216,49 @@ def state_of(model, optimizer):
     return {"model": states.get_model_state_dict(model), "optim": states.get_optimizer_state_dict(model, optimizer)}
 
 
+def with_masters(masters):
+    model = sharded(model_of(torch.bfloat16))
+    optimizer = class_of("AdamW")(model.parameters(), lr=LR, masters=masters)
+    train(model, optimizer, range(2), 0)
+    return model, optimizer
+
+
+def words_of_masters(model, optimizer):
+    """By parameter, whole, the words of its master: gloo gathers none of 16 bits."""
+    from torch.distributed.tensor import DTensor
+
+    found = []
+    for p in model.parameters():
+        part = optimizer.state[p]["master_param"].to_local()
+        words = part.view({2: torch.int16, 4: torch.int32}[part.element_size()]).to(torch.int32)
+        found.append(DTensor.from_local(words, p.device_mesh, p.placements, run_check=False, shape=p.shape,
+                                        stride=p.stride()).full_tensor())
+    return found
+
+
+def saves_masters(rank, folder):
+    for masters in MASTERS:
+        model, optimizer = with_masters(masters)
+        train(model, optimizer, range(2, 4), 0)
+        checkpoints()[0].save(state_of(model, optimizer), checkpoint_id=f"{folder}/{masters}")
+        found = words_of_masters(model, optimizer)
+        if rank == 0:
+            torch.save(found, f"{folder}/{masters}.pt")
+
+
+def loads_masters(rank, folder):
+    """Which are those that were saved, though the parameters are written in place, too."""
+    checkpoint, states = checkpoints()
+    for masters in MASTERS:
+        model, optimizer = with_masters(masters)
+        saved = state_of(model, optimizer)
+        checkpoint.load(saved, checkpoint_id=f"{folder}/{masters}")
+        model.load_state_dict(saved["model"])
+        states.set_optimizer_state_dict(model, optimizer, saved["optim"])
+        found = words_of_masters(model, optimizer)
+        assert all(map(torch.equal, found, torch.load(f"{folder}/{masters}.pt"))), masters
+
+
 def checkpoints():
     import torch.distributed.checkpoint as checkpoint
     import torch.distributed.checkpoint.state_dict as states
@@ -210,9 +266,10 @@ def checkpoints():
     return checkpoint, states
 
 
-ON_TWO = (every_class_is_pytorchs, norms_are_those_of_all_ranks, gradients_of_other_placements, masters_follow,
-          norms_of_shards_are_refused, states_of_a_whole_model_are_refused, saves)
-ON_THREE = (norms_are_those_of_all_ranks, tensor_parallel_is_pytorchs, masters_follow, loads)
+ON_TWO = (every_class_is_pytorchs, norms_are_those_of_all_ranks, a_norm_of_whole_and_sharded_gradients,
+          gradients_of_other_placements, masters_follow,
+          norms_of_shards_are_refused, states_of_a_whole_model_are_refused, saves, saves_masters)
+ON_THREE = (norms_are_those_of_all_ranks, tensor_parallel_is_pytorchs, masters_follow, loads, loads_masters)
 
 
 def rank_of(rank, ranks, folder, parts):

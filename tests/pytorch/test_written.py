@@ -48,16 +48,22 @@ def made(dtype, masters, **options):
 @each_kind
 @pytest.mark.parametrize("write", [clamped, loaded, averaged])
 def test_masters_follow_what_is_written(write, dtype, masters):
-    """A step without a rate leaves what was written, and the run goes on as one that begins there."""
+    """A step without a rate leaves what was written, and the run goes on as one that begins there.
+
+    Masters of fp32 that round to what is stored are those of elements that nobody has written.
+    """
     model, params, optimizer = made(dtype, masters)
+    before = [optimizer.state[p]["master_param"].clone() for p in params]
     with torch.no_grad():
         write(model, params)
     known = all_bits(params)
     others = [torch.nn.Parameter(p.detach().clone()) for p in params]
     plain = class_of("AdamW")(others, lr=LR, masters=masters)
     state = copy.deepcopy(optimizer.state_dict())
-    for entries in state["state"].values():
+    for p, entries, master in zip(params, state["state"].values(), before, strict=True):
         del entries["master_param"]
+        if masters == "fp32":
+            entries["master_param"] = torch.where(master.to(p.dtype) == p, master, p.float()).detach()
     plain.load_state_dict(state)
     no_rate(optimizer)
     new_gradients(params, 2)
@@ -102,8 +108,71 @@ def test_masters_follow_what_is_not_counted(how, dtype, masters):
         if masters == "fp32":
             master = optimizer.state[p]["master_param"].view(-1)
             assert master[0] == 3.0
-            untouched = p.detach().float().view(-1)[1:] if how == "asked" else before.view(-1)[1:]
-            assert torch.equal(master[1:], untouched)
+            assert torch.equal(master[1:], before.view(-1)[1:])
+
+
+@each_kind
+def test_masters_that_are_asked_for_before_a_step(dtype, masters):
+    """Those of a checkpoint, beside parameters that are others."""
+    _, params, optimizer = made(dtype, masters)
+    others = [torch.nn.Parameter(torch.full_like(p, 0.75)) for p in params]
+    other = class_of("AdamW")(others, lr=0.0, masters=masters)
+    state = copy.deepcopy(optimizer.state_dict())
+    state["param_groups"][0]["lr"] = 0.0
+    other.load_state_dict(state)
+    other.refresh_masters()
+    new_gradients(others, 2)
+    other.step()
+    assert all((p == 0.75).all() for p in others)
+    if masters == "remainder":
+        assert not any(other.state[p]["master_param"].any() for p in others)
+
+
+def nothing(p):
+    p.clamp_(-8.0, 8.0)
+
+
+def swapped(p):
+    kept = p.clone()
+    p.zero_()
+    p.copy_(kept)
+
+
+def a_part(p):
+    p.view(-1)[0] = 3.0
+
+
+@pytest.mark.parametrize("write", [nothing, swapped, a_part])
+def test_elements_that_are_not_changed_keep_their_masters(write):
+    """Small steps go on where they are, also if somebody clamps, or swaps averages in and out, after each."""
+    runs = []
+    for writes in (True, False):
+        p = torch.nn.Parameter(torch.ones(6, dtype=torch.bfloat16))
+        optimizer = ours.SGD([p], lr=2.0**-10, masters="fp32")
+        for _ in range(64):
+            p.grad = torch.ones_like(p)
+            optimizer.step()
+            if writes:
+                with torch.no_grad():
+                    write(p)
+        runs.append(p.detach()[1:].tolist())
+    assert runs[0] == runs[1] == [1 - 2.0**-4] * 5
+
+
+@each_kind
+def test_a_checkpoint_that_is_loaded_in_place(dtype, masters):
+    """Into parameters and masters, as ``torch.distributed.checkpoint`` does: both are what was saved."""
+    _, params, optimizer = made(dtype, masters)
+    _, others, other = made(dtype, masters)
+    steps(optimizer, params, range(2, 5))
+    saved, held = ([each.state[p] for p in x] for each, x in ((optimizer, params), (other, others)))
+    with torch.no_grad():
+        for p, q, entries, into in zip(params, others, saved, held, strict=True):
+            q.copy_(p)
+            for key, x in entries.items():
+                into[key].copy_(x)
+    in_turn(range(5, 7), (params, optimizer), (others, other))
+    assert all_bits(params, optimizer) == all_bits(others, other)
 
 
 def test_masters_stay_where_nobody_looks():
@@ -223,6 +292,12 @@ def test_looking_at_states_keeps_plans():
         assert optimizer.state[params[0]]["step"] == step and len(optimizer.state_dict()["state"]) == len(params)
         steps(optimizer, params, [step])
     assert optimizer._buckets is buckets
+    state = optimizer.state[params[0]]
+    state["exp_avg"] = state["exp_avg"].clone()
+    steps(optimizer, params, [3])
+    changed = optimizer._buckets
+    steps(optimizer, params, [4])
+    assert changed is not buckets and optimizer._buckets is changed
 
 
 def test_a_set_of_gradients_has_a_plan():
@@ -241,6 +316,7 @@ def test_a_set_of_gradients_has_a_plan():
         seen.append(bucket._now.plan)
         assert len(bucket._plans) <= 8
     assert seen[1] is seen[3] and seen[2] is seen[4] and seen[1] is not seen[2] and seen[-1] is not seen[1]
+    assert len(bucket._plans) == 8
     assert all_bits(params, optimizer) == all_bits(plain_params, plain)
 
 
