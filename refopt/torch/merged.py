@@ -87,7 +87,7 @@ class Merged(Optimizer):
         self._buckets: list[Bucket] | None = None
         self._looked = False  # whether somebody may have got hold of the states
         self._of_graphs: list[Bucket] = []  # whose plans replays need
-        self._given: Tensor | None = None  # what the next step multiplies gradients by
+        self._given: tuple[Tensor, float] | None = None  # the norm of gradients, and to what the next step clips it
         self._multiplied = False  # whether plans read such a factor
         self._norm: Callable[[], Tensor] | None = None
 
@@ -105,6 +105,7 @@ class Merged(Optimizer):
     def max_norm(self, max_norm: float | None) -> None:
         before, self._max_norm = self._max_norm, self._checked_norm(max_norm)
         if (self._max_norm is None) != (before is None):
+            self._norm = None
             self._give_up()
 
     @property
@@ -115,9 +116,9 @@ class Merged(Optimizer):
         """
         return None if self._norm is None else self._norm()
 
-    def multiply_next(self, factor: Tensor) -> None:
-        """Have the next step multiply the gradients by a number, shape (), as it reads them."""
-        self._given = factor
+    def clip_next(self, norm: Tensor, max_norm: float) -> None:
+        """Have the next step clip the gradients to a norm, given that of these and others as they are, shape ()."""
+        self._given = norm, max_norm
 
     def _checked_norm(self, max_norm: Any) -> float | None:
         return None if max_norm is None else number(f"{type(self).__name__}: max_norm", max_norm, 0)
@@ -210,9 +211,15 @@ class Merged(Optimizer):
         moved = False
         for bucket in self._buckets:
             moved |= bucket.look()
-        factor = self._given
+        factor = None
         if self._max_norm is not None and not self._clips_here:
-            factor = self._clipping(scale, self._max_norm)
+            norm = total_norm([param for group in self.param_groups for param in group["params"]], self._norm_type)
+            self._norm = _unscaled(norm, scale).clone
+            if self._error_if_nonfinite:
+                require_finite(self._norm(), self._norm_type)
+            factor = clipping(self._norm(), self._max_norm)
+        elif self._given is not None:
+            factor = clipping(_unscaled(self._given[0], scale), self._given[1])
         for gate in self._gates:
             gate.take(scale, found_inf, factor, self._max_norm, moved)
         if self._max_norm is not None and self._clips_here and self._gates:
@@ -226,15 +233,6 @@ class Merged(Optimizer):
         if self._rounding == "stochastic":
             for group in self.param_groups:
                 group["seed"] = (group["seed"] + 1) % options.SEEDS
-
-    def _clipping(self, scale: Tensor | None, max_norm: float) -> Tensor:
-        """The factor that clips gradients whose norm is taken by PyTorch, and by all ranks that have parts of them."""
-        norm = total_norm([param for group in self.param_groups for param in group["params"]], self._norm_type)
-        norm = norm if scale is None else norm / scale.to(norm.device)
-        self._norm = norm.clone
-        if self._error_if_nonfinite:
-            require_finite(norm, self._norm_type)
-        return clipping(norm, max_norm)
 
     def _build(self, gated: tuple[bool, bool]) -> None:
         """Sort the parameters that have a gradient or a state into buckets, each of which gets a plan."""
@@ -397,8 +395,9 @@ class Merged(Optimizer):
         for i, state in loaded["state"].items():
             expected, got = masters.get(i, self._masters), state[MASTER].dtype if MASTER in state else None
             if MASTER in state and got != dtypes[expected]:
-                said = f"expected masters={expected!r}, as the optimizer has"
-                raise ValueError(f"{type(self).__name__}: load_state_dict: state[{i}]: {said}, got one of {got}")
+                said = f"expected masters={expected!r}, as the optimizer has, got one of {got}"
+                less = f"without {MASTER!r} they begin from the parameters"
+                raise ValueError(f"{type(self).__name__}: load_state_dict: state[{i}]: {said}; {less}")
 
     def __getstate__(self) -> dict[str, Any]:
         own = {name: getattr(self, f"_{name}") for name in (*OWN, "seed")}
@@ -415,3 +414,8 @@ class Merged(Optimizer):
             self.state = rest.pop("state")
         super().__setstate__(rest)
         self._give_up()
+
+
+def _unscaled(norm: Tensor, scale: Tensor | None) -> Tensor:
+    """The norm of gradients that a scaler has made larger, as it would be without."""
+    return norm if scale is None else norm / scale.to(norm.device)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from refopt.checks.arguments import listed, number
+from refopt.checks.arguments import number
 from refopt.torch.sharded import total_norm
 
 
@@ -33,11 +33,12 @@ def clip_grad_norm_(
 ) -> Tensor:
     """Clip the norm of the gradients of several optimizers together, in the next step of each.
 
-    Call it between the backward pass, or ``scaler.unscale_`` of each, and the steps. Gradients stay as they are; each
-    step multiplies its own by one factor as it reads them.
+    Call it between the backward pass and the steps. Gradients stay as they are; each step multiplies its own by one
+    factor as it reads them. Under a ``GradScaler`` the steps clip the norm without the scale; what is returned is that
+    of the gradients as they are, so call ``scaler.unscale_`` before to get the other.
 
     Args:
-        optimizers: of this package, without ``max_norm`` of their own.
+        optimizers: of this package, one or several, without ``max_norm`` of their own.
         max_norm: the most that the norm of all gradients may be, at least 0.
         norm_type: 2, inf, or another, as of ``torch.nn.utils.clip_grad_norm_``.
         error_if_nonfinite: whether a norm of inf or NaN raises, for which this waits.
@@ -50,16 +51,18 @@ def clip_grad_norm_(
         RuntimeError: the norm is not finite, with ``error_if_nonfinite``.
     """
     where = "clip_grad_norm_"
-    max_norm, some = number(f"{where}: max_norm", max_norm, 0), listed(f"{where}: optimizers", optimizers)
+    max_norm = number(f"{where}: max_norm", max_norm, 0)
+    some = list(optimizers) if isinstance(optimizers, Iterable) else [optimizers]
     norm_type = number(f"{where}: norm_type", norm_type, above=0)
     for i, optimizer in enumerate(some):
-        if not hasattr(optimizer, "multiply_next"):
-            raise TypeError(f"{where}: optimizers[{i}]: expected one of refopt.torch, got {type(optimizer).__name__}")
+        if not hasattr(optimizer, "clip_next"):
+            expected = "expected an optimizer of refopt.torch"
+            raise TypeError(f"{where}: optimizers[{i}]: {expected}, got {type(optimizer).__name__}")
         if optimizer.max_norm is not None:
             raise ValueError(f"{where}: optimizers[{i}]: expected one without max_norm, got {optimizer.max_norm}")
     norm = total_norm([p for each in some for group in each.param_groups for p in group["params"]], norm_type)
     if error_if_nonfinite:
         require_finite(norm, norm_type)
     for optimizer in some:
-        optimizer.multiply_next(clipping(norm, max_norm))
+        optimizer.clip_next(norm, max_norm)
     return norm

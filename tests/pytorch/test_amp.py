@@ -243,10 +243,24 @@ def test_a_norm_of_several_optimizers():
     torch.testing.assert_close(params, others)
 
 
+@pytest.mark.parametrize("unscales", [True, False])
+def test_a_norm_of_one_optimizer_under_a_scaler(unscales):
+    """The step clips the norm without the scale, whether gradients have been unscaled or not."""
+    (params, optimizer), (others, plain) = one("SGD"), one("SGD", max_norm=0.25)
+    scaler, other = scaler_of(), scaler_of()
+    scaled_gradients(scaler, params, 0)
+    if unscales:
+        scaler.unscale_(optimizer)
+    module.clip_grad_norm_(optimizer, 0.25)
+    scaler.step(optimizer)
+    scaled_step(other, plain, others, 0)
+    torch.testing.assert_close(params, others)
+
+
 @pytest.mark.parametrize(("given", "text"), [
     ({"max_norm": -1.0}, "max_norm: expected a number of at least 0, got -1.0"),
     ({"norm_type": 0}, "norm_type: expected a number above 0, got 0"),
-    ({"optimizers": [None]}, r"optimizers\[0\]: expected one of refopt.torch, got NoneType")])
+    ({"optimizers": [None]}, r"optimizers\[0\]: expected an optimizer of refopt.torch, got NoneType")])
 def test_a_wrong_norm_of_several(given, text):
     with pytest.raises((TypeError, ValueError), match=f"clip_grad_norm_: {text}"):
         module.clip_grad_norm_(**{"optimizers": [one("SGD")[1]], "max_norm": 1.0} | given)
