@@ -1,13 +1,13 @@
 """What a parameter group may say: each option is checked where it is set, loaded, or has changed before a step."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from refopt.checks.arguments import chosen, flag, number, shown, whole
 from refopt.torch.formulas import plain
 
 MASTERS = None, "fp32", "remainder"
-AT_LEAST_0 = {"lr", "eps", "weight_decay", "momentum", "alpha", "lr_decay", "initial_accumulator_value",
+AT_LEAST_0 = {"lr", "eps", "weight_decay", "momentum", "dampening", "lr_decay", "initial_accumulator_value",
               "momentum_decay", "trust_coefficient"}  # fmt: skip
 FLAGS = {"always_adapt", "grad_averaging"}  # PyTorch's own are taken as they are
 SEEDS = 2**24  # which fp32 has exactly
@@ -34,14 +34,14 @@ def check_one(what: str, name: str, value: Any) -> None:
     """Check an option of some name; ``what`` is what errors call it."""
     value = plain(value)
     if name in AT_LEAST_0:
-        number(what, value, 0)
+        number(what, value, 0, finite=True)
+    elif name in ("alpha", "rho"):
+        number(what, value, 0, below=1)
     elif name == "betas":
+        if not isinstance(value, Sequence) or len(value) != 2:
+            raise ValueError(f"{what}: expected two numbers, got {shown(value)}")
         for i, beta in enumerate(value):
             number(f"{what}[{i}]", plain(beta), 0, below=1)
-    elif name == "rho":
-        number(what, value, 0, 1)
-    elif name == "dampening":
-        number(what, value, finite=True)
     elif name in FLAGS:
         flag(what, value)
     elif name == "masters":

@@ -10,13 +10,12 @@ MOST = 8
 class Recent(dict[Key, Value], Generic[Key, Value]):
     """At most `MOST` entries, in the order in which they were used."""
 
-    def use(self, key: Key, value: Value) -> Value:
+    def use(self, key: Key, value: Value) -> None:
         """Have an entry be the last that was used; the first goes where there are too many."""
         self.pop(key, None)
         self[key] = value
         if len(self) > MOST:
             del self[next(iter(self))]
-        return value
 
     @property
     def last(self) -> Key:

@@ -1,6 +1,7 @@
 """What is refused, at construction or at a step, leaves every bit as it was; odd but right input is taken."""
 
 import copy
+import re
 
 import pytest
 
@@ -274,7 +275,8 @@ def test_a_device_that_is_too_old_is_refused():
     assert torch.equal(param, before - LR)
 
 
-SET = {"differentiable": (True, "expected False"), "lr": (float("nan"), "expected a number of at least 0, got nan"),
+SET = {"differentiable": (True, "expected False"),
+       "lr": (float("nan"), "expected a finite number of at least 0, got nan"),
        "betas": ((0.5, 1.5), "expected a number of at least 0 and below 1, got 1.5"), "weight_decay": (-1.0, "least 0")}
 
 
@@ -329,6 +331,54 @@ def test_states_that_are_one():
     new_gradients(params, 1)
     with pytest.raises(ValueError, match=r"AdamW: param_groups\[0\]\['params'\]\[\d\]: state\['exp_avg'\]: expected"):
         optimizer.step()
+
+
+@pytest.mark.parametrize("step", [float("nan"), float("inf"), -1.0, 1.5])
+@pytest.mark.parametrize("how", ["set", "written"])
+def test_a_number_of_steps(how, step):
+    params, optimizer = one("AdamW")
+    steps(optimizer, params, [0])
+    state = optimizer.state[params[1]]
+    if how == "set":
+        state["step"] = torch.tensor(step)
+    else:
+        state["step"].fill_(step)
+    known = all_bits(params)
+    new_gradients(params, 1)
+    where = r"AdamW: param_groups\[0\]\['params'\]\[1\]: state\['step'\]: expected a whole number of at least 0, got "
+    with pytest.raises(ValueError, match=where):
+        optimizer.step()
+    assert all_bits(params) == known
+
+
+@pytest.mark.parametrize(("of_plan", "said"), [
+    ("merged_adamw: moment1[1]: expected this", "AdamW: param_groups[0]['params'][1]: state['exp_avg']: expected this"),
+    ("merged_adamw: grads[2]: expected this", "AdamW: param_groups[0]['params'][2]: grad: expected this"),
+    ("merged_adamw: params[0]: expected this", "AdamW: param_groups[0]['params'][0]: expected this"),
+    ("merged_adamw: lr: expected this", "merged_adamw: lr: expected this")])
+def test_what_a_plan_refuses_is_said_in_pytorchs_words(of_plan, said, monkeypatch):
+    params, optimizer = one("AdamW")
+    new_gradients(params, 0)
+
+    def refused(*args, **named):
+        raise ValueError(of_plan)
+
+    monkeypatch.setattr("refopt.gpu.plan", refused)
+    with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
+        optimizer.step()
+    assert not optimizer.state
+
+
+@pytest.mark.parametrize(("name", "options", "text"), [
+    ("RMSprop", {"alpha": 1.0}, r"\['alpha'\]: expected a number of at least 0 and below 1, got 1.0"),
+    ("Adadelta", {"rho": 1.0}, r"\['rho'\]: expected a number of at least 0 and below 1, got 1.0"),
+    ("SGD", {"dampening": -1.0}, r"\['dampening'\]: expected a finite number of at least 0, got -1.0"),
+    ("AdamW", {"lr": float("inf")}, r"\['lr'\]: expected a finite number of at least 0, got inf"),
+    ("SGD", {"rounding": "stochastic", "seed": 2**24}, "seed: expected an integer from 0 to 16777215, got 16777216"),
+    ("Lion", {"betas": (0.5,)}, r"betas: expected two numbers, got \(0.5,\)")])
+def test_an_option_that_pytorch_takes(name, options, text):
+    with pytest.raises(ValueError, match=rf"^{name}: (param_groups\[0\])?{text}"):
+        class_of(name)(parameters(), **{"lr": LR} | options)
 
 
 @pytest.mark.parametrize("name", ["ASGD", "Adafactor", "LBFGS", "Muon", "Rprop", "SparseAdam"])
