@@ -379,6 +379,8 @@ def test_stochastic_rounding():
     torch.testing.assert_close(params[1].detach(), torch.full((7,), 1 - 2.0**-5))
     with pytest.raises(ValueError, match=r"LAMB: rounding: expected 'nearest'.* got 'stochastic'"):
         ours.LAMB(params, rounding="stochastic")
+    with pytest.raises(ValueError, match=r"SGD: param_groups\[0\]\['seed'\]: expected an integer from 0 to 16777215"):
+        ours.SGD([{"params": params, "seed": 2**24}], lr=1.0, rounding="stochastic")
 
 
 def test_tensors_are_rounded_by_other_bits():
