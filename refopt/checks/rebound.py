@@ -44,6 +44,7 @@ class Bound:
         self._bytes = {slot: np.array([_nbytes(a) for a in row], np.int64) for slot, row in rows}
         # Bits that are 0 in an address that elements of the dtype may have.
         self._lower = {slot: np.array([_item(a) - 1 for a in row], np.int64) for slot, row in rows}
+        self._any_lower = {slot: np.bitwise_or.reduce(lower) for slot, lower in self._lower.items()}
         self._looks: dict[str, list] = {slot: [] for slot in arrays}
         self._moved: set[str] = set()  # slots whose described arrays are elsewhere by now
         self._given: tuple[list, np.ndarray] = [], np.zeros(0, np.int64)  # by a caller, last, and as addresses
@@ -107,8 +108,7 @@ class Bound:
             there[self.empty] = before[self.empty] if values is None else [values[i] is not None for i in self.empty]
         if there.tobytes() != before.tobytes():
             return places, self._stand_ins(where, slot, places, there) if values is None else values, True
-        wrong = self.misplaced(slot, places)
-        if wrong.any():
+        if np.bitwise_or.reduce(places) & self._any_lower[slot] and (wrong := self.misplaced(slot, places)).any():
             i = int(wrong.argmax())
             item, array = int(self._lower[slot][i]) + 1, self._arrays[slot][i]
             expected = f"expected an address divisible by {item}, as {array and array.dtype} needs"
@@ -118,6 +118,9 @@ class Bound:
     def _places_of(self, where: str, addresses: Any) -> np.ndarray:
         """Integers as given by a caller, as `addresses` has them."""
         before, places = self._given
+        is_array = type(addresses) is np.ndarray and addresses.dtype == np.int64
+        if is_array and addresses.shape == (self._count,) and np.bitwise_or.reduce(addresses) >= 0:
+            return addresses.copy()
         try:
             if type(addresses) is list and addresses == before:
                 return places

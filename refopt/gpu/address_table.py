@@ -26,6 +26,7 @@ class AddressTable:
         # The second: bits that are 0 in an aligned address.
         self.host, self._lower = np.atleast_2d(addresses, units - 1)
         self._fits = (self.host & self._lower) == 0
+        self._any_lower = np.bitwise_or.reduce(self._lower, 1).tolist()
         self.aligned: list[bool] = self._fits.all(0).tolist()
         self.array = machine.to_device(addresses)
         self._upload = machine.uploader(self.array)
@@ -34,20 +35,30 @@ class AddressTable:
         """Whether with other addresses in some rows the same tensors are aligned."""
         fits = self._fits
         for row, addresses in rows.items():
+            if self._stay_aligned(row, addresses):
+                continue
             now = (addresses & self._lower[row]) == 0
             if now.tobytes() != fits[row].tobytes():
                 fits = fits.copy() if fits is self._fits else fits
                 fits[row] = now
         return fits is self._fits or fits.all(0).tolist() == self.aligned
 
-    def put(self, rows: Mapping[int, np.ndarray], stream: Any) -> None:
-        """Other addresses in some rows, in stream order; of each row, what lies between the first change and the last.
+    def _stay_aligned(self, row: int, addresses: np.ndarray) -> bool:
+        """Whether all of a row were aligned, and are at other addresses: the usual case, in two passes."""
+        return not np.bitwise_or.reduce(addresses) & self._any_lower[row] and bool(self._fits[row].all())
 
-        The alignment of tensors has to be as before.
+    def put(self, rows: Mapping[int, np.ndarray], stream: Any) -> None:
+        """Other addresses in some rows, in stream order; the alignment of tensors has to be as before.
+
+        A row that is aligned goes as a whole, of any other what lies between the first change and the last.
         """
         width = self.host.shape[1]
         for row, addresses in rows.items():
             held = self.host[row]
+            if self._stay_aligned(row, addresses):
+                held[:] = addresses
+                self._upload(row * width, held, stream)
+                continue
             changed = (addresses != held).nonzero()[0]
             if not changed.size:
                 continue

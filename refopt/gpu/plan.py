@@ -193,7 +193,7 @@ class Plan(OnStream):
         ``values`` are yet to be exchanged in what they are bound by.
         """
         rows, captured = None, self.device.capturing(self._stream)
-        if call.active == self._call.active and self.routine.forms[self.form].merged:
+        if (call is self._call or call.active == self._call.active) and self.routine.forms[self.form].merged:
             rows = [group.rows_of(moved) for group in self._groups]
             if not all(group.table.keeps_alignment(own) for group, own in zip(self._groups, rows, strict=True)):
                 rows = None

@@ -18,6 +18,7 @@ Tensors on a GPU are updated by one or two launches per device; tensors on the C
 """
 
 from refopt.torch.absent import ASGD, LBFGS, Adafactor, Muon, Rprop, SparseAdam
+from refopt.torch.host import accelerate
 from refopt.torch.norm import clip_grad_norm_
 from refopt.torch.optimizers import (
     LAMB,
@@ -37,5 +38,5 @@ from refopt.torch.optimizers import (
 
 __all__ = [
     "ASGD", "LAMB", "LARS", "LBFGS", "SGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "Lion",
-    "Muon", "NAdam", "NovoGrad", "RAdam", "RMSprop", "Rprop", "SparseAdam", "clip_grad_norm_",
+    "Muon", "NAdam", "NovoGrad", "RAdam", "RMSprop", "Rprop", "SparseAdam", "accelerate", "clip_grad_norm_",
 ]  # fmt: skip

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,10 +11,6 @@ from refopt import simt
 from refopt.checks.dtypes import SIZES, name_of, numpy_dtype
 from refopt.torch import sharded
 
-try:
-    from torch._C._dynamo.guards import TensorGuards
-except ImportError:  # which is no public name
-    TensorGuards = None
 FLOATS = {getattr(torch, name) for name in SIZES}
 
 
@@ -27,11 +22,6 @@ def array_of(tensor: Tensor) -> Any:
 def arrays_of(tensors: list[Tensor | None]) -> list[Any]:
     """`array_of` each, ``None`` where there is none."""
     return [None if tensor is None else array_of(tensor) for tensor in tensors]
-
-
-def places_of(tensors: Sequence[Tensor]) -> np.ndarray:
-    """Where the tensors lie: their addresses, int64."""
-    return np.fromiter(map(Tensor.data_ptr, tensors), np.int64, len(tensors))
 
 
 def follow_stream(plan: Any, device: torch.device) -> None:
@@ -59,47 +49,6 @@ def layout(tensor: Tensor) -> tuple[int, ...] | None:
             return None
         expected *= extent
     return tuple(s if n > 1 else 0 for s, n in zip(tensor.stride(), tensor.shape, strict=True))
-
-
-class Alike:
-    """Whether tensors are like some others in shape, strides, dtype and sign bit; holds none of them.
-
-    PyTorch's guards of compiled code compare all of them in one call, which costs the host 0.1 us a tensor.
-    """
-
-    def __init__(self, tensors: Sequence[Tensor]) -> None:
-        """Take note of the tensors that others are to be like."""
-        self._check = TensorGuards and TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
-        self._known = None if self._check else [_kind(x) for x in tensors]
-
-    def __call__(self, tensors: Sequence[Tensor]) -> bool:
-        """Whether these are; they may be said not to be where only autograd's flags differ."""
-        return self._check(*tensors) if self._check else self._known == [_kind(x) for x in tensors]
-
-
-class Steady:
-    """Whether tensors are where they were, and in shape, strides, dtype and sign bit as they were; holds none."""
-
-    def __init__(self, tensors: Sequence[Tensor]) -> None:
-        """Take note of the tensors as they are."""
-        self._places = places_of(tensors).tobytes()
-        self._kinds = [_kind(x) for x in tensors]
-        self._alike = Alike(tensors)
-
-    def __call__(self, tensors: Sequence[Tensor]) -> bool:
-        """Whether these are those, unchanged."""
-        if places_of(tensors).tobytes() != self._places:
-            return False
-        if self._alike(tensors):
-            return True
-        if self._kinds != [_kind(x) for x in tensors]:
-            return False
-        self._alike = Alike(tensors)  # another flag of autograd's, such as requires_grad
-        return True
-
-
-def _kind(x: Tensor) -> tuple:
-    return x.shape, x.stride(), x.dtype, x.is_neg()
 
 
 def require_apart(tensors: Sequence[Tensor], labels: Sequence[str]) -> None:

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd.graph import increment_version
 
 from refopt import gpu
 from refopt.catalog import ROUTINES
 from refopt.state.steps import BASES
-from refopt.torch.arrays import Steady, arrays_of, follow_stream, require_apart
+from refopt.torch import host
+from refopt.torch.arrays import arrays_of, follow_stream, require_apart
 from refopt.torch.formulas import Formula
 from refopt.torch.gate import Gate
 from refopt.torch.gradients import Gradients
@@ -62,7 +62,7 @@ class Bucket:
             formulas: of each group of the optimizer, by number.
             states_too: whether somebody may have got hold of the states.
         """
-        self._members = members
+        self._members, self._host = members, host.form()
         self._sources: list[Tensor] = []
         self._groups = [member.group for member in members]
         self._formulas, self._formula = formulas, formulas[members[0].group]
@@ -75,6 +75,7 @@ class Bucket:
         self._check_apart()
         self.watch(states_too)
         self._exact = [(m.param, kept[MASTER]) for m, kept in zip(members, self._states, strict=True) if MASTER in kept]
+        self._counted = [x for each in self._exact for x in each]
         self._versions = self._versions_now()
         self.steps = Steps(_counts(members) if self._formula.counts else begun)
         self._skipped = torch.zeros(1, dtype=torch.float64, device=self.params[0].device)
@@ -100,7 +101,7 @@ class Bucket:
         if len(self._sources) < len(tensors):
             self._sources = tensors
             self._watched = list(map(local, self._sources))
-            self._steady = Steady(self._watched)
+            self._steady = self._host.Steady(self._watched)
 
     def _check_apart(self) -> None:
         """Refuse states that share memory with another or a parameter."""
@@ -179,7 +180,7 @@ class Bucket:
     def look(self) -> bool:
         """Look where the gradients are; whether any has moved, come or gone since the last step."""
         self._moved |= (moved := self.gradients.look())
-        if self.gradients.kind != self._plans.last:
+        if self.gradients.kind is not self._plans.last and self.gradients.kind != self._plans.last:
             self.settle()
             self._choose(self.gradients.kind)
             self._see()
@@ -197,7 +198,7 @@ class Bucket:
 
     def _see(self) -> None:
         """Take note of which parameters have a gradient."""
-        self._present = np.array(self.gradients.present)
+        self._present = self.gradients.present.copy()
         stepped = [param for param, there in zip(self.params, self.gradients.present, strict=True) if there]
         self._stepped = [*stepped, *map(local, stepped)] if self._sharded else stepped
 
@@ -205,12 +206,13 @@ class Bucket:
         """Have masters be those of parameters that somebody has written since; ``compares`` looks at every fp32 one."""
         if not self._exact:
             return
-        now = zip(self._exact, self._versions_now(), self._versions, strict=True)
-        for (param, master), version, before in now:
+        written = self._versions_now() != self._versions
+        if not (compares or written.any()):
+            return
+        for (param, master), (of_param, of_master) in zip(self._exact, written.tolist(), strict=True):
             # Who has written both, as a checkpoint that is loaded in place does, knows the remainder.
             is_remainder = master.dtype == torch.uint16
-            written = version[0] != before[0] and not (is_remainder and version[1] != before[1])
-            if written or (compares and not is_remainder):
+            if (of_param and not (is_remainder and of_master)) or (compares and not is_remainder):
                 follow(master, param)
         self._versions = self._versions_now()
 
@@ -220,9 +222,15 @@ class Bucket:
             follow(master, param)
         self._versions = self._versions_now()
 
-    def _versions_now(self) -> list[tuple[int, int]]:
-        """Of the parameters with masters, and of these: PyTorch counts what is written into a tensor."""
-        return [(_version(param), _version(master)) for param, master in self._exact]
+    def _versions_now(self) -> np.ndarray:
+        """Of the parameters with masters, and of these, (n, 2): PyTorch counts what is written into a tensor.
+
+        Of a DTensor it is what is written as a whole and as this rank's part.
+        """
+        found = self._host.versions(self._counted)
+        if self._sharded:
+            found += self._host.versions(list(map(local, self._counted)))
+        return found.reshape(-1, 2)
 
     def step(self) -> None:
         """Update the parameters by the gradients that were looked at."""
@@ -238,7 +246,7 @@ class Bucket:
             self._set_of_step(captured)
         self._now.plan.step()
         self._count(captured)
-        increment_version(self._stepped)
+        self._host.increment_version(self._stepped)
         if self._exact:
             self._versions = self._versions_now()
 
@@ -327,12 +335,6 @@ class Bucket:
             steps = zip(self._groups, counts, strict=True)
             self._now.plan.set(**{name: [self._formulas[k].number_at(name, count + 1) for k, count in steps]})
         self._early = self._early and not all(counts)
-
-
-def _version(tensor: Tensor) -> int:
-    """How often a tensor has been written, as a whole or, of a DTensor, as this rank's part."""
-    part = local(tensor)
-    return tensor._version if part is tensor else tensor._version + part._version
 
 
 def _counts(members: Sequence[Member]) -> list[int]:

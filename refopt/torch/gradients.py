@@ -8,11 +8,9 @@ import torch
 from torch import Tensor
 
 from refopt.checks.dtypes import SIZES
-from refopt.torch.arrays import FLOATS, Alike, arrays_of, layout, places_of
-from refopt.torch.recent import Recent
+from refopt.torch import host
+from refopt.torch.arrays import FLOATS, arrays_of, layout
 from refopt.torch.sharded import is_dtensor, local, placed
-
-ALL = b""  # the mask where every parameter has a gradient
 
 
 class Gradients:
@@ -23,39 +21,34 @@ class Gradients:
     parameter, or has the negative bit, is copied in every step.
 
     Attributes:
-        present: whether each parameter has a gradient.
-        places: where they lie, 0 where there is none.
+        places: where they lie, 0 where there is none, int64.
         kind: the dtype of each, ``None`` where there is none: those of one kind can be read by one plan.
     """
 
     def __init__(self, params: Sequence[Any], label: Callable[[int], str]) -> None:
         """Read the gradients of some parameters; ``label`` is what errors call the gradient of one."""
         self._owners, self._params, self._label = list(params), [local(param) for param in params], label
-        self._spreads = [param.placements if is_dtensor(param) else None for param in params]
-        self._sharded = any(spread is not None for spread in self._spreads)
-        # By `grad_dtype` a parameter may have gradients of other dtypes: then each is looked at.
-        self._free = any(getattr(param, "grad_dtype", param.dtype) is not param.dtype for param in params)
+        self._sharded = any(map(is_dtensor, params))
+        self._reader = host.form().Reader(self._owners)
         self._copies: dict[int, Tensor] = {}
         self._placed: dict[int, Tensor] = {}  # of gradients that have other placements than their parameters
         self._on_gpu = self._params[0].is_cuda
-        self.places = np.zeros(0, np.int64)
-        self.present: list[bool] = []
+        self.places = self._reader.places
         self.kind: tuple[torch.dtype | None, ...] = ()
-        self._mask = ALL
-        self._masks: Recent[bytes, tuple[tuple, Alike]] = Recent()  # by which there are, what they are like
         self._read(self._now())
+
+    @property
+    def present(self) -> np.ndarray:
+        """Whether each parameter has a gradient."""
+        return self._reader.present
 
     def _now(self) -> list[Tensor | None]:
         """The gradients there are; of DTensors, this rank's parts."""
         grads: list[Any] = [param.grad for param in self._owners]
         if self._sharded:
-            self._placed = {}
-            for i, (grad, spread) in enumerate(zip(grads, self._spreads, strict=True)):
-                if grad is not None and spread is not None:
-                    if grad.placements == spread:
-                        grads[i] = grad._local_tensor
-                    else:
-                        grads[i] = self._placed[i] = placed(grad, self._owners[i])
+            parts = [None if grad is None else placed(grad, p) for grad, p in zip(grads, self._owners, strict=True)]
+            self._placed = {i: x for i, x in enumerate(parts) if x is not None and x is not local(grads[i])}
+            return parts
         return grads
 
     def look(self) -> bool:
@@ -64,30 +57,16 @@ class Gradients:
         Raises:
             RuntimeError, TypeError: naming the gradient: it is sparse, or of a dtype that no kernel has.
         """
-        grads = self._now()
-        places, present, some = self._places_of(grads)
-        kind, alike = self._masks.get(present, ((), None))
-        if alike is None or not alike(some) or self._copies or self._free:
-            self._read(grads)
+        grads = self._now() if self._sharded else None  # which C++ asks for itself
+        found = self._reader.look(grads)
+        if found is None:
+            self._read(self._now() if grads is None else grads)
             return True
-        if present == self._mask and places.tobytes() == self.places.tobytes():
-            return False
-        if present != self._mask:
-            self._mask, self.kind, self.present = present, kind, [grad is not None for grad in grads]
-        self.places = places
-        return True
-
-    def _places_of(self, grads: list[Tensor | None]) -> tuple[np.ndarray, bytes, list[Any]]:
-        """Where gradients lie, which there are, and those; as fast as can be, since this is most of a step's cost."""
-        try:
-            return places_of(grads), ALL, grads
-        except (TypeError, RuntimeError):  # of None, or of a sparse one, which `_read` refuses
-            if any(grad is not None and grad.layout is not torch.strided for grad in grads):
-                self._read(grads)
-        places, present = np.zeros(len(grads), np.int64), [grad is not None for grad in grads]
-        some = [grad for grad in grads if grad is not None]
-        places[present] = places_of(some)
-        return places, bytes(present), some
+        if found == host.OTHERS:
+            self._copies, self.places = {}, self._reader.places
+            self.kind = tuple(param.dtype if there else None
+                              for param, there in zip(self._params, self.present, strict=True))  # fmt: skip
+        return found != host.STAY
 
     def arrays(self) -> list[Any]:
         """What a plan reads, by parameter, as device arrays; ``None`` where there is no gradient."""
@@ -107,23 +86,20 @@ class Gradients:
 
     def _read(self, grads: list[Tensor | None]) -> None:
         """Look at everything; raises, naming the gradient, before anything has changed."""
-        for i, grad in enumerate(grads):
-            if grad is not None:
-                self._check(i, grad)
+        some = {i: grad for i, grad in enumerate(grads) if grad is not None}
+        for i, grad in some.items():
+            self._check(i, grad)
         self._copies = {
-            i: self._in_order(i, grad) for i, grad in enumerate(grads)
-            if grad is not None and (layout(grad) != layout(self._params[i]) or grad.is_neg())  # of the other sign
+            i: torch.empty_like(self._params[i], dtype=grad.dtype, requires_grad=False).copy_(grad.detach())
+            for i, grad in some.items() if layout(grad) != layout(self._params[i]) or grad.is_neg()  # of the other sign
         }  # fmt: skip
-        tensors = [self._copies.get(i, grad) for i, grad in enumerate(grads)]
-        self.places = np.array([0 if tensor is None else tensor.data_ptr() for tensor in tensors], np.int64)
-        self.present = [grad is not None for grad in grads]
+        # By `grad_dtype` a parameter may have gradients of other dtypes than its own; `kind` has to be read then.
+        free = [i for i, grad in some.items() if grad.dtype is not self._params[i].dtype]
+        self._reader.note(grads, [*self._copies, *free])
+        self.places = self._reader.places.copy() if self._copies else self._reader.places
+        for i, copy in self._copies.items():
+            self.places[i] = copy.data_ptr()
         self.kind = tuple(None if grad is None else grad.dtype for grad in grads)
-        self._mask = ALL if all(self.present) else bytes(self.present)
-        self._masks.use(self._mask, (self.kind, Alike([grad for grad in grads if grad is not None])))
-
-    def _in_order(self, i: int, grad: Tensor) -> Tensor:
-        """A copy with the elements in the order of the parameter's."""
-        return torch.empty_like(self._params[i], dtype=grad.dtype, requires_grad=False).copy_(grad.detach())
 
     def _check(self, i: int, grad: Tensor) -> None:
         if grad.layout is not torch.strided:

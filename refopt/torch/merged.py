@@ -1,7 +1,6 @@
 """What all optimizers here have in common: PyTorch's interface around plans."""
 
 from collections.abc import Callable, Mapping
-from operator import is_
 from typing import Any, ClassVar
 
 import torch
@@ -10,7 +9,7 @@ from torch.optim import Optimizer
 
 from refopt.catalog import ROUTINES
 from refopt.checks.arguments import chosen, flag, number, whole
-from refopt.torch import options
+from refopt.torch import host, options
 from refopt.torch.arrays import has_memory, refusal, require_apart
 from refopt.torch.bucket import Bucket, Member
 from refopt.torch.formulas import Formula, plain
@@ -22,6 +21,9 @@ from refopt.torch.watched import States
 
 Group = dict[str, Any]
 OWN = "masters", "compare_masters", "max_norm", "norm_type", "error_if_nonfinite", "rounding"  # arguments
+
+
+NO_OPTIONS = "params", "param_names"  # entries of a group
 
 
 class Merged(Optimizer):
@@ -270,7 +272,8 @@ class Merged(Optimizer):
         self._state.keep()
         self._buckets, self._gates, self._gated = buckets, gates, (*gated, self._multiplied)
         self._dormant, self._formulas = dormant, formulas
-        self._options, self._lists = self._options_now(), [list(group["params"]) for group in self.param_groups]
+        self._lists, self._same = [list(group["params"]) for group in self.param_groups], host.form().same
+        self._keep_options(self._options_now())
 
     def _takes_norm_here(self, kinds: Mapping[tuple, list[Member]]) -> bool:
         """Whether one check of the gradients finds their norm: of one device and arithmetic type, all here."""
@@ -283,15 +286,16 @@ class Merged(Optimizer):
         if self._state.changed or len(self.param_groups) != len(self._lists):
             return False
         for group, held in zip(self.param_groups, self._lists, strict=True):
-            if len(group["params"]) != len(held) or not all(map(is_, group["params"], held)):
+            if not self._same(group["params"], held):
                 return False
         if any(param.grad is not None for param in self._dormant if has_memory(param)):
             return False
         if not all(bucket.stands() for bucket in self._buckets or ()):
             return False
-        now = self._options_now()
-        if now == self._options:
+        groups = zip(self.param_groups, self._raw, strict=True)
+        if all(self._same([*group, *group.values()], raw) for group, raw in groups):
             return True
+        now = self._options_now()
         formulas = list(self._formulas)
         for k, (group, new, old) in enumerate(zip(self.param_groups, now, self._options, strict=True)):
             if new != old:
@@ -303,8 +307,16 @@ class Merged(Optimizer):
                     return False
         for bucket in self._buckets or ():
             bucket.set(formulas)
-        self._formulas, self._options = formulas, now
+        self._formulas = formulas
+        self._keep_options(now)
         return True
+
+    def _keep_options(self, options: list[dict[str, Any]]) -> None:
+        """Take note of what groups say, and of the objects that say so, which are quick to compare."""
+        self._options = options
+        # What may be written in place, such as a tensor, is never found: an object of its own stands for it.
+        self._raw = [[*group, *(x if name in NO_OPTIONS or _is_constant(x) else object() for name, x in group.items())]
+                     for group in self.param_groups]  # fmt: skip
 
     def _checked_formula(self, k: int, group: Group) -> Formula:
         """What a group's step is, whose options are checked."""
@@ -414,6 +426,11 @@ class Merged(Optimizer):
             self.state = rest.pop("state")
         super().__setstate__(rest)
         self._give_up()
+
+
+def _is_constant(value: Any) -> bool:
+    kinds = bool, int, float, str, type(None)
+    return isinstance(value, kinds) or (type(value) is tuple and all(isinstance(x, kinds) for x in value))
 
 
 def _unscaled(norm: Tensor, scale: Tensor | None) -> Tensor:

@@ -5,8 +5,6 @@ import pytest
 from pytorch.subjects import BUSY, LR, all_bits, bits, class_of, drawn, every_class, torch
 from pytorch.trials import assert_alike, held, held_step, new_gradients, one, pair, parameters, steps
 
-arrays = pytest.importorskip("refopt.torch.arrays")
-
 SKIPPED = {0: {0, 3}, 1: {0, 1}, 2: set(), 3: {0, 1, 2, 3}, 4: {1}, 5: {0, 1, 2, 3}}  # which have gradients, by step
 
 
@@ -81,22 +79,6 @@ def strided(x, how):
     wide = torch.zeros(*x.shape[:-1], 2 * x.shape[-1], dtype=x.dtype)
     wide[..., ::2] = x
     return wide[..., ::2]  # with gaps
-
-
-@pytest.mark.parametrize("guards", [True, False], ids=["by PyTorch's guards", "one by one"])
-def test_what_tells_gradients_apart(guards, monkeypatch):
-    """Shape, strides, dtype and sign bit; neither address nor numbers."""
-    if not guards:
-        monkeypatch.setattr(arrays, "TensorGuards", None)
-    elif arrays.TensorGuards is None:
-        pytest.skip("this PyTorch has none")
-    square, line = torch.ones(3, 3), torch.ones(4)
-    alike = arrays.Alike([square, line])
-    assert alike([torch.zeros(3, 3), torch.full((4,), float("nan"))])
-    others = [[square.t(), line], [square, line.double()], [square[:2], line], [square, torch._neg_view(line)],
-              [square, torch.ones(8)[::2]], [square, torch.ones(1).expand(4)], [square, torch.ones(5)]]
-    assert not any(alike(tensors) for tensors in others)
-    assert arrays.Alike([])([])
 
 
 WITH_NORMS = "LARS", "LAMB", "NovoGrad"

@@ -1,0 +1,172 @@
+"""What a step asks of many tensors at once, in two forms: this module, and ``_host.cpp``, which has the same names.
+
+Asking each tensor by itself is most of what a step costs the host. In C++ no objects are made of gradients that
+autograd has made. `accelerate` compiles that form, which takes a C++ compiler and half a minute the first time, so
+nothing else does it. `form` is the one in force.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import warnings
+from collections.abc import Sequence
+from operator import is_
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd.graph import increment_version as increment_version
+
+from refopt.torch.recent import Recent
+
+try:
+    from torch._C._dynamo.guards import TensorGuards
+except ImportError:  # which is no public name
+    TensorGuards = None
+
+SOURCE = Path(__file__).with_name("_host.cpp")
+VARIABLE = "REFOPT_TORCH_HOST"
+STAY, MOVED, OTHERS = range(3)  # gradients: where they were, elsewhere, or some have come or gone
+_compiled: Any = None
+
+
+def form() -> Any:
+    """The module or the extension, whichever is in force: optimizers take it when they build their tables."""
+    return _compiled or sys.modules[__name__]
+
+
+def accelerate() -> bool:
+    """Have steps read tensors by compiled code, for all optimizers that take their first step from now on.
+
+    The first call on a machine compiles it by ``torch.utils.cpp_extension``, which takes a C++ compiler, ninja and
+    about half a minute; later ones load what was compiled. ``REFOPT_TORCH_HOST=1`` in the environment calls this when
+    `refopt.torch` is imported; with ``REFOPT_TORCH_HOST=0`` it does nothing.
+
+    Returns:
+        Whether it is so. If not, a warning says why, and steps read tensors in Python, with the same results.
+    """
+    global _compiled
+    if _compiled is None and os.environ.get(VARIABLE) != "0":
+        # An extension is for one version of PyTorch, which the folder it is cached in does not tell.
+        name = re.sub(r"\W", "_", f"refopt_host_{torch.__version__}")
+        try:
+            from torch.utils import cpp_extension
+
+            _compiled = cpp_extension.load(name, [str(SOURCE)], extra_cflags=["-O2"])
+        except (ImportError, OSError, RuntimeError, subprocess.SubprocessError) as error:
+            reason = str(error).partition("\n")[0]
+            warnings.warn(f"refopt.torch.accelerate: steps go on in Python, since {SOURCE.name} cannot be compiled: "
+                          f"{reason}", RuntimeWarning, stacklevel=2)  # fmt: skip
+    return _compiled is not None
+
+
+class Alike:
+    """Whether tensors are like some others in shape, strides, dtype and sign bit; holds none of them.
+
+    PyTorch's guards of compiled code compare all of them in one call, which costs the host 0.1 us a tensor.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        """Take note of the tensors that others are to be like."""
+        self._check = TensorGuards and TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
+        self._known = None if self._check else [_kind(x) for x in tensors]
+
+    def __call__(self, tensors: Sequence[Tensor]) -> bool:
+        """Whether these are; they may be said not to be where only autograd's flags differ."""
+        return self._check(*tensors) if self._check else self._known == [_kind(x) for x in tensors]
+
+
+class Steady:
+    """Whether tensors are where they were, and in shape, strides, dtype and sign bit as they were; holds none."""
+
+    def __init__(self, tensors: list[Tensor]) -> None:
+        """Take note of the tensors as they are."""
+        self._places = _places_of(tensors).tobytes()
+        self._kinds = [_kind(x) for x in tensors]
+        self._alike = Alike(tensors)
+
+    def __call__(self, tensors: list[Tensor]) -> bool:
+        """Whether these are those, unchanged."""
+        if _places_of(tensors).tobytes() != self._places:
+            return False
+        if self._alike(tensors):
+            return True
+        if self._kinds != [_kind(x) for x in tensors]:
+            return False
+        self._alike = Alike(tensors)  # another flag of autograd's, such as requires_grad
+        return True
+
+
+class Reader:
+    """Where the gradients of some parameters lie, and whether they are as was noted.
+
+    Attributes:
+        places: their addresses, 0 where there is none, int64.
+        present: by parameter, whether there is one.
+    """
+
+    def __init__(self, params: list[Any]) -> None:
+        """Read those of some parameters."""
+        self._params = params
+        self.places, self.present = np.zeros(len(params), np.int64), np.zeros(len(params), bool)
+        self._all = np.ones(len(params), bool)
+        self._masks: Recent[bytes, Alike] = Recent()  # what gradients are like, by which there are
+
+    def look(self, grads: list[Tensor | None] | None = None) -> int | None:
+        """`STAY`, `MOVED` or `OTHERS` since the last call; ``None`` if one is not as noted, of which nothing is kept.
+
+        ``grads`` stand for those that the parameters have.
+        """
+        if grads is None:
+            grads = [param.grad for param in self._params]
+        some: list[Any]
+        try:
+            some, places, present = grads, _places_of(grads), self._all
+        except (TypeError, RuntimeError):  # of None, or of a sparse one
+            some = [grad for grad in grads if grad is not None]
+            if any(grad.layout is not torch.strided for grad in some):
+                return None
+            places, present = np.zeros(len(grads), np.int64), np.array([grad is not None for grad in grads])
+            places[present] = _places_of(some)
+        alike = self._masks.get(present.tobytes())
+        if alike is None or not alike(some):
+            return None
+        others = present.tobytes() != self.present.tobytes()
+        moved = others or places.tobytes() != self.places.tobytes()
+        self.places[:], self.present[:] = places, present
+        return OTHERS if others else MOVED if moved else STAY
+
+    def note(self, grads: list[Tensor | None], unlike: list[int]) -> None:
+        """Take gradients as what later ones are to be like, but for some by number, which later ones never are."""
+        self.places[:] = [0 if grad is None else grad.data_ptr() for grad in grads]
+        self.present[:] = [grad is not None for grad in grads]
+        mask = self.present.tobytes()
+        if unlike:
+            self._masks.pop(mask, None)
+        else:
+            self._masks.use(mask, Alike([grad for grad in grads if grad is not None]))
+
+
+def same(some: list[Any], others: list[Any]) -> bool:
+    """Whether two lists are of the same objects."""
+    return len(some) == len(others) and all(map(is_, some, others))
+
+
+def versions(tensors: list[Tensor]) -> np.ndarray:
+    """How often PyTorch has counted a write into each, int64."""
+    return np.array([tensor._version for tensor in tensors], np.int64)
+
+
+def _places_of(tensors: Sequence[Any]) -> np.ndarray:
+    return np.fromiter(map(Tensor.data_ptr, tensors), np.int64, len(tensors))
+
+
+def _kind(x: Tensor) -> tuple:
+    return x.shape, x.stride(), x.dtype, x.is_neg()
+
+
+if os.environ.get(VARIABLE) == "1":
+    accelerate()

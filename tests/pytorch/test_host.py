@@ -1,0 +1,184 @@
+"""What steps ask of many tensors at once, in Python and in C++: one interface, the same answers, the same bits."""
+
+import os
+import subprocess
+import sys
+import warnings
+
+import pytest
+
+from pytorch.subjects import LR, bits, class_of, torch
+from pytorch.test_between_steps import CHANGES, SHAPES, run
+from pytorch.trials import new_gradients, one, parameters
+
+host = pytest.importorskip("refopt.torch.host")
+
+
+@pytest.fixture(scope="module")
+def extension():
+    """The extension, compiled if it has to be."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        if not host.accelerate():
+            pytest.skip(str(said[0].message) if said else f"{host.VARIABLE}=0")
+    found, host._compiled = host._compiled, None
+    return found
+
+
+@pytest.fixture(params=["Python", "Python, one by one", "C++"])
+def form(request, monkeypatch):
+    """A form, which is in force during a test."""
+    monkeypatch.setattr(host, "_compiled", request.getfixturevalue("extension") if request.param == "C++" else None)
+    if request.param == "Python, one by one":
+        monkeypatch.setattr(host, "TensorGuards", None)
+    elif host.TensorGuards is None and request.param == "Python":
+        pytest.skip("this PyTorch has no such guards")
+    return host.form()
+
+
+def others_than(square, line):
+    """Lists that differ from two tensors in shape, strides, dtype or sign bit."""
+    return [[square.t(), line], [square, line.double()], [square[:2], line], [square, torch._neg_view(line)],
+            [square, torch.ones(8)[::2]], [square, torch.ones(1).expand(4)], [square, torch.ones(5)]]  # fmt: skip
+
+
+def test_steady(form):
+    """Address, shape, strides, dtype and sign bit are looked at; neither numbers nor autograd's flags."""
+    square, line = torch.ones(3, 3), torch.ones(4)
+    steady = form.Steady([square, line])
+    assert steady([square, line])
+    square.fill_(float("nan"))
+    line.requires_grad_()
+    assert steady([square, line]) and steady([square, line.detach()])
+    assert not any(steady(tensors) for tensors in others_than(square, line.detach()))
+    assert not steady([square, line.detach().clone()]) and not steady([square]) and not steady([square, line, line])
+    assert form.Steady([])([])
+
+
+def test_a_reader_of_gradients(form):
+    """It tells where gradients are, and keeps nothing of what it has not been told to expect."""
+    params = [torch.nn.Parameter(torch.ones(shape)) for shape in ((3, 3), (4,), (0,))]
+    reader = form.Reader(params)
+    assert reader.look() in (None, host.STAY) and not reader.present.any()
+    for p in params:
+        p.grad = torch.ones_like(p)
+    assert reader.look() is None
+    reader.note([p.grad for p in params], [])
+    first = [p.grad.data_ptr() for p in params]
+    assert reader.places.tolist() == first and reader.present.all() and reader.look() == host.STAY
+    kept, params[0].grad = params[0].grad, torch.zeros(3, 3)
+    assert reader.look() == host.MOVED and reader.look() == host.STAY
+    assert reader.places.tolist() == [params[0].grad.data_ptr(), *first[1:]]
+    params[0].grad = kept.clone().t()
+    assert reader.look() is None and reader.places[0] != params[0].grad.data_ptr()
+    params[0].grad = kept
+    assert reader.look() == host.MOVED
+    params[1].grad = None
+    if reader.look() is None:  # a form may want each set of gradients to be noted
+        reader.note([p.grad for p in params], [])
+    assert reader.present.tolist() == [True, False, True] and reader.places.tolist() == [first[0], 0, 0]
+    params[1].grad = torch.ones(4).to_sparse()
+    assert reader.look() is None and not reader.present[1]
+    params[1].grad = torch.ones(4)
+    assert reader.look() == host.OTHERS and reader.look() == host.STAY and reader.present.all()
+    grads = [p.grad for p in params]
+    reader.note(grads, [1])
+    assert reader.look() is None and reader.look([grads[0], None, grads[2]]) is not None
+
+
+def test_what_a_reader_tells_apart(form):
+    square, line = (torch.nn.Parameter(torch.ones(shape)) for shape in ((3, 3), (4,)))
+    reader = form.Reader([square, line])
+    reader.note([torch.ones(3, 3), torch.ones(4)], [])
+    assert reader.look([torch.zeros(3, 3), torch.full((4,), float("nan"))]) == host.MOVED
+    assert all(reader.look(grads) is None for grads in others_than(torch.ones(3, 3), torch.ones(4)))
+
+
+def test_versions(form):
+    tensors = [torch.ones(2), torch.ones(3)]
+    before = form.versions(tensors)
+    form.increment_version(tensors[:1])
+    tensors[1].fill_(2)
+    assert (form.versions(tensors) - before).tolist() == [1, 1] and form.versions([]).shape == (0,)
+
+
+def test_same(form):
+    a, b = torch.ones(1), torch.ones(1)
+    assert form.same([a, b], [a, b]) and form.same([], [])
+    assert not form.same([a, b], [b, a]) and not form.same([a], [a, a]) and not form.same([0.5], [float("0.5")])
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=[change.__name__ for change in CHANGES])
+def test_the_same_bits(extension, change, monkeypatch):
+    """Whatever changes between steps."""
+    found = []
+    for compiled in None, extension:
+        monkeypatch.setattr(host, "_compiled", compiled)
+        found.append(run("AdamW", change, looks=False))
+    assert found[0] == found[1]
+
+
+def test_masters_follow_writes(form):
+    """The versions that a step leaves are those that the next one expects: a write of somebody else moves them."""
+    params, optimizer = one("AdamW", SHAPES, dtype=torch.bfloat16, masters="fp32")
+    for step in range(3):
+        new_gradients(params, step)
+        optimizer.step()
+        masters = [optimizer.state[p]["master_param"] for p in params]
+        assert any(not torch.equal(m, p.float()) for m, p in zip(masters, params, strict=True))
+        with torch.no_grad():
+            params[0].fill_(step)
+        optimizer.param_groups[0]["lr"] = 0.0
+        optimizer.step()
+        assert torch.equal(params[0], torch.full_like(params[0], step))
+        optimizer.param_groups[0]["lr"] = LR
+
+
+def test_parameters_that_are_swapped(form):
+    """``swap_tensors`` puts another tensor into an object that the optimizer has."""
+    params, others = parameters(SHAPES), parameters(SHAPES)
+    for step in range(2):
+        for x in params, others:
+            new_gradients(x, step)
+        if step == 0:
+            optimizers = [class_of("AdamW")(x, lr=LR) for x in (params, others)]
+        else:
+            fresh = torch.nn.Parameter(params[0].detach().clone())
+            fresh.grad = params[0].grad.clone()
+            params[0].grad = None
+            torch.utils.swap_tensors(params[0], fresh)
+        for optimizer in optimizers:
+            optimizer.step()
+    assert [bits(p) for p in params] == [bits(p) for p in others]
+
+
+ASK = """
+import warnings
+warnings.simplefilter("ignore")
+from refopt.torch import host
+print(host._compiled is not None, host.accelerate())
+"""
+
+
+@pytest.mark.parametrize(("variable", "compiler", "said"), [("0", "c++", "False False"), ("1", "false", "False False")])
+def test_without(variable, compiler, said, tmp_path):
+    """The variable turns it off, and a compiler that fails leaves steps in Python."""
+    environment = {"TORCH_EXTENSIONS_DIR": str(tmp_path), "CXX": compiler, host.VARIABLE: variable}
+    found = subprocess.run([sys.executable, "-c", ASK], env={**os.environ, **environment},
+                           capture_output=True, text=True, check=True)  # fmt: skip
+    assert found.stdout.strip() == said
+
+
+def test_the_reason_is_said(monkeypatch):
+    """Where it cannot be compiled."""
+    cpp_extension = pytest.importorskip("torch.utils.cpp_extension")
+
+    def fails(*args, **named):
+        raise RuntimeError("Ninja is required\nand more")
+
+    monkeypatch.setattr(cpp_extension, "load", fails)
+    monkeypatch.setattr(host, "_compiled", None)
+    monkeypatch.delenv(host.VARIABLE, raising=False)
+    with pytest.warns(RuntimeWarning, match=r"_host.cpp cannot be compiled: Ninja is required$"):
+        assert not host.accelerate()
+    assert host.form() is host
