@@ -143,7 +143,7 @@ class Merged(Optimizer):
     def _check_group(self, k: int, group: Group) -> None:
         if self._rounding == "stochastic":
             group.setdefault("seed", self._seed)
-        options.check(self._group_label(k), group, group)
+        options.check(self._group_label(k), group, group, group["params"])
         formula = self._formula(k, group)
         for i, param in enumerate(group["params"]):
             self._check_param(k, i, param, formula)
@@ -301,7 +301,8 @@ class Merged(Optimizer):
             if new != old:
                 if new.keys() != old.keys() or self._masters_of(new) != self._masters_of(old):
                     return False
-                options.check(self._group_label(k), new, [name for name, x in new.items() if x != old[name]])
+                changed = [name for name, x in new.items() if x != old[name]]
+                options.check(self._group_label(k), new, changed, group["params"])
                 formulas[k] = self._formula(k, group)
                 if formulas[k].kind != self._formulas[k].kind:
                     return False
@@ -320,7 +321,7 @@ class Merged(Optimizer):
 
     def _checked_formula(self, k: int, group: Group) -> Formula:
         """What a group's step is, whose options are checked."""
-        options.check(self._group_label(k), group, group)
+        options.check(self._group_label(k), group, group, group["params"])
         return self._formula(k, group)
 
     def _formula(self, k: int, group: Group) -> Formula:
@@ -402,7 +403,7 @@ class Merged(Optimizer):
         dtypes = {None: None, "fp32": torch.float32, "remainder": torch.uint16}
         masters: dict[Any, str | None] = {}
         for k, (group, own) in enumerate(zip(loaded["param_groups"], self.param_groups, strict=False)):
-            options.check(self._group_label(k), group, group.keys() - {"params", "param_names"})
+            options.check(self._group_label(k), group, group.keys() - {*NO_OPTIONS}, own["params"])
             masters |= dict.fromkeys(group["params"], group.get("masters", self._masters_of(own)))
         for i, state in loaded["state"].items():
             expected, got = masters.get(i, self._masters), state[MASTER].dtype if MASTER in state else None

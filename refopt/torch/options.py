@@ -3,7 +3,10 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from refopt.checks.arguments import chosen, flag, number, shown, whole
+import numpy as np
+import torch
+
+from refopt.checks.arguments import chosen, flag, number, rounded, shown, whole
 from refopt.torch.formulas import plain
 
 MASTERS = None, "fp32", "remainder"
@@ -13,35 +16,37 @@ FLAGS = {"always_adapt", "grad_averaging"}  # PyTorch's own are taken as they ar
 SEEDS = 2**24  # which fp32 has exactly
 
 
-def check(where: str, group: Mapping[str, Any], names: Iterable[str]) -> None:
+def check(where: str, group: Mapping[str, Any], names: Iterable[str], params: Sequence[torch.Tensor]) -> None:
     """Check some options of a group.
 
     Args:
         where: what errors call the group.
         group: the options by name.
         names: of those that are to be checked.
+        params: the group's parameters, in whose arithmetic type the numbers have to be in range, too.
 
     Raises:
         TypeError, ValueError: naming the option, what was expected and what came.
     """
+    real = np.float64 if params and all(param.dtype == torch.float64 for param in params) else np.float32
     for name in names:
-        check_one(f"{where}['{name}']", name, group[name])
+        check_one(f"{where}['{name}']", name, group[name], real)
     if group.get("capturable"):
         _check_capturable(where, group)
 
 
-def check_one(what: str, name: str, value: Any) -> None:
-    """Check an option of some name; ``what`` is what errors call it."""
+def check_one(what: str, name: str, value: Any, real: type = np.float64) -> None:
+    """Check an option of some name; ``what`` is what errors call it, ``real`` the type that kernels have it in."""
     value = plain(value)
     if name in AT_LEAST_0:
-        number(what, value, 0, finite=True)
+        _number(what, value, real, finite=True)
     elif name in ("alpha", "rho"):
-        number(what, value, 0, below=1)
+        _number(what, value, real, below=1)
     elif name == "betas":
         if not isinstance(value, Sequence) or len(value) != 2:
             raise ValueError(f"{what}: expected two numbers, got {shown(value)}")
         for i, beta in enumerate(value):
-            number(f"{what}[{i}]", plain(beta), 0, below=1)
+            _number(f"{what}[{i}]", plain(beta), real, below=1)
     elif name in FLAGS:
         flag(what, value)
     elif name == "masters":
@@ -52,6 +57,16 @@ def check_one(what: str, name: str, value: Any) -> None:
         raise ValueError(f"{what}: expected none in a group, since it is of all of them, got {shown(value)}")
     elif name == "differentiable" and value:
         raise ValueError(f"{what}: expected False, since kernels are no part of autograd's graph, got {shown(value)}")
+
+
+def _number(what: str, value: Any, real: type, **limits: Any) -> None:
+    """A number of at least 0 that is in its range as it is given, and as kernels have it."""
+    stored = float(rounded(number(what, value, 0, **limits), real))
+    try:
+        number(what, stored, 0, **limits)
+    except ValueError as error:
+        expected = str(error).partition(", got ")[0]
+        raise ValueError(f"{expected} in {np.dtype(real).name}, got {shown(value)}, which is {stored} there") from None
 
 
 def _check_capturable(where: str, group: Mapping[str, Any]) -> None:

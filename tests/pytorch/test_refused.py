@@ -275,15 +275,25 @@ def test_a_device_that_is_too_old_is_refused():
     assert torch.equal(param, before - LR)
 
 
-SET = {"differentiable": (True, "expected False"),
-       "lr": (float("nan"), "expected a finite number of at least 0, got nan"),
-       "betas": ((0.5, 1.5), "expected a number of at least 0 and below 1, got 1.5"), "weight_decay": (-1.0, "least 0")}
+def test_numbers_of_parameters_in_fp64():
+    """Are those that fp64 has."""
+    params = parameters(dtype=torch.float64)
+    optimizer = class_of("AdamW")(params, lr=LR, betas=(0.5, 0.99999999))
+    steps(optimizer, params, range(2))
+    assert all(p.isfinite().all() for p in params)
 
 
-@pytest.mark.parametrize("name", SET)
-def test_an_option_of_a_group(name):
+SET = [("differentiable", True, "expected False"),
+       ("lr", float("nan"), "expected a finite number of at least 0, got nan"),
+       ("lr", 1e39, "expected a finite number of at least 0 in float32, got 1e.39, which is inf there"),
+       ("betas", (0.5, 1.5), "expected a number of at least 0 and below 1, got 1.5"),
+       ("betas", (0.5, 0.99999999), "at least 0 and below 1 in float32, got 0.99999999, which is 1.0 there"),
+       ("weight_decay", -1.0, "least 0")]
+
+
+@pytest.mark.parametrize(("name", "value", "text"), SET)
+def test_an_option_of_a_group(name, value, text):
     """Is checked where it is given, loaded, or has changed before a step."""
-    value, text = SET[name]
     where = rf"AdamW: param_groups\[1\]\['{name}'\](\[1\])?: .*{text}"
     params, others = parameters(), parameters()
     with pytest.raises(ValueError, match=where):
