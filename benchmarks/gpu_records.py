@@ -16,6 +16,7 @@ from benchmarks.children import run
 from benchmarks.record import RESULTS, ROOT, machine, short_name
 
 RANKS = ["-m", "refopt.comm.launch", "-n", "2", "-m"]
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
 
 
 class Step(NamedTuple):
@@ -46,6 +47,7 @@ TWO = {
     "nccl": Step(["-m", "benchmarks.laws", "--two"], 300, "laws"),
     "communication": Step([*RANKS, "benchmarks.communication"], 200, "communication"),
     "sharding": Step([*RANKS, "benchmarks.sharding"], 300, "sharding"),
+    "fully-shard": Step([*TORCHRUN, "benchmarks.fully_shard"], 240, "fully-shard"),
     "elements": Step([*RANKS, "benchmarks.elements"], 240, "elements"),
     "cost": Step(["-m", "benchmarks.cost", "{to}/sharding-{device}.json"], 200, "cost"),
 }

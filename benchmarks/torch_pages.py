@@ -1,4 +1,4 @@
-"""What docs/torch.md shows of the records of `benchmarks.torch_step` and `benchmarks.torch_training`.
+"""What docs/torch.md shows of the records of `benchmarks.torch_step`, `torch_training` and `fully_shard`.
 
     python -m benchmarks.torch_pages          draws the figures again
 
@@ -15,13 +15,14 @@ from benchmarks.record import RESULTS, ROOT
 from benchmarks.sections import with_section
 
 STEP, TRAINING = RESULTS / "torch-step-h200.json", RESULTS / "torch-training-h200.json"
+SHARDED = RESULTS / "fully-shard-h200-x2.json"
 STEP_FIGURE, TRAINING_FIGURE = ROOT / "docs" / "torch-step.svg", ROOT / "docs" / "torch-training.svg"
 OURS = "refopt.torch"
 WORKLOADS = {"resnet50": "ResNet-50", "bert-large": "BERT-large"}
 LINES = (  # label, implementation, how it is run
     ("PyTorch, `foreach`", "foreach", "eager"), ("PyTorch, `capturable`", "capturable", "eager"),
     ("PyTorch, `fused`", "fused", "eager"), ("PyTorch, `torch.compile`", "torch.compile", "compiled"),
-    ("**`refopt.torch`**", OURS, "eager"),
+    ("**`refopt.torch`**", OURS, "eager"), ("**`refopt.torch`**, accelerated", f"{OURS}, accelerated", "eager"),
 )  # fmt: skip
 GRAPHS = (
     ("PyTorch, `capturable`", "capturable", "graph"), ("PyTorch, `fused`", "fused", "graph"),
@@ -35,15 +36,40 @@ COLOURS = {OURS: "#0072B2", "fused": "#E69F00", "foreach": "#009E73"}
 def with_records(page: str) -> str:
     """docs/torch.md with the figures of both records."""
     page = with_section(page, "torch-step", shown(STEP, step_text))
-    return with_section(page, "torch-training", shown(TRAINING, training_text))
+    page = with_section(page, "torch-training", shown(TRAINING, training_text))
+    return with_section(page, "fully-shard", shown(SHARDED, sharded_text))
 
 
 def shown(path: Path, text: Callable[[dict[str, Any]], str]) -> str:
     """What a section says of a record, or of there being none."""
     if path.is_file():
         return text(json.loads(path.read_text()))
-    step = path.name.rpartition("-")[0]
-    return f"There is no record of this. `make gpu-records ONLY={step}` makes one, on a machine with a GPU."
+    step, _, on = path.name.partition("-h200")
+    argument, gpus = ("GPUS=2 ", "two GPUs") if "x2" in on else ("", "a GPU")
+    return f"There is no record of this. `make gpu-records {argument}ONLY={step}` makes one, on a machine with {gpus}."
+
+
+# Sharded models.
+
+
+def sharded_text(record: dict[str, Any]) -> str:
+    """The table of a sharded training, and what its steps agree to."""
+    columns = {"iteration_ms": "iteration, ms", "step_host_ms": "step on the host, ms",
+               "step_device_ms": "step on the GPU, ms"}  # fmt: skip
+    body = [[f"`{row['implementation']}`, {row['way']}", *(f"{row[key]:.3f}" for key in columns),
+             f"{row['peak_bytes'] / 1e9:.2f}"] for row in record["steps"]]  # fmt: skip
+    table = sections.table([["", *columns.values(), "GB at the peak"], ["---"] + ["---:"] * 4, *body])
+    ours = [row for row in record["agreement"] if row["implementation"] == OURS]
+    worst, (saved,), size = max(row["difference"] for row in ours), record["checkpoint"], record["size"]
+    model = f"a transformer of {size['layers']} layers and width {size['width']}"
+    batch = f"{size['samples']} sequences of {size['length']} on each rank"
+    of_record = f"On {record['world']} {record['device']} ([record](../benchmarks/results/{SHARDED.name}))"
+    return "\n\n".join([
+        f"{of_record}, AdamW, {model}, {batch}:", table,
+        f"After {ours[0]['steps']} steps from the same gradients, parameters were within {worst:.1e} of those of "
+        f"PyTorch's fused optimizer, relative to the largest of each tensor. Of a run that "
+        f"`torch.distributed.checkpoint` had saved and loaded, {saved['differing_elements']} elements differed.",
+    ])  # fmt: skip
 
 
 # A step.
@@ -120,7 +146,7 @@ def _memory(rows: list[dict], names: Sequence[str]) -> str:
     head = ["", *(f"{called_of(name)}, {what}" for name in names for what in ("states", "all"))]
     body = []
     for implementation in dict.fromkeys(implementation for _, implementation in found):
-        cells = [f"`{implementation}`" if implementation == OURS else f"PyTorch, `{implementation}`"]
+        cells = [f"`{implementation}`" if implementation.startswith(OURS) else f"PyTorch, `{implementation}`"]
         for name in names:
             row = found.get((name, implementation))
             keys = ("state_bytes", "allocated_bytes")

@@ -11,7 +11,7 @@ from refopt import torch as merged
 from refopt.catalog import ROUTINES, Spec
 
 Step = Callable[[], Any]
-OURS = "refopt.torch"
+OURS, ACCELERATED = "refopt.torch", "refopt.torch, accelerated"
 SMALL = "10,000 tensors of 100"
 WORKLOADS = "resnet50", "bert-large", SMALL
 # By routine, PyTorch's class and what it is given.
@@ -111,7 +111,14 @@ class Subject(NamedTuple):
 def subjects(routine: str) -> list[Subject]:
     """All that a routine is measured by; those that have to be compiled come last."""
     kind, given = OPTIMIZERS[routine]
-    made = [Subject(OURS, how, lambda params: getattr(merged, kind)(params, **given)) for how in ("eager", "graph")]
+
+    def ours(params: Sequence[torch.nn.Parameter], accelerated: bool = False) -> Optimizer:
+        if merged.accelerate(accelerated) != accelerated:
+            raise RuntimeError("this machine cannot compile refopt/torch/_host.cpp")
+        return getattr(merged, kind)(params, **given)
+
+    made = [Subject(OURS, how, ours) for how in ("eager", "graph")]
+    made.append(Subject(ACCELERATED, "eager", lambda params: ours(params, True)))
 
     def pytorchs(name: str, how: str, options: dict[str, Any]) -> Subject:
         return Subject(name, how, lambda params: getattr(torch.optim, kind)(params, **given, **options))

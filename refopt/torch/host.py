@@ -30,26 +30,30 @@ except ImportError:  # which is no public name
 SOURCE = Path(__file__).with_name("_host.cpp")
 VARIABLE = "REFOPT_TORCH_HOST"
 STAY, MOVED, OTHERS = range(3)  # gradients: where they were, elsewhere, or some have come or gone
-_compiled: Any = None
+_compiled: Any = None  # the extension, once it is there
+_is_on = False
 
 
 def form() -> Any:
     """The module or the extension, whichever is in force: optimizers take it when they build their tables."""
-    return _compiled or sys.modules[__name__]
+    return _compiled if _is_on else sys.modules[__name__]
 
 
-def accelerate() -> bool:
-    """Have steps read tensors by compiled code, for all optimizers that take their first step from now on.
+def accelerate(on: bool = True) -> bool:
+    """Have steps read tensors by compiled code, for all optimizers that take their first step from now on; or not.
 
     The first call on a machine compiles it by ``torch.utils.cpp_extension``, which takes a C++ compiler, ninja and
     about half a minute; later ones load what was compiled. ``REFOPT_TORCH_HOST=1`` in the environment calls this when
     `refopt.torch` is imported; with ``REFOPT_TORCH_HOST=0`` it does nothing.
 
+    Args:
+        on: whether to; ``False`` goes back to Python.
+
     Returns:
-        Whether it is so. If not, a warning says why, and steps read tensors in Python, with the same results.
+        Whether it is so. If it cannot be, a warning says why, and steps read tensors in Python, with the same results.
     """
-    global _compiled
-    if _compiled is None and os.environ.get(VARIABLE) != "0":
+    global _compiled, _is_on
+    if on and _compiled is None and os.environ.get(VARIABLE) != "0":
         # An extension is for one version of PyTorch, which the folder it is cached in does not tell.
         name = re.sub(r"\W", "_", f"refopt_host_{torch.__version__}")
         try:
@@ -60,7 +64,8 @@ def accelerate() -> bool:
             reason = str(error).partition("\n")[0]
             warnings.warn(f"refopt.torch.accelerate: steps go on in Python, since {SOURCE.name} cannot be compiled: "
                           f"{reason}", RuntimeWarning, stacklevel=2)  # fmt: skip
-    return _compiled is not None
+    _is_on = on and _compiled is not None
+    return _is_on
 
 
 class Alike:

@@ -2,12 +2,14 @@
 
 import gc
 import json
+import subprocess
+import sys
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from benchmarks import torch_models, torch_step, torch_trace, torch_training, torch_work  # noqa: E402
+from benchmarks import torch_models, torch_pages, torch_step, torch_trace, torch_training, torch_work  # noqa: E402
 from benchmarks.torch_work import OURS, Subject, Work, subjects  # noqa: E402
 from refopt import torch as merged  # noqa: E402
 
@@ -141,3 +143,20 @@ def test_a_run_that_loses_its_states_is_noticed(one, monkeypatch):
     monkeypatch.setattr(merged.AdamW, "load_state_dict", lambda self, state: None)
     row = torch_training.resumed(one, "cpu", half=2)
     assert not row["ok"] and row["differing_elements"] > 0
+
+
+def test_a_sharded_training(tmp_path):
+    """On two processes by gloo: what it says is what the page shows."""
+    out = tmp_path / "sharded.json"
+    command = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "benchmarks.fully_shard"]
+    found = subprocess.run([sys.executable, "-m", *command, "--device", "cpu", "--out", str(out)],
+                           capture_output=True, text=True)  # fmt: skip
+    assert found.returncode == 0, found.stderr
+    report = json.loads(out.read_text())
+    assert report["failures"] == {} and len(report["steps"]) == 6 and report["world"] == 2
+    assert all(row["ok"] and 0 <= row["difference"] < row["tolerance"] for row in report["agreement"])
+    assert report["checkpoint"][0]["differing_elements"] == 0 and "refopt/torch/merged.py" in report["sources"]
+    for row in report["steps"]:
+        row |= {"step_device_ms": 1.0, "peak_bytes": 2e9}  # which a GPU has
+    text = torch_pages.sharded_text(report)
+    assert text.count("2.00 |") == 6 and "0 elements differed" in text

@@ -21,14 +21,14 @@ def extension():
         warnings.simplefilter("always")
         if not host.accelerate():
             pytest.skip(str(said[0].message) if said else f"{host.VARIABLE}=0")
-    found, host._compiled = host._compiled, None
-    return found
+    yield host.form()
+    host.accelerate(False)
 
 
 @pytest.fixture(params=["Python", "Python, one by one", "C++"])
 def form(request, monkeypatch):
     """A form, which is in force during a test."""
-    monkeypatch.setattr(host, "_compiled", request.getfixturevalue("extension") if request.param == "C++" else None)
+    monkeypatch.setattr(host, "_is_on", bool(request.param == "C++" and request.getfixturevalue("extension")))
     if request.param == "Python, one by one":
         monkeypatch.setattr(host, "TensorGuards", None)
     elif host.TensorGuards is None and request.param == "Python":
@@ -112,8 +112,8 @@ def test_same(form):
 def test_the_same_bits(extension, change, monkeypatch):
     """Whatever changes between steps."""
     found = []
-    for compiled in None, extension:
-        monkeypatch.setattr(host, "_compiled", compiled)
+    for is_on in False, True:
+        monkeypatch.setattr(host, "_is_on", is_on)
         found.append(run("AdamW", change, looks=False))
     assert found[0] == found[1]
 
@@ -156,7 +156,7 @@ ASK = """
 import warnings
 warnings.simplefilter("ignore")
 from refopt.torch import host
-print(host._compiled is not None, host.accelerate())
+print(host.form() is not host, host.accelerate())
 """
 
 
@@ -182,3 +182,9 @@ def test_the_reason_is_said(monkeypatch):
     with pytest.warns(RuntimeWarning, match=r"_host.cpp cannot be compiled: Ninja is required$"):
         assert not host.accelerate()
     assert host.form() is host
+
+
+def test_it_can_be_turned_off(extension, monkeypatch):
+    monkeypatch.setattr(host, "_is_on", False)
+    assert host.accelerate() and host.form() is extension
+    assert not host.accelerate(False) and host.form() is host
