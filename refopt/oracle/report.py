@@ -3,7 +3,7 @@
 import json
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import refopt
@@ -14,6 +14,7 @@ from refopt.oracle.exceptions import covers, reason
 SCHEMA = "refopt.check/1"
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 MOST = 5  # reasons that are printed
+SKIPS = 0.2  # of the cases of a law: with more the subject is not right
 
 
 class Item(NamedTuple):
@@ -28,6 +29,7 @@ class Item(NamedTuple):
             looked for, and nothing if nothing does.
         command: what shows it again.
         smallest: the case and the failure that ``example`` is of.
+        lacks: whether it was skipped since the subject has no place for it, or by request.
     """
 
     law: str
@@ -41,6 +43,7 @@ class Item(NamedTuple):
     pattern: str = ""
     reasons: tuple[tuple[str, float], ...] | None = None
     smallest: Any = None
+    lacks: bool = False
 
 
 class Report:
@@ -55,13 +58,17 @@ class Report:
         expected_failures: why a law need not hold, by its id, or by that and a dtype.
         dtypes: those that were asked for, of the parameters.
         notes: what else a reader should know.
+        allow_skips: laws of which any number of cases may be skipped.
+        usual_dtypes: whether nobody asked for the dtypes, so that all of one may be skipped.
     """
 
     def __init__(
         self, routine: str, subject: str, items: Sequence[Item], laws: dict[str, str], *,
         largest: dict[str, dict[str, float]], compared: int, unbounded: int, expected_failures: dict[str, str],
         dtypes: Sequence[str] = (), notes: Sequence[str] = (), seconds: float = 0.0,
+        allow_skips: Collection[str] = (), usual_dtypes: bool = False,
     ) -> None:  # fmt: skip
+        self.allow_skips, self.usual_dtypes = [*allow_skips], usual_dtypes
         self.routine, self.subject, self.items, self.laws = routine, subject, list(items), dict(laws)
         self.largest, self.compared, self.unbounded = largest, compared, unbounded
         self.expected_failures, self.dtypes = dict(expected_failures), list(dtypes)
@@ -96,14 +103,26 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether every law holds that is not expected to fail, and the step was compared at all."""
-        return not self.wrong and self.step_compared
+        """Whether every law holds that is not expected to fail, and what was asked for was compared."""
+        return not self.wrong and self.step_compared and not self.unheld
 
     def raise_if_failed(self) -> None:
         """Raise an AssertionError with the whole report, unless it is ``ok``."""
         __tracebackhide__ = True
         if not self.ok:
             raise AssertionError(str(self))
+
+    @property
+    def unheld(self) -> dict[str, float]:
+        """The laws of which more than a fifth of what could be asked was skipped, and the share."""
+        shares = {}
+        held = {item.dtype for item in self.items if item.status != SKIPPED} if self.usual_dtypes else {*self.dtypes}
+        for law in self.laws:
+            asked = [item for item in self.items if item.law == law and not item.lacks and item.dtype in held]
+            skipped = sum(item.status == SKIPPED for item in asked)
+            if skipped > SKIPS * len(asked) and law not in self.allow_skips:
+                shares[law] = skipped / len(asked)
+        return shares
 
     def script(self, law: str | None = None) -> str:
         """A script that shows a failure on its smallest example without refopt, fit for a report to its authors.
@@ -136,9 +155,16 @@ class Report:
     def __repr__(self) -> str:
         return f"<Report: {self._verdict()}>"
 
+    def partly(self) -> str:
+        """What a verdict says where too much was skipped."""
+        shares = ", ".join(f"{_percent(x)} of {law}" for law, x in self.unheld.items())
+        return f"NOT ALL COMPARED: skipped {shares}"
+
     def _verdict(self) -> str:
         if self.ok:
             word = "right, as far as was compared" if not self.failed_laws else "right but for what was expected"
+        elif not self.wrong and self.step_compared:
+            word = self.partly()
         elif not self.wrong:
             commonest = Counter(item.text for item in self.of(SKIPPED) if item.law == "L1").most_common(1)
             word = "NOT COMPARED" + (f": {commonest[0][0]}" if commonest else ", since the step law was left out")

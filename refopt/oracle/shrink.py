@@ -3,8 +3,8 @@
 import time
 from collections.abc import Callable, Iterator
 
+from refopt.oracle.broken import Broken, Crashed
 from refopt.oracle.cases import Case, memory
-from refopt.oracle.trial import Broken, Crashed
 
 RUNS, SECONDS = 150, 2.0
 

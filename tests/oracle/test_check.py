@@ -17,8 +17,8 @@ from refopt.catalog import ROUTINES
 from refopt.cli import Terminated
 from refopt.oracle.cases import NUMBERS
 from refopt.oracle.laws import LAWS
-from refopt.oracle.subject import Function
 from refopt.oracle.subjects import public_name
+from refopt.oracle.subjects.function import Function
 
 QUICK = dict(dtypes=["float32"], laws=["L1"], examples=0, diagnose=False, process=False)
 

@@ -17,7 +17,7 @@ from refopt.oracle.diagnosis import edits, operands
 from refopt.oracle.diagnosis.explain import NO_RULE, Explainer, _steps
 from refopt.oracle.diagnosis.hypotheses import _clipped, named
 from refopt.oracle.diagnosis.situation import Unanswered, of_case
-from refopt.oracle.subject import Function
+from refopt.oracle.subjects.function import Function
 from refopt.oracle.trial import Trial
 from refopt.oracle.wrong import OF
 

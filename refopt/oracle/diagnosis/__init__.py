@@ -6,10 +6,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from refopt.oracle.bound import sums
+from refopt.oracle.broken import Broken
 from refopt.oracle.cases import Case, memory
 from refopt.oracle.diagnosis import pattern
 from refopt.oracle.diagnosis.explain import ENOUGH, Explainer, Explanation
-from refopt.oracle.trial import Broken, Trial
+from refopt.oracle.trial import Trial
 
 STEP = "L1"
 MOST = 2**14  # elements of a case that explanations are tried on

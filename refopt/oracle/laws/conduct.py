@@ -5,11 +5,12 @@ from functools import partial
 
 import numpy as np
 
+from refopt.oracle.broken import Broken
 from refopt.oracle.cases import Case
 from refopt.oracle.laws.calls import altered
 from refopt.oracle.laws.law import Law, Try
 from refopt.oracle.requiring import require_same
-from refopt.oracle.trial import Broken, Trial
+from refopt.oracle.trial import Trial
 
 SIZES = 300, 45, 7, 20
 LARGE = 2**18 + 1  # which takes a while
