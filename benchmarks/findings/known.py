@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from refopt.oracle.laws import now
+from refopt.oracle import current_id
 
 FOLDER = Path(__file__).parent / "known"
 KINDS = {
@@ -76,7 +76,7 @@ def failures(check: Mapping[str, Any]) -> dict[str, Any]:
     """What does not hold, by the ids that laws have now; of two that are one by now, the first."""
     found: dict[str, Any] = {}
     for law, failure in check["failed"].items():
-        found.setdefault(now(law), failure)
+        found.setdefault(current_id(law), failure)
     return found
 
 

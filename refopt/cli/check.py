@@ -17,8 +17,7 @@ from refopt.catalog import ROUTINES
 from refopt.cli.output import DIFFERS, EQUAL, Unusable, write
 from refopt.cli.progress import Progress
 from refopt.cli.report_file import Target
-from refopt.oracle import ARRAYS, DEADLINE, DTYPES, LAWS, SYMMETRIES, Report, check, identify
-from refopt.oracle.laws import now
+from refopt.oracle import ARRAYS, DEADLINE, DTYPES, LAWS, SYMMETRIES, Report, check, current_id, identify
 
 SHORT = {"fp32": "float32", "fp64": "float64", "fp16": "float16", "bf16": "bfloat16"}
 WIDTH = 80
@@ -54,7 +53,7 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
     dtypes, by_request = [*SHORT, *DTYPES], [law.id for law in LAWS.values() if law.asked]
     command.add_argument("--dtype", nargs="+", choices=dtypes, metavar="D", help=f"{', '.join(SHORT)}; default all")
     usual = f"ids; default all but {', '.join(by_request)}; --as {NONE}, those that need no formula"
-    command.add_argument("--law", nargs="+", type=now, choices=[*LAWS], metavar="L", help=usual)
+    command.add_argument("--law", nargs="+", type=current_id, choices=[*LAWS], metavar="L", help=usual)
     command.add_argument(
         "--symmetry", nargs="+", choices=SYMMETRIES, default=[], metavar="S",
         help=f"what an optimizer declares: {', '.join(SYMMETRIES)}",
@@ -63,7 +62,7 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
         "--tolerance", type=float, metavar="T", help="of the results of runs, relative; default measured"
     )
     command.add_argument(
-        "--allow-skips", nargs="+", type=now, choices=[*LAWS], default=[], metavar="L",
+        "--allow-skips", nargs="+", type=current_id, choices=[*LAWS], default=[], metavar="L",
         help="laws of which more than a fifth of the cases may be skipped",
     )  # fmt: skip
     command.add_argument("--list-laws", action="store_true", help="list the laws, and do nothing else")

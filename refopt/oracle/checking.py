@@ -15,7 +15,7 @@ from refopt.checks.arguments import names as list_of_names
 from refopt.checks.dtypes import SIZES
 from refopt.oracle.cases import has
 from refopt.oracle.exceptions import covers, reason, reasons
-from refopt.oracle.laws import LAWS, SYMMETRIES, Law, now
+from refopt.oracle.laws import LAWS, SYMMETRIES, Law, current_id
 from refopt.oracle.related import Related
 from refopt.oracle.report import FAILED, SKIPPED, Item, Report
 from refopt.oracle.running import NO_ERROR, Running
@@ -124,8 +124,7 @@ def check(
         whole("check: examples", 5 if examples is None else examples, least=0), whole("check: seed", seed, least=0),
         int.from_bytes(os.urandom(6)) if secret is None else whole("check: secret", secret, least=0),
         _allowed(reasons("expected_failures", expected_failures, there), wanted), reasons("skips", skips, there),
-        [chosen(f"check: allow_skips[{i}]", now(x), LAWS) for i, x in enumerate(list_of_names("check: allow_skips",
-                                                                                           allow_skips))],
+        [chosen("check: allow_skips", current_id(x), there) for x in list_of_names("check: allow_skips", allow_skips)],
         exact, tolerance, progress, diagnose,
     )  # fmt: skip
     named: dict[str, Any] = dict(arrays=arrays, device=device, options=options)
@@ -307,7 +306,7 @@ def _laws(laws: Any, exact: bool, declared: Sequence[str], there: Mapping[str, L
     """The laws that are asked for, or by default those that hold of what is declared."""
     usual = [law.id for law in there.values() if law.declared in ("", *declared) and (not law.asked or exact)]
     asked = usual if laws is None else list_of_names("check: laws", laws)
-    ids = [chosen(f"check: laws[{i}]", now(x), there) for i, x in enumerate(asked)]
+    ids = [chosen(f"check: laws[{i}]", current_id(x), there) for i, x in enumerate(asked)]
     return [law for law in there.values() if law.id in ids]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from refopt.checks.arguments import kind_of
 from refopt.checks.dtypes import SIZES
-from refopt.oracle.laws import LAWS, now
+from refopt.oracle.laws import LAWS, current_id
 
 EXPECTED = "the id of a law, or of one in a dtype, such as L7 or L7-float32"
 
@@ -34,11 +34,11 @@ def reasons(name: str, given: Any, known: Collection[str] = LAWS) -> dict[str, s
         raise TypeError(f"check: {name}: {expected}, got {kind_of(given)}")
     merged: dict[str, str] = {}
     for entry, reason in given.items():
-        if not _is_entry(now(entry), known):
+        if not _is_entry(current_id(entry), known):
             raise ValueError(f"check: {name}: expected {EXPECTED}, got {entry!r}")
         if not isinstance(reason, str):
             raise TypeError(f"check: {name}[{entry!r}]: expected a reason, got {kind_of(reason)}")
-        _add(merged, now(entry), reason)
+        _add(merged, current_id(entry), reason)
     return merged
 
 
@@ -79,9 +79,9 @@ def _of_file(name: str, path: Any, known: Collection[str]) -> dict[str, str]:
         entry, _, reason = (part.strip() for part in line.partition("#"))
         if not entry:
             continue
-        if not _is_entry(now(entry), known) or not reason or entry in seen:
+        if not _is_entry(current_id(entry), known) or not reason or entry in seen:
             expected = f"{EXPECTED}, each once, and why, such as 'L7 # flushes to zero'"
             raise ValueError(f"check: {name}: {path}, line {number}: expected {expected}, got {line!r}")
         seen.add(entry)
-        _add(by_entry, now(entry), reason)
+        _add(by_entry, current_id(entry), reason)
     return by_entry

@@ -35,10 +35,10 @@ FORMER = {
 }  # fmt: skip
 
 
-def now(entry: Any) -> Any:
+def current_id(entry: Any) -> Any:
     """The id of a law, or of a law in a dtype, as it is now; anything else as it is."""
     law, dash, dtype = entry.partition("-") if isinstance(entry, str) else (entry, "", "")
     return f"{FORMER[law]}{dash}{dtype}" if law in FORMER else entry
 
 
-__all__ = ["FORMER", "LAWS", "SYMMETRIES", "Law", "Try", "now"]
+__all__ = ["FORMER", "LAWS", "SYMMETRIES", "Law", "Try", "current_id"]

@@ -67,7 +67,8 @@ def numbers_kept(trial: Trial) -> Iterator[Try]:
 
 
 LAWS = (
-    Law("L19", "own work", "The step does its own work: it calls no reference, and looks at no caller.", own_work),
+    Law("L19", "own work", "The step does its own work: it calls no reference, looks at no caller, starts no process.",
+        own_work),
     Law("L20", "done", "When the step returns, its results are there, and nothing changes them later.", done),
     Law("L23", "surroundings", "Settings, generators, handlers and other functions stay as they are.", surroundings),
 )

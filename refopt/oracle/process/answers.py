@@ -10,7 +10,7 @@ import numpy as np
 from refopt.checks.dtypes import numpy_dtype
 from refopt.oracle.cases import Case
 from refopt.oracle.memory import soiled
-from refopt.oracle.observing import Seen, observe, surroundings, watch_threads
+from refopt.oracle.observing import Seen, observe, starts, surroundings, watch_threads
 from refopt.oracle.process.child import is_failure, raised
 from refopt.oracle.process.memory import Packed, Receiver, outcome_sent
 from refopt.oracle.running import optimizer_in
@@ -34,6 +34,7 @@ class SubjectAnswers:
         self.good_step: tuple[list[Any], list[Any]] | None = None
         self.before = surroundings()
         watch_threads()
+        starts.watch()  # a step may start a process in its first call, and ask it in others
 
     def to(self, what: str, argument: Any) -> Callable[[], None]:
         """Do what is asked; the function that is returned answers."""
