@@ -40,9 +40,10 @@ class OptaxOptimizer:
             self.name = public_name(make, options)
             rate = float(NUMBERS["lr"])  # which makes nothing fp64, as a number of NumPy's would
             self.accepts = {name: x.default for name, x in inspect.signature(make).parameters.items()}
-            self.values = {**self.accepts, RATE: rate, **options}
+            given = {RATE: rate, **options} if RATE in self.accepts else dict(options)
+            self.values = {**self.accepts, **given}
             try:
-                self.transformation = make(**{RATE: rate, **options})
+                self.transformation = make(**given)
             except Exception as error:  # whatever somebody's function raises
                 what = f"expected a GradientTransformation, got {kind_of(error)}: {error}"
                 raise TypeError(f"check: {self.name}: {what}") from error

@@ -18,6 +18,7 @@ from refopt.catalog import Routine
 from refopt.checks.arguments import chosen, flag, is_number, kind_of, number
 from refopt.checks.dtypes import arithmetic
 from refopt.oracle.cases import Case
+from refopt.oracle.cases import number as usual
 from refopt.oracle.exact.cases import Outcome
 from refopt.oracle.subject import Lacks, Wrong
 from refopt.oracle.subjects.arrays import Jax
@@ -81,7 +82,11 @@ class OptaxRoutine:
     @cached_property
     def optimizer(self) -> OptaxOptimizer:
         """What makes runs of it."""
-        return OptaxOptimizer(self.make, self.options)
+        parameters = inspect.signature(self.make).parameters
+        known = {self.numbers[h.name]: float(usual(h)) for h in self.row.hypers if h.name in self.numbers}
+        needed = {x: known[x] for x in known.keys() & parameters.keys()
+                  if parameters[x].default is inspect.Parameter.empty}  # fmt: skip
+        return OptaxOptimizer(self.make, needed | self.options)
 
     def _fixed(self, choices: Mapping[str, Any]) -> dict[str, Any]:
         """The numbers and choices that the options, or the rule, leave no choice of."""

@@ -103,7 +103,11 @@ class TorchRun:
         self._grads: list[Any] = []
         try:
             self.optimizer = of.built([{"params": [p]} for p in self._params] if apart else list(self._params))
-        except ValueError as error:  # shapes, dtypes or groups that it does not take
+        except (TypeError, ValueError) as error:  # shapes, dtypes or groups that it does not take
+            if apart and not isinstance(of.make, type):  # but a function that makes groups itself
+                raise Lacks("takes no groups") from error
+            if isinstance(error, TypeError):
+                raise
             raise NotImplementedError(str(error)) from error
         if callable(train := getattr(self.optimizer, "train", None)):
             train()  # which some want before a step, such as those without a schedule
