@@ -13,13 +13,14 @@ from refopt.checks.arguments import chosen, flag, is_number, kind_of, shown, who
 from refopt.checks.arguments import names as list_of_names
 from refopt.checks.dtypes import SIZES
 from refopt.oracle.cases import has
+from refopt.oracle.diagnosis import ENOUGH, Cause
 from refopt.oracle.exceptions import covers, reason, reasons
 from refopt.oracle.laws import LAWS, Law
 from refopt.oracle.relations import check as check_relations
 from refopt.oracle.report import FAILED, SKIPPED, Item, Report
 from refopt.oracle.subjects import subject_of
 from refopt.oracle.trial import FLUSHES, NO_ERROR, Trial
-from refopt.oracle.trying import explained, tries_of, try_all
+from refopt.oracle.trying import Tried, tries_of
 from refopt.oracle.variants import ROUTINES, added, by_request, row_for
 
 DTYPES = tuple(sorted(SIZES, key=["float32", "float64", "float16", "bfloat16"].index))
@@ -148,6 +149,7 @@ def _held(row: Routine, tested: Any, of: _Asked, remarks: Sequence[str], started
     _require_numbers(row, tested, fixed)
     row = row_for(row.name, [*fixed, *(name for name in added(row.name) if tested.takes(name))])
     items: list[Item] = []
+    causes: list[Cause] = []
     largest: dict[str, dict[str, float]] = {}
     compared = unbounded = 0
     notes: dict[str, None] = dict.fromkeys([*getattr(tested, "notes", ()), *remarks])
@@ -156,16 +158,19 @@ def _held(row: Routine, tested: Any, of: _Asked, remarks: Sequence[str], started
             items += _uninstalled(kind, wanted)
             continue
         trial = Trial(row, tested, kind, seed, fixed, tried, secret)
+        of_kind = Tried(trial)
         for law in wanted:
             if (because := reason(left_out, law.id, kind)) is not None:
-                items.append(Item(law.id, kind, law.name, SKIPPED, f"left out: {because}"))
+                of_kind.items.append(Item(law.id, kind, law.name, SKIPPED, f"left out: {because}"))
                 continue
             if progress is not None:
                 done = tried.index(kind) * len(wanted) + wanted.index(law)
                 progress(done, len(tried) * len(wanted), f"{law.id} {law.name}, {kind}")
             dtypes_of_law = tried if law.id == "L10" else [kind]
             command = _command(row, tested.name, dtypes_of_law, law, settings, count, seed, secret)
-            items += try_all(law, kind, tries_of(law, trial, count), command, trial, explained(items, diagnose))
+            of_kind.law(law, tries_of(law, trial, count), command)
+        causes += of_kind.explained([cause.text for cause in causes if cause.share >= ENOUGH], diagnose)
+        items += of_kind.items
         largest[kind] = dict(trial.largest)
         compared, unbounded = compared + trial.compared, unbounded + trial.unbounded
         notes |= dict.fromkeys([*_rounded(trial), *_silent(trial)])
@@ -177,7 +182,7 @@ def _held(row: Routine, tested: Any, of: _Asked, remarks: Sequence[str], started
     return Report(
         row.name, tested.name, items, {law.id: law.name for law in wanted}, largest=largest, compared=compared,
         unbounded=unbounded, expected_failures=allowed, dtypes=tried, notes=list(notes),
-        seconds=time.perf_counter() - started,
+        causes=causes, seconds=time.perf_counter() - started,
     )  # fmt: skip
 
 

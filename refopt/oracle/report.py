@@ -1,19 +1,24 @@
 """What came of a check: each law in each dtype, what is wrong, and the smallest example of it."""
 
+import dataclasses
 import json
 import math
+import textwrap
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import refopt
 from refopt.oracle import script
-from refopt.oracle.diagnosis import ENOUGH
+from refopt.oracle.diagnosis import ENOUGH, Cause
 from refopt.oracle.exceptions import covers, reason
 
-SCHEMA = "refopt.check/1"
+SCHEMA = "refopt.check/2"
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
+TAKES = "takes no "
+NONE = "none of the hypotheses explains it"
 MOST = 5  # reasons that are printed
+LINES, WIDE = 8, 300  # of laws without a cause and of notes; characters of a line, in a short report
 
 
 class Item(NamedTuple):
@@ -55,17 +60,18 @@ class Report:
         expected_failures: why a law need not hold, by its id, or by that and a dtype.
         dtypes: those that were asked for, of the parameters.
         notes: what else a reader should know.
+        causes: what explains failures, `diagnosis.Cause`, the one of most first.
     """
 
     def __init__(
         self, routine: str, subject: str, items: Sequence[Item], laws: dict[str, str], *,
         largest: dict[str, dict[str, float]], compared: int, unbounded: int, expected_failures: dict[str, str],
-        dtypes: Sequence[str] = (), notes: Sequence[str] = (), seconds: float = 0.0,
+        dtypes: Sequence[str] = (), notes: Sequence[str] = (), causes: Sequence[Cause] = (), seconds: float = 0.0,
     ) -> None:  # fmt: skip
         self.routine, self.subject, self.items, self.laws = routine, subject, list(items), dict(laws)
         self.largest, self.compared, self.unbounded = largest, compared, unbounded
         self.expected_failures, self.dtypes = dict(expected_failures), list(dtypes)
-        self.notes, self.seconds = list(notes), seconds
+        self.notes, self.causes, self.seconds = list(notes), list(causes), seconds
 
     def of(self, status: str) -> list[Item]:
         return [item for item in self.items if item.status == status]
@@ -100,7 +106,7 @@ class Report:
         return not self.wrong and self.step_compared
 
     def raise_if_failed(self) -> None:
-        """Raise an AssertionError with the whole report, unless it is ``ok``."""
+        """Raise an AssertionError with the report, unless it is ``ok``."""
         __tracebackhide__ = True
         if not self.ok:
             raise AssertionError(str(self))
@@ -129,6 +135,7 @@ class Report:
             "failed_laws": self.failed_laws, "laws": self.laws, "dtypes": self.dtypes,
             "expected_failures": self.expected_failures, "largest_ratio": self.largest, "compared": self.compared,
             "unbounded": self.unbounded, "seconds": round(self.seconds, 3), "notes": self.notes,
+            "causes": [dataclasses.asdict(cause) for cause in self.causes],
             "items": [_fields(item) for item in self.items],
         }  # fmt: skip
         return json.dumps(_plain(fields), indent=1)
@@ -149,24 +156,87 @@ class Report:
         return f"{self.subject} as {self.routine}: {word}; {skipped} of {total} cases skipped ({share} %)"
 
     def __str__(self) -> str:
+        """A page: the verdict, causes, one smallest example, and the command that shows it again."""
+        lines = [self._verdict()]
+        told: set[tuple[str, str]] = set()
+        for text in dict.fromkeys(x.text for x in self.causes):
+            same = [x for x in self.causes if x.text == text]
+            cause = same[0]
+            lines.append(f"{_kind(cause)}: {text}")
+            if cause.others:
+                word = "or, which comes to the same: " if cause.share >= ENOUGH else "or in part: "
+                lines += [f"    {word}{other}" for other in cause.others[:1]]
+            pairs = [(law, x.dtype) for x in same for law in x.laws]
+            lines.append(f"  fails: {self._named(pairs)}")
+            if not told:
+                lines += self._example(pairs)
+            told |= {*pairs}
+        lines += self._unexplained(told)
+        for entry in self._holding:
+            law, _, dtype = entry.partition("-")
+            of = ", ".join(filter(None, [self.laws[law], dtype]))
+            lines.append(f"{law} {of}: expected to fail ({self.expected_failures[entry]}), but nothing failed")
+        lines += [_short(note) for note in self.notes[:LINES]]
+        if skips := self._skips():
+            takes = [text.removeprefix(TAKES) for text in skips if text.startswith(TAKES)]
+            others = [text for text in skips if not text.startswith(TAKES)]
+            lines.append(_short(f"skipped: {'; '.join([TAKES + ', '.join(takes)] * bool(takes) + others)}"))
+        share = f"; {self.unbounded} have no bound" if self.unbounded else ""
+        more = "; report.details(), or --verbose, has everything" if self.wrong or skips else ""
+        lines.append(f"{self.compared} elements compared{share}; {self.seconds:.1f} s{more}")
+        return "\n".join(lines)
+
+    def _named(self, pairs: Sequence[tuple[str, str]]) -> str:
+        """Laws in a line, by dtype."""
+        dtypes: dict[str, list[str]] = {}
+        for law, dtype in pairs:
+            dtypes.setdefault(dtype, []).append(law)
+        alike: dict[str, list[str]] = {}
+        for dtype, laws in dtypes.items():
+            of = (f"{law} {self.laws[law]}{self._note(law, dtype)}" for law in self.laws if law in laws)
+            text = ", ".join(of)
+            alike.setdefault(text, []).append(dtype)
+        return "; ".join(f"{text}, {' '.join(of)}" for text, of in alike.items())
+
+    def _example(self, pairs: Sequence[tuple[str, str]]) -> list[str]:
+        """The smallest example of some laws, where elements are wrong, and what shows it again."""
+        shown = [x for x in self.of(FAILED) if (x.law, x.dtype) in pairs]
+        item = min(shown, key=lambda x: (not x.example, "1 tensor of 1 element" not in x.example))
+        lines = [f"  {line}" for line in item.example.splitlines() if line.strip() != item.text]
+        lines += [f"  where: {item.pattern}"] if item.pattern else []
+        return lines + ([f"  again: {item.command}"] if item.command else [])
+
+    def _unexplained(self, told: set[tuple[str, str]]) -> list[str]:
+        """A line for each failure that has no cause, laws that fail alike in one; an example if there is no other."""
+        groups: dict[str, list[Item]] = {}
+        for item in self.of(FAILED):
+            if (item.law, item.dtype) not in told:
+                groups.setdefault(item.text if item.ratio is None else "", []).append(item)
+        lines: list[str] = []
+        for items in groups.values():
+            first = max(items, key=lambda item: item.ratio or 0)
+            pairs = list(dict.fromkeys((x.law, x.dtype) for x in items))
+            lines.append(_short(f"{self._named(pairs)}: {_head(first)}{first.text}"))
+            if len(lines) == 1 and not told:
+                lines += self._example(pairs)
+                looked = [x.reasons for x in items if x.reasons is not None]
+                lines += [f"  why: {NONE}"] if looked and not any(looked) else []
+        more = len(lines) - LINES - 12
+        return [*lines[: LINES + 12], f"and {more} more"] if more > 0 else lines
+
+    def details(self) -> str:
+        """Every failure of every law, with its own example and what explains it, and all that was skipped."""
         lines = [self._verdict()]
         for law, name in self.laws.items():
             of_law = [item for item in self.items if item.law == law]
             for dtype in dict.fromkeys(item.dtype for item in of_law):
                 lines += self._lines(law, name, dtype, [item for item in of_law if item.dtype == dtype])
-        for entry in self._holding:
-            law, _, dtype = entry.partition("-")
-            of = ", ".join(filter(None, [self.laws[law], dtype]))
-            lines.append(f"{law} {of}: expected to fail ({self.expected_failures[entry]}), but nothing failed")
         for dtype, ratios in self.largest.items():
             if ratios:
                 shown = ", ".join(f"{slot} {ratio:.2g}" for slot, ratio in ratios.items())
                 lines.append(f"largest error over its bound, {dtype}: {shown}")
-        share = f"; {self.unbounded} have no bound" if self.unbounded else ""
-        lines.append(f"{self.compared} elements compared{share}; {self.seconds:.1f} s")
-        for text, items in self._skips().items():
-            lines.append(f"skipped: {text}: {items}")
-        return "\n".join(lines + self.notes)
+        lines += [f"skipped: {text}: {items}" for text, items in self._skips().items()]
+        return "\n".join([str(self), "", *lines[1:], *self.notes[LINES:]])
 
     def _lines(self, law: str, name: str, dtype: str, items: list[Item]) -> list[str]:
         failed = [item for item in items if item.status == FAILED]
@@ -217,21 +287,22 @@ def _fields(item: Item) -> dict[str, Any]:
     return fields | {"reasons": reasons if reasons is not None else item.reasons}
 
 
+def _kind(cause: Cause) -> str:
+    """How sure a cause is."""
+    return "cause" if cause.certain else "possibly" if cause.share >= ENOUGH else f"in part ({_percent(cause.share)})"
+
+
+def _short(line: str) -> str:
+    return line if len(line) <= WIDE else textwrap.shorten(line, WIDE, placeholder=" ...")
+
+
 def _why(reasons: tuple[tuple[str, float], ...] | None) -> list[str]:
     """What explains a failure, the best first."""
     if reasons is None:
         return []
     if not reasons:
-        return ["  why: none of the hypotheses explains it"]
-    if reasons[0][1] < ENOUGH:
-        heads = ["  why: nothing explains all of it; in part "] + ["       or in part "] * len(reasons)
-    else:
-        heads = ["  why: "] + ["       or "] * len(reasons)
-    shown = zip(heads, reasons[:MOST], strict=False)
-    lines = [f"{head}{name} ({_percent(share)} of the wrong elements)" for head, (name, share) in shown]
-    if len(reasons) > MOST:
-        lines.append(f"       or {len(reasons) - MOST} more")
-    return lines
+        return [f"  why: {NONE}"]
+    return [f"  why: {name} ({_percent(share)} of the wrong elements)" for name, share in reasons[:MOST]]
 
 
 def _percent(share: float) -> str:

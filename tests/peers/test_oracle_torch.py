@@ -20,7 +20,7 @@ def test_fused_sgd_keeps_memory_as_it_was_where_its_first_step_is_skipped():
     finally:
         torch.use_deterministic_algorithms(before)
     assert [item.label for item in report.of("failed")] == ["found_inf=1 in the first step"]
-    assert "velocities[0], element 0 of 45: expected 0.0 as it was, since found_inf is 1, got nan" in str(report)
+    assert "velocities[0], element 0 of 45: expected 0.0 as it was, since found_inf is 1, got nan" in report.details()
     for routine, name in (("sgd", "SGD"), ("adamw", "AdamW")):
         named = {"dtypes": ["float32"], "laws": ["L8", "L9"], "examples": 0}
         other = check(routine, getattr(torch.optim, name), fused=True, **named)
@@ -131,7 +131,7 @@ def test_other_names():
     report = check("adam", Plain, dtypes=["float32"], laws=["L1"], examples=0)
     assert not report.ok and not report.wrong
     text = "NOT COMPARED: optimizer.state: expected exp_avg for moment1, or names={'moment1': ...}, got t, m, v"
-    assert text in str(report)
+    assert text in report.details()
 
 
 DEVICES = [

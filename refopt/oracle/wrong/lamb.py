@@ -148,6 +148,7 @@ def root_mean_square(p, g, m, u, b1, b2, *, lr, **numbers):
     )  # fmt: skip
 
 
+WITH_SQUARES = lamb_with
 RULES = {
     "DecayAfterTheNorm": Wrong("decay after the norm: not in the direction", decay_after_the_norm),
     "Uncorrected": Wrong("no bias correction", partial(lamb_with, towards=lamb_uncorrected)),
