@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import math
-import textwrap
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -12,13 +11,12 @@ import refopt
 from refopt.oracle import script
 from refopt.oracle.diagnosis import ENOUGH, Cause
 from refopt.oracle.exceptions import covers, reason
+from refopt.oracle.wording import NONE, head, kind, short, some, why
 
 SCHEMA = "refopt.check/2"
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 TAKES = "takes no "
-NONE = "none of the hypotheses explains it"
-MOST = 5  # reasons that are printed
-LINES, WIDE = 8, 300  # of laws without a cause and of notes; characters of a line, in a short report
+LINES = 8  # of laws without a cause and of notes, in a short report
 
 
 class Item(NamedTuple):
@@ -162,7 +160,7 @@ class Report:
         for text in dict.fromkeys(x.text for x in self.causes):
             same = [x for x in self.causes if x.text == text]
             cause = same[0]
-            lines.append(f"{_kind(cause)}: {text}")
+            lines.append(f"{kind(cause)}: {text}")
             if cause.others:
                 word = "or, which comes to the same: " if cause.share >= ENOUGH else "or in part: "
                 lines += [f"    {word}{other}" for other in cause.others[:1]]
@@ -176,11 +174,11 @@ class Report:
             law, _, dtype = entry.partition("-")
             of = ", ".join(filter(None, [self.laws[law], dtype]))
             lines.append(f"{law} {of}: expected to fail ({self.expected_failures[entry]}), but nothing failed")
-        lines += [_short(note) for note in self.notes[:LINES]]
+        lines += [short(note) for note in self.notes[:LINES]]
         if skips := self._skips():
             takes = [text.removeprefix(TAKES) for text in skips if text.startswith(TAKES)]
             others = [text for text in skips if not text.startswith(TAKES)]
-            lines.append(_short(f"skipped: {'; '.join([TAKES + ', '.join(takes)] * bool(takes) + others)}"))
+            lines.append(short(f"skipped: {'; '.join([TAKES + ', '.join(takes)] * bool(takes) + others)}"))
         share = f"; {self.unbounded} have no bound" if self.unbounded else ""
         more = "; report.details(), or --verbose, has everything" if self.wrong or skips else ""
         lines.append(f"{self.compared} elements compared{share}; {self.seconds:.1f} s{more}")
@@ -209,17 +207,19 @@ class Report:
     def _unexplained(self, told: set[tuple[str, str]]) -> list[str]:
         """A line for each failure that has no cause, laws that fail alike in one; an example if there is no other."""
         groups: dict[str, list[Item]] = {}
-        for item in self.of(FAILED):
-            if (item.law, item.dtype) not in told:
-                groups.setdefault(item.text if item.ratio is None else "", []).append(item)
+        failed = self.of(FAILED)
+        for law, dtype in dict.fromkeys((x.law, x.dtype) for x in failed if (x.law, x.dtype) not in told):
+            mine = [x for x in failed if (x.law, x.dtype) == (law, dtype)]
+            first = max(mine, key=lambda item: item.ratio or 0)
+            groups.setdefault(first.text if first.ratio is None else "", []).append(first)
         lines: list[str] = []
         for items in groups.values():
             first = max(items, key=lambda item: item.ratio or 0)
-            pairs = list(dict.fromkeys((x.law, x.dtype) for x in items))
-            lines.append(_short(f"{self._named(pairs)}: {_head(first)}{first.text}"))
+            pairs = [(x.law, x.dtype) for x in items]
+            lines.append(short(f"{self._named(pairs)}: {head(first.ratio)}{first.text}"))
             if len(lines) == 1 and not told:
                 lines += self._example(pairs)
-                looked = [x.reasons for x in items if x.reasons is not None]
+                looked = [x.reasons for x in failed if (x.law, x.dtype) in pairs and x.reasons is not None]
                 lines += [f"  why: {NONE}"] if looked and not any(looked) else []
         more = len(lines) - LINES - 12
         return [*lines[: LINES + 12], f"and {more} more"] if more > 0 else lines
@@ -244,13 +244,13 @@ class Report:
             return []
         first = max(failed, key=lambda item: item.ratio or 0)
         example = next((item.example for item in failed if item.example), "")
-        lines = [f"{law} {name}, {dtype}{self._note(law, dtype)}: {_head(first)}{first.text}"]
+        lines = [f"{law} {name}, {dtype}{self._note(law, dtype)}: {head(first.ratio)}{first.text}"]
         lines += [f"    {line}" for line in example.splitlines() if line.strip() != first.text]
         shown = next((item for item in failed if item.smallest), first)
         if shown.pattern:
             lines.append(f"  where: {shown.pattern}")
-        lines += _why(shown.reasons)
-        lines.append(f"  fails: {_some([item.label for item in failed])}; {len(failed)} of {len(items)} cases")
+        lines += why(shown.reasons)
+        lines.append(f"  fails: {some([item.label for item in failed])}; {len(failed)} of {len(items)} cases")
         if first.command:
             lines.append(f"  again: {first.command}")
         return lines
@@ -264,11 +264,7 @@ class Report:
         reasons: dict[str, dict[str, None]] = {}
         for item in self.of(SKIPPED):
             reasons.setdefault(item.text, {})[f"{item.law} {item.label}"] = None
-        return {text: _some(list(labels)) for text, labels in reasons.items()}
-
-
-def _head(item: Item) -> str:
-    return f"{item.ratio:.3g} times the bound: " if item.ratio is not None else ""
+        return {text: some(list(labels)) for text, labels in reasons.items()}
 
 
 def _plain(x: Any) -> Any:
@@ -285,30 +281,3 @@ def _fields(item: Item) -> dict[str, Any]:
     del fields["smallest"]
     reasons = item.reasons and [{"name": name, "share": share} for name, share in item.reasons]
     return fields | {"reasons": reasons if reasons is not None else item.reasons}
-
-
-def _kind(cause: Cause) -> str:
-    """How sure a cause is."""
-    return "cause" if cause.certain else "possibly" if cause.share >= ENOUGH else f"in part ({_percent(cause.share)})"
-
-
-def _short(line: str) -> str:
-    return line if len(line) <= WIDE else textwrap.shorten(line, WIDE, placeholder=" ...")
-
-
-def _why(reasons: tuple[tuple[str, float], ...] | None) -> list[str]:
-    """What explains a failure, the best first."""
-    if reasons is None:
-        return []
-    if not reasons:
-        return [f"  why: {NONE}"]
-    return [f"  why: {name} ({_percent(share)} of the wrong elements)" for name, share in reasons[:MOST]]
-
-
-def _percent(share: float) -> str:
-    return "100 %" if share == 1 else f"{min(100 * share, 99.9):.3g} %"
-
-
-def _some(labels: list[str], most: int = 4) -> str:
-    more = f" and {len(labels) - most} more" if len(labels) > most else ""
-    return "; ".join(labels[:most]) + more

@@ -79,10 +79,11 @@ def _of_bits(x: np.ndarray, bits: int) -> np.ndarray:
     return np.asarray(np.ldexp(np.round(fraction * 2**bits) / 2**bits, exponent), x.dtype)
 
 
-def first_step(case: Case, broken: Broken, holds: Holds, until: float) -> tuple[Case, Broken, int | None]:
+def first_step(case: Case, broken: Broken, holds: Holds) -> tuple[Case, Broken, int | None]:
     """The case at the first step that is wrong, by halves; its number, if the one before is right."""
     if len(case.steps) != 1 or not 1 < case.count <= LAST or broken.ratio is None:
         return case, broken, None
+    until = time.process_time() + SECONDS
     right, wrong = 0, case.count
     while wrong - right > 1:
         middle = 1 if not right else (right + wrong) // 2
@@ -95,7 +96,7 @@ def first_step(case: Case, broken: Broken, holds: Holds, until: float) -> tuple[
             case, broken, wrong = earlier, error, middle
         else:
             right = middle
-        if wrong == 1 or time.monotonic() > until:
+        if wrong == 1 or time.process_time() > until:
             break
     return case, broken, wrong if wrong - right == 1 < wrong else None
 
@@ -195,4 +196,5 @@ def _sizes(sizes: list[int]) -> str:
 def _number(x: object) -> str:
     if isinstance(x, list):
         return f"[{', '.join(map(_number, x[:4]))}{', ...' if len(x) > 4 else ''}]"
-    return f"{float(x):.9g}" if isinstance(x, float | np.floating | np.ndarray) and np.size(x) == 1 else str(x)
+    one = isinstance(x, float | np.floating | np.ndarray) and np.size(x) == 1
+    return f"{float(np.ravel(x)[0]):.9g}" if one else str(x)

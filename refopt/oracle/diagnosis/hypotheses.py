@@ -182,6 +182,8 @@ def _both(one: Rule, other: Rule) -> Rule | None:
         both = _both(*inner)
         return both and partial(prepares, rule=both)
     if isinstance(one, partial) and isinstance(other, partial) and one.func is other.func:
+        if one.args or other.args:
+            return None
         return partial(one.func, **one.keywords, **other.keywords) if not one.keywords.keys() & other.keywords else None
     if isinstance(other, partial) and "adam" in other.keywords and not isinstance(one, partial):
         return partial(one, adam=other.keywords["adam"])

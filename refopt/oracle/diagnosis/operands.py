@@ -22,8 +22,7 @@ from refopt.oracle.diagnosis.situation import Rule, Situation
 from refopt.oracle.diagnosis.source import compiled, formulas, replaced_node, source, substituted, text_of, within
 from refopt.oracle.wrong import limits, norms
 
-HOLE = "_instead"
-DTYPE, NARROW = "_dtype", "in the gradient's dtype"
+HOLE, DTYPE, NARROW = "_instead", "_dtype", "in the gradient's dtype"
 MOVED = (*sorted(DECAYS), "epsilon")  # numbers that do nothing if they are 0, and may stand elsewhere
 WEIGHTS = DECAYS | {"lr", "mu", "beta1", "beta2", "rho", "local_lr"}  # what arrays are multiplied by
 Value = Callable[[Any, dict[str, Any]], Any]  # of an expression's value and the variables around it
@@ -122,13 +121,11 @@ def _places(tree: ast.FunctionDef) -> Iterator[Place]:
 def _squares(tree: ast.FunctionDef, nodes: list[tuple[ast.AST, ast.stmt]]) -> Iterator[Place]:
     """Squares that have a factor before them: ``b * x * x``."""
     for k, (node, statement) in enumerate(nodes):
-        if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Mult):
-            continue
-        left = node.left
-        if isinstance(left, ast.BinOp) and isinstance(left.op, ast.Mult) and text_of(left.right) == text_of(node.right):
-            square = ast.BinOp(left.right, ast.Mult(), node.right)
-            changed = replaced_node(tree, k, ast.BinOp(left.left, ast.Mult(), _hole(square)))
-            yield Place(text_of(square), within(statement, square), False, changed)
+        match node:
+            case ast.BinOp(ast.BinOp(factor, ast.Mult(), x), ast.Mult(), y) if text_of(x) == text_of(y):
+                square = ast.BinOp(x, ast.Mult(), y)
+                changed = replaced_node(tree, k, ast.BinOp(factor, ast.Mult(), _hole(square)))
+                yield Place(text_of(square), within(statement, square), False, changed)
 
 
 def _skipped(tree: ast.FunctionDef, nodes: list[ast.AST], calls: list[ast.Call]) -> set[int]:
