@@ -196,5 +196,6 @@ def _sizes(sizes: list[int]) -> str:
 def _number(x: object) -> str:
     if isinstance(x, list):
         return f"[{', '.join(map(_number, x[:4]))}{', ...' if len(x) > 4 else ''}]"
-    one = isinstance(x, float | np.floating | np.ndarray) and np.size(x) == 1
-    return f"{float(np.ravel(x)[0]):.9g}" if one else str(x)
+    if isinstance(x, np.ndarray) and x.size == 1:
+        return _number(float(x.ravel()[0]))
+    return f"{float(x):.9g}" if isinstance(x, float | np.floating) else str(x)

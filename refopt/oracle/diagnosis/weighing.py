@@ -107,7 +107,8 @@ class Weighing:
     def _counted(self, tensor: Tensor, hypotheses: tuple[Hypothesis, ...]) -> tuple[int, int, int] | None:
         """Of wrong elements, those explained, those with a bound, and all; ``None`` if right ones are spoilt."""
         inside = self._inside(tensor, hypotheses)
-        if inside is None or any(_spoils_right(tensor, name, *masks) for name, masks in inside.items()):
+        wide = any(h.kind == "arithmetic" for h in hypotheses)  # of which some elements have no bound
+        if inside is None or any(_spoils_right(tensor, name, *masks, wide) for name, masks in inside.items()):
             return None
         masks = [(tensor.wrong[name], *both) for name, both in inside.items()]
         return (
@@ -239,8 +240,8 @@ def _steps(wrong: Sequence[Tensor], spoilt: Sequence[Tensor], by_element: bool) 
     return f"from step {min(of_wrong)} on" if min(of_wrong) > max(of_others) else ""
 
 
-def _spoils_right(tensor: Tensor, name: str, within: Any, known: Any) -> bool:
-    """Whether what is right in a slot would be wrong, or have no bound."""
+def _spoils_right(tensor: Tensor, name: str, within: Any, known: Any, wide: bool) -> bool:
+    """Whether what is right in a slot would be wrong, or have no bound, unless bounds are ``wide``."""
     mask = tensor.wrong[name]
     right = ~mask & ~tensor.unchanged[name] & np.isfinite(tensor.wide[name])
-    return bool((right & ~(within & known)).sum() > SPOILT * mask.size)
+    return bool((right & ~(within & known) & (known | (not wide))).sum() > SPOILT * mask.size)
