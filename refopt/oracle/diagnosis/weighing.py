@@ -108,7 +108,7 @@ class Weighing:
         """Of wrong elements, those explained, those with a bound, and all; ``None`` if right ones are spoilt."""
         inside = self._inside(tensor, hypotheses)
         wide = any(h.kind == "arithmetic" for h in hypotheses)  # of which some elements have no bound
-        if inside is None or any(_spoils_right(tensor, name, *masks, wide=wide) for name, masks in inside.items()):
+        if inside is None or any(_spoils_right(tensor, name, x, known, wide) for name, (x, known) in inside.items()):
             return None
         masks = [(tensor.wrong[name], *both) for name, both in inside.items()]
         return (
