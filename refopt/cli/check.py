@@ -85,6 +85,9 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
     command.add_argument(
         "--in-place", action="store_true", help="run the step in this process, not in one of its own"
     )
+    command.add_argument(
+        "--verbose", action="store_true", help="print every failure of every law, and all that was skipped"
+    )  # fmt: skip
     command.add_argument("--script", metavar="FILE", help="write a script that shows the failure without refopt")
     command.add_argument(
         "--json", metavar="FILE", help="write a report in JSON; - for stdout, which then gets nothing else"
@@ -114,7 +117,7 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         if target:
             target.write(report.to_json() + "\n")
         if args.json != "-":
-            write(readable(report))
+            write(readable(report.details() if args.verbose else report))
         if args.script and report.failed_laws:
             _save(args.script, report.script())
     return EQUAL if report.ok else DIFFERS

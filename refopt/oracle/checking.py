@@ -14,6 +14,7 @@ from refopt.checks.arguments import chosen, flag, is_number, kind_of, number, sh
 from refopt.checks.arguments import names as list_of_names
 from refopt.checks.dtypes import SIZES
 from refopt.oracle.cases import has
+from refopt.oracle.diagnosis import ENOUGH, Cause
 from refopt.oracle.exceptions import covers, reason, reasons
 from refopt.oracle.laws import LAWS, SYMMETRIES, Law, current_id
 from refopt.oracle.related import Related
@@ -21,7 +22,7 @@ from refopt.oracle.report import FAILED, SKIPPED, Item, Report
 from refopt.oracle.running import NO_ERROR, Running
 from refopt.oracle.subjects import optimizer_of, subject_of
 from refopt.oracle.trial import FLUSHES, Trial
-from refopt.oracle.trying import explained, tries_of, try_all
+from refopt.oracle.trying import Tried, tries_of
 from refopt.oracle.variants import ROUTINES, added, by_request, row_for
 
 DTYPES = tuple(sorted(SIZES, key=["float32", "float64", "float16", "bfloat16"].index))
@@ -173,7 +174,7 @@ def _without_formula(tested: Any, of: _Asked, remarks: Sequence[str], started: f
             items += _uninstalled(kind, of.wanted)
             continue
         trial = Running(tested, kind, of.seed, exact=of.exact, tolerance=of.tolerance)
-        items += _of_dtype(trial, of, dtypes, _command_without, items)
+        items += _of_dtype(trial, of, dtypes, _command_without).items
         compared += trial.compared
         notes += _off(trial)
     return Related(
@@ -190,6 +191,7 @@ def _held(row: Routine, tested: Any, of: _Asked, remarks: Sequence[str], started
     _require_numbers(row, tested, fixed)
     row = row_for(row.name, [*fixed, *(name for name in added(row.name) if tested.takes(name))])
     items: list[Item] = []
+    causes: list[Cause] = []
     largest: dict[str, dict[str, float]] = {}
     compared = unbounded = 0
     notes: dict[str, None] = dict.fromkeys([*getattr(tested, "notes", ()), *remarks])
@@ -198,7 +200,9 @@ def _held(row: Routine, tested: Any, of: _Asked, remarks: Sequence[str], started
             items += _uninstalled(kind, of.wanted)
             continue
         trial = Trial(row, tested, kind, of.seed, fixed, tried, of.secret, of.tolerance)
-        items += _of_dtype(trial, of, tried, partial(_command, row), items)
+        of_kind = _of_dtype(trial, of, tried, partial(_command, row))
+        causes += of_kind.explained([cause.text for cause in causes if cause.share >= ENOUGH], of.diagnose)
+        items += of_kind.items
         largest[kind] = dict(trial.largest)
         compared, unbounded = compared + trial.compared, unbounded + trial.unbounded
         notes |= dict.fromkeys([*_rounded(trial), *_silent(trial)])
@@ -209,29 +213,25 @@ def _held(row: Routine, tested: Any, of: _Asked, remarks: Sequence[str], started
         notes[_not_taken(missing, held)] = None
     return Report(
         row.name, tested.name, items, of.laws, largest=largest, compared=compared, unbounded=unbounded,
-        expected_failures=of.allowed, dtypes=tried, notes=list(notes), seconds=time.perf_counter() - started,
-        allow_skips=of.allow_skips, usual_dtypes=of.dtypes is None,
+        expected_failures=of.allowed, dtypes=tried, notes=list(notes), causes=causes,
+        seconds=time.perf_counter() - started, allow_skips=of.allow_skips, usual_dtypes=of.dtypes is None,
     )  # fmt: skip
 
 
-def _of_dtype(
-    trial: Running, of: _Asked, dtypes: Sequence[str], command: Callable[..., str], before: Sequence[Item]
-) -> list[Item]:
+def _of_dtype(trial: Any, of: _Asked, dtypes: Sequence[str], command: Callable[..., str]) -> Tried:
     """Every case of every law in a dtype."""
-    items: list[Item] = []
+    tried = Tried(trial)
     kind = trial.dtype
     for k, law in enumerate(of.wanted):
         if (because := reason(of.left_out, law.id, kind)) is not None:
-            items.append(Item(law.id, kind, law.name, SKIPPED, f"left out: {because}", lacks=True))
+            tried.items.append(Item(law.id, kind, law.name, SKIPPED, f"left out: {because}", lacks=True))
             continue
         if of.progress is not None:
             done = dtypes.index(kind) * len(of.wanted) + k
             of.progress(done, len(of.wanted) * len(dtypes), f"{law.id} {law.name}, {kind}")
-        trial.law = law.id
         again = command(trial.subject.name, dtypes if law.id == "L10" else [kind], law, of)
-        known = explained([*before, *items], of.diagnose)
-        items += try_all(law, kind, tries_of(law, trial, of.examples), again, trial, known)
-    return items
+        tried.law(law, tries_of(law, trial, of.examples), again)
+    return tried
 
 
 def where_steps_run(process: Any, deadline: Any, where: str = "check") -> tuple[Any, float]:

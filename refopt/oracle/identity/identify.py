@@ -67,6 +67,8 @@ def identify(
     found = _identified(optimizer, own, seed)
     if not found.matches and plain is not optimizer:  # some formulas are in the catalogue for some numbers alone
         other = _identified(plain, own, seed)
+        told, defaults = (getattr(one, name, {}) for one, name in ((optimizer, "options"), (plain, "accepts")))
+        other.left_out = [name for name, x in defaults.items() if name in told and x == 0]
         found = other if other.matches or found.why else found
     return found
 
