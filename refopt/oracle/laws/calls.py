@@ -111,7 +111,7 @@ def row_of_steps(trial: Trial, case: Case) -> None:
     once = case
     for k, step in enumerate(case.steps):
         got = trial.hold(once.replace(steps=[step]))
-        once = once.replace(**_after(once.replace(steps=[step]), got), count=case.count + k + 1)
+        once = once.replace(**after(once.replace(steps=[step]), got), count=case.count + k + 1)
     require_same(got, at_once, f"{STEPS} steps one after the other, and each from copies")
 
 
@@ -127,7 +127,7 @@ def changing(trial: Trial, case: Case) -> Case:
     return case.replace(steps=[step | {name: step[name] * (1 - k / 4) for name in names} for k in range(STEPS)])
 
 
-def _after(case: Case, got: Outcome) -> dict[str, list]:
+def after(case: Case, got: Outcome) -> dict[str, list]:
     """The slots after a step, of those that there are; of what is not returned, the reference's."""
     written = [slot.name for slot in case.routine.slots if slot.written and case.slots[slot.name] is not None]
     ours = reference(case.copy()) if any(name not in got for name in written) else {}

@@ -17,6 +17,7 @@ SHAPES: tuple[tuple[int, ...], ...] = ((), (1,), (4, 5), (2, 3, 7), (1, 1, 3), (
 def layouts(trial: Trial) -> Iterator[Try]:
     for shape in SHAPES:
         yield of_bound(trial, f"shape {shape}", [shape], count=2)
+    yield Try("axes in another order", partial(transposed, trial), partial(held_or_refused, trial))
     for turned in ("params", "grads", "states"):
         make = partial(transposed, trial, turned)
         yield Try(f"axes in another order, {turned} alone", make, partial(held_or_refused, trial))
@@ -44,10 +45,11 @@ def _plain(values: Sequence[Any]) -> list[Any]:
     return [x if x is None else x.copy(order="C") for x in values]
 
 
-def transposed(trial: Trial, turned: str) -> Case:
-    """Some of the slots with their axes in the other order in memory."""
+def transposed(trial: Trial, turned: str = "") -> Case:
+    """All slots, or some, with their axes in the other order in memory."""
     case = trial.case([(4, 5), (2, 3, 7)], count=2)
-    named = [slot.name for slot in trial.row.slots[2:]] if turned == "states" else [turned]
+    states = [slot.name for slot in trial.row.slots[2:]]
+    named = {"": ["params", "grads", *states], "states": states}.get(turned, [turned])
     return case.replace(**{
         name: [x if x is None else x.copy(order="F") for x in values]
         for name in named if (values := case.slots[name]) is not None

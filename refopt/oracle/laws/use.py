@@ -7,7 +7,7 @@ import numpy as np
 
 from refopt.oracle.broken import Skipped
 from refopt.oracle.cases import Case, by_count
-from refopt.oracle.laws.calls import SIZES, STEPS, repeated, row_of_steps, varied
+from refopt.oracle.laws.calls import SIZES, STEPS, after, repeated, row_of_steps, varied
 from refopt.oracle.laws.law import Law, Try, both, of_runs
 from refopt.oracle.laws.step import free
 from refopt.oracle.requiring import require_same
@@ -21,6 +21,7 @@ ALIKE = (45,) * 5
 # Where a count of fp16 sticks, an index of 16 bits wraps, and a count of fp32 sticks.
 COUNTS = 2**11 + 1, 2**16 + 1, 2**24 + 1
 FEWEST, MOST = 2_050, 5_000  # calls
+DECAYS = "coeff", "weight_decay", "l2_decay", "lars_weight_decay"
 
 
 def of_cases(trial: Trial) -> Iterator[Try]:
@@ -32,7 +33,9 @@ def of_cases(trial: Trial) -> Iterator[Try]:
     if trial.dtype == "float32":
         calls = int(np.random.default_rng([trial.secret, 7]).integers(FEWEST, MOST))
         label = f"after {calls} calls, of secret {trial.secret}"
-        yield Try(label, lambda: trial.case([3]), partial(_calls, trial, calls))
+        # With decay, parameters would come to rest, where no rate shows.
+        still: dict[str, Any] = {name: 0.0 for name in DECAYS if name in trial.numbers() and free(trial, name)}
+        yield Try(label, lambda: trial.case([3], None, **still), partial(_calls, trial, calls))
 
 
 def _in_groups(trial: Trial) -> Case:
@@ -59,7 +62,7 @@ def late(trial: Trial, count: int) -> Case:
 def _calls(trial: Trial, calls: int, case: Case) -> None:
     """The last of thousands of calls is as right as one from copies of what those before it have stored."""
     before = trial.run(case.replace(steps=case.steps * (calls - 1)))
-    last = trial.hold(case.replace(**before, count=calls))
+    last = trial.hold(case.replace(**after(case, before), count=calls))
     if not getattr(trial.subject, "is_function", False):  # whose every call is one of the same function
         at_once = trial.run(case.replace(steps=case.steps * calls))
         require_same(last, at_once, f"the last of {calls} calls, and the same from copies")
