@@ -222,6 +222,8 @@ def _of_dtype(trial: Any, of: _Asked, dtypes: Sequence[str], command: Callable[.
     """Every case of every law in a dtype."""
     tried = Tried(trial)
     kind = trial.dtype
+    if any(law.runs for law in of.wanted):
+        trial.settle()
     for k, law in enumerate(of.wanted):
         if (because := reason(of.left_out, law.id, kind)) is not None:
             tried.items.append(Item(law.id, kind, law.name, SKIPPED, f"left out: {because}", lacks=True))

@@ -107,7 +107,6 @@ def tries_of(law: Law, trial: Any, examples: int) -> list[Try]:
 
 def _ran(trial: Running, one: Try) -> None:
     """Hold runs to a law, where runs can be made."""
-    trial.settle()
     if trial.why_not:
         raise Skipped(trial.why_not)
     one.holds()

@@ -27,7 +27,9 @@ def held(routine, subject, **named):
 @pytest.mark.parametrize("run", [*RUNS.items(), *(pytest.param(row, marks=pytest.mark.slow) for row in MORE.items())])
 def test_of_pytorch(run):
     (routine, name, how), ran = run
-    report = held(routine, getattr(torch.optim, name), **({"foreach": False} if how == "loop" else {how: True}))
+    expected = {"L4": "it reads no strides"} if how == "fused" else None
+    report = held(routine, getattr(torch.optim, name), expected_failures=expected,
+                  **({"foreach": False} if how == "loop" else {how: True}))
     report.raise_if_failed()
     assert any(x.startswith(f"what ran, float32: {ran}") for x in report.notes)
 
