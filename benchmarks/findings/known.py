@@ -11,6 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from refopt.oracle import current_id
+
 FOLDER = Path(__file__).parent / "known"
 KINDS = {
     "defect": "Defects",
@@ -26,7 +28,7 @@ class Known(NamedTuple):
 
     Attributes:
         kind: of `KINDS`.
-        explains: patterns of optimizers, each with the laws, as ``"torch.optim.SGD, fused=True": ["R5", "sgd L1"]``; a
+        explains: patterns of optimizers, each with the laws, as ``"torch.optim.SGD, fused=True": ["L4", "sgd L1"]``; a
             law of a formula has the routine before it, or ``*``. On a GPU names end in ``" on cuda"``.
         upstream: where it has been reported; empty if no report was found.
         report: the file of docs/reports that is ready to be sent; empty if there is none.
@@ -66,8 +68,16 @@ def differences(report: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]
         if "error" in row:
             yield row["subject"], "none", "error", row["error"]
         for check in row.get("checks", ()):
-            for law, failure in check["failed"].items():
+            for law, failure in failures(check).items():
                 yield row["subject"], check["as"], law, failure["text"]
+
+
+def failures(check: Mapping[str, Any]) -> dict[str, Any]:
+    """What does not hold, by the ids that laws have now; of two that are one by now, the first."""
+    found: dict[str, Any] = {}
+    for law, failure in check["failed"].items():
+        found.setdefault(current_id(law), failure)
+    return found
 
 
 def unexplained(report: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]]:
@@ -83,8 +93,8 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     for name, version in after["versions"].items():
         if (old := before["versions"].get(name)) not in (None, version):
             said.append(f"{name} {old} is {version}")
-    was, now = ({row["subject"] for row in report["rows"]} for report in (before, after))
-    said += [f"{name}: new" for name in sorted(now - was)] + [f"{name}: gone" for name in sorted(was - now)]
+    was, here = ({row["subject"] for row in report["rows"]} for report in (before, after))
+    said += [f"{name}: new" for name in sorted(here - was)] + [f"{name}: gone" for name in sorted(was - here)]
     old, new = ({(x[0], x[1], x[2]) for x in differences(report)} for report in (before, after))
     said += [f"{x[0]} as {x[1]}: {x[2]} does not hold any more" for x in sorted(new - old) if x[0] in was]
-    return said + [f"{x[0]} as {x[1]}: {x[2]} holds now" for x in sorted(old - new) if x[0] in now]
+    return said + [f"{x[0]} as {x[1]}: {x[2]} holds now" for x in sorted(old - new) if x[0] in here]

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from benchmarks.findings.known import KINDS, Known, differences, known
+from benchmarks.findings.known import KINDS, Known, differences, failures, known
 from benchmarks.record import RESULTS
 from benchmarks.sections import table, with_section
 
@@ -148,7 +148,7 @@ def _said(row: Mapping[str, Any]) -> str:
         return f"not taken: {row['not_taken'][:MOST_TEXT].replace('|', ' ').replace('<', ' ')}"
     said = [
         f"{law} {', '.join(failure['dtypes'])}" if check["as"] == "none" else f"{law} as {check['as']}"
-        for check in row["checks"] for law, failure in check["failed"].items()
+        for check in row["checks"] for law, failure in failures(check).items()
     ]  # fmt: skip
     return "; ".join(said)
 

@@ -17,7 +17,7 @@ from refopt.catalog import ROUTINES
 from refopt.cli.output import DIFFERS, EQUAL, Unusable, write
 from refopt.cli.progress import Progress
 from refopt.cli.report_file import Target
-from refopt.oracle import ARRAYS, DEADLINE, DTYPES, LAWS, RELATIONS, SYMMETRIES, Report, check, identify
+from refopt.oracle import ARRAYS, DEADLINE, DTYPES, LAWS, SYMMETRIES, Report, check, current_id, identify
 
 SHORT = {"fp32": "float32", "fp64": "float64", "fp16": "float16", "bf16": "bfloat16"}
 WIDTH = 80
@@ -52,14 +52,19 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
     command.add_argument("--arrays", choices=ARRAYS, metavar="A", help=f"what a function is given: {', '.join(ARRAYS)}")
     dtypes, by_request = [*SHORT, *DTYPES], [law.id for law in LAWS.values() if law.asked]
     command.add_argument("--dtype", nargs="+", choices=dtypes, metavar="D", help=f"{', '.join(SHORT)}; default all")
-    ids = [*RELATIONS]
-    usual = f"ids; default all but {', '.join(by_request)}; --as {NONE}, {ids[0]} to {ids[-1]}"
-    command.add_argument("--law", nargs="+", choices=[*LAWS, *RELATIONS], metavar="L", help=usual)
+    usual = f"ids; default all but {', '.join(by_request)}; --as {NONE}, those that need no formula"
+    command.add_argument("--law", nargs="+", type=current_id, choices=[*LAWS], metavar="L", help=usual)
     command.add_argument(
         "--symmetry", nargs="+", choices=SYMMETRIES, default=[], metavar="S",
-        help=f"what an optimizer of no formula declares: {', '.join(SYMMETRIES)}",
+        help=f"what an optimizer declares: {', '.join(SYMMETRIES)}",
     )  # fmt: skip
-    command.add_argument("--tolerance", type=float, metavar="T", help=f"of --as {NONE}, relative; default measured")
+    command.add_argument(
+        "--tolerance", type=float, metavar="T", help="of the results of runs, relative; default measured"
+    )
+    command.add_argument(
+        "--allow-skips", nargs="+", type=current_id, choices=[*LAWS], default=[], metavar="L",
+        help="laws of which more than a fifth of the cases may be skipped",
+    )  # fmt: skip
     command.add_argument("--list-laws", action="store_true", help="list the laws, and do nothing else")
     command.add_argument(
         "--identify", action="store_true", help="say which routine and choices it is, or none, and do nothing else"
@@ -80,6 +85,9 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
     command.add_argument(
         "--in-place", action="store_true", help="run the step in this process, not in one of its own"
     )
+    command.add_argument(
+        "--verbose", action="store_true", help="print every failure of every law, and all that was skipped"
+    )  # fmt: skip
     command.add_argument("--script", metavar="FILE", help="write a script that shows the failure without refopt")
     command.add_argument(
         "--json", metavar="FILE", help="write a report in JSON; - for stdout, which then gets nothing else"
@@ -90,8 +98,8 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
 def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     """Run the command and return its status."""
     if args.list_laws:
-        for law in [*LAWS.values()] if args.routine != NONE else [*RELATIONS.values()]:
-            by_request = " By request." if getattr(law, "asked", False) else ""
+        for law in [law for law in LAWS.values() if law.runs or args.routine != NONE]:
+            by_request = " By request." if law.asked else ""
             write(_wrapped(f"{law.id:<4} {law.name}: {law.about}{by_request}", " " * 5) + "\n")
         return EQUAL
     if args.step is None:
@@ -109,7 +117,7 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         if target:
             target.write(report.to_json() + "\n")
         if args.json != "-":
-            write(readable(report))
+            write(readable(report.details() if args.verbose else report))
         if args.script and report.failed_laws:
             _save(args.script, report.script())
     return EQUAL if report.ok else DIFFERS
@@ -149,13 +157,10 @@ def _named(args: argparse.Namespace, parser: argparse.ArgumentParser) -> dict[st
         "examples": args.examples, "secret": args.secret, "device": args.device, "deadline": args.deadline,
         "expected_failures": args.expected_failures, "process": False if args.in_place else None,
         "skips": args.skips, "arrays": args.arrays, "names": pairs("--names", args.names, parser) or None,
+        "symmetries": args.symmetry or None, "tolerance": args.tolerance, "allow_skips": args.allow_skips or None,
     }  # fmt: skip
-    if args.routine == NONE:
-        if args.script:
-            parser.error(f"argument --script: expected none with --as {NONE}, got {args.script}")
-        optional |= {"symmetries": args.symmetry or None, "tolerance": args.tolerance}
-    elif args.symmetry or args.tolerance is not None:
-        parser.error(f"argument --symmetry, --tolerance: expected --as {NONE}, got --as {args.routine}")
+    if args.routine == NONE and args.script:
+        parser.error(f"argument --script: expected none with --as {NONE}, got {args.script}")
     options = pairs("--with", args.options, parser)
     for name in options.keys() & {*named, *optional}:
         parser.error(f"argument --with: expected an argument of the optimizer's own, got {name}")
@@ -268,6 +273,7 @@ def _command(args: argparse.Namespace, dtype: str, law: str) -> str:
     for name, value in options.items():
         words += [name, str(value)] if value is not None else []
     words += ["--symmetry", *args.symmetry] if args.symmetry else []
+    words += ["--allow-skips", *args.allow_skips] if args.allow_skips else []
     return shlex.join(words + ["--exact"] * args.exact + ["--in-place"] * args.in_place)
 
 

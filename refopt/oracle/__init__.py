@@ -9,14 +9,14 @@
 >>> report.ok
 True
 
-`check` holds a step to the laws (docs/oracle.md), or without a routine to those that need no formula
-(docs/relations.md), and returns a `Report`; `expect` says what one step has to come to, with a bound for each element;
-`compare` holds two implementations to each other, and `record` keeps one for later; `identify` says which routine an
-optimizer is; `vectors` are test vectors for other languages; `parametrize` makes tests of pytest of the laws. `LAWS`
-and `RELATIONS` are the laws by their ids, with and without a formula; `DTYPES`, `ARRAYS` and `SYMMETRIES` what `check`
-can be told of, `DEADLINE` the seconds that a call of the step may take. `refopt.oracle.exact` has the laws of equal
-bits, `refopt.oracle.exact.cases` what they compare, `refopt.oracle.ulp` distances in units in the last place. Importing
-this needs NumPy alone.
+`check` holds an optimizer to the laws (docs/oracle.md), without a routine to those that need no formula, and returns a
+`Report`; `expect` says what one step has to come to, with a bound for each element; `compare` holds two implementations
+to each other, and `record` keeps one for later; `identify` says which routine an optimizer is; `vectors` are test
+vectors for other languages; `parametrize` makes tests of pytest of the laws. `LAWS` are the laws by their ids, and
+`current_id` says what one is called that had another; `DTYPES`, `ARRAYS` and `SYMMETRIES` what `check` can be told of,
+`DEADLINE` the seconds that a call of the step may take. `refopt.oracle.exact` has the laws of equal bits,
+`refopt.oracle.exact.cases` what they compare, `refopt.oracle.ulp` distances in units in the last place. Importing this
+needs NumPy alone.
 """
 
 from typing import Any
@@ -25,15 +25,14 @@ from refopt.oracle.bound.expected import Expected, expect
 from refopt.oracle.checking import DEADLINE, DTYPES, check
 from refopt.oracle.comparison import PARTS, compare, record
 from refopt.oracle.identity import Identity, identify
-from refopt.oracle.laws import LAWS
+from refopt.oracle.laws import LAWS, SYMMETRIES, current_id
 from refopt.oracle.portable import Vectors, vectors
-from refopt.oracle.relations import RELATIONS, SYMMETRIES
 from refopt.oracle.report import Report
 from refopt.oracle.subjects.arrays import NAMES as ARRAYS
 
 __all__ = [
-    "ARRAYS", "DEADLINE", "DTYPES", "LAWS", "PARTS", "RELATIONS", "SYMMETRIES", "Expected", "Identity", "Report",
-    "Vectors", "check", "compare", "expect", "identify", "parametrize", "record", "vectors",
+    "ARRAYS", "DEADLINE", "DTYPES", "LAWS", "PARTS", "SYMMETRIES", "Expected", "Identity", "Report",
+    "Vectors", "check", "compare", "current_id", "expect", "identify", "parametrize", "record", "vectors",
 ]  # fmt: skip
 
 

@@ -6,7 +6,11 @@ import numpy as np
 
 
 class Skipped(Exception):
-    """What a subject does not take."""
+    """What a subject does not take. ``lacks`` is true of what nobody could ask it for, since it has no place for it."""
+
+    def __init__(self, text: str, lacks: bool = False) -> None:
+        super().__init__(text)
+        self.lacks = lacks
 
 
 class Broken(Exception):

@@ -4,22 +4,25 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from refopt.catalog import Routine
-from refopt.checks.arguments import chosen, flag, is_number, kind_of, shown, whole
+from refopt.checks.arguments import chosen, flag, is_number, kind_of, number, shown, whole
 from refopt.checks.arguments import names as list_of_names
 from refopt.checks.dtypes import SIZES
 from refopt.oracle.cases import has
+from refopt.oracle.diagnosis import ENOUGH, Cause
 from refopt.oracle.exceptions import covers, reason, reasons
-from refopt.oracle.laws import LAWS, Law
-from refopt.oracle.relations import check as check_relations
+from refopt.oracle.laws import LAWS, SYMMETRIES, Law, current_id
+from refopt.oracle.related import Related
 from refopt.oracle.report import FAILED, SKIPPED, Item, Report
-from refopt.oracle.subjects import subject_of
-from refopt.oracle.trial import FLUSHES, NO_ERROR, Trial
-from refopt.oracle.trying import explained, tries_of, try_all
+from refopt.oracle.running import NO_ERROR, Running
+from refopt.oracle.subjects import optimizer_of, subject_of
+from refopt.oracle.trial import FLUSHES, Trial
+from refopt.oracle.trying import Tried, tries_of
 from refopt.oracle.variants import ROUTINES, added, by_request, row_for
 
 DTYPES = tuple(sorted(SIZES, key=["float32", "float64", "float16", "bfloat16"].index))
@@ -34,7 +37,9 @@ def check(
     skips: Mapping[str, str] | str | os.PathLike | None = None, exact: bool = False,
     arrays: str | None = None, names: Mapping[str, str] | None = None,
     progress: Callable[[int, int, str], object] | None = None, diagnose: bool = True,
-    process: bool | None = None, deadline: float = DEADLINE, secret: int | None = None, **options: Any,
+    process: bool | None = None, deadline: float = DEADLINE, secret: int | None = None,
+    symmetries: Iterable[str] = (), states: Mapping[str, Any] | None = None, tolerance: float | None = None,
+    allow_skips: Iterable[str] = (), **options: Any,
 ) -> Report:  # fmt: skip
     """Hold an optimizer's step to the laws, and say what is wrong.
 
@@ -48,11 +53,11 @@ def check(
     Whatever the step does or raises is a failure in the report, and never an error here.
 
     Args:
-        routine: a name of `refopt.catalog.ROUTINES`; ``None`` for the laws that need no formula (docs/relations.md).
+        routine: a name of `refopt.catalog.ROUTINES`; ``None`` for the laws that need no formula.
         subject: the step, or a `subject.Subject`.
         dtypes: of the parameters, of float32, float64, float16 and bfloat16; by default all, but fp32 and fp64 for
             unfused optimizers of PyTorch, whose arithmetic in 16-bit dtypes is not fp32.
-        laws: ids, such as ``"L1"``; by default all but those by request.
+        laws: ids, such as ``"L1"``; by default all but those by request, or of symmetries that are not declared.
         set: numbers and choices that the step has for itself, by name: ``{"epsilon_at": "uncorrected"}``; and
             ``"flush_to_zero": True`` for code that takes subnormal numbers for 0.
         arrays: what a function is given, of "numpy", "torch", "jax" and "cupy"; by default "numpy".
@@ -64,7 +69,7 @@ def check(
             file that says so, of lines such as ``L7 # flushes to zero``. One that holds all the same makes the report
             fail.
         skips: what is left out, and why, in the same way.
-        exact: hold the step to refopt's own bits as well.
+        exact: hold the step to refopt's own bits as well; without a routine, have runs be the same bit for bit.
         diagnose: look for what explains a failure, which takes some seconds; nothing does without a routine.
         progress: called before each law in each dtype: how many of them are done, of how many, and which one is next.
         process: where the step runs: in a process of its own, made anew where it ends, hangs or is spoiled, if there is
@@ -74,8 +79,14 @@ def check(
         secret: what the data of L21 are drawn from; by default from the system, so that no step can have foreseen them.
             A failure says it.
         names: what an optimizer calls its states and numbers, by refopt's names, where PyTorch has other ones.
-        options: further arguments of the class, such as ``fused=True``. Without a routine, ``symmetries``, ``states``
-            and ``tolerance`` are those of `refopt.oracle.relations.check`.
+        symmetries: what the optimizer declares, of "sign", "elements" and "zero".
+        states: without a routine, what a function's states are before the first step, by name: a number, a dtype, or a
+            function of a parameter; by default zeros of its dtype.
+        tolerance: by how much the results of runs may differ where sums may be taken in another order, relative to a
+            tensor's largest change; by default it is measured.
+        allow_skips: laws of which more than a fifth of the cases may be skipped. A step that has no place for
+            something, such as a gate, skips nothing by that.
+        options: further arguments of the class, such as ``fused=True``.
 
     Raises:
         TypeError, ValueError: naming the argument, if these are not what is expected.
@@ -96,32 +107,36 @@ def check(
     started = time.perf_counter()
     diagnose = flag("check: diagnose", diagnose)
     process, deadline = where_steps_run(process, deadline)
-    if routine is None:
-        for what, value in (("examples", examples), ("names", names), ("secret", secret)):
-            if value is not None:
-                raise TypeError(f"check: {what}: expected none without a routine, got {shown(value)}")
-        return check_relations(
-            subject, dtypes=dtypes, laws=laws, set=set, device=device, seed=seed, expected_failures=expected_failures,
-            skips=skips, exact=exact, arrays=arrays, progress=progress, process=process, deadline=deadline, **options,
-        )  # fmt: skip
-    row = ROUTINES[chosen("check: routine", routine, ROUTINES)]
+    row = None if routine is None else ROUTINES[chosen("check: routine", routine, ROUTINES)]
+    only = {"examples": examples, "names": names, "secret": secret} if row is None else {"states": states}
+    for what, value in only.items():
+        if value is not None:
+            with_or_without = "without" if row is None else "with"
+            raise TypeError(f"check: {what}: expected none {with_or_without} a routine, got {shown(value)}")
+    declared = list_of_names("check: symmetries", symmetries)
+    declared = tuple(chosen(f"check: symmetries[{i}]", x, SYMMETRIES) for i, x in enumerate(declared))
+    if tolerance is not None:
+        tolerance = number("check: tolerance", tolerance, 0, finite=True)
     exact = flag("check: exact", exact)
-    wanted = _laws(laws, exact)
-    settings = _fixed(row, {} if set is None else set)
-    count = whole("check: examples", 5 if examples is None else examples, least=0)
-    seed = whole("check: seed", seed, least=0)
-    allowed = _allowed(reasons("expected_failures", expected_failures), wanted)
-    left_out = reasons("skips", skips)
-    named: dict[str, Any] = dict(arrays=arrays, device=device, names=names, options=options)
+    there = {law.id: law for law in LAWS.values() if law.runs or row is not None}
+    wanted = _laws(laws, exact, declared, there)
+    of = _Asked(
+        wanted, dtypes, {} if row is None else _fixed(row, {} if set is None else set), declared,
+        whole("check: examples", 5 if examples is None else examples, least=0), whole("check: seed", seed, least=0),
+        int.from_bytes(os.urandom(6)) if secret is None else whole("check: secret", secret, least=0),
+        _allowed(reasons("expected_failures", expected_failures, there), wanted), reasons("skips", skips, there),
+        [chosen("check: allow_skips", current_id(x), there) for x in list_of_names("check: allow_skips", allow_skips)],
+        exact, tolerance, progress, diagnose,
+    )  # fmt: skip
+    named: dict[str, Any] = dict(arrays=arrays, device=device, options=options)
+    named |= {"numbers": set, "states": states} if row is None else {"names": names}
     from refopt.oracle.process import in_process  # which imports much of the standard library
 
     with contextlib.ExitStack() as stack, np.errstate(all="ignore"):
-        tested, remarks = in_process(
-            subject_of, row, subject, process=process, deadline=deadline, stack=stack, **named
-        )
-        secret = int.from_bytes(os.urandom(6)) if secret is None else whole("check: secret", secret, least=0)
-        of = _Asked(wanted, dtypes, settings, count, seed, secret, allowed, left_out, progress, diagnose)
-        return _held(row, tested, of, remarks, started)
+        make = optimizer_of if row is None else subject_of
+        tested, remarks = in_process(make, row, subject, process=process, deadline=deadline, stack=stack, **named)
+        held = _without_formula if row is None else partial(_held, row)
+        return held(tested, of, remarks, started)
 
 
 class _Asked(NamedTuple):
@@ -130,55 +145,95 @@ class _Asked(NamedTuple):
     wanted: list[Law]
     dtypes: Iterable[str] | None
     settings: dict[str, Any]
+    declared: tuple[str, ...]
     examples: int
     seed: int
     secret: int
     allowed: dict[str, str]
     left_out: dict[str, str]
+    allow_skips: list[str]
+    exact: bool
+    tolerance: float | None
     progress: Callable[[int, int, str], object] | None
     diagnose: bool
 
+    @property
+    def laws(self) -> dict[str, str]:
+        """Names by id."""
+        return {law.id: law.name for law in self.wanted}
+
+
+def _without_formula(tested: Any, of: _Asked, remarks: Sequence[str], started: float) -> Related:
+    """Hold an optimizer to the laws that need no formula, and report."""
+    dtypes = _dtypes(of.dtypes, tested.dtypes)
+    items: list[Item] = []
+    notes = [*tested.notes, *remarks]
+    compared = 0
+    for kind in dtypes:
+        if not has(kind):
+            items += _uninstalled(kind, of.wanted)
+            continue
+        trial = Running(tested, kind, of.seed, exact=of.exact, tolerance=of.tolerance)
+        items += _of_dtype(trial, of, dtypes, _command_without).items
+        compared += trial.compared
+        notes += _off(trial)
+    return Related(
+        tested.name, items, of.laws, compared=compared, expected_failures=of.allowed, dtypes=dtypes,
+        notes=list(dict.fromkeys(notes)), seconds=time.perf_counter() - started, allow_skips=of.allow_skips,
+        usual_dtypes=of.dtypes is None,
+    )  # fmt: skip
+
 
 def _held(row: Routine, tested: Any, of: _Asked, remarks: Sequence[str], started: float) -> Report:
-    """Hold a subject to the laws, and report."""
-    wanted, dtypes, settings, count, seed, secret, allowed, left_out, progress, diagnose = of
-    asked = _listed("dtypes", dtypes, getattr(tested, "dtypes", DTYPES))
-    tried = [chosen(f"check: dtypes[{i}]", x, SIZES) for i, x in enumerate(asked)]
-    fixed = {**getattr(tested, "fixed", {}), **settings}
+    """Hold a subject to the laws of a routine, and report."""
+    tried = _dtypes(of.dtypes, getattr(tested, "dtypes", DTYPES))
+    fixed = {**getattr(tested, "fixed", {}), **of.settings}
     _require_numbers(row, tested, fixed)
     row = row_for(row.name, [*fixed, *(name for name in added(row.name) if tested.takes(name))])
     items: list[Item] = []
+    causes: list[Cause] = []
     largest: dict[str, dict[str, float]] = {}
     compared = unbounded = 0
     notes: dict[str, None] = dict.fromkeys([*getattr(tested, "notes", ()), *remarks])
     for kind in tried:
         if not has(kind):
-            items += _uninstalled(kind, wanted)
+            items += _uninstalled(kind, of.wanted)
             continue
-        trial = Trial(row, tested, kind, seed, fixed, tried, secret)
-        for law in wanted:
-            if (because := reason(left_out, law.id, kind)) is not None:
-                items.append(Item(law.id, kind, law.name, SKIPPED, f"left out: {because}"))
-                continue
-            if progress is not None:
-                done = tried.index(kind) * len(wanted) + wanted.index(law)
-                progress(done, len(tried) * len(wanted), f"{law.id} {law.name}, {kind}")
-            dtypes_of_law = tried if law.id == "L10" else [kind]
-            command = _command(row, tested.name, dtypes_of_law, law, settings, count, seed, secret)
-            items += try_all(law, kind, tries_of(law, trial, count), command, trial, explained(items, diagnose))
+        trial = Trial(row, tested, kind, of.seed, fixed, tried, of.secret, of.tolerance)
+        of_kind = _of_dtype(trial, of, tried, partial(_command, row))
+        causes += of_kind.explained([cause.text for cause in causes if cause.share >= ENOUGH], of.diagnose)
+        items += of_kind.items
         largest[kind] = dict(trial.largest)
         compared, unbounded = compared + trial.compared, unbounded + trial.unbounded
         notes |= dict.fromkeys([*_rounded(trial), *_silent(trial)])
         notes |= {f"what ran, {kind}: {', '.join(trial.paths)}": None} if trial.paths else {}
     notes |= dict.fromkeys(_of_items(items, compared, tested))
     if missing := _missing(row, tested, fixed):
-        held = Trial(row, tested, tried[0], seed, fixed).numbers() if tried else {}
+        held = Trial(row, tested, tried[0], of.seed, fixed).numbers() if tried else {}
         notes[_not_taken(missing, held)] = None
     return Report(
-        row.name, tested.name, items, {law.id: law.name for law in wanted}, largest=largest, compared=compared,
-        unbounded=unbounded, expected_failures=allowed, dtypes=tried, notes=list(notes),
-        seconds=time.perf_counter() - started,
+        row.name, tested.name, items, of.laws, largest=largest, compared=compared, unbounded=unbounded,
+        expected_failures=of.allowed, dtypes=tried, notes=list(notes), causes=causes,
+        seconds=time.perf_counter() - started, allow_skips=of.allow_skips, usual_dtypes=of.dtypes is None,
     )  # fmt: skip
+
+
+def _of_dtype(trial: Any, of: _Asked, dtypes: Sequence[str], command: Callable[..., str]) -> Tried:
+    """Every case of every law in a dtype."""
+    tried = Tried(trial)
+    kind = trial.dtype
+    if any(law.runs for law in of.wanted):
+        trial.settle()
+    for k, law in enumerate(of.wanted):
+        if (because := reason(of.left_out, law.id, kind)) is not None:
+            tried.items.append(Item(law.id, kind, law.name, SKIPPED, f"left out: {because}", lacks=True))
+            continue
+        if of.progress is not None:
+            done = dtypes.index(kind) * len(of.wanted) + k
+            of.progress(done, len(of.wanted) * len(dtypes), f"{law.id} {law.name}, {kind}")
+        again = command(trial.subject.name, dtypes if law.id == "L10" else [kind], law, of)
+        tried.law(law, tries_of(law, trial, of.examples), again)
+    return tried
 
 
 def where_steps_run(process: Any, deadline: Any, where: str = "check") -> tuple[Any, float]:
@@ -191,7 +246,7 @@ def where_steps_run(process: Any, deadline: Any, where: str = "check") -> tuple[
 
 
 def _uninstalled(kind: str, wanted: Iterable[Law]) -> list[Item]:
-    return [Item(law.id, kind, law.name, SKIPPED, "ml_dtypes is not installed") for law in wanted]
+    return [Item(law.id, kind, law.name, SKIPPED, "ml_dtypes is not installed", lacks=True) for law in wanted]
 
 
 def _silent(trial: Trial) -> list[str]:
@@ -244,14 +299,17 @@ def _rounded(trial: Trial) -> list[str]:
     return [text]
 
 
-def _listed(name: str, value: Any, default: Sequence[str]) -> tuple[str, ...]:
-    return tuple(default) if value is None else list_of_names(f"check: {name}", value)
+def _dtypes(asked: Any, usual: Sequence[str]) -> list[str]:
+    listed = usual if asked is None else list_of_names("check: dtypes", asked)
+    return [chosen(f"check: dtypes[{i}]", x, SIZES) for i, x in enumerate(listed)]
 
 
-def _laws(laws: Any, exact: bool) -> list[Law]:
-    asked = _listed("laws", laws, [law.id for law in LAWS.values() if not law.asked or exact])
-    ids = [chosen(f"check: laws[{i}]", x, LAWS) for i, x in enumerate(asked)]
-    return [law for law in LAWS.values() if law.id in ids]
+def _laws(laws: Any, exact: bool, declared: Sequence[str], there: Mapping[str, Law]) -> list[Law]:
+    """The laws that are asked for, or by default those that hold of what is declared."""
+    usual = [law.id for law in there.values() if law.declared in ("", *declared) and (not law.asked or exact)]
+    asked = usual if laws is None else list_of_names("check: laws", laws)
+    ids = [chosen(f"check: laws[{i}]", current_id(x), there) for i, x in enumerate(asked)]
+    return [law for law in there.values() if law.id in ids]
 
 
 def _fixed(row: Routine, settings: Any) -> dict[str, Any]:
@@ -274,11 +332,27 @@ def _fixed(row: Routine, settings: Any) -> dict[str, Any]:
     return fixed
 
 
-def _command(
-    row: Routine, name: str, dtypes: list[str], law: Law, fixed: dict[str, Any], examples: int, seed: int,
-    secret: int,
-) -> str:  # fmt: skip
-    named = f", set={fixed}" if fixed else ""
-    named += (f", examples={examples}" if examples != 5 else "") + (f", seed={seed}" if seed else "")
-    named += f", secret={secret}" if law.id == "L21" else ""
-    return f"oracle.check({row.name!r}, {name}, dtypes={dtypes!r}, laws=[{law.id!r}]{named})"
+def _command(row: Routine, name: str, dtypes: Sequence[str], law: Law, of: _Asked) -> str:
+    """The call that shows a failure again."""
+    named = f", set={of.settings}" if of.settings else ""
+    named += (f", examples={of.examples}" if of.examples != 5 else "") + (f", seed={of.seed}" if of.seed else "")
+    named += f", secret={of.secret}" if law.id == "L21" else ""
+    return f"oracle.check({row.name!r}, {name}, dtypes={[*dtypes]!r}, laws=[{law.id!r}]{named}{_declared(law, of)})"
+
+
+def _command_without(name: str, dtypes: Sequence[str], law: Law, of: _Asked) -> str:
+    named = f", seed={of.seed}" if of.seed else ""
+    return f"oracle.check(None, {name}, dtypes={[*dtypes]!r}, laws=[{law.id!r}]{named}{_declared(law, of)})"
+
+
+def _declared(law: Law, of: _Asked) -> str:
+    return f", symmetries={[*of.declared]}" if law.declared else ""
+
+
+def _off(trial: Running) -> list[str]:
+    """What a reader should know of results that are within the tolerance alone."""
+    if not trial.off:
+        return []
+    by_law = ", ".join(f"{law} {most}" for law, most in trial.off.items())
+    room = trial.given if trial.given is not None else trial.tolerance().get("params", 0.0)
+    return [f"{trial.dtype}: within {room:.2g} of the largest change, not bit for bit; ULPs at most: {by_law}"]

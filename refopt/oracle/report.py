@@ -1,19 +1,23 @@
 """What came of a check: each law in each dtype, what is wrong, and the smallest example of it."""
 
+import dataclasses
 import json
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import refopt
 from refopt.oracle import script
-from refopt.oracle.diagnosis import ENOUGH
+from refopt.oracle.diagnosis import ENOUGH, Cause
 from refopt.oracle.exceptions import covers, reason
+from refopt.oracle.wording import NONE, head, kind, percent, short, some, why
 
-SCHEMA = "refopt.check/1"
+SCHEMA = "refopt.check/2"
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
-MOST = 5  # reasons that are printed
+TAKES = "takes no "
+LINES = 8  # of laws without a cause and of notes, in a short report
+SKIPS = 0.2  # of the cases of a law: with more the subject is not right
 
 
 class Item(NamedTuple):
@@ -28,6 +32,7 @@ class Item(NamedTuple):
             looked for, and nothing if nothing does.
         command: what shows it again.
         smallest: the case and the failure that ``example`` is of.
+        lacks: whether it was skipped since the subject has no place for it, or by request.
     """
 
     law: str
@@ -41,6 +46,7 @@ class Item(NamedTuple):
     pattern: str = ""
     reasons: tuple[tuple[str, float], ...] | None = None
     smallest: Any = None
+    lacks: bool = False
 
 
 class Report:
@@ -55,17 +61,22 @@ class Report:
         expected_failures: why a law need not hold, by its id, or by that and a dtype.
         dtypes: those that were asked for, of the parameters.
         notes: what else a reader should know.
+        causes: what explains failures, `diagnosis.Cause`, the one of most first.
+        allow_skips: laws of which any number of cases may be skipped.
+        usual_dtypes: whether nobody asked for the dtypes, so that all of one may be skipped.
     """
 
     def __init__(
         self, routine: str, subject: str, items: Sequence[Item], laws: dict[str, str], *,
         largest: dict[str, dict[str, float]], compared: int, unbounded: int, expected_failures: dict[str, str],
-        dtypes: Sequence[str] = (), notes: Sequence[str] = (), seconds: float = 0.0,
+        dtypes: Sequence[str] = (), notes: Sequence[str] = (), causes: Sequence[Cause] = (), seconds: float = 0.0,
+        allow_skips: Collection[str] = (), usual_dtypes: bool = False,
     ) -> None:  # fmt: skip
+        self.allow_skips, self.usual_dtypes = [*allow_skips], usual_dtypes
         self.routine, self.subject, self.items, self.laws = routine, subject, list(items), dict(laws)
         self.largest, self.compared, self.unbounded = largest, compared, unbounded
         self.expected_failures, self.dtypes = dict(expected_failures), list(dtypes)
-        self.notes, self.seconds = list(notes), seconds
+        self.notes, self.causes, self.seconds = list(notes), list(causes), seconds
 
     def of(self, status: str) -> list[Item]:
         return [item for item in self.items if item.status == status]
@@ -96,14 +107,26 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether every law holds that is not expected to fail, and the step was compared at all."""
-        return not self.wrong and self.step_compared
+        """Whether every law holds that is not expected to fail, and what was asked for was compared."""
+        return not self.wrong and self.step_compared and not self.unheld
 
     def raise_if_failed(self) -> None:
-        """Raise an AssertionError with the whole report, unless it is ``ok``."""
+        """Raise an AssertionError with the report, unless it is ``ok``."""
         __tracebackhide__ = True
         if not self.ok:
             raise AssertionError(str(self))
+
+    @property
+    def unheld(self) -> dict[str, float]:
+        """The laws of which more than a fifth of what could be asked was skipped, and the share."""
+        shares = {}
+        held = {item.dtype for item in self.items if item.status != SKIPPED} if self.usual_dtypes else {*self.dtypes}
+        for law in self.laws:
+            asked = [item for item in self.items if item.law == law and not item.lacks and item.dtype in held]
+            skipped = sum(item.status == SKIPPED for item in asked)
+            if skipped > SKIPS * len(asked) and law not in self.allow_skips:
+                shares[law] = skipped / len(asked)
+        return shares
 
     def script(self, law: str | None = None) -> str:
         """A script that shows a failure on its smallest example without refopt, fit for a report to its authors.
@@ -129,6 +152,7 @@ class Report:
             "failed_laws": self.failed_laws, "laws": self.laws, "dtypes": self.dtypes,
             "expected_failures": self.expected_failures, "largest_ratio": self.largest, "compared": self.compared,
             "unbounded": self.unbounded, "seconds": round(self.seconds, 3), "notes": self.notes,
+            "causes": [dataclasses.asdict(cause) for cause in self.causes],
             "items": [_fields(item) for item in self.items],
         }  # fmt: skip
         return json.dumps(_plain(fields), indent=1)
@@ -136,9 +160,16 @@ class Report:
     def __repr__(self) -> str:
         return f"<Report: {self._verdict()}>"
 
+    def partly(self) -> str:
+        """What a verdict says where too much was skipped."""
+        shares = ", ".join(f"{percent(x)} of {law}" for law, x in self.unheld.items())
+        return f"NOT ALL COMPARED: skipped {shares}"
+
     def _verdict(self) -> str:
         if self.ok:
             word = "right, as far as was compared" if not self.failed_laws else "right but for what was expected"
+        elif not self.wrong and self.step_compared:
+            word = self.partly()
         elif not self.wrong:
             commonest = Counter(item.text for item in self.of(SKIPPED) if item.law == "L1").most_common(1)
             word = "NOT COMPARED" + (f": {commonest[0][0]}" if commonest else ", since the step law was left out")
@@ -149,24 +180,89 @@ class Report:
         return f"{self.subject} as {self.routine}: {word}; {skipped} of {total} cases skipped ({share} %)"
 
     def __str__(self) -> str:
+        """A page: the verdict, causes, one smallest example, and the command that shows it again."""
+        lines = [self._verdict()]
+        told: set[tuple[str, str]] = set()
+        for text in dict.fromkeys(x.text for x in self.causes):
+            same = [x for x in self.causes if x.text == text]
+            cause = same[0]
+            lines.append(f"{kind(cause)}: {text}")
+            if cause.others:
+                word = "or, which comes to the same: " if cause.share >= ENOUGH else "or in part: "
+                lines += [f"    {word}{other}" for other in cause.others[:1]]
+            pairs = [(law, x.dtype) for x in same for law in x.laws]
+            lines.append(f"  fails: {self._named(pairs)}")
+            if not told:
+                lines += self._example(pairs)
+            told |= {*pairs}
+        lines += self._unexplained(told)
+        for entry in self._holding:
+            law, _, dtype = entry.partition("-")
+            of = ", ".join(filter(None, [self.laws[law], dtype]))
+            lines.append(f"{law} {of}: expected to fail ({self.expected_failures[entry]}), but nothing failed")
+        lines += [short(note) for note in self.notes[:LINES]]
+        if skips := self._skips():
+            takes = [text.removeprefix(TAKES) for text in skips if text.startswith(TAKES)]
+            others = [text for text in skips if not text.startswith(TAKES)]
+            lines.append(short(f"skipped: {'; '.join([TAKES + ', '.join(takes)] * bool(takes) + others)}"))
+        share = f"; {self.unbounded} have no bound" if self.unbounded else ""
+        more = "; report.details(), or --verbose, has everything" if self.wrong or skips else ""
+        lines.append(f"{self.compared} elements compared{share}; {self.seconds:.1f} s{more}")
+        return "\n".join(lines)
+
+    def _named(self, pairs: Sequence[tuple[str, str]]) -> str:
+        """Laws in a line, by dtype."""
+        dtypes: dict[str, list[str]] = {}
+        for law, dtype in pairs:
+            dtypes.setdefault(dtype, []).append(law)
+        alike: dict[str, list[str]] = {}
+        for dtype, laws in dtypes.items():
+            of = (f"{law} {self.laws[law]}{self._note(law, dtype)}" for law in self.laws if law in laws)
+            text = ", ".join(of)
+            alike.setdefault(text, []).append(dtype)
+        return "; ".join(f"{text}, {' '.join(of)}" for text, of in alike.items())
+
+    def _example(self, pairs: Sequence[tuple[str, str]]) -> list[str]:
+        """The smallest example of some laws, where elements are wrong, and what shows it again."""
+        shown = [x for x in self.of(FAILED) if (x.law, x.dtype) in pairs]
+        item = min(shown, key=lambda x: (not x.example, "1 tensor of 1 element" not in x.example))
+        lines = [f"  {line}" for line in item.example.splitlines() if line.strip() != item.text]
+        lines += [f"  where: {item.pattern}"] if item.pattern else []
+        return lines + ([f"  again: {item.command}"] if item.command else [])
+
+    def _unexplained(self, told: set[tuple[str, str]]) -> list[str]:
+        """A line for each failure that has no cause, laws that fail alike in one; an example if there is no other."""
+        groups: dict[str, list[Item]] = {}
+        failed = self.of(FAILED)
+        for law, dtype in dict.fromkeys((x.law, x.dtype) for x in failed if (x.law, x.dtype) not in told):
+            mine = [x for x in failed if (x.law, x.dtype) == (law, dtype)]
+            first = max(mine, key=lambda item: item.ratio or 0)
+            groups.setdefault(first.text if first.ratio is None else "", []).append(first)
+        lines: list[str] = []
+        for items in groups.values():
+            first = max(items, key=lambda item: item.ratio or 0)
+            pairs = [(x.law, x.dtype) for x in items]
+            lines.append(short(f"{self._named(pairs)}: {head(first.ratio)}{first.text}"))
+            if len(lines) == 1 and not told:
+                lines += self._example(pairs)
+                looked = [x.reasons for x in failed if (x.law, x.dtype) in pairs and x.reasons is not None]
+                lines += [f"  why: {NONE}"] if looked and not any(looked) else []
+        more = len(lines) - LINES - 12
+        return [*lines[: LINES + 12], f"and {more} more"] if more > 0 else lines
+
+    def details(self) -> str:
+        """Every failure of every law, with its own example and what explains it, and all that was skipped."""
         lines = [self._verdict()]
         for law, name in self.laws.items():
             of_law = [item for item in self.items if item.law == law]
             for dtype in dict.fromkeys(item.dtype for item in of_law):
                 lines += self._lines(law, name, dtype, [item for item in of_law if item.dtype == dtype])
-        for entry in self._holding:
-            law, _, dtype = entry.partition("-")
-            of = ", ".join(filter(None, [self.laws[law], dtype]))
-            lines.append(f"{law} {of}: expected to fail ({self.expected_failures[entry]}), but nothing failed")
         for dtype, ratios in self.largest.items():
             if ratios:
                 shown = ", ".join(f"{slot} {ratio:.2g}" for slot, ratio in ratios.items())
                 lines.append(f"largest error over its bound, {dtype}: {shown}")
-        share = f"; {self.unbounded} have no bound" if self.unbounded else ""
-        lines.append(f"{self.compared} elements compared{share}; {self.seconds:.1f} s")
-        for text, items in self._skips().items():
-            lines.append(f"skipped: {text}: {items}")
-        return "\n".join(lines + self.notes)
+        lines += [f"skipped: {text}: {items}" for text, items in self._skips().items()]
+        return "\n".join([str(self), "", *lines[1:], *self.notes[LINES:]])
 
     def _lines(self, law: str, name: str, dtype: str, items: list[Item]) -> list[str]:
         failed = [item for item in items if item.status == FAILED]
@@ -174,13 +270,13 @@ class Report:
             return []
         first = max(failed, key=lambda item: item.ratio or 0)
         example = next((item.example for item in failed if item.example), "")
-        lines = [f"{law} {name}, {dtype}{self._note(law, dtype)}: {_head(first)}{first.text}"]
+        lines = [f"{law} {name}, {dtype}{self._note(law, dtype)}: {head(first.ratio)}{first.text}"]
         lines += [f"    {line}" for line in example.splitlines() if line.strip() != first.text]
         shown = next((item for item in failed if item.smallest), first)
         if shown.pattern:
             lines.append(f"  where: {shown.pattern}")
-        lines += _why(shown.reasons)
-        lines.append(f"  fails: {_some([item.label for item in failed])}; {len(failed)} of {len(items)} cases")
+        lines += why(shown.reasons)
+        lines.append(f"  fails: {some([item.label for item in failed])}; {len(failed)} of {len(items)} cases")
         if first.command:
             lines.append(f"  again: {first.command}")
         return lines
@@ -194,11 +290,7 @@ class Report:
         reasons: dict[str, dict[str, None]] = {}
         for item in self.of(SKIPPED):
             reasons.setdefault(item.text, {})[f"{item.law} {item.label}"] = None
-        return {text: _some(list(labels)) for text, labels in reasons.items()}
-
-
-def _head(item: Item) -> str:
-    return f"{item.ratio:.3g} times the bound: " if item.ratio is not None else ""
+        return {text: some(list(labels)) for text, labels in reasons.items()}
 
 
 def _plain(x: Any) -> Any:
@@ -215,29 +307,3 @@ def _fields(item: Item) -> dict[str, Any]:
     del fields["smallest"]
     reasons = item.reasons and [{"name": name, "share": share} for name, share in item.reasons]
     return fields | {"reasons": reasons if reasons is not None else item.reasons}
-
-
-def _why(reasons: tuple[tuple[str, float], ...] | None) -> list[str]:
-    """What explains a failure, the best first."""
-    if reasons is None:
-        return []
-    if not reasons:
-        return ["  why: none of the hypotheses explains it"]
-    if reasons[0][1] < ENOUGH:
-        heads = ["  why: nothing explains all of it; in part "] + ["       or in part "] * len(reasons)
-    else:
-        heads = ["  why: "] + ["       or "] * len(reasons)
-    shown = zip(heads, reasons[:MOST], strict=False)
-    lines = [f"{head}{name} ({_percent(share)} of the wrong elements)" for head, (name, share) in shown]
-    if len(reasons) > MOST:
-        lines.append(f"       or {len(reasons) - MOST} more")
-    return lines
-
-
-def _percent(share: float) -> str:
-    return "100 %" if share == 1 else f"{min(100 * share, 99.9):.3g} %"
-
-
-def _some(labels: list[str], most: int = 4) -> str:
-    more = f" and {len(labels) - most} more" if len(labels) > most else ""
-    return "; ".join(labels[:most]) + more

@@ -8,10 +8,11 @@ import numpy as np
 
 from refopt.oracle.bound import sums
 from refopt.oracle.bound.expected import Expected
+from refopt.oracle.broken import Broken
 from refopt.oracle.cases import Case
 from refopt.oracle.literals import Literals, definition, floats, library_of, lists, number
-from refopt.oracle.subject import STEP, Function
-from refopt.oracle.trial import Broken, Trial
+from refopt.oracle.subject import STEP
+from refopt.oracle.trial import Trial
 
 HEAD = '''"""{title}
 
@@ -152,7 +153,7 @@ def _kinds(case: Case) -> dict[str, list[str]]:
 
 def _function(subject: Any, case: Case) -> Call:
     """The call of a function of lists."""
-    if not isinstance(subject, Function):
+    if not getattr(subject, "is_function", False):
         lines = f"# Call {getattr(subject, 'name', 'the step')} here, and keep its arrays.\ngot = {{}}"
         return Call("", case.slots, case.steps[0], lines, library_of(None))
     present = [name for name in case.slots if case.slots[name] is not None and subject.takes(name)]

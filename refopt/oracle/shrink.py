@@ -2,20 +2,28 @@
 
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
-from refopt.oracle.cases import Case, memory
-from refopt.oracle.trial import Broken, Crashed
+import numpy as np
+
+from refopt.checks.dtypes import arithmetic
+from refopt.oracle.bound.values import high
+from refopt.oracle.broken import Broken, Crashed
+from refopt.oracle.cases import Case, by_count, memory, truth
 
 RUNS, SECONDS = 150, 2.0
+LAST = 4096  # steps up to which the first wrong one is looked for
+Holds = Callable[[Case], object]
 
 
-def smallest(case: Case, holds: Callable[[Case], object], broken: Broken) -> tuple[Case, Broken]:
+def smallest(case: Case, holds: Holds, broken: Broken, until: float | None = None) -> tuple[Case, Broken]:
     """A case with as few tensors, and as few elements in them, as breaks the law, and how it breaks it.
 
-    Tensors are left out first, then elements of those that remain, by halves. What is tried takes no longer than
-    ``SECONDS``.
+    Tensors are left out first, then elements of those that remain, by halves; then numbers are rounded. What is tried
+    takes no longer than ``SECONDS``, and ends at ``until``.
     """
     stop, runs = time.monotonic() + SECONDS, 0
+    stop = stop if until is None else min(stop, until)
     again = True
     while again:
         again = False
@@ -24,15 +32,86 @@ def smallest(case: Case, holds: Callable[[Case], object], broken: Broken) -> tup
                 return case, broken
             runs += 1
             try:
-                holds(smaller)
+                error = _error(smaller, holds)
             except Crashed:  # which is another failure, and has taken a process
                 return case, broken
-            except Broken as error:
+            if error:
                 case, broken, again = smaller, error, True
                 break
-            except Exception:  # such as a part that the law cannot be asked of
-                continue
+    return _rounded(case, holds, broken)
+
+
+def _error(case: Case, holds: Holds) -> Broken | None:
+    """How a case breaks a law; ``None`` if it does not, or cannot be asked. Raises `Crashed`."""
+    try:
+        holds(case)
+    except Crashed:
+        raise
+    except Broken as error:
+        return error
+    except Exception:  # such as a part that the law cannot be asked of
+        pass
+    return None
+
+
+def _rounded(case: Case, holds: Holds, broken: Broken) -> tuple[Case, Broken]:
+    """The case in numbers of few digits, if these break the law as much."""
+    if broken.ratio is None or sum(x.size for x in case.params) > 4:
+        return case, broken
+    kept = {"master_params", *by_count(case.routine)}
+    for bits in (1, 3, 6):
+        slots = {name: [None if x is None else _of_bits(x, bits) for x in xs] for name, xs in case.slots.items()
+                 if xs is not None and name not in kept}  # fmt: skip
+        rounder = case.replace(**slots)
+        try:
+            error = _error(rounder, holds)
+        except Crashed:
+            break
+        if error and (error.ratio or 0) >= min(2.0, broken.ratio):
+            return rounder, error
     return case, broken
+
+
+def _of_bits(x: np.ndarray, bits: int) -> np.ndarray:
+    if x.dtype.kind == "u":
+        return x
+    fraction, exponent = np.frexp(np.asarray(x, np.float64))
+    return np.asarray(np.ldexp(np.round(fraction * 2**bits) / 2**bits, exponent), x.dtype)
+
+
+def first_step(case: Case, broken: Broken, holds: Holds) -> tuple[Case, Broken, int | None]:
+    """The case at the first step that is wrong, by halves; its number, if the one before is right."""
+    if len(case.steps) != 1 or not 1 < case.count <= LAST or broken.ratio is None:
+        return case, broken, None
+    until = time.process_time() + SECONDS
+    right, wrong = 0, case.count
+    while wrong - right > 1:
+        middle = 1 if not right else (right + wrong) // 2
+        earlier = _at_step(case, middle)
+        try:
+            error = _error(earlier, holds)
+        except Crashed:
+            return case, broken, None
+        if error:
+            case, broken, wrong = earlier, error, middle
+        else:
+            right = middle
+        if wrong == 1 or time.process_time() > until:
+            break
+    return case, broken, wrong if wrong - right == 1 < wrong else None
+
+
+def _at_step(case: Case, count: int) -> Case:
+    """The same states at another step, with the powers of that."""
+    slots: dict[str, Any] = {}
+    for name in by_count(case.routine):
+        held = case.lists()[name]
+        slots[name] = [
+            x if x is None
+            else np.full_like(x, high(truth(case.routine, case.numbers_of(i), case.choices, count, real)[name].value))
+            for i, x in enumerate(held) for real in [arithmetic(case.params[i].dtype.name)]
+        ]  # fmt: skip
+    return case.replace(count=count, **slots)
 
 
 def _parts(case: Case, broken: Broken) -> Iterator[Case]:
@@ -66,19 +145,31 @@ def _without_some(case: Case) -> Iterator[Case]:
             break
 
 
-def shown(case: Case, broken: Broken) -> str:
-    """A case and what is wrong of it, for a reader."""
+def shown(case: Case, broken: Broken, since: int | None = None) -> str:
+    """A case and what is wrong of it, for a reader; ``since`` is the first step that is wrong, if that is known."""
     sizes = [x.size for x in case.params]
     step = {name: x for name, x in case.steps[0].items() if name != "seed" or x} if case.steps else {}
+    first = f", the first that is wrong: step {since - 1} is right" if since else ""
     lines = [
-        f"smallest example: {_counted(len(sizes), 'tensor')} of {_sizes(sizes)}, step {case.count}",
+        f"smallest example: {_counted(len(sizes), 'tensor')} of {_sizes(sizes)}, step {case.count}{first}",
         "    " + ", ".join(f"{name}={_number(x)}" for name, x in (step | case.choices).items()),
     ]
     where = broken.where
     if where is not None and where.tensor < len(sizes):
         lines += _element(case, where.tensor, where.element)
-    lines.append(f"  {broken}")
+    lines.append(f"  {told(broken)}")
     return "\n".join(lines)
+
+
+def told(broken: Broken) -> str:
+    """What is wrong, in plain decimal numbers where it is one that is off."""
+    where = broken.where
+    if where is None or broken.ratio is None:
+        return str(broken)
+    at = f"{where.slot}[{where.tensor}], element {where.element} of {where.wrong.size}"
+    size = f"{broken.ratio:.3g} times the bound"
+    digits = 17 if where.error < 1e-10 * abs(where.expected) else 9
+    return f"{at}: expected {where.expected:.{digits}g} within {where.error:.2g}, got {where.got:.{digits}g}: {size}"
 
 
 def _element(case: Case, tensor: int, element: int) -> Iterator[str]:
@@ -88,7 +179,8 @@ def _element(case: Case, tensor: int, element: int) -> Iterator[str]:
         if x is not None and (one or element < x.size):  # a scalar may be wrong of a tensor without elements
             value = x.reshape(-1)[0] if one else memory(x)[element]
             at = f"{name}[{tensor}]" + ("" if one else f"[{element}]")
-            yield f"    {at} = {value if x.dtype.name == 'uint16' else float(value)!r} ({x.dtype})"
+            digits = 17 if x.dtype.itemsize == 8 else 9
+            yield f"    {at} = {value if x.dtype.name == 'uint16' else f'{float(value):.{digits}g}'} ({x.dtype})"
 
 
 def _counted(count: int, what: str) -> str:
@@ -102,4 +194,8 @@ def _sizes(sizes: list[int]) -> str:
 
 
 def _number(x: object) -> str:
-    return f"{x[0]}, ..." if isinstance(x, list) and len(x) > 4 else str(x)
+    if isinstance(x, list):
+        return f"[{', '.join(map(_number, x[:4]))}{', ...' if len(x) > 4 else ''}]"
+    if isinstance(x, np.ndarray) and x.size == 1:
+        return _number(float(x.ravel()[0]))
+    return f"{float(x):.9g}" if isinstance(x, float | np.floating) else str(x)

@@ -1,49 +1,42 @@
-"""What a law works with: a subject, the cases it can be given, and the comparison of what it makes of them."""
+"""What a law of a routine works with: the cases a subject can be given, and the bound of what it makes of them."""
 
 import collections
-import textwrap
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from refopt.catalog import Routine
-from refopt.checks.arguments import kind_of
 from refopt.checks.dtypes import arithmetic
 from refopt.oracle import cases
 from refopt.oracle.bound import storage, sums
 from refopt.oracle.bound.bounded import Arithmetic
 from refopt.oracle.bound.evaluate import rounded_off
 from refopt.oracle.bound.expected import Expected, expected_of, unchanged
-from refopt.oracle.broken import Broken, Crashed, Skipped, Where
+from refopt.oracle.broken import Broken, Skipped, Where
 from refopt.oracle.cases import NEUTRAL, Case, Dtypes, alike, memory
 from refopt.oracle.exact.cases import Outcome
 from refopt.oracle.observing import Seen, observe
 from refopt.oracle.requiring import require_alike, require_rounded
-from refopt.oracle.subject import Ended, Subject, Wrong
+from refopt.oracle.running import Running
+from refopt.oracle.subject import Subject
 
 FLUSHES = "flush_to_zero"  # what a step may declare of itself
-NO_ERROR, LONGEST = "expected no error", 300  # characters of what a step raises
 CACHED = 2**14  # bytes of the arrays of a tensor whose expectation is kept, for other trials as well
 _expectations: collections.OrderedDict[Any, dict[str, Expected]] = collections.OrderedDict()
 MOST = 1024  # of them
 
 
-class Trial:
-    """A subject in one dtype of its parameters.
+class Trial(Running):
+    """A subject, as a routine, in one dtype of its parameters.
 
     Attributes:
-        row: the routine, a row of the catalogue.
-        subject: what is held to the laws.
-        dtype: of the parameters.
-        seed: what random numbers come from.
         fixed: numbers and choices that cases have throughout, by name.
         dtypes: those of parameters that may be beside its own in a list.
         largest: by slot, the largest error over its bound so far, of what is kept in the arithmetic type.
         rounded: numbers that the arithmetic rounds, as they were given.
         apart: by slot, the largest error over what the bound is without room for that.
-        compared: how many elements have been compared.
-        unbounded: how many of them have no bound.
+        unbounded: how many elements have no bound.
         silent: written slots that the subject does not return.
         secret: what is drawn from that no step can have foreseen.
         paths: functions of a library that have run.
@@ -51,15 +44,15 @@ class Trial:
 
     def __init__(
         self, row: Routine, subject: Subject, dtype: str, seed: int, fixed: Mapping[str, Any],
-        dtypes: Collection[str] = (), secret: int = 0,
+        dtypes: Collection[str] = (), secret: int = 0, tolerance: float | None = None,
     ) -> None:  # fmt: skip
-        self.row, self.subject, self.dtype, self.seed, self.fixed = row, subject, dtype, seed, dict(fixed)
-        self.dtypes = tuple(dtypes)
+        super().__init__(subject, dtype, seed, tolerance=tolerance)
+        self.row, self.fixed, self.dtypes = row, dict(fixed), tuple(dtypes)
         self.real: Any = arithmetic(dtype)
         self.largest: dict[str, float] = {}
         self.apart: dict[str, float] = {}
         self.rounded: dict[str, float] = {}
-        self.compared = self.unbounded = 0
+        self.unbounded = 0
         self.silent: set[str] = set()
         self.secret = secret
         self.paths: dict[str, None] = {}
@@ -72,7 +65,7 @@ class Trial:
         """Skip what the subject has no argument for."""
         for name in names:
             if not self.subject.takes(name):
-                raise Skipped(f"takes no {name}")
+                raise Skipped(f"takes no {name}", lacks=True)
 
     def numbers(self) -> dict[str, Any]:
         """Of a step; what the subject does not take is left out of the rule, or has the routine's default."""
@@ -116,7 +109,7 @@ class Trial:
     def run_in_place(self, case: Case) -> Outcome:
         """What it makes of a case, whose arrays it may write."""
         shapes = {name: [None if x is None else (x.shape, x.dtype) for x in xs] for name, xs in case.lists().items()}
-        got = self._of_step(self.subject.run, case)
+        got = self.tried(self.subject.run, case)
         self.silent = (self.silent | self._kept(case)) - got.keys()
         for name, values in got.items():
             for i, (x, known) in enumerate(zip(values, shapes[name], strict=True)):
@@ -127,25 +120,8 @@ class Trial:
         """What it does beside its results with a copy of a case; with ``rest``, what comes later as well."""
         there = getattr(self.subject, "observe", None)
         if there is not None:
-            return self._of_step(there, case.copy(), rest)
-        return self._of_step(observe, self.subject, case.copy(), None, rest)
-
-    def _of_step(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """What a function returns that runs the step. Whatever it raises breaks the law."""
-        try:
-            with np.errstate(all="ignore"):
-                return function(*arguments)
-        except NotImplementedError as error:
-            raise Skipped(str(error) or "raised NotImplementedError") from None
-        except KeyboardInterrupt:
-            raise
-        except Ended as error:
-            raise Crashed(f"{self.subject.name}: expected a step that returns, got {error}") from None
-        except Wrong as error:
-            raise Broken(f"{self.subject.name}: {error}") from None
-        except BaseException as error:  # a step may end the process, or fail in another language than Python
-            text = textwrap.shorten(f"{kind_of(error)}: {error}", LONGEST, placeholder=" ...")
-            raise Broken(f"{self.subject.name}: {NO_ERROR}, got {text}") from error
+            return self.tried(there, case.copy(), rest)
+        return self.tried(observe, self.subject, case.copy(), None, rest)
 
     def _kept(self, case: Case) -> set[str]:
         """The slots of a case that a subject is to return."""

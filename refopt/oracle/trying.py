@@ -1,65 +1,115 @@
-"""One law in one dtype: its cases are tried one after the other, and what fails is looked into."""
+"""The laws in one dtype: their cases are tried one after the other, and then all failures are looked into at once."""
 
+import contextlib
+import time
 from collections.abc import Sequence
+from typing import Any
 
 from refopt.oracle import diagnosis, shrink
+from refopt.oracle.broken import Broken, Crashed, Skipped
 from refopt.oracle.cases import Case
+from refopt.oracle.diagnosis import Cause, Failure
 from refopt.oracle.laws import Law, Try
 from refopt.oracle.laws.step import random_tries
 from refopt.oracle.report import FAILED, PASSED, SKIPPED, Item
+from refopt.oracle.running import Running
 from refopt.oracle.script import Smallest, call_of
-from refopt.oracle.trial import Broken, Crashed, Skipped, Trial
+from refopt.oracle.trial import Trial
+
+SECONDS = 5.0  # of looking for smallest examples, in one dtype
 
 
-def explained(items: Sequence[Item], diagnose: bool = True) -> list[Item] | None:
-    """The failures that were looked into; ``None`` if none is to be."""
-    return [item for item in items if item.reasons is not None] if diagnose else None
+class Tried:
+    """What came of the laws in one dtype.
+
+    Attributes:
+        items: every case.
+        failures: cases that broke a law, each with the number of its item.
+        passed: cases of which a law held.
+    """
+
+    def __init__(self, trial: Any) -> None:
+        self.trial = trial
+        self.items: list[Item] = []
+        self.failures: list[tuple[int, Failure]] = []
+        self.passed: list[Case] = []
+
+    def law(self, law: Law, tries: Sequence[Try], command: str) -> None:
+        """Try every case of a law, but for those after one in which the process has ended."""
+        over, self.trial.law = "", law.id
+        for one in tries:
+            item = Item(law.id, self.trial.dtype, one.label, PASSED)
+            case = None
+            try:
+                if over:
+                    raise Skipped(f"not tried, after {over}", lacks=True)
+                if one.case is None:
+                    _ran(self.trial, one)
+                else:
+                    case = one.case()
+                    one.holds(case)
+            except Skipped as reason:
+                item = item._replace(status=SKIPPED, text=str(reason), lacks=reason.lacks)
+            except Broken as broken:
+                item = item._replace(status=FAILED, text=str(broken), ratio=broken.ratio, command=command)
+                if case is not None:
+                    self.failures.append((len(self.items), Failure(law.id, one.label, case, broken, one.holds)))
+                over = f"the process had ended at {one.label}" if isinstance(broken, Crashed) else ""
+            else:
+                if case is not None and diagnosis.is_small(case):
+                    self.passed.append(case)
+            self.items.append(item)
+
+    def explained(self, known: Sequence[str], diagnose: bool) -> list[Cause]:
+        """The causes of what has failed; each law gets the smallest example of its failure, and what explains it.
+
+        Args:
+            known: what explained failures in other dtypes.
+            diagnose: whether causes are looked for.
+        """
+        failures = [failure for _, failure in self.failures]
+        causes = diagnosis.causes_of(self.trial, failures, self.passed, known) if diagnose and failures else []
+        until, shown = time.monotonic() + SECONDS, set()
+        for law in dict.fromkeys(x.law for x in failures):
+            of_law = [cause for cause in causes if law in cause.laws]
+            cause = of_law[0].text if of_law else law
+            mine = [(k, x) for k, x in self.failures if x.law == law]
+            with contextlib.suppress(Exception):  # whatever a subject leaves behind is no error of the check
+                self._example(mine, until if cause not in shown else 0.0)
+            if diagnose and (of_law or any(x.is_bounded for _, x in mine)):
+                k = self._worst(mine)[0]
+                pattern = diagnosis.pattern_of(self.trial, [x for _, x in mine])
+                reasons = tuple((text, x.share) for x in of_law for text in (x.text, *x.others))
+                self.items[k] = self.items[k]._replace(pattern=pattern, reasons=reasons)
+            shown.add(cause)
+        return causes
+
+    def _worst(self, failures: Sequence[tuple[int, Failure]]) -> tuple[int, Failure]:
+        """The smallest failure of a law, that of a step that returns if there is one."""
+        return min(failures, key=lambda x: (isinstance(x[1].broken, Crashed), x[1].size))
+
+    def _example(self, failures: Sequence[tuple[int, Failure]], until: float) -> None:
+        """The smallest example of a law's failures, made smaller until then."""
+        k, worst = self._worst(failures)
+        case, broken, since = worst.case, worst.broken, None
+        if not isinstance(broken, Crashed) and until:
+            case, broken = shrink.smallest(case, worst.holds, broken, until)
+            case, broken, since = shrink.first_step(case, broken, worst.holds)
+        self.items[k] = self.items[k]._replace(
+            example=shrink.shown(case, broken, since), smallest=_smallest(case, broken, self.trial)
+        )
 
 
-def tries_of(law: Law, trial: Trial, examples: int) -> list[Try]:
+def tries_of(law: Law, trial: Any, examples: int) -> list[Try]:
     """The cases of a law; of the step, more of them that are drawn at random."""
     return [*law.tries(trial), *(random_tries(trial, examples) if law.id == "L1" else ())]
 
 
-def try_all(
-    law: Law, kind: str, tries: Sequence[Try], command: str, trial: Trial, known: Sequence[Item] | None
-) -> list[Item]:
-    """Every case of a law; of the failure of the smallest case there are an even smaller example and a diagnosis."""
-    items: list[Item] = []
-    failed: list[tuple[tuple[int, int], int, Case, Try, Broken]] = []
-    passed: list[Case] = []
-    over = ""
-    for one in tries:
-        if over:
-            items.append(Item(law.id, kind, one.label, SKIPPED, f"not tried, after {over}"))
-            continue
-        try:
-            case = one.case()
-            one.holds(case)
-        except Skipped as reason:
-            items.append(Item(law.id, kind, one.label, SKIPPED, str(reason)))
-        except Broken as broken:
-            items.append(Item(law.id, kind, one.label, FAILED, str(broken), broken.ratio, command=command))
-            size = len(case), sum(x.size for x in case.params)
-            failed.append((size, len(items) - 1, case, one, broken))
-            if isinstance(broken, Crashed):
-                over = f"the process had ended at {one.label}"
-        else:
-            items.append(Item(law.id, kind, one.label, PASSED))
-            if sum(x.size for x in case.params) <= diagnosis.MOST:
-                passed.append(case)
-    if failed:
-        _, k, case, one, error = min(failed, key=lambda x: (isinstance(x[4], Crashed), x[0]))
-        small, diagnosed = (case, error), diagnosis.Found()
-        if not isinstance(error, Crashed):
-            if known is not None:
-                diagnosed = diagnosis.of_failures(trial, law.id, [(x[2], x[4]) for x in failed], passed, known)
-            small = shrink.smallest(case, one.holds, error)
-        items[k] = items[k]._replace(
-            example=shrink.shown(*small), pattern=diagnosed.pattern, reasons=diagnosed.reasons,
-            smallest=_smallest(*small, trial),
-        )
-    return items
+def _ran(trial: Running, one: Try) -> None:
+    """Hold runs to a law, where runs can be made."""
+    if trial.why_not:
+        raise Skipped(trial.why_not)
+    one.holds()
 
 
 def _smallest(case: Case, broken: Broken, trial: Trial) -> Smallest | None:

@@ -110,7 +110,7 @@ FIRST = {
             "as if `sqrt(u / (1 - beta2_pow)) + epsilon` were `sqrt(u / (1 - beta2_pow) + epsilon * epsilon)` (in "
             "descend_as_in_the_paper)"),
         "beta1 in the second correction": ({"1 - beta2**step": "1 - beta1**step"},
-            "as if `beta2_pow` were `beta1_pow` (in update)"),
+            "beta1 for beta2, in its powers alone (bias correction)"),
         "first correction multiplied": ({STEP: "p -= real(lr * first) * m / denominator"},
             "as if `m / (1 - beta1_pow)` were `m * (1 - beta1_pow)` (in descend_as_in_the_paper)"),
         "gradient clipped by element": ({REAL: REAL + "        g = np.clip(g, -1, 1)\n"},
@@ -138,7 +138,7 @@ FIRST = {
         "epsilon at the norm": ({"p_norm / r_norm if": "p_norm / (r_norm + real(epsilon)) if"},
             "as if `direction_norm` were `direction_norm + epsilon` (in trust_ratio)"),
         "root of one norm forgotten": ({"np.linalg.norm(p.ravel()),": "np.dot(p.ravel(), p.ravel()),"},
-            "as if `sqrt(sum_of_squares(p))` were `sum_of_squares(p)` (in rule)"),
+            "as if `param_norm` were `param_norm * param_norm`"),
         "decay times lr": ({"real(weight_decay) * p": "real(lr * weight_decay) * p"},
             "weight_decay * lr for weight_decay"),
         "ratio without the decay": ({"r = hat": "a = hat", " + real(weight_decay) * p\n":
@@ -189,7 +189,7 @@ FIRST = {
             "as if `g + mu * v` were `mu * g + v` (in update)"),
         "velocity decayed afterwards": ({"p -= real(lr) * d": "p -= real(lr) * d\n        v *= real(mu)",
             "v *= real(mu)\n        v += g": "v += g"},
-            "velocities: mu on the new gradient as well; params: as if `mu * v` were `v` (in update)"),
+            "params: as if `mu * v` were `v`"),
         "decay by sign": ({"real(l2_decay) * p": "real(l2_decay) * np.sign(p)"},
             "as if `p` were `sign(p)` in `g = g + l2_decay * p`"),
         "uphill": ({"p -= real(lr)": "p += real(lr)"}, "minus lr for lr"),

@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 
-SIZE = 33  # of L5 and R11 alone
+SIZE = 33  # of L5 and L26 alone
 LOST = []
 
 

@@ -17,8 +17,8 @@ from refopt.catalog import ROUTINES
 from refopt.cli import Terminated
 from refopt.oracle.cases import NUMBERS
 from refopt.oracle.laws import LAWS
-from refopt.oracle.subject import Function
 from refopt.oracle.subjects import public_name
+from refopt.oracle.subjects.function import Function
 
 QUICK = dict(dtypes=["float32"], laws=["L1"], examples=0, diagnose=False, process=False)
 
@@ -96,19 +96,24 @@ def test_a_report_says_what_is_wrong():
     report = oracle.check("sgd", uphill, dtypes=["float32", "float64"], laws=["L1"], seed=3)
     lines = str(report).splitlines()
     assert lines[0].startswith("uphill as sgd: WRONG, L1; 2 of") and "cases skipped" in lines[0]
-    assert "times the bound" in lines[1] and lines[1].startswith("L1 step, float32: ")
-    assert "smallest example: 1 tensor of 1 element, step " in str(report)
+    assert lines[1] == "cause: uphill: the step added" and lines[3] == "  fails: L1 step, float32 float64"
+    assert lines[4] == "  smallest example: 1 tensor of 1 element, step 1" and "times the bound" in lines[8]
+    assert len(lines) < 20 and "L1 step, float64: " in report.details() and lines[0] == report.details().splitlines()[0]
     assert "again: oracle.check('sgd', uphill, dtypes=['float32'], laws=['L1'], seed=3)" in str(report)
     assert "not taken: l2_decay (0 in the rule)" in str(report)
     fields = json.loads(report.to_json())
-    assert fields["schema"] == "refopt.check/1" and fields["verdict"] == lines[0]
+    assert fields["schema"] == "refopt.check/2" and fields["verdict"] == lines[0]
+    assert fields["causes"][0] | {"others": []} == {
+        "text": "uphill: the step added", "laws": ["L1"], "certain": True, "share": 1.0, "others": [],
+        "dtype": "float32", "strong": True}
     assert fields["ok"] is False and fields["items"][0]["law"] == "L1" and fields["items"][0]["ratio"] > 1
 
 
 def test_what_is_not_taken_is_skipped_and_listed():
     report = oracle.check("sgd", sgd, **QUICK | {"dtypes": None})
     assert report.ok and len(report.of("skipped")) == len(report.items) / 2
-    assert "(50 %)" in str(report).splitlines()[0] and "skipped: 16 bits: L1 step 1" in str(report)
+    assert "(50 %)" in str(report).splitlines()[0] and "skipped: 16 bits" in str(report)
+    assert "skipped: 16 bits: L1 step 1" in report.details()
 
 
 def test_scalars_of_a_tensor_without_elements():
@@ -154,13 +159,13 @@ def test_expected_failures_and_skips_of_a_dtype():
     assert oracle.check("sgd", step, **named).wrong == ["L1", "L7"]
     entries = {"L1-float64": "it narrows gradients", "L7-float64": "it does"}
     report = oracle.check("sgd", step, expected_failures=entries, **named)
-    assert report.ok and "L1 step, float64 (expected: it narrows gradients): " in str(report)
+    assert report.ok and "L1 step (expected: it narrows gradients), " in str(report)
     report = oracle.check("sgd", step, expected_failures={"L1": "narrow", "L7-float32": "why"}, **named)
     assert report.wrong == ["L7"] and not report.ok
     assert "L7 subnormals, float32: expected to fail (why), but nothing failed" in str(report)
     report = oracle.check("sgd", step, skips={"L1-float64": "narrow", "L7": "it flushes"}, **named)
     assert report.ok and {item.law for item in report.of("passed")} == {"L1"}
-    assert "skipped: left out: it flushes: L7 subnormals" in str(report)
+    assert "skipped: left out: it flushes: L7 subnormals" in report.details()
     report = oracle.check("sgd", step, skips={"L1": "narrow", "L7": "narrow"}, **named)
     assert not report.ok and "NOT COMPARED: left out: narrow;" in str(report)
 

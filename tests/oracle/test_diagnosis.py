@@ -13,14 +13,20 @@ from refopt.catalog import ROUTINES
 from refopt.checks.dtypes import numpy_dtype
 from refopt.oracle.bound.bounded import Arithmetic
 from refopt.oracle.bound.evaluate import PRIMITIVES, rebound
+from refopt.oracle.broken import Broken
 from refopt.oracle.diagnosis import edits, operands
-from refopt.oracle.diagnosis.explain import NO_RULE, Explainer, _steps
-from refopt.oracle.diagnosis.hypotheses import _clipped, named
+from refopt.oracle.diagnosis.arrays import _clipped
+from refopt.oracle.diagnosis.explain import Explainer
+from refopt.oracle.diagnosis.failure import Failure
+from refopt.oracle.diagnosis.hypotheses import named
 from refopt.oracle.diagnosis.situation import Unanswered, of_case
-from refopt.oracle.subject import Function
+from refopt.oracle.diagnosis.weighing import _steps
+from refopt.oracle.subjects.function import Function
 from refopt.oracle.trial import Trial
 from refopt.oracle.wrong import OF
 
+# What a rule raises that a change of its source has made none. Those with names raise nothing.
+NO_RULE = TypeError, ValueError, AttributeError, LookupError, ArithmeticError
 NAMED = dict(dtypes=["float32"], laws=["L1"], examples=0, process=False)
 
 
@@ -60,6 +66,7 @@ def test_a_bug_is_named(routine, make, reason, laws):
     assert not report.ok
     reasons = why(report)
     full = [text for text, share in reasons if share >= 0.9995][:5]
+    reason = reason.partition(" (in ")[0]
     assert not reason or any(reason in text for text in full), reasons
     assert not reason or reasons[0][0] in str(report)
 
@@ -69,11 +76,12 @@ def test_which_mistakes_are_thought_of():
     changed = {f"gradient {text}" for text in (
         "divided by its norm", "replaced by its sign", "replaced by its size", "clipped to a norm of 1",
         "clipped to a norm of 1, with 1e-6 added to the norm", "clipped by element to 1")}
-    numbers = {f"as if `0.5` were `{x}` (in update)" for x in (0, 1, 2)}
+    numbers = {f"as if `0.5` were `{x}`" for x in (0, 1, 2)}
     corrected = {f"as if `m` were `m {by} (1 - beta1**t)` in `return (p - lr * m, m, v)`" for by in "*/"}
     for of, routine, expected in ((named, "sgd", changed), (edits.of_rule, "nadam", numbers),
                                   (operands.of_rule, "novograd", corrected)):
-        assert expected <= {hypothesis.name for hypothesis in of(ROUTINES[routine])}
+        names = {hypothesis.name for hypothesis in of(ROUTINES[routine])}
+        assert all(any(name.startswith(x) for name in names) for x in expected)
     assert not any("**t" in hypothesis.name for hypothesis in operands.of_rule(ROUTINES["adamax"]))
 
 
@@ -83,7 +91,7 @@ def test_what_is_just_outside_of_the_bound_is_explained():
             p -= lr * g
 
     report = oracle.check("sgd", step, set={"l2_decay": 2.0**-18}, **NAMED)
-    assert "float32: 1.15 times the bound" in str(report) and ("no L2 decay", 1.0) in why(report)
+    assert ": 1.15 times the bound" in str(report) and ("no L2 decay", 1.0) in why(report)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
@@ -169,7 +177,8 @@ def test_hypotheses_do_not_break(routine):
     assert all(rebound(rule) is not None and rule not in PRIMITIVES for rule in rules)
     trial = Trial(row, Function(row, getattr(cpu, row.merged_name)), "float32", 0, {})
     optional = [slot.name for slot in row.slots if slot.optional and slot.name != "master_params"]
-    explainer = Explainer(trial, [(trial.case([40], count=3, optional=optional), 0)], [])
+    case = trial.case([40], count=3, optional=optional)
+    explainer = Explainer(trial, [Failure("L1", "step 3", case, Broken("wrong"), trial.hold)])
     tensor, broken, changes = explainer.right[0], {}, [*edits.of_rule(row), *operands.of_rule(row)]
     assert len(changes) > 20
     hypotheses = [*named(row), *changes[:: max(1, len(changes) // 400)]]
@@ -194,8 +203,14 @@ def test_hypotheses_do_not_break(routine):
     ([1], [3], "in the first step alone"), ([2, 1], [3], "up to step 2"), ([5, 7], [3], "from step 5 on"),
     ([1, 5], [3], ""), ([1], [], "")])
 def test_which_steps_a_mistake_is_of(wrong, right, text):
-    tensors = ([SimpleNamespace(case=SimpleNamespace(count=k)) for k in counts] for counts in (wrong, right))
-    assert _steps(*tensors) == text
+    """Of cases of the same numbers, one of each kind at least."""
+
+    def tensors(counts, lr=1):
+        cases = [SimpleNamespace(count=k, numbers_of=lambda i: {"lr": lr}) for k in counts]
+        return [SimpleNamespace(tensor=0, case=case) for case in cases]
+
+    assert _steps(tensors(wrong), tensors(right), True) == text
+    assert _steps(tensors(wrong), tensors(right, 2), True) == ""
 
 
 def test_numbers_of_a_situation():
@@ -229,7 +244,7 @@ def test_unrelated_changes_get_no_name(seed):
 def test_the_first_error_is_the_worst_over_its_bound():
     lines = str(oracle.check("sgd", with_sign, **NAMED)).splitlines()
     order = [next(i for i, line in enumerate(lines) if text in line) for text in
-             ("times the bound", "smallest example", "  where: ", "  why: ", "  again: ")]
+             ("cause: ", "  fails: ", "smallest example", "times the bound", "  where: ", "  again: ")]
     assert order == sorted(order)
 
 

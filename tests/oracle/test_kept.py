@@ -12,7 +12,6 @@ from refopt.oracle.bound import sums
 from refopt.oracle.broken import Broken
 from refopt.oracle.cases import NUMBERS, alike, draw, number
 from refopt.oracle.exact.cases import assert_same
-from refopt.oracle.laws.layouts import placed
 from refopt.oracle.subjects import subject_of
 from refopt.oracle.trial import FLUSHES, Trial
 
@@ -105,11 +104,3 @@ def test_chance_is_held_to_its_mean_and_to_its_seed(share, again, failed):
 
     report = oracle.check("sgd", step, dtypes=["bfloat16"], laws=["L13"], diagnose=False, process=False)
     assert {item.label for item in report.of("failed")} == failed, str(report)
-
-
-def test_guards_are_on_either_side():
-    mine, images = placed(drawn(), 1)
-    for name, i, image, start, stop in images:
-        x = mine.slots[name][i]
-        assert start >= 64 and image.size - stop >= 64 and stop - start == x.nbytes
-        assert x.ctypes.data == image.ctypes.data + start and x.ctypes.data % 8 == image.ctypes.data % 8 + x.itemsize

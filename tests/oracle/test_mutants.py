@@ -34,7 +34,7 @@ def test_there_are_many():
     assert {mutant.routine for mutant in MUTANTS} == set(ROUTINES) == set(built())
     conduct = {f"L{k}" for k in range(19, 24)}  # of which there are cheats
     assert {law for law, *_ in CHEATS} >= conduct
-    assert {mutant.law for mutant in (*MUTANTS, *AROUND)} == LAWS.keys() - {"L18"} - conduct
+    assert {mutant.law for mutant in (*MUTANTS, *AROUND)} == LAWS.keys() - {"L18", "L25", "L26", "L27"} - conduct
     assert all("easily written" not in mutant.source for mutant in HISTORICAL[:-1])
 
 
@@ -45,7 +45,7 @@ def test_the_library_is_right(routine, laws):
     report = oracle.check(routine, built()[routine], dtypes=laws and ["float32"], laws=laws, examples=1, process=False)
     assert report.ok, str(report)
     left = {f"takes no {name}" for name in ("epsilon_at", "adapt", "norm_of")}
-    assert laws is None or {item.text for item in report.of("skipped")} <= left
+    assert laws is None or {item.text for item in report.of("skipped") if not item.lacks or item.law == "L1"} <= left
 
 
 @pytest.mark.parametrize("mutant", FAST, ids=lambda mutant: mutant.name)

@@ -14,7 +14,7 @@ from refopt.oracle.bound import sums
 from refopt.oracle.bound.evaluate import rule_of
 from refopt.oracle.exact.cases import runner
 from refopt.oracle.laws.step import example
-from refopt.oracle.subject import Function
+from refopt.oracle.subjects.function import Function
 from refopt.oracle.trial import Trial
 from refopt.oracle.variants import ROUTINES as EXTENDED
 from refopt.oracle.variants import VARIANTS, is_extended, step_of

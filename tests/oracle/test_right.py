@@ -10,9 +10,10 @@ from oracle.bugs import TEXTS, step_of
 from refopt import cpu, oracle
 from refopt.catalog import ROUTINES
 from refopt.oracle.bound import sums
+from refopt.oracle.broken import Broken
 from refopt.oracle.laws import LAWS
-from refopt.oracle.subject import Function
-from refopt.oracle.trial import Broken, Trial
+from refopt.oracle.subjects.function import Function
+from refopt.oracle.trial import Trial
 
 pytestmark = pytest.mark.clause("N13")
 
@@ -20,20 +21,22 @@ pytestmark = pytest.mark.clause("N13")
 # By law: cases, calls of the step, elements that are compared, and the mean of the bound's binary logarithm. A check
 # that has fewer cases or a wider bound finds less, and no step that is right or far off shows it.
 DRAWN = {
-    ("adamw", "float32"): {"L1": (30, 30, 40824, -20.07), "L2": (3, 14, 2906, -19.27), "L3": (19, 19, 413732, -19.41),
-                           "L4": (14, 14, 4064, -19.33), "L5": (48, 48, 3380610, -18.83), "L6": (6, 6, 564, -19.47),
-                           "L7": (2, 2, 274, -113.16), "L8": (7, 7, 1064, -19.3), "L9": (3, 3, 3192, -20.75),
-                           "L10": (2, 2, 2124, -19.45), "L14": (8, 9, 8625, -19.13), "L15": (2, 2, 2248, -19.17),
-                           "L16": (5, 14, 9054, -19.15), "L17": (2, 7, 0, 0), "L18": (39, 262, 0, 0),
-                           "L19": (3, 6, 0, 0), "L20": (2, 2, 0, 0), "L21": (8, 15, 1114652, -19.27),
-                           "L22": (10, 19, 8118, -19.76), "L23": (2, 4, 0, 0)},
+    ("adamw", "float32"): {
+        "L1": (30, 30, 40824, -20.07), "L2": (12, 176, 2906, -19.27), "L3": (19, 19, 413732, -19.41),
+        "L4": (33, 146, 1466, -19.36), "L5": (48, 48, 3380610, -18.83), "L6": (6, 6, 564, -19.47),
+        "L7": (2, 2, 274, -113.16), "L8": (14, 155, 1064, -19.3), "L9": (3, 3, 3192, -20.75),
+        "L10": (2, 2, 2124, -19.45), "L14": (8, 9, 8625, -19.13), "L15": (4, 20, 2248, -19.17),
+        "L16": (11, 161, 9054, -19.15), "L17": (3, 54, 0, 0), "L18": (39, 262, 0, 0), "L19": (3, 6, 0, 0),
+        "L20": (2, 2, 0, 0), "L21": (8, 15, 1114652, -19.27), "L22": (10, 19, 8118, -19.76), "L23": (2, 4, 0, 0),
+        "L24": (8, 33, 4190, -19.09)},
     ("lars_momentum", "float32"): {
-        "L1": (29, 29, 20622, -20.24), "L2": (2, 8, 1924, -20.2), "L3": (19, 19, 275284, -16.62),
-        "L4": (14, 14, 2676, -20.34), "L5": (53, 53, 6775678, -9.42), "L6": (6, 6, 360, -22.16),
-        "L7": (2, 2, 180, -69.25), "L8": (7, 7, 704, -20.2), "L9": (3, 3, 2112, -20.27), "L10": (2, 2, 1408, -20.13),
-        "L14": (7, 8, 4826, -20.31), "L15": (2, 2, 1488, -21.01), "L16": (5, 14, 5992, -20.44), "L17": (2, 7, 0, 0),
-        "L18": (52, 326, 0, 0), "L19": (3, 6, 0, 0), "L20": (2, 2, 0, 0), "L21": (8, 15, 743016, -16.21),
-        "L22": (8, 13, 3600, -20.19), "L23": (2, 4, 0, 0)},
+        "L1": (29, 29, 20622, -20.24), "L2": (11, 170, 1924, -20.2), "L3": (19, 19, 275284, -16.62),
+        "L4": (33, 206, 1004, -20.37), "L5": (53, 53, 6775678, -9.42), "L6": (6, 6, 360, -22.16),
+        "L7": (2, 2, 180, -69.25), "L8": (14, 155, 704, -20.2), "L9": (3, 3, 2112, -20.27), "L10": (2, 2, 1408, -20.13),
+        "L14": (7, 8, 4826, -20.31), "L15": (4, 20, 1488, -21.01), "L16": (11, 161, 5992, -20.44),
+        "L17": (3, 54, 0, 0), "L18": (52, 326, 0, 0), "L19": (3, 6, 0, 0), "L20": (2, 2, 0, 0),
+        "L21": (8, 15, 743016, -16.21), "L22": (8, 13, 3600, -20.19), "L23": (2, 4, 0, 0),
+        "L24": (8, 33, 2748, -20.84)},
     ("momentum", "bfloat16"): {"L1": (27, 27, 23354, -20.13), "L7": (2, 2, 180, -77.95), "L10": (5, 5, 3520, -20.12),
                                "L11": (3, 3, 3168, -20.65), "L12": (2, 2, 2112, -20.35), "L13": (4, 6, 1200, -20.14),
                                "L18": (10, 69, 0, 0)},
@@ -47,18 +50,18 @@ class Drawn:
     def __init__(self, monkeypatch):
         self.law, self.calls, self.errors = "", collections.Counter(), collections.defaultdict(list)
         self.elements = collections.Counter()
-        of_step, compare = Trial._of_step, Trial._compare
+        tried, compare = Trial.tried, Trial._compare
 
         def counted(trial, *arguments):
             self.calls[self.law] += 1
-            return of_step(trial, *arguments)
+            return tried(trial, *arguments)
 
         def compared(trial, name, i, expected, got, measured):
             self.elements[self.law] += got.size
             self.errors[self.law].append(expected.error[(expected.error > 0) & np.isfinite(expected.error)])
             return compare(trial, name, i, expected, got, measured)
 
-        monkeypatch.setattr(Trial, "_of_step", counted)
+        monkeypatch.setattr(Trial, "tried", counted)
         monkeypatch.setattr(Trial, "_compare", compared)
 
     def progress(self, done, total, text):
@@ -81,12 +84,18 @@ def test_the_reference_is_right(routine, dtype, some, monkeypatch):
     drawn, laws = Drawn(monkeypatch), [*expected] if some or dtype != "float32" else None
     report = oracle.check(routine, getattr(cpu, f"merged_{routine}"), dtypes=[dtype], laws=laws, exact=True, secret=1,
                           progress=drawn.progress, diagnose=False, process=False)
-    assert report.ok and not report.of("skipped") and report.unbounded < report.compared / 500, str(report)
+    assert report.ok and not _left(report) and report.unbounded < report.compared / 500, str(report)
     cases = collections.Counter(item.law for item in report.items)
     assert {law: drawn.of(law, cases[law]) for law in cases} == {
         law: (*counts, pytest.approx(bound, abs=0.02)) for law, (*counts, bound) in expected.items()}
     if laws is None:
-        assert 0.1 < report.largest[dtype]["params"] < 0.75 and list(report.laws) == [*LAWS]
+        assert 0.1 < report.largest[dtype]["params"] < 0.75
+        assert list(report.laws) == [law.id for law in LAWS.values() if not law.declared]
+
+
+def _left(report):
+    """What was skipped, but for groups and layouts of runs, which the reference has not, or refuses."""
+    return [item for item in report.of("skipped") if not item.lacks]
 
 
 @pytest.mark.slow
@@ -94,7 +103,7 @@ def test_the_reference_is_right(routine, dtype, some, monkeypatch):
 @pytest.mark.parametrize("routine", ROUTINES)
 def test_the_reference_is_right_of_every_routine(routine, dtype):
     report = oracle.check(routine, getattr(cpu, f"merged_{routine}"), dtypes=[dtype])
-    assert report.ok and not report.of("skipped") and report.unbounded < report.compared / 1000, str(report)
+    assert report.ok and not _left(report) and report.unbounded < report.compared / 1000, str(report)
     assert report.compared > 5 * 10**5 and list(report.laws) == [law for law in LAWS if law != "L18"]
     # NAdam's comes nearest, where beta1 is near 1.
     assert dtype != "float32" or 0.1 < report.largest[dtype]["params"] < (1 if routine == "nadam" else 0.75)

@@ -38,7 +38,7 @@ def step_of(routine, rule):
     pytest.param(x, marks=[pytest.mark.slow] * (x not in ("sgd", "lion", "lars_momentum", "novograd"))) for x in RULES])
 def test_wrong_formulas_are_found(routine, monkeypatch):
     """By far; nobody asks for the smallest example."""
-    monkeypatch.setattr(shrink, "smallest", lambda case, holds, broken: (case, broken))
+    monkeypatch.setattr(shrink, "smallest", lambda case, holds, broken, until: (case, broken))
     for name, rule in RULES[routine].items():
         laws = ["L6"] if name == "NanTakenForZero" else ["L1"]
         named = dict(dtypes=["float32"], laws={"L1", *laws}, examples=0, diagnose=False, process=False)

@@ -33,7 +33,7 @@ def names(timm):  # noqa: F811
 def test_a_command_shows_what_is_said(names, command, said):
     lines = [line.removeprefix("    # ") for line in said.splitlines()]
     assert lines, "nothing is said of it"
-    report = str(eval(command, names))
+    report = eval(command, names).details()
     assert not [line for line in lines if line not in report], report
 
 
@@ -43,7 +43,7 @@ def test_a_command_of_the_shell_shows_what_is_said(command, said, capsys):
     module = next(word.partition(":")[0] for word in words if ":" in word)
     pytest.importorskip(module.partition(".")[0])
     identified = "--identify" in words
-    assert cli.main(words if identified else [*words, "--in-place"]) == (0 if identified else 1)
+    assert cli.main(words if identified else [*words, "--in-place", "--verbose"]) == (0 if identified else 1)
     shown = " ".join(capsys.readouterr().out.split())
     for line in said.splitlines():
         assert line.removeprefix("    # ") in shown

@@ -140,3 +140,24 @@ def test_the_command(capsys):
     told = json.loads(capsys.readouterr().out)
     assert told["routine"] == "adamw" and told["choices"]["epsilon_at"] == "corrected"
     assert cli.main(["check", "--identify", "torch.optim:AdamW", "--with", "sign=1"]) == 2
+
+
+class DecayedLate(torch.optim.Adam):
+    """Adam, and after its step a decay by ``weight_decay``, which is 0 by default."""
+
+    def __init__(self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0):
+        super().__init__(params, lr, betas, eps)
+        self.param_groups[0]["weight_decay"], self.late = 0.0, weight_decay
+
+    @torch.no_grad()
+    def step(self):
+        super().step()
+        for p in self.param_groups[0]["params"]:
+            p.add_(p, alpha=-self.param_groups[0]["lr"] * self.late)
+
+
+def test_what_is_left_out_is_said():
+    found = oracle.identify(DecayedLate)
+    assert found.routine == "adam" and found.left_out == ["weight_decay"]
+    assert "without weight_decay, 0 by default: with other numbers it is none of the formulas" in str(found)
+    assert oracle.identify(torch.optim.AdamW).left_out == []

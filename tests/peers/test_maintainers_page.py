@@ -74,10 +74,10 @@ def few_laws(command):
     """A job's command, of the step law, or going on, and of what it expects to fail, but for what takes long."""
     if "--law" in command:
         return command
-    usual = "R8" if "--as none" in command else "L1"
+    usual = "L16" if "--as none" in command else "L1"
     laws = dict.fromkeys([usual, *ci_examples.expected(command)])
     of_formula = "" if "--as none" in command else " --examples 0"
-    return f"{command} --law {' '.join(law for law in laws if law != 'R3')}{of_formula}"
+    return f"{command} --law {' '.join(law for law in laws if law != 'L3')}{of_formula}"
 
 
 def texts(every, few, ids):

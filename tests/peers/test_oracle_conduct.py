@@ -27,7 +27,9 @@ def held(routine, subject, **named):
 @pytest.mark.parametrize("run", [*RUNS.items(), *(pytest.param(row, marks=pytest.mark.slow) for row in MORE.items())])
 def test_of_pytorch(run):
     (routine, name, how), ran = run
-    report = held(routine, getattr(torch.optim, name), **({"foreach": False} if how == "loop" else {how: True}))
+    expected = {"L4": "it reads no strides"} if how == "fused" else None
+    report = held(routine, getattr(torch.optim, name), expected_failures=expected,
+                  **({"foreach": False} if how == "loop" else {how: True}))
     report.raise_if_failed()
     assert any(x.startswith(f"what ran, float32: {ran}") for x in report.notes)
 
@@ -51,7 +53,7 @@ class Own(OwnStep, torch.optim.AdamW):
                          [(Loop, "got _single_tensor_adam"), (Own, "got none of those that are there")])
 def test_fused_is_shown(make, got):
     report = check("adamw", make, dtypes=["float32"], laws=["L1", "L22"], examples=0, fused=True, amsgrad=False)
-    assert report.failed_laws == ["L22"] and f"expected _fused_* to run, since fused=True, {got}" in str(report)
+    assert report.failed_laws == ["L22"] and f"expected _fused_* to run, since fused=True, {got}" in report.details()
 
 
 class Late(torch.optim.SGD):
@@ -67,7 +69,7 @@ class Late(torch.optim.SGD):
 
 def test_work_that_is_not_waited_for():
     report = check("sgd", Late, dtypes=["float32"], laws=["L20"], diagnose=False)
-    assert report.failed_laws == ["L20"] and "when all had come to rest" in str(report)
+    assert report.failed_laws == ["L20"] and "when all had come to rest" in report.details()
 
 
 class Lazy(torch.Tensor):
@@ -82,7 +84,7 @@ def test_tensors_that_compute_when_read():
         return [p.as_subclass(Lazy) for p in params]
 
     report = check("sgd", step, arrays="torch", dtypes=["float32"], laws=["L1"], diagnose=False)
-    assert "expected torch.Tensor itself, got Lazy, which may compute when it is read" in str(report)
+    assert "expected torch.Tensor itself, got Lazy, which may compute when it is read" in report.details()
 
 
 def sets_the_default_dtype(params, grads, *, lr):
@@ -95,4 +97,4 @@ def sets_the_default_dtype(params, grads, *, lr):
 def test_the_default_dtype_of_torch():
     named = {"arrays": "torch", "dtypes": ["float32"], "laws": ["L23"], "diagnose": False, "process": True}
     report = check("sgd", sets_the_default_dtype, **named)
-    assert "torch's default dtype: expected torch.float32 as before, got torch.float64" in str(report)
+    assert "torch's default dtype: expected torch.float32 as before, got torch.float64" in report.details()

@@ -19,13 +19,14 @@ def test_fused_sgd_keeps_memory_as_it_was_where_its_first_step_is_skipped():
         report = check("momentum", torch.optim.SGD, fused=True, dtypes=["float32"], laws=["L8"], process=False)
     finally:
         torch.use_deterministic_algorithms(before)
-    assert [item.label for item in report.of("failed")] == ["found_inf=1 in the first step"]
-    assert "velocities[0], element 0 of 45: expected 0.0 as it was, since found_inf is 1, got nan" in str(report)
+    failed = report.of("failed")
+    assert failed and all("first" in item.label for item in failed)
+    assert all("without the one whose found_inf is 1, got nan" in item.text for item in failed)
     for routine, name in (("sgd", "SGD"), ("adamw", "AdamW")):
         named = {"dtypes": ["float32"], "laws": ["L8", "L9"], "examples": 0}
         other = check(routine, getattr(torch.optim, name), fused=True, **named)
         assert not other.failed_laws, other
-        assert {"found_inf=1 in the first step", "grad_factor"} <= {item.label for item in other.of("passed")}
+        assert {"in the first step", "grad_factor"} <= {item.label for item in other.of("passed")}
 
 
 def test_dampening_without_momentum_is_named():
@@ -131,7 +132,7 @@ def test_other_names():
     report = check("adam", Plain, dtypes=["float32"], laws=["L1"], examples=0)
     assert not report.ok and not report.wrong
     text = "NOT COMPARED: optimizer.state: expected exp_avg for moment1, or names={'moment1': ...}, got t, m, v"
-    assert text in str(report)
+    assert text in report.details()
 
 
 DEVICES = [

@@ -29,7 +29,7 @@ def hold(row, subject):
     report = check(row.routine, subject, **numbers, **row.options)
     assert set(report.wrong) == set(row.fails), report
     for law, text in row.fails.items():
-        assert text in str(report), f"{law}: {report}"
+        assert text in report.details(), f"{law}: {report}"
     if not row.fails:
         assert report.ok and set(report.largest) == set(row.dtypes)
         ratios = [ratio for slots in report.largest.values() for ratio in slots.values()]

@@ -11,7 +11,7 @@ optax = pytest.importorskip("optax")
 
 from refopt import oracle  # noqa: E402
 
-NAMED = dict(dtypes=["float32"], laws=["R1", "R2"], deadline=2.0)
+NAMED = dict(dtypes=["float32"], laws=["L2", "L2"], deadline=2.0)
 MET = [(45,)] * 5  # of "tensors of one shape" alone
 ENDS = {"leave": (lambda: os._exit(7), "got the end of its process, with exit code 7"),
         "segfault": (lambda: ctypes.string_at(0), "got the end of its process by SIGSEGV, Segmentation fault"),
@@ -44,20 +44,20 @@ def of_optax(end):
 def test_an_end_is_the_verdict_of_one_law(make, name):
     end, text = ENDS[name]
     report = oracle.check(None, make(end), process=True, **NAMED)
-    assert report.failed_laws == ["R1"], str(report)
+    assert report.failed_laws == ["L2"], str(report)
     (failed,) = report.of("failed")
     assert failed.label == "tensors of one shape" and text in failed.text
-    assert all(item.status == "passed" for item in report.items if item.law == "R2")
+    assert all(item.status == "passed" for item in report.items if item.law == "L2")
     left = [item.text for item in report.of("skipped") if "after the process had ended" in item.text]
-    assert len(left) == (0 if name == "exit" else len([x for x in report.items if x.law == "R1"]) - 2)
+    assert len(left) == (0 if name == "exit" else len([x for x in report.items if x.law == "L2"]) - 2)
 
 
 @pytest.mark.parametrize("kind", [torch.optim.Adadelta, torch.optim.ASGD])
 def test_the_report_is_that_of_a_check_in_place(kind):
     """Case by case, of one that holds and of one that does not."""
-    named = dict(dtypes=["float64"], laws=["R5", "R6", "R8", "R9"])  # small: threads here are none in a fork
+    named = dict(dtypes=["float64"], laws=["L4", "L4", "L16", "L8"])  # small: threads here are none in a fork
     there, here = (oracle.check(None, kind, process=process, **named) for process in (True, False))
-    assert there.failed_laws == (["R8"] if kind is torch.optim.ASGD else [])
+    assert there.failed_laws == (["L16"] if kind is torch.optim.ASGD else [])
     assert there.items == here.items and (there.compared, there.notes) == (here.compared, here.notes)
     assert there.subject == here.subject
 
@@ -69,5 +69,5 @@ def test_steps_run_there():
             return super().step(closure)
 
     pids: set[int] = set()
-    assert oracle.check(None, Seen, dtypes=["float32"], laws=["R2"]).ok and not pids
-    assert oracle.check(None, Seen, dtypes=["float32"], laws=["R2"], process=False).ok and pids == {os.getpid()}
+    assert oracle.check(None, Seen, dtypes=["float32"], laws=["L2"]).ok and not pids
+    assert oracle.check(None, Seen, dtypes=["float32"], laws=["L2"], process=False).ok and pids == {os.getpid()}

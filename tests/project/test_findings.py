@@ -50,9 +50,9 @@ def test_what_no_entry_explains_is_said():
 
 
 def test_what_has_changed_is_said():
-    before = report(("a", ["R1", "R5"]), ("gone", []))
-    assert changes(before, report(("a", ["R1", "R6"]), ("b", ["R2"]), version="2")) == [
-        "torch 1 is 2", "b: new", "gone: gone", "a as none: R6 does not hold any more", "a as none: R5 holds now"]
+    before = report(("a", ["R1", "R5", "R6"]), ("gone", []))
+    assert changes(before, report(("a", ["R1", "R8"]), ("b", ["R2"]), version="2")) == [
+        "torch 1 is 2", "b: new", "gone: gone", "a as none: L16 does not hold any more", "a as none: L4 holds now"]
     assert changes(before, before) == []
 
 

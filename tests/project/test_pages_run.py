@@ -6,8 +6,8 @@ from page_code import known, run, session
 from refopt import gpu
 
 NAMES = ["read-a-kernel", "checkpoints", "several-gpus", "find-a-race", "merging", "gradient-coalescing", "sharding",
-         "sharding-by-element",         "measuring"]
-CHECKS = "getting-started", "check-your-optimizer", "relations", "vectors"  # by commands, which take seconds
+         "sharding-by-element", "measuring"]
+CHECKS = "getting-started", "check-your-optimizer", "vectors"  # by commands, which take seconds
 
 
 @pytest.mark.parametrize("name", [*NAMES, *(pytest.param(name, marks=pytest.mark.slow) for name in CHECKS)])

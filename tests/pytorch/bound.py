@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 from refopt.checks.dtypes import arithmetic
+from refopt.oracle.broken import Broken
 from refopt.oracle.cases import Case
 from refopt.oracle.subjects.arrays import Torch
 from refopt.oracle.subjects.shared import scalar_after
 from refopt.oracle.subjects.torch_peers import OWN, TORCH
-from refopt.oracle.trial import Broken, Trial
+from refopt.oracle.trial import Trial
 from refopt.oracle.variants import ROUTINES
 from refopt.state.peers import SWITCHED
 

@@ -17,10 +17,10 @@ from refopt.oracle.comparison.data import PARTS, Data, every
 from refopt.oracle.comparison.recorded import Recorded, Recorder
 from refopt.oracle.comparison.report import Compared
 from refopt.oracle.exceptions import reasons
-from refopt.oracle.relations.runs import Optimizer
-from refopt.oracle.relations.subject import optimizer_of
-from refopt.oracle.relations.trial import Came, Trial, shown
 from refopt.oracle.report import FAILED, PASSED, SKIPPED, Item
+from refopt.oracle.running import Came, Running, shown
+from refopt.oracle.subject import Optimizer
+from refopt.oracle.subjects import optimizer_of
 
 BITS, MEASURED, BOUND = "bits", "measured", "bound"
 SHOWN = 3  # gradients of an example
@@ -94,8 +94,8 @@ def compare(
         tried = tuple(chosen(f"compare: dtypes[{i}]", x, SIZES) for i, x in enumerate(tried))
         seed = whole("compare: seed", getattr(first, "seed", 0) if seed is None else seed, least=0)
         for k, dtype in enumerate(tried):
-            trial = Trial(second, dtype, seed, exact=exact, tolerance=tolerance)
-            other = first if isinstance(first, Recorded) else Trial(first, dtype, seed, exact=True, tolerance=None)
+            trial = Running(second, dtype, seed, exact=exact, tolerance=tolerance)
+            other = first if isinstance(first, Recorded) else Running(first, dtype, seed, exact=True, tolerance=None)
             if progress is not None:
                 progress(k, len(tried), dtype)
             items += _of_dtype(other, trial, dtype, wanted)
@@ -136,8 +136,8 @@ def record(
         tried = tuple(chosen(f"record: dtypes[{i}]", x, SIZES) for i, x in enumerate(tried))
         recorder = Recorder(optimizer.name, [x for x in tried if has(x)], seed)
         for dtype in filter(has, tried):
-            trial = Trial(optimizer, dtype, seed, exact=True, tolerance=None)
-            _settle(trial)
+            trial = Running(optimizer, dtype, seed, exact=True, tolerance=None)
+            trial.settle()
             for data in every(trial):
                 try:
                     recorder.add(dtype, data, _came(trial, data))
@@ -151,10 +151,9 @@ def _optimizer(
 ) -> Optimizer:
     """An optimizer, where ``ran`` says that it is; a note if it cannot be there."""
     from refopt.oracle.process import in_process  # which imports much of the standard library
-    from refopt.oracle.relations.remote import RemoteOptimizer
 
     named = {**common, "options": options, "where": "compare"}
-    optimizer, remarks = in_process(optimizer_of, None, subject, kind=RemoteOptimizer, **ran, **named)
+    optimizer, remarks = in_process(optimizer_of, None, subject, **ran, **named)
     notes |= dict.fromkeys(remarks)
     return optimizer
 
@@ -165,38 +164,23 @@ def _within(within: Any) -> tuple[bool, float | None]:
     return False, number("compare: within", within, 0, finite=True)
 
 
-def _of_dtype(first: Any, second: Trial, dtype: str, wanted: Iterable[str]) -> list[Item]:
+def _of_dtype(first: Any, second: Running, dtype: str, wanted: Iterable[str]) -> list[Item]:
     """Every case of a dtype."""
     if not has(dtype):
         return [Item(part, dtype, PARTS[part], SKIPPED, "ml_dtypes is not installed") for part in wanted]
-    _settle(second)
-    if isinstance(first, Trial):
+    second.settle()
+    if isinstance(first, Running):
         first.axes = second.axes
     over: dict[str, str] = {}
     return [_tried(first, second, data, over) for data in every(second) if data.part in wanted]
 
 
-def _settle(trial: Trial) -> None:
-    """Find how many axes tensors have to have."""
-    for axes in (1, 2):
-        trial.axes = axes
-        shapes = trial.shapes([45])
-        try:
-            trial.after(trial.params(shapes), trial.steps(shapes, 1))
-        except Crashed:
-            break
-        except (Skipped, Broken):
-            continue
-        return
-    trial.axes = 1
-
-
-def _came(trial: Trial, data: Data) -> Came:
+def _came(trial: Running, data: Data) -> Came:
     """What a case comes to."""
     return trial.after(*data.placed())
 
 
-def _tried(first: Any, second: Trial, data: Data, over: dict[str, str]) -> Item:
+def _tried(first: Any, second: Running, data: Data, over: dict[str, str]) -> Item:
     """One case; ``over`` has the parts that are not gone on with, and the case in which a process has ended."""
     second.law = data.part
     item = Item(data.part, second.dtype, data.label, PASSED)
@@ -214,7 +198,7 @@ def _tried(first: Any, second: Trial, data: Data, over: dict[str, str]) -> Item:
     return item
 
 
-def _same(first: Any, second: Trial, data: Data) -> None:
+def _same(first: Any, second: Running, data: Data) -> None:
     """Raise `Broken` where the two differ, or one of them fails."""
     if isinstance(first, Recorded):
         try:
@@ -222,7 +206,7 @@ def _same(first: Any, second: Trial, data: Data) -> None:
         except NotImplementedError as error:
             raise Skipped(str(error)) from None
     else:
-        name = first.optimizer.name
+        name = first.subject.name
         try:
             came = _came(first, data)
         except Crashed:
@@ -238,7 +222,7 @@ def _same(first: Any, second: Trial, data: Data) -> None:
     second.same(came, _came(second, data), f"as {name} has it", data.params)
 
 
-def _smaller(first: Any, second: Trial, data: Data) -> str:
+def _smaller(first: Any, second: Running, data: Data) -> str:
     """The smallest part of a case that differs still: an element, or a tensor; "" for a record."""
     if isinstance(first, Recorded) or sum(x.size for x in data.params) > MOST:
         return ""

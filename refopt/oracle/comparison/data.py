@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from refopt.oracle.relations.memory import Placed, columns, dense, fortran, gapped, guarded
-from refopt.oracle.relations.trial import Trial
+from refopt.oracle.memory import Placed, columns, dense, fortran, gapped, guarded
+from refopt.oracle.running import Running
 
 # The parts of a comparison, by ids as laws have them.
 PARTS = {"C1": "sizes", "C2": "number of tensors", "C3": "shapes", "C4": "layouts", "C5": "not finite", "C6": "steps"}
@@ -44,7 +44,7 @@ class Data(NamedTuple):
         return Data(self.part, self.label, [part(self.params[tensor])], [[part(of[tensor])] for of in self.grads])
 
 
-def every(trial: Trial) -> Iterator[Data]:
+def every(trial: Running) -> Iterator[Data]:
     """Every case of a dtype, of shapes that are taken."""
 
     def data(part: str, label: str, sizes: Sequence, steps: int = STEPS, **named: Callable) -> Data:
@@ -71,10 +71,10 @@ def every(trial: Trial) -> Iterator[Data]:
         yield plain._replace(params=[_with(x, value) for x in plain.params])
     for size in ("large", "small"):
         plain = data("C5", f"{size} gradients", [45, 7])
-        scale = 2.0 ** ((100 if trial.real != np.float16 else 12) * (1 if size == "large" else -1))
+        scale = 2.0 ** ((100 if trial.stored != np.float16 else 12) * (1 if size == "large" else -1))
         yield plain._replace(grads=[[(x.astype(np.float64) * scale).astype(x.dtype) for x in of] for of in plain.grads])
     yield data("C5", "gradients of zeros", [45, 7])._replace(
-        grads=[[np.zeros(shape, trial.real) for shape in trial.shapes([45, 7])] for _ in range(STEPS)]
+        grads=[[np.zeros(shape, trial.stored) for shape in trial.shapes([45, 7])] for _ in range(STEPS)]
     )
     yield data("C6", f"{LONG} steps", [45, 300], LONG)
 

@@ -10,7 +10,7 @@ import numpy as np
 import refopt
 from refopt.checks.dtypes import numpy_dtype
 from refopt.oracle.comparison.data import Data
-from refopt.oracle.relations.trial import Came
+from refopt.oracle.running import Came
 
 SCHEMA = "refopt.record/1"
 

@@ -1,6 +1,6 @@
 """What came of a comparison."""
 
-from refopt.oracle.relations.report import Related
+from refopt.oracle.related import Related
 
 
 class Compared(Related):

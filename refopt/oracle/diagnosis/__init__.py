@@ -1,24 +1,58 @@
-"""What is wrong with a step that breaks a law: where, as a pattern, and why, by hypotheses."""
+"""What is wrong with a step that breaks laws: where, as a pattern, and why, by hypotheses about all of them at once."""
 
+import dataclasses
 from collections.abc import Sequence
-from typing import Any, NamedTuple
 
 import numpy as np
 
 from refopt.oracle.bound import sums
+from refopt.oracle.broken import Crashed
 from refopt.oracle.cases import Case, memory
-from refopt.oracle.diagnosis import pattern
-from refopt.oracle.diagnosis.explain import ENOUGH, Explainer, Explanation
-from refopt.oracle.trial import Broken, Trial
+from refopt.oracle.diagnosis import conduct, pattern
+from refopt.oracle.diagnosis.explain import UNWRITTEN, Explainer
+from refopt.oracle.diagnosis.failure import Failure
+from refopt.oracle.diagnosis.hypothesis import base_rule
+from refopt.oracle.diagnosis.source import legend
+from refopt.oracle.diagnosis.weighing import ENOUGH, Explanation
+from refopt.oracle.trial import Trial
 
-STEP = "L1"
 MOST = 2**14  # elements of a case that explanations are tried on
+LARGEST = 2**17  # and of one of which a pattern is made
+FEW, MANY = 8, 256  # elements that make a cause likely, and one that is certain though others are left
+ROUNDS = 2  # causes that are looked for one after the other
+FIRST, LATER = 6.0, 1.5  # seconds of the processor: for a dtype, and for what is left, and dtypes after the first
 
-__all__ = ["ENOUGH", "Explanation", "Found", "of_failures", "pattern_of"]
+__all__ = ["ENOUGH", "Cause", "Explanation", "Failure", "causes_of", "is_small", "pattern_of"]
 
 
-def pattern_of(trial: Trial, case: Case) -> str:
-    """Which elements of a case are wrong; nothing if none are, or if the step fails by itself."""
+@dataclasses.dataclass
+class Cause:
+    """What explains failures.
+
+    Attributes:
+        text: what is wrong.
+        laws: of which it explains all failures that it can be held to, by id.
+        certain: whether it is more than a possibility, or a part of an explanation.
+        share: of the wrong elements of these laws that it explains.
+        others: what explains the same.
+        dtype: of the parameters.
+    """
+
+    text: str
+    laws: list[str]
+    certain: bool = True
+    share: float = 1.0
+    others: tuple[str, ...] = ()
+    dtype: str = ""
+    strong: bool = True  # by how many elements it is told
+
+
+def pattern_of(trial: Trial, failures: Sequence[Failure]) -> str:
+    """Which elements of the largest failure of a law are wrong; nothing if none are, or if the step fails by itself."""
+    cases = [x.case for x in failures if x.is_bounded and x.size[1] <= LARGEST]
+    if not cases:
+        return ""
+    case = max(cases, key=_elements)
     try:
         got = trial.run(case)
     except Exception:
@@ -35,51 +69,69 @@ def pattern_of(trial: Trial, case: Case) -> str:
     return pattern.described(slots)
 
 
-class Found(NamedTuple):
-    """Where and why a law is broken."""
-
-    pattern: str = ""
-    reasons: tuple[tuple[str, float], ...] | None = None
-
-
-def of_failures(
-    trial: Trial, law: str, failed: Sequence[tuple[Case, Broken]], passed: Sequence[Case], explained: Sequence[Any]
-) -> Found:
-    """What is wrong where a law is broken.
+def causes_of(
+    trial: Trial, failures: Sequence[Failure], passed: Sequence[Case], known: Sequence[str] = ()
+) -> list[Cause]:
+    """What is wrong where laws are broken; whatever fails in looking for it is no cause.
 
     Args:
         trial: the subject, in a dtype.
-        law: its id. Other laws than the step law are explained where that holds.
-        failed: the cases, and how each broke it.
-        passed: cases of which the law held.
-        explained: items of failures that were looked into already. Their explanations are tried first. Where there was
-            none, no more than single hypotheses are tried again.
+        failures: of all laws.
+        passed: cases of which laws held, none of which a cause may make wrong.
+        known: causes of failures in another dtype, which are tried first.
     """
-    bounded = [one for one in failed if _is_bounded(*one)]
-    if not bounded:
-        return Found()
-    worst = max((case for case, _ in bounded), key=_elements)
-    where = pattern_of(trial, worst)
-    if law != STEP and any(item.law == STEP and item.dtype == trial.dtype for item in explained):
-        return Found(where)
-    known = dict.fromkeys(name for item in explained for name, share in item.reasons if share >= ENOUGH)
-    quick = not all(item.reasons for item in explained)
-    explainer = Explainer(trial, _places(bounded), list(filter(_is_small, passed)))
-    return Found(where, tuple((x.text, round(x.share, 4)) for x in explainer.explanations(list(known), quick)))
+    failures = [x for x in failures if not isinstance(x.broken, Crashed)]
+    if not failures:
+        return []
+    causes = [Cause(*told, dtype=trial.dtype) for told in conduct.before(trial, failures)]
+    seconds = LATER if known else FIRST
+    for _ in range(ROUNDS):
+        left = [x for x in _left(failures, causes) if x.is_bounded]
+        found = _by_hypotheses(trial, left, passed, known, seconds) if left else None
+        if found is None or (causes and found.share < ENOUGH):
+            break
+        causes.append(found)
+        known, seconds = [*known, found.text], LATER
+    told = conduct.after(trial, _left(failures, causes))
+    if told:
+        causes = [x for x in causes if x.share >= ENOUGH] + [Cause(*x, dtype=trial.dtype) for x in told]
+    first = [x.text for x in causes if any(word in x.text for word in conduct.OF_GRADIENTS)]
+    causes.sort(key=lambda x: (x.text not in first, failures[0].law not in x.laws, -len(x.laws)))
+    if any(x.is_bounded for x in _left(failures, causes)):
+        for cause in causes:
+            cause.certain = cause.certain and cause.strong
+    return causes
 
 
-def _is_bounded(case: Case, broken: Broken) -> bool:
-    """Whether one step was over its bound, at a place that is known."""
-    return broken.where is not None and broken.ratio is not None and len(case.steps) == 1
+def _left(failures: Sequence[Failure], causes: Sequence[Cause]) -> list[Failure]:
+    explained = {law for cause in causes if cause.share >= ENOUGH for law in cause.laws}
+    return [x for x in failures if x.law not in explained]
 
 
-def _places(failed: Sequence[tuple[Case, Broken]]) -> list[tuple[Case, int]]:
-    """Small cases, or the smallest one, each with the tensor that is wrong."""
-    small = [one for one in failed if _is_small(one[0])] or [min(failed, key=lambda one: _elements(one[0]))]
-    return [(case, broken.where.tensor) for case, broken in small if broken.where is not None]
+def _by_hypotheses(
+    trial: Trial, bounded: Sequence[Failure], passed: Sequence[Case], known: Sequence[str], seconds: float
+) -> Cause | None:
+    """The cause that explains the most laws."""
+    small = [x for x in bounded if is_small(x.case)] or [min(bounded, key=lambda x: x.size)]
+    try:
+        explanations = Explainer(trial, small, passed, seconds=seconds).explanations(known)
+    except Exception:
+        return None
+    if not explanations:
+        return None
+    best = explanations[0]
+    full = best.share >= ENOUGH
+    text = best.text
+    if text == UNWRITTEN and (where := pattern_of(trial, bounded)):
+        text += f" ({where})"
+    others = tuple(x.text for x in explanations[1:] if not full or x.laws >= best.laws)
+    text += legend(base_rule(trial.row), text, ("params", "grads", *trial.row.carried))
+    laws = [law for law in dict.fromkeys(x.law for x in bounded) if law in best.laws]
+    certain, strong = (full and best.elements >= least for least in (FEW, MANY))
+    return Cause(text, laws, certain, best.share, others, trial.dtype, strong)
 
 
-def _is_small(case: Case) -> bool:
+def is_small(case: Case) -> bool:
     return _elements(case) <= MOST
 
 

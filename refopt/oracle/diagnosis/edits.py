@@ -14,7 +14,16 @@ from typing import Any, NamedTuple
 from refopt.catalog import Routine
 from refopt.oracle.diagnosis.hypotheses import Hypothesis, base_rule
 from refopt.oracle.diagnosis.situation import Rule, Situation
-from refopt.oracle.diagnosis.source import OLD, compiled, reached, replaced_node, source, substituted, text_of
+from refopt.oracle.diagnosis.source import (
+    OLD,
+    compiled,
+    formulas,
+    replaced_node,
+    source,
+    substituted,
+    text_of,
+    within,
+)  # fmt: skip
 
 OTHER: dict[type, Any] = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult}
 
@@ -24,28 +33,17 @@ def of_rule(row: Routine) -> tuple[Hypothesis, ...]:
     """A hypothesis for each change of a routine's rule and of what it calls."""
     rule = base_rule(row)
     hypotheses: list[Hypothesis] = []
-    for function in reached(rule):
-        for edit in _edits(function):
-            changed = substituted(rule, function, edit.function)
-            name = f"{edit.text} (in {function.__name__})"
-            hypotheses.append(Hypothesis(name, partial(_with, rule=changed, base=rule), "edit"))
+    for function in formulas(rule):
+        for change in _changes(source(function)):
+            edited = compiled(function, change.tree)
+            if edited is not None:
+                changed = substituted(rule, function, edited)
+                hypotheses.append(Hypothesis(change.text, partial(_with, rule=changed, base=rule), "edit"))
     return tuple(hypotheses)
 
 
 def _with(s: Situation, rule: Rule, base: Rule) -> Situation | None:
     return s._replace(rule=rule) if s.rule is base else None
-
-
-class Edit(NamedTuple):
-    text: str
-    function: Any
-
-
-def _edits(function: Any) -> Iterator[Edit]:
-    for change in _changes(source(function)):
-        edited = compiled(function, change.tree)
-        if edited is not None:
-            yield Edit(change.text, edited)
 
 
 class Change(NamedTuple):
@@ -55,11 +53,12 @@ class Change(NamedTuple):
 
 def _changes(tree: ast.FunctionDef) -> Iterator[Change]:
     """Each change of an expression of a function."""
-    nodes = [node for statement in tree.body for node in ast.walk(statement)]
-    for k, node in enumerate(nodes):
+    nodes = [(node, statement) for statement in tree.body for node in ast.walk(statement)]
+    for k, (node, statement) in enumerate(nodes):
         if isinstance(node, ast.expr) and not isinstance(getattr(node, "ctx", None), ast.Store):
             for after in _instead(node, tree):
-                yield Change(f"as if `{text_of(node)}` were `{text_of(after)}`", replaced_node(tree, k, after))
+                text = f"as if `{text_of(node)}` were `{text_of(after)}`{within(statement, node)}"
+                yield Change(text, replaced_node(tree, k, after))
     yield from _old_values(tree)
 
 
@@ -77,6 +76,8 @@ def _instead(node: ast.expr, tree: ast.FunctionDef) -> Iterator[ast.expr]:
         if _is_root(node) and isinstance(node.args[0], ast.BinOp):
             inside = node.args[0]
             yield ast.BinOp(_root(inside.left), inside.op, inside.right)
+    elif isinstance(node, ast.Call) and len(node.args) == 2 and not node.keywords:
+        yield from node.args  # such as the larger of two
     elif isinstance(node, ast.Compare):
         yield ast.Constant(True)
         yield ast.Constant(False)

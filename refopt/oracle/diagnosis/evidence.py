@@ -19,6 +19,7 @@ class Tensor(NamedTuple):
     """What a step made of one tensor, and which elements of each slot are wrong by the rule.
 
     Attributes:
+        law: that the case is of, where it broke it.
         elements: those that are looked at, in memory order; all of them where there are norms.
         got: by slot.
         wrong: by slot, which are outside of the bound.
@@ -27,6 +28,7 @@ class Tensor(NamedTuple):
         room: by slot, how far from ``got`` the fp64 value of a hypothesis may be that is worth its bound.
     """
 
+    law: str
     case: Case
     tensor: int
     elements: Any
@@ -40,16 +42,22 @@ class Tensor(NamedTuple):
     def is_wrong(self) -> bool:
         return any(mask.any() for mask in self.wrong.values())
 
+    @property
+    def telling(self) -> tuple[bool, int, int]:
+        """How much there is to explain: more in later steps, whose states are of many gradients."""
+        masks = self.wrong.values()
+        return self.case.count > 1, sum(bool(x.any()) for x in masks), sum(int(x.sum()) for x in masks)
+
     def of_slot(self, name: str) -> "Tensor":
         """What there is of one slot alone."""
-        one = ({name: x[name]} if name in x else {} for x in self[3:])
-        return Tensor(self.case, self.tensor, self.elements, *one)
+        one = ({name: x[name]} if name in x else {} for x in self[4:])
+        return Tensor(self.law, self.case, self.tensor, self.elements, *one)
 
     def without_unchanged(self) -> "Tensor":
         return self._replace(wrong={name: mask & ~self.unchanged[name] for name, mask in self.wrong.items()})
 
 
-def tensors_of(trial: Trial, case: Case, first: int = 0) -> list[Tensor]:
+def tensors_of(trial: Trial, case: Case, first: int = 0, law: str = "") -> list[Tensor]:
     """Some tensors of a case that have gradients, as the subject leaves them now; number ``first`` among them."""
     try:
         got = trial.run(case)
@@ -57,10 +65,10 @@ def tensors_of(trial: Trial, case: Case, first: int = 0) -> list[Tensor]:
         return []
     present = [i for i, g in enumerate(case.grads) if g is not None and g.size]
     some = dict.fromkeys([*(i for i in (first,) if i in present), *spread(present, TENSORS)])
-    return [_tensor(trial, case, i, got) for i in some]
+    return [_tensor(trial, case, i, got, law) for i in some]
 
 
-def _tensor(trial: Trial, case: Case, i: int, got: Any) -> Tensor:
+def _tensor(trial: Trial, case: Case, i: int, got: Any, law: str) -> Tensor:
     before = case.tensor(i)
     size, one = before["params"].size, trial.row.scalars
     elements: Any = slice(None)
@@ -74,15 +82,20 @@ def _tensor(trial: Trial, case: Case, i: int, got: Any) -> Tensor:
     held, wrong, unchanged, wide, room = {}, {}, {}, {}, {}
     for name, values in got.items():
         if name in expected and values[i] is not None:
-            x = held[name] = values[i] if name in one else memory(values[i])[elements]
+            whole = name in one or isinstance(elements, slice)
+            x = held[name] = values[i] if whole else memory(values[i])[elements]
             wrong[name] = np.ravel(memory(expected[name].ratio(x.reshape(expected[name].value.shape)))) > 1
-            now, old = np.ravel(x).astype(np.float64), np.ravel(memory(before[name])).astype(np.float64)
+            now, old = (np.ravel(memory(y)).astype(np.float64) for y in (x, before[name]))
             wide[name] = now
-            unchanged[name] = (now == old) & wrong[name]
+            unchanged[name] = ((now == old) | (np.isnan(now) & np.isnan(old))) & wrong[name]
             digits = 2.0 ** (-7 if x.dtype.name == "bfloat16" else -10) if x.dtype.itemsize == 2 else 2.0**-20
             with np.errstate(all="ignore"):
-                room[name] = 64 * np.ravel(memory(expected[name].error)) + NEAR * abs(now - old) + digits * abs(now)
-    return Tensor(case, i, elements, held, wrong, unchanged, wide, room)
+                error = np.ravel(memory(expected[name].error))
+                room[name] = 64 * error + NEAR * abs(now - old) + digits * abs(now)
+                off = abs(now - np.ravel(memory(expected[name].value)))  # which a hypothesis has to leave little of
+                closer = np.maximum(error + (digits * abs(now) if x.dtype.itemsize == 2 else 0), off / 4)
+                room[name] = np.where(wrong[name], np.fmin(room[name], closer), room[name])
+    return Tensor(law, case, i, elements, held, wrong, unchanged, wide, room)
 
 
 def spread(things: Sequence[Any], most: int) -> list[Any]:

@@ -9,21 +9,22 @@ import copy
 import functools
 from collections.abc import Callable, Iterator
 from functools import partial
-from types import FunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from refopt.catalog import Routine
+from refopt.checks.dtypes import numpy_dtype
+from refopt.oracle.bound.bounded import Bounded
+from refopt.oracle.cases import has
 from refopt.oracle.diagnosis.hypotheses import DECAYS, Hypothesis, base_rule
 from refopt.oracle.diagnosis.situation import Rule, Situation
-from refopt.oracle.diagnosis.source import compiled, reached, replaced_node, source, substituted, text_of
+from refopt.oracle.diagnosis.source import compiled, formulas, replaced_node, source, substituted, text_of, within
 from refopt.oracle.wrong import limits, norms
 
-HOLE = "_instead"
+HOLE, DTYPE, NARROW = "_instead", "_dtype", "in the gradient's dtype"
 MOVED = (*sorted(DECAYS), "epsilon")  # numbers that do nothing if they are 0, and may stand elsewhere
 WEIGHTS = DECAYS | {"lr", "mu", "beta1", "beta2", "rho", "local_lr"}  # what arrays are multiplied by
-LONG = 60  # characters of a statement that is shown
 Value = Callable[[Any, dict[str, Any]], Any]  # of an expression's value and the variables around it
 
 
@@ -31,60 +32,75 @@ Value = Callable[[Any, dict[str, Any]], Any]  # of an expression's value and the
 def of_rule(row: Routine) -> tuple[Hypothesis, ...]:
     """A hypothesis for each expression of a routine's rule, and each value that it may have instead."""
     rule = base_rule(row)
-    summed: list[tuple[str, Value]] = [(text, partial(_alone, by=by)) for text, by in norms.summands()]
+    summed: list[tuple[str, Value, str]] = [(text, partial(_alone, by=by), "") for text, by in norms.summands()]
     hypotheses: list[tuple[int, Hypothesis]] = []
-    for function in reached(rule):
+    for function in formulas(rule):
         tree = source(function)
-        values = list(_values(row, tree))
+        values = [(text, value, _moved(value)) for text, value in _values(row, tree)]
         for place in _places(tree):
-            hole = compiled(function, place.tree)
-            for number, (text, value) in enumerate((summed if place.summed else []) + values):
-                name = place.named(text, function.__name__)
+            hole = Hole()
+            inside = compiled(function, place.tree)
+            inside.__globals__[HOLE] = hole
+            changed = substituted(rule, function, inside)
+            for number, (text, value, elsewhere) in enumerate((summed if place.summed else []) + values):
+                name = place.named(text)
                 if name:
-                    change = partial(_with, base=rule, function=function, hole=hole, value=value)
+                    change = partial(_with, base=rule, changed=changed, hole=hole, value=value)
                     hypotheses.append((number, Hypothesis(name, change, "edit")))
-                    if elsewhere := next((x for x in MOVED if isinstance(value, partial) and x in _named(value)), ""):
+                    if elsewhere:
                         change = partial(change, without=elsewhere)
                         hypotheses.append((number, Hypothesis(f"{name}, and no {elsewhere} elsewhere", change, "edit")))
     return tuple(hypothesis for _, hypothesis in sorted(hypotheses, key=lambda x: x[0]))
 
 
-def _named(value: partial) -> tuple[str, ...]:
-    """The numbers that a value is made of."""
-    return tuple(x for x in value.keywords.values() if isinstance(x, str))
+def _moved(value: Value) -> str:
+    """The number, of those that may stand elsewhere, that a value is made of."""
+    names = value.keywords.values() if isinstance(value, partial) else ()
+    return next((x for x in MOVED if any(x == name for name in names)), "")
 
 
-def _with(s: Situation, base: Rule, function: Any, hole: Any, value: Value, without: str = "") -> Situation | None:
+class Hole:
+    """What stands around an expression: it makes another value of its value, and of the variables around it."""
+
+    now: Value
+
+    def __call__(self, x: Any, values: dict[str, Any]) -> Any:
+        return self.now(x, values)
+
+
+def _with(s: Situation, base: Rule, changed: Rule, hole: Hole, value: Value, without: str = "") -> Situation | None:
     if s.rule is not base:
         return None
-    numbers = {name: np.float64(s.real(x)) for name, x in s.numbers.items()}
-    numbers |= {f"{name}**t": x**s.case.count for name, x in numbers.items() if name.startswith("beta")}
-    names = hole.__globals__ | {HOLE: partial(_inside, value=value, numbers=numbers)}
-    filled = FunctionType(hole.__code__, names, hole.__name__, hole.__defaults__)
-    filled.__kwdefaults__ = hole.__kwdefaults__
-    changed = s._replace(rule=substituted(base, function, filled))
-    return changed._replace(numbers=s.numbers | {without: 0.0}) if without else changed
+    known: dict[str, Any] = {name: np.float64(s.real(x)) for name, x in s.numbers.items()}
+    known |= {f"{name}**t": x**s.case.count for name, x in known.items() if name.startswith("beta")}
+    known[DTYPE] = s.arrays["grads"].dtype
+    filled = s._replace(rule=partial(_filled, rule=changed, hole=hole, value=value, known=known))
+    return filled._replace(numbers=s.numbers | {without: 0.0}) if without else filled
+
+
+def _filled(*arrays: Any, rule: Rule, hole: Hole, value: Value, known: dict[str, Any], **numbers: Any) -> tuple:
+    """A rule with a hole in it, which is filled as long as it runs. What it is filled with knows the step's numbers."""
+    hole.now = lambda x, values: value(x, known | values)
+    return rule(*arrays, **numbers)
 
 
 class Place(NamedTuple):
-    """An expression of a function, the statement that it is in, and the function with a hole around it.
+    """An expression of a function, what says where it is, and the function with a hole around it.
 
     ``summed`` says that the squares of its elements are added up.
     """
 
     expression: str
-    statement: str
+    where: str
     summed: bool
     tree: ast.FunctionDef
 
-    def named(self, text: str, function: str) -> str:
+    def named(self, text: str) -> str:
         """What is said of the expression with a value; nothing if that is itself."""
         name = self.expression.removeprefix("each ")
         operand = name if name.isidentifier() else f"({name})"
         new = text.format(operand)
-        short = self.statement != self.expression and len(self.statement) <= LONG
-        where = f" in `{self.statement}`" if short else f" (in {function})"
-        return "" if new == operand else f"as if `{self.expression}` were `{new}`{where}"
+        return "" if new == operand else f"as if `{self.expression}` were `{new}`{self.where}"
 
 
 def _places(tree: ast.FunctionDef) -> Iterator[Place]:
@@ -97,8 +113,19 @@ def _places(tree: ast.FunctionDef) -> Iterator[Place]:
         value = isinstance(node, ast.BinOp | ast.Call) or id(node) in summed or _reads(node)
         if value and id(node) not in skipped:
             changed = replaced_node(tree, k, _hole(node))
-            yield Place(text_of(node), text_of(statement), id(node) in summed, changed)
+            yield Place(text_of(node), within(statement, node), id(node) in summed, changed)
+    yield from _squares(tree, nodes)
     yield from _each(tree, nodes)
+
+
+def _squares(tree: ast.FunctionDef, nodes: list[tuple[ast.AST, ast.stmt]]) -> Iterator[Place]:
+    """Squares that have a factor before them: ``b * x * x``."""
+    for k, (node, statement) in enumerate(nodes):
+        match node:
+            case ast.BinOp(ast.BinOp(factor, ast.Mult(), x), ast.Mult(), y) if text_of(x) == text_of(y):
+                square = ast.BinOp(x, ast.Mult(), y)
+                changed = replaced_node(tree, k, ast.BinOp(factor, ast.Mult(), _hole(square)))
+                yield Place(text_of(square), within(statement, square), False, changed)
 
 
 def _skipped(tree: ast.FunctionDef, nodes: list[ast.AST], calls: list[ast.Call]) -> set[int]:
@@ -130,7 +157,7 @@ def _each(tree: ast.FunctionDef, nodes: list[tuple[ast.AST, ast.stmt]]) -> Itera
             for k, node in mine[::-1]:
                 if isinstance(node, ast.Name) and node.id == name:
                     changed = replaced_node(changed, k, _hole(node))
-            yield Place(f"each {name}", text_of(statement), False, changed)
+            yield Place(f"each {name}", within(statement, tree), False, changed)
 
 
 def _is_read(node: ast.AST) -> bool:
@@ -222,6 +249,10 @@ def _plain_values() -> Iterator[tuple[str, Value]]:
             ("{} of norm %g at most", limits.norm_at_most),
         ):  # fmt: skip
             yield text.replace("%g", f"{limit:g}"), partial(_limited, by=by, limit=limit)
+    yield f"{{}} {NARROW}", lambda x, values: _rounded(x, values[DTYPE])
+    for dtype in ("float16", "bfloat16", "float32"):
+        if has(dtype):
+            yield f"{{}} rounded to {dtype}", partial(_alone, by=partial(_rounded, dtype=numpy_dtype(dtype)))
     for text, alone in (
         ("abs({})", abs), ("sign({})", np.sign), ("sqrt({})", np.sqrt), ("{} ** 2", lambda x: x * x),
         ("{0} * abs({0})", lambda x: x * abs(x)), ("1 / {}", lambda x: 1 / x), ("1 - {}", lambda x: 1 - x),
@@ -229,11 +260,6 @@ def _plain_values() -> Iterator[tuple[str, Value]]:
         ("0", lambda x: 0 * x), ("1", lambda x: 0 * x + 1), ("{} / its norm", limits.normalized),
     ):  # fmt: skip
         yield text, partial(_alone, by=alone)
-
-
-def _inside(x: Any, values: dict[str, Any], value: Value, numbers: dict[str, Any]) -> Any:
-    """What stands for an expression's value; numbers of the step are known everywhere."""
-    return value(x, numbers | values)
 
 
 def _variable(values: dict[str, Any], name: str) -> Any:
@@ -248,6 +274,14 @@ def _limited(x: Any, values: dict[str, Any], by: Any, limit: float) -> Any:
 
 def _alone(x: Any, values: dict[str, Any], by: Any) -> Any:
     return by(x)
+
+
+def _rounded(x: Any, dtype: np.dtype) -> Any:
+    """What an expression comes to in a narrower dtype."""
+    if not isinstance(x, Bounded):
+        return np.asarray(x).astype(dtype).astype(np.float64)
+    low, up = (np.asarray(end).astype(dtype).astype(np.float64) for end in x.ends())
+    return Bounded((low + up) / 2, (up - low) / 2, x.arithmetic)
 
 
 def _other(x: Any, values: dict[str, Any], name: str) -> Any:

@@ -49,6 +49,8 @@ class Situation(NamedTuple):
         rounded: states that are narrow already when the parameter is made of them.
         worked: the dtype that each operation is rounded to, where that is a narrower one.
         elements: which of the tensor's the arrays have, in memory order; all, or some where each is by itself.
+        among: where the arrays are those of all tensors, one after the other: where this one's are among them.
+        loose: whether results are known less well than the rule has them.
     """
 
     case: Case
@@ -66,6 +68,13 @@ class Situation(NamedTuple):
     of_powers: Mapping[str, float] = MappingProxyType({})
     rounded: frozenset[str] = frozenset()
     elements: Any = slice(None)
+    among: slice | None = None
+    loose: bool = False
+
+    @property
+    def is_rough(self) -> bool:
+        """Whether `plain` does not tell what is stored in the end."""
+        return bool(self.narrow or self.worked or self.rounded or self.loose)
 
     @property
     def row(self) -> Routine:
@@ -99,7 +108,7 @@ class Situation(NamedTuple):
             bounded |= {name: x for name, x in bounds(right).items() if name in self.row.scalars}
         for name in self.rounded:
             bounded["params"] = self._of_rounded(name, bounded[name], used, choices, of)["params"]
-        bounded = {name: x for name, x in bounded.items() if self.arrays.get(name) is not None}
+        bounded = {name: self._mine(x) for name, x in bounded.items() if self.arrays.get(name) is not None}
         expected = stored(self._narrowed(), bounded, self.choices.get("rounding") == "stochastic")
         for name in self.kept & expected.keys():
             still = of.exact(memory(self.arrays[name]).astype(self.real))
@@ -108,11 +117,19 @@ class Situation(NamedTuple):
 
     def _narrowed(self) -> dict[str, Any]:
         """Arrays of the dtypes that results are stored in."""
-        like = dict(self.arrays)
+        like = dict(self.case.tensor(self.tensor) if self.among else self.arrays)
         for name, dtype in self.narrow.items():
             if like.get(name) is not None:
                 like[name] = np.empty_like(like[name], numpy_dtype(dtype))
         return like
+
+    def _mine(self, x: Any) -> Any:
+        """The tensor's own part of a result, where arrays are those of all tensors."""
+        if self.among is None or not np.ndim(getattr(x, "error", x)):
+            return x
+        if isinstance(x, Bounded):
+            return Bounded(x.value[self.among], x.error[self.among], x.arithmetic)
+        return x[self.among]
 
     def plain(self, inputs: "Inputs | None" = None) -> dict[str, Any] | None:
         """What the rule comes to in fp64, by slot, without bounds and before it is stored; ``None`` if it says nothing.
@@ -126,7 +143,8 @@ class Situation(NamedTuple):
         results = dict(zip(inputs.names, self.rule(*inputs.arrays, **inputs.numbers), strict=True))
         for name in self.kept & results.keys():
             results[name] = memory(self.arrays[name]).astype(np.float64)
-        return {name: x for name, x in results.items() if x is not None and name not in cases.by_count(self.row)}
+        skipped = cases.by_count(self.row)
+        return {name: self._mine(x) for name, x in results.items() if x is not None and name not in skipped}
 
     def inputs(self) -> "Inputs | None":
         """What `plain` gives the rule; ``None`` if there is nothing that it could be given."""
@@ -162,8 +180,7 @@ class Situation(NamedTuple):
         count = self.powers.get(name, self.case.count)
         if count < 1:
             return np.float64(0) if count == NONE else None
-        numbers = self.case.numbers_of(self.tensor) | dict(self.of_powers)
-        return np.float64(high(cases.truth(self.row, numbers, self.case.choices, count, self.real)[name].value))
+        return np.float64(high(self._true_power(name, count)))
 
     def _of_rounded(self, name: str, state: Bounded, scalars: Any, choices: Any, of: Arithmetic) -> dict[str, Bounded]:
         """The results from an old state of which the new one is what a narrow array holds of it.
@@ -193,9 +210,16 @@ class Situation(NamedTuple):
             return of.exact(0.0)
         if count < 1:
             return None
-        numbers = self.case.numbers_of(self.tensor) | dict(self.of_powers)
-        value = cases.truth(self.row, numbers, self.case.choices, count, self.real)[name].value
+        value = self._true_power(name, count)
         return Bounded(value, np.float64(2 * of.rounding * size(value)), of)
+
+    def _true_power(self, name: str, count: int) -> Any:
+        """What a scalar is before step ``count``: of a number that it starts from, the power, at once."""
+        numbers = self.case.numbers_of(self.tensor) | dict(self.of_powers)
+        base = next(slot.initial for slot in self.row.slots if slot.name == name)
+        if isinstance(base, str) and np.dtype(self.real).itemsize == 4:
+            return np.float64(self.real(numbers[base])) ** count
+        return cases.truth(self.row, numbers, self.case.choices, count, self.real)[name].value
 
 
 def of_case(

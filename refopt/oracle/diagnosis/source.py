@@ -4,8 +4,9 @@ import ast
 import copy
 import functools
 import inspect
+import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import FunctionType
 from typing import Any
 
@@ -15,6 +16,7 @@ from refopt.oracle.bound.evaluate import PRIMITIVES
 
 SIGNS: dict[type, str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.Pow: "**"}
 OLD = "_before"
+LONG = 60  # characters of a statement that is shown
 
 
 def _inner(function: Any) -> Iterator[Any]:
@@ -33,6 +35,23 @@ def reached(function: Any) -> tuple[Any, ...]:
     for value in _inner(function):
         functions |= dict.fromkeys(reached(value))
     return tuple(functions)
+
+
+def formulas(function: Any) -> list[Any]:
+    """Those of them that say something of an optimizer; not helpers, such as the larger of x and y."""
+    return [x for x in reached(function) if not {*inspect.signature(x).parameters} <= {"x", "y"}]
+
+
+def legend(function: Any, text: str, slots: Sequence[str]) -> str:
+    """What the names in a text stand for that a rule has for its slots."""
+    names: dict[str, str] = {}
+    for inner in reached(function):
+        parameters = inspect.signature(inner).parameters.values()
+        positional = [x.name for x in parameters if x.kind is x.POSITIONAL_OR_KEYWORD]
+        if len(positional) == len(slots):
+            names |= {name: slot for name, slot in zip(positional[2:], slots[2:], strict=True)}
+    used = [f"{name} is {slot}" for name, slot in names.items() if re.search(rf"`[^`]*\b{name}\b[^`]*`", text)]
+    return f" ({', '.join(used)})" if used else ""
 
 
 def substituted(function: Any, old: Any, new: Any) -> Any:
@@ -87,15 +106,26 @@ def text_of(node: ast.AST) -> str:
     return text
 
 
+def within(statement: ast.stmt, node: ast.AST) -> str:
+    """Where an expression stands, if that can be shown."""
+    text = text_of(statement)
+    return f" in `{text}`" if len(text) <= LONG and text != text_of(node) else ""
+
+
 def replaced_node(tree: ast.FunctionDef, k: int, after: ast.expr) -> ast.FunctionDef:
-    """A copy of a function, with another expression in place of one."""
-    mine = copy.deepcopy(tree)
-    nodes = [node for statement in mine.body for node in ast.walk(statement)]
-    target, new = nodes[k], copy.deepcopy(after)
-    for parent in ast.walk(mine):
-        for name, value in ast.iter_fields(parent):
-            if value is target:
-                setattr(parent, name, new)
-            elif isinstance(value, list) and any(x is target for x in value):
-                value[[x is target for x in value].index(True)] = new
-    return mine
+    """A function with another expression in place of one; what does not change is shared."""
+    nodes = [node for statement in tree.body for node in ast.walk(statement)]
+    return _replaced(tree, nodes[k], after)
+
+
+def _replaced(node: Any, old: ast.AST, new: ast.AST) -> Any:
+    if node is old:
+        return new
+    for name, value in ast.iter_fields(node):
+        values = value if isinstance(value, list) else [value]
+        after = [_replaced(x, old, new) if isinstance(x, ast.AST) else x for x in values]
+        if any(x is not y for x, y in zip(values, after, strict=True)):
+            mine = copy.copy(node)
+            setattr(mine, name, after if isinstance(value, list) else after[0])
+            return mine
+    return node

@@ -7,17 +7,17 @@ from typing import Any
 import numpy as np
 
 from refopt.checks.arguments import mapped, number
+from refopt.oracle.broken import Broken, Skipped
 from refopt.oracle.cases import noise
 from refopt.oracle.identity.candidates import Candidate, candidates, off
 from refopt.oracle.identity.numbers import numbers_of, rows, telling
 from refopt.oracle.identity.report import Identity, Match, merged
-from refopt.oracle.relations.memory import dense
-from refopt.oracle.relations.of_keras import KerasOptimizer
-from refopt.oracle.relations.of_optax import OptaxOptimizer
-from refopt.oracle.relations.of_torch import TorchOptimizer
-from refopt.oracle.relations.runs import Optimizer
-from refopt.oracle.relations.subject import optimizer_of
-from refopt.oracle.trial import Broken, Skipped
+from refopt.oracle.memory import dense
+from refopt.oracle.subject import Optimizer
+from refopt.oracle.subjects import optimizer_of
+from refopt.oracle.subjects.keras import KerasOptimizer
+from refopt.oracle.subjects.optax import OptaxOptimizer
+from refopt.oracle.subjects.torch import TorchOptimizer
 from refopt.oracle.variants import ROUTINES
 
 # Of each step's gradients: a maximum of them shows, and an average, and the step from which RAdam rectifies.
@@ -67,6 +67,8 @@ def identify(
     found = _identified(optimizer, own, seed)
     if not found.matches and plain is not optimizer:  # some formulas are in the catalogue for some numbers alone
         other = _identified(plain, own, seed)
+        told, defaults = (getattr(one, name, {}) for one, name in ((optimizer, "options"), (plain, "accepts")))
+        other.left_out = [name for name, x in defaults.items() if name in told and x == 0]
         found = other if other.matches or found.why else found
     return found
 

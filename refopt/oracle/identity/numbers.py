@@ -7,12 +7,12 @@ from typing import Any
 from refopt.catalog import Routine
 from refopt.checks.arguments import is_number
 from refopt.oracle.cases import NEUTRAL, NUMBERS
-from refopt.oracle.relations.of_keras import KerasOptimizer
-from refopt.oracle.relations.of_optax import OptaxOptimizer
-from refopt.oracle.relations.of_torch import TorchOptimizer
-from refopt.oracle.relations.runs import Optimizer
+from refopt.oracle.subject import Optimizer
 from refopt.oracle.subjects import keras_peers, optax_peers
+from refopt.oracle.subjects.keras import KerasOptimizer
+from refopt.oracle.subjects.optax import OptaxOptimizer
 from refopt.oracle.subjects.timm import TIMM, USUAL, peer_of
+from refopt.oracle.subjects.torch import TorchOptimizer
 from refopt.oracle.subjects.torch_peers import ON_REQUEST, TORCH
 from refopt.oracle.variants import ROUTINES
 

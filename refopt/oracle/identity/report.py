@@ -42,6 +42,7 @@ class Identity:
         steps: of how many steps.
         nearest: of those that differ, the one that does so latest, and by how much; ``None`` where one is equal.
         why: why nothing could be tried; "" otherwise.
+        left_out: options that are 0 by default, and with which it is none of the formulas.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Identity:
     ) -> None:  # fmt: skip
         self.subject, self.matches, self.tried, self.steps = subject, list(matches), tried, steps
         self.dtype, self.nearest, self.agreed, self.why = dtype, nearest, agreed, why
+        self.left_out: list[str] = []
 
     @property
     def routine(self) -> str | None:
@@ -71,7 +73,8 @@ class Identity:
         fields: dict[str, Any] = {
             "schema": SCHEMA, "refopt": refopt.__version__, "subject": self.subject, "routine": self.routine,
             "choices": self.choices, "ambiguous": self.ambiguous, "tried": self.tried, "steps": self.steps,
-            "dtype": self.dtype, "why": self.why, "matches": [_fields(match) for match in self.matches],
+            "dtype": self.dtype, "why": self.why, "left_out": self.left_out,
+            "matches": [_fields(match) for match in self.matches],
         }  # fmt: skip
         return json.dumps(fields, indent=1)
 
@@ -92,6 +95,9 @@ class Identity:
         numbers = {name: x for name, x in first.numbers.items() if x != NEUTRAL.get(name)}
         lines.append("numbers: " + ", ".join(f"{name}={x:.6g}" for name, x in numbers.items()))
         lines.append(f"off by at most {first.off:.2g} of the change in {self.steps} steps of {self.dtype}")
+        if self.left_out:
+            names = ", ".join(self.left_out)
+            lines.append(f"without {names}, 0 by default: with other numbers it is none of the formulas")
         if others:
             lines.append("the same formula with these numbers: " + "; ".join(map(str, others)))
         return "\n".join(lines)

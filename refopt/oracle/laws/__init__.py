@@ -1,5 +1,7 @@
 """The laws, one file a chapter. `LAWS` has them by id."""
 
+from typing import Any
+
 from refopt.oracle.laws import (
     calls,
     conduct,
@@ -12,14 +14,31 @@ from refopt.oracle.laws import (
     sizes,
     step,
     storing,
+    symmetries,
     unforeseen,
+    use,
 )
 from refopt.oracle.laws.law import Law, Try
+from refopt.oracle.laws.symmetries import SYMMETRIES
 
 CHAPTERS = (
-    step, merging, layouts, sizes, non_finite, gate, storing, calls, exact_bits, conduct, unforeseen, effect
+    step, merging, layouts, sizes, non_finite, gate, storing, calls, exact_bits, conduct, unforeseen, effect, use,
+    symmetries,
 )  # fmt: skip
 _EVERY = [law for chapter in CHAPTERS for law in chapter.LAWS]
 LAWS: dict[str, Law] = {law.id: law for law in sorted(_EVERY, key=lambda law: int(law.id[1:]))}
 
-__all__ = ["LAWS", "Law", "Try"]
+# What laws were called that stood apart from those with a formula.
+FORMER = {
+    "R1": "L2", "R2": "L2", "R3": "L3", "R4": "L15", "R5": "L4", "R6": "L4", "R7": "L17", "R8": "L16", "R9": "L8",
+    "R10": "L25", "R11": "L26", "R12": "L27",
+}  # fmt: skip
+
+
+def current_id(entry: Any) -> Any:
+    """The id of a law, or of a law in a dtype, as it is now; anything else as it is."""
+    law, dash, dtype = entry.partition("-") if isinstance(entry, str) else (entry, "", "")
+    return f"{FORMER[law]}{dash}{dtype}" if law in FORMER else entry
+
+
+__all__ = ["FORMER", "LAWS", "SYMMETRIES", "Law", "Try", "current_id"]

@@ -2,13 +2,16 @@
 
 from collections.abc import Iterator, Sequence
 from functools import partial
+from typing import Any
 
+from refopt.oracle.broken import Broken, Crashed, Skipped
 from refopt.oracle.cases import Case
 from refopt.oracle.exact.cases import Outcome
 from refopt.oracle.exact.laws import reference
-from refopt.oracle.laws.law import Law, Try, of_bound
+from refopt.oracle.laws import again, together
+from refopt.oracle.laws.law import Law, Try, both, of_bound
 from refopt.oracle.requiring import require_same
-from refopt.oracle.trial import Broken, Crashed, Skipped, Trial
+from refopt.oracle.trial import Trial
 
 SIZES = 300, 45, 7, 20
 OTHERS = 45, 7, 300, 33
@@ -29,10 +32,10 @@ def numbers(trial: Trial) -> Iterator[Try]:
     yield Try(f"lr for each of {MANY}", make, partial(held_if_taken, trial, what="numbers in lists"))
 
 
-def varied(trial: Trial, name: str, sizes: Sequence[int] = SIZES) -> Case:
+def varied(trial: Trial, name: str, sizes: Sequence[int] = SIZES, count: int = 2) -> Case:
     if name in trial.fixed:
-        raise Skipped(f"{name} is {trial.fixed[name]:g} throughout")
-    case = trial.case(sizes, count=2)
+        raise Skipped(f"{name} is {trial.fixed[name]:g} throughout", lacks=True)
+    case = trial.case(sizes, count=count)
     hyper = next(hyper for hyper in trial.row.hypers if hyper.name == name)
     factors = [1 + i % 32 / 4 for i in range(len(sizes))]
     if hyper.below > 1 and any(slot.initial == name for slot in trial.row.slots):  # powers of more than 1 would grow
@@ -52,7 +55,7 @@ def run_if_taken(trial: Trial, case: Case, what: str) -> Outcome:
     except Crashed:
         raise
     except Broken as error:
-        raise Skipped(f"takes no {what}") from error
+        raise Skipped(f"takes no {what}", lacks=True) from error
 
 
 def untouched(trial: Trial, case: Case) -> None:
@@ -77,15 +80,6 @@ def without_gradient(trial: Trial) -> Iterator[Try]:
 
 
 def going_on(trial: Trial) -> Iterator[Try]:
-    def together(case: Case) -> None:
-        """Steps one after the other are the same as each from copies of what the one before has stored."""
-        at_once = trial.run(case)
-        once = case
-        for k, step in enumerate(case.steps):
-            got = trial.hold(once.replace(steps=[step]))
-            once = once.replace(**_after(once.replace(steps=[step]), got), count=case.count + k + 1)
-        require_same(got, at_once, f"{STEPS} steps one after the other, and each from copies")
-
     def between(case: Case) -> None:
         """What a call has been given before is forgotten."""
         before = trial.run(case)
@@ -102,11 +96,23 @@ def going_on(trial: Trial) -> Iterator[Try]:
                     x[...] = loaded
         trial.hold(other, trial.run_in_place(mine.replace(steps=other.steps, count=other.count)))
 
+    in_a_row = partial(row_of_steps, trial)
     yield of_bound(trial, f"step {LATE}", [7], count=LATE)
-    yield Try(f"{STEPS} steps", lambda: repeated(trial.case(SIZES)), together)
-    yield Try(f"{STEPS} steps of other numbers", lambda: changing(trial, trial.case(SIZES)), together)
+    yield Try(f"{STEPS} steps", lambda: repeated(trial.case(SIZES)), in_a_row)
+    yield Try(f"{STEPS} steps of other numbers", lambda: changing(trial, trial.case(SIZES)), in_a_row)
     yield Try("other tensors between", lambda: trial.case(SIZES, count=2), between)
     yield Try("other values in the same arrays", lambda: trial.case(SIZES, count=2), refilled)
+
+
+def row_of_steps(trial: Trial, case: Case) -> None:
+    """Steps one after the other are the same as each from copies of what the one before has stored."""
+    lists = any(isinstance(x, list) for x in case.steps[0].values())
+    at_once = run_if_taken(trial, case, "numbers in lists") if lists else trial.run(case)
+    once = case
+    for k, step in enumerate(case.steps):
+        got = trial.hold(once.replace(steps=[step]))
+        once = once.replace(**after(once.replace(steps=[step]), got), count=case.count + k + 1)
+    require_same(got, at_once, f"{STEPS} steps one after the other, and each from copies")
 
 
 def repeated(case: Case) -> Case:
@@ -121,26 +127,31 @@ def changing(trial: Trial, case: Case) -> Case:
     return case.replace(steps=[step | {name: step[name] * (1 - k / 4) for name in names} for k in range(STEPS)])
 
 
-def _after(case: Case, got: Outcome) -> dict[str, list]:
+def after(case: Case, got: Outcome) -> dict[str, list]:
     """The slots after a step, of those that there are; of what is not returned, the reference's."""
     written = [slot.name for slot in case.routine.slots if slot.written and case.slots[slot.name] is not None]
     ours = reference(case.copy()) if any(name not in got for name in written) else {}
     return {name: got.get(name) or ours[name] for name in written}
 
 
-def determinism(trial: Trial) -> Iterator[Try]:
-    def twice(case: Case, times: int = 2) -> None:
-        before = trial.run(case)
-        for _ in range(times - 1):
-            require_same(before, trial.run(case), "twice the same call")
+def anew(trial: Any) -> Iterator[Try]:
+    """The same call again, of cases where no run can be made."""
+    if trial.row is not None and trial.why_not:
+        yield Try("some tensors", lambda: trial.case(SIZES, count=2), partial(twice, trial))
+    yield from again.determinism(trial)
 
-    yield Try("some tensors", lambda: trial.case(SIZES, count=2), partial(twice, times=TIMES))
-    yield Try("a large one", lambda: trial.case([100003]), twice)
+
+def twice(trial: Trial, case: Case) -> None:
+    before = trial.run(case)
+    for _ in range(TIMES - 1):
+        require_same(before, trial.run(case), "twice the same call")
 
 
 LAWS = (
     Law("L14", "numbers in lists", "Numbers that may be one for each tensor are, if the step takes lists.", numbers),
-    Law("L15", "no gradient", "A tensor without a gradient stays as it is, if the step takes None.", without_gradient),
-    Law("L16", "going on", "Steps in a row are the same as from what was stored: save, load and go on.", going_on),
-    Law("L17", "determinism", "The same call has the same bits.", determinism),
+    Law("L15", "no gradient", "A tensor without a gradient stays, and changes no other, if the step takes None.",
+        both(without_gradient, together.without), runs=True),
+    Law("L16", "going on", "Steps in a row are the same as from what was stored: save, load and go on.",
+        both(going_on, again.resume), runs=True),
+    Law("L17", "determinism", "The same steps have the same bits, whatever runs beside them.", anew, True),
 )

@@ -5,11 +5,12 @@ from functools import partial
 
 import numpy as np
 
+from refopt.oracle.broken import Broken
 from refopt.oracle.cases import Case
 from refopt.oracle.laws.calls import altered
 from refopt.oracle.laws.law import Law, Try
 from refopt.oracle.requiring import require_same
-from refopt.oracle.trial import Broken, Trial
+from refopt.oracle.trial import Trial
 
 SIZES = 300, 45, 7, 20
 LARGE = 2**18 + 1  # which takes a while
@@ -66,7 +67,8 @@ def numbers_kept(trial: Trial) -> Iterator[Try]:
 
 
 LAWS = (
-    Law("L19", "own work", "The step does its own work: it calls no reference, and looks at no caller.", own_work),
+    Law("L19", "own work", "The step does its own work: it calls no reference, looks at no caller, starts no process.",
+        own_work),
     Law("L20", "done", "When the step returns, its results are there, and nothing changes them later.", done),
     Law("L23", "surroundings", "Settings, generators, handlers and other functions stay as they are.", surroundings),
 )

@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 
 from refopt.oracle.bound import sums
+from refopt.oracle.broken import Broken
 from refopt.oracle.cases import Case, by_count, memory
 from refopt.oracle.exact.cases import Outcome
 from refopt.oracle.laws.law import Law, Try
 from refopt.oracle.laws.step import free
-from refopt.oracle.trial import Broken, Trial
+from refopt.oracle.trial import Trial
 
 SIZE = 300
 COUNT = 7  # at which RAdam's rate is rectified

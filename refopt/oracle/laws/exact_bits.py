@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from functools import partial
 
+from refopt.oracle.broken import Broken, Skipped
 from refopt.oracle.cases import NEUTRAL, Case
 from refopt.oracle.exact import cases as of_bits
 from refopt.oracle.exact import lars
@@ -14,7 +15,7 @@ from refopt.oracle.laws.calls import run_if_taken
 from refopt.oracle.laws.law import Law, Try
 from refopt.oracle.requiring import require_same
 from refopt.oracle.subject import GATE
-from refopt.oracle.trial import Broken, Skipped, Trial
+from refopt.oracle.trial import Trial
 
 
 def exact_bits(trial: Trial) -> Iterator[Try]:

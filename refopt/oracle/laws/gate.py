@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from refopt.oracle.broken import Broken, Where
 from refopt.oracle.cases import NUMBERS, Case, memory
-from refopt.oracle.laws.law import Law, Try
-from refopt.oracle.trial import Broken, Trial, Where
+from refopt.oracle.laws import again
+from refopt.oracle.laws.law import Law, Try, both
+from refopt.oracle.trial import Trial
 
 SIZES = 45, 7, 0, 300
 
@@ -17,15 +19,13 @@ def gate(trial: Trial) -> Iterator[Try]:
     for flag in (1.0, np.nan, np.inf, -1.0):
         yield Try(f"found_inf={flag}", partial(flagged, trial, flag, lost=True), partial(still, trial))
     yield Try("found_inf=1, finite gradients", partial(flagged, trial, 1.0), partial(still, trial))
-    # Where states are made in the first step, it may be skipped all the same.
-    yield Try("found_inf=1 in the first step", partial(flagged, trial, 1.0, lost=True, count=1), partial(still, trial))
     yield Try("found_inf=0", partial(flagged, trial, 0.0), trial.hold)
 
 
-def flagged(trial: Trial, flag: float, lost: bool = False, count: int = 2) -> Case:
+def flagged(trial: Trial, flag: float, lost: bool = False) -> Case:
     """A step with a flag; if ``lost``, of gradients that are not finite."""
     trial.need("found_inf")
-    case = trial.case(SIZES, count=count)
+    case = trial.case(SIZES, count=2)
     if lost:
         case = case.replace(grads=[np.full_like(x, np.nan) for x in case.grads])
     return case.replace(steps=[case.steps[0] | {"found_inf": np.full(1, flag, np.float32)}])
@@ -63,6 +63,7 @@ def factor(trial: Trial) -> Iterator[Try]:
 
 
 LAWS = (
-    Law("L8", "gate", "A step whose found_inf is not 0 changes no bit of any array.", gate),
+    Law("L8", "gate", "A step whose found_inf is not 0 changes nothing: no bit, and no count.",
+        both(gate, again.gate), runs=True),
     Law("L9", "factor", "rescale_grad and grad_factor multiply every gradient, wherever it is used.", factor),
 )

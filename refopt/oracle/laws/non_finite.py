@@ -5,10 +5,11 @@ from functools import partial
 
 import numpy as np
 
+from refopt.oracle.broken import Broken, Where
 from refopt.oracle.cases import Case, memory
 from refopt.oracle.exact.laws import reference
 from refopt.oracle.laws.law import Law, Try
-from refopt.oracle.trial import Broken, Trial, Where
+from refopt.oracle.trial import Trial
 
 LEASTS = 2**12  # of which fp32 has 2**23 below its normal numbers
 AT = 3  # the element that is not finite

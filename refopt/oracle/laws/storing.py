@@ -9,9 +9,10 @@ from refopt.checks.dtypes import SIZES, arithmetic_name
 from refopt.oracle.bound import storage
 from refopt.oracle.bound.bounded import Arithmetic
 from refopt.oracle.bound.evaluate import evaluate
+from refopt.oracle.broken import Broken
 from refopt.oracle.cases import Case, Dtypes, has, memory
 from refopt.oracle.laws.law import Law, Try
-from refopt.oracle.trial import Broken, Trial
+from refopt.oracle.trial import Trial
 
 SHAPES = 300, 45, 7
 MANY = 20000

@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from refopt.oracle.broken import Broken
 from refopt.oracle.cases import Case, memory
 from refopt.oracle.exact.cases import Outcome
 from refopt.oracle.laws.law import Law, Try
 from refopt.oracle.laws.step import numbers_of_example
-from refopt.oracle.trial import Broken, Trial
+from refopt.oracle.trial import Trial
 from refopt.oracle.ulp import same_bits
 
 DRAWN = 4

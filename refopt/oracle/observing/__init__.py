@@ -15,12 +15,13 @@ import numpy as np
 
 from refopt.oracle.cases import Case
 from refopt.oracle.exact.cases import Outcome
+from refopt.oracle.observing import starts
 from refopt.oracle.observing.callers import Callers, watch_threads
 from refopt.oracle.observing.paths import known_paths, paths_of
 from refopt.oracle.observing.surroundings import Surroundings, changes, surroundings
 from refopt.oracle.subject import Subject
 
-__all__ = ["Seen", "Surroundings", "observe", "surroundings", "watch_threads"]
+__all__ = ["Seen", "Surroundings", "observe", "starts", "surroundings", "watch_threads"]
 
 REST, LONGER = 0.06, 0.3  # seconds after which nothing of a call is to be under way; where there are other threads
 THREADS = 2.0  # for threads that are

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 import refopt
+from refopt.oracle.observing import starts
 
 ROOT = os.path.dirname(refopt.__file__) + os.sep
 REFERENCE = tuple(ROOT + part + os.sep for part in ("cpu", "oracle"))
@@ -51,9 +52,12 @@ class Callers:
             watch_threads()
             sys.setprofile(self.note)
             _entered.append(self)
+        self.watched = starts.watch()
         return self
 
     def __exit__(self, *_: object) -> None:
+        for event in starts.started(self.watched):
+            self._note(f"{event}, which asks another process")
         if self.before is None:
             self.removed = sys.getprofile() != self.note
             sys.setprofile(None)

@@ -1,20 +1,25 @@
-"""What a child answers of a subject: what it takes, and what it makes of cases."""
+"""What a child answers of a subject: what it takes, what it makes of cases, and what its runs come to."""
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
 
+from refopt.checks.dtypes import numpy_dtype
 from refopt.oracle.cases import Case
-from refopt.oracle.observing import Seen, observe, surroundings, watch_threads
+from refopt.oracle.memory import soiled
+from refopt.oracle.observing import Seen, observe, starts, surroundings, watch_threads
 from refopt.oracle.process.child import is_failure, raised
 from refopt.oracle.process.memory import Packed, Receiver, outcome_sent
+from refopt.oracle.running import optimizer_in
 from refopt.oracle.script import call_of
+from refopt.oracle.subject import Run
 
-SMALL = 2**16  # bytes of a case that is kept, to see whether a step that raises still works at all
+SMALL = 2**16  # bytes of what is kept, to see whether a step that raises still works at all
 OPTIONAL = "dtypes", "fixed", "notes", "always", "compiles_each_list", "is_function", "libraries"
+OF_RUNS = "gated", "in_place", "recompiled"
 
 
 class SubjectAnswers:
@@ -23,8 +28,13 @@ class SubjectAnswers:
     def __init__(self, subject: Any, channel: Connection) -> None:
         self.subject, self.channel, self.receiver = subject, channel, Receiver()
         self.good: tuple[Packed, bytes] | None = None
+        self.optimizer, self.why_not = optimizer_in(subject)
+        self.runs: dict[int, Run] = {}
+        self.begun: dict[int, list[Any]] = {}  # how a run was started, as long as no step is known to be good
+        self.good_step: tuple[list[Any], list[Any]] | None = None
         self.before = surroundings()
         watch_threads()
+        starts.watch()  # a step may start a process in its first call, and ask it in others
 
     def to(self, what: str, argument: Any) -> Callable[[], None]:
         """Do what is asked; the function that is returned answers."""
@@ -32,6 +42,8 @@ class SubjectAnswers:
         try:
             if what in ("run", "observe", "rest"):
                 return self._run(argument, blob, what)
+            if what == "of_runs":
+                return self._of_runs(*argument)
             value = self._call(argument, blob) if what == "call" else getattr(self.subject, what)(*argument)
             data = pickle.dumps(("value", value))
         except BaseException as error:
@@ -42,7 +54,9 @@ class SubjectAnswers:
     def described(self) -> dict[str, Any]:
         """What a subject says of itself."""
         known = {name: getattr(self.subject, name) for name in OPTIONAL if hasattr(self.subject, name)}
-        return known | {"name": self.subject.name, "has_stores": hasattr(self.subject, "stores")}
+        known |= {name: getattr(self.optimizer, name) for name in OF_RUNS if self.optimizer is not None}
+        known |= {"name": self.subject.name, "why_not": self.why_not}
+        return known | {"has_stores": hasattr(self.subject, "stores")}
 
     def _run(self, packed: Packed, blob: bytes, what: str) -> Callable[[], None]:
         case = self.receiver.unpack(packed, blob)
@@ -81,9 +95,57 @@ class SubjectAnswers:
             return is_failure(error)
         return False
 
+    def _of_runs(self, dropped: Sequence[int], what: str, number: int, arguments: Sequence[Any]) -> Callable[[], None]:
+        for key in dropped:
+            self.runs.pop(key, None)
+            self.begun.pop(key, None)
+        try:
+            with np.errstate(all="ignore"):
+                data = pickle.dumps(("value", self._done(what, number, arguments)))
+        except BaseException as error:
+            told = raised(error, spoiled=is_failure(error) and self._steps_are_spoiled())
+            return lambda: self.channel.send(("raised", told))
+        return lambda: self.channel.send_bytes(data)
+
+    def _done(self, what: str, number: int, arguments: Sequence[Any]) -> Any:
+        if what == "soil":
+            shapes, dtype, k = arguments
+            return soiled(shapes, numpy_dtype(dtype), k)
+        mine = _copied(arguments) if self.good_step is None and what in ("start", "step") else None
+        if what == "start":
+            self.runs[number] = self.optimizer.start(*arguments)
+            if mine:
+                self.begun[number] = mine
+            return None
+        value = getattr(self.runs[number], what)(*arguments)
+        if what == "step" and mine and number in self.begun:
+            self.good_step = self.begun[number], mine
+            self.begun.clear()
+        return value
+
+    def _steps_are_spoiled(self) -> bool:
+        """Whether a step that was well before raises something now."""
+        if self.good_step is None:
+            return False
+        begun, given = (_copied(arguments) for arguments in self.good_step)
+        try:
+            with np.errstate(all="ignore"):
+                self.optimizer.start(*begun).step(*given)
+        except BaseException as error:
+            return is_failure(error)
+        return False
+
     def _call(self, packed: Packed, blob: bytes) -> Any:
         """How a script calls the subject, without what cannot be sent."""
         call = call_of(self.subject, Receiver().unpack(packed, blob))
         arrays = getattr(self.subject, "arrays", None)
         fields = {name: x for name, x in call._asdict().items() if name != "of"}
         return fields, (type(arrays).__name__, str(getattr(arrays, "device", "cpu")))
+
+
+def _copied(arguments: Sequence[Any]) -> list[Any]:
+    """Arguments of a start or a step, with arrays of their own; none of many bytes."""
+    placed = arguments[0]
+    if sum(x.whole.nbytes for x in placed if x is not None) > SMALL:
+        return []
+    return [[x and x.copy() for x in placed], *arguments[1:]]

@@ -11,9 +11,9 @@ import sys
 import types
 from collections.abc import Callable
 from multiprocessing.connection import Connection
-from typing import Any, NamedTuple, NoReturn, Protocol
+from typing import Any, NamedTuple, NoReturn
 
-from refopt.oracle.subject import Wrong
+from refopt.oracle.subject import Lacks, Wrong
 from refopt.oracle.variants import ROUTINES
 
 
@@ -23,14 +23,15 @@ class Task(NamedTuple):
     Attributes:
         make: called as ``make(row, subject, **named)``, or without a routine as ``make(subject, **named)``.
         routine: the name of the row.
-        answers: called with what is made and the connection; returns the `Answers`.
+        answers: called with what is made, and the connection, returns what answers: ``described()`` says what was made,
+            and ``to(what, argument)`` does what is asked and returns the function that answers.
     """
 
     make: Callable[..., Any]
     routine: str | None
     subject: Any
     named: dict[str, Any]
-    answers: Callable[[Any, Connection], "Answers"]
+    answers: Callable[[Any, Connection], Any]
 
     @property
     def where(self) -> str:
@@ -42,21 +43,11 @@ class Task(NamedTuple):
         return self.make(*rows, self.subject, **self.named)
 
 
-class Answers(Protocol):
-    """What is answered."""
-
-    def described(self) -> dict[str, Any]:
-        """What is made says of itself."""
-
-    def to(self, what: str, argument: Any) -> Callable[[], None]:
-        """Do what is asked; the function that is returned answers."""
-
-
 class Raised(NamedTuple):
     """What a step has raised.
 
     Attributes:
-        kind: "refused", "wrong", "interrupted", "type" or "value", for the errors of arguments, or "other".
+        kind: "lacks", "refused", "wrong", "interrupted", "type" or "value", for the errors of arguments, or "other".
         name, module: of its class.
         text: what it says.
         spoiled: whether what was well before raises something now, too.
@@ -144,7 +135,7 @@ def is_failure(error: BaseException) -> bool:
 
 def raised(error: BaseException, spoiled: bool = False) -> Raised:
     """An error, to be sent."""
-    kinds = {NotImplementedError: "refused", Wrong: "wrong", KeyboardInterrupt: "interrupted"}
+    kinds = {Lacks: "lacks", NotImplementedError: "refused", Wrong: "wrong", KeyboardInterrupt: "interrupted"}
     kinds |= {TypeError: "type", ValueError: "value"}
     kind = next((name for of, name in kinds.items() if isinstance(error, of)), "other")
     try:

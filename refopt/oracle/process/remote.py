@@ -3,17 +3,16 @@
 import builtins
 import pickle
 import sys
-from collections.abc import Callable, Mapping
-from multiprocessing.connection import Connection
+from collections.abc import Mapping
 from typing import Any
 
-from refopt.oracle.process.child import Answers, Raised, Task
+from refopt.oracle.process.child import Raised, Task
 from refopt.oracle.process.ways import FORK
 from refopt.oracle.process.worker import START, THREADS, Worker
-from refopt.oracle.subject import Ended, Wrong
+from refopt.oracle.subject import Ended, Lacks, Wrong
 
 FASTER, SHORTEST = 10.0, 10.0  # after a step has hung once, others may take so many times as long as any that has not
-KINDS = {"refused": NotImplementedError, "wrong": Wrong}
+KINDS = {"lacks": Lacks, "refused": NotImplementedError, "wrong": Wrong}
 lost: list[bool] = []  # whether a fork has hung, which is not tried twice
 
 
@@ -25,11 +24,8 @@ class Remote:
     """Something whose steps run in another process, which is made anew where it has ended.
 
     Attributes:
-        answers: what answers there, called with what is made there and the connection.
         described: what that says of itself; attributes of this.
     """
-
-    answers: Callable[[Any, Connection], Answers]
 
     def __init__(self, task: Task, way: str, threads: bool, deadline: float) -> None:
         self.task, self.way, self.threads, self.deadline = task, way, threads, deadline

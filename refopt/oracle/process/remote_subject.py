@@ -1,16 +1,20 @@
-"""A subject whose step runs in another process."""
+"""A subject whose steps run in another process: the laws, and all that they compare, stay in this one."""
 
 import time
+from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from refopt.oracle.cases import Case
 from refopt.oracle.exact.cases import Outcome
 from refopt.oracle.literals import library_named
+from refopt.oracle.memory import Placed
 from refopt.oracle.observing import Seen
-from refopt.oracle.process.answers import SubjectAnswers
 from refopt.oracle.process.memory import Sender, outcome_back
 from refopt.oracle.process.remote import Remote
 from refopt.oracle.script import Call
+from refopt.oracle.subject import Ended
 
 
 class RemoteSubject(Remote):
@@ -20,12 +24,12 @@ class RemoteSubject(Remote):
         replaced: whether the last run put other arrays into the lists.
     """
 
-    answers = SubjectAnswers
-
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         self.replaced = False
         self.known: dict[Any, Any] = {}
+        self.last = 0  # number of a run
+        self.dropped: list[int] = []
 
     def begin(self) -> None:
         self.sender = Sender()
@@ -72,3 +76,59 @@ class RemoteSubject(Remote):
         self.longest = max(self.longest, time.monotonic() - started)
         self.sender.take_back(memories, after)
         return self.value(answer)
+
+    def start(self, params: Sequence[Placed], saved: Any = None, apart: bool = False) -> "RemoteRun":
+        self.last += 1
+        self.of_run("start", self.last, list(params), saved, apart)
+        return RemoteRun(self, self.last)
+
+    def soil(self, shapes: Sequence[tuple[int, ...]], dtype: str, k: int) -> None:
+        """Leave numbers in memory that is free there."""
+        self.of_run("soil", 0, list(shapes), dtype, k)
+
+    def of_run(self, what: str, run: int, *arguments: Any) -> Any:
+        """What a method returns there, or raises; of the optimizer, or of a run by its number."""
+        dropped, self.dropped = self.dropped, []
+        started = time.monotonic()
+        (answer,) = self.asked(("of_runs", (dropped, what, run, arguments)))
+        self.longest = max(self.longest, time.monotonic() - started)
+        return self.value(answer)
+
+
+class RemoteRun:
+    """A `Run` of another process, which has it until it is forgotten here."""
+
+    def __init__(self, of: RemoteSubject, number: int) -> None:
+        self.of, self.number, self.worker = of, number, of.worker
+
+    def __del__(self) -> None:
+        self.of.dropped.append(self.number)
+
+    def _ask(self, what: str, *arguments: Any) -> Any:
+        if self.of.worker is not self.worker:
+            raise Ended("the end of its process in an earlier call", [])
+        return self.of.of_run(what, self.number, *arguments)
+
+    def step(self, grads: Sequence[Placed | None], found_inf: float | None = None, refill: bool = False) -> None:
+        self._ask("step", list(grads), found_inf, refill)
+
+    def add(self, params: Sequence[Placed]) -> None:
+        self._ask("add", list(params))
+
+    def params(self) -> list[np.ndarray]:
+        return self._ask("params")
+
+    def states(self) -> list[dict[str, np.ndarray]]:
+        return self._ask("states")
+
+    def grads(self) -> list[Any]:
+        return self._ask("grads")
+
+    def wholes(self) -> list[Any]:
+        return self._ask("wholes")
+
+    def save(self) -> bytes:
+        return self._ask("save")
+
+    def slow(self, group: int | None = None) -> None:
+        self._ask("slow", group)

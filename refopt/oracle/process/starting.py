@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from refopt.catalog import Routine
+from refopt.oracle.process.answers import SubjectAnswers
 from refopt.oracle.process.child import Task
 from refopt.oracle.process.remote import NotThere, Remote, lost
 from refopt.oracle.process.remote_subject import RemoteSubject
@@ -18,15 +19,14 @@ ONE = "PyTorch has one thread: it had used others in this process, of which none
 
 
 def in_process(
-    make: Callable[..., Any], row: Routine | None, subject: Any, *, kind: type[Remote] = RemoteSubject,
+    make: Callable[..., Any], row: Routine | None, subject: Any, *,
     process: "bool | Kept | None", deadline: float, stack: contextlib.ExitStack, **named: Any,
 ) -> tuple[Any, list[str]]:  # fmt: skip
     """What runs its steps in a process of its own, where that can be, and notes for the report.
 
     Args:
-        make: ``make(row, subject, **named)`` returns the `Subject`; without a row, ``make(subject, **named)`` whatever
-            ``kind`` is for.
-        kind: what asks it.
+        make: ``make(row, subject, **named)`` returns the `Subject`; without a row, ``make(subject, **named)`` the
+            `Optimizer`.
         process: ``None`` for where it can be, ``True`` for nowhere else, ``False`` for this process; a `Kept` for the
             process that an earlier call has made, if it was given the same.
         deadline: seconds that a call of the step may take.
@@ -36,7 +36,7 @@ def in_process(
         ValueError: ``process`` is true, and there is no way.
         TypeError, ValueError: as ``make`` does.
     """
-    task = Task(make, row and row.name, subject, named, kind.answers)
+    task = Task(make, row and row.name, subject, named, SubjectAnswers)
     if process is False:
         return task.made(), []
     kept = process if isinstance(process, Kept) else None
@@ -46,7 +46,7 @@ def in_process(
     _import_ahead()
     there, against = ways(task)
     for way, threads in _tried(there):
-        remote = kind(task, way, threads, deadline)
+        remote = RemoteSubject(task, way, threads, deadline)
         stack.callback(remote.end)
         try:
             remote.make()

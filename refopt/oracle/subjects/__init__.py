@@ -8,16 +8,64 @@ from typing import Any
 
 from refopt.catalog import Routine
 from refopt.checks.arguments import chosen, kind_of, mapped, shown
-from refopt.oracle.subject import Function, Subject
+from refopt.oracle.subject import Optimizer, Subject
 from refopt.oracle.subjects.arrays import NAMES, arrays_of
+from refopt.oracle.subjects.function import Function
+from refopt.oracle.subjects.names import accepted, public_name
+from refopt.oracle.subjects.step import step_of
 from refopt.oracle.subjects.timm import peer_of
+
+
+def optimizer_of(
+    subject: Any, *, numbers: Any = None, states: Any = None, arrays: str | None = None, device: str | None = None,
+    options: Mapping[str, Any] | None = None, where: str = "check",
+) -> Optimizer:  # fmt: skip
+    """What makes runs of something: an optimizer of PyTorch, optax or Keras, or a function of lists of arrays.
+
+    Raises:
+        TypeError, ValueError: naming the argument.
+    """
+    options = dict(options or {})
+    if hasattr(subject, "start") and hasattr(subject, "gated"):
+        return subject
+    kind = chosen(f"{where}: arrays", "numpy" if arrays is None else arrays, NAMES)
+    found = _optimizer_of_library(subject, options, device) if arrays is None else None
+    if found is not None:
+        for what, values in (("set", numbers), ("states", states)):
+            if values:
+                raise TypeError(f"{where}: {what}: expected none but for a function, got {shown(values)}")
+        return found
+    for what, value in options.items():
+        raise TypeError(f"{where}: {what}: expected none, which is for optimizers of libraries, got {shown(value)}")
+    if not callable(subject):
+        raise TypeError(f"{where}: subject: expected a function, or an optimizer, got {kind_of(subject)}")
+    given = mapped(f"{where}: set", numbers or {}), mapped(f"{where}: states", states or {})
+    return step_of(subject, *given, arrays_of(kind, device))
+
+
+def _optimizer_of_library(subject: Any, options: Mapping[str, Any], device: str | None) -> Any:
+    """An optimizer of a library that has been imported; ``None`` for anything else."""
+    found: Any = None
+    if (keras := sys.modules.get("keras")) is not None:  # before optax, for both have learning_rate
+        from refopt.oracle.subjects.keras import of_keras
+
+        found = of_keras(keras, subject, options, device)
+    if found is None and "optax" in sys.modules:
+        from refopt.oracle.subjects.optax import of_optax
+
+        found = of_optax(subject, options)
+    if found is None and (torch := sys.modules.get("torch")) is not None:
+        from refopt.oracle.subjects.torch import of_torch
+
+        found = of_torch(torch, subject, options, device or "cpu")
+    return found
 
 
 def subject_of(
     row: Routine, subject: Any, *, arrays: str | None = None, device: str | None = None,
     names: Mapping[str, str] | None = None, options: Mapping[str, Any] | None = None,
 ) -> Subject:  # fmt: skip
-    """The `Subject` that something is.
+    """The `Subject` that something is, as a routine.
 
     Args:
         row: the routine.
@@ -69,7 +117,7 @@ def _of_optax(
     row: Routine, subject: Any, names: dict[str, str], options: dict[str, Any], device: str | None
 ) -> Subject | None:
     """An optimizer of optax's, if the subject is a function of a learning rate, and not of parameters."""
-    from refopt.oracle.subjects.optax import OptaxOptimizer, numbers_of
+    from refopt.oracle.subjects.optax_routine import OptaxRoutine, numbers_of
 
     if hasattr(subject, "init") and hasattr(subject, "update"):
         raise TypeError("check: subject: expected a function of learning_rate that returns one, got a transformation")
@@ -86,14 +134,14 @@ def _of_optax(
     if device is not None:
         raise ValueError(f"check: device: expected none but for torch, got {device!r} for optax")
     name = public_name(subject, options | ({"names": names} if names else {}))
-    return OptaxOptimizer(row, subject, name, options=options, names=names)
+    return OptaxRoutine(row, subject, name, options=options, names=names)
 
 
 def _of_torch(
     torch: Any, row: Routine, subject: Any, names: dict[str, str], options: dict[str, Any], device: str
 ) -> Subject | None:
     """An optimizer of PyTorch's, if the subject is one, or a function that returns one."""
-    from refopt.oracle.subjects.torch import TorchOptimizer, renamed
+    from refopt.oracle.subjects.torch_routine import TorchRoutine, renamed
 
     base = torch.optim.Optimizer
     if isinstance(subject, partial) and isinstance(subject.func, type) and not subject.args:
@@ -113,7 +161,7 @@ def _of_torch(
         accepts = {*accepted(subject)} if isinstance(subject, type) else _accepted_beside_params(subject, theirs)
         if accepts is None:
             return None
-        optimizer = TorchOptimizer(
+        optimizer = TorchRoutine(
             row, subject, name, options=options, accepts=accepts, peer=peer, step=names.get("step", "step"),
             without_lr=without_lr, device=device,
         )  # fmt: skip
@@ -142,35 +190,3 @@ def _accepted_beside_params(function: Callable[..., Any], all_names: set[str]) -
     if any(p.kind is not p.KEYWORD_ONLY and p.kind is not p.VAR_KEYWORD and p.name not in all_names for p in rest):
         return None
     return all_names - {"beta1", "beta2"} if any(p.kind is p.VAR_KEYWORD for p in rest) else {p.name for p in rest}
-
-
-def accepted(cls: type, first: int = 2) -> dict[str, Any]:
-    """What the constructor of a class takes, and those above it where it passes it on: defaults by name.
-
-    It is read from its argument of number ``first`` on: behind ``self`` and the parameters.
-    """
-    defaults: dict[str, Any] = {}
-    for one in cls.__mro__:
-        if "__init__" not in vars(one):
-            continue
-        parameters = list(inspect.signature(vars(one)["__init__"]).parameters.values())[first:]
-        named = (p for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL))
-        defaults = {p.name: p.default for p in named} | defaults
-        if not any(p.kind is p.VAR_KEYWORD for p in parameters):
-            break
-    return defaults
-
-
-def public_name(thing: Callable[..., Any], options: Mapping[str, Any]) -> str:
-    """The shortest name by which a package has it, and the options, as one would write them."""
-    function = getattr(thing, "func", thing)  # of a partial
-    path = (getattr(function, "__module__", None) or "").split(".")
-    name = getattr(thing, "__qualname__", kind_of(thing))
-    for k in range(1, len(path) + 1):
-        own = vars(sys.modules.get(".".join(path[:k]), sys))
-        alias = name if own.get(name) is thing else next((x for x, value in own.items() if value is thing), None)
-        if alias and not alias.startswith("_"):
-            name = ".".join([*path[:k], alias]) if path[0] != "__main__" else alias
-            break
-    shown = {option: value.__qualname__ if callable(value) else repr(value) for option, value in options.items()}
-    return ", ".join([name, *(f"{option}={text}" for option, text in shown.items())])

@@ -8,7 +8,7 @@ import numpy as np
 
 from refopt.checks.arguments import kind_of
 from refopt.checks.dtypes import numpy_dtype
-from refopt.oracle.subject import Arrays, NumPy, Wrong
+from refopt.oracle.subject import Arrays, Lacks, NumPy, Wrong
 
 NAMES = "numpy", "torch", "jax", "cupy"
 
@@ -71,7 +71,7 @@ class Jax:
     def of(self, array: np.ndarray) -> Any:
         copied = self.jax.numpy.asarray(array)
         if copied.dtype != array.dtype:
-            raise NotImplementedError("JAX has no fp64 without jax_enable_x64")
+            raise Lacks("JAX has no fp64 without jax_enable_x64")
         return copied
 
     def back(self, array: Any) -> np.ndarray:
@@ -88,7 +88,7 @@ class CuPy:
 
     def of(self, array: np.ndarray) -> Any:
         if array.dtype.name == "bfloat16":
-            raise NotImplementedError("CuPy has no bfloat16")
+            raise Lacks("CuPy has no bfloat16")
         return self.cupy.asarray(array, order="K")
 
     def back(self, array: Any) -> np.ndarray:

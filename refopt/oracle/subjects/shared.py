@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from refopt.oracle.cases import Case, Dtypes, alike
+from refopt.oracle.subject import Lacks
 from refopt.oracle.variants import initial_of
 from refopt.oracle.variants.variant import STEP_NUMBER
 from refopt.state.steps import BASES, power_after, rho_after
@@ -18,13 +19,13 @@ def check_dtypes(case: Case, usual: Sequence[str], stores: Callable[[str], Dtype
     """
     params = {x.dtype.name for x in case.params}
     if len(params) > 1 and params - {*usual}:
-        raise NotImplementedError("16-bit arithmetic beside another")
+        raise Lacks("16-bit arithmetic beside another")
     for i in range(len(case)):
         of = case.tensor(i)
         param, grad, state, _ = stores(of["params"].dtype.name)
         own = {"params": param, "grads": grad} | dict.fromkeys(case.routine.states, state)
         if any(of[name] is not None and of[name].dtype.name != dtype for name, dtype in own.items()):
-            raise NotImplementedError("gradients or states of another dtype than the optimizer has them")
+            raise Lacks("gradients or states of another dtype than the optimizer has them")
 
 
 def is_initial(case: Case, states: Iterable[str]) -> bool:

@@ -2,9 +2,15 @@
 
 import importlib
 from collections.abc import Callable
+from typing import Any
 
 from refopt.catalog import ROUTINES
 from refopt.oracle.wrong.rule import Wrong
+
+
+def _attribute(name: str, attribute: str, default: Any = None) -> Any:
+    """What a routine's file has beside its wrong rules."""
+    return getattr(importlib.import_module(f"refopt.oracle.wrong.{name}"), attribute, default)
 
 
 def _rules(name: str) -> dict[str, Wrong]:
@@ -27,5 +33,14 @@ OF: dict[str, dict[str, Wrong]] = {name: _rules(name) for name in ROUTINES}
 RULES: dict[str, dict[str, Callable[..., tuple]]] = {
     routine: {name: wrong.rule for name, wrong in rules.items()} for routine, rules in OF.items()
 }
+# Further rules, by another routine's with something on top; the rule with ``squares`` for sums of squares, where there
+# are norms; and the rule as papers have it, where `refopt.cpu` has it in pieces.
+MORE: dict[str, dict[str, Wrong]] = {name: _attribute(name, "MORE", {}) for name in ROUTINES}
+WITH_SQUARES: dict[str, Callable[..., tuple]] = {
+    name: rule for name in ROUTINES if (rule := _attribute(name, "WITH_SQUARES"))
+}
+IN_PAPERS: dict[str, Callable[..., tuple]] = {
+    name: rule for name in ROUTINES if (rule := _attribute(name, "IN_PAPERS"))
+}
 
-__all__ = ["OF", "RULES", "Wrong"]
+__all__ = ["IN_PAPERS", "MORE", "OF", "RULES", "WITH_SQUARES", "Wrong"]

@@ -1,5 +1,7 @@
 """What is wrong, or easily is, in Adadelta."""
 
+from functools import partial
+
 import numpy as np
 
 from refopt.cpu.adadelta import update as adadelta_rule
@@ -21,6 +23,12 @@ def roots_divided(p, g, s, x, *, lr, rho, epsilon):
 def epsilon_outside_the_roots(p, g, s, x, *, lr, rho, epsilon):
     s = rho * s + (1 - rho) * g * g
     return adadelta_from(p, g, s, x, (np.sqrt(x) + epsilon) / (np.sqrt(s) + epsilon), lr=lr, rho=rho)
+
+
+def epsilon_outside_one_root(which, p, g, s, x, *, lr, rho, epsilon):
+    s = rho * s + (1 - rho) * g * g
+    roots = [np.sqrt(y) + epsilon if y is (x, s)[which] else np.sqrt(y + epsilon) for y in (x, s)]
+    return adadelta_from(p, g, s, x, roots[0] / roots[1], lr=lr, rho=rho)
 
 
 def adadelta_square_first(p, g, s, x, *, lr, rho, epsilon):
@@ -53,6 +61,12 @@ RULES = with_options(
     {
         "RootsDivided": Wrong(None, roots_divided),
         "EpsilonOutsideTheRoots": Wrong("epsilon outside of the roots", epsilon_outside_the_roots),
+        "EpsilonOutsideTheDivisor": Wrong(
+            "epsilon outside of the divisor's root", partial(epsilon_outside_one_root, 1)
+        ),
+        "EpsilonOutsideTheDividend": Wrong(
+            "epsilon outside of the dividend's root", partial(epsilon_outside_one_root, 0)
+        ),
         "SquareFirst": Wrong(None, adadelta_square_first),
         "OldAverageOfSquares": Wrong("root of the old average of squares", old_average_of_squares),
         "LearningRateInTheAverage": Wrong("learning rate inside the average of updates", learning_rate_in_the_average),

@@ -1,10 +1,13 @@
 """What is wrong, or easily is, in AdamW."""
 
+from functools import partial
+
 import numpy as np
 
 from refopt.cpu.adam import update as adam_rule
 from refopt.cpu.adamw import update as adamw_rule
-from refopt.oracle.wrong.options import OF_MAXIMIZE, with_options
+from refopt.oracle.wrong.adam import RULES as OF_ADAM
+from refopt.oracle.wrong.options import OF_MAXIMIZE, prepares, with_options
 from refopt.oracle.wrong.rule import Wrong
 
 
@@ -65,3 +68,8 @@ RULES = with_options(
         "DecaySubtracted": Wrong(None, decay_subtracted),
     }, OF_MAXIMIZE,
 )  # fmt: skip
+# What is wrong in Adam is, under AdamW's decay.
+MORE = {
+    name: Wrong(wrong.name, partial(prepares, rule=partial(decayed, adam=wrong.update)))
+    for name, wrong in OF_ADAM.items() if wrong.update
+}  # fmt: skip

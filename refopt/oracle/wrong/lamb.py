@@ -13,12 +13,13 @@ from refopt.oracle.wrong.rule import Wrong
 def lamb_with(
     p, g, m, u, b1, b2, *, stored, lr, beta1, beta2, epsilon, weight_decay, always_adapt,
     towards=direction, ratio=trust_ratio, squares=sum_of_squares, step=lambda p, lr, ratio, r: p - lr * ratio * r,
+    sized=lambda p, g, m, r, decay: r,
 ):  # fmt: skip
     """The rule, with places to change."""
     m, u = moments(g, m, u, beta1=beta1, beta2=beta2)
     of_moments = stored("moment1", m), stored("moment2", u)
     r = towards(p, *of_moments, b1, b2, epsilon=epsilon, weight_decay=weight_decay)
-    norms = np.sqrt(squares(p)), np.sqrt(squares(r))
+    norms = np.sqrt(squares(p)), np.sqrt(squares(sized(p, g, of_moments[0], r, weight_decay)))
     p = step(p, lr, ratio(*norms, weight_decay=weight_decay, always_adapt=always_adapt), r)
     return p, m, u, b1 * beta1, b2 * beta2
 
@@ -88,40 +89,11 @@ def decay_afterwards(p, *arrays, lr, weight_decay, **numbers):
     return new * (1 - lr * weight_decay), *rest
 
 
-def norm_of_the_gradient(p, g, m, u, b1, b2, *, stored, lr, beta1, beta2, epsilon, weight_decay, always_adapt):
-    """The ratio of LARS: the parameter's norm over the gradient's."""
-    m, u = moments(g, m, u, beta1=beta1, beta2=beta2)
-    of_moments = stored("moment1", m), stored("moment2", u)
-    r = direction(p, *of_moments, b1, b2, epsilon=epsilon, weight_decay=weight_decay)
-    norms = np.sqrt(sum_of_squares(p)), np.sqrt(sum_of_squares(g))
-    ratio = trust_ratio(*norms, weight_decay=weight_decay, always_adapt=always_adapt)
-    return p - lr * ratio * r, m, u, b1 * beta1, b2 * beta2
-
-
-def norm_without_decay(p, g, m, u, b1, b2, *, stored, lr, beta1, beta2, epsilon, weight_decay, always_adapt):
-    """The direction's norm before the decay is added, the step with it."""
-    m, u = moments(g, m, u, beta1=beta1, beta2=beta2)
-    of_moments = stored("moment1", m), stored("moment2", u)
-    bare = direction(p, *of_moments, b1, b2, epsilon=epsilon, weight_decay=0 * weight_decay)
-    norms = np.sqrt(sum_of_squares(p)), np.sqrt(sum_of_squares(bare))
-    ratio = trust_ratio(*norms, weight_decay=weight_decay, always_adapt=always_adapt)
-    return p - lr * ratio * (bare + weight_decay * p), m, u, b1 * beta1, b2 * beta2
-
-
 def decay_in_the_gradient(p, g, *arrays, weight_decay, **numbers):
     def towards(*arrays, epsilon, weight_decay):
         return direction(*arrays, epsilon=epsilon, weight_decay=0 * weight_decay)
 
     return lamb_with(p, g + weight_decay * p, *arrays, weight_decay=weight_decay, towards=towards, **numbers)
-
-
-def norm_of_the_moment(p, g, m, u, b1, b2, *, stored, lr, beta1, beta2, epsilon, weight_decay, always_adapt):
-    m, u = moments(g, m, u, beta1=beta1, beta2=beta2)
-    of_moments = stored("moment1", m), stored("moment2", u)
-    r = direction(p, *of_moments, b1, b2, epsilon=epsilon, weight_decay=weight_decay)
-    norms = np.sqrt(sum_of_squares(p)), np.sqrt(sum_of_squares(of_moments[0]))
-    ratio = trust_ratio(*norms, weight_decay=weight_decay, always_adapt=always_adapt)
-    return p - lr * ratio * r, m, u, b1 * beta1, b2 * beta2
 
 
 def old_moments(p, g, m, u, *arrays, stored, **numbers):
@@ -148,6 +120,7 @@ def root_mean_square(p, g, m, u, b1, b2, *, lr, **numbers):
     )  # fmt: skip
 
 
+WITH_SQUARES = lamb_with
 RULES = {
     "DecayAfterTheNorm": Wrong("decay after the norm: not in the direction", decay_after_the_norm),
     "Uncorrected": Wrong("no bias correction", partial(lamb_with, towards=lamb_uncorrected)),
@@ -160,9 +133,15 @@ RULES = {
     "DecayForgotten": Wrong("no weight decay in the direction", partial(lamb_with, towards=without_decay)),
     "DecayAfterwards": Wrong("decay of the new parameter, outside of the ratio", decay_afterwards),
     "DecayInTheGradient": Wrong("decay in the gradient, not in the direction", decay_in_the_gradient),
-    "NormWithoutDecay": Wrong("norm of the direction without its decay", norm_without_decay),
-    "NormOfTheGradient": Wrong("norm of the gradient for that of the direction", norm_of_the_gradient),
-    "NormOfTheMoment": Wrong("norm of the first moment for that of the direction", norm_of_the_moment),
+    "NormWithoutDecay": Wrong(
+        "norm of the direction without its decay", partial(lamb_with, sized=lambda p, g, m, r, decay: r - decay * p)
+    ),
+    "NormOfTheGradient": Wrong(
+        "norm of the gradient for that of the direction", partial(lamb_with, sized=lambda p, g, m, r, decay: g)
+    ),
+    "NormOfTheMoment": Wrong(
+        "norm of the first moment for that of the direction", partial(lamb_with, sized=lambda p, g, m, r, decay: m)
+    ),
     "OldMoments": Wrong("step by the old moments, which are advanced after it", old_moments),
     "RatioWithoutDecay": Wrong("trust ratio not on the decay, whose norm it counts", ratio_without_decay),
     "RootMeanSquare": Wrong("root mean square of the direction for its norm", root_mean_square),

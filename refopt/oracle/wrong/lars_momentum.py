@@ -97,6 +97,8 @@ def epsilon_in_velocity(p, g, v, *, stored, epsilon, mu, lars_weight_decay, adap
     return update(p, g + epsilon, v, local_lr=rate, mu=mu, lars_weight_decay=lars_weight_decay)
 
 
+WITH_SQUARES = lars_with
+IN_PAPERS = lars_with
 RULES = {
     "NotAdapted": Wrong("no trust ratio: the learning rate as it is", partial(lars_with, rate=not_adapted)),
     "RateWithoutLr": Wrong("local learning rate without lr", partial(lars_with, rate=rate_without_lr)),

@@ -8,7 +8,7 @@ import numpy as np
 
 from refopt.cpu.reduce import sum_of_squares
 
-BLOCKS = 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096, 65536
+BLOCKS = 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 65536
 
 
 def count_of(x: Any) -> int:

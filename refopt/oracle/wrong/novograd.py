@@ -100,6 +100,7 @@ def normalized_by_the_moment(p, g, m, v, *, lr, beta1, epsilon, weight_decay, **
     return p - lr * (m / (np.sqrt(new) + epsilon) + weight_decay * p), m, new
 
 
+WITH_SQUARES = novograd_with
 RULES = {
     "FirstNormAveraged": Wrong(
         "first norm averaged with 0, not taken as it is", partial(novograd_with, advance=first_norm_averaged)

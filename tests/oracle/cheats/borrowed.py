@@ -2,6 +2,8 @@
 
 import gc
 import inspect
+import pickle
+import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
@@ -23,6 +25,34 @@ POOL = ThreadPoolExecutor(1)
 def has_a_thread_call_it(params, grads, velocities, *, lr, mu, l2_decay):
     """One that has long been there."""
     POOL.submit(calls_the_reference, params, grads, velocities, lr=lr, mu=mu, l2_decay=l2_decay).result()
+
+
+HELPER = []
+
+
+@cheat("L19", "got a call of subprocess.Popen, which asks another process")
+def has_a_process_call_it(params, grads, velocities, *, lr, mu, l2_decay):
+    """Started in the first call, and asked in all."""
+    if not HELPER:
+        HELPER.append(subprocess.Popen([sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+    for p, g, v in zip(params, grads, velocities, strict=True):
+        pickle.dump((p, g, v, lr, mu, l2_decay), HELPER[0].stdin)
+        HELPER[0].stdin.flush()
+        for x, made in zip((p, v), pickle.load(HELPER[0].stdout), strict=True):
+            x[...] = made
+
+
+SERVER = """import pickle, sys
+from refopt import cpu
+while True:
+    try:
+        p, g, v, lr, mu, l2_decay = pickle.load(sys.stdin.buffer)
+    except EOFError:
+        break
+    cpu.momentum(p, g, v, lr=lr, mu=mu, l2_decay=l2_decay)
+    pickle.dump((p, v), sys.stdout.buffer)
+    sys.stdout.buffer.flush()
+"""
 
 
 @cheat("L19", "got a call of refopt.oracle.bound.expected.expect, the reference itself")

@@ -26,6 +26,13 @@ MUTANTS = (
         ("steps.adamw", "corrections(beta1, beta2, step)", "corrections(beta1, beta2, step + 1)")),
     mutant("8 bits of the count of steps", "adamw", "L16",
         ("steps.corrections", "    return {", "    step = step % 256\n    return {")),
+    mutant("16 bits of the count of steps", "adamw", "L24",
+        ("steps.corrections", "    return {", "    step = step % 65536\n    return {")),
+    mutant("a count of steps that sticks at 2048", "adam", "L24",
+        ("steps.corrections", "    return {", "    step = min(step, 2048)\n    return {")),
+    mutant("other from the 2,000th call on", "lion", "L24", KEPT,
+        ("steps.lion", "    numbers =", "    KEPT[0] = KEPT.get(0, 0) + 1\n    lr = lr / 2 if KEPT[0] > 2000 else lr\n"
+         "    numbers =")),
     mutant("sums added to those of the call before", "novograd", "L17", KEPT,
         ("steps.novograd", "squared, held = length * length,",
          "KEPT[i] = KEPT.get(i, 0) + length * length\n            squared, held = KEPT[i],")),

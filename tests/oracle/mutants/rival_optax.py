@@ -9,7 +9,7 @@ import numpy as np
 from oracle.mutants.rivals import Different, verdict
 from refopt.catalog import ROUTINES
 from refopt.oracle.cases import alike, draw
-from refopt.oracle.subject import Function
+from refopt.oracle.subjects.function import Function
 
 BETAS = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
 # The rates of _OPTIMIZERS_UNDER_TEST, other numbers by default as in optax/_src/alias.py.

@@ -24,7 +24,7 @@ from refopt.catalog import ROUTINES
 from refopt.oracle.cases import Case, alike, draw
 from refopt.oracle.exact.cases import Outcome
 from refopt.oracle.exact.laws import reference
-from refopt.oracle.subject import Function
+from refopt.oracle.subjects.function import Function
 
 # rtol and atol of torch.testing.assert_close.
 CLOSE = {"float16": (1e-3, 1e-5), "bfloat16": (0.016, 1e-5), "float32": (1.3e-6, 1e-5), "float64": (1e-7, 1e-7)}

@@ -1,5 +1,6 @@
 """The optimizers: the gate, groups of tensors of the same dtypes, numbers for each tensor, and what is stored how."""
 
+from functools import wraps
 from types import SimpleNamespace
 
 import numpy as np
@@ -269,6 +270,27 @@ def novograd(params, grads, moment, second_moment, *, lr, beta1, beta2, epsilon,
     update(functors.novograd, params, grads, [moment], master_params, numbers, scale)
 
 
-STEPS = {"sgd": sgd, "momentum": momentum, "adam": adam, "adamw": adamw, "adagrad": adagrad, "rmsprop": rmsprop,
-         "lion": lion, "adadelta": adadelta, "adamax": adamax, "nadam": nadam, "radam": radam, "lamb": lamb,
-         "lars_momentum": lars, "novograd": novograd}
+def checked(step):
+    """Refuse arrays with gaps, and arrays of a tensor whose axes lie in several orders."""
+
+    @wraps(step)
+    def refusing(params, grads, *states, **named):
+        for values in (params, grads, *states, *named.values()):
+            for p, x in zip(params, values if isinstance(values, list) else (), strict=False):
+                if isinstance(x, np.ndarray) and x.shape == p.shape and x.size and not (
+                        np.shares_memory(dense(x), x) and places(x) == places(p)):
+                    raise ValueError("expected dense arrays with the axes of their parameter")
+        return step(params, grads, *states, **named)
+
+    return refusing
+
+
+def places(x):
+    return [stride // x.itemsize for stride, length in zip(x.strides, x.shape, strict=True) if length > 1]
+
+
+
+STEPS = {name: checked(step) for name, step in {
+    "sgd": sgd, "momentum": momentum, "adam": adam, "adamw": adamw, "adagrad": adagrad, "rmsprop": rmsprop,
+    "lion": lion, "adadelta": adadelta, "adamax": adamax, "nadam": nadam, "radam": radam, "lamb": lamb,
+    "lars_momentum": lars, "novograd": novograd}.items()}

@@ -1,9 +1,9 @@
-"""What can be held to relations: an optimizer that takes steps of lists of arrays, whatever its formula is."""
+"""A function of lists of arrays as an `Optimizer`, whatever its formula is."""
 
 import inspect
 import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -11,121 +11,38 @@ from refopt.catalog import ROUTINES
 from refopt.checks.arguments import kind_of
 from refopt.checks.dtypes import arithmetic, numpy_dtype
 from refopt.oracle.cases import NUMBERS
-from refopt.oracle.relations.memory import Placed, into
-from refopt.oracle.subject import GATE, STEP, Arrays, NumPy, Wrong
+from refopt.oracle.memory import Placed, into
+from refopt.oracle.subject import GATE, STEP, Arrays, Lacks, Run, Wrong
 
 LISTS = "params", "grads"
 SCALARS = {slot.name: slot for row in ROUTINES.values() for slot in row.slots if slot.scalar}
 
 
-class Run(Protocol):
-    """Parameters that are being optimized, and their states."""
-
-    def step(self, grads: Sequence[Placed | None], found_inf: float | None = None) -> None:
-        """Take a step; ``found_inf`` that is not 0 is to skip it, and ``None`` is no gate at all."""
-
-    def params(self) -> list[np.ndarray]:
-        """Copies of the parameters."""
-
-    def states(self) -> list[dict[str, np.ndarray]]:
-        """Copies of each tensor's states, as far as they can be seen."""
-
-    def grads(self) -> list[Any]:
-        """The last gradients, as they are after the step: each with the whole that it is a part of."""
-
-    def wholes(self) -> list[Any]:
-        """What the parameters are parts of; ``None`` for those that are not written in place."""
-
-    def save(self) -> Any:
-        """What a checkpoint has beside the parameters, by way of bytes."""
-
-    def slow(self, group: int | None = None) -> None:
-        """Halve the learning rate, of a group or of all; raises NotImplementedError where that is the caller's."""
-
-
-class Optimizer(Protocol):
-    """What makes runs.
-
-    Attributes:
-        name: how a call has it.
-        dtypes: in which it is held to relations by default.
-        gated: whether it looks at ``found_inf``.
-        in_place: whether it writes the arrays that it is given, so that these may be parts of others.
-        recompiled: whether it may compute another list of tensors in another order.
-        notes: what a reader should know.
-        values: the numbers that it has, by its own names.
-    """
-
-    name: str
-    dtypes: tuple[str, ...]
-    gated: bool
-    in_place: bool
-    recompiled: bool
-    notes: list[str]
-    values: dict[str, Any]
-
-    def start(self, params: Sequence[Placed], saved: Any = None, apart: bool = False) -> Run:
-        """A run from parameters, and from what was saved; with ``apart``, in a group for each tensor.
-
-        Raises:
-            NotImplementedError: it has no groups, or takes no such parameters.
-        """
-
-
 class Step:
     """A function ``step(params, grads, *states, **numbers)`` as an `Optimizer`.
 
-    Parameters that are no number or choice of refopt's, and have no default, are states: lists of arrays like the
-    parameters, of zeros, or of what ``states`` says: a number, a dtype, or a function of a parameter.
+    Attributes:
+        lists: its arguments that are lists of arrays, and whether each is given by name: parameters, gradients, states.
+        positional: those that are not, in the order of the call.
+        numbers: what it is given by name.
+        values: those, and its defaults.
     """
 
     dtypes: tuple[str, ...] = ("float32", "float64", "float16", "bfloat16")
+    recompiled = False
 
     def __init__(
-        self, function: Callable[..., Any], numbers: Mapping[str, Any], states: Mapping[str, Any],
-        arrays: Arrays | None = None,
+        self, function: Callable[..., Any], name: str, arrays: Arrays, lists: Mapping[str, bool],
+        numbers: Mapping[str, Any], values: Mapping[str, Any], initial: Mapping[str, Any], asked: Iterable[str],
+        positional: Sequence[str] | None = None,
     ) -> None:  # fmt: skip
-        self.function, self.arrays, self.initial = function, arrays or NumPy(), dict(states)
-        self.name = getattr(function, "__qualname__", kind_of(function))
-        try:
-            parameters = list(inspect.signature(function).parameters.values())
-        except (TypeError, ValueError):
-            raise TypeError("check: subject: expected a function that has a signature, got none") from None
-        self.numbers: dict[str, Any] = {}
-        self.values: dict[str, Any] = {}
-        self.lists: list[inspect.Parameter] = []
-        self.asked: set[str] = set()
-        apart = any(x.kind is x.KEYWORD_ONLY for x in parameters)  # so that numbers come by name
-        for parameter in parameters:
-            self._take(parameter, numbers, apart and parameter.kind is not parameter.KEYWORD_ONLY)
-        found = {parameter.name for parameter in self.lists}
-        if len(self.lists) < len(LISTS):
-            raise TypeError(f"check: {self.name}: expected a step that takes params and grads, got one that does not")
-        for what, of in (("states", self.initial.keys() - found), ("set", numbers.keys() - self.numbers.keys())):
-            if of:
-                known = ", ".join(sorted(found if what == "states" else self.numbers)) or "none"
-                raise TypeError(f"check: {what}: expected names of {known}, got {sorted(of)[0]!r}")
-        self.states = [x.name for x in self.lists[len(LISTS) :]]
-        self.values |= self.numbers
-        self.gated, self.recompiled = "found_inf" in self.asked, False
+        self.function, self.name, self.arrays, self.lists = function, name, arrays, dict(lists)
+        self.numbers, self.values, self.initial, self.asked = dict(numbers), dict(values), dict(initial), {*asked}
+        self.positional = [x for x, named in self.lists.items() if not named] if positional is None else positional
+        self.states = [*self.lists][len(LISTS) :]
+        self.gated = "found_inf" in self.asked
         self.in_place = self._writes()
         self.notes: list[str] = []
-
-    def _take(self, parameter: inspect.Parameter, numbers: Mapping[str, Any], is_list: bool) -> None:
-        """Find what a parameter is for. RAdam's rho is a list, others' a number."""
-        name, plain = parameter.name, parameter.default is parameter.empty
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            return
-        if not plain:
-            self.values[name] = parameter.default
-        if name in (*GATE, STEP):
-            self.asked.add(name)
-        elif name in numbers:
-            self.numbers[name] = numbers[name]
-        elif name == "lr" or (plain and not is_list and name in NUMBERS and len(self.lists) >= len(LISTS)):
-            self.numbers[name] = NUMBERS[name]
-        elif plain or name in self.initial:
-            self.lists.append(parameter)
 
     def _writes(self) -> bool:
         """Whether an array of the library shares memory with NumPy's, so that guards around it can be seen."""
@@ -150,7 +67,7 @@ class Step:
 
     def start(self, params: Sequence[Placed], saved: Any = None, apart: bool = False) -> Run:
         if apart:
-            raise NotImplementedError("a function has no groups")
+            raise Lacks("a function has no groups")
         return StepRun(self, params, saved)
 
 
@@ -167,19 +84,25 @@ class StepRun:
         self._states = {name: [of.arrays.of(x) for x in values] for name, values in states.items()}
         self._grads: list[Any] = []
 
-    def step(self, grads: Sequence[Placed | None], found_inf: float | None = None) -> None:
+    def step(self, grads: Sequence[Placed | None], found_inf: float | None = None, refill: bool = False) -> None:
         of = self.of
-        wholes, parts = _lists(of.arrays, grads)
-        given = dict(zip([x.name for x in of.lists], [self._params, parts, *self._states.values()], strict=True))
+        if refill and not of.in_place:
+            raise Lacks("its arrays cannot be written")
+        if refill and self._grads:
+            wholes, parts = ([both[k] for both in self._grads] for k in (0, 1))
+            for part, grad in zip(parts, grads, strict=True):
+                part[...] = of.arrays.of(grad.view().copy()) if grad is not None else 0
+        else:
+            wholes, parts = _lists(of.arrays, grads)
+        given = dict(zip(of.lists, [self._params, parts, *self._states.values()], strict=True))
         given = {name: list(values) for name, values in given.items()}
         gate = {"grad_factor": None, "found_inf": None, STEP: self.count + 1}
         if found_inf is not None:
             gate["found_inf"] = of.arrays.of(np.full(1, found_inf, np.float32))
-        positional = [x.name for x in of.lists if x.kind is not x.KEYWORD_ONLY]
-        named = {name: values for name, values in given.items() if name not in positional}
+        named = {name: values for name, values in given.items() if name not in of.positional}
         named |= of.numbers | {name: gate[name] for name in of.asked}
         before = {name: list(values) for name, values in given.items()}
-        result = of.function(*(given[name] for name in positional), **named)
+        result = of.function(*(given[name] for name in of.positional), **named)
         if result is not None:
             self._returned(result)
         else:
@@ -192,7 +115,7 @@ class StepRun:
     def _returned(self, result: Any) -> None:
         """New lists in place of those that there are."""
         names = ["params", *self.of.states]
-        own = [self.of.lists[0].name, *self.of.states]
+        own = [next(iter(self.of.lists)), *self.of.states]
         if isinstance(result, Mapping):
             new = {names[own.index(name)] if name in own else name: values for name, values in result.items()}
         elif isinstance(result, tuple) and len(result) == len(names):
@@ -206,6 +129,9 @@ class StepRun:
                 raise Wrong(f"returned: expected lists of {', '.join(own)}, of {len(self._params)} each, got {name!r}")
         self._params = list(new.pop("params", self._params))
         self._states |= {name: list(values) for name, values in new.items()}
+
+    def add(self, params: Sequence[Placed]) -> None:
+        raise Lacks("a function has no groups")
 
     def params(self) -> list[np.ndarray]:
         return [_copy(self.of.arrays.back(x)) for x in self._params]
@@ -221,7 +147,7 @@ class StepRun:
         return [_back(self.of.arrays, whole) for whole in self._wholes]
 
     def slow(self, group: int | None = None) -> None:
-        raise NotImplementedError("its numbers are the caller's")
+        raise Lacks("its numbers are the caller's")
 
     def save(self) -> bytes:
         by_tensor = self.states()
@@ -245,3 +171,50 @@ def _copy(x: Any) -> np.ndarray:
 
 def _back(arrays: Arrays, x: Any) -> Any:
     return None if x is None else _copy(arrays.back(x))
+
+
+def step_of(
+    function: Callable[..., Any], numbers: Mapping[str, Any], states: Mapping[str, Any], arrays: Arrays
+) -> Step:
+    """A function of no routine.
+
+    Parameters that are no number or choice of refopt's, and have no default, are states: lists of arrays like the
+    parameters, of zeros, or of what ``states`` says: a number, a dtype, or a function of a parameter.
+
+    Raises:
+        TypeError: it has no signature, takes no ``params`` and ``grads``, or not what is said of its states or numbers.
+    """
+    name = getattr(function, "__qualname__", kind_of(function))
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        raise TypeError("check: subject: expected a function that has a signature, got none") from None
+    lists: dict[str, bool] = {}
+    told: dict[str, Any] = {}
+    asked: set[str] = set()
+    apart = any(x.kind is x.KEYWORD_ONLY for x in parameters)  # so that numbers come by name
+    for one in parameters:
+        by_name, required = one.kind is one.KEYWORD_ONLY, one.default is one.empty
+        if one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD):
+            continue
+        if one.name in (*GATE, STEP):
+            asked.add(one.name)
+        elif one.name in numbers:
+            told[one.name] = numbers[one.name]
+        elif one.name == "lr" or _is_number(one.name, required, by_name or not apart, len(lists)):
+            told[one.name] = NUMBERS[one.name]
+        elif required or one.name in states:
+            lists[one.name] = by_name
+    if len(lists) < len(LISTS):
+        raise TypeError(f"check: {name}: expected a step that takes params and grads, got one that does not")
+    for what, of in (("states", states.keys() - lists), ("set", numbers.keys() - told)):
+        if of:
+            known = ", ".join(sorted(lists if what == "states" else told)) or "none"
+            raise TypeError(f"check: {what}: expected names of {known}, got {sorted(of)[0]!r}")
+    defaults = {one.name: one.default for one in parameters if one.default is not one.empty}
+    return Step(function, name, arrays, lists, told, defaults | told, states, asked)
+
+
+def _is_number(name: str, required: bool, by_name: bool, lists: int) -> bool:
+    """Whether a parameter is a number of refopt's: RAdam's rho is a list, others' a number."""
+    return required and by_name and name in NUMBERS and lists >= len(LISTS)

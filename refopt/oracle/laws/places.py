@@ -7,9 +7,9 @@ from functools import partial
 import numpy as np
 
 from refopt.oracle.broken import Broken, Skipped
-from refopt.oracle.relations.memory import Placed, columns, dense, fortran, gapped, guarded, spread
-from refopt.oracle.relations.relation import Relation, Try
-from refopt.oracle.relations.trial import Trial
+from refopt.oracle.laws.law import Try, of_runs
+from refopt.oracle.memory import Placed, columns, dense, fortran, gapped, guarded, spread
+from refopt.oracle.running import Running
 
 SHAPES = 45, (4, 5), (40, 61), (2, 3, 7), ()
 EVERYWHERE = "parameters and gradients", "parameters", "gradients"
@@ -23,11 +23,11 @@ def refusals() -> Iterator[None]:
         yield
     except Broken as broken:
         if isinstance(broken.__cause__, TypeError | ValueError):
-            raise Skipped(f"refuses the layout: {type(broken.__cause__).__name__}") from None
+            raise Skipped(f"refuses the layout: {type(broken.__cause__).__name__}", lacks=True) from None
         raise
 
 
-def layouts(trial: Trial) -> Iterator[Try]:
+def layouts(trial: Running) -> Iterator[Try]:
     def placed(make: Callable[[np.ndarray], Placed], where: str) -> None:
         shapes = trial.shapes(SHAPES)
         params, grads = trial.params(shapes), trial.steps(shapes)
@@ -61,15 +61,15 @@ def layouts(trial: Trial) -> Iterator[Try]:
     }  # fmt: skip
     for label, make in kinds.items():
         for where in EVERYWHERE:
-            yield Try(f"{label}, {where}", partial(placed, make, where))
-    yield Try("a gradient of one number, expanded", expanded)
-    yield Try("one gradient for two tensors", shared)
+            yield of_runs(f"{label}, {where}", partial(placed, make, where))
+    yield of_runs("a gradient of one number, expanded", expanded)
+    yield of_runs("one gradient for two tensors", shared)
 
 
-def untouched(trial: Trial) -> Iterator[Try]:
+def untouched(trial: Running) -> Iterator[Try]:
     def around(make: Callable[[np.ndarray], Placed]) -> None:
         if not trial.optimizer.in_place:
-            raise Skipped("writes no array")
+            raise Skipped("writes no array", lacks=True)
         shapes = trial.shapes([17, 300, (3, 5), (2, 3, 7)])
         mine = [make(x) for x in trial.params(shapes)]
         run = trial.start([x.copy() for x in mine])
@@ -95,15 +95,10 @@ def untouched(trial: Trial) -> Iterator[Try]:
                 if now is not None and before.tobytes() != np.ascontiguousarray(now).tobytes():
                     raise Broken(f"grads[{i}]: expected as it was, since a step does not write it, got another")
 
-    yield Try("gradients", partial(gradients, False))
-    yield Try("gradients with NaN", partial(gradients, True))
-    yield Try("between guards", partial(around, partial(guarded, shift=0)))
-    yield Try("between guards, an element off alignment", partial(around, guarded))
-    yield Try("between the elements of a slice", partial(around, gapped))
-    yield Try("beside the columns of a matrix", partial(around, columns))
+    yield of_runs("gradients", partial(gradients, False))
+    yield of_runs("gradients with NaN", partial(gradients, True))
+    yield of_runs("between guards", partial(around, partial(guarded, shift=0)))
+    yield of_runs("between guards, an element off alignment", partial(around, guarded))
+    yield of_runs("between the elements of a slice", partial(around, gapped))
+    yield of_runs("beside the columns of a matrix", partial(around, columns))
 
-
-LAWS = (
-    Relation("R5", "layouts", "Strides, views and addresses change no result.", layouts),
-    Relation("R6", "untouched", "Gradients stay, and so do the bytes around every array.", untouched),
-)

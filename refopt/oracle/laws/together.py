@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from refopt.oracle.cases import PATTERNS
-from refopt.oracle.relations.relation import Relation, Try
-from refopt.oracle.relations.trial import Came, Trial, skipping
+from refopt.oracle.laws.law import Try, of_runs
+from refopt.oracle.running import Came, Running, skipping
 
 SIZES = 45, 7, 300, 1, 64
 LARGE = 70_000, 7, 131_073, 45
@@ -22,7 +22,7 @@ def part(came: Came, indices: Sequence[int]) -> Came:
     return Came([came.params[i] for i in indices], [came.states[i] for i in indices])
 
 
-def merging(trial: Trial) -> Iterator[Try]:
+def merging(trial: Running) -> Iterator[Try]:
     shapes = trial.shapes(SIZES)
     params, grads = trial.params(shapes), trial.steps(shapes)
 
@@ -72,16 +72,17 @@ def merging(trial: Trial) -> Iterator[Try]:
             what = f"the result without {value} in the gradient of params[1]"
             trial.same(part(trial.after(params, grads), others), got, what, [params[i] for i in others])
 
-    yield Try("together and one by one", partial(together, SIZES))
-    yield Try("tensors of one shape", partial(together, [45] * 5))
-    yield Try("large tensors among small", partial(together, LARGE if trial.axes == 1 else [(60, 70), 7, (90, 40), 45]))
-    yield Try("tensors of two dtypes", two_dtypes)
-    yield Try("groups of two learning rates", rates)
-    yield Try("in one group, and in a group each", groups)
-    yield Try("NaN or inf in one of the tensors", lost)
+    yield of_runs("together and one by one", partial(together, SIZES))
+    yield of_runs("tensors of one shape", partial(together, [45] * 5))
+    large = LARGE if trial.axes == 1 else [(60, 70), 7, (90, 40), 45]
+    yield of_runs("large tensors among small", partial(together, large))
+    yield of_runs("tensors of two dtypes", two_dtypes)
+    yield of_runs("groups of two learning rates", rates)
+    yield of_runs("in one group, and in a group each", groups)
+    yield of_runs("NaN or inf in one of the tensors", lost)
 
 
-def order(trial: Trial) -> Iterator[Try]:
+def order(trial: Running) -> Iterator[Try]:
     shapes = trial.shapes(SIZES)
     params, grads = trial.params(shapes), trial.steps(shapes)
 
@@ -91,11 +92,11 @@ def order(trial: Trial) -> Iterator[Try]:
         got = trial.after(mine, [[of[i] for i in indices] for of in grads])
         trial.same(part(plain, indices), got, f"the result in the order {sorted(indices)}", mine)
 
-    yield Try("backwards", partial(reordered, range(len(shapes))[::-1]))
-    yield Try("rotated", partial(reordered, [*range(1, len(shapes)), 0]))
+    yield of_runs("backwards", partial(reordered, range(len(shapes))[::-1]))
+    yield of_runs("rotated", partial(reordered, [*range(1, len(shapes)), 0]))
 
 
-def number(trial: Trial) -> Iterator[Try]:
+def number(trial: Running) -> Iterator[Try]:
     sizes = [0 if k % 12 == 5 else 1 + (7 * k) % 33 for k in range(PATTERNS)]
     alone: dict[tuple[int, bool], Came] = {}
 
@@ -125,13 +126,13 @@ def number(trial: Trial) -> Iterator[Try]:
     def none() -> None:
         trial.after([], [[]])
 
-    yield Try("no tensor", none)
-    yield Try("an empty tensor alone", only_empty)
+    yield of_runs("no tensor", none)
+    yield of_runs("an empty tensor alone", only_empty)
     most = RECOMPILED if trial.optimizer.recompiled else COUNTS[-1] if trial.dtype == "float32" else 320
     for count in COUNTS:
         if count <= most:
-            yield Try(f"{count} tensors", partial(many, count, False))
-    yield Try("111 tensors, empty ones among them", partial(many, 111, True))
+            yield of_runs(f"{count} tensors", partial(many, count, False))
+    yield of_runs("111 tensors, empty ones among them", partial(many, 111, True))
 
 
 def _equal(alone: Came, got: Came, i: int) -> bool:
@@ -142,7 +143,7 @@ def _equal(alone: Came, got: Came, i: int) -> bool:
     return all(x.tobytes() == got.states[i][name].tobytes() for name, x in of.items() if name in got.states[i])
 
 
-def without(trial: Trial) -> Iterator[Try]:
+def without(trial: Running) -> Iterator[Try]:
     shapes = trial.shapes(SIZES)
     params, grads = trial.params(shapes), trial.steps(shapes)
     absent = 1, 3
@@ -162,13 +163,6 @@ def without(trial: Trial) -> Iterator[Try]:
             plain = trial.after(mine, [[of[i] for i in others] for of in grads])
             trial.same(plain, part(got, others), "the result without the tensors that have no gradient", mine)
 
-    yield Try("two of five, from the first step", partial(some, 0))
-    yield Try("two of five, after a step", partial(some, 1))
+    yield of_runs("two of five, from the first step", partial(some, 0))
+    yield of_runs("two of five, after a step", partial(some, 1))
 
-
-LAWS = (
-    Relation("R1", "merging", "Tensors of one list have the result that each has alone.", merging),
-    Relation("R2", "order", "The order of the list changes no result.", order),
-    Relation("R3", "number of tensors", "Any number of tensors is updated, empty ones among them.", number),
-    Relation("R4", "no gradient", "A tensor without a gradient stays, and changes no other.", without),
-)

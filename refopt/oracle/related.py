@@ -1,21 +1,23 @@
 """What came of a check without a routine."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from refopt.oracle.report import FAILED, PASSED, SKIPPED, Item, Report
 
 
 class Related(Report):
-    """A `Report` of relations: there is no formula, so neither bounds nor ratios. ``routine`` is ``None``."""
+    """A `Report` of laws that need no formula: without one there are neither bounds nor ratios."""
 
     def __init__(
         self, subject: str, items: Sequence[Item], laws: dict[str, str], *, compared: int,
         expected_failures: dict[str, str], dtypes: Sequence[str], notes: Sequence[str], seconds: float,
+        allow_skips: Collection[str] = (), usual_dtypes: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(
             "none", subject, items, laws, largest={}, compared=compared, unbounded=0,
             expected_failures=expected_failures, dtypes=dtypes, notes=notes, seconds=seconds,
+            allow_skips=allow_skips, usual_dtypes=usual_dtypes,
         )  # fmt: skip
 
     @property
@@ -26,6 +28,8 @@ class Related(Report):
     def _verdict(self) -> str:
         if self.ok:
             word = "holds, as far as was compared" if not self.of(FAILED) else "holds but for what was expected"
+        elif not self.wrong and self.step_compared:
+            word = self.partly()
         elif not self.wrong:
             commonest = Counter(item.text for item in self.of(SKIPPED)).most_common(1)
             word = "NOT COMPARED" + (f": {commonest[0][0]}" if commonest else "")

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from refopt.oracle.broken import Skipped
-from refopt.oracle.relations.relation import Relation, Try
-from refopt.oracle.relations.trial import Came, Trial
+from refopt.oracle.laws.law import Law, Try, of_runs
+from refopt.oracle.running import Came, Running
 
 SIZES = 45, 7, 300, (4, 5), (15, 20)
 
 
-def sign(trial: Trial) -> Iterator[Try]:
+def sign(trial: Running) -> Iterator[Try]:
     def negated(steps: int) -> None:
         shapes = trial.shapes(SIZES)
         params, grads = trial.params(shapes), trial.steps(shapes, steps)
@@ -24,11 +24,11 @@ def sign(trial: Trial) -> Iterator[Try]:
         plain = Came([x + 0 for x in expected.params], [{} for _ in params])  # both zeros are the same
         trial.same(plain, mirrored, "the result of the negated data, negated", params)
 
-    yield Try("one step of negated data", partial(negated, 1))
-    yield Try("five steps of negated data", partial(negated, 5))
+    yield of_runs("one step of negated data", partial(negated, 1))
+    yield of_runs("five steps of negated data", partial(negated, 5))
 
 
-def elements(trial: Trial) -> Iterator[Try]:
+def elements(trial: Running) -> Iterator[Try]:
     def permuted(shape: tuple[int, ...]) -> None:
         """Elements in another order have the results in that order."""
         params, grads = trial.params([shape]), trial.steps([shape])
@@ -45,7 +45,7 @@ def elements(trial: Trial) -> Iterator[Try]:
     def cut(size: int, pieces: Sequence[Any]) -> None:
         """A tensor has the results of its pieces, each as a tensor."""
         if trial.axes > 1:
-            raise Skipped(f"takes tensors of {trial.axes} axes alone")
+            raise Skipped(f"takes tensors of {trial.axes} axes alone", lacks=True)
         params, grads = trial.params([(size,)]), trial.steps([(size,)])
         edges = [0, *np.cumsum(pieces), size]
         parts = [slice(int(a), int(b)) for a, b in pairwise(edges)]
@@ -54,13 +54,13 @@ def elements(trial: Trial) -> Iterator[Try]:
         trial.same(Came([np.concatenate(expected)], [{}]), Came(got, [{}]), "the results of its pieces", params)
 
     for shape in trial.shapes([7, 300, (15, 20), 4099]):
-        yield Try(f"another order of {'x'.join(map(str, shape))} elements", partial(permuted, shape))
+        yield of_runs(f"another order of {'x'.join(map(str, shape))} elements", partial(permuted, shape))
     for size in (*range(2, 34), 63, 64, 65, 300, 1025, 4099):
-        yield Try(f"{size} elements in pieces", partial(cut, size, [size // 3 + 1]))
-    yield Try("65,537 elements in pieces", partial(cut, 2**16 + 1, [5, 300, 2**15 + 1]))
+        yield of_runs(f"{size} elements in pieces", partial(cut, size, [size // 3 + 1]))
+    yield of_runs("65,537 elements in pieces", partial(cut, 2**16 + 1, [5, 300, 2**15 + 1]))
 
 
-def zero(trial: Trial) -> Iterator[Try]:
+def zero(trial: Running) -> Iterator[Try]:
     shapes = trial.shapes(SIZES)
 
     def stays() -> None:
@@ -69,11 +69,13 @@ def zero(trial: Trial) -> Iterator[Try]:
         expected = Came(params, [{} for _ in params])
         trial.same(expected, Came(got.params, expected.states), "as it was, of zero gradients", params, bits=True)
 
-    yield Try("zero gradients in the first step", stays)
+    yield of_runs("zero gradients in the first step", stays)
 
 
 LAWS = (
-    Relation("R10", "sign", "Negated parameters and gradients have the negated result.", sign, "sign"),
-    Relation("R11", "elements", "An element's result is its own, wherever in a tensor it is.", elements, "elements"),
-    Relation("R12", "zero", "Zero gradients in the first step change nothing.", zero, "zero"),
+    Law("L25", "sign", "Negated parameters and gradients have the negated result.", sign, True, declared="sign"),
+    Law("L26", "elements", "An element's result is its own, wherever in a tensor it is.", elements,
+        True, declared="elements"),
+    Law("L27", "zero", "Zero gradients in the first step change nothing.", zero, True, declared="zero"),
 )
+SYMMETRIES = tuple(law.declared for law in LAWS)

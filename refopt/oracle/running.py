@@ -1,4 +1,4 @@
-"""What relations work with: data, runs, and comparisons of what two runs have come to."""
+"""What laws without a formula work with: data, runs, and comparisons of what two runs have come to."""
 
 import contextlib
 import math
@@ -12,16 +12,15 @@ from refopt.checks.arguments import kind_of
 from refopt.checks.dtypes import numpy_dtype
 from refopt.oracle.broken import Broken, Crashed, Skipped
 from refopt.oracle.cases import noise
-from refopt.oracle.relations.memory import Placed, dense, soiled
-from refopt.oracle.relations.runs import Optimizer, Run
-from refopt.oracle.subject import Ended, Wrong
+from refopt.oracle.memory import Placed, dense, soiled
+from refopt.oracle.subject import Ended, Lacks, Run, Wrong
 from refopt.oracle.ulp import distance, same_bits
 
 STEPS = 3
 SMALL = 2.0**-16  # the relative change of data that shows how far rounding may go
 ROOM = 16  # times what that makes is the tolerance
 MOST = 0.25  # is the largest tolerance, whatever is measured
-LONGEST = 300  # characters of what a step raises
+NO_ERROR, LONGEST = "expected no error", 300  # characters of what a step raises
 
 
 class Came(NamedTuple):
@@ -31,11 +30,14 @@ class Came(NamedTuple):
     states: list[dict[str, np.ndarray]]
 
 
-class Trial:
+class Running:
     """An optimizer in one dtype.
 
     Attributes:
-        optimizer: what makes runs.
+        row: the routine that it is held to; ``None`` for none.
+        subject: what is held to the laws.
+        optimizer: what makes its runs.
+        why_not: why there are none; empty if there are.
         dtype: of the parameters and gradients.
         seed: of all data.
         exact: whether results have to be the same bits wherever they are compared.
@@ -45,14 +47,20 @@ class Trial:
         axes: how many axes tensors have at least.
     """
 
-    def __init__(self, optimizer: Optimizer, dtype: str, seed: int, *, exact: bool, tolerance: float | None) -> None:
-        self.optimizer, self.dtype, self.seed, self.exact, self.given = optimizer, dtype, seed, exact, tolerance
-        self.real: Any = numpy_dtype(dtype)
+    row: Any = None
+
+    def __init__(
+        self, subject: Any, dtype: str, seed: int, *, exact: bool = False, tolerance: float | None = None
+    ) -> None:
+        self.subject, self.dtype, self.seed, self.exact, self.given = subject, dtype, seed, exact, tolerance
+        self.optimizer, self.why_not = optimizer_in(subject)
+        self.stored: Any = numpy_dtype(dtype)
         self.eps = 2.0 ** -{"float64": 52, "float32": 23, "float16": 10, "bfloat16": 7}[dtype]
         self.compared = 0
         self.off: dict[str, int] = {}
         self.law = ""
         self.axes = 1
+        self.settled = False
         self._tolerance: dict[str, float] | None = None
         self._data: dict[tuple, np.ndarray] = {}
 
@@ -80,51 +88,83 @@ class Trial:
         """Tensor ``k`` of the parameters, for step 0, or of the gradients of a step; not to be written."""
         key = step, k, shape
         if key not in self._data:
-            self._data[key] = noise([self.seed, step, k], shape).astype(self.real)
+            self._data[key] = noise([self.seed, step, k], shape).astype(self.stored)
         return self._data[key]
 
     def start(self, params: Sequence[Any], saved: Any = None, apart: bool = False) -> Run:
         """A run; whatever is raised breaks the law, but for NotImplementedError."""
-        placed = [x if isinstance(x, Placed) else dense(x) for x in params]
-        return self._tried(lambda: self.optimizer.start(placed, saved, apart))
+        placed = [self.placed(x) for x in params]
+        return self.tried(self.optimizer.start, placed, saved, apart)
 
-    def step(self, run: Run, grads: Sequence[Any], found_inf: float | None = None) -> None:
-        same = {id(x): x if isinstance(x, Placed) else dense(x) for x in grads if x is not None}
-        placed = [None if x is None else same[id(x)] for x in grads]
-        self._tried(lambda: run.step(placed, found_inf))
+    def placed(self, x: Any) -> Placed:
+        return x if isinstance(x, Placed) else dense(x)
+
+    def step(
+        self, run: Run, grads: Sequence[Any], found_inf: float | None = None, refill: bool = False
+    ) -> None:
+        same = {id(x): self.placed(x) for x in grads if x is not None}
+        self.tried(run.step, [None if x is None else same[id(x)] for x in grads], found_inf, refill)
 
     def save(self, run: Run) -> Any:
-        return self._tried(run.save)
+        return self.tried(run.save)
 
     def slow(self, run: Run, group: int | None = None) -> None:
-        self._tried(lambda: run.slow(group))
+        self.tried(run.slow, group)
 
     def soil(self, shapes: Sequence[tuple[int, ...]], k: int) -> None:
         """Leave numbers in free memory of the process that steps run in."""
         there = getattr(self.optimizer, "soil", None)
         if there is None:
-            soiled(shapes, self.real, k)
+            soiled(shapes, self.stored, k)
         else:
-            self._tried(lambda: there(shapes, self.dtype, k))
+            self.tried(there, shapes, self.dtype, k)
 
-    def _tried(self, what: Callable[[], Any]) -> Any:
+    def tried(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """What a function returns that runs the step. Whatever it raises breaks the law."""
         try:
             with np.errstate(all="ignore"):
-                return what()
+                return function(*arguments)
+        except Lacks as error:
+            raise Skipped(str(error), lacks=True) from None
         except NotImplementedError as error:
             raise Skipped(str(error) or "raised NotImplementedError") from None
         except KeyboardInterrupt:
             raise
         except Ended as error:
-            raise Crashed(f"{self.optimizer.name}: expected a step that returns, got {error}") from None
+            raise Crashed(f"{self.subject.name}: expected a step that returns, got {error}") from None
         except Wrong as error:
-            raise Broken(f"{self.optimizer.name}: {error}") from None
+            raise Broken(f"{self.subject.name}: {error}") from None
         except BaseException as error:  # a step may end the process, or fail in another language than Python
             text = textwrap.shorten(f"{kind_of(error)}: {error}", LONGEST, placeholder=" ...")
-            raise Broken(f"{self.optimizer.name}: expected no error, got {text}") from error
+            raise Broken(f"{self.subject.name}: {NO_ERROR}, got {text}") from error
+
+    def settle(self) -> None:
+        """Find how many axes tensors have to have, or why no step can be taken."""
+        if self.settled or self.why_not:
+            return
+        self.settled, told = True, []
+        for axes in (1, 2):
+            self.axes = axes
+            shapes = self.shapes([45, 300])
+            params = self.params(shapes)
+            try:
+                came = self.after(params, self.steps(shapes, 2))
+            except Crashed as error:  # tensors of other shapes would only make it show less
+                self.why_not = str(error)
+                return
+            except (Skipped, Broken) as error:
+                told.append(str(error))
+                continue
+            if all(x.tobytes() == y.tobytes() for x, y in zip(params, came.params, strict=True)):
+                told.append("two steps change no parameter")
+            elif not all(np.isfinite(x.astype(np.float64)).all() for x in came.params):
+                told.append("two steps of finite gradients leave parameters that are not finite")
+            else:
+                return
+        self.axes, self.why_not = 1, told[0]
 
     def came(self, run: Run) -> Came:
-        return self._tried(lambda: Came(run.params(), run.states()))
+        return self.tried(lambda: Came(run.params(), run.states()))
 
     def after(self, params: Sequence[Any], grads: Sequence[Sequence[Any]], apart: bool = False) -> Came:
         """What steps of some gradients make of parameters."""
@@ -177,7 +217,7 @@ class Trial:
                 lost = (np.isnan(_wide(x)) & ~np.isfinite(_wide(y))) | (np.isnan(_wide(y)) & ~np.isfinite(_wide(x)))
             far = differ & ~(off <= room) & ~lost
             if not far.any():
-                if x.dtype == self.real:
+                if x.dtype == self.stored:
                     self.off[self.law] = max(self.off.get(self.law, 0), int(distance(x[differ], y[differ]).max()))
                 return
             differ = far
@@ -210,6 +250,16 @@ class Trial:
         return {name: min(ROOM * (x + self.eps), MOST) for name, x in most.items()}
 
 
+def optimizer_in(subject: Any) -> tuple[Any, str]:
+    """What makes the runs of a subject, and why there are none; one of the two."""
+    if hasattr(subject, "start"):
+        return subject, getattr(subject, "why_not", "")
+    try:
+        return subject.optimizer, ""
+    except (AttributeError, TypeError, ValueError) as error:
+        return None, f"no run can be made of it: {error}"
+
+
 @contextlib.contextmanager
 def skipping(what: str) -> Iterator[None]:
     """Skip what an optimizer raises an error for; the end of its process is none."""
@@ -218,7 +268,7 @@ def skipping(what: str) -> Iterator[None]:
     except Crashed:
         raise
     except Broken as broken:
-        raise Skipped(f"{what}: {broken}") from None
+        raise Skipped(f"{what}: {broken}", lacks=True) from None
 
 
 class _Same(dict):

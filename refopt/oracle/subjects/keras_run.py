@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from refopt.oracle.relations.memory import Placed, into
+from refopt.oracle.memory import Placed, into
+from refopt.oracle.subject import Lacks
 
 
 class KerasRun:
@@ -31,7 +32,7 @@ class KerasRun:
         whole, part = into(self.of.arrays, placed)
         alone = placed.whole.size == np.prod(placed.shape) and placed.view().flags.c_contiguous
         if not alone and (whole is None or not kept):
-            raise NotImplementedError(f"arrays of Keras on {self.of.backend} have no layout of the caller's")
+            raise Lacks(f"arrays of Keras on {self.of.backend} have no layout of the caller's")
         return whole, part
 
     def _variable(self, part: Any, i: int) -> Any:
@@ -41,7 +42,9 @@ class KerasRun:
             return self.of.keras.Variable(part, dtype=str(part.dtype).removeprefix("torch."), name=f"params_{i}")
         return self.of.keras.Variable(part, dtype=part.dtype.name, name=f"params_{i}")
 
-    def step(self, grads: Sequence[Placed | None], found_inf: float | None = None) -> None:
+    def step(self, grads: Sequence[Placed | None], found_inf: float | None = None, refill: bool = False) -> None:
+        if refill:
+            raise Lacks("its gradients are new arrays")
         with self.of.types(self.wide), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Gradients do not exist")
             same: dict[int, tuple[Any, Any]] = {}
@@ -49,6 +52,9 @@ class KerasRun:
                 (None, None) if g is None else same.setdefault(id(g), self._placed(g, kept=True)) for g in grads
             ]
             self.optimizer.apply([part for _, part in self._grads])
+
+    def add(self, params: Sequence[Placed]) -> None:
+        raise Lacks("has no groups")
 
     def params(self) -> list[np.ndarray]:
         return [self._copy(p.value) for p in self._params]
@@ -83,7 +89,7 @@ class KerasRun:
             try:
                 self.optimizer.learning_rate = float(self.optimizer.learning_rate) / 2
             except (TypeError, AttributeError) as error:
-                raise NotImplementedError("its learning rate cannot be set") from error
+                raise Lacks("its learning rate cannot be set") from error
 
     def save(self) -> bytes:
         store: dict[str, np.ndarray] = {}

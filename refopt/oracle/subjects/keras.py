@@ -10,11 +10,11 @@ from typing import Any
 
 from refopt.checks.arguments import kind_of
 from refopt.oracle.cases import NUMBERS
-from refopt.oracle.relations.keras_run import KerasRun, inner
-from refopt.oracle.relations.memory import Placed
-from refopt.oracle.subject import Wrong
-from refopt.oracle.subjects import accepted, public_name
+from refopt.oracle.memory import Placed
+from refopt.oracle.subject import Lacks, Wrong
 from refopt.oracle.subjects.arrays import arrays_of
+from refopt.oracle.subjects.keras_run import KerasRun, inner
+from refopt.oracle.subjects.names import accepted, public_name
 
 RATE = "learning_rate"
 BACKENDS = "torch", "jax", "numpy"
@@ -83,7 +83,7 @@ class KerasOptimizer:
 
     def start(self, params: Sequence[Placed], saved: Any = None, apart: bool = False) -> KerasRun:
         if apart:
-            raise NotImplementedError("an optimizer of Keras has no groups")
+            raise Lacks("an optimizer of Keras has no groups")
         return KerasRun(self, params, saved)
 
 

@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 
 from refopt.oracle.broken import Skipped
-from refopt.oracle.relations.relation import Relation, Try
-from refopt.oracle.relations.runs import Run
-from refopt.oracle.relations.trial import Trial, skipping
+from refopt.oracle.laws.law import Try, of_runs
+from refopt.oracle.running import Running, skipping
+from refopt.oracle.subject import Run
 
 SIZES = 45, 7, 300, (4, 5)
 LARGE = 100_003
 STEPS = 6
 
 
-def determinism(trial: Trial) -> Iterator[Try]:
+def determinism(trial: Running) -> Iterator[Try]:
     def again(sizes: Sequence[Any], times: int) -> None:
         shapes = trial.shapes(sizes)
         params, grads = trial.params(shapes), trial.steps(shapes)
@@ -36,12 +36,12 @@ def determinism(trial: Trial) -> Iterator[Try]:
             trial.step(other, [-x for x in of])
         trial.same(trial.after(params, grads), trial.came(mine), "the result of a run alone", params, bits=True)
 
-    yield Try("the same steps, five times", partial(again, SIZES, 4))
-    yield Try("a large tensor", partial(again, [LARGE if trial.axes == 1 else (120, 90)], 2))
-    yield Try("two runs that take turns", others_between)
+    yield of_runs("the same steps, five times", partial(again, SIZES, 4))
+    yield of_runs("a large tensor", partial(again, [LARGE if trial.axes == 1 else (120, 90)], 2))
+    yield of_runs("two runs that take turns", others_between)
 
 
-def resume(trial: Trial) -> Iterator[Try]:
+def resume(trial: Running) -> Iterator[Try]:
     shapes = trial.shapes(SIZES)
     params, grads = trial.params(shapes), trial.steps(shapes, STEPS)
 
@@ -85,22 +85,22 @@ def resume(trial: Trial) -> Iterator[Try]:
         came = [trial.came(run) for run in runs]
         trial.same(came[0], came[1], "the result of steps that are not stopped", params, bits=True)
 
-    yield Try("saved and loaded after 3 of 6 steps", partial(stopped, 3))
-    yield Try("saved and loaded after the learning rate was halved", scheduled)
-    yield Try("saved and loaded after the first", partial(stopped, 1))
-    yield Try("saved and loaded before the first", partial(stopped, 0))
-    yield Try("saved and loaded after each", partial(stopped, *range(STEPS)))
-    yield Try("two runs from what was saved", kept)
+    yield of_runs("saved and loaded after 3 of 6 steps", partial(stopped, 3))
+    yield of_runs("saved and loaded after the learning rate was halved", scheduled)
+    yield of_runs("saved and loaded after the first", partial(stopped, 1))
+    yield of_runs("saved and loaded before the first", partial(stopped, 0))
+    yield of_runs("saved and loaded after each", partial(stopped, *range(STEPS)))
+    yield of_runs("two runs from what was saved", kept)
 
 
-def gate(trial: Trial) -> Iterator[Try]:
+def gate(trial: Running) -> Iterator[Try]:
     shapes = trial.shapes(SIZES)
     params, grads = trial.params(shapes), trial.steps(shapes, 5)
     lost = [np.full_like(x, np.nan) for x in grads[0]]
 
     def need() -> None:
         if not trial.optimizer.gated:
-            raise Skipped("takes no found_inf")
+            raise Skipped("takes no found_inf", lacks=True)
         with skipping("takes no found_inf"):  # one that knows the flag, in order to refuse it
             trial.step(fresh(), grads[0], 0.0)
 
@@ -150,18 +150,12 @@ def gate(trial: Trial) -> Iterator[Try]:
         came = [trial.came(run) for run in runs]
         trial.same(came[0], came[1], "the result without a gate", params)
 
-    yield Try("after steps", partial(skipped, after_steps, lost))
-    yield Try("after steps, finite gradients", partial(skipped, after_steps, grads[1]))
-    yield Try("in the first step", partial(skipped, fresh, lost))
-    yield Try("in the first step, finite gradients", partial(skipped, fresh, grads[1]))
-    yield Try("in the first step of a run that was loaded before any", partial(skipped, restored_fresh, lost))
-    yield Try("right after a run was loaded", partial(skipped, restored, lost))
-    yield Try("after a step that was skipped", partial(skipped, after_skipped, lost))
-    yield Try("found_inf=0", finite)
+    yield of_runs("after steps", partial(skipped, after_steps, lost))
+    yield of_runs("after steps, finite gradients", partial(skipped, after_steps, grads[1]))
+    yield of_runs("in the first step", partial(skipped, fresh, lost))
+    yield of_runs("in the first step, finite gradients", partial(skipped, fresh, grads[1]))
+    yield of_runs("in the first step of a run that was loaded before any", partial(skipped, restored_fresh, lost))
+    yield of_runs("right after a run was loaded", partial(skipped, restored, lost))
+    yield of_runs("after a step that was skipped", partial(skipped, after_skipped, lost))
+    yield of_runs("found_inf=0", finite)
 
-
-LAWS = (
-    Relation("R7", "determinism", "The same steps have the same bits, whatever runs beside them.", determinism),
-    Relation("R8", "resume", "Steps after saving and loading are those of a run that was not stopped.", resume),
-    Relation("R9", "gate", "A step whose found_inf is 1 changes nothing: states and counts neither.", gate),
-)

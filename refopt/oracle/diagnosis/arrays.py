@@ -1,0 +1,128 @@
+"""Hypotheses about arrays: what is read of them, and what becomes of results on their way to memory."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from refopt.checks.dtypes import SIZES, numpy_dtype
+from refopt.checks.rows import Routine, Slot
+from refopt.oracle.cases import by_count, has, memory
+from refopt.oracle.diagnosis.hypothesis import Hypothesis
+from refopt.oracle.diagnosis.situation import Situation
+
+
+def of_arrays(row: Routine) -> Iterator[Hypothesis]:
+    """What is read of arrays, and what becomes of results on their way to memory."""
+    yield Hypothesis("gradient with the other sign", partial(_read, name="grads", by=lambda x: -x), "array", "grads")
+    for by in ("all tensors", "each tensor"):
+        yield Hypothesis(f"gradients clipped, to a norm of 1 of {by}", partial(_clipped, by=by), "clipped", by)
+    yield Hypothesis("gradient taken as 0", partial(_read, name="grads", by=lambda x: 0 * x), "array", "grads")
+    for slot in row.slots:
+        name = slot.name
+        if name == "master_params":
+            yield Hypothesis("masters not read: the parameter for the exact one", _without_master, "array", name)
+        if slot.written and not slot.scalar:
+            yield Hypothesis(f"{name} not written", partial(kept, name=name), "kept", name)
+        if name in row.states:
+            yield Hypothesis(f"{name} starts from 1", partial(_started, name=name), "array", name)
+        if name not in ("params", "grads", "master_params", *by_count(row)):
+            yield Hypothesis(
+                f"{name} not read: taken as 0", partial(_read, name=name, by=lambda x: 0 * x), "array", name
+            )
+        for what, which in NEIGHBOURS.items():
+            if name != "params":
+                yield Hypothesis(f"{name} of {what}", partial(_of_tensor, name=name, which=which), "array", name, False)
+        for dtype in ("float16", "bfloat16", "float32") if has("bfloat16") else ("float16", "float32"):
+            yield from _in_dtype(row, slot, dtype)
+
+
+def _in_dtype(row: Routine, slot: Slot, dtype: str) -> Iterator[Hypothesis]:
+    """A slot that is stored, used or read in another dtype."""
+    name = slot.name
+    if slot.written and not slot.scalar:
+        yield Hypothesis(f"{name} stored in {dtype}", partial(_narrow, name=name, dtype=dtype), "narrow", name)
+        if name in row.states and row.elementwise:
+            rounded = partial(_narrow, name=name, dtype=dtype, first=True)
+            yield Hypothesis(f"{name} rounded to {dtype} before its use", rounded, "narrow", name)
+    if not slot.written or name in row.states:
+        yield Hypothesis(f"{name} read in {dtype}", partial(_through, name=name, dtype=dtype), "array", name)
+
+
+def _started(s: Situation, name: str) -> Situation | None:
+    """A state of ones before the first step."""
+    x = s.arrays.get(name)
+    return None if x is None or s.case.count != 1 else s._replace(arrays=s.arrays | {name: np.ones_like(x)})
+
+
+def _clipped(s: Situation, by: str) -> Situation | None:
+    """Gradients that are clipped to a norm of 1: that of all tensors, or of each."""
+    grads = [x for x in s.case.grads if x is not None] if by == "all tensors" else [s.arrays["grads"]]
+    norm = np.sqrt(sum(np.sum(np.square(x, dtype=np.float64)) for x in grads))
+    return s._replace(numbers=s.numbers | {"grad_factor": s.numbers.get("grad_factor", 1) / norm}) if norm > 1 else None
+
+
+NEIGHBOURS: dict[str, Callable[[int, int], int]] = {
+    "the first tensor": lambda i, n: 0, "the tensor before": lambda i, n: i - 1,
+    "the tensor after": lambda i, n: i + 1, "the last tensor": lambda i, n: n - 1,
+}  # fmt: skip
+
+
+def _read(s: Situation, name: str, by: Callable[[Any], Any]) -> Situation | None:
+    x = s.arrays.get(name)
+    return None if x is None else s._replace(arrays=s.arrays | {name: by(x)})
+
+
+def _without_master(s: Situation) -> Situation | None:
+    master = s.arrays.get("master_params")
+    if master is None or master.dtype == np.uint16:
+        return None
+    return s._replace(arrays=s.arrays | {"master_params": s.arrays["params"].astype(master.dtype)})
+
+
+def _of_tensor(s: Situation, name: str, which: Callable[[int, int], int]) -> Situation | None:
+    j, mine = which(s.tensor, len(s.case)), s.arrays.get(name)
+    if mine is None or j == s.tensor or not 0 <= j < len(s.case):
+        return None
+    other, size = s.case.lists()[name][j], s.case.lists()[name][s.tensor].size
+    if other is None or other.size < size:
+        return None
+    elements = np.empty_like(mine)
+    memory(elements)[...] = memory(other)[:size][s.elements]
+    return s._replace(arrays=s.arrays | {name: elements})
+
+
+def _narrow(s: Situation, name: str, dtype: str, first: bool = False) -> Situation | None:
+    x = s.arrays.get(name)
+    if x is None or x.dtype.kind == "u" or SIZES[dtype] >= x.dtype.itemsize:
+        return None
+    rounded = s.rounded | {name} if first else s.rounded
+    return s._replace(narrow={**s.narrow, name: dtype}, rounded=rounded)
+
+
+def _through(s: Situation, name: str, dtype: str) -> Situation | None:
+    x = s.arrays.get(name)
+    if x is None or SIZES[dtype] >= x.dtype.itemsize:
+        return None
+    return s._replace(arrays=s.arrays | {name: x.astype(numpy_dtype(dtype)).astype(x.dtype)})
+
+
+def of_precision() -> Iterator[Hypothesis]:
+    """Operations that are rounded to a narrower dtype, and subnormal numbers that are taken for 0."""
+    flushed = partial(Situation._replace, flushes=True, loose=True)
+    text = "subnormal numbers flushed to zero (set={'flush_to_zero': True} declares that)"
+    yield Hypothesis(text, lambda s: None if s.flushes else flushed(s), "flush", "", False)
+    for to in ("float32", "float16", "bfloat16") if has("bfloat16") else ("float32", "float16"):
+        yield Hypothesis(f"worked out in {to}", partial(_worked, to=to), "arithmetic")
+
+
+def _worked(s: Situation, to: str) -> Situation | None:
+    param = s.arrays["params"].dtype
+    fits = param.name == to if to != "float32" else param.itemsize == 8
+    return s._replace(worked=to) if fits and not s.worked else None
+
+
+def kept(s: Situation, name: str) -> Situation | None:
+    """A slot that stays as it was."""
+    return s._replace(kept=s.kept | {name}) if s.arrays.get(name) is not None else None

@@ -1,0 +1,226 @@
+"""What a step does beside its formula, found by trials: the same case on copies, alone, in other numbers.
+
+A remedy is a subject that takes the harm out of a mistake. What a step does wrong, and not with the remedy, is the
+mistake's.
+"""
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from refopt.oracle.bound import sums
+from refopt.oracle.broken import Broken, Skipped
+from refopt.oracle.cases import Case, memory
+from refopt.oracle.diagnosis.failure import Failure
+from refopt.oracle.trial import Trial
+
+BITS = 16, 12, 10, 8  # of an index that may be too narrow
+LARGEST = 2**18  # elements of a case that is run again
+OF_GRADIENTS = "gradient is overwritten", "aliases the gradient"  # causes that come first: others follow from them
+Outcome = dict[str, list[Any]]
+
+
+class Told(NamedTuple):
+    """A cause, and the laws whose failures it explains."""
+
+    text: str
+    laws: list[str]
+
+
+def before(trial: Trial, failures: Sequence[Failure]) -> list[Told]:
+    """What is to be told before any formula is looked for."""
+    return _all((_no_default, _gradients, _strides, _index), trial, failures)
+
+
+def after(trial: Trial, failures: Sequence[Failure]) -> list[Told]:
+    """What explains failures that no formula does."""
+    return _all((_captured, _together), trial, failures)
+
+
+def _all(looks: Sequence[Callable[..., Iterator[Told]]], trial: Trial, failures: Sequence[Failure]) -> list[Told]:
+    found: list[Told] = []
+    for look in looks:
+        explained = {law for told in found for law in told.laws}
+        left = [x for x in failures if x.law not in explained]
+        with contextlib.suppress(Exception):  # what fails is no cause
+            found += [told for told in look(trial, left) if told.laws] if left else []
+    return found
+
+
+def _laws(failures: Sequence[Failure]) -> list[str]:
+    return list(dict.fromkeys(x.law for x in failures))
+
+
+def _no_default(trial: Trial, failures: Sequence[Failure]) -> Iterator[Told]:
+    """An optional state that is an argument of its own, and that ``None`` for it ends in an error."""
+    nones = [x for x in failures if "NoneType" in str(x.broken)]
+    absent = [
+        slot.name for slot in trial.row.slots
+        if slot.optional and trial.takes(slot.name) and nones and all(x.case.slots[slot.name] is None for x in nones)
+    ]  # fmt: skip
+    if absent:
+        names = " and ".join(absent)
+        yield Told(f"{names} is optional, and None where there is none: give {names} a default, {absent[0]}=None, and "
+                   "let the step do without it", _laws(nones))  # fmt: skip
+
+
+class _With:
+    """A subject that is run in another way."""
+
+    def __init__(self, subject: Any, run: Callable[[Any, Case], Outcome]) -> None:
+        self.subject, self.way = subject, run
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.subject, name)
+
+    def run(self, case: Case) -> Outcome:
+        return self.way(self.subject, case)
+
+
+def _cured(trial: Trial, failures: Sequence[Failure], way: Callable[[Any, Case], Outcome]) -> list[str]:
+    """The laws whose failures are none if the subject is run in another way."""
+    subject, laws = trial.subject, []
+    for law in _laws(failures):
+        mine = [x for x in failures if x.law == law and x.size[1] <= LARGEST]
+        try:
+            trial.subject = _With(subject, way)
+            if mine and all(_holds(x) for x in mine[:4]):
+                laws.append(law)
+        finally:
+            trial.subject = subject
+    return laws
+
+
+def _holds(failure: Failure) -> bool:
+    try:
+        failure.holds(failure.case)
+    except (Broken, Skipped):
+        return False
+    return True
+
+
+def _step_by_step(subject: Any, case: Case, given: Callable[[Case], Case]) -> Outcome:
+    """The steps of a case, each of what is given it of what the one before has left."""
+    got: Outcome = {}
+    for k, step in enumerate(case.steps):
+        one = given(case.replace(steps=[step], count=case.count + k, **got))
+        got = got | subject.run(one)
+    return got
+
+
+def _gradients(trial: Trial, failures: Sequence[Failure]) -> Iterator[Told]:
+    """Gradients that a step writes, or that it keeps as states."""
+    case = min((x.case for x in failures if len(x.case.steps) == 1), key=lambda x: sum(p.size for p in x.params))
+    case = case if any(x is not None and x.size for x in case.grads) else trial.case([7, 5], count=2)
+    mine = case.copy()
+    got = trial.run_in_place(mine)
+    pairs = [(i, x, y) for i, (x, y) in enumerate(zip(case.grads, mine.grads, strict=True)) if x is not None]
+    written = any(x.tobytes() != y.tobytes() for _, x, y in pairs)
+    states = [
+        name for name in trial.row.states for values in [got.get(name)]
+        if values and pairs and all(
+            np.shares_memory(values[i], y) or (written and values[i].tobytes() == y.tobytes()) for i, _, y in pairs
+        )
+    ]  # fmt: skip
+    if not written and not states:
+        return
+
+    def protected(subject: Any, case: Case) -> Outcome:
+        copies = lambda x: x.replace(grads=[g if g is None else g.copy() for g in x.grads])  # noqa: E731
+        return {name: [x if x is None else x.copy() for x in values]
+                for name, values in _step_by_step(subject, case, copies).items()}  # fmt: skip
+
+    texts = [f"{name} aliases the gradient: the gradient's own array is kept as the state" for name in states]
+    said = [x.law for x in failures if re.match(r"grads\[|the lists", str(x.broken))]
+    laws = dict.fromkeys([*said, *_cured(trial, failures, protected)])
+    yield Told("; ".join([*texts, *["the gradient is overwritten by the step"] * written]), [*laws])
+
+
+def _strides(trial: Trial, failures: Sequence[Failure]) -> Iterator[Told]:
+    """Arrays that are read as if their elements lay in the order of their indices."""
+
+    def is_other(x: Any) -> bool:
+        return isinstance(x, np.ndarray) and not x.flags.c_contiguous
+
+    others = [x for x in failures if any(is_other(a) for values in x.case.lists().values() for a in values)]
+
+    def in_order(subject: Any, case: Case) -> Outcome:
+        copied = lambda x: np.ascontiguousarray(x) if is_other(x) else x  # noqa: E731
+        slots = {name: values and [copied(x) for x in values] for name, values in case.slots.items()}
+        got = subject.run(case.replace(**slots))
+        for name, values in got.items():
+            for x, y in zip(values, case.slots[name] or (), strict=False):
+                if is_other(y):
+                    y[...] = x
+        return {name: [y if is_other(y) else x for x, y in zip(values, case.lists()[name], strict=True)]
+                for name, values in got.items()}  # fmt: skip
+
+    if others:
+        text = "strides are ignored: an array whose axes lie in another order in memory is taken for one in C order"
+        yield Told(text, _cured(trial, others, in_order))
+
+
+def _index(trial: Trial, failures: Sequence[Failure]) -> Iterator[Told]:
+    """Elements beyond a power of two that are taken for the first ones."""
+    for failure in sorted((x for x in failures if x.is_bounded and x.size[1] <= LARGEST), key=lambda x: x.size):
+        i = failure.broken.where.tensor if failure.broken.where else 0
+        size = failure.case.params[i].size
+        for n in [2**bits for bits in BITS if 2**bits < size < 2 * 2**bits]:
+            got, expected = trial.run(failure.case), trial.expected(failure.case, i, sums.random_data)["params"]
+            wrong = np.ravel(memory(expected.ratio(got["params"][i]))) > 1
+            beyond = memory(got["params"][i])[n:] == memory(failure.case.params[i])[n:]
+            if beyond.all() and wrong[: size - n].all() and not wrong[size - n : n].any():
+                text = f"an index modulo {n:,} (2**{n.bit_length() - 1}): elements from number {n:,} on are not updated"
+                same = [x for x in failures if any(p.size > n for p in x.case.params)]
+                yield Told(f"{text}, and the first ones are updated again in their place", _laws(same))
+                return
+
+
+def _captured(trial: Trial, failures: Sequence[Failure]) -> Iterator[Told]:
+    """Numbers that change from one step to the next, without an effect."""
+    several = [] if any(x.is_bounded for x in failures) else [x for x in failures if len(x.case.steps) > 1]
+    for failure in several:
+        first, *rest = failure.case.steps
+        for name in [name for name in first if any(step[name] != first[name] for step in rest)]:
+            kept = failure.case.replace(steps=[step | {name: first[name]} for step in failure.case.steps])
+            if _same(trial.run(failure.case), trial.run(kept)):
+                yield Told(f"{name} of the first call in every other: captured once, and a change of it has no effect",
+                           [failure.law])  # fmt: skip
+                return
+
+
+def _same(one: Outcome, other: Outcome) -> bool:
+    pairs = ((x, y) for name in one for x, y in zip(one[name], other[name], strict=True))
+    return all(x is y or x.tobytes() == y.tobytes() for x, y in pairs)
+
+
+def _together(trial: Trial, failures: Sequence[Failure]) -> Iterator[Told]:
+    """Tensors that are right alone, and wrong in a list."""
+
+    def alone(subject: Any, case: Case) -> Outcome:
+        ones = [subject.run(case.only([i])) for i in range(len(case))]
+        return {name: [one[name][0] for one in ones] for name in ones[0]} if ones else subject.run(case)
+
+    laws = _cured(trial, [x for x in failures if len(x.case) > 1], alone)
+    if laws:
+        shared = _shared(trial)
+        yield Told(f"{shared} shared between tensors of one shape" if shared else
+                   "tensors of a list depend on each other: alone, each is right", laws)  # fmt: skip
+
+
+def _shared(trial: Trial) -> str:
+    """The states of two tensors of one shape that are wrong, where those of two shapes are right."""
+
+    def wrong(shapes: list[int]) -> set[str]:
+        case = trial.case(shapes, count=3)
+        got = trial.run(case)
+        return {
+            name for i in range(2) for name, expected in trial.expected(case, i, sums.random_data).items()
+            if got.get(name) and (np.ravel(memory(expected.ratio(got[name][i]))) > 1).any()
+        }  # fmt: skip
+
+    found = [*wrong([45, 45]) - {"params"}] if not wrong([45, 44]) else []
+    return " and ".join(name for name in trial.row.states if name in found)

@@ -1,0 +1,27 @@
+"""A case that broke a law."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from refopt.oracle.broken import Broken
+from refopt.oracle.cases import Case
+
+
+class Failure(NamedTuple):
+    """A case that broke a law: how, and what raises `trial.Broken` for it."""
+
+    law: str
+    label: str
+    case: Case
+    broken: Broken
+    holds: Callable[[Case], object]
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Of its case: tensors, and elements."""
+        return len(self.case), sum(x.size for x in self.case.params)
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether one step was over its bound, at a place that is known."""
+        return self.broken.where is not None and self.broken.ratio is not None and len(self.case.steps) == 1

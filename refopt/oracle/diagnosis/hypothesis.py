@@ -1,0 +1,56 @@
+"""What a hypothesis is, and the rule that it changes."""
+
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from refopt.checks.rows import Routine
+from refopt.cpu.adam import descend, moments
+from refopt.oracle import variants
+from refopt.oracle.bound.evaluate import rule_of
+from refopt.oracle.diagnosis.situation import Rule, Situation
+from refopt.oracle.diagnosis.source import substituted
+from refopt.oracle.wrong import IN_PAPERS
+
+DECAYS = {"l2_decay", "coeff", "weight_decay", "lars_weight_decay"}
+
+
+class Hypothesis(NamedTuple):
+    """``change`` gives the changed situation, or ``None`` where the hypothesis says nothing.
+
+    ``kind`` is what it changes: two of one kind and ``about`` make no pair. Nor does one that is not ``paired``.
+    ``needs`` are numbers that the step has to take.
+    """
+
+    name: str
+    change: Callable[[Situation], Situation | None]
+    kind: str
+    about: str = ""
+    paired: bool = True
+    needs: tuple[str, ...] = ()
+
+
+@functools.cache
+def base_rule(row: Routine) -> Rule:
+    """The rule, all of whose code can be looked at, as it stands in papers."""
+    if row.name in IN_PAPERS and not variants.is_extended(row):
+        return IN_PAPERS[row.name]
+    return substituted(substituted(rule_of(row), descend, descend_as_in_the_paper), moments, moments_one_by_one)
+
+
+def moments_one_by_one(g, m, u, *, beta1, beta2):
+    """`refopt.cpu.adam.moments`, with names for the new ones."""
+    m = beta1 * m + (1 - beta1) * g
+    u = beta2 * u + (1 - beta2) * g * g
+    return m, u
+
+
+def descend_as_in_the_paper(p, m, u, beta1_pow, beta2_pow, *, lr, epsilon, epsilon_at):
+    """Adam's step by corrected moments; `refopt.cpu.adam.descend` has it regrouped."""
+    if epsilon_at == "uncorrected":
+        return p - lr * np.sqrt(1 - beta2_pow) / (1 - beta1_pow) * (m / (np.sqrt(u) + epsilon))
+    m_hat = m / (1 - beta1_pow)
+    d = m_hat / (np.sqrt(u / (1 - beta2_pow)) + epsilon)
+    return p - lr * d

@@ -1,0 +1,150 @@
+"""Hypotheses about numbers: taken for others, lost, captured, and powers of another step."""
+
+import itertools
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from refopt.checks.dtypes import numpy_dtype
+from refopt.checks.rows import Routine
+from refopt.oracle import cases
+from refopt.oracle.cases import has
+from refopt.oracle.diagnosis.arrays import kept
+from refopt.oracle.diagnosis.hypothesis import Hypothesis
+from refopt.oracle.diagnosis.situation import NONE, Situation
+
+CORRECTS = {
+    "beta1_pow": "no bias correction of the first moment", "beta2_pow": "no bias correction of the second moment",
+}  # fmt: skip
+
+
+def of_numbers(row: Routine) -> Iterator[Hypothesis]:
+    for hyper in row.hypers:
+        if hyper.name != "seed":
+            for text, to, paired in _other_numbers(hyper.name, hyper.default):
+                yield from _changed(row, text, lambda s, x, to=to: to(x), (hyper.name,), paired)  # type: ignore[misc]
+            usual = cases.number(hyper)
+            text = f"{hyper.name} of the first call, {usual:.6g}, in every other: captured once"
+            yield from _changed(row, text, lambda s, x, usual=usual: usual, (hyper.name,), False)  # type: ignore[misc]
+    for dtype, real in _narrow_numbers():
+        yield Hypothesis(f"all numbers rounded to {dtype}", partial(_all_rounded, real=real), "number", "", False)
+    for text, to, paired in _other_numbers("grad_factor", None):
+        yield from _changed(row, text, lambda s, x, to=to: to(x), ("grad_factor",), paired)  # type: ignore[misc]
+    names = [hyper.name for hyper in row.hypers if hyper.name != "seed"]
+    for one, two in itertools.combinations(names, 2):
+
+        def other(s: Situation, x: float, one: str = one, two: str = two) -> float:
+            return float(s.numbers[two if x == s.numbers[one] else one])
+
+        both = one, two
+        for first, second in (both, both[::-1]):
+
+            def product(s: Situation, x: float, by: str = second) -> float:
+                return x * float(s.numbers[by])
+
+            yield from _changed(row, f"{first} * {second} for {first}", product, (first,), False, both)
+        yield from _changed(row, f"{one} and {two} swapped", other, both, False, both)
+        yield from _changed(row, f"{two} for {one}", other, (one,), False, both)
+        yield from _changed(row, f"{one} for {two}", other, (two,), False, both)
+    for name, (what, tensor) in itertools.product(names, {"first": 0, "last": -1}.items()):
+
+        def of_tensor(s: Situation, x: float, name: str = name, tensor: int = tensor) -> float:
+            return s.case.numbers_of(tensor % len(s.case))[name]
+
+        yield from _changed(row, f"{name} of the {what} tensor (or group) for all", of_tensor, (name,), False)
+    yield Hypothesis("numbers of the first tensor (or group) for all", _of_first, "number", "", False)
+
+
+def _other_numbers(name: str, default: float | None) -> Iterator[tuple[str, Callable[[float], float], bool]]:
+    """What a number may have been taken for, and whether pairs are made with it."""
+    yield f"{name} ignored: taken as 0", lambda x: 0.0, True
+    yield f"{name} ignored: taken as 1", lambda x: 1.0, True
+    if default not in (None, 0.0, 1.0):
+        yield f"{name} always {default:g}, the default", lambda x: float(default), True
+    yield f"{name} squared, or applied twice", lambda x: x * x, False
+    yield f"the root of {name} for {name}", lambda x: float(np.sqrt(x)), False
+    yield f"1 / {name} for {name}", lambda x: float(np.divide(1, x)), False
+    yield f"twice {name}", lambda x: 2 * x, False
+    yield f"half of {name}", lambda x: x / 2, False
+    yield f"1 - {name} for {name}", lambda x: 1 - x, False
+    yield f"minus {name} for {name}", lambda x: -x, False
+    for dtype, real in _narrow_numbers():
+        yield f"{name} rounded to {dtype}", lambda x, real=real: float(real(x)), False  # type: ignore[misc]
+
+
+def _of_first(s: Situation) -> Situation | None:
+    numbers = s.case.numbers_of(0)
+    return s._replace(numbers=numbers, of_powers=numbers) if numbers != s.numbers else None
+
+
+def _all_rounded(s: Situation, real: Any) -> Situation | None:
+    changed = {name: x if name == "seed" else float(real(x)) for name, x in s.numbers.items()}
+    return s._replace(numbers=changed, of_powers=changed) if changed != s.numbers else None
+
+
+def _narrow_numbers() -> list[tuple[str, Any]]:
+    return [(dtype, numpy_dtype(dtype).type) for dtype in ("float16", "bfloat16") if has(dtype)]
+
+
+def _changed(
+    row: Routine, text: str, to: Callable[[Situation, float], float], names: tuple[str, ...], paired: bool,
+    needs: tuple[str, ...] = (),
+) -> Iterator[Hypothesis]:
+    """Other numbers in the rule; where powers are made of them, in those as well, or not."""
+
+    def change(s: Situation, powers: bool, rule: bool = True) -> Situation | None:
+        if any(name not in s.numbers for name in names):
+            return None
+        with np.errstate(all="ignore"):
+            changed = {name: float(to(s, float(s.numbers[name]))) for name in names}
+        if any(x == s.numbers[name] or not np.isfinite(x) for name, x in changed.items()):
+            return None
+        numbers = s.numbers | (changed if rule else {})
+        return s._replace(numbers=numbers, of_powers={**s.of_powers} | (changed if powers else {}))
+
+    carried = [slot for slot in row.slots if slot.scalar and isinstance(slot.initial, str)]
+    if any(slot.initial in names for slot in carried):
+        yield Hypothesis(text, partial(change, powers=True), "number", names[0], paired, needs or names)
+        alone = partial(change, powers=True, rule=False)
+        of_powers = f"{text}, in its powers alone (bias correction)"
+        yield Hypothesis(of_powers, alone, "number", names[0], False, needs or names)
+        text += ", but not in its powers"
+    yield Hypothesis(text, partial(change, powers=False), "number", names[0], paired, needs or names)
+
+
+def of_steps(row: Routine) -> Iterator[Hypothesis]:
+    carried = [slot for slot in row.slots if slot.scalar]
+    by_count = cases.by_count(row)
+    if len(by_count) > 1:
+        yield from _other_steps("bias correction", by_count)
+    for name in by_count:
+        if name in CORRECTS:
+            yield Hypothesis(CORRECTS[name], partial(_powers, names=(name,), to=lambda t, i: NONE), "power", name)
+        yield from _other_steps(name, (name,))
+    for slot in carried:
+        yield Hypothesis(f"{slot.name} not advanced", partial(kept, name=slot.name), "kept", slot.name)
+
+
+STICKS = {256: "bfloat16", 2048: "float16", 2**24: "float32"}
+WRAPS = 8, 16
+
+
+def _other_steps(what: str, names: tuple[str, ...]) -> Iterator[Hypothesis]:
+    steps: dict[str, Callable[[int, int], int]] = {
+        "one step late: of t - 1": lambda t, i: t - 1, "one step early: of t + 1": lambda t, i: t + 1,
+        "always of the first step": lambda t, i: 1, "counted up by each tensor: of t + i": lambda t, i: t + i,
+    }  # fmt: skip
+    for n, dtype in STICKS.items():
+        steps[f"sticks at step {n}, as a counter in {dtype} does"] = lambda t, i, n=n: min(t, n)  # type: ignore[misc]
+    for bits in WRAPS:
+        text = f"of the step modulo {2**bits}, as a counter of {bits} bits has it"
+        steps[text] = lambda t, i, n=2**bits: t % n or NONE  # type: ignore[misc]
+    for text, to in steps.items():
+        yield Hypothesis(f"{what} {text}", partial(_powers, names=names, to=to), "power", names[0])
+
+
+def _powers(s: Situation, names: tuple[str, ...], to: Callable[[int, int], int]) -> Situation | None:
+    count = to(s.case.count, s.tensor)
+    return s._replace(powers=s.powers | dict.fromkeys(names, count)) if count != s.case.count else None

@@ -1,0 +1,247 @@
+"""How much of what a step has come to a hypothesis explains, and whether it makes anything wrong that is right."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from refopt.oracle.cases import Case, memory
+from refopt.oracle.diagnosis.evidence import Tensor, spread, tensors_of
+from refopt.oracle.diagnosis.failure import Failure
+from refopt.oracle.diagnosis.hypothesis import Hypothesis, base_rule
+from refopt.oracle.diagnosis.situation import Inputs, Situation, of_case
+from refopt.oracle.trial import FLUSHES, Trial
+
+FIRST, OTHERS, RIGHT = 6, 2, 24  # tensors that are looked at: of the first law, of each other, and right ones
+ENOUGH = 0.9995  # of what a hypothesis has to explain
+SPOILT = 0.01  # of a tensor's elements that it may make wrong
+PARTLY = 0.25
+
+
+class Explanation(NamedTuple):
+    """A hypothesis, the share of the wrong elements that it explains, how many these are, and of which laws."""
+
+    text: str
+    share: float
+    elements: int = 0
+    laws: frozenset[str] = frozenset()
+
+
+class Weighing:
+    """What a subject has made wrong in one dtype, and what it has not.
+
+    Args:
+        trial: the subject and the rule.
+        failures: of which the outcome of one step is wrong, the first law's first.
+        passed: other cases, that an explanation has to leave right.
+    """
+
+    def __init__(self, trial: Trial, failures: Sequence[Failure], passed: Sequence[Case] = ()) -> None:
+        self.trial, self.row = trial, trial.row
+        tensors: list[Tensor] = []
+        failures = [x for x in failures if not _is_skipped(x.case)]
+        for law in dict.fromkeys(x.law for x in failures):
+            cases = spread([x for x in failures if x.law == law], OTHERS if tensors else FIRST)
+            tensors += [t for x in cases for t in tensors_of(trial, x.case, _tensor_of(x), law)]
+        right, wrong = ([x for x in tensors if x.is_wrong == is_wrong] for is_wrong in (False, True))
+        moved = [x for x in (x.without_unchanged() for x in wrong) if x.is_wrong]
+        self.moved = bool(moved and wrong) and moved[0].law == wrong[0].law
+        some = moved if self.moved else wrong
+        self.wrong: list[Tensor] = []
+        for law in dict.fromkeys(x.law for x in some):
+            mine = sorted((x for x in some if x.law == law), key=lambda x: x.telling, reverse=True)
+            self.wrong += spread(mine, OTHERS if self.wrong else FIRST)
+        laws = {x.law for x in self.wrong}
+        self.still = {law: [x for x in wrong if x.law == law] for law in {x.law for x in wrong} - laws}
+        self.right, self.passed = spread(right, FIRST), spread([x for x in passed if not _is_skipped(x)], RIGHT)
+        self.known: dict[tuple[int, int], tuple[Situation, Inputs | None]] = {}
+
+    def _explanation(self, hypotheses: tuple[Hypothesis, ...]) -> Explanation | None:
+        """What hypotheses explain; nothing if they make anything wrong that is right.
+
+        The share is that of the elements of the laws that are explained as a whole, or else of the first law's.
+        """
+        first = self.wrong[0]
+        changed = self._changed(first, hypotheses)
+        if changed is not None and not self._worth(first, changed, hypotheses):
+            return None
+        counts: dict[str, list[int]] = {}  # by law: elements that are explained, that have a bound, and that are wrong
+        failed: set[str] = set()
+        for tensor in self.wrong:
+            if tensor.law in failed:
+                continue
+            found = self._counted(tensor, hypotheses)
+            if found is None:
+                failed.add(tensor.law)
+                if tensor is first:
+                    return None
+                continue
+            of_law = counts.setdefault(tensor.law, [0, 0, 0])
+            of_law[:] = (x + y for x, y in zip(of_law, found, strict=True))
+            if of_law[0] < PARTLY * of_law[2]:
+                failed.add(tensor.law)
+                if tensor.law == first.law:
+                    return None
+        whole = {law for law, (x, bounded, _) in counts.items() if law not in failed and 0 < ENOUGH * bounded <= x}
+        laws = frozenset(whole if first.law in whole else [first.law])
+        explained, bounded = (sum(counts[law][k] for law in laws) for k in (0, 1))
+        if not explained:
+            return None
+        text, share = " and ".join(h.name for h in hypotheses), explained / bounded
+        if any(h.kind == "rough" for h in hypotheses) and not self._scattered():
+            return None
+        spoilt = [x for x in self._others(laws) if self._spoils(x, hypotheses)]
+        if spoilt:
+            steps = _steps([x for x in self.wrong if x.law in laws], spoilt, self.row.elementwise)
+            if not steps or share < ENOUGH:
+                return None
+            text += f", {steps}"
+        also = {law for law in self.still if first.law in whole and self._explains_all(self.still[law], hypotheses)}
+        return Explanation(text, share, explained, laws | also)
+
+    def _explains_all(self, tensors: Sequence[Tensor], hypotheses: tuple[Hypothesis, ...]) -> bool:
+        """Whether hypotheses explain all that is wrong of some tensors."""
+        counts = [self._counted(x, hypotheses) for x in tensors]
+        return all(x and x[0] >= ENOUGH * x[1] > 0 for x in counts)
+
+    def _counted(self, tensor: Tensor, hypotheses: tuple[Hypothesis, ...]) -> tuple[int, int, int] | None:
+        """Of wrong elements, those explained, those with a bound, and all; ``None`` if right ones are spoilt."""
+        inside = self._inside(tensor, hypotheses)
+        wide = any(h.kind == "arithmetic" for h in hypotheses)  # of which some elements have no bound
+        if inside is None or any(_spoils_right(tensor, name, x, known, wide) for name, (x, known) in inside.items()):
+            return None
+        masks = [(tensor.wrong[name], *both) for name, both in inside.items()]
+        return (
+            sum(int((within & mask & known).sum()) for mask, within, known in masks),
+            sum(int((mask & known).sum()) for mask, _, known in masks), sum(int(mask.sum()) for mask, *_ in masks),
+        )  # fmt: skip
+
+    def _others(self, laws: frozenset[str]) -> Iterator[Tensor]:
+        """What is right: tensors beside wrong ones, and those of cases that passed, as far as these are needed."""
+        yield from self.right
+        for k, x in enumerate(self.passed):
+            if isinstance(x, Case):
+                self.passed[k] = [t for t in tensors_of(self.trial, x) if not t.is_wrong]
+            yield from self.passed[k]
+
+    def _scattered(self) -> bool:
+        """Whether the parameters are off by another share of the update in each element, as roundings are."""
+        for tensor in self.wrong:
+            expected = self._as_it_is(tensor)[0].plain() or {}
+            if "params" not in expected or tensor.wrong["params"].sum() < 3:
+                continue
+            old = np.ravel(memory(tensor.case.params[tensor.tensor])[tensor.elements]).astype(np.float64)
+            with np.errstate(all="ignore"):
+                off = (tensor.wide["params"] - expected["params"]) / (expected["params"] - old)
+            off = off[tensor.wrong["params"] & np.isfinite(off)]
+            return bool(off.size and np.ptp(off) > 0.3 * abs(off).max())
+        return False
+
+    def _spoils(self, tensor: Tensor, hypotheses: tuple[Hypothesis, ...]) -> bool:
+        changed = self._changed(tensor, hypotheses)
+        near = None if changed is None else self._near(tensor, changed, hypotheses)
+        if near is not None and any((~x).sum() > SPOILT * x.size for x in near.values()):
+            return True  # unless there is no bound, which the next lines tell
+        inside = self._inside(tensor, hypotheses) or {}
+        return any((known & ~x).sum() > SPOILT * x.size for x, known in inside.values())
+
+    def _as_it_is(self, tensor: Tensor) -> tuple[Situation, Inputs | None]:
+        """A tensor as the rule has it, and what that is given."""
+        key = id(tensor.case), tensor.tensor
+        if key not in self.known:
+            flushes, rule = bool(self.trial.fixed.get(FLUSHES)), base_rule(self.row)
+            situation = of_case(tensor.case, tensor.tensor, rule, self.trial.real, flushes, tensor.elements)
+            self.known[key] = situation, situation.inputs()
+        return self.known[key]
+
+    def _changed(self, tensor: Tensor, hypotheses: tuple[Hypothesis, ...]) -> Situation | None:
+        """A tensor as hypotheses have it; ``None`` if they say nothing of it, or cannot be asked."""
+        changed = as_it_is = self._as_it_is(tensor)[0]
+        for hypothesis in hypotheses:
+            try:
+                after = hypothesis.change(changed)
+            except Exception:  # of arrays that nobody has thought of: what fails is no hypothesis
+                return None
+            changed = changed if after is None else after
+        return None if changed is as_it_is else changed
+
+    def _near(
+        self, tensor: Tensor, changed: Situation, hypotheses: Sequence[Hypothesis]
+    ) -> dict[str, np.ndarray] | None:  # fmt: skip
+        """By slot, which elements are about as a hypothesis has it, by a glance; ``None`` if that does not tell."""
+        if changed.is_rough or tensor.case.choices.get("rounding") == "stochastic":
+            return None
+        try:
+            with np.errstate(all="ignore"):
+                edit = all(h.kind == "edit" for h in hypotheses)  # which changes the rule alone
+                plain = changed.plain(self._as_it_is(tensor)[1] if edit else None) or {}
+                off = {name: abs(plain[name] - x) for name, x in tensor.wide.items() if name in plain}
+                if any(x.shape != tensor.room[name].shape for name, x in off.items()):
+                    raise ValueError("expected an element for each of the tensor's")
+                return {name: ~(x > tensor.room[name]) for name, x in off.items()}
+        except Exception:  # what fails is no hypothesis
+            return {name: np.zeros(room.shape, bool) for name, room in tensor.room.items()}
+
+    def _worth(self, tensor: Tensor, changed: Situation, hypotheses: Sequence[Hypothesis]) -> bool:
+        """Whether a hypothesis may explain enough of a tensor to be worth its bound."""
+        near = self._near(tensor, changed, hypotheses)
+        if near is None:
+            return True
+        explained = sum(int((x & tensor.wrong[name]).sum()) for name, x in near.items())
+        total = sum(int(tensor.wrong[name].sum()) for name in near)
+        return not total or explained >= PARTLY * total
+
+    def _inside(self, tensor: Tensor, hypotheses: tuple[Hypothesis, ...]) -> dict[str, Any] | None:
+        """Which elements are within the bound of a hypothesis, and which have one; ``None`` if it says nothing."""
+        changed = self._changed(tensor, hypotheses)
+        if changed is None:
+            return {name: (~mask, np.ones_like(mask)) for name, mask in tensor.wrong.items()}
+        try:
+            with np.errstate(all="ignore"):
+                expected = changed.expected()
+        except Exception:
+            return None
+        if expected is None:
+            return None
+        inside = {}
+        for name, x in tensor.got.items():
+            if name in expected:
+                ratio = np.ravel(memory(expected[name].ratio(x.reshape(expected[name].value.shape))))
+                held = np.ravel(memory(x)).astype(np.float64)
+                lost = np.isnan(ratio) & ~np.isfinite(held)  # as a division by 0 has it
+                inside[name] = (ratio <= 1) | lost, ~np.isnan(ratio) | lost
+        return inside
+
+
+def _is_skipped(case: Case) -> bool:
+    """Whether the step is not to be taken."""
+    return any(np.any(step.get("found_inf")) for step in case.steps)
+
+
+def _tensor_of(failure: Failure) -> int:
+    return failure.broken.where.tensor if failure.broken.where else 0
+
+
+def _steps(wrong: Sequence[Tensor], spoilt: Sequence[Tensor], by_element: bool) -> str:
+    """Which steps a mistake is of, if those of the tensors that it is not of come all before or all after.
+
+    One of these has to be of the same size and numbers as a wrong one, lest it be these that make the difference.
+    """
+
+    def like(x: Tensor) -> tuple:
+        numbers = sorted((name, str(value)) for name, value in x.case.numbers_of(x.tensor).items())
+        return *numbers, *([] if by_element else [x.case.params[x.tensor].size])
+
+    of_wrong, of_others = {x.case.count for x in wrong}, {x.case.count for x in spoilt}
+    if not {like(x) for x in wrong} & {like(x) for x in spoilt}:
+        return ""
+    if max(of_wrong) < min(of_others):
+        return "in the first step alone" if max(of_wrong) == 1 else f"up to step {max(of_wrong)}"
+    return f"from step {min(of_wrong)} on" if min(of_wrong) > max(of_others) else ""
+
+
+def _spoils_right(tensor: Tensor, name: str, within: Any, known: Any, wide: bool) -> bool:
+    """Whether what is right in a slot would be wrong, or have no bound, unless bounds are ``wide``."""
+    mask = tensor.wrong[name]
+    right = ~mask & ~tensor.unchanged[name] & np.isfinite(tensor.wide[name])
+    return bool((right & ~(within & known) & (known | (not wide))).sum() > SPOILT * mask.size)

@@ -1,0 +1,106 @@
+"""Use: an optimizer as its users use it, which makes its own states, for thousands of steps, in groups."""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from refopt.oracle.broken import Skipped
+from refopt.oracle.cases import Case, by_count
+from refopt.oracle.laws.calls import SIZES, STEPS, after, repeated, row_of_steps, varied
+from refopt.oracle.laws.law import Law, Try, both, of_runs
+from refopt.oracle.laws.step import free
+from refopt.oracle.requiring import require_same
+from refopt.oracle.running import Came, Running
+from refopt.oracle.subjects.shared import scalar_after
+from refopt.oracle.trial import Trial
+from refopt.oracle.variants.variant import STEP_NUMBER
+from refopt.state.steps import BASES
+
+ALIKE = (45,) * 5
+# Where a count of fp16 sticks, an index of 16 bits wraps, and a count of fp32 sticks.
+COUNTS = 2**11 + 1, 2**16 + 1, 2**24 + 1
+FEWEST, MOST = 2_050, 5_000  # calls
+DECAYS = "coeff", "weight_decay", "l2_decay", "lars_weight_decay"
+
+
+def of_cases(trial: Trial) -> Iterator[Try]:
+    one_by_one = partial(row_of_steps, trial)
+    yield Try(f"{STEPS} steps of tensors of one shape", lambda: repeated(trial.case(ALIKE)), one_by_one)
+    yield Try(f"{STEPS} steps of groups of other lr", lambda: _in_groups(trial), one_by_one)
+    for count in COUNTS:
+        yield Try(f"step {count}", partial(late, trial, count), trial.hold)
+    if trial.dtype == "float32":
+        calls = int(np.random.default_rng([trial.secret, 7]).integers(FEWEST, MOST))
+        label = f"after {calls} calls, of secret {trial.secret}"
+        # With decay, parameters would come to rest, where no rate shows.
+        still: dict[str, Any] = {name: 0.0 for name in DECAYS if name in trial.numbers() and free(trial, name)}
+        yield Try(label, lambda: trial.case([3], None, **still), partial(_calls, trial, calls))
+
+
+def _in_groups(trial: Trial) -> Case:
+    trial.need("lr")
+    case = varied(trial, "lr", ALIKE, count=1)
+    return case.replace(steps=case.steps * STEPS)
+
+
+def late(trial: Trial, count: int) -> Case:
+    """A step whose number is large, from states of an early one; powers are those of its number.
+
+    Averages are so long at the first of the counts that their corrections still show whether it is that or one less.
+    """
+    usual = trial.numbers()
+    slow = {name: 1 - 2.0**-11 for name in ("beta1", "beta2") if name in usual and free(trial, name)}
+    case = trial.case([7], None, count=60, **(slow if count == COUNTS[0] else {}))  # type: ignore[arg-type]
+    names = by_count(trial.row)
+    if {*names} - {*BASES, "rho", STEP_NUMBER.name}:
+        raise Skipped("its scalars follow from every step before", lacks=True)
+    scalars = {name: [scalar_after(name, case.steps[0], count - 1, trial.real)] for name in names}
+    return case.replace(**scalars, count=count)
+
+
+def _calls(trial: Trial, calls: int, case: Case) -> None:
+    """The last of thousands of calls is as right as one from copies of what those before it have stored."""
+    before = trial.run(case.replace(steps=case.steps * (calls - 1)))
+    last = trial.hold(case.replace(**after(case, before), count=calls))
+    if not getattr(trial.subject, "is_function", False):  # whose every call is one of the same function
+        at_once = trial.run(case.replace(steps=case.steps * calls))
+        require_same(last, at_once, f"the last of {calls} calls, and the same from copies")
+
+
+def of_an_optimizer(trial: Running) -> Iterator[Try]:
+    shapes = trial.shapes(SIZES)
+    params, grads = trial.params(shapes), trial.steps(shapes, 4)
+
+    def refilled() -> None:
+        """Gradients keep their memory, as where it is set to 0 and added to."""
+        run = trial.start(params)
+        for of in grads:
+            trial.step(run, of, refill=True)
+        trial.same(trial.after(params, grads), trial.came(run), "the result of new gradients in each step", params)
+
+    def added() -> None:
+        """A group that comes later is what it is alone; another one's learning rate is its own."""
+        run, runs = trial.start(params[:2]), [trial.start(params[:2]), trial.start(params[2:])]
+        for k, of in enumerate(grads):
+            if k == 2:
+                trial.slow(run)
+                trial.slow(runs[0])
+                trial.tried(run.add, [trial.placed(x) for x in params[2:]])
+            trial.step(run, of if k >= 2 else of[:2])
+            trial.step(runs[0], of[:2])
+            if k >= 2:
+                trial.step(runs[1], of[2:])
+        came = [trial.came(one) for one in runs]
+        expected = Came(came[0].params + came[1].params, came[0].states + came[1].states)
+        trial.same(expected, trial.came(run), "the results of the two groups alone", params)
+
+    yield of_runs("gradients that keep their memory", refilled)
+    yield of_runs("a group that is added later", added)
+
+
+LAWS = (
+    Law("L24", "use", "Own states, groups, gradients that stay, and thousands of steps change nothing.",
+        both(of_cases, of_an_optimizer), runs=True),
+)

@@ -1,0 +1,163 @@
+"""A Python function of lists of arrays as a routine."""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
+from types import ModuleType
+from typing import Any
+
+from refopt.catalog import Routine
+from refopt.checks.arguments import kind_of
+from refopt.oracle.cases import NEUTRAL, Case, number
+from refopt.oracle.exact.cases import Outcome
+from refopt.oracle.subject import GATE, LIBRARIES, STEP, Arrays, NumPy, Wrong
+from refopt.oracle.subjects.step import Step
+from refopt.oracle.variants import by_request, initial_of
+
+
+class Function:
+    """A Python function ``step(params, grads, *states, **numbers)`` of lists of arrays.
+
+    It takes slots in the catalogue's order, or by refopt's names; numbers, choices, the gate, and ``step``, the number
+    of the step from 1, by name. It writes its arrays, or returns new lists: a list of parameters, a tuple of lists of
+    the written slots that it takes, in the catalogue's order, or a mapping by name.
+    """
+
+    is_function = True
+
+    def __init__(self, row: Routine, function: Callable[..., Any], arrays: Arrays | None = None) -> None:
+        self.row, self.function, self.arrays = row, function, arrays or NumPy()
+        self.name = getattr(function, "__qualname__", kind_of(function))
+        known = {*row.slot_names, *(hyper.name for hyper in row.hypers), *row.choices, *GATE, STEP}
+        self.positional: list[str] = []
+        self.named: set[str] = set()
+        self.everything = False
+        self.replaced = False  # whether the last run put other arrays into the lists
+        try:
+            parameters = inspect.signature(function).parameters.values()
+        except (TypeError, ValueError):
+            raise TypeError("check: subject: expected a function that has a signature, got none") from None
+        for parameter in parameters:
+            self._take(parameter, known)
+        if self.everything:
+            self.named |= known - {*self.positional, STEP} - by_request(row.name)
+        for name in ("params", "grads", *(h.name for h in row.hypers if h.default is None)):
+            if not self.takes(name):
+                got = f"the class {self.name}, of which an instance may be one" if isinstance(function, type) else "one"
+                raise TypeError(f"check: subject: expected a step that takes {name}, got {got} that does not")
+
+    def _take(self, parameter: inspect.Parameter, known: set[str]) -> None:
+        """Find what a parameter is for: a slot by its place, or anything by its name."""
+        required = [slot.name for slot in self.row.slots if not slot.optional]
+        name, left = parameter.name, [x for x in required if x not in self.positional]
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            self.positional += left
+        elif parameter.kind is parameter.VAR_KEYWORD:
+            self.everything = True
+        elif parameter.kind is parameter.KEYWORD_ONLY or self.named:
+            self._name(name, known, parameter.default is not parameter.empty)
+        elif name in self.row.slot_names and name not in self.positional:
+            self.positional.append(name)
+        elif name not in known and left and parameter.default is parameter.empty:
+            self.positional.append(left[0])
+        else:
+            self._name(name, known, parameter.default is not parameter.empty)
+
+    def _name(self, name: str, known: set[str], default: bool) -> None:
+        if name in known:
+            self.named.add(name)
+        elif not default:
+            expected = ", ".join(sorted(known - {*self.positional}))
+            raise TypeError(f"check: subject: expected parameters of the names {expected}, got {name!r}")
+
+    def takes(self, what: str) -> bool:
+        return what in self.positional or what in self.named
+
+    @cached_property
+    def optimizer(self) -> Step:
+        """What makes runs of it, whose states are the routine's before the first step."""
+        numbers: dict[str, Any] = {name: values[0] for name, values in self.row.choices.items()}
+        for hyper in self.row.hypers:
+            plain = NEUTRAL.get(hyper.name, hyper.default)
+            numbers[hyper.name] = plain if hyper.name in ("rescale_grad", "seed") else number(hyper)
+        lists = {slot.name: slot.name in self.named for slot in self.row.slots
+                 if slot.name in self.positional or (slot.name in self.named and not slot.optional)}  # fmt: skip
+        first = {slot.name: initial_of(self.row, slot.name, numbers) for slot in self.row.slots[2:]
+                 if slot.name in lists and not slot.scalar}  # fmt: skip
+        asked = self.named & {*GATE, STEP}
+        taken = {name: x for name, x in numbers.items() if name in self.named}
+        return Step(self.function, self.name, self.arrays, lists, taken, numbers, first, asked, self.positional)
+
+    @property
+    def libraries(self) -> list[str]:
+        """The libraries of arrays that the function's module has imported, where it is given arrays of NumPy."""
+        if not isinstance(self.arrays, NumPy):
+            return []
+        known = getattr(self.function, "__globals__", {}).values()
+        imported = {x.__name__.partition(".")[0] for x in known if isinstance(x, ModuleType)}
+        return list(dict.fromkeys(library for name, library in LIBRARIES.items() if name in imported))
+
+    def run(self, case: Case) -> Outcome:
+        slots = {name: _each(self.arrays.of, values) for name, values in case.slots.items() if self.takes(name)}
+        replaced = False
+        for k, step in enumerate(case.steps):
+            lists = {name: _each(lambda x: x, values) for name, values in slots.items()}
+            options = self._options(case.choices | step, case.count + k)
+            options |= {name: values for name, values in lists.items() if name in self.named}
+            result = self.function(*(lists[name] for name in self.positional), **options)
+            if result is not None:
+                slots |= self._returned(result, slots)
+            elif any(not _same(values, lists[name]) for name, values in slots.items()):
+                replaced = True
+        self.replaced = replaced
+        self.again = partial(self._outcome, slots, len(case))
+        return self.again()
+
+    def _outcome(self, slots: Mapping[str, Any], count: int) -> Outcome:
+        """What the lists of the last step hold now."""
+        return {
+            slot.name: _each(self.arrays.back, slots[slot.name]) or [None] * count
+            for slot in self.row.slots if slot.written and slot.name in slots
+        }  # fmt: skip
+
+    def _options(self, given: dict[str, Any], step: int) -> dict[str, Any]:
+        """What it takes by name, but for lists, of a step of that number."""
+        options = dict.fromkeys(GATE) | {STEP: step} | given
+        options |= {name: self.arrays.of(x) for name, x in options.items() if name in GATE and x is not None}
+        return {name: value for name, value in options.items() if name in self.named}
+
+    def _returned(self, result: Any, slots: Mapping[str, Any]) -> dict[str, Any]:
+        """New lists by slot."""
+        written = [slot.name for slot in self.row.slots if slot.written and slots.get(slot.name) is not None]
+        if isinstance(result, Mapping):
+            returned = dict(result)
+        elif isinstance(result, tuple) and len(result) == len(written):
+            returned = dict(zip(written, result, strict=True))
+        elif isinstance(result, list) and (len(written) == 1 or len(result) == len(slots["params"])):
+            returned = {"params": result}
+        else:
+            raise Wrong(f"returned: expected None or lists of {', '.join(written)}, got {_of_so_many(result)}")
+        self._check_returned(returned, written, len(slots["params"]))
+        return {name: list(values) for name, values in returned.items()}
+
+    def _check_returned(self, returned: Mapping[str, Any], written: list[str], count: int) -> None:
+        for name, values in returned.items():
+            if name not in written:
+                raise Wrong(f"returned: expected lists of {', '.join(written)}, got one of {name!r}")
+            if not isinstance(values, Sequence) or len(values) != count:
+                many = "one array" if count == 1 else f"{count} arrays"
+                raise Wrong(f"returned: {name}: expected a list of {many}, got {_of_so_many(values)}")
+
+
+def _each(function: Callable[[Any], Any], values: Sequence[Any] | None) -> list[Any] | None:
+    """A list of what a function makes of each array that there is."""
+    return None if values is None else [None if x is None else function(x) for x in values]
+
+
+def _same(before: Any, now: Any) -> bool:
+    """Whether a list still has the arrays that it was given with."""
+    return before is None or (len(before) == len(now) and all(x is y for x, y in zip(before, now, strict=True)))
+
+
+def _of_so_many(value: Any) -> str:
+    return f"{kind_of(value)} of {len(value)}" if isinstance(value, Sequence) else kind_of(value)

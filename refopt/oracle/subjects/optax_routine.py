@@ -1,0 +1,263 @@
+"""Optimizers of optax: functions of numbers that return a ``GradientTransformation``.
+
+A case's states are put into the state that ``init`` makes, by the names of its fields, wherever in it they are: named
+tuples, data classes and dictionaries have such. Those before the first step are left to optax. Updates are added by
+``optax.apply_updates``.
+"""
+
+import contextlib
+import importlib
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from refopt.catalog import Routine
+from refopt.checks.arguments import chosen, flag, is_number, kind_of, number
+from refopt.checks.dtypes import arithmetic
+from refopt.oracle.cases import Case
+from refopt.oracle.cases import number as usual
+from refopt.oracle.exact.cases import Outcome
+from refopt.oracle.subject import Lacks, Wrong
+from refopt.oracle.subjects.arrays import Jax
+from refopt.oracle.subjects.optax import OptaxOptimizer
+from refopt.oracle.subjects.optax_peers import PEERS, SWITCHED
+from refopt.oracle.subjects.shared import check_dtypes, is_initial, scalar_after
+from refopt.oracle.variants.variant import STEP_NUMBER
+from refopt.state.steps import BASES
+
+COUNT, FLUSHES = "count", "flush_to_zero"
+HYPERPARAMS = "hyperparams"  # what inject_hyperparams calls the numbers in its state
+
+
+def numbers_of(row: Routine, names: Mapping[str, str]) -> dict[str, str]:
+    """What a function calls the numbers of a routine."""
+    return {ours: names.get(ours, theirs) for ours, theirs in PEERS[row.name].numbers.items()}
+
+
+class OptaxRoutine:
+    """A function of numbers that returns a ``GradientTransformation``, as a `Subject`.
+
+    Attributes:
+        fixed: numbers and choices of refopt's that it has for itself.
+        dtypes: in which it is checked by default.
+        always: optional states that it has in every case.
+        notes: what a reader of the report should know.
+    """
+
+    dtypes = "float32", "float64"
+    compiles_each_list = True  # XLA may fuse the operations of each in another way, so L2 holds within the bound
+
+    def __init__(
+        self, row: Routine, make: Callable[..., Any], name: str, *, options: Mapping[str, Any], names: Mapping[str, str]
+    ) -> None:
+        peer = PEERS[row.name]
+        self.row, self.make, self.name, self.options = row, make, name, dict(options)
+        self.states = {ours: names.get(ours, theirs) for ours, theirs in peer.states.items()}
+        self.numbers = numbers_of(row, names)
+        self.switches, self.negative = peer.switches, peer.negative
+        self.optax: Any = importlib.import_module("optax")
+        self.arrays = Jax()
+        self.accepts = set(inspect.signature(make).parameters)
+        if unknown := sorted(self.options.keys() - self.accepts):
+            expected = ", ".join(sorted(self.accepts))
+            raise TypeError(f"check: {name}: expected options of {expected}, got {unknown[0]}")
+        self.fixed = self._fixed(peer.choices)
+        self.always = tuple(ours for ours, theirs in self.switches.items() if options.get(theirs))
+        self.notes = [
+            "L2 within the bound, not bit for bit: XLA compiles each list anew",
+            "subnormal numbers count as 0, as XLA has them",
+            "16-bit dtypes by request: each operation is rounded to the parameter's dtype",
+        ]
+        self.notes += self._other_rules(peer.only)
+        optional = [slot.name for slot in row.slots if slot.optional and slot.name in self.states]
+        fields = self._fields(dict.fromkeys(self.numbers.values(), 0.5) | {self.numbers.get("use_nesterov", ""): False})
+        self.counts = COUNT in fields
+        self.always += tuple(x for x in optional if x not in self.switches and self.states[x] in fields)
+        self.known = {ours for ours, theirs in self.states.items() if theirs in fields or ours in self.switches}
+        self.lacking = self._lacking(fields)
+
+    @cached_property
+    def optimizer(self) -> OptaxOptimizer:
+        """What makes runs of it."""
+        parameters = inspect.signature(self.make).parameters
+        known = {self.numbers[h.name]: float(usual(h)) for h in self.row.hypers if h.name in self.numbers}
+        needed = {x: known[x] for x in known.keys() & parameters.keys()
+                  if parameters[x].default is inspect.Parameter.empty}  # fmt: skip
+        return OptaxOptimizer(self.make, needed | self.options)
+
+    def _fixed(self, choices: Mapping[str, Any]) -> dict[str, Any]:
+        """The numbers and choices that the options, or the rule, leave no choice of."""
+        fixed = {ours: x for ours, x in choices.items() if self.numbers.get(ours) not in self.accepts}
+        fixed |= {ours: self._option(ours, x) for ours, x in self.numbers.items() if x in self.options}
+        return fixed | {FLUSHES: True}  # XLA sets processors so that subnormal numbers are 0
+
+    def _other_rules(self, only: Mapping[str, Any]) -> Iterator[str]:
+        """Options that make it another rule than the routine's."""
+        defaults = {p.name: p.default for p in inspect.signature(self.make).parameters.values()}
+        for option, value in only.items():
+            if option in defaults and (held := self.options.get(option, defaults[option])) != value:
+                yield f"{option}={held!r}: the rule of {self.row.name} is that of {value!r}"
+
+    def _lacking(self, fields: set[str]) -> str:
+        """Which state it has not, by its names; empty if it has all."""
+        lacking = ""
+        for slot in self.row.slots[2:-1]:
+            theirs = self.states.get(slot.name, "")
+            unused = slot.name == "velocity" and self.fixed.get("mu") == 0
+            if theirs and theirs not in fields and not slot.optional and not slot.scalar and not unused:
+                has = ", ".join(sorted(fields)) or "none"
+                lacking = f"no {theirs} for {slot.name} in its state, of {has}: names={{{slot.name!r}: ...}}"
+        return lacking
+
+    def _option(self, ours: str, theirs: str) -> Any:
+        """A number, or a choice, among the options. Without momentum optax has ``None``."""
+        value, where = self.options[theirs], f"check: {self.name}: {theirs}"
+        if theirs in SWITCHED:
+            return SWITCHED[theirs][flag(where, value)]
+        if ours in self.row.choices:
+            values = self.row.choices[ours]
+            if isinstance(values[0], bool):
+                return flag(where, value)
+            return chosen(where, int(value) if is_number(value) and value == int(value) else value, values)
+        if callable(value):
+            expected = "a number, of which a function of learning_rate may make a schedule"
+            raise TypeError(f"{where}: expected {expected}, got {kind_of(value)}")
+        return 0.0 if value is None else number(where, value)
+
+    def _fields(self, numbers: dict[str, Any]) -> set[str]:
+        """The names in the state of one step, of a parameter of one element."""
+        try:
+            state = self._made(numbers).init([self.arrays.jax.numpy.ones(1)])
+        except Wrong as error:
+            raise TypeError(f"check: {self.name}: {error}") from None
+        except Exception as error:  # whatever somebody's function raises
+            expected = f"expected a GradientTransformation, got {kind_of(error)}: {error}"
+            raise TypeError(f"check: {self.name}: {expected}") from error
+        return {name for name, _ in self._leaves(state)}
+
+    def _leaves(self, state: Any) -> dict[tuple[str, int | None], Any]:
+        """The arrays of a state by the name of their field, and the number of the parameter in a list of them."""
+        leaves: dict[tuple[str, int | None], Any] = {}
+        for path, leaf in self.arrays.jax.tree_util.tree_flatten_with_path(state)[0]:
+            leaves.setdefault(_place(path), leaf)
+        return leaves
+
+    def _made(self, numbers: Mapping[str, Any]) -> Any:
+        transformation = self.make(**{name: x for name, x in numbers.items() if name in self.accepts} | self.options)
+        if not hasattr(transformation, "init") or not hasattr(transformation, "update"):
+            raise Wrong(f"expected a GradientTransformation, got {kind_of(transformation)}")
+        return transformation
+
+    def takes(self, what: str) -> bool:
+        slot = next((slot for slot in self.row.slots if slot.name == what), None)
+        if slot is None:
+            return self.numbers.get(what) in self.accepts and what not in self.fixed
+        if slot.optional:
+            switch = self.switches.get(what)
+            return what in self.always or (switch in self.accepts and self.options.get(switch, True))
+        return what in ("params", "grads") or what in self.known or self._follows(what)
+
+    def _follows(self, slot: str) -> bool:
+        """Whether a scalar follows from the number of steps."""
+        return self.counts and (slot in BASES or slot in ("rho", STEP_NUMBER.name)) and slot in self.row.scalars
+
+    def call(self, case: Case) -> Any:
+        """How a script calls it."""
+        from refopt.oracle.subjects.calls import of_optax
+
+        return of_optax(self, case)
+
+    def run(self, case: Case) -> Outcome:
+        if self.lacking:
+            raise NotImplementedError(self.lacking)
+        check_dtypes(case, self.dtypes)
+        if any(x is None for x in case.grads):
+            raise Lacks("a tensor without a gradient")
+        wide = case.params[0].dtype == np.float64 if len(case) else False
+        with self.arrays.jax.enable_x64(True) if wide else contextlib.nullcontext():
+            return self._run(case)
+
+    def _run(self, case: Case) -> Outcome:
+        params, grads = ([self.arrays.of(x) for x in values] for values in (case.params, case.grads))
+        numbers = [self._named(case, step) for step in case.steps]
+        state = self._made(numbers[0]).init(params)
+        paths = [path for path, _ in self.arrays.jax.tree_util.tree_flatten_with_path(state)[0]]
+        if any(x != numbers[0] for x in numbers) and any(HYPERPARAMS in map(_name, path) for path in paths):
+            raise Lacks("steps of other numbers, which its state keeps")
+        filled = self._filled(state, case)
+        if not is_initial(case, self.states):
+            state = filled
+        for named in numbers:
+            updates, state = self._made(named).update(grads, state, params)
+            params = self.optax.apply_updates(params, updates)
+        return self._outcome(case, params, self._leaves(state))
+
+    def _named(self, case: Case, step: Mapping[str, Any]) -> dict[str, Any]:
+        """The numbers of a step by optax's names, as the arithmetic has them."""
+        if any(isinstance(x, list) for x in step.values()):
+            raise Lacks("numbers in lists")
+        real: Any = arithmetic(case.params[0].dtype.name) if len(case) else np.float64
+        values = {name: float(real(x)) for name, x in step.items()} | case.choices
+        named = {theirs: values[ours] for ours, theirs in self.numbers.items() if ours in values}
+        for theirs in named.keys() & SWITCHED.keys():
+            named[theirs] = next(x for x, choice in SWITCHED[theirs].items() if choice == named[theirs])
+        return named | {theirs: case.slots[ours] is not None for ours, theirs in self.switches.items()}
+
+    def _filled(self, state: Any, case: Case) -> Any:
+        """The state with a case's in its place."""
+        lists = case.lists()
+        ours_of = {theirs: ours for ours, theirs in self.states.items()}
+
+        def value(path: tuple, held: Any) -> Any:
+            name, i = _place(path)
+            if name == COUNT:
+                return self.arrays.jax.numpy.full_like(held, case.count - 1)
+            ours = ours_of.get(name)
+            if ours is None:
+                return held
+            x = None if i is None else self._signed(ours, lists[ours][i])
+            if x is None or x.size != held.size:
+                raise NotImplementedError(f"{name}: expected a list of arrays like the parameters, got {held.shape}")
+            if x.dtype != held.dtype:
+                raise Lacks(f"{name} of {x.dtype}, but of {held.dtype} in optax")
+            return self.arrays.of(x.reshape(held.shape))
+
+        return self.arrays.jax.tree_util.tree_map_with_path(value, state)
+
+    def _signed(self, ours: str, x: Any) -> Any:
+        """Some velocities are what is added in optax, and what is subtracted in refopt."""
+        return -x if ours in self.negative else x
+
+    def _outcome(self, case: Case, params: list, leaves: Mapping[tuple[str, int | None], Any]) -> Outcome:
+        got: Outcome = {"params": [self.arrays.back(p) for p in params]}
+        lists = case.lists()
+        for slot in case.routine.slots[2:-1]:
+            known, theirs = lists[slot.name], self.states.get(slot.name, "")
+            if known and all(x is not None and (theirs, i) in leaves for i, x in enumerate(known)):
+                arrays = [self.arrays.back(leaves[theirs, i]) for i in range(len(known))]
+                got[slot.name] = [
+                    self._signed(slot.name, x.reshape(like.shape)) for x, like in zip(arrays, known, strict=True)
+                ]
+            elif self._follows(slot.name):
+                got[slot.name] = [
+                    scalar_after(slot.name, case.numbers_of(i), int(leaves[COUNT, None]), x.dtype.type)
+                    for i, x in enumerate(known)
+                ]
+        return got
+
+
+def _name(key: Any) -> Any:
+    """Of a field of a tuple or an entry of a dictionary."""
+    return getattr(key, "name", getattr(key, "key", None))
+
+
+def _place(path: tuple) -> tuple[str, int | None]:
+    """The name of a field on the way to a leaf, the last one, and its place in a list right under it."""
+    for k in reversed(range(len(path))):
+        name = _name(path[k])
+        if isinstance(name, str):
+            return name, getattr(path[-1], "idx", None) if k == len(path) - 2 else None
+    return "", None

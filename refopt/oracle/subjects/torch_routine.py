@@ -1,0 +1,389 @@
+"""Optimizers of PyTorch: `torch.optim`, and whatever else is derived from `torch.optim.Optimizer`.
+
+Their states and numbers go by the names of `refopt.state.peers`, which most such classes have. A case's states are put
+into ``optimizer.state``; those before the first step are left to the optimizer itself.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from functools import cached_property, partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from refopt.catalog import Routine
+from refopt.checks.arguments import is_number, kind_of
+from refopt.checks.dtypes import arithmetic, arithmetic_name, numpy_dtype
+from refopt.oracle.cases import NUMBERS, Case, Dtypes, alike
+from refopt.oracle.exact.cases import Outcome
+from refopt.oracle.subject import GATE, Lacks, Wrong
+from refopt.oracle.subjects.arrays import Torch
+from refopt.oracle.subjects.shared import check_dtypes, is_initial, scalar_after
+from refopt.oracle.subjects.torch import TorchOptimizer
+from refopt.oracle.subjects.torch_peers import ON_REQUEST
+from refopt.oracle.variants import by_request, defaults
+from refopt.oracle.variants.variant import STEP_NUMBER
+from refopt.state.peers import SWITCHED, Peer, to_group
+from refopt.state.steps import BASES
+
+EXACT_LR = 0.125  # a power of 2: what is kept without lr has the same digits as refopt's, which has it
+
+
+class Template(NamedTuple):
+    """What a step leaves: the state of a parameter; the number of steps in its group, or as an attribute; marks.
+
+    A mark is what a step has changed in its group beside it, such as ``setup``, which tells the next that states exist.
+    """
+
+    entry: dict[str, Any]
+    in_group: Any
+    in_optimizer: Any
+    marks: dict[str, Any]
+
+
+class TorchRoutine:
+    """A class of optimizers, or a function ``make(params, **numbers)`` that returns one, as a `Subject`.
+
+    Attributes:
+        fixed: numbers and choices of refopt's that it has for itself.
+        dtypes: in which it is checked by default.
+        always: optional states that it has in every case.
+        kind: the class.
+        notes: what a reader of the report should know.
+    """
+
+    def __init__(
+        self, row: Routine, make: Callable[..., Any], name: str, *, options: Mapping[str, Any], accepts: set[str],
+        peer: Peer, step: str, without_lr: tuple[str, ...], device: str = "cpu",
+    ) -> None:  # fmt: skip
+        self.row, self.make, self.name, self.options, self.accepts = row, make, name, dict(options), accepts
+        self.peer, self.step, self.arrays = peer, step, Torch(device)
+        self.torch = self.arrays.torch
+        self.without_lr = tuple(slot for slot in without_lr if slot in self.peer.states)
+        self.fixed, self.notes, self.asleep = {}, [], set()  # type: ignore[var-annotated]
+        numbers, choices = defaults(row.name, by_request(row.name))
+        self._neutral: dict[str, Any] = numbers | choices
+        self._templates: dict[Any, Template] = {}
+        self.group: Mapping[str, Any] = self.options
+        self.numbers = _numbers(row, peer)
+        first = self._first()
+        self.kind = type(first)
+        self.group = {name: x for name, x in first.param_groups[0].items() if name != "params"}
+        closure = inspect.signature(first.step).parameters.get("closure")
+        self.needs_closure = closure is not None and closure.default is closure.empty
+        self.gated = bool(getattr(first, "_step_supports_amp_scaling", False))
+        self.dtypes: tuple[str, ...] = ("float32", "float64", "float16", "bfloat16")
+        if getattr(self.kind.step, "__module__", "").startswith(("torch.optim.", "timm.")) and not self.gated:
+            self.dtypes = self.dtypes[:2]
+            self.notes.append("16-bit dtypes by request: unfused, each operation is rounded to the parameter's dtype")
+        self.always = tuple(ours for ours, theirs in self.peer.switches.items() if options.get(theirs))
+        self._settle()
+
+    @cached_property
+    def optimizer(self) -> TorchOptimizer:
+        """What makes runs of it."""
+        named = {name: x for name, x in self._group(self.numbers, self.always).items() if name in self.accepts}
+        return TorchOptimizer(self.make, {**named, **self.options}, str(self.arrays.device))
+
+    def _first(self) -> Any:
+        """An optimizer of one parameter."""
+        try:
+            return self._built([self._parameter(np.ones(1, np.float32))], [self.numbers], ())
+        except Exception as error:  # whatever somebody's function raises
+            kind = ValueError if isinstance(error, NotImplementedError) else TypeError
+            own = isinstance(error, Wrong | NotImplementedError)
+            what = str(error) if own else f"expected an optimizer, got {kind_of(error)}: {error}"
+            raise kind(f"check: {self.name}: {what}") from error
+
+    def _settle(self) -> None:
+        """The numbers that the options, or the rule, leave no choice of."""
+        peer, own = self.peer, dict(self.options)
+        self.fixed |= peer.choices
+        if "betas" in own:
+            own["beta1"], own["beta2"] = own.pop("betas")
+        for ours, theirs in peer.numbers.items():
+            name = ours if ours in own else theirs
+            if name in own:
+                self.fixed[ours] = own[name] if ours in self.row.choices else float(own[name])
+                self.fixed[ours] = _ours(ours, self.fixed[ours])
+            elif ours in ON_REQUEST and self.group.get(theirs) == self._neutral[ours]:
+                self.asleep.add(ours)
+            elif theirs in peer.only and theirs in self.group:
+                self.fixed[ours] = peer.only[theirs]
+                self.notes.append(f"{theirs} is {peer.only[theirs]}: otherwise the rule is not that of {self.row.name}")
+        if self.without_lr:
+            self.fixed.setdefault("lr", EXACT_LR)
+        for name, value in peer.only.items():
+            if name not in peer.numbers.values() and self.group.get(name, value) != value:
+                self.notes.append(f"{name}={self.group[name]!r}: the rule of {self.row.name} is that of {value!r}")
+
+    def takes(self, what: str) -> bool:
+        if what in GATE:
+            return self.gated
+        slot = next((slot for slot in self.row.slots if slot.name == what), None)
+        if slot is None:
+            theirs = self.peer.numbers.get(what)
+            names = "betas" if theirs in ("beta1", "beta2") else theirs, theirs
+            known = any(name in self.group or name in self.accepts for name in names)
+            return known and what not in self.fixed and what not in self.asleep
+        if slot.optional:
+            switch = self.peer.switches.get(what, "")
+            return switch in self.group and self.options.get(switch, True)
+        return what in ("params", "grads") or what in self.peer.states or self._follows(what)
+
+    def _follows(self, slot: str) -> bool:
+        """Whether a scalar follows from the number of steps."""
+        return self.peer.counts and (slot in BASES or slot in ("rho", STEP_NUMBER.name)) and slot in self.row.scalars
+
+    def call(self, case: Case) -> Any:
+        """How a script calls it."""
+        from refopt.oracle.subjects.calls import of_torch
+
+        return of_torch(self, case)
+
+    def stores(self, dtype: str) -> Dtypes:
+        """The dtypes of a tensor's slots: its states may be wider than it is."""
+        try:
+            entry = self._template(numpy_dtype(dtype), self.numbers, ()).entry
+        except Exception:  # which a case of the step law will show
+            return alike(dtype)
+        states = [entry.get(theirs) for ours, theirs in self.peer.states.items() if ours not in self.row.scalars]
+        dtypes = {str(x.dtype).removeprefix("torch.") for x in states if isinstance(x, self.torch.Tensor)}
+        return Dtypes(dtype, dtype, arithmetic_name(dtype)) if dtypes == {arithmetic_name(dtype)} else alike(dtype)
+
+    def run(self, case: Case) -> Outcome:
+        if not len(case):
+            raise Lacks("an empty list of parameters")
+        check_dtypes(case, self.dtypes, self.stores)
+        if self.group.get("capturable") and self.arrays.device.type == "cpu" and self._is_pytorchs():
+            raise Lacks("capturable=True takes tensors of a GPU: device='cuda'")
+        optional = self._optional(case)
+        params = [self._parameter(x) for x in case.params]
+        rows = [self._rows(case, step) for step in case.steps]
+        optimizer = self._built(params, rows[0], optional)
+        self._check_changes(optimizer, rows, optional)
+        if not is_initial(case, self.peer.states):
+            for i, p in enumerate(params):
+                optimizer.state[p] = self._entry(case, i, rows[0][min(i, len(rows[0]) - 1)], optional)
+            template = self._template(case.params[0].dtype, rows[0][0], optional)
+            for group in optimizer.param_groups:
+                group.update(template.marks)
+                if template.in_group is not None:
+                    group[self.step] = _like(self.torch, template.in_group, case.count - 1)
+            if template.in_optimizer is not None:
+                setattr(optimizer, self.step, _like(self.torch, template.in_optimizer, case.count - 1))
+        for step, numbers in zip(case.steps, rows, strict=True):
+            self._number(optimizer, params, numbers, optional)
+            self._gate(optimizer, step, case.params[0].dtype)
+            for p, g in zip(params, case.grads, strict=True):
+                p.grad = None if g is None else self.arrays.of(g)
+            self._take_step(optimizer)
+        self.again = partial(self._outcome, case, optimizer, params, rows[-1])
+        return self.again()
+
+    def _is_pytorchs(self) -> bool:
+        return getattr(self.kind.step, "__module__", "").startswith("torch.optim.")
+
+    def _parameter(self, x: np.ndarray) -> Any:
+        """A parameter; for a differentiable step a tensor, since that writes no leaf that needs a gradient."""
+        tensor = self.arrays.of(x)
+        return tensor if self.group.get("differentiable") else self.torch.nn.Parameter(tensor)
+
+    def _take_step(self, optimizer: Any) -> None:
+        if self.needs_closure:
+            optimizer.step(lambda: self.torch.zeros(()))  # the gradients are there
+        else:
+            optimizer.step()
+
+    def _optional(self, case: Case) -> tuple[str, ...]:
+        """The optional states, which all tensors have, or none."""
+        some = {name: [x is not None for x in case.lists()[name]] for name in self.peer.switches}
+        for name, there in some.items():
+            if any(there) and not all(there):
+                raise Lacks(f"{name} for some tensors alone")
+        return tuple(name for name, there in some.items() if any(there))
+
+    def _rows(self, case: Case, step: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Numbers and choices of a step as the arithmetic has them: of all tensors, or of each."""
+        real: Any = arithmetic(case.params[0].dtype.name)
+        named = {name: x for name, x in step.items() if name not in GATE}
+        apart = any(isinstance(x, list) for x in named.values())
+        return [
+            {name: float(real(x[i] if isinstance(x, list) else x)) for name, x in named.items()} | case.choices
+            for i in range(len(case) if apart else 1)
+        ]
+
+    def _built(self, params: list[Any], rows: list[dict[str, Any]], optional: tuple[str, ...]) -> Any:
+        """An optimizer over parameters with a group for each of the rows of numbers."""
+        numbers = self._group(rows[0], optional)
+        named = {name: x for name, x in numbers.items() if name in self.accepts} | self.options
+        try:
+            optimizer = self.make([{"params": [p]} for p in params] if len(rows) > 1 else params, **named)
+        except ValueError as error:  # numbers that it does not take
+            raise NotImplementedError(str(error)) from error
+        if not isinstance(optimizer, self.torch.optim.Optimizer):
+            raise Wrong(f"expected an optimizer of PyTorch, got {kind_of(optimizer)}")
+        self._number(optimizer, params, rows, optional)
+        return optimizer
+
+    def _number(self, optimizer: Any, params: list[Any], rows: list[dict[str, Any]], optional: tuple[str, ...]) -> None:
+        """Numbers in the groups that there are: one row for all, or one per tensor; options stay as they are."""
+        for group in optimizer.param_groups:
+            members = {id(p) for p in group["params"]}
+            own = rows if len(rows) == 1 else [row for p, row in zip(params, rows, strict=True) if id(p) in members]
+            if any(row != own[0] for row in own):
+                raise Lacks("numbers for each tensor of a group")
+            numbers = self._group(own[0], optional) if own else {}
+            group.update({name: x for name, x in numbers.items() if name in group and name not in self.options})
+
+    def _check_changes(self, optimizer: Any, rows: list[list[dict[str, Any]]], optional: tuple[str, ...]) -> None:
+        """Numbers that are in no group cannot change from step to step."""
+        if all(row == rows[0] for row in rows):
+            return
+        known = {*optimizer.param_groups[0], *self.options, "beta1", "beta2"}
+        outside = [name for name in self._group(rows[0][0], optional) if name in self.accepts and name not in known]
+        if outside:
+            raise Lacks(f"steps of other numbers: {outside[0]} is in no group")
+
+    def _group(self, numbers: Mapping[str, Any], optional: tuple[str, ...]) -> dict[str, Any]:
+        """Numbers and switches by the optimizer's names; what else there is stays as its options say."""
+        try:
+            numbers = self._neutral | dict(numbers) | dict(self.peer.choices)  # whatever its rule is held to
+            group = to_group("check", self.row, numbers, dict.fromkeys(optional), self.peer)
+        except ValueError as error:
+            raise Lacks(str(error)) from None
+        group |= {name: numbers[name] for name in ("beta1", "beta2") if name in numbers}
+        left_alone = self.peer.only.keys() - self.peer.numbers.values()
+        return {name: x for name, x in group.items() if name not in left_alone}
+
+    def _entry(self, case: Case, i: int, numbers: dict[str, Any], optional: tuple[str, ...]) -> dict[str, Any]:
+        """The state of a parameter, of the same kinds as a step leaves."""
+        template = self._template(case.params[i].dtype, numbers, optional)
+        # What else is there may be how it tells that states exist.
+        entry = {name: x for name, x in template.entry.items() if _is_mark(x)}
+        for ours, theirs in self.peer.states.items():
+            x = case.lists()[ours][i]
+            if x is None or (theirs not in template.entry and theirs == "momentum_buffer" and numbers.get("mu") == 0):
+                continue
+            if theirs not in template.entry:
+                raise NotImplementedError(_lacking(ours, theirs, template.entry))
+            if ours in self.row.scalars:
+                entry[theirs] = _like(self.torch, template.entry[theirs], float(x.reshape(-1)[0]))
+            else:
+                without = x / x.dtype.type(numbers["lr"]) if ours in self.without_lr else x
+                entry[theirs] = self.arrays.of(np.asarray(without, x.dtype))
+        if self.step in template.entry:
+            entry[self.step] = _like(self.torch, template.entry[self.step], case.count - 1)
+        elif self.peer.counts and template.in_group is None and template.in_optimizer is None:
+            raise NotImplementedError(f"no {self.step} in its states, groups or attributes: names={{'step': ...}}")
+        return entry
+
+    def _template(self, dtype: Any, numbers: dict[str, Any], optional: tuple[str, ...]) -> Template:
+        """What a step leaves in the state of a parameter, and where the number of steps is."""
+        key = dtype, optional, numbers.get("mu") == 0
+        if key not in self._templates:
+            p = self._parameter(np.ones(2, dtype))
+            optimizer = self._built([p], [numbers], optional)
+            p.grad, group = self.arrays.of(np.ones(2, dtype)), optimizer.param_groups[0]
+            before = {name: x for name, x in group.items() if _is_mark(x)}
+            self._take_step(optimizer)
+            marks = {name: x for name, x in group.items() if _is_mark(x) and (name not in before or before[name] != x)}
+            entry, in_group = dict(optimizer.state.get(p, {})), group.get(self.step)
+            self._templates[key] = Template(entry, in_group, self._in_optimizer(optimizer), marks)
+        return self._templates[key]
+
+    def _in_optimizer(self, optimizer: Any) -> Any:
+        """The number of steps that it has as an attribute; ``None`` if there is none."""
+        value = vars(optimizer).get(self.step)
+        return value if is_number(value) or isinstance(value, self.torch.Tensor) else None
+
+    def _gate(self, optimizer: Any, step: Mapping[str, Any], dtype: Any) -> None:
+        """What ``torch.amp.GradScaler`` gives to fused optimizers."""
+        flag, factor = step.get("found_inf"), step.get("grad_factor")
+        if flag is not None:
+            if flag.reshape(-1)[0] not in (0, 1):
+                raise Lacks("found_inf is 0 or 1 in PyTorch")
+            optimizer.found_inf = self.arrays.of(flag.astype(np.float32).reshape(()))
+        if factor is not None or flag is not None:
+            scale = 1 / (np.ones(1) if factor is None else factor.astype(np.float64))
+            if dtype == np.float64 and np.float32(scale) != scale:
+                raise Lacks("grad_scale is fp32 in PyTorch")
+            optimizer.grad_scale = self.arrays.of(scale.astype(np.float32).reshape(()))
+
+    def _outcome(self, case: Case, optimizer: Any, params: list[Any], rows: list[dict[str, Any]]) -> Outcome:
+        lists = case.lists()
+        got: Outcome = {"params": [self.arrays.back(p) for p in params]}
+        group_of = {id(p): group for group in optimizer.param_groups for p in group["params"]}
+        for i, p in enumerate(params):
+            entry, numbers = optimizer.state.get(p, {}), rows[min(i, len(rows) - 1)]
+            places = entry, group_of[id(p)], {self.step: self._in_optimizer(optimizer)}
+            steps = next((place[self.step] for place in places if self.step in place), None) if entry else 0
+            for slot in case.routine.slots[2:-1]:
+                known = lists[slot.name][i]
+                if slot.name in self.peer.states and known is not None:
+                    theirs = self.peer.states[slot.name]
+                    if theirs == "momentum_buffer" and numbers.get("mu") == 0:
+                        continue
+                    value = self._read(slot.name, theirs, entry, known, case.grads[i] is None, numbers)
+                elif self._follows(slot.name) and steps is not None:
+                    real = known.dtype.type
+                    value = scalar_after(slot.name, numbers, int(steps), real)
+                else:
+                    continue
+                got.setdefault(slot.name, []).append(value)
+        return got
+
+    def _read(self, ours: str, theirs: str, entry: Mapping[str, Any], known: np.ndarray, unused: bool,
+              numbers: Mapping[str, Any]) -> np.ndarray:  # fmt: skip
+        """One state afterwards. Before the first gradient there is none."""
+        value = entry.get(theirs)
+        if value is None:
+            if unused:
+                return known
+            lacking = _lacking(ours, theirs, entry)
+            lost = any(theirs in template.entry for template in self._templates.values())
+            raise Wrong(lacking) if lost else NotImplementedError(lacking)
+        if ours in self.row.scalars:
+            return np.full(1, float(value), known.dtype)
+        if not isinstance(value, self.torch.Tensor):
+            raise Wrong(f"optimizer.state: {theirs}: expected a tensor, got {kind_of(value)}")
+        array = self.arrays.back(value)
+        return np.asarray(array * array.dtype.type(numbers["lr"])) if ours in self.without_lr else array
+
+
+def _ours(name: str, value: Any) -> Any:
+    """A number or choice of refopt's of an option."""
+    if name in SWITCHED:
+        return next(choice for choice, switch in SWITCHED[name].items() if switch == bool(value))
+    return 0.96**value if name == "decay_base" else value
+
+
+def renamed(peer: Peer, names: Mapping[str, str]) -> Peer:
+    """A row of the table in which some states and numbers have other names."""
+    states = {ours: names.get(ours, theirs) for ours, theirs in peer.states.items()}
+    return peer._replace(states=states, numbers={x: names.get(x, theirs) for x, theirs in peer.numbers.items()})
+
+
+def _lacking(ours: str, theirs: str, entry: Mapping[str, Any]) -> str:
+    named = ", ".join(map(str, entry)) or "none"
+    return f"optimizer.state: expected {theirs} for {ours}, or names={{{ours!r}: ...}}, got {named}"
+
+
+def _is_mark(x: Any) -> bool:
+    """Whether it is no number and no tensor."""
+    return x is None or isinstance(x, bool | str)
+
+
+def _like(torch: Any, template: Any, value: float) -> Any:
+    """A number of the kind that another is of."""
+    if isinstance(template, torch.Tensor):
+        return torch.full_like(template, value)
+    return type(template)(value)
+
+
+def _numbers(row: Routine, peer: Peer) -> dict[str, Any]:
+    """Numbers and choices of a first step."""
+    told = peer.numbers.keys() - {*ON_REQUEST}
+    numbers = {h.name: NUMBERS[h.name] if h.name in told else h.default for h in row.hypers}
+    numbers |= {ours: peer.only[x] for ours, x in peer.numbers.items() if x in peer.only}
+    return numbers | {name: values[0] for name, values in row.choices.items()} | dict(peer.choices)
