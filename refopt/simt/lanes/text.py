@@ -277,7 +277,7 @@ class Writer:
             return 'L.of("lane")'
         if (value := self.static(node)) is not _NOTHING:
             return self.program.constant(value)
-        kind = getattr(node.value, "kind", None)
+        kind = getattr(node.value, "typed_as", None)
         if scalar(kind) is not None and node.attr == "real":
             return self.expr(node.value)
         if not isinstance(kind, Array) or node.attr not in "shape size ndim dtype itemsize nbytes strides T".split():
@@ -285,11 +285,11 @@ class Writer:
         return f"{self.expr(node.value)}.{node.attr}"
 
     def _Subscript(self, node: ast.Subscript) -> str:
-        kind = getattr(node.value, "kind", None)
+        kind = getattr(node.value, "typed_as", None)
         if isinstance(kind, Record) or (isinstance(kind, Array) and kind.dtype is None):
             raise Refused("records")
         base = self.expr(node.value)
-        inner = isinstance(node.slice, ast.Slice) or isinstance(getattr(node.slice, "kind", None), Known)
+        inner = isinstance(node.slice, ast.Slice) or isinstance(getattr(node.slice, "typed_as", None), Known)
         if items_of(kind) is not None and inner:
             return f"{base}[{self.expr(node.slice)}]"
         return self._effect(f"get(L, {base}, {self.expr(node.slice)})")
@@ -337,7 +337,7 @@ class Writer:
         every = isinstance(node.op, ast.And)
         text = self._held(self.expr(node.values[0]))
         for value in node.values[1:]:
-            whether = scalar(getattr(value, "kind", None))
+            whether = scalar(getattr(value, "typed_as", None))
             helper = ("both" if every else "any_of") if whether and whether.name == "bool" else ""
             text = self._held(self._either(text, value if every else None, None if every else value, text, helper))
         return text
@@ -449,7 +449,7 @@ class Writer:
 
     def _array(self, node: ast.Call, function: Any) -> str:
         args = [self.expr(arg) for arg in node.args[:2]] + [self.expr(k.value) for k in node.keywords if k.arg in ("shape", "dtype")]
-        if not isinstance(getattr(node, "kind", None), Array) or node.kind.dtype is None:  # type: ignore[attr-defined]
+        if not isinstance(getattr(node, "typed_as", None), Array) or node.typed_as.dtype is None:  # type: ignore[attr-defined]
             raise Refused("an array of unknown type")
         site = [str(self.program.count)] if function is shared.shared.array else []
         maker = device.shared_array if site else device.local_array
@@ -458,7 +458,7 @@ class Writer:
 
     def _method(self, node: ast.Call) -> str:
         place = node.func
-        if isinstance(place, ast.Attribute) and place.attr == "view" and scalar(getattr(place.value, "kind", None)):
+        if isinstance(place, ast.Attribute) and place.attr == "view" and scalar(getattr(place.value, "typed_as", None)):
             return f"{self.expr(place.value)}.view({self.expr(node.args[0])})"
         raise Refused("a call of something that is known only when it runs")
 

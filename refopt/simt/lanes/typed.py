@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 import types
 from typing import Any
 
@@ -31,7 +32,8 @@ class LaneTyper(Typer):
     def raw(self, node: ast.expr, test: bool = False) -> Typed:
         """An expression, which keeps its kind."""
         new, kind = super().raw(node, test)
-        new.kind = kind  # type: ignore[attr-defined]
+        new = copy.copy(new) if new is node else new  # of a tree that other functions may have, too
+        new.typed_as = kind  # type: ignore[attr-defined]
         return new, kind
 
     def settled(self, node: ast.expr, kind: Kind) -> Typed:
