@@ -47,13 +47,16 @@ def take(value: Any, at: np.ndarray) -> Any:
 
 def assembled(count: int, parts: Parts) -> Any:
     """One value for so many lanes, from those of parts of them; None is a variable that has none."""
-    first = parts[0][1]
+    first = next((value for _, value in parts if value is not None), None)
     if all(value is first for _, value in parts):
         return first
     if isinstance(first, tuple):
-        if not all(isinstance(value, tuple) and len(value) == len(first) for _, value in parts):
+        if not all(value is None or (isinstance(value, tuple) and len(value) == len(first)) for _, value in parts):
             raise Refused("a variable that is a tuple on one way and none on another")
-        columns = [assembled(count, [(at, value[k]) for at, value in parts]) for k in range(len(first))]
+        columns = [
+            assembled(count, [(at, None if value is None else value[k]) for at, value in parts])
+            for k in range(len(first))
+        ]
         return tuple(columns) if type(first) is tuple else type(first)(*columns)
     if type(first) in (int, bool) and all(type(value) is type(first) and value == first for _, value in parts):
         return first
