@@ -218,8 +218,8 @@ def _here(address: int) -> tuple[Buffer, int]:
 def load(address: int, dtype: Any, count: int = 1) -> tuple:
     """`count` consecutive elements at an address, as NumPy scalars; 2, 4 or 8 are one vector access."""
     if type(address) is not int:
-        if type(address) is np.ndarray:  # of lanes
-            return current.launch.load(address, dtype, count)
+        if current.lanes is not None and type(address) is np.ndarray:
+            return current.lanes.load(address, dtype, count)
         address = int(address) if isinstance(address, np.integer) else whole("address", address, -(2**63))
     view, index = _locate(address, dtype, count)
     if current.observer is not None and current.inside:
@@ -234,8 +234,8 @@ def load(address: int, dtype: Any, count: int = 1) -> tuple:
 def store(address: int, dtype: Any, values: Sequence[Any]) -> None:
     """Write consecutive elements at an address, with `load`'s checks."""
     if type(address) is not int:
-        if type(address) is np.ndarray:
-            return current.launch.store(address, dtype, values)
+        if current.lanes is not None and type(address) is np.ndarray:
+            return current.lanes.store(address, dtype, values)
         address = int(address) if isinstance(address, np.integer) else whole("address", address, -(2**63))
     count = len(values)
     view, index = _locate(address, dtype, count)

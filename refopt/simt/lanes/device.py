@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import atomics, barriers, cache_hints, indices, shared, warps
+from .. import atomics, barriers, cache_hints, indices, memory, shared, warps
 from ..arguments import element
 from ..errors import SimtError
 from ..threads import WARP_SIZE
@@ -168,6 +168,17 @@ def put(lanes: Lanes, array: Any, index: Any, value: Any) -> None:
     array.put(lanes, index, value)
 
 
+def of_all(form: Callable, lanes: Lanes, *args: Any) -> None:
+    """A call that stores, with an element for each lane although all may store the same."""
+    form(*(_spread(lanes, arg) for arg in args))
+
+
+def _spread(lanes: Lanes, value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_spread(lanes, part) for part in value)
+    return _each_lane(lanes, value) if isinstance(value, int | float | np.ndarray | np.generic) else value
+
+
 def failed(lanes: Lanes) -> None:
     """What a kernel raises: it is raised by threads."""
     raise SimtError("a lane raises")
@@ -192,6 +203,8 @@ OF_LANES: dict[Any, Callable[..., Any]] = {
     warps.syncwarp: _syncwarp,
     warps.lanemask_lt: lambda lanes: (1 << lanes.of("lane")) - 1,
     **dict.fromkeys((barriers.threadfence, barriers.threadfence_block, barriers.threadfence_system), lambda lanes: None),
+    memory.load: lambda lanes, *args: memory.load(*args),
+    memory.store: lambda lanes, address, *args: memory.store(_each_lane(lanes, address), *args),
     cache_hints.ldca: get,
     cache_hints.stcg: put,
 }

@@ -71,6 +71,8 @@ def _make(function: types.FunctionType, kinds: tuple[Kind, ...], known: Compiled
         exec(compile("\n".join(program.lines), f"<lanes of {function.__name__}>", "exec"), program.names)
     except Refused as reason:
         return _Made(None, str(reason), known.calls)
+    except Exception as error:  # by threads it may still run
+        return _Made(None, f"{type(error).__name__} when its form was written: {error}", known.calls)
     return _Made(program.names[form.name], "", known.calls)
 
 
@@ -97,7 +99,8 @@ class Run:
             Exception: what the kernel raises, and `Refused`; memory is as it was before.
         """
         seen = tuple(self._seen(arg) for arg in args)
-        current.launch, current.runner = self, threading.get_ident()
+        current.launch = current.lanes = self
+        current.runner = threading.get_ident()
         try:
             watch.begin(self)
             with np.errstate(all="ignore"):

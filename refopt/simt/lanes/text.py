@@ -84,6 +84,9 @@ class Writer:
         parameters = [a.arg for a in (*args.posonlyargs, *args.args, *args.kwonlyargs)]
         self.locals = {*parameters, *stores(body), *([args.vararg.arg] if args.vararg else [])}
         self.defined = self.locals - stores(body) | set(parameters)
+        # Variables that an expression may assign: what stands before it has their value from before.
+        self.assigned = {part.target.id for part in ast.walk(tree) if isinstance(part, ast.NamedExpr)}
+        self.assigned = {name for name in self.assigned if not name.startswith("_simt_")}
         self.lines: list[str] = []
         defaults = dict(zip(parameters[::-1], (typer.function.__defaults__ or ())[::-1], strict=False))
         defaults |= typer.function.__kwdefaults__ or {}
@@ -265,7 +268,7 @@ class Writer:
     def _Name(self, node: ast.Name) -> str:
         if node.id in self.locals:
             self._variables([node.id])
-            return f"v_{node.id}"
+            return self._held(f"(v_{node.id})") if node.id in self.assigned else f"v_{node.id}"
         value = self.static(node)
         return self._refuse(node) if value is _NOTHING else self.program.constant(value)
 
@@ -295,7 +298,7 @@ class Writer:
         return self._effect(f"get(L, {base}, {self.expr(node.slice)})")
 
     def _Slice(self, node: ast.Slice) -> str:
-        return ":".join(self.expr(part) if part else "" for part in (node.lower, node.upper, *([node.step] if node.step else [])))
+        return f"slice({', '.join(self.expr(part) if part else 'None' for part in (node.lower, node.upper, node.step))})"
 
     def _Tuple(self, node: ast.Tuple) -> str:
         return f"({''.join(f'{self.expr(part)}, ' for part in node.elts)})"
@@ -444,7 +447,7 @@ class Writer:
         self.form.waits |= getattr(function, "__name__", "") == "fence"
         if not function.__simt_types__ and args:
             self.form.pure = False
-            return f"{self.program.constant(_of_all)}({self.program.constant(form)}, L, {', '.join(args)})"
+            return f"{self.program.constant(device.of_all)}({self.program.constant(form)}, L, {', '.join(args)})"
         return self._effect(f"{self.program.constant(form)}({', '.join(args)})")
 
     def _array(self, node: ast.Call, function: Any) -> str:
@@ -461,17 +464,6 @@ class Writer:
         if isinstance(place, ast.Attribute) and place.attr == "view" and scalar(getattr(place.value, "typed_as", None)):
             return f"{self.expr(place.value)}.view({self.expr(node.args[0])})"
         raise Refused("a call of something that is known only when it runs")
-
-
-def _of_all(form: Callable, lanes: Any, *args: Any) -> None:
-    """A twin that stores, of every lane although all may store the same."""
-    form(*(_spread(lanes.count, arg) for arg in args))
-
-
-def _spread(count: int, value: Any) -> Any:
-    if isinstance(value, tuple):
-        return tuple(_spread(count, part) for part in value)
-    return value if type(value) is np.ndarray else np.full(count, value)
 
 
 def _in(table: dict, key: Any) -> bool:
