@@ -82,6 +82,7 @@ from .errors import (
     UninitializedRead,
     Unsupported,
 )
+from .kernel import how
 from .observe import observe
 from .occupancy import occupancy
 from .replace import replace_numba
@@ -105,6 +106,7 @@ __all__ = [
     "claim",
     "cuda",
     "draw",
+    "how",
     "limits",
     "memory",
     "observe",

@@ -18,7 +18,7 @@ from .captures import bound
 from .compiled import Compiled, compiled
 from .device_functions import declared
 from .errors import LaunchError
-from .lanes import attempt
+from .lanes import How, attempt, decide
 from .launch import Launch
 from .lifted import with_undefined
 from .occupancy import resident_blocks
@@ -201,7 +201,7 @@ class Configured(NamedTuple):
                 argument(arg, name, written_back) for arg, name in zip(args, kernel.parameters, strict=True)
             )
             typed = compiled(kernel.function, converted)  # type: ignore[arg-type]
-            if current.observer is None and attempt(self, typed, converted):
+            if attempt(self, typed, converted):
                 self.stream.enqueue(kernel.__name__)
             else:
                 self._by_threads(typed, converted)
@@ -221,6 +221,33 @@ class Configured(NamedTuple):
         operation = self.stream.enqueue(kernel.__name__)
         with observer.launch(run, operation, self.stream) if observer is not None else nullcontext():
             run.run(args)
+
+
+def how(launch: Configured, *args: Any) -> How:
+    """How a launch would run with arguments: by lanes, or by threads and why; nothing is launched.
+
+        >>> import numpy as np
+        >>> from refopt import simt
+        >>> @simt.cuda.jit
+        ... def add(x, total):
+        ...     simt.cuda.atomic.add(total, 0, x[simt.cuda.grid(1)])
+        >>> print(simt.how(add[4, 64], np.ones(256, np.int32), np.zeros(1, np.int32)))
+        by lanes
+        >>> print(simt.how(add[4, 64], np.ones(256, np.float32), np.zeros(1, np.float32)))
+        by threads: an atomic of other than integers
+
+    Args:
+        launch: a kernel with its launch configuration, ``kernel[grid, block]``.
+        args: what it would be launched with, or arguments like these.
+
+    Raises:
+        TypeError: it is no such kernel.
+    """
+    if not isinstance(launch, Configured):
+        raise TypeError(f"how: launch: expected a kernel with its configuration, got {shown(launch)}")
+    with one_at_a_time:
+        converted = tuple(argument(arg, name, []) for arg, name in zip(args, launch.kernel.parameters, strict=True))
+        return decide(launch, compiled(launch.kernel.function, converted), converted)[0]  # type: ignore[arg-type]
 
 
 def _extent(value: Any, what: str, limits: tuple[int, int, int]) -> tuple[int, int, int]:

@@ -1,6 +1,5 @@
 """Launches by lanes: each statement of a kernel is evaluated once for many threads, on NumPy arrays over them."""
 
-from .run import attempt, made
-from .typed import Refused
+from .run import How, attempt, decide
 
-__all__ = ["Refused", "attempt", "made"]
+__all__ = ["How", "attempt", "decide"]

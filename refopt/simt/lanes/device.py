@@ -48,8 +48,7 @@ def shared_array(lanes: Lanes, site: int, shape: Any, dtype: Any) -> Shared:
         else:
             batch.shared[site] = Shared(poisoned((batch.blocks, *extents), kind))
             batch.static_bytes += batch.shared[site].nbytes
-            if batch.static_bytes > batch.run.most_shared:
-                raise Refused("more shared memory than there is")
+            batch.run.check(batch)
     return batch.shared[site]
 
 
@@ -70,6 +69,20 @@ def syncthreads(lanes: Lanes, predicate: Any = None, reduce: Callable[..., Any] 
         return None
     threads = lanes.batch.run.threads
     return np.repeat(reduce(truth(_each_lane(lanes, predicate)).reshape(-1, threads), axis=1), threads).astype(np.int64)
+
+
+class Grid:
+    """`cuda.cg.this_grid`: all blocks are in one batch."""
+
+    def __init__(self, lanes: Lanes) -> None:
+        lanes.batch.run.check(lanes.batch)
+
+    def sync(self, lanes: Lanes) -> int:
+        """A barrier of all threads; 0, as in CUDA."""
+        if lanes.count < lanes.batch.count:
+            raise Refused("a barrier in part of the grid")
+        syncthreads(lanes)
+        return 0
 
 
 def _full(lanes: Lanes, mask: Any) -> None:
@@ -121,7 +134,7 @@ _OTHER: dict[Any, Callable[[int, int], int]] = {
     atomics.dec: lambda old, value: value if old == 0 or old > value else old - 1,
     atomics.exch: lambda old, value: value,
 }
-ATOMICS = (*_PLAIN, *_OTHER)
+ATOMICS = {*_PLAIN, *_OTHER}
 
 
 def atomic(function: Any, used: bool, lanes: Lanes, array: Memory, index: Any, value: Any) -> Any:
@@ -186,6 +199,7 @@ def failed(lanes: Lanes) -> None:
 
 # Of lanes, and calls with an effect or in need of all lanes: their order is kept.
 OF_LANES: dict[Any, Callable[..., Any]] = {
+    barriers.cg.this_grid: Grid,
     indices.grid: grid,
     indices.gridsize: lambda lanes, axes: grid(lanes, axes, True),
     barriers.syncthreads: syncthreads,

@@ -14,6 +14,7 @@ import numpy as np
 
 from ..compiled import Compiled
 from ..compiled.kinds import Kind, of_value, widened
+from ..occupancy import resident_blocks
 from ..shared import STATIC_SHARED_LIMIT
 from ..state import current
 from ..threads import WARP_SIZE
@@ -23,7 +24,9 @@ from .places import Global, Lanes
 from .text import Form, Program, Writer
 from .typed import Refused, typed
 
+MOST_RESIDENT = 65_536  # threads of a cooperative launch
 LEAST, MOST = 128, 32_768  # threads: fewer are quicker by threads, and of more than a batch is the cache too small
+WORTH = 1024  # threads that run in the time in which a form is written
 Index = tuple[int, int, int]
 
 
@@ -33,18 +36,32 @@ class _Made(NamedTuple):
     function: Any
     why: str
     calls: Any
+    cooperative: bool = False
 
 
 _made: WeakKeyDictionary[Any, dict[tuple, _Made]] = WeakKeyDictionary()
+_launched: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+
+
+def _kinds(args: tuple) -> tuple[Kind, ...]:
+    return tuple(widened(of_value(arg)) for arg in args)
 
 
 def made(function: types.FunctionType, known: Compiled, args: tuple) -> _Made:
     """The form of a kernel for arguments; ``known`` is what its threads run."""
-    kinds = tuple(widened(of_value(arg)) for arg in args)
+    kinds = _kinds(args)
     table = _made.setdefault(function, {})
     if kinds not in table or table[kinds].calls is not known.calls:
         table[kinds] = _make(function, kinds, known)
     return table[kinds]
+
+
+def _is_worth_it(function: types.FunctionType, args: tuple, threads: int) -> bool:
+    """Whether a form is there already, or so many threads have been launched that it is time to write one."""
+    if _kinds(args) in _made.get(function, ()):
+        return True
+    _launched[function] = _launched.get(function, 0) + threads
+    return _launched[function] >= WORTH
 
 
 def _make(function: types.FunctionType, kinds: tuple[Kind, ...], known: Compiled) -> _Made:
@@ -73,17 +90,15 @@ def _make(function: types.FunctionType, kinds: tuple[Kind, ...], known: Compiled
         return _Made(None, str(reason), known.calls)
     except Exception as error:  # by threads it may still run
         return _Made(None, f"{type(error).__name__} when its form was written: {error}", known.calls)
-    return _Made(program.names[form.name], "", known.calls)
+    return _Made(program.names[form.name], "", known.calls, form.cooperative)
 
 
 class Run:
     """A launch by lanes. It stands for a `Launch` in what kernels and their twins call."""
 
-    def __init__(self, name: str, grid: Index, block: Index, dynamic_bytes: int) -> None:
+    def __init__(self, name: str, grid: Index, block: Index, dynamic_bytes: int, cooperative: bool) -> None:
         self.name, self.grid, self.block, self.dynamic_bytes = name, grid, block, dynamic_bytes
-        self.threads, self.most_shared = math.prod(block), STATIC_SHARED_LIMIT
-        if current.claim.has.shared_of_block < STATIC_SHARED_LIMIT + dynamic_bytes:
-            self.most_shared = current.claim.has.shared_of_block - dynamic_bytes
+        self.threads, self.cooperative = math.prod(block), cooperative
         self.addresses = Addresses()
         self.load, self.store, self.save = self.addresses.load, self.addresses.store, self.addresses.save
         self.steps = self.exited = self.atomics = 0
@@ -91,6 +106,14 @@ class Run:
 
     def pause(self, changed: bool) -> None:
         """Nobody else has to get a turn."""
+
+    def check(self, batch: Batch) -> None:
+        """Refuse more shared memory, or more blocks at a time, than there may be; by threads that is an error."""
+        nbytes, limit = batch.static_bytes + self.dynamic_bytes, current.claim.has.shared_of_block
+        if batch.static_bytes > STATIC_SHARED_LIMIT or nbytes > limit:
+            raise Refused("more shared memory than there is")
+        if self.cooperative and batch.blocks > resident_blocks(self.block, nbytes):
+            raise Refused("more blocks than can wait for each other")
 
     def __call__(self, function: Any, args: tuple) -> None:
         """Run all blocks.
@@ -123,6 +146,10 @@ class Run:
 
     def _batches(self) -> Iterator[Batch]:
         blocks, most = math.prod(self.grid), max(1, MOST // self.threads)
+        if self.cooperative:
+            most = max(1, MOST_RESIDENT // self.threads)
+            if blocks > most:
+                raise Refused("more blocks than can wait for each other")
         before = None
         for first in range(0, blocks, most):
             before = Batch(self, first, min(most, blocks - first), before)
@@ -159,21 +186,46 @@ class Batch:
             values[f"{name}.{axis}"] = spread(one) if isinstance(one, np.ndarray) else one
 
 
+class How(NamedTuple):
+    """How a launch runs.
+
+    Attributes:
+        by: "lanes" or "threads".
+        why: why not by lanes; empty if it does.
+    """
+
+    by: str
+    why: str = ""
+
+    def __str__(self) -> str:
+        return f"by {self.by}{self.why and ': '}{self.why}"
+
+
+def decide(launch: Any, known: Compiled, args: tuple) -> tuple[How, _Made | None]:
+    """How a configured kernel runs with arguments, as far as that is known before, and its form."""
+    threads = math.prod(launch.grid) * math.prod(launch.block)
+    if current.observer is not None:
+        return How("threads", "it is observed"), None
+    if threads < LEAST or current.inside:
+        return How("threads", f"{threads} threads are fewer than {LEAST}"), None
+    form = made(launch.kernel.function, known, args)
+    return How("threads" if form.why else "lanes", form.why), form
+
+
 def attempt(launch: Any, known: Compiled, args: tuple) -> bool:
     """Run a configured kernel by lanes if that pays and can be done; whether it was. If not, nothing has happened."""
     kernel, threads = launch.kernel, math.prod(launch.grid) * math.prod(launch.block)
-    if threads < LEAST or current.inside:
+    if current.observer is not None or threads < LEAST or not _is_worth_it(kernel.function, args, threads):
         return False
-    form = made(kernel.function, known, args)
-    if form.function is None:
+    how, form = decide(launch, known, args)
+    if how.why or form is None:
         return False
     try:
-        Run(kernel.__name__, launch.grid, launch.block, launch.dynamic_bytes)(form.function, args)
-    except Refused as reason:
-        kinds = tuple(widened(of_value(arg)) for arg in args)
-        _made[kernel.function][kinds] = _Made(None, str(reason), known.calls)
+        Run(kernel.__name__, launch.grid, launch.block, launch.dynamic_bytes, form.cooperative)(form.function, args)
+    except Refused as reason:  # so would the next launch be
+        _made[kernel.function][_kinds(args)] = _Made(None, str(reason), known.calls)
         return False
-    except (Exception, Stopped):
+    except (Exception, Stopped):  # raised again by threads, with what belongs to it
         if os.environ.get("LANES_DEBUG"):
             raise
         return False

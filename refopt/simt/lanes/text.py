@@ -45,6 +45,7 @@ class Form:
         self.name = name
         self.result: Any = None
         self.waits = False
+        self.cooperative = False  # it waits for other blocks
         self.pure = True  # it neither reads memory nor has an effect
         self.calls: dict[Any, Any] = {}
 
@@ -390,9 +391,13 @@ class Writer:
         if function in (shared.shared.array, shared.local.array):
             return self._array(node, function)
         args = [self.expr(arg) for arg in node.args]
+        first = getattr(node.args[0], "typed_as", None) if node.args else None
+        if _in(device.ATOMICS, function) and not (isinstance(first, Array) and first.dtype in atomics.WHOLE):
+            raise Refused("an atomic of other than integers")
         named = [f"v_{k.arg}={self.expr(k.value)}" for k in node.keywords]
         if isinstance(function, Form):
             self.form.waits |= function.waits
+            self.form.cooperative |= function.cooperative
             text = f"{function.name}({', '.join(['L', *args, *named])})"
             return self._held(text) if function.pure else self._effect(text)
         if function is zip and all(k.arg == "strict" for k in node.keywords):
@@ -406,12 +411,13 @@ class Writer:
     def _library(self, function: Any, args: list[str], used: bool) -> str:
         """A function of Python's, NumPy's or the executor's."""
         arguments = ", ".join(args)
-        if function in device.ATOMICS:
+        if _in(device.ATOMICS, function):
             self.form.waits = True
             operation, of = self.program.constant(device.atomic), self.program.constant(function)
             return self._effect(f"{operation}({of}, {used}, L, {arguments})")
         if _in(device.OF_LANES, function):
             self.form.waits |= "threadfence" in function.__name__
+            self.form.cooperative |= function.__name__ == "this_grid"
             return self._effect(f"{self.program.constant(device.OF_LANES[function])}(L, {arguments})")
         form = self._plain(function)
         return f"{self.program.constant(form)}({arguments})"
@@ -463,10 +469,12 @@ class Writer:
         place = node.func
         if isinstance(place, ast.Attribute) and place.attr == "view" and scalar(getattr(place.value, "typed_as", None)):
             return f"{self.expr(place.value)}.view({self.expr(node.args[0])})"
+        if isinstance(place, ast.Attribute) and place.attr == "sync" and self.form.cooperative:
+            return self._effect(f"{self.expr(place.value)}.sync(L)")
         raise Refused("a call of something that is known only when it runs")
 
 
-def _in(table: dict, key: Any) -> bool:
+def _in(table: Any, key: Any) -> bool:
     try:
         return key in table
     except TypeError:
