@@ -352,7 +352,7 @@ def _inline_asm(asm: str, constraints: str, result: str, arguments: str) -> Any:
     return numba_intrinsic(eval(f"lambda {names}: (typed, codegen)", {"typed": returns(*takes), "codegen": codegen}))
 
 
-@intrinsic("fence.acq_rel.gpu;", "", "", "", lanes=True)
+@intrinsic("fence.acq_rel.gpu;", "", "", "")
 def fence():
     """Order memory between blocks around an atomic: a lighter ``cuda.threadfence()``."""
     cuda.threadfence()
@@ -363,12 +363,12 @@ def fence():
 OVERLAPS = 9, 0
 
 
-@intrinsic("griddepcontrol.launch_dependents;", "", "", "", since=OVERLAPS, before="", lanes=True)
+@intrinsic("griddepcontrol.launch_dependents;", "", "", "", since=OVERLAPS, before="")
 def let_next_launch_begin():
     """Let a launch prepared with ``overlaps`` start its blocks; they wait where they need this one's results."""
 
 
-@intrinsic("griddepcontrol.wait;", "", "", "", since=OVERLAPS, before="", lanes=True)
+@intrinsic("griddepcontrol.wait;", "", "", "", since=OVERLAPS, before="")
 def wait_for_previous_launch():
     """Wait until the launch before this one is complete and its writes can be seen."""
 

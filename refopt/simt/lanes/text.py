@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from .. import atomics, shared, state, warps
+from ..compiled import functions
 from ..compiled.kinds import Array, Known, Record, items_of, scalar
 from ..conversions import wrapped
 from . import device, flow, values
@@ -441,6 +442,8 @@ class Writer:
             return _cast(np.dtype(function).name)
         if (form := values.of_scalars(function)) is not None:
             return form
+        if function is functions.printed:
+            raise Refused("a call of print")
         inside = name.startswith(__package__.rpartition(".")[0]) and ".compiled.functions" in name
         if inside or isinstance(function, np.ufunc) or name.endswith((".compiled.operators", ".compiled.unassigned", ".conversions", ".half")):
             return values.each(function)
@@ -448,9 +451,10 @@ class Writer:
 
     def _twin(self, function: Any, args: list[str], used: bool) -> str:
         form = getattr(function, "__simt_lanes__", None)
+        if not args and not function.__simt_types__:  # a fence, or a hint
+            form, self.form.waits = function, True
         if form is None:
             raise Refused(f"{function.__name__} has no form for lanes")
-        self.form.waits |= getattr(function, "__name__", "") == "fence"
         if not function.__simt_types__ and args:
             self.form.pure = False
             return f"{self.program.constant(device.of_all)}({self.program.constant(form)}, L, {', '.join(args)})"

@@ -168,7 +168,8 @@ def operate(scalar: Callable, symbol: str, rule: tuple[str, str, str], x: Any, y
     if symbol in ("LShift", "RShift"):
         x, inside = cast(result, x), (y >= 0) & (y < 64)
         count = cast(result, np.where(inside, y, 0))
-        return np.where(inside, plain(x, count), np.where(x < 0, x.dtype.type(-1), 0) if symbol == "RShift" else 0)
+        beyond = x >> 63 if symbol == "RShift" and result == "int64" else np.zeros_like(x)
+        return np.where(inside, plain(x, count), beyond)
     if symbol == "Pow":
         return each(scalar)(x, y)
     x, y = cast(result, x), cast(result, y)
