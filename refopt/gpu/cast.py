@@ -40,7 +40,7 @@ Pair = tuple[Array, Array]
 )  # fmt: skip
 def to_odd(value):
     """`refopt.cpu.cast.to_odd`: toward zero, and the last bit set if that was inexact."""
-    near = np.float32(value)
+    near: Any = np.float32(value)
     back = np.float64(near)
     if type(value) is np.ndarray:
         near = np.where(abs(back) > abs(value), np.nextafter(near, np.float32(0)), near)

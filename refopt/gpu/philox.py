@@ -71,7 +71,7 @@ def dither4_high(x, words):
 def _dithered(value: Any, bits: int) -> Any:
     """`refopt.cpu.stochastic.dither` of one value; infinity and NaN stay."""
     if type(value) is np.ndarray:
-        return dither(value, bits)
+        return dither(value, bits)  # type: ignore[arg-type]
     pattern = pattern_of(value)
     return value if pattern & 0x7F800000 == 0x7F800000 else WIDENED[pattern + bits >> 16]
 

@@ -106,7 +106,8 @@ def _accessor(twin: Callable, what: str, dtype: str, count: int, asm: Callable[[
     constraints = ",".join([*(f"={x}" for x in outputs), *inputs])
     now, before = asm(form.narrow), asm(form.narrow_before)
     newer = form.narrow_before and now != before
-    return intrinsic(now, constraints, outputs, inputs, *((form.since, before) if newer else ()), lanes=True)(twin)
+    since, older = (form.since, before) if newer else (OLDEST, None)
+    return intrinsic(now, constraints, outputs, inputs, since, older, lanes=True)(twin)
 
 
 def _numbers(dtype: str, count: int) -> tuple[Callable, Callable]:

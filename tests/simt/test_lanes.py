@@ -328,19 +328,19 @@ def test_what_runs_by_threads_says_why(body, dtype, why):
 
 
 def test_what_turns_out_when_it_runs_is_said_afterwards(by_lanes):
-    kernel = cuda.jit(some_lanes)[1, 32]
-    assert simt.how(kernel, x := np.zeros(32)).by == "lanes"
+    kernel, x = cuda.jit(some_lanes)[1, 32], np.zeros(32)
+    assert simt.how(kernel, x).by == "lanes"
     kernel(x)
     assert simt.how(kernel, x) == ("threads", "a warp operation of some lanes") and x.sum() == 16
 
 
 def test_few_threads_and_observed_launches_run_by_threads():
-    kernel = cuda.jit(lambda x: None)
-    assert str(simt.how(kernel[1, 64], ints := np.zeros(1))) == "by threads: 64 threads are fewer than 128"
+    kernel, ints = cuda.jit(lambda x: None), np.zeros(1)
+    assert str(simt.how(kernel[1, 64], ints)) == "by threads: 64 threads are fewer than 128"
     assert str(simt.how(kernel[2, 64], ints)) == "by lanes"
     with simt.observe():
         assert str(simt.how(kernel[2, 64], ints)) == "by threads: it is observed"
-    with pytest.raises(TypeError, match="^how: launch: expected a kernel with its configuration, got "):
+    with pytest.raises(TypeError, match=r"^how: launch: expected a kernel with its configuration, got "):
         simt.how(kernel, ints)
 
 

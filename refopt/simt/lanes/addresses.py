@@ -10,7 +10,7 @@ import numpy as np
 from ..memory import Buffer, allocations
 from .typed import Refused
 
-_UNITS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}  # to be moved as one
+_UNITS: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}  # to be moved as one
 
 
 class Addresses:
@@ -76,8 +76,7 @@ class Addresses:
         kind, nbytes = self._unit(address, dtype, count)
         new = np.empty((count, len(address)), kind)
         for lanes, buffer in self._runs(address, nbytes):
-            units = buffer.views[_UNITS[nbytes]][0]
-            got = units.take((address[lanes] - buffer.base) // nbytes)
+            got = buffer.views[_UNITS[nbytes]][0].take((address[lanes] - buffer.base) // nbytes)
             new[:, lanes] = got.view(kind).reshape(-1, count).T
         return tuple(new)
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .places import Lanes
-from .values import Parts, Range, assembled, take, truth
+from .values import Range, assembled, take, truth
 
 Values = Sequence[Any]
 
@@ -21,19 +21,14 @@ def branch(lanes: Lanes, test: Any, yes: Callable, no: Callable, values: Values)
     count = np.count_nonzero(test)
     if count == 0 or count == len(test):
         return (yes if count else no)(lanes, *values)
-    ways = [(at := np.flatnonzero(way), _at(function, lanes, at, values)) for way, function in ((test, yes), (~test, no))]
+    ways = []
+    for at, function in ((np.flatnonzero(test), yes), (np.flatnonzero(~test), no)):
+        ways.append((at, function(lanes.part(at), *[take(value, at) for value in values])))
     return _joined(lanes.count, ways)
 
 
-def _at(function: Callable, lanes: Lanes, at: np.ndarray, values: Values) -> Values:
-    return function(lanes.part(at), *[take(value, at) for value in values])
-
-
 def _joined(count: int, parts: list[tuple[np.ndarray, Values]]) -> Values:
-    return [
-        assembled(count, [(at, values[k]) for at, values in parts])
-        for k in range(len(parts[0][1]))
-    ]  # fmt: skip
+    return [assembled(count, [(at, values[k]) for at, values in parts]) for k in range(len(parts[0][1]))]
 
 
 class _Loop:
@@ -49,8 +44,8 @@ class _Loop:
         """Let the lanes leave that do not go on; whether any does."""
         going = truth(going)
         if type(going) is not np.ndarray:
-            return going
-        count = np.count_nonzero(going)
+            return bool(going)
+        count = int(np.count_nonzero(going))
         if count == len(going):
             return True
         stay, leave = np.flatnonzero(going), np.flatnonzero(~going)
@@ -83,7 +78,7 @@ def loop(lanes: Lanes, body: Callable, fixed: Values, carried: Values) -> Values
 
 
 def each_of(lanes: Lanes, items: Any, body: Callable, stops: bool, fixed: Values, carried: Values) -> Values:
-    """`for`: the body, of an item first, gives the variables; whether a lane goes on is the first of them if it stops."""
+    """`for`: the body, which takes an item first, gives the variables; if it stops, whether a lane goes on first."""
     state = _Loop(lanes, fixed, carried)
     for item in _items(state, items) if type(items) is Range else items:
         state.carried = body(state.lanes, item, *state.fixed, *state.carried)
@@ -108,5 +103,3 @@ def _items(state: _Loop, items: Range) -> Any:
         yield start + turn * step
         turn += 1
 
-
-__all__ = ["Parts", "branch", "each_of", "loop"]

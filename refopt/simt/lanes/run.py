@@ -20,8 +20,9 @@ from ..state import current
 from ..threads import WARP_SIZE
 from ..watchdog import Stopped, watch
 from .addresses import Addresses
+from .forms import Form, Program
 from .places import Global, Lanes
-from .text import Form, Program, Writer
+from .text import Writer
 from .typed import Refused, typed
 
 MOST_RESIDENT = 65_536  # threads of a cooperative launch

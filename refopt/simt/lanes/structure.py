@@ -124,16 +124,12 @@ def _ends(body: list[ast.stmt]) -> bool:
 
 
 def _jumps(node: ast.stmt, *kinds: type) -> bool:
-    """Whether a statement has a jump in it: of these kinds, or any that leaves it. A loop's own are asked for by kind."""
-    loops = isinstance(node, ast.While | ast.For)
-    inside = (*node.body, *node.orelse) if isinstance(node, ast.If) else node.body if loops else ()  # type: ignore
+    """Whether a statement has a jump in it, one of these kinds or any; of loops inside it, `return` alone counts."""
+    kinds = kinds or (ast.Return, ast.Break, ast.Continue)
+    inside = (*node.body, *node.orelse) if isinstance(node, ast.If) else getattr(node, "body", ())
     for each in inside:
-        if isinstance(each, kinds or (ast.Return, ast.Break, ast.Continue)):
-            return True
         nested = isinstance(each, ast.While | ast.For)
-        if nested and ast.Return not in (kinds or (ast.Return,)):
-            continue  # a loop inside keeps its own
-        if nested or isinstance(each, ast.If):
-            if _jumps(each, *((ast.Return,) if nested else kinds)):
-                return True
+        wanted = tuple({ast.Return} & {*kinds}) if nested else kinds
+        if isinstance(each, kinds) or (wanted and (nested or isinstance(each, ast.If)) and _jumps(each, *wanted)):
+            return True
     return False

@@ -50,7 +50,9 @@ class LaneTyper(Typer):
         return self.callee(function, tuple(kinds)) if is_kernels(function) else None
 
 
-def typed(function: types.FunctionType, kinds: tuple[Kind, ...], callee: Any) -> tuple[LaneTyper, ast.FunctionDef, Kind]:
+def typed(
+    function: types.FunctionType, kinds: tuple[Kind, ...], callee: Any
+) -> tuple[LaneTyper, ast.FunctionDef, Kind]:
     """A function typed for kinds of arguments, its tree, and what it returns.
 
     ``callee`` makes the forms of the functions that it calls.
@@ -63,8 +65,8 @@ def typed(function: types.FunctionType, kinds: tuple[Kind, ...], callee: Any) ->
         raise Refused(f"the source of {function.__name__} cannot be read")
     try:
         typer = LaneTyper(function, node, kinds, callee)
-        body = node.body if isinstance(node, ast.FunctionDef) else [ast.copy_location(ast.Return(node.body), node.body)]
-        new = typer.block(body)
+        body = node.body if isinstance(node, ast.FunctionDef) else ast.copy_location(ast.Return(node.body), node.body)
+        new = typer.block(body if isinstance(body, list) else [body])
         result = typer.result()
         typer.namespace()
     except Untypable as reason:

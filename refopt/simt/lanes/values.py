@@ -180,7 +180,8 @@ def operate(scalar: Callable, symbol: str, rule: tuple[str, str, str], x: Any, y
 
 
 def extreme(greatest: bool, names: tuple[str, ...], *values: Any) -> Any:
-    """`operators.extreme`, and `max` and `min` of int64s."""
+    """`operators.extreme`, and `max` and `min` of int64s, which have no names here."""
+    names = names or ("int64",) * len(values)
     if not any(type(value) is np.ndarray for value in values):
         return operators.extreme(greatest, *names)(*values)
     instruction = len(names) == 2 and set(names) <= {"float32", "float64"}
