@@ -1,5 +1,8 @@
 """Launches by lanes: the bits, errors and memory are those of threads; what does not run so says why."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -351,6 +354,32 @@ def test_a_form_is_written_once_it_pays(monkeypatch):
     for count in range(1, 6):
         kernel[2, 128](np.zeros(1))
         assert len(written) == (count >= 4)
+
+
+WITHOUT_GREENLET = """
+import importlib.machinery, sys
+class Blocked(importlib.machinery.PathFinder):
+    @classmethod
+    def find_spec(cls, name, *args):
+        return None if name.partition(".")[0] == "greenlet" else super().find_spec(name, *args)
+sys.meta_path[:] = [Blocked if each is importlib.machinery.PathFinder else each for each in sys.meta_path]
+import numpy as np
+from refopt import gpu, simt
+with gpu.use("executor"):
+    params, grads, velocities = ([gpu.to_device(np.ones(300, np.float32))] for _ in range(3))
+    gpu.plan("momentum", params, grads, velocities)(lr=0.1, mu=0.9)
+print(params[0].copy_to_host()[299])
+@simt.cuda.jit
+def swap(x):
+    simt.cuda.atomic.cas(x, 0, 0, 1)
+swap[1, 1](np.zeros(1, np.int32))
+"""
+
+
+def test_lanes_need_no_greenlet(tmp_path):
+    (file := tmp_path / "without.py").write_text(WITHOUT_GREENLET)
+    done = subprocess.run([sys.executable, file], capture_output=True, text=True)
+    assert done.stdout == "0.81\n" and "kernel swap runs by threads, which need greenlet" in done.stderr
 
 
 def test_a_device_function_that_is_replaced(by_lanes, monkeypatch):

@@ -58,7 +58,8 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
     command.add_argument("--device", choices=("gpu", "executor"), help="default: the GPU if there is one")
     command.add_argument("--steps", type=_at_least(2), default=2, metavar="N", help="at least 2; default 2")
     command.add_argument("--max-elements", type=_at_least(1), metavar="N", help="cap the elements of each tensor")
-    command.add_argument("--full", action="store_true", help="all elements, also on the executor; nothing is counted there")
+    text = "all elements, also on the executor; nothing is counted there"
+    command.add_argument("--full", action="store_true", help=text)
     command.add_argument(
         "--json", metavar="FILE", help="write a report in JSON; - for stdout, which then gets nothing else"
     )

@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import MisalignedAddress, OutOfBounds
 from ..memory import Buffer, allocations
 from .typed import Refused
 
-_UNITS: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}  # to be moved as one
+# What is moved as one, by its bytes.
+_UNITS: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}
 
 
 class Addresses:
@@ -48,7 +50,7 @@ class Addresses:
             numbers = np.searchsorted(self.bases, address, "right")
             starts = np.flatnonzero(np.diff(numbers, prepend=-1))
             if not self._fit(address, nbytes, starts):
-                raise Refused("an access outside of memory")
+                raise OutOfBounds("an access outside of memory")
             self.starts[count] = starts
         firsts = starts.tolist()
         numbers = np.searchsorted(self.bases, address[starts], "right") - 1
@@ -68,7 +70,7 @@ class Addresses:
         if nbytes not in _UNITS:
             raise Refused(f"an access of {nbytes} bytes")
         if np.bitwise_or.reduce(address) & (nbytes - 1):
-            raise Refused("a misaligned access")
+            raise MisalignedAddress("a misaligned access")
         return kind, nbytes
 
     def load(self, address: np.ndarray, dtype: Any, count: int) -> tuple[np.ndarray, ...]:

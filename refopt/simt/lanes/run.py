@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
-import os
 import threading
 import types
 from collections.abc import Iterator
@@ -26,8 +26,10 @@ from .text import Writer
 from .typed import Refused, typed
 
 MOST_RESIDENT = 65_536  # threads of a cooperative launch
-LEAST, MOST = 128, 32_768  # threads: fewer are quicker by threads, and of more than a batch is the cache too small
-WORTH = 1024  # threads that run in the time in which a form is written
+THREADS = importlib.util.find_spec("greenlet") is not None  # what launches by threads need
+LEAST = 128 if THREADS else 1  # threads: fewer are quicker by threads
+WORTH = 1024 if THREADS else 0  # threads that run in the time in which a form is written
+MOST = 32_768  # threads of a batch, whose arrays fit into the cache
 Index = tuple[int, int, int]
 
 
@@ -227,7 +229,7 @@ def attempt(launch: Any, known: Compiled, args: tuple) -> bool:
         _made[kernel.function][_kinds(args)] = _Made(None, str(reason), known.calls)
         return False
     except (Exception, Stopped):  # raised again by threads, with what belongs to it
-        if os.environ.get("LANES_DEBUG"):
+        if not THREADS:
             raise
         return False
     return True
