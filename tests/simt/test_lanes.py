@@ -81,11 +81,11 @@ def arithmetic(x, y, out):
         a, b = x[i], y[i]
         out[i, 0], out[i, 1], out[i, 2] = a + b, a - b, a * b
         out[i, 3], out[i, 4] = a // b, a % b
-        out[i, 5], out[i, 6] = a << (b & 63), a >> (b & 63)
+        out[i, 5], out[i, 6] = a << b, a >> b
         out[i, 7], out[i, 8] = max(a, b), min(a, b)
         out[i, 9] = -a if a > b else abs(b)
         out[i, 10] = (a > 5 and b > 5) + (a < 5 or b > 7)
-        out[i, 11] = cuda.popc(a) + cuda.clz(b)
+        out[i, 11] = cuda.popc(a) + cuda.clz(b) + (b + (b := a))
 
 
 def floats(x, y, out):
@@ -104,7 +104,11 @@ SPECIAL = [0.0, -0.0, np.nan, np.inf, -np.inf, 1e-45, 3e38, -2.5, 7.5, 65520.0, 
 @pytest.mark.parametrize("a", [np.int8, np.int32, np.int64, np.uint8, np.uint32, np.uint64])
 @pytest.mark.parametrize("b", [np.int16, np.int64, np.uint64])
 def test_integers(a, b, by_lanes):
-    both_are([words(100, a, 1), words(100, b, 2) % b(90)], np.zeros((100, 12), np.int64), arithmetic, by_lanes)
+    x, y = words(100, a, 1), words(100, b, 2) % b(90)
+    x[:4], y[:4] = np.iinfo(a).min, (0, 1, 63, 64)
+    y[4:8] = -y[4:8]
+    y[0], x[9], y[9] = 0, np.iinfo(a).min, np.iinfo(b).max if b is np.uint64 else -1
+    both_are([x, y], np.zeros((100, 12), np.int64), arithmetic, by_lanes)
 
 
 @pytest.mark.parametrize("a", [np.float16, np.float32, np.float64])
@@ -118,6 +122,7 @@ def test_floats(a, b, by_lanes):
 def both_are(args, out, body, by_lanes, grid=None, block=16):
     """A kernel leaves the same bits by lanes, where it runs wholly, and by threads."""
     kernel, results = cuda.jit(body), []
+    by_lanes.clear()
     grid = grid or -(-len(args[0]) // block)
     for way in (lambda launch, *given: launch(*given), by_threads):
         given = [x.copy() if isinstance(x, np.ndarray) else x for x in (*args, out)]
@@ -208,6 +213,12 @@ def with_atomics(x, out):
         cuda.atomic.sub(out, 132, x[i] % 9)
 
 
+def half_a_warp(x, out):
+    i = cuda.grid(1)
+    if i % 32 < 16:
+        out[i] = cuda.shfl_down_sync(FULL, x[i], 1)
+
+
 @pytest.mark.parametrize("body", [search, nested, in_shared_memory, with_warps])
 def test_kernels(body, by_lanes):
     both_are([words(128, np.int32) >> 8], np.zeros(128, np.int64), body, by_lanes, 2, 64)
@@ -226,8 +237,16 @@ def test_dynamic_shared_memory(by_lanes):
     assert got.tobytes() == expected.tobytes()
 
 
+def test_a_shuffle_in_part_of_a_warp(by_lanes):
+    x, got, expected = words(64, np.int32), np.zeros(64, np.int32), np.zeros(64, np.int32)
+    cuda.jit(half_a_warp)[1, 64](x, got)
+    by_threads(cuda.jit(half_a_warp)[1, 64], x, expected)
+    assert by_lanes == ["half_a_warp"] * 2 and got.tobytes() == expected.tobytes()
+
+
 def test_batches(by_lanes, monkeypatch):
-    monkeypatch.setattr(lanes, "MOST", 96)
+    monkeypatch.setattr(lanes, "MOST", 96)  # two blocks, and one at the end
+    both_are([words(120, np.int32) >> 8], np.zeros(140, np.int32), with_atomics, by_lanes, 3, 40)
     both_are([words(250, np.int32) >> 8], np.zeros(250, np.int64), search_within, by_lanes, 7, 40)
 
 
@@ -275,7 +294,7 @@ def test_errors_are_those_of_threads(body, by_lanes):
 @pytest.mark.parametrize("offset", [4 * 100, 2], ids=["past the end", "misaligned"])
 def test_an_address_that_strays(offset, by_lanes):
     kernel, messages = cuda.jit(stray), []
-    x = cuda.to_device(np.zeros(128, np.int32))
+    x = cuda.to_device(np.zeros(200, np.int32))
     for way in (lambda launch, *args: launch(*args), by_threads):
         with pytest.raises(simt.SimtError) as error:
             way(kernel[2, 64], x.address + offset)
