@@ -71,6 +71,52 @@ def test_every_routine_has_the_bits_of_threads(name, dtype, form, by_lanes, exec
     assert got == by_threads(stepped, case, form)
 
 
+DTYPES_OF_CASTS = "float16", "float32", "float64"
+
+
+def cast():
+    """Casts and copies between all dtypes, some of them of arrays at odd addresses."""
+    pairs = [(a, b) for a in DTYPES_OF_CASTS for b in DTYPES_OF_CASTS]
+    sources = [gpu.to_device(normal(700 + k).astype(a))[k % 3 :] for k, (a, _) in enumerate(pairs)]
+    targets = [gpu.to_device(np.zeros(701 + k, b))[1 + k % 3 :] for k, (_, b) in enumerate(pairs)]
+    gpu.merged_cast(sources, targets)
+    gpu.merged_cast(sources, [gpu.to_device(np.zeros(x.size, x.dtype)) for x in sources], scale=0.3)
+    return targets
+
+
+def check():
+    """A check of gradients, of which one is not finite, and what follows from it."""
+    scale, odd = gpu.to_device(np.array([8], np.float32)), normal(40)
+    odd[7] = np.inf
+    clipped = [gpu.to_device(normal(n)) for n in (3, 700, 9000)]
+    checks = [
+        gpu.gradient_check(clipped, loss_scale=scale, max_norm=1.0),
+        gpu.gradient_check([gpu.to_device(odd)], loss_scale=scale),
+    ]
+    for each in checks:
+        each()
+    steps = [gpu.to_device(np.ones(1, np.int32)) for _ in range(2)]
+    gpu.update_loss_scaling(checks[1].found_inf, scale, *steps)
+    results = [array for each in checks for array in (each.grad_factor, each.found_inf, each.grad_norm)]
+    return [*clipped, *results, scale, *steps]
+
+
+def coalesce():
+    """One buffer of several tensors."""
+    return [gpu.coalesce_tensor([gpu.to_device(normal(n)) for n in (3, 700, 256)], copy_data=True).buffer]
+
+
+def normal(count):
+    return np.random.default_rng(count).standard_normal(count).astype(np.float32)
+
+
+@pytest.mark.parametrize("work", [cast, check, coalesce])
+def test_the_other_kernels_run_by_lanes(work, by_lanes, executor):
+    got = [x.copy_to_host().tobytes() for x in work()]
+    assert by_lanes == []
+    assert got == [x.copy_to_host().tobytes() for x in by_threads(work)] and by_lanes
+
+
 def words(count, dtype=np.uint32, seed=0):
     return np.random.default_rng(seed).integers(0, 2**32, count).astype(dtype)
 

@@ -173,10 +173,9 @@ def operate(scalar: Callable, symbol: str, rule: tuple[str, str, str], x: Any, y
     if symbol == "Pow":
         return each(scalar)(x, y)
     x, y = cast(result, x), cast(result, y)
-    if symbol not in ("FloorDiv", "Mod"):
-        return plain(x, y)
-    harmless = (y != 0) & ((y != -1) | (x != -(2**63))) if result == "int64" else y != 0
-    return np.where(harmless, plain(x, np.where(harmless, y, 1)), 0).astype(result)
+    if symbol == "FloorDiv" and result == "int64":  # by 0 NumPy gives 0, too
+        return np.where((x == -(2**63)) & (y == -1), 0, x // y)
+    return plain(x, y)
 
 
 def extreme(greatest: bool, names: tuple[str, ...], *values: Any) -> Any:
