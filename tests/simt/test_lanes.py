@@ -373,6 +373,11 @@ def spins(x):
         pass
 
 
+def waits(x):
+    while x[0] < 0:
+        cuda.threadfence()
+
+
 def swaps(x):
     cuda.atomic.cas(x, 0, 0, 1)
 
@@ -387,8 +392,8 @@ def makes_a_list(x):
 
 @pytest.mark.parametrize(("body", "dtype", "why"), [
     (adds_floats, np.float32, "an atomic of other than integers"), (spins, np.int32, "it waits for other threads"),
-    (swaps, np.int32, "a call of cas"), (prints, np.int32, "a call of print"),
-    (makes_a_list, np.int32, "List in makes_a_list, line "),
+    (swaps, np.int32, "a call of cas"), (waits, np.int32, "it waits for other threads"),
+    (prints, np.int32, "a call of print"), (makes_a_list, np.int32, "List in makes_a_list, line "),
 ])  # fmt: skip
 def test_what_runs_by_threads_says_why(body, dtype, why):
     how = simt.how(cuda.jit(body)[4, 64], np.zeros(256, dtype))

@@ -197,7 +197,7 @@ def failed(lanes: Lanes) -> None:
     raise SimtError("a lane raises")
 
 
-FENCES = barriers.threadfence, barriers.threadfence_block, barriers.threadfence_system
+FENCES = "threadfence", "threadfence_block", "threadfence_system"
 # Of lanes, and calls with an effect or in need of all lanes: their order is kept.
 OF_LANES: dict[Any, Callable[..., Any]] = {
     barriers.cg.this_grid: Grid,
@@ -217,7 +217,7 @@ OF_LANES: dict[Any, Callable[..., Any]] = {
     warps.ballot_sync: _vote(_ballot),
     warps.syncwarp: _syncwarp,
     warps.lanemask_lt: lambda lanes: (1 << lanes.of("lane")) - 1,
-    **dict.fromkeys(FENCES, lambda lanes: None),
+    **{getattr(barriers, name): lambda lanes: None for name in FENCES},
     memory.load: lambda lanes, *args: memory.load(*args),
     memory.store: lambda lanes, address, *args: memory.store(_each_lane(lanes, address), *args),
     cache_hints.ldca: get,

@@ -241,7 +241,7 @@ class Expressions:
             self.form.waits = True
             return self.effect(f"atomic({', '.join([self.program.constant(function), str(used), 'L', *args])})")
         if function in device.OF_LANES:
-            self.form.waits |= function in device.FENCES
+            self.form.waits |= function.__name__ in device.FENCES
             self.form.cooperative |= function.__name__ == "this_grid"
             return self.effect(f"{self.program.constant(device.OF_LANES[function])}({', '.join(['L', *args])})")
         return f"{self.program.constant(of_values(function))}({', '.join(args)})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from .places import Lanes
 from .values import Range, assembled, take, truth
 
 Values = Sequence[Any]
+_TURNS = 100_000
 
 
 def branch(lanes: Lanes, test: Any, yes: Callable, no: Callable, values: Values) -> Values:
@@ -70,11 +72,13 @@ class _Loop:
 
 def loop(lanes: Lanes, body: Callable, fixed: Values, carried: Values) -> Values:
     """`while`: the body gives whether each lane goes on, and the other variables."""
-    state = _Loop(lanes, fixed, carried)
-    while True:
+    state, run = _Loop(lanes, fixed, carried), lanes.batch.run
+    for turn in itertools.count():
+        run.steps += turn < _TURNS  # a loop that goes on for long is stopped, unless lanes leave it
         state.carried = body(state.lanes, *state.fixed, *state.carried)
         if not state.keep(state.carried[0]):
-            return state.result()
+            break
+    return state.result()
 
 
 def each_of(lanes: Lanes, items: Any, body: Callable, stops: bool, fixed: Values, carried: Values) -> Values:

@@ -78,6 +78,12 @@ class Program:
         return self.known[id(value)]
 
 
+def is_fence(function: Any) -> bool:
+    """Whether a function orders memory, or only hints: a fence of `cuda`, or a twin of PTX without operands."""
+    twin = getattr(function, "__simt_types__", None) == () and not getattr(function, "__simt_lanes__", None)
+    return twin or getattr(function, "__name__", "") in device.FENCES
+
+
 def of_values(function: Any) -> Callable:
     """The form of a function of values alone.
 

@@ -225,10 +225,10 @@ def attempt(launch: Any, known: Compiled, args: tuple) -> bool:
         return False
     try:
         Run(kernel.__name__, launch.grid, launch.block, launch.dynamic_bytes, form.cooperative)(form.function, args)
-    except Refused as reason:  # so would the next launch be
-        _made[kernel.function][_kinds(args)] = _Made(None, str(reason), known.calls)
+    except (Refused, Stopped) as reason:  # so would the next launch be
+        _made[kernel.function][_kinds(args)] = _Made(None, str(reason) or "it does not end", known.calls)
         return False
-    except (Exception, Stopped):  # raised again by threads, with what belongs to it
+    except Exception:  # raised again by threads, with what belongs to it
         if not THREADS:
             raise
         return False

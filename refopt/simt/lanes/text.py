@@ -12,7 +12,7 @@ import numpy as np
 
 from .. import atomics
 from .expressions import NOTHING, OPERATORS, Expressions, listed
-from .forms import Form, Program
+from .forms import Form, Program, is_fence
 from .structure import RESULT, Structure
 from .typed import LaneTyper, Refused
 from .variables import live, live_before, stores
@@ -133,8 +133,14 @@ class Writer(Expressions):
     _do_For = _do_While
 
     def _spin(self, node: ast.While) -> None:
-        """Refuse a loop whose end depends on what other threads do: by what is in its test, or in an endless loop."""
-        for part in ast.walk(ast.Module(node.body, []) if isinstance(node.test, ast.Constant) else node.test):
-            function = self.static(part.func) if isinstance(part, ast.Call) else NOTHING
-            if getattr(function, "waits", False) or getattr(function, "__module__", "") == atomics.__name__:
-                raise Refused("it waits for other threads")
+        """Refuse a loop whose end may depend on what other threads do.
+
+        That is one with a fence in it, or with atomics in its test or, if it is endless, anywhere.
+        """
+        endless = isinstance(node.test, ast.Constant)
+        for where in (node.test, *node.body):
+            for part in ast.walk(where):
+                function = self.static(part.func) if isinstance(part, ast.Call) else NOTHING
+                atomic = getattr(function, "waits", False) or getattr(function, "__module__", "") == atomics.__name__
+                if is_fence(function) or (atomic and (endless or where is node.test)):
+                    raise Refused("it waits for other threads")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -60,18 +60,24 @@ def assembled(count: int, parts: Parts) -> Any:
         return tuple(columns) if type(first) is tuple else type(first)(*columns)
     if type(first) in (int, bool) and all(type(value) is type(first) and value == first for _, value in parts):
         return first
-    dtypes = {dtype_of(value) for _, value in parts if value is not None}
-    if len(dtypes) > 1 and any(dtype.kind == "f" for dtype in dtypes):
-        raise Refused("a variable of two types")
     missing = any(value is None for _, value in parts)
-    new = (np.zeros if missing else np.empty)(count, np.result_type(*dtypes))
+    new = (np.zeros if missing else np.empty)(count, _joint(value for _, value in parts if value is not None))
     for at, value in parts:
         if value is not None:
             new[at] = value
     return new
 
 
-def dtype_of(value: Any) -> np.dtype:
+def _joint(values: Iterable[Any]) -> np.dtype:
+    """The dtype that values of one type have; integers may be held in several."""
+    dtypes = {_dtype_of(value) for value in values}
+    joint = np.result_type(*dtypes)
+    if len(dtypes) > 1 and joint.kind == "f":
+        raise Refused("a value of two types")
+    return joint
+
+
+def _dtype_of(value: Any) -> np.dtype:
     """The dtype of a number or of numbers."""
     if isinstance(value, np.ndarray | np.generic):
         return value.dtype
@@ -102,10 +108,8 @@ def pick(test: Any, yes: Any, no: Any) -> Any:
         return tuple(pick(test, a, b) for a, b in zip(yes, no, strict=True))
     if yes is no:
         return yes
-    a, b = dtype_of(yes), dtype_of(no)
-    if a != b and "f" in (a.kind, b.kind):
-        raise Refused("a value of two types")
-    return np.where(test, np.asarray(yes, a), np.asarray(no, b))
+    joint = _joint((yes, no))
+    return np.where(test, np.asarray(yes, joint), np.asarray(no, joint))
 
 
 def both(first: Any, second: Any) -> Any:
