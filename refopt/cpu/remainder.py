@@ -27,16 +27,27 @@ def split(exact: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     Returns:
         A bf16 array and a uint16 array of the same shape.
     """
+    param, remainder = halves(exact)
+    return param.view(numpy_dtype("bfloat16")), remainder
+
+
+def halves(exact: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """`split`, with the parameter as its bits: two uint16 arrays."""
     pattern = exact.view(np.uint32)
     sign, upper, lower = pattern >> 16 & SIGN, pattern >> 16 & 0x7FFF, pattern & 0xFFFF
     rounded = np.where(upper < INFINITY, upper + 1, np.where(upper == INFINITY, 0, upper))
     upper = np.where(lower < HALF, upper, rounded)
-    return (sign | upper).astype(np.uint16).view(numpy_dtype("bfloat16")), lower.astype(np.uint16)
+    return (sign | upper).astype(np.uint16), lower.astype(np.uint16)
 
 
 def split_numbers(exact: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """`split` as a step stores it: every NaN becomes the one of pattern 0x7fc00000, whichever arithmetic made it."""
-    return split(np.where(np.isnan(exact), NAN, exact))
+    return split(number(exact))
+
+
+def number(exact: np.ndarray) -> np.ndarray:
+    """Values with the NaN of pattern 0x7fc00000 for every NaN."""
+    return np.where(np.isnan(exact), NAN, exact)
 
 
 def join(param: np.ndarray, remainder: np.ndarray) -> np.ndarray:

@@ -36,13 +36,15 @@ Pair = tuple[Array, Array]
     "{ .reg .f32 near; .reg .f64 back; .reg .pred p; .reg .b32 w, odd; cvt.rz.f32.f64 near, $1; "
     "cvt.f64.f32 back, near; setp.neu.f64 p, back, $1; selp.b32 odd, 1, 0, p; mov.b32 w, near; or.b32 w, w, odd; "
     "mov.b32 $0, w; }",
-    "=f,d", "f", "d",
+    "=f,d", "f", "d", lanes=True,
 )  # fmt: skip
 def to_odd(value):
     """`refopt.cpu.cast.to_odd`: toward zero, and the last bit set if that was inexact."""
-    near = np.float32(value)
+    near: Any = np.float32(value)
     back = np.float64(near)
-    if abs(back) > abs(value):
+    if type(value) is np.ndarray:
+        near = np.where(abs(back) > abs(value), np.nextafter(near, np.float32(0)), near)
+    elif abs(back) > abs(value):
         near = np.nextafter(near, np.float32(0))
     return (near.view(np.uint32) | np.uint32(back != value)).view(np.float32)
 

@@ -1,4 +1,7 @@
-"""Numbers by their bits, for the Python twins of PTX: NumPy has no bf16, which is the upper half of an fp32."""
+"""Numbers by their bits, for the Python twins of PTX: NumPy has no bf16, which is the upper half of an fp32.
+
+Each takes a number, or an array of them.
+"""
 
 from collections.abc import Callable
 from struct import Struct
@@ -12,17 +15,20 @@ _word: Callable[..., tuple[int]] = Struct("=I").unpack
 
 def pattern_of(value):
     """The bits of a number as fp32."""
+    if type(value) is np.ndarray:
+        return value.astype(np.float32, copy=False).view(np.uint32)
     return _word(value if type(value) is np.float32 else np.float32(value))[0]
 
 
 def widen_bfloat16(pattern):
     """The fp32 of a bf16's bits."""
-    return WIDENED[int(pattern)]
+    return WIDENED[pattern] if type(pattern) is np.ndarray else WIDENED[int(pattern)]
 
 
 def narrow_bfloat16(value):
     """The bits of the bf16 nearest to a number, the even one of two; every NaN becomes one."""
-    if value != value:
-        return 0x7FFF
     pattern = pattern_of(value)
-    return (pattern + 0x7FFF + (pattern >> 16 & 1)) >> 16
+    rounded = (pattern + 0x7FFF + (pattern >> 16 & 1)) >> 16
+    if type(value) is np.ndarray:
+        return np.where(value == value, rounded, 0x7FFF)
+    return rounded if value == value else 0x7FFF

@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from refopt.cpu.stochastic import KEY_STEPS, MULTIPLIERS, ROUNDS
+import numpy as np
+
+from refopt.cpu.stochastic import KEY_STEPS, MULTIPLIERS, ROUNDS, dither, philox
 from refopt.gpu.patterns import WIDENED, pattern_of
 from refopt.gpu.target import intrinsic
 from refopt.gpu.vectors import SECOND
@@ -23,10 +25,12 @@ _ROUND = (
     "{ .reg .b32 a, b, c, d, c0, c1, c2, c3, k0, k1; mov.b64 {c0, c1}, $4; cvt.u32.u64 c2, $5; mov.b32 c3, 0; "
     "cvt.u32.u64 k0, $6; mov.b32 k1, 0; " + _ROUND * ROUNDS
     + "mov.b32 $0, c0; mov.b32 $1, c1; mov.b32 $2, c2; mov.b32 $3, c3; }",
-    "=r,=r,=r,=r,l,l,l", "rrrr", "lll",
+    "=r,=r,=r,=r,l,l,l", "rrrr", "lll", lanes=True,
 )  # fmt: skip
 def random4(quad, pair, seed):
     """Four random words, from the number of four neighbours, that of two arrays, and the seed."""
+    if type(quad) is np.ndarray:
+        return tuple(philox(np.stack([quad & WORD, quad >> 32, quad * 0 + pair, quad * 0]), (seed, 0)))
     return _words(int(quad), pair, int(seed))
 
 
@@ -52,13 +56,13 @@ def _dither(shift: int) -> str:
     return "{ .reg .b32 x, r, m; .reg .pred q; " + "".join(parts) + "}"
 
 
-@intrinsic(_dither(0), "=f,=f,=f,=f,f,f,f,f,r,r,r,r", "ffff", "ffffrrrr")
+@intrinsic(_dither(0), "=f,=f,=f,=f,f,f,f,f,r,r,r,r", "ffff", "ffffrrrr", lanes=True)
 def dither4_low(x, words):
     """Four values rounded to bf16 by the lower halves of four words."""
     return tuple(_dithered(value, word & 0xFFFF) for value, word in zip(x, words, strict=True))
 
 
-@intrinsic(_dither(16), "=f,=f,=f,=f,f,f,f,f,r,r,r,r", "ffff", "ffffrrrr")
+@intrinsic(_dither(16), "=f,=f,=f,=f,f,f,f,f,r,r,r,r", "ffff", "ffffrrrr", lanes=True)
 def dither4_high(x, words):
     """Four values rounded to bf16 by the upper halves of four words."""
     return tuple(_dithered(value, word >> 16) for value, word in zip(x, words, strict=True))
@@ -66,6 +70,8 @@ def dither4_high(x, words):
 
 def _dithered(value: Any, bits: int) -> Any:
     """`refopt.cpu.stochastic.dither` of one value; infinity and NaN stay."""
+    if type(value) is np.ndarray:
+        return dither(value, bits)  # type: ignore[arg-type]
     pattern = pattern_of(value)
     return value if pattern & 0x7F800000 == 0x7F800000 else WIDENED[pattern + bits >> 16]
 

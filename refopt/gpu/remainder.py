@@ -1,11 +1,11 @@
 """Loads and stores of a bf16 parameter and its 16-bit remainder, which together are an fp32 (numerics, N15).
 
-On the executor they are ``refopt.cpu.remainder`` for single elements.
+On the executor they are ``refopt.cpu.remainder`` for single elements, or for those of many threads.
 """
 
 import numpy as np
 
-from refopt.cpu.remainder import HALF, INFINITY
+from refopt.cpu.remainder import HALF, INFINITY, halves, join, number
 from refopt.gpu.patterns import pattern_of
 from refopt.gpu.target import intrinsic
 from refopt.simt import memory
@@ -39,7 +39,7 @@ def _put(k: int) -> str:
 @intrinsic(
     _HALF_WORDS + "ld.global.v2.b32 {p0, p1}, [$4]; ld.global.v2.b32 {r0, r1}, [$5]; "
     + "".join(f"{_pick(k)}{_JOIN}mov.b32 ${k}, d; " for k in range(4)) + "}",
-    "=f,=f,=f,=f,l,l", "ffff", "ll",
+    "=f,=f,=f,=f,l,l", "ffff", "ll", lanes=True,
 )  # fmt: skip
 def load4_joined(param, remainder):
     return _joined(memory.load(param, np.uint16, 4), memory.load(remainder, np.uint16, 4))
@@ -48,17 +48,17 @@ def load4_joined(param, remainder):
 @intrinsic(
     _HALF_WORDS + "".join(_NUMBER.format(f"${2 + k}") + _SPLIT + _put(k) for k in range(4))
     + "st.global.v2.b32 [$0], {p0, p1}; st.global.v2.b32 [$1], {r0, r1}; }",
-    "l,l,f,f,f,f", "", "llffff",
+    "l,l,f,f,f,f", "", "llffff", lanes=True,
 )  # fmt: skip
 def store4_joined(param, remainder, values):
-    for address, halves in zip((param, remainder), _halves(values), strict=True):
-        memory.store(address, np.uint16, halves)
+    for address, words in zip((param, remainder), _halves(values), strict=True):
+        memory.store(address, np.uint16, words)
 
 
 @intrinsic(
     "{ .reg .b16 x, y; .reg .b32 p, r, m, d, e; .reg .pred q; ld.global.b16 x, [$1]; ld.global.b16 y, [$2]; "
     + "cvt.u32.u16 p, x; cvt.u32.u16 r, y; " + _JOIN + "mov.b32 $0, d; }",
-    "=f,l,l", "f", "ll",
+    "=f,l,l", "f", "ll", lanes=True,
 )  # fmt: skip
 def load_joined(param, remainder):
     return _joined(memory.load(param, np.uint16), memory.load(remainder, np.uint16))[0]
@@ -67,14 +67,16 @@ def load_joined(param, remainder):
 @intrinsic(
     "{ .reg .b16 x, y; .reg .b32 p, r, m, d, e, s; .reg .pred q; " + _NUMBER.format("$2") + _SPLIT
     + "cvt.u16.u32 x, p; cvt.u16.u32 y, r; st.global.b16 [$0], x; st.global.b16 [$1], y; }",
-    "l,l,f", "", "llf",
+    "l,l,f", "", "llf", lanes=True,
 )  # fmt: skip
 def store_joined(param, remainder, value):
-    for address, halves in zip((param, remainder), _halves((value,)), strict=True):
-        memory.store(address, np.uint16, halves)
+    for address, words in zip((param, remainder), _halves((value,)), strict=True):
+        memory.store(address, np.uint16, words)
 
 
 def _joined(params, remainders):
+    if type(params[0]) is np.ndarray:
+        return tuple(map(join, params, remainders))
     return tuple(_join(int(param), int(remainder)) for param, remainder in zip(params, remainders, strict=True))
 
 
@@ -95,6 +97,8 @@ def _halves(values):
 
 def _split(value):
     """`refopt.cpu.remainder.split_numbers` of one element."""
+    if type(value) is np.ndarray:
+        return halves(number(value))
     if value != value:
         return 0x7FC0, 0
     pattern = pattern_of(value)

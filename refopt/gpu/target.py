@@ -119,8 +119,9 @@ def device_function(function: Callable) -> Callable:
 
 
 def intrinsic(
-    asm: str, constraints: str, result: str, arguments: str, since: tuple[int, int] = OLDEST, before: str | None = None
-) -> Callable[[Callable], Callable]:
+    asm: str, constraints: str, result: str, arguments: str, since: tuple[int, int] = OLDEST, before: str | None = None,
+    lanes: Callable | bool = False,
+) -> Callable[[Callable], Callable]:  # fmt: skip
     """Give a function inline PTX for its compiled form; the function itself is its twin on the executor.
 
     On GPUs without the instructions, ``before`` computes the same bits. Only where nothing is computed, and the
@@ -134,6 +135,7 @@ def intrinsic(
         since: the compute capability from which on there are all instructions of ``asm``.
         before: PTX with the same operands for those before it; ``None`` if there is none, and kernels that call the
             function are refused there.
+        lanes: the twin for arrays over many threads, or True if it is that itself (`simt.ptx_twin`).
     """
     if not asm or (before == "" and result + arguments):
         raise ValueError("intrinsic: expected instructions, or no operands and before=\"\" for a hint, got none")
@@ -146,7 +148,7 @@ def intrinsic(
         )
         twin.asm = asm, constraints, result, arguments  # type: ignore[attr-defined]
         twin.since, twin.before = since, before  # type: ignore[attr-defined]
-        return simt.ptx_twin(*(TYPES[letter] for letter in result))(twin)
+        return simt.ptx_twin(*(TYPES[letter] for letter in result), lanes=lanes)(twin)
 
     return decorate
 

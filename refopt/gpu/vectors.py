@@ -106,7 +106,8 @@ def _accessor(twin: Callable, what: str, dtype: str, count: int, asm: Callable[[
     constraints = ",".join([*(f"={x}" for x in outputs), *inputs])
     now, before = asm(form.narrow), asm(form.narrow_before)
     newer = form.narrow_before and now != before
-    return intrinsic(now, constraints, outputs, inputs, *((form.since, before) if newer else ()))(twin)
+    since, older = (form.since, before) if newer else (OLDEST, None)
+    return intrinsic(now, constraints, outputs, inputs, since, older, lanes=True)(twin)
 
 
 def _numbers(dtype: str, count: int) -> tuple[Callable, Callable]:
@@ -203,7 +204,7 @@ def _with_policy(load: Callable, policy: str) -> Callable:
     plain, constraints, result, arguments = load.asm  # type: ignore[attr-defined]
     asm = plain.replace("ld.global.", "ld.global.L2::cache_hint.").replace("];", "], policy;")
     asm = f"{{ .reg .b64 policy; mov.b64 policy, {POLICIES[policy]:#x}; {asm} }}"
-    return intrinsic(asm, constraints, result, arguments, (8, 0), plain)(lambda *addresses: load(*addresses))
+    return intrinsic(asm, constraints, result, arguments, (8, 0), plain, True)(lambda *addresses: load(*addresses))
 
 
 class Access(NamedTuple):

@@ -19,12 +19,12 @@ ROW = 2048  # bytes that a warp moves at a time, four words of 16 a thread
 FILL = 16384  # bytes that a block fills
 
 
-@intrinsic("ld.global.v2.f64 {$0, $1}, [$2];", "=d,=d,l", "dd", "l")
+@intrinsic("ld.global.v2.f64 {$0, $1}, [$2];", "=d,=d,l", "dd", "l", lanes=True)
 def load16(address):
     return memory.load(address, np.uint64, 2)
 
 
-@intrinsic("st.global.v2.f64 [$0], {$1, $2};", "l,d,d", "", "ldd")
+@intrinsic("st.global.v2.f64 [$0], {$1, $2};", "l,d,d", "", "ldd", lanes=True)
 def store16(address, words):
     memory.store(address, np.uint64, words)
 
@@ -39,11 +39,11 @@ def _word(size: int, ptx: str, memory_type: Any) -> tuple[Callable, Callable]:
     if size == 8:
         widen, narrow = "mov.b64 $0, w; ", "mov.b64 w, $1; "
 
-    @intrinsic(f"{{ .reg .b{bits} w; ld.global.{ptx} w, [$1]; {widen}}}", "=l,l", "l", "l")
+    @intrinsic(f"{{ .reg .b{bits} w; ld.global.{ptx} w, [$1]; {widen}}}", "=l,l", "l", "l", lanes=True)
     def load(address):
         return memory.load(address, memory_type)[0]
 
-    @intrinsic(f"{{ .reg .b{bits} w; {narrow}st.global.{ptx} [$0], w; }}", "l,l", "", "ll")
+    @intrinsic(f"{{ .reg .b{bits} w; {narrow}st.global.{ptx} [$0], w; }}", "l,l", "", "ll", lanes=True)
     def store(address, word):
         memory.store(address, memory_type, (word,))
 

@@ -1,7 +1,8 @@
 """Runs CUDA kernels written in Numba's spelling on a CPU, deterministically, and watches them.
 
 Each CUDA thread is a greenlet, switched at barriers, warp operations and atomics. An ordinary launch runs
-its blocks one after another, a cooperative one (`cuda.cg.this_grid()`) has all of them resident.
+its blocks one after another, a cooperative one (`cuda.cg.this_grid()`) has all of them resident. What is not observed
+runs by lanes if it can: each statement once for many threads, on NumPy arrays over them; `how` says whether.
 
     >>> import numpy as np
     >>> from refopt import simt
@@ -82,6 +83,7 @@ from .errors import (
     UninitializedRead,
     Unsupported,
 )
+from .kernel import how
 from .observe import observe
 from .occupancy import occupancy
 from .replace import replace_numba
@@ -105,6 +107,7 @@ __all__ = [
     "claim",
     "cuda",
     "draw",
+    "how",
     "limits",
     "memory",
     "observe",

@@ -15,9 +15,10 @@ from . import launch as launching
 from .arguments import shown, whole
 from .arrays import DeviceArray
 from .captures import bound
-from .compiled import compiled
+from .compiled import Compiled, compiled
 from .device_functions import declared
 from .errors import LaunchError
+from .lanes import How, attempt, decide
 from .launch import Launch
 from .lifted import with_undefined
 from .occupancy import resident_blocks
@@ -200,19 +201,53 @@ class Configured(NamedTuple):
                 argument(arg, name, written_back) for arg, name in zip(args, kernel.parameters, strict=True)
             )
             typed = compiled(kernel.function, converted)  # type: ignore[arg-type]
-            if current.observer is not None:
-                current.observer.typed(kernel.__name__, converted, typed)
-            watching = current.observer is not None and current.observer.watching
-            function = bound(typed.function, captured, with_undefined if watching else None)
-            run = Launch(function, kernel.__name__, self.grid, self.block, self.dynamic_bytes)
-            operation = self.stream.enqueue(kernel.__name__)
-            observer = current.observer
-            with observer.launch(run, operation, self.stream) if observer is not None else nullcontext():
-                run.run(converted)
+            if attempt(self, typed, converted):
+                self.stream.enqueue(kernel.__name__)
+            else:
+                self._by_threads(typed, converted)
             for host, copy in written_back:
                 copy.copy_to_host(host)
         for call in after:
             call()
+
+    def _by_threads(self, typed: Compiled, args: tuple) -> None:
+        """Launch with what the kernel sees of its arguments."""
+        kernel, observer = self.kernel, current.observer
+        if observer is not None:
+            observer.typed(kernel.__name__, args, typed)
+        watching = observer is not None and observer.watching
+        function = bound(typed.function, captured, with_undefined if watching else None)
+        run = Launch(function, kernel.__name__, self.grid, self.block, self.dynamic_bytes)
+        operation = self.stream.enqueue(kernel.__name__)
+        with observer.launch(run, operation, self.stream) if observer is not None else nullcontext():
+            run.run(args)
+
+
+def how(launch: Configured, *args: Any) -> How:
+    """How a launch would run with arguments: by lanes, or by threads and why; nothing is launched.
+
+        >>> import numpy as np
+        >>> from refopt import simt
+        >>> @simt.cuda.jit
+        ... def add(x, total):
+        ...     simt.cuda.atomic.add(total, 0, x[simt.cuda.grid(1)])
+        >>> print(simt.how(add[4, 64], np.ones(256, np.int32), np.zeros(1, np.int32)))
+        by lanes
+        >>> print(simt.how(add[4, 64], np.ones(256, np.float32), np.zeros(1, np.float32)))
+        by threads: an atomic of other than integers
+
+    Args:
+        launch: a kernel with its launch configuration, ``kernel[grid, block]``.
+        args: what it would be launched with, or arguments like these.
+
+    Raises:
+        TypeError: it is no such kernel.
+    """
+    if not isinstance(launch, Configured):
+        raise TypeError(f"how: launch: expected a kernel with its configuration, got {shown(launch)}")
+    with one_at_a_time:
+        converted = tuple(argument(arg, name, []) for arg, name in zip(args, launch.kernel.parameters, strict=True))
+        return decide(launch, compiled(launch.kernel.function, converted), converted)[0]  # type: ignore[arg-type]
 
 
 def _extent(value: Any, what: str, limits: tuple[int, int, int]) -> tuple[int, int, int]:

@@ -15,7 +15,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from greenlet import getcurrent, greenlet
+
+try:
+    from greenlet import getcurrent, greenlet
+except ModuleNotFoundError:  # as in a browser's Python: what runs by lanes does without
+    greenlet = None
 
 from . import spins as spinning
 from .barriers import complete_barrier, complete_grid
@@ -68,6 +72,8 @@ class Launch:
         """Run all threads of all blocks, or raise the first error."""
         if current.inside:
             raise LaunchError("a kernel cannot be launched from a kernel", here())
+        if greenlet is None:
+            raise LaunchError(f"kernel {self.name} runs by threads, which need greenlet: pip install greenlet", here())
         self.args, self.hub = args, getcurrent()
         gx, gy, gz = self.grid
         indices = [(x, y, z) for z, y, x in itertools.product(range(gz), range(gy), range(gx))]

@@ -215,9 +215,11 @@ def _here(address: int) -> tuple[Buffer, int]:
     return (buffer, address - base) if inside else find(address, 1)  # type: ignore[return-value]
 
 
-def load(address: int, dtype: Any, count: int = 1) -> tuple:
+def load(address: Any, dtype: Any, count: int = 1) -> tuple:
     """`count` consecutive elements at an address, as NumPy scalars; 2, 4 or 8 are one vector access."""
     if type(address) is not int:
+        if current.lanes is not None and type(address) is np.ndarray:
+            return current.lanes.load(address, dtype, count)
         address = int(address) if isinstance(address, np.integer) else whole("address", address, -(2**63))
     view, index = _locate(address, dtype, count)
     if current.observer is not None and current.inside:
@@ -229,9 +231,11 @@ def load(address: int, dtype: Any, count: int = 1) -> tuple:
     return tuple(view[index : index + count])
 
 
-def store(address: int, dtype: Any, values: Sequence[Any]) -> None:
+def store(address: Any, dtype: Any, values: Sequence[Any]) -> None:
     """Write consecutive elements at an address, with `load`'s checks."""
     if type(address) is not int:
+        if current.lanes is not None and type(address) is np.ndarray:
+            return current.lanes.store(address, dtype, values)
         address = int(address) if isinstance(address, np.integer) else whole("address", address, -(2**63))
     count = len(values)
     view, index = _locate(address, dtype, count)

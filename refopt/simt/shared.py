@@ -22,7 +22,7 @@ def _poison(dtype: np.dtype) -> int:
     return POISON if dtype.kind in "iub" else _NAN_BYTES
 
 
-def _shape(shape: Any) -> tuple[int, ...]:
+def extents(shape: Any) -> tuple[int, ...]:
     return tuple(int(n) for n in shape) if isinstance(shape, (tuple, list)) else (int(shape),)
 
 
@@ -53,7 +53,7 @@ class shared(metaclass=_Namespace):
         site = id(frame.f_code), frame.f_lasti
         array = block.shared.get(site)
         if array is None:
-            array = block.shared[site] = _make(block, _shape(shape), element("dtype", dtype), frame.f_lineno)
+            array = block.shared[site] = _make(block, extents(shape), element("dtype", dtype), frame.f_lineno)
         return array
 
 
@@ -96,9 +96,9 @@ class local(metaclass=_Namespace):
         _aligned(alignment)
         kind = element("dtype", dtype)
         if current.observer is not None and current.observer.watching:
-            return _observed(_shape(shape), kind, sys._getframe(1).f_lineno)
-        data = np.full(math.prod(_shape(shape)) * kind.itemsize, _poison(kind), np.uint8)
-        return with_fields(data.view(kind).reshape(_shape(shape)))
+            return _observed(extents(shape), kind, sys._getframe(1).f_lineno)
+        data = np.full(math.prod(extents(shape)) * kind.itemsize, _poison(kind), np.uint8)
+        return with_fields(data.view(kind).reshape(extents(shape)))
 
 
 def _observed(shape: tuple[int, ...], kind: np.dtype, line: int) -> Any:

@@ -61,7 +61,7 @@ NO_THREAD = NoThread()
 class Current:
     """The running thread, block and launch, the observer if there is one, and the device that is claimed."""
 
-    __slots__ = ("as_numba", "block", "claim", "kernel_code", "launch", "observer", "runner", "thread")
+    __slots__ = ("as_numba", "block", "claim", "kernel_code", "lanes", "launch", "observer", "runner", "thread")
 
     def __init__(self) -> None:
         self.observer: Any = None
@@ -74,6 +74,7 @@ class Current:
         self.thread: Any = NO_THREAD
         self.block: Any = NO_THREAD
         self.launch: Any = NO_THREAD
+        self.lanes: Any = None  # the launch, if it runs by lanes
         self.kernel_code: CodeType | None = None
         self.runner: int | None = None  # the thread of Python that launched
 

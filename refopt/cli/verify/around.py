@@ -12,7 +12,7 @@ from refopt import cpu, gpu, simt
 from refopt.catalog.data import DTYPES, unavailable
 from refopt.catalog.workloads import Workload
 from refopt.checks.dtypes import numpy_dtype
-from refopt.cli.verify.compare import SHOWN, Mismatch, Row, compare, text_of
+from refopt.cli.verify.compare import SHOWN, Mismatch, Row, compare, counts, text_of
 from refopt.cli.verify.times import step_time
 from refopt.oracle import ulp
 
@@ -44,7 +44,7 @@ def row(
 ) -> Row:  # fmt: skip
     """Run something once and compare what it has left, pairs of expected and found arrays."""
     log = None
-    if machine.name == "executor":
+    if counts(machine, workload):
         with simt.observe(count=touched) as log:
             run()
     else:

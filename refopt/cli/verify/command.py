@@ -58,6 +58,8 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
     command.add_argument("--device", choices=("gpu", "executor"), help="default: the GPU if there is one")
     command.add_argument("--steps", type=_at_least(2), default=2, metavar="N", help="at least 2; default 2")
     command.add_argument("--max-elements", type=_at_least(1), metavar="N", help="cap the elements of each tensor")
+    text = "all elements, also on the executor; nothing is counted there"
+    command.add_argument("--full", action="store_true", help=text)
     command.add_argument(
         "--json", metavar="FILE", help="write a report in JSON; - for stdout, which then gets nothing else"
     )
@@ -85,8 +87,11 @@ def _chosen(args: argparse.Namespace, parser: argparse.ArgumentParser) -> tuple[
             parser.error(f"argument --form: {routine.name} has {', '.join(routine.forms)}")
     dtypes = _dtypes(args.dtype, parser)
     whole = workloads.load(args.workload)
-    workload, scaled = verify.extents(whole, machine.name, args.max_elements)
-    small, _ = verify.extents(whole, machine.name, args.max_elements, norms=False)
+    if args.full and args.max_elements is not None:
+        parser.error("argument --full: expected no --max-elements beside it")
+    most = max(tensor.elements for tensor in whole.tensors) if args.full else args.max_elements
+    workload, scaled = verify.extents(whole, machine.name, most)
+    small, _ = verify.extents(whole, machine.name, most, norms=False)
     tasks = [
         Task(routine.name, dtype, small if routine.elementwise else workload, tuple(forms))
         for routine in routines

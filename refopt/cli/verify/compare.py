@@ -15,6 +15,7 @@ from refopt.oracle import ulp
 from refopt.oracle.exact.cases import arguments
 
 SHOWN = 4  # mismatches kept of a row
+COUNTED = 1_000_000  # elements of a workload up to which the executor counts: a launch that is counted runs by threads
 
 
 class Mismatch(NamedTuple):
@@ -102,6 +103,11 @@ def rows(
         yield row._replace(problems=(*lying_still, *row.problems))
 
 
+def counts(machine: Any, workload: Workload) -> bool:
+    """Whether launches and bytes are counted."""
+    return machine.name == "executor" and workload.elements <= COUNTED
+
+
 def unmerged(routine: Routine) -> str:
     """The form with launches for each tensor, which the others are measured against."""
     return next(name for name, form in routine.forms.items() if not form.merged)
@@ -119,7 +125,7 @@ def _verify(case: Case, expected: States, form: str, machine: Any) -> tuple[Row,
         if step:
             for array, grad in zip(arrays["grads"], grads, strict=True):
                 array.copy_to_device(ulp.bits(grad))
-        if machine.name == "executor" and step == len(case.grads) - 1:
+        if counts(machine, case.workload) and step == len(case.grads) - 1:
             with simt.observe(count=tensors) as log:
                 plan.step(**numbers)
         else:

@@ -39,6 +39,8 @@ def all_rows(
     """The rows of all tasks, in order."""
     parallel = machine.name == "executor" and hasattr(os, "sched_getaffinity")  # where fork is safe, too
     workers = min(len(os.sched_getaffinity(0)), len(tasks)) if parallel else 1
+    if any(task.workload.elements > compare.COUNTED for task in tasks):  # of whole models few fit into memory
+        workers = min(workers, 2)
     if workers < 2:
         for task in tasks:
             for row in task.rows(machine, steps, report):

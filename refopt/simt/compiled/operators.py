@@ -45,6 +45,7 @@ def typed(symbol: str, a: str, b: str) -> Callable[[Any, Any], Any]:
         return compute(first(x), second(y))
 
     apply.__name__ = f"{symbol}_{a}_{b}"
+    apply.spec = symbol, rule  # type: ignore[attr-defined]
     return apply
 
 
@@ -166,12 +167,14 @@ def extreme(greatest: bool, *names: str) -> Callable[..., Any]:
                 best = value
         return best
 
+    pick.spec = greatest, names  # type: ignore[attr-defined]
     if len(names) != 2 or names[0] != names[1]:
         return pick
 
     def pick_one(x: Any, y: Any) -> Any:
         return y if above(y, x) else x if above(x, y) else pick(x, y)
 
+    pick_one.spec = pick.spec  # type: ignore[attr-defined]
     return pick_one
 
 

@@ -197,7 +197,7 @@ class Typer(Loops):
 
     def named_function(self, names: Any, name: str, value: Any) -> None:
         """Note where a device function was found."""
-        if isinstance(value, types.FunctionType) and _is_kernels(value):
+        if isinstance(value, types.FunctionType) and is_kernels(value):
             self.calls[id(names), name] = names, name, value
 
     def namespace(self) -> dict[str, Any]:
@@ -227,7 +227,7 @@ class Typer(Loops):
 
     def device_function(self, function: types.FunctionType, kinds: list[Kind]) -> tuple[Any, Kind] | None:
         """A device function typed for arguments, and what it returns; None if it runs as it is."""
-        if not _is_kernels(function):
+        if not is_kernels(function):
             return None
         typed = _typed(function, tuple(kinds))
         if typed is None:
@@ -270,7 +270,7 @@ def _frozen(value: Any) -> Any:
     return value
 
 
-def _is_kernels(function: types.FunctionType) -> bool:
+def is_kernels(function: types.FunctionType) -> bool:
     """Whether a function is one that a kernel would compile: no part of NumPy, Python or the executor."""
     file = function.__code__.co_filename
     library = file.startswith(_NUMPY) or (file.startswith(_PYTHON) and "site-packages" not in file)
@@ -279,7 +279,7 @@ def _is_kernels(function: types.FunctionType) -> bool:
 
 def resolved(function: Any) -> Any:
     """A function that is typed by its arguments when it is called; anything else as it is."""
-    if not isinstance(function, types.FunctionType) or not _is_kernels(function) or hasattr(function, "__simt_types__"):
+    if not isinstance(function, types.FunctionType) or not is_kernels(function) or hasattr(function, "__simt_types__"):
         return function
 
     def call(*args: Any, **named: Any) -> Any:

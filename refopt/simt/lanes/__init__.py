@@ -1,0 +1,5 @@
+"""Launches by lanes: each statement of a kernel is evaluated once for many threads, on NumPy arrays over them."""
+
+from .run import How, attempt, decide
+
+__all__ = ["How", "attempt", "decide"]

@@ -1,0 +1,229 @@
+"""What kernels call of `cuda`, for lanes: barriers, warp operations, atomics, shared and local arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .. import atomics, barriers, cache_hints, indices, memory, shared, warps
+from ..arguments import element
+from ..errors import SimtError
+from ..threads import WARP_SIZE
+from .places import Lanes, Local, Memory, Shared, poisoned
+from .typed import Refused
+from .values import cast, each, pick, truth
+
+
+def _each_lane(lanes: Lanes, value: Any) -> np.ndarray:
+    """A value as an array with an element for each lane."""
+    return value if type(value) is np.ndarray else np.full(lanes.count, value)
+
+
+# Places
+
+
+def grid(lanes: Lanes, axes: int, extents: bool = False) -> Any:
+    """`cuda.grid` and `cuda.gridsize`."""
+    found = tuple(
+        lanes.of(f"blockDim.{axis}") * lanes.of(f"gridDim.{axis}") if extents
+        else lanes.of(f"blockIdx.{axis}") * lanes.of(f"blockDim.{axis}") + lanes.of(f"threadIdx.{axis}")
+        for axis in "xyz"[:axes]
+    )  # fmt: skip
+    return found[0] if axes == 1 else found
+
+
+def shared_array(lanes: Lanes, site: int, shape: Any, dtype: Any) -> Shared:
+    """`cuda.shared.array`: one for each block and place in the code."""
+    batch = lanes.batch
+    if site not in batch.shared:
+        extents = shared.extents(shape)
+        kind, nbytes = element("dtype", dtype), batch.run.dynamic_bytes
+        if extents == (0,):
+            if batch.dynamic is None:
+                batch.dynamic = poisoned((batch.blocks, nbytes // kind.itemsize), kind).view(np.uint8)
+            count = nbytes // kind.itemsize
+            batch.shared[site] = Shared(batch.dynamic[:, : count * kind.itemsize].view(kind))
+        else:
+            batch.shared[site] = Shared(poisoned((batch.blocks, *extents), kind))
+            batch.static_bytes += batch.shared[site].nbytes
+            batch.run.check(batch)
+    return batch.shared[site]
+
+
+def local_array(lanes: Lanes, shape: Any, dtype: Any) -> Local:
+    """`cuda.local.array`: a new one of each thread."""
+    return Local(poisoned((lanes.batch.count, *shared.extents(shape)), element("dtype", dtype)))
+
+
+# Barriers and warps
+
+
+def syncthreads(lanes: Lanes, predicate: Any = None, reduce: Callable[..., Any] | None = None) -> Any:
+    """A barrier, at which all threads of the blocks are as it is; what it makes of a predicate in each block."""
+    if not lanes.whole_blocks:
+        raise Refused("a barrier in part of a block")
+    lanes.batch.run.steps += 1
+    if reduce is None:
+        return None
+    threads = lanes.batch.run.threads
+    return np.repeat(reduce(truth(_each_lane(lanes, predicate)).reshape(-1, threads), axis=1), threads).astype(np.int64)
+
+
+class Grid:
+    """`cuda.cg.this_grid`: all blocks are in one batch."""
+
+    def __init__(self, lanes: Lanes) -> None:
+        lanes.batch.run.check(lanes.batch)
+
+    def sync(self, lanes: Lanes) -> int:
+        """A barrier of all threads; 0, as in CUDA."""
+        if lanes.count < lanes.batch.count:
+            raise Refused("a barrier in part of the grid")
+        syncthreads(lanes)
+        return 0
+
+
+def _full(lanes: Lanes, mask: Any) -> None:
+    if type(mask) is np.ndarray or int(mask) & warps.FULL_MASK != warps.FULL_MASK:
+        raise Refused("a warp operation of some lanes")
+    if not lanes.whole_warps:
+        raise Refused("a warp operation in part of a warp")
+
+
+def _shuffle(source: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    def shuffle(lanes: Lanes, mask: Any, value: Any, operand: Any) -> Any:
+        _full(lanes, mask)
+        if type(value) is not np.ndarray:
+            return value
+        number = np.arange(lanes.count)
+        lane = number % WARP_SIZE
+        other = source(lane, cast("int64", operand) & 31)
+        return value[number - lane + np.where((other >= 0) & (other < WARP_SIZE), other, lane)]
+
+    return shuffle
+
+
+def _vote(reduce: Callable[[np.ndarray], np.ndarray]) -> Callable[..., Any]:
+    def vote(lanes: Lanes, mask: Any, predicate: Any) -> Any:
+        _full(lanes, mask)
+        rows = _each_lane(lanes, predicate).reshape(-1, WARP_SIZE)
+        return np.repeat(reduce(rows), WARP_SIZE)
+
+    return vote
+
+
+def _ballot(rows: np.ndarray) -> np.ndarray:
+    bits = (truth(rows).astype(np.int64) << np.arange(WARP_SIZE)).sum(1)
+    return bits - (bits >> 31 << 32)
+
+
+def _syncwarp(lanes: Lanes, mask: Any = warps.FULL_MASK) -> None:
+    _full(lanes, mask)
+
+
+# Atomics
+
+_PLAIN: dict[Any, np.ufunc] = {
+    atomics.add: np.add, atomics.sub: np.subtract, atomics.and_: np.bitwise_and, atomics.or_: np.bitwise_or,
+    atomics.xor: np.bitwise_xor, atomics.max: np.maximum, atomics.min: np.minimum,
+}  # fmt: skip
+_OTHER: dict[Any, Callable[[int, int], int]] = {
+    atomics.inc: lambda old, value: 0 if old >= value else old + 1,
+    atomics.dec: lambda old, value: value if old == 0 or old > value else old - 1,
+    atomics.exch: lambda old, value: value,
+}
+ATOMICS = {*_PLAIN, *_OTHER}
+
+
+def atomic(function: Any, used: bool, lanes: Lanes, array: Memory, index: Any, value: Any) -> Any:
+    """An atomic operation on integers, by the lanes in turn; the old value of each if it is used."""
+    where = array.where(lanes, index)
+    types = atomics.COUNTERS if function in (atomics.inc, atomics.dec) else atomics.WHOLE
+    if array.dtype.name not in types or len(where) < array.data.ndim:
+        raise Refused("an atomic of other than integers")
+    array.save()
+    lanes.batch.run.steps += 1
+    value = _each_lane(lanes, cast(array.dtype.name, value))
+    places = np.ravel_multi_index(where, array.data.shape)
+    flat = array.data.reshape(-1)
+    if not np.may_share_memory(flat, array.data):
+        raise Refused("an atomic on a strided array")
+    places = _each_lane(lanes, places)
+    if function in _PLAIN and not used:
+        _PLAIN[function].at(flat, places, value)
+        return None
+    old = np.empty(lanes.count, flat.dtype)
+    change = _PLAIN.get(function) or _OTHER[function]
+    for n, (place, operand) in enumerate(zip(places.tolist(), value, strict=True)):
+        old[n] = flat[place]
+        flat[place] = change(flat[place], operand)
+    return old
+
+
+def get(lanes: Lanes, array: Any, index: Any) -> Any:
+    """``array[index]``, also of a tuple."""
+    if not isinstance(array, tuple | range):
+        return array.get(lanes, index)
+    if type(index) is not np.ndarray:
+        return array[index]
+    chosen = array[-1]
+    if np.any((index < 0) | (index >= len(array))):
+        raise Refused("an index outside of a tuple")
+    for n in range(len(array) - 2, -1, -1):
+        chosen = pick(index == n, array[n], chosen)
+    return chosen
+
+
+def put(lanes: Lanes, array: Any, index: Any, value: Any) -> None:
+    """``array[index] = value``."""
+    array.put(lanes, index, value)
+
+
+def of_all(form: Callable, lanes: Lanes, *args: Any) -> None:
+    """A call that stores, with an element for each lane although all may store the same."""
+    form(*(_spread(lanes, arg) for arg in args))
+
+
+def _spread(lanes: Lanes, value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_spread(lanes, part) for part in value)
+    return _each_lane(lanes, value) if isinstance(value, int | float | np.ndarray | np.generic) else value
+
+
+def failed(lanes: Lanes) -> None:
+    """What a kernel raises: it is raised by threads."""
+    raise SimtError("a lane raises")
+
+
+FENCES = "threadfence", "threadfence_block", "threadfence_system"
+# Of lanes, and calls with an effect or in need of all lanes: their order is kept.
+OF_LANES: dict[Any, Callable[..., Any]] = {
+    barriers.cg.this_grid: Grid,
+    indices.grid: grid,
+    indices.gridsize: lambda lanes, axes: grid(lanes, axes, True),
+    barriers.syncthreads: syncthreads,
+    barriers.syncthreads_count: lambda lanes, x: syncthreads(lanes, x, np.sum),
+    barriers.syncthreads_and: lambda lanes, x: syncthreads(lanes, x, np.all),
+    barriers.syncthreads_or: lambda lanes, x: syncthreads(lanes, x, np.any),
+    warps.shfl_sync: _shuffle(lambda lane, operand: operand),
+    warps.shfl_up_sync: _shuffle(lambda lane, operand: lane - operand),
+    warps.shfl_down_sync: _shuffle(lambda lane, operand: lane + operand),
+    warps.shfl_xor_sync: _shuffle(lambda lane, operand: lane ^ operand),
+    warps.all_sync: _vote(lambda rows: truth(rows).all(1)),
+    warps.any_sync: _vote(lambda rows: truth(rows).any(1)),
+    warps.eq_sync: _vote(lambda rows: (rows == rows[:, :1]).all(1)),
+    warps.ballot_sync: _vote(_ballot),
+    warps.syncwarp: _syncwarp,
+    warps.lanemask_lt: lambda lanes: (1 << lanes.of("lane")) - 1,
+    **{getattr(barriers, name): lambda lanes: None for name in FENCES},
+    memory.load: lambda lanes, *args: memory.load(*args),
+    memory.store: lambda lanes, address, *args: memory.store(_each_lane(lanes, address), *args),
+    cache_hints.ldca: get,
+    cache_hints.stcg: put,
+}
+PLAIN: dict[Any, Callable[..., Any]] = {
+    indices.selp: pick,
+    **{function: each(function) for function in (indices.popc, indices.clz, indices.ffs, indices.brev)},
+}

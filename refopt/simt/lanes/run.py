@@ -1,0 +1,235 @@
+"""Launches by lanes: whether a kernel can, and the batches of whole blocks in which it does."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import threading
+import types
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from ..compiled import Compiled
+from ..compiled.kinds import Kind, of_value, widened
+from ..occupancy import resident_blocks
+from ..shared import STATIC_SHARED_LIMIT
+from ..state import current
+from ..threads import WARP_SIZE
+from ..watchdog import Stopped, watch
+from .addresses import Addresses
+from .forms import Form, Program
+from .places import Global, Lanes
+from .text import Writer
+from .typed import Refused, typed
+
+MOST_RESIDENT = 65_536  # threads of a cooperative launch
+THREADS = importlib.util.find_spec("greenlet") is not None  # what launches by threads need
+LEAST = 128 if THREADS else 1  # threads: fewer are quicker by threads
+WORTH = 1024 if THREADS else 0  # threads that run in the time in which a form is written
+MOST = 32_768  # threads of a batch, whose arrays fit into the cache
+Index = tuple[int, int, int]
+
+
+class _Made(NamedTuple):
+    """A kernel for kinds of arguments: the function of lanes, or why there is none."""
+
+    function: Any
+    why: str
+    calls: Any
+    cooperative: bool = False
+
+
+_made: WeakKeyDictionary[Any, dict[tuple, _Made]] = WeakKeyDictionary()
+_launched: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+
+
+def _kinds(args: tuple) -> tuple[Kind, ...]:
+    return tuple(widened(of_value(arg)) for arg in args)
+
+
+def made(function: types.FunctionType, known: Compiled, args: tuple) -> _Made:
+    """The form of a kernel for arguments; ``known`` is what its threads run."""
+    kinds = _kinds(args)
+    table = _made.setdefault(function, {})
+    if kinds not in table or table[kinds].calls is not known.calls:
+        table[kinds] = _make(function, kinds, known)
+    return table[kinds]
+
+
+def _is_worth_it(function: types.FunctionType, args: tuple, threads: int) -> bool:
+    """Whether a form is there already, or so many threads have been launched that it is time to write one."""
+    if _kinds(args) in _made.get(function, ()):
+        return True
+    _launched[function] = _launched.get(function, 0) + threads
+    return _launched[function] >= WORTH
+
+
+def _make(function: types.FunctionType, kinds: tuple[Kind, ...], known: Compiled) -> _Made:
+    program = Program()
+    forms: dict[tuple, Form | None] = {}
+
+    def callee(function: types.FunctionType, kinds: tuple[Kind, ...]) -> tuple[Form, Kind]:
+        key = function, kinds
+        if key not in forms:
+            forms[key] = None
+            form = Form(program.name("f"))
+            typer, tree, form.result = typed(function, kinds, callee)
+            Writer(program, form, typer, tree)
+            forms[key] = form
+        found = forms[key]
+        if found is None:
+            raise Refused(f"{function.__name__} calls itself")
+        return found, found.result
+
+    try:
+        if known.untyped:
+            raise Refused(known.untyped)
+        form, _ = callee(function, kinds)
+        exec(compile("\n".join(program.lines), f"<lanes of {function.__name__}>", "exec"), program.names)
+    except Refused as reason:
+        return _Made(None, str(reason), known.calls)
+    except Exception as error:  # by threads it may still run
+        return _Made(None, f"{type(error).__name__} when its form was written: {error}", known.calls)
+    return _Made(program.names[form.name], "", known.calls, form.cooperative)
+
+
+class Run:
+    """A launch by lanes. It stands for a `Launch` in what kernels and their twins call."""
+
+    def __init__(self, name: str, grid: Index, block: Index, dynamic_bytes: int, cooperative: bool) -> None:
+        self.name, self.grid, self.block, self.dynamic_bytes = name, grid, block, dynamic_bytes
+        self.threads, self.cooperative = math.prod(block), cooperative
+        self.addresses = Addresses()
+        self.load, self.store, self.save = self.addresses.load, self.addresses.store, self.addresses.save
+        self.steps = self.exited = self.atomics = 0
+        self.stopped = False
+
+    def pause(self, changed: bool) -> None:
+        """Nobody else has to get a turn."""
+
+    def check(self, batch: Batch) -> None:
+        """Refuse more shared memory, or more blocks at a time, than there may be; by threads that is an error."""
+        nbytes, limit = batch.static_bytes + self.dynamic_bytes, current.claim.has.shared_of_block
+        if batch.static_bytes > STATIC_SHARED_LIMIT or nbytes > limit:
+            raise Refused("more shared memory than there is")
+        if self.cooperative and batch.blocks > resident_blocks(self.block, nbytes):
+            raise Refused("more blocks than can wait for each other")
+
+    def __call__(self, function: Any, args: tuple) -> None:
+        """Run all blocks.
+
+        Raises:
+            Exception: what the kernel raises, and `Refused`; memory is as it was before.
+        """
+        seen = tuple(self._seen(arg) for arg in args)
+        current.launch = current.lanes = self
+        current.runner = threading.get_ident()
+        try:
+            watch.begin(self)
+            with np.errstate(all="ignore"):
+                for batch in self._batches():
+                    function(Lanes(batch), *seen)
+                    self.exited += batch.count
+        except BaseException:
+            self.addresses.restore()
+            raise
+        finally:
+            watch.end()
+            current.reset()
+
+    def _seen(self, arg: Any) -> Any:
+        """An argument as the text has it."""
+        if isinstance(arg, tuple):
+            parts = [self._seen(part) for part in arg]
+            return tuple(parts) if type(arg) is tuple else type(arg)(*parts)
+        return Global(arg, self) if isinstance(arg, np.ndarray) else arg
+
+    def _batches(self) -> Iterator[Batch]:
+        blocks, most = math.prod(self.grid), max(1, MOST // self.threads)
+        if self.cooperative:
+            most = max(1, MOST_RESIDENT // self.threads)
+            if blocks > most:
+                raise Refused("more blocks than can wait for each other")
+        before = None
+        for first in range(0, blocks, most):
+            before = Batch(self, first, min(most, blocks - first), before)
+            yield before
+
+
+class Batch:
+    """Some blocks of a launch, in their order."""
+
+    def __init__(self, run: Run, first: int, blocks: int, before: Batch | None) -> None:
+        self.run, self.blocks, self.count = run, blocks, blocks * run.threads
+        self.shared: dict[int, Any] = {}
+        self.dynamic: Any = None
+        self.static_bytes = 0
+        self.values: dict[str, Any] = {}
+        rank = np.arange(run.threads)
+        if before is not None and before.blocks == blocks:
+            self.values |= before.values
+        else:
+            self._places(self.values, "threadIdx", rank, run.block, lambda value: np.tile(value, blocks))
+            self.values |= {"lane": np.tile(rank % WARP_SIZE, blocks), "thread": np.arange(self.count)}
+            self.values["block"] = np.repeat(np.arange(blocks), run.threads) if blocks > 1 else 0
+            for name, extents in (("blockDim", run.block), ("gridDim", run.grid)):
+                self.values |= {f"{name}.{axis}": extent for axis, extent in zip("xyz", extents, strict=True)}
+        numbers = np.arange(first, first + blocks) if blocks > 1 else first
+        self._places(self.values, "blockIdx", numbers, run.grid, lambda value: np.repeat(value, run.threads))
+
+    @staticmethod
+    def _places(values: dict[str, Any], name: str, number: Any, extents: Index, spread: Any) -> None:
+        """Coordinates of numbers; one that all have in common is no array."""
+        x, y, z = extents
+        for axis, value, extent in (("x", number % x, x), ("y", number // x % y, y), ("z", number // (x * y), z)):
+            one = 0 if extent == 1 else value
+            values[f"{name}.{axis}"] = spread(one) if isinstance(one, np.ndarray) else one
+
+
+class How(NamedTuple):
+    """How a launch runs.
+
+    Attributes:
+        by: "lanes" or "threads".
+        why: why not by lanes; empty if it does.
+    """
+
+    by: str
+    why: str = ""
+
+    def __str__(self) -> str:
+        return f"by {self.by}{self.why and ': '}{self.why}"
+
+
+def decide(launch: Any, known: Compiled, args: tuple) -> tuple[How, _Made | None]:
+    """How a configured kernel runs with arguments, as far as that is known before, and its form."""
+    threads = math.prod(launch.grid) * math.prod(launch.block)
+    if current.observer is not None:
+        return How("threads", "it is observed"), None
+    if threads < LEAST or current.inside:
+        return How("threads", f"{threads} threads are fewer than {LEAST}"), None
+    form = made(launch.kernel.function, known, args)
+    return How("threads" if form.why else "lanes", form.why), form
+
+
+def attempt(launch: Any, known: Compiled, args: tuple) -> bool:
+    """Run a configured kernel by lanes if that pays and can be done; whether it was. If not, nothing has happened."""
+    kernel, threads = launch.kernel, math.prod(launch.grid) * math.prod(launch.block)
+    if current.observer is not None or threads < LEAST or not _is_worth_it(kernel.function, args, threads):
+        return False
+    how, form = decide(launch, known, args)
+    if how.why or form is None:
+        return False
+    try:
+        Run(kernel.__name__, launch.grid, launch.block, launch.dynamic_bytes, form.cooperative)(form.function, args)
+    except (Refused, Stopped) as reason:  # so would the next launch be
+        _made[kernel.function][_kinds(args)] = _Made(None, str(reason) or "it does not end", known.calls)
+        return False
+    except Exception:  # raised again by threads, with what belongs to it
+        if not THREADS:
+            raise
+        return False
+    return True

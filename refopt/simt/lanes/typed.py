@@ -1,0 +1,75 @@
+"""The typed tree of a function, from which its form for lanes is written."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import types
+from typing import Any
+
+from ..compiled.expressions import Typed
+from ..compiled.expressions import Unsupported as Untypable
+from ..compiled.kinds import INT64, Kind, Scalar, limits
+from ..compiled.source import definition
+from ..compiled.specialize import Typer, is_kernels
+from ..conversions import wrapped
+from ..scalars import UNSIGNED
+
+_LOW, _HIGH = limits("int64")
+
+
+class Refused(Exception):
+    """A kernel, or a launch of it, that does not run by lanes; the text says why."""
+
+
+class LaneTyper(Typer):
+    """The typing of a function whose values are arrays over the lanes: an int64 wraps by itself there."""
+
+    def __init__(self, function: types.FunctionType, node: Any, kinds: tuple[Kind, ...], callee: Any) -> None:
+        super().__init__(function, node, kinds)
+        self.callee = callee
+
+    def raw(self, node: ast.expr, test: bool = False) -> Typed:
+        """An expression, which keeps its kind."""
+        new, kind = super().raw(node, test)
+        new = copy.copy(new) if new is node else new  # of a tree that other functions may have, too
+        new.typed_as = kind  # type: ignore[attr-defined]
+        return new, kind
+
+    def settled(self, node: ast.expr, kind: Kind) -> Typed:
+        """An integer back within 64 bits: Python's alone, of values that all lanes have in common, may be beyond."""
+        if not isinstance(kind, Scalar) or (kind.low >= _LOW and kind.high <= _HIGH) or kind.name in UNSIGNED:
+            return node, kind
+        return self.apply(wrapped, "wrapped", node, node), INT64._replace(form=kind.form)
+
+    def _guarded(self, *_: Any) -> None:
+        """A division or a shift takes its function, which looks at the second operand itself."""
+
+    def device_function(self, function: types.FunctionType, kinds: list[Kind]) -> tuple[Any, Kind] | None:
+        """The form of a device function for lanes, and what it returns."""
+        return self.callee(function, tuple(kinds)) if is_kernels(function) else None
+
+
+def typed(
+    function: types.FunctionType, kinds: tuple[Kind, ...], callee: Any
+) -> tuple[LaneTyper, ast.FunctionDef, Kind]:
+    """A function typed for kinds of arguments, its tree, and what it returns.
+
+    ``callee`` makes the forms of the functions that it calls.
+
+    Raises:
+        Refused: it cannot be typed.
+    """
+    node = definition(function)
+    if node is None:
+        raise Refused(f"the source of {function.__name__} cannot be read")
+    try:
+        typer = LaneTyper(function, node, kinds, callee)
+        body = node.body if isinstance(node, ast.FunctionDef) else ast.copy_location(ast.Return(node.body), node.body)
+        new = typer.block(body if isinstance(body, list) else [body])
+        result = typer.result()
+        typer.namespace()
+    except Untypable as reason:
+        raise Refused(f"{function.__name__} is not typed: {reason}") from None
+    tree = ast.FunctionDef(function.__name__, node.args, new, [], None)
+    return typer, ast.fix_missing_locations(ast.copy_location(tree, node)), result

@@ -1,0 +1,469 @@
+"""Launches by lanes: the bits, errors and memory are those of threads; what does not run so says why."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from refopt import gpu, simt
+from refopt.catalog import ROUTINES
+from refopt.catalog.data import DTYPES, make_case, offered, slot_dtype, unavailable
+from refopt.catalog.workloads import Parameter, Workload
+from refopt.checks.dtypes import numpy_dtype
+from refopt.oracle import ulp
+from refopt.oracle.exact.cases import arguments
+from refopt.simt import cuda, memory
+from refopt.simt.lanes import run as lanes
+from refopt.simt.launch import Launch
+
+FULL = 0xFFFFFFFF
+# Rows that are whole and that are not, a tensor of several chunks, and one of no whole row.
+WORKLOAD = Workload("lanes", tuple(Parameter(f"x{n}", (n,)) for n in (3, 700, 256, 1)), "")
+EVERY = [
+    (name, dtype, form)
+    for name, routine in ROUTINES.items()
+    for dtype in DTYPES
+    if offered(routine, dtype)
+    for form in (routine.forms if name == "lars_momentum" else [routine.merged_form])
+]
+
+
+@pytest.fixture
+def by_lanes(monkeypatch):
+    """Every launch is tried by lanes; the names of the kernels that run by threads after all."""
+    names = []
+    started = Launch.run
+    monkeypatch.setattr(lanes, "LEAST", 1)
+    monkeypatch.setattr(lanes, "WORTH", 0)
+    monkeypatch.setattr(Launch, "run", lambda launch, args: [names.append(launch.name), started(launch, args)][1])
+    return names
+
+
+def by_threads(work, *args):
+    """What work gives, all of whose launches run by threads."""
+    least, lanes.LEAST = lanes.LEAST, 2**62
+    try:
+        return work(*args)
+    finally:
+        lanes.LEAST = least
+
+
+def stepped(case, form):
+    """The bits of all arrays after the steps of a case."""
+    bits = {name: [gpu.to_device(ulp.bits(x)) for x in values] for name, values in case.slots.items() if values}
+    dtypes = {slot.name: numpy_dtype(slot_dtype(slot, case.dtype)) for slot in case.routine.slots}
+    slots = {name: [x.view(dtypes[name]) for x in bits[name]] if name in bits else None for name in case.slots}
+    positional, named = arguments(case.routine, slots)
+    plan = gpu.plan(case.routine.name, *positional, **named, form=form, **case.choices, **case.hypers[0])
+    for numbers in case.hypers:
+        plan.step(**numbers)
+    return {name: [x.copy_to_host().tobytes() for x in values] for name, values in bits.items()}
+
+
+@pytest.mark.parametrize(("name", "dtype", "form"), EVERY, ids="-".join)
+def test_every_routine_has_the_bits_of_threads(name, dtype, form, by_lanes, executor):
+    if unavailable(dtype):
+        pytest.skip(unavailable(dtype))
+    case = make_case(ROUTINES[name], WORKLOAD, dtype, 2)
+    got = stepped(case, form)
+    assert by_lanes == []
+    assert got == by_threads(stepped, case, form)
+
+
+DTYPES_OF_CASTS = "float16", "float32", "float64"
+
+
+def cast():
+    """Casts and copies between all dtypes, some of them of arrays at odd addresses."""
+    pairs = [(a, b) for a in DTYPES_OF_CASTS for b in DTYPES_OF_CASTS]
+    sources = [gpu.to_device(normal(700 + k).astype(a))[k % 3 :] for k, (a, _) in enumerate(pairs)]
+    targets = [gpu.to_device(np.zeros(701 + k, b))[1 + k % 3 :] for k, (_, b) in enumerate(pairs)]
+    gpu.merged_cast(sources, targets)
+    gpu.merged_cast(sources, [gpu.to_device(np.zeros(x.size, x.dtype)) for x in sources], scale=0.3)
+    return targets
+
+
+def check():
+    """A check of gradients, of which one is not finite, and what follows from it."""
+    scale, odd = gpu.to_device(np.array([8], np.float32)), normal(40)
+    odd[7] = np.inf
+    clipped = [gpu.to_device(normal(n)) for n in (3, 700, 9000)]
+    checks = [
+        gpu.gradient_check(clipped, loss_scale=scale, max_norm=1.0),
+        gpu.gradient_check([gpu.to_device(odd)], loss_scale=scale),
+    ]
+    for each in checks:
+        each()
+    steps = [gpu.to_device(np.ones(1, np.int32)) for _ in range(2)]
+    gpu.update_loss_scaling(checks[1].found_inf, scale, *steps)
+    results = [array for each in checks for array in (each.grad_factor, each.found_inf, each.grad_norm)]
+    return [*clipped, *results, scale, *steps]
+
+
+def coalesce():
+    """One buffer of several tensors."""
+    return [gpu.coalesce_tensor([gpu.to_device(normal(n)) for n in (3, 700, 256)], copy_data=True).buffer]
+
+
+def normal(count):
+    return np.random.default_rng(count).standard_normal(count).astype(np.float32)
+
+
+@pytest.mark.parametrize("work", [cast, check, coalesce])
+def test_the_other_kernels_run_by_lanes(work, by_lanes, executor):
+    got = [x.copy_to_host().tobytes() for x in work()]
+    assert by_lanes == []
+    assert got == [x.copy_to_host().tobytes() for x in by_threads(work)] and by_lanes
+
+
+def words(count, dtype=np.uint32, seed=0):
+    return np.random.default_rng(seed).integers(0, 2**32, count).astype(dtype)
+
+
+def arithmetic(x, y, out):
+    i = cuda.grid(1)
+    if i < x.size:
+        a, b = x[i], y[i]
+        out[i, 0], out[i, 1], out[i, 2] = a + b, a - b, a * b
+        out[i, 3], out[i, 4] = a // b, a % b
+        out[i, 5], out[i, 6] = a << b, a >> b
+        out[i, 7], out[i, 8] = max(a, b), min(a, b)
+        out[i, 9] = -a if a > b else abs(b)
+        out[i, 10] = (a > 5 and b > 5) + (a < 5 or b > 7)
+        out[i, 11] = cuda.popc(a) + cuda.clz(b) + (b + (b := a))
+
+
+def floats(x, y, out):
+    i = cuda.grid(1)
+    a, b = x[i], y[i]
+    out[i, 0], out[i, 1], out[i, 2] = a / b, max(a, b), min(b, a)
+    out[i, 3], out[i, 4] = np.int32(a), np.uint8(b)
+    out[i, 5], out[i, 6] = a // b, a % b
+    out[i, 7], out[i, 8] = np.float32(a) ** 2, np.float16(a)
+    out[i, 9], out[i, 10] = np.int64(b), np.sqrt(abs(a))
+
+
+SPECIAL = [0.0, -0.0, np.nan, np.inf, -np.inf, 1e-45, 3e38, -2.5, 7.5, 65520.0, -129.0, 2.0**63]
+
+
+@pytest.mark.parametrize("a", [np.int8, np.int32, np.int64, np.uint8, np.uint32, np.uint64])
+@pytest.mark.parametrize("b", [np.int16, np.int64, np.uint64])
+def test_integers(a, b, by_lanes):
+    x, y = words(100, a, 1), words(100, b, 2) % b(90)
+    x[:4], y[:4] = np.iinfo(a).min, (0, 1, 63, 64)
+    y[4:8] = -y[4:8]
+    y[0], x[9], y[9] = 0, np.iinfo(a).min, np.iinfo(b).max if b is np.uint64 else -1
+    both_are([x, y], np.zeros((100, 12), np.int64), arithmetic, by_lanes)
+
+
+@pytest.mark.parametrize("a", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("b", [np.float16, np.float32, np.float64])
+@pytest.mark.filterwarnings("ignore:overflow")
+def test_floats(a, b, by_lanes):
+    x, y = np.meshgrid(SPECIAL, SPECIAL)
+    both_are([x.ravel().astype(a), y.ravel().astype(b)], np.zeros((144, 11)), floats, by_lanes)
+
+
+def both_are(args, out, body, by_lanes, grid=None, block=16):
+    """A kernel leaves the same bits by lanes, where it runs wholly, and by threads."""
+    kernel, results = cuda.jit(body), []
+    by_lanes.clear()
+    grid = grid or -(-len(args[0]) // block)
+    for way in (lambda launch, *given: launch(*given), by_threads):
+        given = [x.copy() if isinstance(x, np.ndarray) else x for x in (*args, out)]
+        way(kernel[grid, block], *given)
+        if not results:
+            assert by_lanes == []
+        results.append([x.tobytes() for x in given if isinstance(x, np.ndarray)])
+    assert results[0] == results[1]
+
+
+def search(x, out):
+    """Loops of different lengths, with a break, a continue, an else and a return in them."""
+    i = cuda.grid(1)
+    n, total = x[i] % 40, 0
+    for j in range(n):
+        if j == 30:
+            break
+        if j % 3 == 1:
+            continue
+        total += j
+    else:
+        total += 1000
+    while n > 1:
+        n = n // 2 if n % 2 == 0 else 3 * n + 1
+        total += 1
+        if total > 1040:
+            out[i] = -total
+            return
+    out[i] = total
+
+
+def first_of(x, start):
+    for j in range(start, x.size):
+        if x[j] % 7 == 0:
+            return j
+    return -1
+
+
+def nested(x, out):
+    i = cuda.grid(1)
+    at = first_of(x, i)
+    if at >= 0 and x[at] % 2:
+        if x[i] % 5 == 0:
+            return
+        out[i] = at
+    out[i] += 3 if i % 2 else x[i - 1 if i else 0] % 11
+
+
+def in_shared_memory(x, out):
+    part, own = cuda.shared.array((2, 64), np.int32), cuda.local.array(3, np.int32)
+    t, i = cuda.threadIdx.x, cuda.grid(1)
+    for k in range(3):
+        own[k] = x[i] >> k
+    part[0, t], part[1, t] = own[2], own[t % 3]
+    cuda.syncthreads()
+    if cuda.blockIdx.x % 2:
+        step = cuda.blockDim.x // 2
+        while step:
+            if t < step:
+                part[0, t] += part[0, t + step]
+            cuda.syncthreads()
+            step //= 2
+    out[i] = part[0, 0] + part[1, cuda.blockDim.x - 1 - t]
+
+
+def in_dynamic_memory(x, out):
+    some = cuda.shared.array(0, np.int32)
+    some[cuda.threadIdx.x] = x[cuda.grid(1)]
+    cuda.syncthreads()
+    out[cuda.grid(1)] = some[63 - cuda.threadIdx.x] + cuda.syncthreads_count(some[0] > 0) + cuda.syncthreads_or(x[0])
+
+
+def with_warps(x, out):
+    i = cuda.grid(1)
+    v = x[i]
+    v = v + cuda.shfl_xor_sync(FULL, v, 5) - cuda.shfl_down_sync(FULL, v, 3) + cuda.shfl_up_sync(FULL, v, 30)
+    v = v + cuda.shfl_sync(FULL, v, 33)
+    out[i] = v + cuda.ballot_sync(FULL, v % 2) + cuda.any_sync(FULL, v == 3) - cuda.all_sync(FULL, v > 3) + cuda.laneid
+
+
+def with_atomics(x, out):
+    i = cuda.grid(1)
+    slot = cuda.atomic.add(out, 0, 1)
+    out[slot + 1] = x[i]
+    cuda.atomic.max(out, 130, x[i])
+    cuda.atomic.xor(out, 131, i)
+    if i % 2:
+        cuda.atomic.sub(out, 132, x[i] % 9)
+
+
+def half_a_warp(x, out):
+    i = cuda.grid(1)
+    if i % 32 < 16:
+        out[i] = cuda.shfl_down_sync(FULL, x[i], 1)
+
+
+@pytest.mark.parametrize("body", [search, nested, in_shared_memory, with_warps])
+def test_kernels(body, by_lanes):
+    both_are([words(128, np.int32) >> 8], np.zeros(128, np.int64), body, by_lanes, 2, 64)
+
+
+def test_atomics_are_in_the_order_of_the_threads(by_lanes):
+    both_are([words(128, np.int32) >> 8], np.zeros(140, np.int32), with_atomics, by_lanes, 2, 64)
+
+
+def test_dynamic_shared_memory(by_lanes):
+    kernel, x = cuda.jit(in_dynamic_memory), words(128, np.int32) >> 8
+    got, expected = np.zeros(128, np.int32), np.zeros(128, np.int32)
+    kernel[2, 64, 0, 256](x, got)
+    assert by_lanes == []
+    by_threads(kernel[2, 64, 0, 256], x, expected)
+    assert got.tobytes() == expected.tobytes()
+
+
+def test_a_shuffle_in_part_of_a_warp(by_lanes):
+    x, got, expected = words(64, np.int32), np.zeros(64, np.int32), np.zeros(64, np.int32)
+    cuda.jit(half_a_warp)[1, 64](x, got)
+    by_threads(cuda.jit(half_a_warp)[1, 64], x, expected)
+    assert by_lanes == ["half_a_warp"] * 2 and got.tobytes() == expected.tobytes()
+
+
+def test_batches(by_lanes, monkeypatch):
+    monkeypatch.setattr(lanes, "MOST", 96)  # two blocks, and one at the end
+    both_are([words(120, np.int32) >> 8], np.zeros(140, np.int32), with_atomics, by_lanes, 3, 40)
+    both_are([words(250, np.int32) >> 8], np.zeros(250, np.int64), search_within, by_lanes, 7, 40)
+
+
+def search_within(x, out):
+    if cuda.grid(1) < x.size:
+        search(x, out)
+
+
+def outside(x):
+    i = cuda.grid(1)
+    x[0] += 1
+    cuda.syncthreads()
+    x[i + (i == 70) * 1000] = 5
+
+
+def stray(address):
+    memory.store(address + 4 * cuda.grid(1), np.int32, (1,))
+
+
+def skipped(x):
+    if cuda.threadIdx.x < 40:
+        cuda.syncthreads()
+    x[0] = 1
+
+
+def raising(x):
+    x[cuda.grid(1)] = 1
+    if cuda.grid(1) == 100:
+        raise ValueError("no")
+
+
+@pytest.mark.parametrize("body", [outside, skipped, raising])
+def test_errors_are_those_of_threads(body, by_lanes):
+    kernel, messages, left = cuda.jit(body), [], []
+    for way in (lambda launch, *args: launch(*args), by_threads):
+        x = cuda.to_device(np.zeros(128, np.int32))
+        with pytest.raises((simt.SimtError, ValueError)) as error:
+            way(kernel[2, 64], x)
+        messages.append((type(error.value), str(error.value), getattr(error.value, "__notes__", None)))
+        left.append(x.copy_to_host().tobytes())
+    assert messages[0] == messages[1] and left[0] == left[1]
+    assert by_lanes == [body.__name__] * 2
+
+
+@pytest.mark.parametrize("offset", [4 * 100, 2], ids=["past the end", "misaligned"])
+def test_an_address_that_strays(offset, by_lanes):
+    kernel, messages = cuda.jit(stray), []
+    x = cuda.to_device(np.zeros(200, np.int32))
+    for way in (lambda launch, *args: launch(*args), by_threads):
+        with pytest.raises(simt.SimtError) as error:
+            way(kernel[2, 64], x.address + offset)
+        messages.append((type(error.value), str(error.value)))
+    assert messages[0] == messages[1]
+
+
+def test_stores_at_one_address_are_in_the_order_of_the_threads(by_lanes):
+    @cuda.jit
+    def last(x, address):
+        x[1] = cuda.grid(1)
+        memory.store(address, np.int32, (cuda.grid(1),))
+
+    x = cuda.to_device(np.zeros(2, np.int32))
+    last[2, 64](x, x.address)
+    assert x.copy_to_host().tolist() == [127, 127] and by_lanes == []
+
+
+def adds_floats(x):
+    cuda.atomic.add(x, 0, np.float32(1))
+
+
+def some_lanes(x):
+    if cuda.grid(1) < 16:
+        x[cuda.grid(1)] = cuda.shfl_sync(0xFFFF, 1.0, 0)
+
+
+def spins(x):
+    while cuda.atomic.add(x, 0, 0) < 0:
+        pass
+
+
+def waits(x):
+    while x[0] < 0:
+        cuda.threadfence()
+
+
+def swaps(x):
+    cuda.atomic.cas(x, 0, 0, 1)
+
+
+def prints(x):
+    print(x[0])
+
+
+def makes_a_list(x):
+    x[0] = len([1, 2])
+
+
+@pytest.mark.parametrize(("body", "dtype", "why"), [
+    (adds_floats, np.float32, "an atomic of other than integers"), (spins, np.int32, "it waits for other threads"),
+    (swaps, np.int32, "a call of cas"), (waits, np.int32, "it waits for other threads"),
+    (prints, np.int32, "a call of print"), (makes_a_list, np.int32, "List in makes_a_list, line "),
+])  # fmt: skip
+def test_what_runs_by_threads_says_why(body, dtype, why):
+    how = simt.how(cuda.jit(body)[4, 64], np.zeros(256, dtype))
+    assert how.by == "threads" and how.why.startswith(why)
+
+
+def test_what_turns_out_when_it_runs_is_said_afterwards(by_lanes):
+    kernel, x = cuda.jit(some_lanes)[1, 32], np.zeros(32)
+    assert simt.how(kernel, x).by == "lanes"
+    kernel(x)
+    assert simt.how(kernel, x) == ("threads", "a warp operation of some lanes") and x.sum() == 16
+
+
+def test_few_threads_and_observed_launches_run_by_threads():
+    kernel, ints = cuda.jit(lambda x: None), np.zeros(1)
+    assert str(simt.how(kernel[1, 64], ints)) == "by threads: 64 threads are fewer than 128"
+    assert str(simt.how(kernel[2, 64], ints)) == "by lanes"
+    with simt.observe():
+        assert str(simt.how(kernel[2, 64], ints)) == "by threads: it is observed"
+    with pytest.raises(TypeError, match=r"^how: launch: expected a kernel with its configuration, got "):
+        simt.how(kernel, ints)
+
+
+def test_a_form_is_written_once_it_pays(monkeypatch):
+    kernel, written = cuda.jit(lambda x: None), []
+    make = lanes._make
+    monkeypatch.setattr(lanes, "_make", lambda *args: [written.append(1), make(*args)][1])
+    for count in range(1, 6):
+        kernel[2, 128](np.zeros(1))
+        assert len(written) == (count >= 4)
+
+
+WITHOUT_GREENLET = """
+import importlib.machinery, sys
+class Blocked(importlib.machinery.PathFinder):
+    @classmethod
+    def find_spec(cls, name, *args):
+        return None if name.partition(".")[0] == "greenlet" else super().find_spec(name, *args)
+sys.meta_path[:] = [Blocked if each is importlib.machinery.PathFinder else each for each in sys.meta_path]
+import numpy as np
+from refopt import gpu, simt
+with gpu.use("executor"):
+    params, grads, velocities = ([gpu.to_device(np.ones(300, np.float32))] for _ in range(3))
+    gpu.plan("momentum", params, grads, velocities)(lr=0.1, mu=0.9)
+print(params[0].copy_to_host()[299])
+@simt.cuda.jit
+def swap(x):
+    simt.cuda.atomic.cas(x, 0, 0, 1)
+swap[1, 1](np.zeros(1, np.int32))
+"""
+
+
+def test_lanes_need_no_greenlet(tmp_path):
+    (file := tmp_path / "without.py").write_text(WITHOUT_GREENLET)
+    done = subprocess.run([sys.executable, file], capture_output=True, text=True)
+    assert done.stdout == "0.81\n" and "kernel swap runs by threads, which need greenlet" in done.stderr
+
+
+def test_a_device_function_that_is_replaced(by_lanes, monkeypatch):
+    kernel = cuda.jit(lambda x: plus(x))
+    x = np.zeros(1, np.int64)
+    kernel[1, 1](x)
+    monkeypatch.setitem(globals(), "plus", lambda x: x.__setitem__(0, 9) if False else minus(x))
+    kernel[1, 1](x)
+    assert x[0] == 4
+
+
+def plus(x):
+    x[0] += 5
+
+
+def minus(x):
+    x[0] -= 1
