@@ -97,7 +97,7 @@ class Grouped(Optimizer):
         """As PyTorch's; masters and the fp32 states beside them keep their dtype.
 
         Raises:
-            TypeError, ValueError: the states have masters of another kind than the optimizer, or an
+            TypeError, ValueError: the states have masters of another kind than the optimizer, or lack an entry, or an
                 option of a group is none, or out of range. The optimizer is as it was then.
         """
         held: list[Mapping[str, Any]] = []
@@ -126,6 +126,13 @@ class Grouped(Optimizer):
         for k, (own, group) in enumerate(zip(self.param_groups, loaded["param_groups"], strict=False)):
             options.check(self._group_label(k), group, group.keys() - {*NO_OPTIONS}, own["params"])
             masters |= dict.fromkeys(group["params"], group.get("masters", self._masters_of(own)))
+            formula = type(self).formula(own | group)
+            needed = [*formula.states.values(), *(["step"] if formula.counts else [])]
+            for i in group["params"]:  # without one, steps would begin from 0 without a word
+                state = loaded["state"].get(i)
+                if missing := [key for key in needed if state and key not in state]:
+                    said = f"expected {missing[0]!r}, as PyTorch's class has it, got {', '.join(map(str, state))}"
+                    raise ValueError(f"{type(self).__name__}: load_state_dict: state[{i}]: {said}")
         for i, state in loaded["state"].items():
             expected, got = masters.get(i, self._masters), state[MASTER].dtype if MASTER in state else None
             if MASTER in state and got != dtypes[expected]:
