@@ -169,8 +169,9 @@ class Said:
 
 
 def options_of(groups: list[Group]) -> list[dict[str, Any]]:
-    """What groups say."""
-    return [{name: plain(x) for name, x in group.items() if name != "params"} for group in groups]
+    """What groups say, in values that nobody writes in place."""
+    return [{name: tuple(map(plain, x)) if isinstance(x, list | tuple) else plain(x)
+             for name, x in group.items() if name not in NO_OPTIONS} for group in groups]  # fmt: skip
 
 
 def _is_constant(value: Any) -> bool:
