@@ -48,23 +48,20 @@ class AddressTable:
         return not np.bitwise_or.reduce(addresses) & self._any_lower[row] and bool(self._fits[row].all())
 
     def put(self, rows: Mapping[int, np.ndarray], stream: Any) -> None:
-        """Other addresses in some rows, in stream order; the alignment of tensors has to be as before.
+        """Other addresses in some rows, in stream order; of each row, what lies between the first change and the last.
 
-        A row that is aligned goes as a whole, of any other what lies between the first change and the last.
+        The alignment of tensors has to be as before.
         """
         width = self.host.shape[1]
         for row, addresses in rows.items():
             held = self.host[row]
-            if self._stay_aligned(row, addresses):
-                held[:] = addresses
-                self._upload(row * width, held, stream)
-                continue
             changed = (addresses != held).nonzero()[0]
             if not changed.size:
                 continue
             first, stop = int(changed[0]), int(changed[-1]) + 1
             held[first:stop] = addresses[first:stop]
-            self._fits[row] = (held & self._lower[row]) == 0
+            if not self._stay_aligned(row, addresses):
+                self._fits[row] = (held & self._lower[row]) == 0
             self._upload(row * width + first, held[first:stop], stream)
 
     def put_again(self, stream: Any) -> None:

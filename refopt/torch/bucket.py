@@ -1,10 +1,9 @@
 """The parameters that one plan updates: those of one device, arithmetic type, routine and choices."""
 
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,21 +17,11 @@ from refopt.torch.arrays import arrays_of, follow_stream, require_apart
 from refopt.torch.formulas import Formula
 from refopt.torch.gate import Gate
 from refopt.torch.gradients import Gradients
+from refopt.torch.masters import MASTER, Masters
 from refopt.torch.options import SEEDS
 from refopt.torch.recent import Recent
 from refopt.torch.sharded import is_dtensor, local
-from refopt.torch.states import MASTER, Scalars, Steps, completed, follow
-from refopt.torch.watched import State
-
-
-class Member(NamedTuple):
-    """A parameter, what errors call it, the number of its group, its state in PyTorch's layout, and its masters."""
-
-    param: Tensor
-    label: str
-    group: int
-    state: State
-    masters: str | None
+from refopt.torch.states import Member, Scalars, Steps, completed, counts_of, whole
 
 
 @dataclass
@@ -52,6 +41,7 @@ class Bucket:
     Attributes:
         params: the parameters.
         gradients: what the plan reads of their gradients.
+        masters: those that there are.
     """
 
     def __init__(self, members: Sequence[Member], formulas: Sequence[Formula], states_too: bool) -> None:
@@ -70,19 +60,18 @@ class Bucket:
         self._sharded = any(map(is_dtensor, self.params))
         self._on_gpu = local(self.params[0]).is_cuda
         self.gradients = Gradients(self.params, lambda i: f"{members[i].label}: grad")
-        begun = [any(x is not None for x in member.state.values()) for member in members]
         self._states = [completed(m.label, m.param, m.state, self._formula, m.masters) for m in members]
         self._check_apart()
         self.watch(states_too)
-        self._exact = [(m.param, kept[MASTER]) for m, kept in zip(members, self._states, strict=True) if MASTER in kept]
-        self._counted = [x for each in self._exact for x in each]
-        self._versions = self._versions_now()
-        self.steps = Steps(_counts(members) if self._formula.counts else begun)
+        self.masters = Masters(self.params, [kept.get(MASTER) for kept in self._states])
+        held, self._labels = [member.state for member in members], [member.label for member in members]
+        begun = [any(x is not None for x in state.values()) for state in held]
+        self.steps = Steps(counts_of(self._labels, held) if self._formula.counts else begun)
         self._skipped = torch.zeros(1, dtype=torch.float64, device=self.params[0].device)
         self._waits = False  # whether that may be anything but 0
         self._see()
         self._scalars = Scalars(ROUTINES[self._formula.routine], list(map(local, self.params)))
-        self._scalars.read([member.state for member in members], self._formula)
+        self._scalars.read(held, self._formula)
         self._numbers = self._of_tensors(formulas)
         self._count_scalars()
         self._plans: Recent[tuple, _Planned] = Recent()  # by kind of gradients
@@ -91,13 +80,9 @@ class Bucket:
         self._hidden: list[int] = []  # whose states PyTorch does not have yet
         self._early = bool(self._formula.first)  # whether some tensor may have its first step ahead
 
-    def _tensors(self, states_too: bool = True) -> list[Tensor]:
-        """The parameters, and the tensors of their states."""
-        return [*self.params, *(x for kept in self._states for x in kept.values() if states_too)]
-
     def watch(self, states_too: bool = True) -> None:
         """Compare parameters before each step, and states, too, if somebody may have got hold of them."""
-        tensors = self._tensors(states_too)
+        tensors = [*self.params, *(x for kept in self._states for x in kept.values() if states_too)]
         if len(self._sources) < len(tensors):
             self._sources = tensors
             self._watched = list(map(local, self._sources))
@@ -105,10 +90,10 @@ class Bucket:
 
     def _check_apart(self) -> None:
         """Refuse states that share memory with another or a parameter."""
-        labels = [member.label for member in self._members]
-        pairs = zip(self._members, self._states, strict=True)
-        labels += [f"{member.label}: state[{key!r}]" for member, kept in pairs for key in kept]
-        require_apart(list(map(local, self._tensors())), labels)
+        found = [(param, member.label) for param, member in zip(self.params, self._members, strict=True)]
+        for member, kept in zip(self._members, self._states, strict=True):
+            found += [(x, f"{member.label}: state[{key!r}]") for key, x in kept.items()]
+        require_apart([local(x) for x, _ in found], [label for _, label in found])
 
     def bind(self, gate: Gate) -> None:
         """Make a plan, which reads what a gate on the same device has."""
@@ -170,7 +155,7 @@ class Bucket:
         if not self._steady(watched):
             return False
         if self._formula.counts and self.steps.written():
-            self.steps.begin(_whole(self._members, self.steps.shown.tolist()))
+            self.steps.begin(whole(self._labels, self.steps.shown.tolist()))
             self._count_scalars()
             self._now.plan.refresh()
         elif self._scalars.written():
@@ -202,36 +187,6 @@ class Bucket:
         stepped = [param for param, there in zip(self.params, self.gradients.present, strict=True) if there]
         self._stepped = [*stepped, *map(local, stepped)] if self._sharded else stepped
 
-    def follow(self, compares: bool) -> None:
-        """Have masters be those of parameters that somebody has written since; ``compares`` looks at every fp32 one."""
-        if not self._exact:
-            return
-        written = self._versions_now() != self._versions
-        if not (compares or written.any()):
-            return
-        for (param, master), (of_param, of_master) in zip(self._exact, written.tolist(), strict=True):
-            # Who has written both, as a checkpoint that is loaded in place does, knows the remainder.
-            is_remainder = master.dtype == torch.uint16
-            if (of_param and not (is_remainder and of_master)) or (compares and not is_remainder):
-                follow(master, param)
-        self._versions = self._versions_now()
-
-    def follow_all(self) -> None:
-        """Have all masters be those of their parameters as they stand."""
-        for param, master in self._exact:
-            follow(master, param)
-        self._versions = self._versions_now()
-
-    def _versions_now(self) -> np.ndarray:
-        """Of the parameters with masters, and of these, (n, 2): PyTorch counts what is written into a tensor.
-
-        Of a DTensor it is what is written as a whole and as this rank's part.
-        """
-        found = self._host.versions(self._counted)
-        if self._sharded:
-            found += self._host.versions(list(map(local, self._counted)))
-        return found.reshape(-1, 2)
-
     def step(self) -> None:
         """Update the parameters by the gradients that were looked at."""
         captured = self._follow_stream()
@@ -247,8 +202,7 @@ class Bucket:
         self._now.plan.step()
         self._count(captured)
         self._host.increment_version(self._stepped)
-        if self._exact:
-            self._versions = self._versions_now()
+        self.masters.known()
 
     def _follow_stream(self) -> bool:
         """Have the plan on PyTorch's current stream; whether that is being captured."""
@@ -291,7 +245,7 @@ class Bucket:
 
     def show(self, compares: bool) -> None:
         """Have the states be what PyTorch's class would have by now."""
-        self.follow(compares)
+        self.masters.follow(compares)
         self.settle()
         if self._formula.first:  # what a tensor has before its first step, PyTorch has not yet
             for i in np.flatnonzero(self.steps.taken == 0).tolist():
@@ -335,19 +289,3 @@ class Bucket:
             steps = zip(self._groups, counts, strict=True)
             self._now.plan.set(**{name: [self._formulas[k].number_at(name, count + 1) for k, count in steps]})
         self._early = self._early and not all(counts)
-
-
-def _counts(members: Sequence[Member]) -> list[int]:
-    """The steps that each has taken, by its state."""
-    counts = [torch.as_tensor(member.state.get("step", 0)).reshape(()).to(torch.float64) for member in members]
-    devices = {count.device for count in counts}
-    by_device = {each: iter(torch.stack([x for x in counts if x.device == each]).tolist()) for each in devices}
-    return _whole(members, [next(by_device[count.device]) for count in counts])
-
-
-def _whole(members: Sequence[Member], counts: Sequence[float]) -> list[int]:
-    """Numbers of steps; raises ValueError naming the parameter of one that is none."""
-    for member, count in zip(members, counts, strict=True):
-        if not (math.isfinite(count) and count >= 0 and count == int(count)):
-            raise ValueError(f"{member.label}: state['step']: expected a whole number of at least 0, got {count}")
-    return list(map(int, counts))

@@ -1,32 +1,26 @@
 """What all optimizers here have in common: PyTorch's interface around plans."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
-from refopt.catalog import ROUTINES
 from refopt.checks.arguments import chosen, flag, number, whole
-from refopt.torch import host, options
-from refopt.torch.arrays import has_memory, refusal, require_apart
-from refopt.torch.bucket import Bucket, Member
-from refopt.torch.formulas import Formula, plain
+from refopt.torch import options
+from refopt.torch.arrays import has_memory
+from refopt.torch.bucket import Bucket
 from refopt.torch.gate import Gate
-from refopt.torch.norm import clipping, require_finite
-from refopt.torch.sharded import is_cut, is_dtensor, local, total_norm
-from refopt.torch.states import MASTER, real_dtype, restore
+from refopt.torch.groups import Grouped, Said, options_of
+from refopt.torch.norm import clipping, require_finite, unscaled
+from refopt.torch.sharded import is_dtensor, total_norm
+from refopt.torch.states import Member, real_dtype
 from refopt.torch.watched import States
 
-Group = dict[str, Any]
 OWN = "masters", "compare_masters", "max_norm", "norm_type", "error_if_nonfinite", "rounding"  # arguments
 
 
-NO_OPTIONS = "params", "param_names"  # entries of a group
-
-
-class Merged(Optimizer):
+class Merged(Grouped):
     """An optimizer of ``torch.optim`` whose step is refopt's merged kernels.
 
     Beside the arguments of PyTorch's class it takes:
@@ -60,9 +54,7 @@ class Merged(Optimizer):
         RuntimeError: at a step, naming the parameter: a gradient is sparse.
     """
 
-    formula: "ClassVar[staticmethod[[Any], Formula]]"
     _step_supports_amp_scaling = True
-    _constructed = True  # as what is copied or unpickled is
 
     def __init__(
         self, *args: Any, masters: str | None = None, compare_masters: bool = False, max_norm: float | None = None,
@@ -125,46 +117,6 @@ class Merged(Optimizer):
     def _checked_norm(self, max_norm: Any) -> float | None:
         return None if max_norm is None else number(f"{type(self).__name__}: max_norm", max_norm, 0)
 
-    def add_param_group(self, param_group: Group) -> None:
-        """As PyTorch's, for parameters that kernels can update. What is refused is not added.
-
-        Raises:
-            TypeError, ValueError: naming a parameter that is sparse, complex, of integers or not dense, or one that
-                shares memory with another; or an option.
-        """
-        before = len(self.param_groups)
-        try:
-            super().add_param_group(param_group)
-            self._check_group(before, self.param_groups[before])
-        except BaseException:
-            del self.param_groups[before:]
-            raise
-
-    def _check_group(self, k: int, group: Group) -> None:
-        if self._rounding == "stochastic":
-            group.setdefault("seed", self._seed)
-        options.check(self._group_label(k), group, group, group["params"])
-        formula = self._formula(k, group)
-        for i, param in enumerate(group["params"]):
-            self._check_param(k, i, param, formula)
-        if self._constructed:  # or there may be a group for each parameter, and all are checked at the end
-            self._check_apart()
-
-    def _check_apart(self) -> None:
-        """Refuse parameters that share memory."""
-        where = ((k, i, param) for k, group in enumerate(self.param_groups) for i, param in enumerate(group["params"]))
-        here = [(local(param), self._label(k, i)) for k, i, param in where if has_memory(param)]
-        require_apart([param for param, _ in here], [label for _, label in here])
-
-    def _check_param(self, k: int, i: int, param: Tensor, formula: Formula) -> None:
-        because = refusal(param)
-        if not because and param.dtype == torch.float16 and self._masters_of(self.param_groups[k]) == "remainder":
-            because = "expected bfloat16 for masters='remainder', got float16"
-        if not because and is_cut(param) and not ROUTINES[formula.routine].elementwise:
-            because = f"expected a whole parameter, since {type(self).__name__} takes norms of it, got a shard"
-        if because:
-            raise TypeError(f"{self._label(k, i)}: {because}")
-
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One step: a launch or two per device, in the order of PyTorch's current stream.
 
@@ -202,7 +154,7 @@ class Merged(Optimizer):
         if self._buckets is None:
             self._build((False, False))
         for bucket in self._buckets or ():
-            bucket.follow_all()
+            bucket.masters.follow_all()
 
     def _step(self, scale: Tensor | None, found_inf: Tensor | None) -> None:
         gated = scale is not None, found_inf is not None
@@ -216,12 +168,12 @@ class Merged(Optimizer):
         factor = None
         if self._max_norm is not None and not self._clips_here:
             norm = total_norm([param for group in self.param_groups for param in group["params"]], self._norm_type)
-            self._norm = _unscaled(norm, scale).clone
+            self._norm = unscaled(norm, scale).clone
             if self._error_if_nonfinite:
                 require_finite(self._norm(), self._norm_type)
             factor = clipping(self._norm(), self._max_norm)
         elif self._given is not None:
-            factor = clipping(_unscaled(self._given[0], scale), self._given[1])
+            factor = clipping(unscaled(self._given[0], scale), self._given[1])
         for gate in self._gates:
             gate.take(scale, found_inf, factor, self._max_norm, moved)
         if self._max_norm is not None and self._clips_here and self._gates:
@@ -229,7 +181,7 @@ class Merged(Optimizer):
             if self._error_if_nonfinite:
                 require_finite(self._norm(), self._norm_type)
         for bucket in self._buckets:
-            bucket.follow(self._compare_masters)
+            bucket.masters.follow(self._compare_masters)
             bucket.step()
         self._given = None
         if self._rounding == "stochastic":
@@ -272,8 +224,7 @@ class Merged(Optimizer):
         self._state.keep()
         self._buckets, self._gates, self._gated = buckets, gates, (*gated, self._multiplied)
         self._dormant, self._formulas = dormant, formulas
-        self._lists, self._same = [list(group["params"]) for group in self.param_groups], host.form().same
-        self._keep_options(self._options_now())
+        self._said = Said(self.param_groups)
 
     def _takes_norm_here(self, kinds: Mapping[tuple, list[Member]]) -> bool:
         """Whether one check of the gradients finds their norm: of one device and arithmetic type, all here."""
@@ -283,21 +234,16 @@ class Merged(Optimizer):
 
     def _holds(self) -> bool:
         """Whether the buckets have the right parameters and states, and after this call the right numbers."""
-        if self._state.changed or len(self.param_groups) != len(self._lists):
+        if self._state.changed or not self._said.same_params(self.param_groups):
             return False
-        for group, held in zip(self.param_groups, self._lists, strict=True):
-            if not self._same(group["params"], held):
-                return False
         if any(param.grad is not None for param in self._dormant if has_memory(param)):
             return False
         if not all(bucket.stands() for bucket in self._buckets or ()):
             return False
-        groups = zip(self.param_groups, self._raw, strict=True)
-        if all(self._same([*group, *group.values()], raw) for group, raw in groups):
+        if self._said.same_objects(self.param_groups):
             return True
-        now = self._options_now()
-        formulas = list(self._formulas)
-        for k, (group, new, old) in enumerate(zip(self.param_groups, now, self._options, strict=True)):
+        now, formulas = options_of(self.param_groups), list(self._formulas)
+        for k, (group, new, old) in enumerate(zip(self.param_groups, now, self._said.options, strict=True)):
             if new != old:
                 if new.keys() != old.keys() or self._masters_of(new) != self._masters_of(old):
                     return False
@@ -309,44 +255,8 @@ class Merged(Optimizer):
         for bucket in self._buckets or ():
             bucket.set(formulas)
         self._formulas = formulas
-        self._keep_options(now)
+        self._said.keep(self.param_groups, now)
         return True
-
-    def _keep_options(self, options: list[dict[str, Any]]) -> None:
-        """Take note of what groups say, and of the objects that say so, which are quick to compare."""
-        self._options = options
-        # What may be written in place, such as a tensor, is never found: an object of its own stands for it.
-        self._raw = [[*group, *(x if name in NO_OPTIONS or _is_constant(x) else object() for name, x in group.items())]
-                     for group in self.param_groups]  # fmt: skip
-
-    def _checked_formula(self, k: int, group: Group) -> Formula:
-        """What a group's step is, whose options are checked."""
-        options.check(self._group_label(k), group, group, group["params"])
-        return self._formula(k, group)
-
-    def _formula(self, k: int, group: Group) -> Formula:
-        formula = type(self).formula(group)
-        if self._rounding == "nearest":
-            return formula
-        if "rounding" not in ROUTINES[formula.routine].choices:
-            expected = "expected 'nearest', since its kernels round stochastically nowhere"
-            raise ValueError(f"{type(self).__name__}: rounding: {expected}, got {self._rounding!r}")
-        choices = formula.choices | {"rounding": self._rounding}
-        return formula._replace(choices=choices, numbers=formula.numbers | {"seed": group["seed"]})
-
-    def _masters_of(self, group: Group) -> str | None:
-        return group.get("masters", self._masters)
-
-    def _options_now(self) -> list[dict[str, Any]]:
-        """What the groups say."""
-        return [{name: plain(x) for name, x in group.items() if name != "params"} for group in self.param_groups]
-
-    def _group_label(self, k: int) -> str:
-        return f"{type(self).__name__}: param_groups[{k}]"
-
-    def _label(self, k: int, i: int) -> str:
-        names = self.param_groups[k].get("param_names")
-        return f"{self._group_label(k)}['params'][{i}]" + (f" ({names[i]})" if names else "")
 
     def _give_up(self) -> None:
         """Have no plans any more, but for those that replays need."""
@@ -372,46 +282,6 @@ class Merged(Optimizer):
         found = super().state_dict()
         return found | {"state": {i: dict(x) if isinstance(x, dict) else x for i, x in found["state"].items()}}
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """As PyTorch's; masters and the fp32 states beside them keep their dtype.
-
-        Raises:
-            TypeError, ValueError: the states have masters of another kind than the optimizer, or an option of a group
-                is none, or out of range. The optimizer is as it was then.
-        """
-        held: list[Mapping[str, Any]] = []
-
-        def check(_: Optimizer, loaded: dict[str, Any]) -> None:
-            self._check_loaded(loaded)
-            held.append(loaded)
-
-        kept = [{name: group[name] for name in ("masters", "seed") if name in group} for group in self.param_groups]
-        hook = self.register_load_state_dict_pre_hook(check)
-        try:
-            super().load_state_dict(state_dict)
-        finally:
-            hook.remove()
-        params = [param for group in self.param_groups for param in group["params"]]
-        indices = [i for group in held[0]["param_groups"] for i in group["params"]]
-        for group, own in zip(self.param_groups, kept, strict=True):  # PyTorch's have none
-            for name, value in own.items():
-                group.setdefault(name, value)
-        masters = {param: self._masters_of(group) for group in self.param_groups for param in group["params"]}
-        restore(self._state, dict(zip(indices, params, strict=True)), held[0]["state"], masters)
-
-    def _check_loaded(self, loaded: Mapping[str, Any]) -> None:
-        dtypes = {None: None, "fp32": torch.float32, "remainder": torch.uint16}
-        masters: dict[Any, str | None] = {}
-        for k, (group, own) in enumerate(zip(loaded["param_groups"], self.param_groups, strict=False)):
-            options.check(self._group_label(k), group, group.keys() - {*NO_OPTIONS}, own["params"])
-            masters |= dict.fromkeys(group["params"], group.get("masters", self._masters_of(own)))
-        for i, state in loaded["state"].items():
-            expected, got = masters.get(i, self._masters), state[MASTER].dtype if MASTER in state else None
-            if MASTER in state and got != dtypes[expected]:
-                said = f"expected masters={expected!r}, as the optimizer has, got one of {got}"
-                less = f"without {MASTER!r} they begin from the parameters"
-                raise ValueError(f"{type(self).__name__}: load_state_dict: state[{i}]: {said}; {less}")
-
     def __getstate__(self) -> dict[str, Any]:
         own = {name: getattr(self, f"_{name}") for name in (*OWN, "seed")}
         return super().__getstate__() | {"state": self.state} | own
@@ -427,13 +297,3 @@ class Merged(Optimizer):
             self.state = rest.pop("state")
         super().__setstate__(rest)
         self._give_up()
-
-
-def _is_constant(value: Any) -> bool:
-    kinds = bool, int, float, str, type(None)
-    return isinstance(value, kinds) or (type(value) is tuple and all(isinstance(x, kinds) for x in value))
-
-
-def _unscaled(norm: Tensor, scale: Tensor | None) -> Tensor:
-    """The norm of gradients that a scaler has made larger, as it would be without."""
-    return norm if scale is None else norm / scale.to(norm.device)

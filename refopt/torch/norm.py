@@ -17,6 +17,11 @@ def clipping(norm: Tensor, max_norm: float) -> Tensor:
     return torch.where(factor < 1, factor, torch.ones_like(factor))
 
 
+def unscaled(norm: Tensor, scale: Tensor | None) -> Tensor:
+    """The norm of gradients that a scaler has made larger, as it would be without."""
+    return norm if scale is None else norm / scale.to(norm.device)
+
+
 def require_finite(norm: Tensor, norm_type: float) -> None:
     """Raise RuntimeError in PyTorch's words if a norm is inf or NaN; this waits for it."""
     if not math.isfinite(norm.item()):

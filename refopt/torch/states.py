@@ -5,8 +5,9 @@ number of steps; `Scalars` has them, for all tensors of a bucket, and `Steps` ha
 tensor of one number is a view of them, so who holds a state sees what steps leave there.
 """
 
+import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,9 +18,19 @@ from refopt.checks.dtypes import arithmetic, name_of
 from refopt.state.steps import BASES, power_after, rho_after
 from refopt.torch.arrays import layout
 from refopt.torch.formulas import Formula
+from refopt.torch.masters import MASTER, first_master, has_master
 from refopt.torch.sharded import like, local, spread_of
+from refopt.torch.watched import State
 
-MASTER = "master_param"
+
+class Member(NamedTuple):
+    """A parameter, what errors call it, the number of its group, its state in PyTorch's layout, and its masters."""
+
+    param: Tensor
+    label: str
+    group: int
+    state: State
+    masters: str | None
 
 
 def real_dtype(param: Tensor) -> torch.dtype:
@@ -31,11 +42,6 @@ def tensor_states(formula: Formula) -> dict[str, str]:
     """The states of a parameter's shape: by the routine's slot, PyTorch's key."""
     scalars = ROUTINES[formula.routine].scalars
     return {slot: key for slot, key in formula.states.items() if slot not in scalars}
-
-
-def has_master(param: Tensor, masters: str | None) -> bool:
-    """Whether a parameter has a master of the kind that is asked for."""
-    return masters is not None and param.dtype in (torch.float16, torch.bfloat16)
 
 
 def completed(
@@ -94,49 +100,6 @@ def _fitting(where: str, held: Any, param: Tensor, dtype: torch.dtype) -> Tensor
         raise TypeError(f"{where}: expected {dtype}, got {mine.dtype}")
     copy = torch.empty_like(part, dtype=dtype, requires_grad=False, memory_format=torch.preserve_format)
     return like(param, copy.copy_(mine.detach()))
-
-
-def first_master(param: Tensor, masters: str) -> Tensor:
-    """The master of a parameter as it stands: its value in fp32, or a remainder of nothing."""
-    part = local(param).detach()
-    if masters == "remainder":
-        return like(param, torch.zeros_like(part, dtype=torch.uint16, memory_format=torch.preserve_format))
-    return like(param, part.to(torch.float32, memory_format=torch.preserve_format))
-
-
-def follow(master: Tensor, param: Tensor) -> None:
-    """Have a master be that of its parameter as it stands.
-
-    An element of fp32 that rounds to what the parameter stores has not been written, and stays. A remainder makes a
-    number that rounds to the parameter's whatever that is, so it tells nothing, and begins anew.
-    """
-    mine, part = local(master), local(param).detach()
-    if mine.dtype == torch.uint16:
-        mine.zero_()
-    else:
-        mine.copy_(torch.where(mine.to(part.dtype) == part, mine, part.to(mine.dtype)))
-
-
-def restore(
-    states: Mapping[Tensor, dict[str, Any]], params: Mapping[Any, Tensor], saved: Mapping[Any, Any],
-    masters: Mapping[Tensor, str | None],
-) -> None:  # fmt: skip
-    """Put masters, and the states of 16-bit parameters that have masters, back as they were saved, and in fp32.
-
-    PyTorch's ``load_state_dict`` casts every state to the parameter's dtype.
-
-    Args:
-        states: what it has made, by parameter.
-        params: by index in the saved states, the parameter.
-        saved: the states that were saved, by index.
-        masters: by parameter, what kind of masters it has.
-    """
-    for i, param in params.items():
-        if has_master(param, masters[param]):
-            for key, value in saved.get(i, {}).items():
-                if key != "step" and isinstance(value, Tensor):
-                    dtype = torch.float32 if value.is_floating_point() else value.dtype
-                    states[param][key] = value.detach().to(param.device, dtype, copy=True)
 
 
 class Scalars:
@@ -223,3 +186,19 @@ class Steps:
     def written(self) -> bool:
         """Whether somebody has written into PyTorch's tensors."""
         return self.shown.tobytes() != self._known
+
+
+def whole(labels: Sequence[str], counts: Sequence[float]) -> list[int]:
+    """Numbers of steps; raises ValueError naming the parameter of one that is none."""
+    for label, count in zip(labels, counts, strict=True):
+        if not (math.isfinite(count) and count >= 0 and count == int(count)):
+            raise ValueError(f"{label}: state['step']: expected a whole number of at least 0, got {count}")
+    return list(map(int, counts))
+
+
+def counts_of(labels: Sequence[str], states: Sequence[Mapping[str, Any]]) -> list[int]:
+    """The steps that each has taken, by its state."""
+    counts = [torch.as_tensor(state.get("step", 0)).reshape(()).to(torch.float64) for state in states]
+    devices = {count.device for count in counts}
+    by_device = {each: iter(torch.stack([x for x in counts if x.device == each]).tolist()) for each in devices}
+    return whole(labels, [next(by_device[count.device]) for count in counts])

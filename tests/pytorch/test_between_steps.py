@@ -219,3 +219,22 @@ def test_a_compiled_step_has_the_same_bits():
             step()
         both.append(all_bits(params, optimizer))
     assert both[0] == both[1]
+
+
+def test_options_that_are_written_in_place():
+    """A tensor, and a list: objects that stay where what they say does not."""
+    params, others = parameters(SHAPES), parameters(SHAPES)
+    rate, betas = torch.tensor(0.25), [0.875, 0.9375]
+    written = class_of("AdamW")([{"params": params, "lr": rate, "betas": betas}])
+    plain = class_of("AdamW")(others, lr=0.25, betas=(0.875, 0.9375))
+    for step in range(4):
+        if step == 1:
+            rate.fill_(0.5)
+            plain.param_groups[0]["lr"] = 0.5
+        if step == 2:
+            betas[0] = 0.5
+            plain.param_groups[0]["betas"] = (0.5, 0.9375)
+        for x, optimizer in ((params, written), (others, plain)):
+            new_gradients(x, step)
+            optimizer.step()
+    assert all_bits(params) == all_bits(others)

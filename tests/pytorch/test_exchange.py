@@ -1,6 +1,9 @@
 """State dictionaries in both directions between a class and PyTorch's: no bit is lost, and the layout is PyTorch's."""
 
 import copy
+import re
+from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
@@ -212,3 +215,57 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="doesn't match the size of optimizer's group"):
         optimizer.load_state_dict(less)
     assert all_bits(params, optimizer) == known and bits(params[0]) == known[0][0]
+
+
+QUANTISED = "__bnb_optimizer_quant_state__"
+
+
+def bitsandbytes_state(x):
+    """A state of PyTorch's in the layout of bitsandbytes."""
+    return {"step": int(x["step"]), QUANTISED: {"state1": x["exp_avg"], "state2": x["exp_avg_sq"]}}
+
+
+def of_page(name):
+    """A function that docs/torch.md shows."""
+    text = (Path(__file__).parents[2] / "docs" / "torch.md").read_text()
+    known = {"torch": torch}
+    exec(re.search(rf"^def {name}\(.*?^    return saved\n", text, re.DOTALL | re.MULTILINE)[0], known)
+    return known[name]
+
+
+@pytest.mark.parametrize("source", ["apex", "bitsandbytes"])
+def test_checkpoints_of_other_libraries(source):
+    """In the layouts that they save: refused as they are, and what the page makes of them goes on as PyTorch's do."""
+    params, others = parameters(), parameters()
+    plain, optimizer = theirs("AdamW")(params, lr=LR), class_of("AdamW")(others, lr=LR)
+    in_turn(range(3), (params, plain))
+    saved = copy.deepcopy(plain.state_dict())
+    (group,), states = saved["param_groups"], saved["state"]
+    if source == "apex":
+        common = {key: group[key] for key in ("lr", "betas", "eps", "weight_decay", "params")}
+        saved = {"param_groups": [common | {"bias_correction": True, "step": 3}],
+                 "state": {i: {"exp_avg": x["exp_avg"], "exp_avg_sq": x["exp_avg_sq"]} for i, x in states.items()}}
+    elif torch.cuda.is_available() or not find_spec("bitsandbytes"):  # its states are on the CPU here
+        saved = {"param_groups": saved["param_groups"], "state": {i: bitsandbytes_state(x) for i, x in states.items()}}
+    else:
+        import bitsandbytes
+
+        peers = parameters()
+        peer = bitsandbytes.optim.AdamW32bit(peers, lr=LR)
+        new_gradients(peers, 0)
+        peer.step()
+        made = peer.state_dict()
+        for i, x in states.items():  # of its layout, with the numbers of PyTorch's
+            assert made["state"][i].keys() == bitsandbytes_state(x).keys()
+            assert made["state"][i][QUANTISED].keys() == bitsandbytes_state(x)[QUANTISED].keys()
+            made["state"][i] = bitsandbytes_state(x)
+        saved = made
+    with torch.no_grad():
+        for p, q in zip(params, others, strict=True):
+            q.copy_(p)
+    with pytest.raises(ValueError, match=r"AdamW: load_state_dict: state\[0\]: expected '(step|exp_avg)', as"):
+        optimizer.load_state_dict(saved)
+    optimizer.load_state_dict(of_page(f"of_{source}")(saved))
+    assert all(optimizer.state[q]["step"] == 3 for q in others)
+    in_turn([3], (params, plain), (others, optimizer))
+    torch.testing.assert_close([p.detach() for p in others], [p.detach() for p in params], rtol=1e-6, atol=1e-6)

@@ -8,7 +8,7 @@ import pytest
 from pytorch.subjects import BUSY, LR, OWN, all_bits, class_of, each_of_pytorchs, every_class, ours, theirs, torch
 from pytorch.trials import held_step, in_turn, new_gradients, one, pair, parameters, steps
 from refopt import simt
-from refopt.torch import merged
+from refopt.torch import groups
 
 
 def of_two_kinds():
@@ -406,6 +406,6 @@ def test_a_group_for_each_parameter():
     """Memory is looked at once, after all groups: not anew for each of them."""
     looked, params = [], parameters([(2,)] * 50)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(merged, "require_apart", lambda tensors, labels: looked.append(len(tensors)))
+        patch.setattr(groups, "require_apart", lambda tensors, labels: looked.append(len(tensors)))
         class_of("AdamW")([{"params": [p]} for p in params], lr=LR)
     assert looked == [50]

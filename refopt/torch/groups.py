@@ -1,0 +1,179 @@
+"""Parameter groups whose options and parameters are checked, whoever sets them."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from refopt.catalog import ROUTINES
+from refopt.torch import host, options
+from refopt.torch.arrays import has_memory, refusal, require_apart
+from refopt.torch.formulas import Formula, plain
+from refopt.torch.masters import MASTER, restore
+from refopt.torch.sharded import is_cut, local
+
+Group = dict[str, Any]
+NO_OPTIONS = "params", "param_names"  # entries of a group
+
+
+class Grouped(Optimizer):
+    """An optimizer of PyTorch's that refuses groups which kernels cannot update."""
+
+    formula: "ClassVar[staticmethod[[Any], Formula]]"
+    _masters: str | None
+    _rounding: str
+    _seed: int
+    _state: Any
+    _constructed = True  # as what is copied or unpickled is
+
+    def add_param_group(self, param_group: Group) -> None:
+        """As PyTorch's, for parameters that kernels can update. What is refused is not added.
+
+        Raises:
+            TypeError, ValueError: naming a parameter that is sparse, complex, of integers or not dense, or one that
+                shares memory with another; or an option.
+        """
+        before = len(self.param_groups)
+        try:
+            super().add_param_group(param_group)
+            self._check_group(before, self.param_groups[before])
+        except BaseException:
+            del self.param_groups[before:]
+            raise
+
+    def _check_group(self, k: int, group: Group) -> None:
+        if self._rounding == "stochastic":
+            group.setdefault("seed", self._seed)
+        options.check(self._group_label(k), group, group, group["params"])
+        formula = self._formula(k, group)
+        for i, param in enumerate(group["params"]):
+            self._check_param(k, i, param, formula)
+        if self._constructed:  # or there may be a group for each parameter, and all are checked at the end
+            self._check_apart()
+
+    def _check_apart(self) -> None:
+        """Refuse parameters that share memory."""
+        where = ((k, i, param) for k, group in enumerate(self.param_groups) for i, param in enumerate(group["params"]))
+        here = [(local(param), self._label(k, i)) for k, i, param in where if has_memory(param)]
+        require_apart([param for param, _ in here], [label for _, label in here])
+
+    def _check_param(self, k: int, i: int, param: Tensor, formula: Formula) -> None:
+        because = refusal(param)
+        if not because and param.dtype == torch.float16 and self._masters_of(self.param_groups[k]) == "remainder":
+            because = "expected bfloat16 for masters='remainder', got float16"
+        if not because and is_cut(param) and not ROUTINES[formula.routine].elementwise:
+            because = f"expected a whole parameter, since {type(self).__name__} takes norms of it, got a shard"
+        if because:
+            raise TypeError(f"{self._label(k, i)}: {because}")
+
+    def _checked_formula(self, k: int, group: Group) -> Formula:
+        """What a group's step is, whose options are checked."""
+        options.check(self._group_label(k), group, group, group["params"])
+        return self._formula(k, group)
+
+    def _formula(self, k: int, group: Group) -> Formula:
+        formula = type(self).formula(group)
+        if self._rounding == "nearest":
+            return formula
+        if "rounding" not in ROUTINES[formula.routine].choices:
+            expected = "expected 'nearest', since its kernels round stochastically nowhere"
+            raise ValueError(f"{type(self).__name__}: rounding: {expected}, got {self._rounding!r}")
+        choices = formula.choices | {"rounding": self._rounding}
+        return formula._replace(choices=choices, numbers=formula.numbers | {"seed": group["seed"]})
+
+    def _masters_of(self, group: Group) -> str | None:
+        return group.get("masters", self._masters)
+
+    def _group_label(self, k: int) -> str:
+        return f"{type(self).__name__}: param_groups[{k}]"
+
+    def _label(self, k: int, i: int) -> str:
+        names = self.param_groups[k].get("param_names")
+        return f"{self._group_label(k)}['params'][{i}]" + (f" ({names[i]})" if names else "")
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """As PyTorch's; masters and the fp32 states beside them keep their dtype.
+
+        Raises:
+            TypeError, ValueError: the states have masters of another kind than the optimizer, or lack an entry, or an
+                option of a group is none, or out of range. The optimizer is as it was then.
+        """
+        held: list[Mapping[str, Any]] = []
+
+        def check(_: Optimizer, loaded: dict[str, Any]) -> None:
+            self._check_loaded(loaded)
+            held.append(loaded)
+
+        kept = [{name: group[name] for name in ("masters", "seed") if name in group} for group in self.param_groups]
+        hook = self.register_load_state_dict_pre_hook(check)
+        try:
+            super().load_state_dict(state_dict)
+        finally:
+            hook.remove()
+        params = [param for group in self.param_groups for param in group["params"]]
+        indices = [i for group in held[0]["param_groups"] for i in group["params"]]
+        for group, own in zip(self.param_groups, kept, strict=True):  # PyTorch's have none
+            for name, value in own.items():
+                group.setdefault(name, value)
+        masters = {param: self._masters_of(group) for group in self.param_groups for param in group["params"]}
+        restore(self._state, dict(zip(indices, params, strict=True)), held[0]["state"], masters)
+
+    def _check_loaded(self, loaded: Mapping[str, Any]) -> None:
+        dtypes = {None: None, "fp32": torch.float32, "remainder": torch.uint16}
+        masters: dict[Any, str | None] = {}
+        for k, (own, group) in enumerate(zip(self.param_groups, loaded["param_groups"], strict=False)):
+            options.check(self._group_label(k), group, group.keys() - {*NO_OPTIONS}, own["params"])
+            masters |= dict.fromkeys(group["params"], group.get("masters", self._masters_of(own)))
+            formula = type(self).formula(own | group)
+            needed = [*formula.states.values(), *(["step"] if formula.counts else [])]
+            for i in group["params"]:  # without one, steps would begin from 0 without a word
+                state = loaded["state"].get(i)
+                if missing := [key for key in needed if state and key not in state]:
+                    said = f"expected {missing[0]!r}, as PyTorch's class has it, got {', '.join(map(str, state))}"
+                    raise ValueError(f"{type(self).__name__}: load_state_dict: state[{i}]: {said}")
+        for i, state in loaded["state"].items():
+            expected, got = masters.get(i, self._masters), state[MASTER].dtype if MASTER in state else None
+            if MASTER in state and got != dtypes[expected]:
+                said = f"expected masters={expected!r}, as the optimizer has, got one of {got}"
+                less = f"without {MASTER!r} they begin from the parameters"
+                raise ValueError(f"{type(self).__name__}: load_state_dict: state[{i}]: {said}; {less}")
+
+
+class Said:
+    """What groups said when plans were made for them."""
+
+    def __init__(self, groups: list[Group]) -> None:
+        """Take note of their options and parameters."""
+        self._same, self._params = host.form().same, [list(group["params"]) for group in groups]
+        self.keep(groups, options_of(groups))
+
+    def keep(self, groups: list[Group], options: list[dict[str, Any]]) -> None:
+        """Take note of their options."""
+        self.options = options
+        # The objects that say so are quick to compare. What may be written in place, such as a tensor, is never found:
+        # an object of its own stands for it.
+        self._objects = [[*group, *(x if name in NO_OPTIONS or _is_constant(x) else object()
+                                    for name, x in group.items())] for group in groups]  # fmt: skip
+
+    def same_params(self, groups: list[Group]) -> bool:
+        """Whether groups have the same parameters."""
+        return len(groups) == len(self._params) and all(
+            self._same(group["params"], held) for group, held in zip(groups, self._params, strict=True))  # fmt: skip
+
+    def same_objects(self, groups: list[Group]) -> bool:
+        """Whether the very objects that were noted are their options."""
+        pairs = zip(groups, self._objects, strict=True)
+        return all(self._same([*group, *group.values()], held) for group, held in pairs)
+
+
+def options_of(groups: list[Group]) -> list[dict[str, Any]]:
+    """What groups say, in values that nobody writes in place."""
+    return [{name: tuple(map(plain, x)) if isinstance(x, list | tuple) else plain(x)
+             for name, x in group.items() if name not in NO_OPTIONS} for group in groups]  # fmt: skip
+
+
+def _is_constant(value: Any) -> bool:
+    kinds = bool, int, float, str, type(None)
+    return isinstance(value, kinds) or (type(value) is tuple and all(isinstance(x, kinds) for x in value))
