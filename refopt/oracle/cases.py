@@ -126,6 +126,20 @@ def memory(x: np.ndarray) -> np.ndarray:
     return elements
 
 
+def in_one_order(case: Case, got: cases.Outcome) -> tuple[Case, cases.Outcome]:
+    """A case and what has come of it, in the order of C where arrays of a tensor lie in several orders."""
+    lists = [values for values in case.slots.values() if values is not None]
+    orders = ({x.flags.c_contiguous for x in of if x is not None and x.ndim > 1} for of in zip(*lists, strict=True))
+    if not any(len(of_tensor) > 1 for of_tensor in orders):
+        return case, got
+
+    def plain(values: Sequence[Any]) -> list[Any]:
+        return [x if x is None else x.copy(order="C") for x in values]
+
+    slots = {name: plain(values) for name, values in case.slots.items() if values is not None}
+    return case.replace(**slots), {name: plain(values) for name, values in got.items()}
+
+
 def noise(seed: Sequence[int], shape: tuple[int, ...], small: float = 2.0**-6) -> np.ndarray:
     """Numbers of random signs and of sizes near 1, every eleventh of them small, others in each step."""
     rng = np.random.default_rng(list(seed))

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from refopt.oracle.bound import sums
-from refopt.oracle.cases import Case, memory
+from refopt.oracle.cases import Case, in_one_order, memory
 from refopt.oracle.trial import Trial
 
 WHOLE = 2**11  # elements of a tensor that is looked at as a whole, where each element is by itself
@@ -60,7 +60,7 @@ class Tensor(NamedTuple):
 def tensors_of(trial: Trial, case: Case, first: int = 0, law: str = "") -> list[Tensor]:
     """Some tensors of a case that have gradients, as the subject leaves them now; number ``first`` among them."""
     try:
-        got = trial.run(case)
+        case, got = in_one_order(case, trial.run(case))
     except Exception:  # the subject's own
         return []
     present = [i for i, g in enumerate(case.grads) if g is not None and g.size]

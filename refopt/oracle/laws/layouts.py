@@ -1,11 +1,10 @@
 """Shapes and places in memory: any number of axes, in any order, at any address; and nothing else is written."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 from refopt.oracle.broken import Broken
-from refopt.oracle.cases import Case
+from refopt.oracle.cases import Case, in_one_order
 from refopt.oracle.laws import places
 from refopt.oracle.laws.conduct import numbers_kept
 from refopt.oracle.laws.law import Law, Try, both, of_bound
@@ -37,12 +36,7 @@ def held_or_refused(trial: Trial, case: Case) -> None:
     """Hold what is made of arrays of several orders to the bound, in one order."""
     with places.refusals():
         got = trial.run(case)
-    plain = {name: _plain(values) for name, values in case.slots.items() if values is not None}
-    trial.hold(case.replace(**plain), {name: _plain(values) for name, values in got.items()})
-
-
-def _plain(values: Sequence[Any]) -> list[Any]:
-    return [x if x is None else x.copy(order="C") for x in values]
+    trial.hold(*in_one_order(case, got))
 
 
 def transposed(trial: Trial, turned: str = "") -> Case:

@@ -19,8 +19,8 @@ from refopt.oracle.variants.variant import STEP_NUMBER
 from refopt.state.steps import BASES
 
 ALIKE = (45,) * 5
-# Where a count of fp16 sticks, an index of 16 bits wraps, and a count of fp32 sticks.
-COUNTS = 2**11 + 1, 2**16 + 1, 2**24 + 1
+# After counts of fp16 have stuck at 2,048; where an index of 16 bits wraps; where counts of fp32 stick.
+COUNTS = 3001, 2**16 + 1, 2**24 + 1
 FEWEST, MOST = 2_050, 5_000  # calls
 DECAYS = "coeff", "weight_decay", "l2_decay", "lars_weight_decay"
 
@@ -36,7 +36,7 @@ def of_cases(trial: Trial) -> Iterator[Try]:
         label = f"after {calls} calls, of secret {trial.secret}"
         # With decay, parameters would come to rest, where no rate shows.
         still: dict[str, Any] = {name: 0.0 for name in DECAYS if name in trial.numbers() and free(trial, name)}
-        yield Try(label, lambda: trial.case([3], None, **still), partial(_calls, trial, calls))
+        yield Try(label, lambda: trial.case([3], None, **still, **_slow(trial)), partial(_calls, trial, calls))
 
 
 def _in_groups(trial: Trial) -> Case:
@@ -45,14 +45,15 @@ def _in_groups(trial: Trial) -> Case:
     return case.replace(steps=case.steps * STEPS)
 
 
-def late(trial: Trial, count: int) -> Case:
-    """A step whose number is large, from states of an early one; powers are those of its number.
-
-    Averages are so long at the first of the counts that their corrections still show whether it is that or one less.
-    """
+def _slow(trial: Trial) -> dict[str, Any]:
+    """Averages so long that their corrections show the number of a step in the thousands."""
     usual = trial.numbers()
-    slow = {name: 1 - 2.0**-11 for name in ("beta1", "beta2") if name in usual and free(trial, name)}
-    case = trial.case([7], None, count=60, **(slow if count == COUNTS[0] else {}))  # type: ignore[arg-type]
+    return {name: 1 - 2.0**-11 for name in ("beta1", "beta2") if name in usual and free(trial, name)}
+
+
+def late(trial: Trial, count: int) -> Case:
+    """A step whose number is large, from states of an early one; powers are those of its number."""
+    case = trial.case([7], None, count=60, **(_slow(trial) if count == COUNTS[0] else {}))
     names = by_count(trial.row)
     if {*names} - {*BASES, "rho", STEP_NUMBER.name}:
         raise Skipped("its scalars follow from every step before", lacks=True)
