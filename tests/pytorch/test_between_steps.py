@@ -221,19 +221,18 @@ def test_a_compiled_step_has_the_same_bits():
     assert both[0] == both[1]
 
 
-def test_options_that_are_written_in_place():
+@pytest.mark.parametrize("name", ["lr", "betas"])
+def test_an_option_that_is_written_in_place(name):
     """A tensor, and a list: objects that stay where what they say does not."""
     params, others = parameters(SHAPES), parameters(SHAPES)
     rate, betas = torch.tensor(0.25), [0.875, 0.9375]
-    written = class_of("AdamW")([{"params": params, "lr": rate, "betas": betas}])
-    plain = class_of("AdamW")(others, lr=0.25, betas=(0.875, 0.9375))
+    written = class_of("AdamW")([{"params": params, name: {"lr": rate, "betas": betas}[name]}], lr=0.25)
+    plain = class_of("AdamW")([{"params": others, name: {"lr": 0.25, "betas": (0.875, 0.9375)}[name]}], lr=0.25)
     for step in range(4):
-        if step == 1:
-            rate.fill_(0.5)
-            plain.param_groups[0]["lr"] = 0.5
         if step == 2:
+            rate.fill_(0.5)
             betas[0] = 0.5
-            plain.param_groups[0]["betas"] = (0.5, 0.9375)
+            plain.param_groups[0][name] = {"lr": 0.5, "betas": (0.5, 0.9375)}[name]
         for x, optimizer in ((params, written), (others, plain)):
             new_gradients(x, step)
             optimizer.step()
