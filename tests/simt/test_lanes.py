@@ -1,5 +1,6 @@
 """Launches by lanes: the bits, errors and memory are those of threads; what does not run so says why."""
 
+import gc
 import subprocess
 import sys
 
@@ -467,3 +468,24 @@ def plus(x):
 
 def minus(x):
     x[0] -= 1
+
+
+def test_a_launch_that_is_over_keeps_no_memory(monkeypatch):
+    """Whoever keeps the launch, such as an error's traceback."""
+    kept, run = [], lanes.Run.__call__
+    monkeypatch.setattr(lanes.Run, "__call__", lambda self, *args: (kept.append(self), run(self, *args))[1])
+    x, others = cuda.to_device(np.zeros(4096, np.float32)), [cuda.to_device(np.zeros(8)) for _ in range(20)]
+
+    @cuda.jit
+    def fill(x):
+        x[cuda.grid(1)] = 1
+
+    for _ in range(2):
+        fill[32, 128](x)
+    assert simt.how(fill[32, 128], x).by == "lanes"
+    gc.collect()
+    before = memory.live_allocations()
+    assert kept
+    others.clear()
+    gc.collect()
+    assert memory.live_allocations() == before - 20

@@ -42,6 +42,12 @@ class Addresses:
         for data, before in self.saved.values():
             data[...] = before
 
+    def release(self) -> None:
+        """Let go of memory, which whoever keeps the launch is not to keep alive."""
+        self.saved.clear()
+        self.starts.clear()
+        self.buffers = []
+
     def _runs(self, address: np.ndarray, nbytes: int) -> Iterator[tuple[slice, Buffer]]:
         """The allocations that lanes access, in order, and which lanes."""
         count = len(address)

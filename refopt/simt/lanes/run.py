@@ -137,6 +137,7 @@ class Run:
             self.addresses.restore()
             raise
         finally:
+            self.addresses.release()
             watch.end()
             current.reset()
 
