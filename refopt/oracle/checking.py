@@ -174,7 +174,7 @@ def _without_formula(tested: Any, of: _Asked, remarks: Sequence[str], started: f
             items += _uninstalled(kind, of.wanted)
             continue
         trial = Running(tested, kind, of.seed, exact=of.exact, tolerance=of.tolerance)
-        items += _of_dtype(trial, of, dtypes, _command_without).items
+        items += _of_dtype(trial, of, dtypes).items
         compared += trial.compared
         notes += _off(trial)
     return Related(
@@ -200,7 +200,7 @@ def _held(row: Routine, tested: Any, of: _Asked, remarks: Sequence[str], started
             items += _uninstalled(kind, of.wanted)
             continue
         trial = Trial(row, tested, kind, of.seed, fixed, tried, of.secret, of.tolerance)
-        of_kind = _of_dtype(trial, of, tried, partial(_command, row))
+        of_kind = _of_dtype(trial, of, tried)
         causes += of_kind.explained([cause.text for cause in causes if cause.share >= ENOUGH], of.diagnose)
         items += of_kind.items
         largest[kind] = dict(trial.largest)
@@ -218,7 +218,7 @@ def _held(row: Routine, tested: Any, of: _Asked, remarks: Sequence[str], started
     )  # fmt: skip
 
 
-def _of_dtype(trial: Any, of: _Asked, dtypes: Sequence[str], command: Callable[..., str]) -> Tried:
+def _of_dtype(trial: Any, of: _Asked, dtypes: Sequence[str]) -> Tried:
     """Every case of every law in a dtype."""
     tried = Tried(trial)
     kind = trial.dtype
@@ -231,7 +231,7 @@ def _of_dtype(trial: Any, of: _Asked, dtypes: Sequence[str], command: Callable[.
         if of.progress is not None:
             done = dtypes.index(kind) * len(of.wanted) + k
             of.progress(done, len(of.wanted) * len(dtypes), f"{law.id} {law.name}, {kind}")
-        again = command(trial.subject.name, dtypes if law.id == "L10" else [kind], law, of)
+        again = _command(trial, dtypes if law.id == "L10" else [kind], law, of)
         tried.law(law, tries_of(law, trial, of.examples), again)
     return tried
 
@@ -332,21 +332,14 @@ def _fixed(row: Routine, settings: Any) -> dict[str, Any]:
     return fixed
 
 
-def _command(row: Routine, name: str, dtypes: Sequence[str], law: Law, of: _Asked) -> str:
+def _command(trial: Running, dtypes: Sequence[str], law: Law, of: _Asked) -> str:
     """The call that shows a failure again."""
+    routine = None if trial.row is None else trial.row.name
     named = f", set={of.settings}" if of.settings else ""
     named += (f", examples={of.examples}" if of.examples != 5 else "") + (f", seed={of.seed}" if of.seed else "")
     named += f", secret={of.secret}" if law.id == "L21" else ""
-    return f"oracle.check({row.name!r}, {name}, dtypes={[*dtypes]!r}, laws=[{law.id!r}]{named}{_declared(law, of)})"
-
-
-def _command_without(name: str, dtypes: Sequence[str], law: Law, of: _Asked) -> str:
-    named = f", seed={of.seed}" if of.seed else ""
-    return f"oracle.check(None, {name}, dtypes={[*dtypes]!r}, laws=[{law.id!r}]{named}{_declared(law, of)})"
-
-
-def _declared(law: Law, of: _Asked) -> str:
-    return f", symmetries={[*of.declared]}" if law.declared else ""
+    named += f", symmetries={[*of.declared]}" if law.declared else ""
+    return f"oracle.check({routine!r}, {trial.subject.name}, dtypes={[*dtypes]!r}, laws=[{law.id!r}]{named})"
 
 
 def _off(trial: Running) -> list[str]:

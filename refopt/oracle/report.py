@@ -66,15 +66,17 @@ class Report:
         usual_dtypes: whether nobody asked for the dtypes, so that all of one may be skipped.
     """
 
+    RIGHT, BUT, WRONG = "right", "right but for what was expected", "WRONG"  # words of the verdict
+
     def __init__(
         self, routine: str, subject: str, items: Sequence[Item], laws: dict[str, str], *,
-        largest: dict[str, dict[str, float]], compared: int, unbounded: int, expected_failures: dict[str, str],
-        dtypes: Sequence[str] = (), notes: Sequence[str] = (), causes: Sequence[Cause] = (), seconds: float = 0.0,
-        allow_skips: Collection[str] = (), usual_dtypes: bool = False,
+        compared: int, expected_failures: dict[str, str], largest: dict[str, dict[str, float]] | None = None,
+        unbounded: int = 0, dtypes: Sequence[str] = (), notes: Sequence[str] = (), causes: Sequence[Cause] = (),
+        seconds: float = 0.0, allow_skips: Collection[str] = (), usual_dtypes: bool = False,
     ) -> None:  # fmt: skip
         self.allow_skips, self.usual_dtypes = [*allow_skips], usual_dtypes
         self.routine, self.subject, self.items, self.laws = routine, subject, list(items), dict(laws)
-        self.largest, self.compared, self.unbounded = largest, compared, unbounded
+        self.largest, self.compared, self.unbounded = largest or {}, compared, unbounded
         self.expected_failures, self.dtypes = dict(expected_failures), list(dtypes)
         self.notes, self.causes, self.seconds = list(notes), list(causes), seconds
 
@@ -160,24 +162,27 @@ class Report:
     def __repr__(self) -> str:
         return f"<Report: {self._verdict()}>"
 
-    def partly(self) -> str:
-        """What a verdict says where too much was skipped."""
-        shares = ", ".join(f"{percent(x)} of {law}" for law, x in self.unheld.items())
-        return f"NOT ALL COMPARED: skipped {shares}"
-
     def _verdict(self) -> str:
         if self.ok:
-            word = "right, as far as was compared" if not self.failed_laws else "right but for what was expected"
+            word = self.BUT if self.of(FAILED) else f"{self.RIGHT}, as far as was compared"
         elif not self.wrong and self.step_compared:
-            word = self.partly()
+            shares = ", ".join(f"{percent(x)} of {law}" for law, x in self.unheld.items())
+            word = f"NOT ALL COMPARED: skipped {shares}"
         elif not self.wrong:
-            commonest = Counter(item.text for item in self.of(SKIPPED) if item.law == "L1").most_common(1)
-            word = "NOT COMPARED" + (f": {commonest[0][0]}" if commonest else ", since the step law was left out")
+            word = f"NOT COMPARED{self._why_not()}"
         else:
-            word = f"WRONG, {', '.join(self.wrong)}"
+            word = f"{self.WRONG}, {', '.join(self.wrong)}"
         total, skipped = len(self.items), len(self.of(SKIPPED))
         share = round(100 * skipped / total) if total else 0
-        return f"{self.subject} as {self.routine}: {word}; {skipped} of {total} cases skipped ({share} %)"
+        return f"{self._heading()}: {word}; {skipped} of {total} cases skipped ({share} %)"
+
+    def _heading(self) -> str:
+        return f"{self.subject} as {self.routine}"
+
+    def _why_not(self) -> str:
+        """Why nothing was compared: what most cases of the step were skipped for."""
+        commonest = Counter(item.text for item in self.of(SKIPPED) if item.law == "L1").most_common(1)
+        return f": {commonest[0][0]}" if commonest else ", since the step law was left out"
 
     def __str__(self) -> str:
         """A page: the verdict, causes, one smallest example, and the command that shows it again."""
