@@ -2,7 +2,7 @@
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -63,15 +63,18 @@ def with_variants(s: Situation) -> Situation | None:
 
 
 def _rules(row: Routine) -> Iterator[Hypothesis]:
-    for wrong in OF[row.name].values():
-        if wrong.name:
-            yield Hypothesis(wrong.name, partial(_with_rule, rule=_in_place(row, wrong.rule)), "rule")
+    yield from _written(row, OF[row.name])
     if row.name in WITH_SQUARES:
         for text, squares in norms.squares():
             rule = _in_place(row, partial(WITH_SQUARES[row.name], squares=squares))
             yield Hypothesis(text, partial(_with_rule, rule=rule), "rule", "", False)
         yield Hypothesis("one norm over all tensors, not one for each", _of_all_tensors, "rule", "", False)
-    for wrong in MORE[row.name].values():
+    yield from _written(row, MORE[row.name])
+
+
+def _written(row: Routine, rules: Mapping[str, Any]) -> Iterator[Hypothesis]:
+    """Wrong rules that have names."""
+    for wrong in rules.values():
         if wrong.name:
             yield Hypothesis(wrong.name, partial(_with_rule, rule=_in_place(row, wrong.rule)), "rule")
 

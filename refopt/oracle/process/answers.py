@@ -27,11 +27,12 @@ class SubjectAnswers:
 
     def __init__(self, subject: Any, channel: Connection) -> None:
         self.subject, self.channel, self.receiver = subject, channel, Receiver()
-        self.good: tuple[Packed, bytes] | None = None
+        # Of cases and of runs, what was well the last time, to be done again.
+        self.good_case: Callable[[], object] | None = None
+        self.good_run: Callable[[], object] | None = None
         self.optimizer, self.why_not = optimizer_in(subject)
         self.runs: dict[int, Run] = {}
         self.begun: dict[int, list[Any]] = {}  # how a run was started, as long as no step is known to be good
-        self.good_step: tuple[list[Any], list[Any]] | None = None
         self.before = surroundings()
         watch_threads()
         starts.watch()  # a step may start a process in its first call, and ask it in others
@@ -63,11 +64,12 @@ class SubjectAnswers:
         try:
             value = self._ran(case) if what == "run" else self._observed(case, what == "rest")
         except BaseException as error:
-            told = raised(error, spoiled=self._is_spoiled() if is_failure(error) else False)
+            told = raised(error, spoiled=is_failure(error) and _fails(self.good_case))
             return lambda: self._send(("raised", told), packed)
         if len(blob) <= SMALL:
             whole = {token: (self.receiver.memories[token].size, 0) for token in packed.order}
-            self.good = packed._replace(fresh=whole, dropped=[]), blob
+            good = packed._replace(fresh=whole, dropped=[]), blob
+            self.good_case = lambda: self.subject.run(Receiver().unpack(*good))
         return lambda: self._send(("value", value), packed)
 
     def _ran(self, case: Case) -> Any:
@@ -84,17 +86,6 @@ class SubjectAnswers:
         self.channel.send(message)
         self.channel.send_bytes(self.receiver.blob(packed))
 
-    def _is_spoiled(self) -> bool:
-        """Whether a case that was well before raises something now."""
-        if self.good is None:
-            return False
-        try:
-            with np.errstate(all="ignore"):
-                self.subject.run(Receiver().unpack(*self.good))
-        except BaseException as error:
-            return is_failure(error)
-        return False
-
     def _of_runs(self, dropped: Sequence[int], what: str, number: int, arguments: Sequence[Any]) -> Callable[[], None]:
         for key in dropped:
             self.runs.pop(key, None)
@@ -103,7 +94,7 @@ class SubjectAnswers:
             with np.errstate(all="ignore"):
                 data = pickle.dumps(("value", self._done(what, number, arguments)))
         except BaseException as error:
-            told = raised(error, spoiled=is_failure(error) and self._steps_are_spoiled())
+            told = raised(error, spoiled=is_failure(error) and _fails(self.good_run))
             return lambda: self.channel.send(("raised", told))
         return lambda: self.channel.send_bytes(data)
 
@@ -111,7 +102,7 @@ class SubjectAnswers:
         if what == "soil":
             shapes, dtype, k = arguments
             return soiled(shapes, numpy_dtype(dtype), k)
-        mine = _copied(arguments) if self.good_step is None and what in ("start", "step") else None
+        mine = _copied(arguments) if self.good_run is None and what in ("start", "step") else None
         if what == "start":
             self.runs[number] = self.optimizer.start(*arguments)
             if mine:
@@ -119,21 +110,10 @@ class SubjectAnswers:
             return None
         value = getattr(self.runs[number], what)(*arguments)
         if what == "step" and mine and number in self.begun:
-            self.good_step = self.begun[number], mine
+            begun, given = self.begun[number], mine
+            self.good_run = lambda: self.optimizer.start(*_copied(begun)).step(*_copied(given))
             self.begun.clear()
         return value
-
-    def _steps_are_spoiled(self) -> bool:
-        """Whether a step that was well before raises something now."""
-        if self.good_step is None:
-            return False
-        begun, given = (_copied(arguments) for arguments in self.good_step)
-        try:
-            with np.errstate(all="ignore"):
-                self.optimizer.start(*begun).step(*given)
-        except BaseException as error:
-            return is_failure(error)
-        return False
 
     def _call(self, packed: Packed, blob: bytes) -> Any:
         """How a script calls the subject, without what cannot be sent."""
@@ -141,6 +121,17 @@ class SubjectAnswers:
         arrays = getattr(self.subject, "arrays", None)
         fields = {name: x for name, x in call._asdict().items() if name != "of"}
         return fields, (type(arrays).__name__, str(getattr(arrays, "device", "cpu")))
+
+
+def _fails(again: Callable[[], object] | None) -> bool:
+    """Whether what was well before raises something now."""
+    try:
+        with np.errstate(all="ignore"):
+            if again is not None:
+                again()
+    except BaseException as error:
+        return is_failure(error)
+    return False
 
 
 def _copied(arguments: Sequence[Any]) -> list[Any]:
