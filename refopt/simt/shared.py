@@ -22,6 +22,11 @@ def _poison(dtype: np.dtype) -> int:
     return POISON if dtype.kind in "iub" else _NAN_BYTES
 
 
+def poisoned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Memory that nobody has written."""
+    return np.full(math.prod(shape) * dtype.itemsize, _poison(dtype), np.uint8).view(dtype).reshape(shape)
+
+
 def extents(shape: Any) -> tuple[int, ...]:
     return tuple(int(n) for n in shape) if isinstance(shape, (tuple, list)) else (int(shape),)
 
@@ -97,8 +102,7 @@ class local(metaclass=_Namespace):
         kind = element("dtype", dtype)
         if current.observer is not None and current.observer.watching:
             return _observed(extents(shape), kind, sys._getframe(1).f_lineno)
-        data = np.full(math.prod(extents(shape)) * kind.itemsize, _poison(kind), np.uint8)
-        return with_fields(data.view(kind).reshape(extents(shape)))
+        return with_fields(poisoned(extents(shape), kind))
 
 
 def _observed(shape: tuple[int, ...], kind: np.dtype, line: int) -> Any:

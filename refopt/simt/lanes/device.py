@@ -11,7 +11,7 @@ from .. import atomics, barriers, cache_hints, indices, memory, shared, warps
 from ..arguments import element
 from ..errors import SimtError
 from ..threads import WARP_SIZE
-from .places import Lanes, Local, Memory, Shared, poisoned
+from .places import Lanes, Local, Memory, Shared
 from .typed import Refused
 from .values import cast, each, pick, truth
 
@@ -42,11 +42,11 @@ def shared_array(lanes: Lanes, site: int, shape: Any, dtype: Any) -> Shared:
         kind, nbytes = element("dtype", dtype), batch.run.dynamic_bytes
         if extents == (0,):
             if batch.dynamic is None:
-                batch.dynamic = poisoned((batch.blocks, nbytes // kind.itemsize), kind).view(np.uint8)
+                batch.dynamic = shared.poisoned((batch.blocks, nbytes // kind.itemsize), kind).view(np.uint8)
             count = nbytes // kind.itemsize
             batch.shared[site] = Shared(batch.dynamic[:, : count * kind.itemsize].view(kind))
         else:
-            batch.shared[site] = Shared(poisoned((batch.blocks, *extents), kind))
+            batch.shared[site] = Shared(shared.poisoned((batch.blocks, *extents), kind))
             batch.static_bytes += batch.shared[site].nbytes
             batch.run.check(batch)
     return batch.shared[site]
@@ -54,7 +54,7 @@ def shared_array(lanes: Lanes, site: int, shape: Any, dtype: Any) -> Shared:
 
 def local_array(lanes: Lanes, shape: Any, dtype: Any) -> Local:
     """`cuda.local.array`: a new one of each thread."""
-    return Local(poisoned((lanes.batch.count, *shared.extents(shape)), element("dtype", dtype)))
+    return Local(shared.poisoned((lanes.batch.count, *shared.extents(shape)), element("dtype", dtype)))
 
 
 # Barriers and warps

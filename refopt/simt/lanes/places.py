@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from ..memory import POISON
 from ..threads import WARP_SIZE
 from .typed import Refused
 
@@ -50,12 +49,6 @@ class Lanes:
             return False
         groups = self.numbers.reshape(-1, size)
         return bool(np.all(groups[:, 0] % size == 0) and np.all(groups[:, -1] - groups[:, 0] == size - 1))
-
-
-def poisoned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Memory that nobody has written: `shared` fills it so."""
-    fill = POISON if dtype.kind in "iub" else 0xFF
-    return np.full(math.prod(shape) * dtype.itemsize, fill, np.uint8).view(dtype).reshape(shape)
 
 
 class Memory:
