@@ -48,7 +48,7 @@ class Way(NamedTuple):
     threads: str
 
 
-REPORT = r"(?m)^refopt\.simt\.errors\.(?P<words>(?P<says>\w+).*)"
+REPORT = r"(?m)^refopt\.simt\.(?P<words>(?P<says>\w+).*)"
 SANITIZER = r"""(?mx)^=+\ (?P<words>(?:(?:Error|Warning|Info):\ )?(?:\([\w\ ]+\)\ )?(?P<says>
     Invalid\ __\w+__\ (?:read|write|atomic)|Misaligned|Race\ reported|Potential\ \w+\ hazard
     |Uninitialized\ __\w+__|Barrier\ error|Illegal\ \w+|Out-of-range|Stack\ overflow).*)"""

@@ -66,9 +66,9 @@ class Executor:
 
     def stream(self, stream: Any, where: str = "stream") -> Any:
         """The stream itself, or its handle; raises, naming ``where``, if it is neither."""
-        if not isinstance(stream, simt.streams.Stream) and not (is_whole(stream) and stream >= 0):
+        if not isinstance(stream, simt.outside.Stream) and not (is_whole(stream) and stream >= 0):
             raise TypeError(f"{where}: expected a stream of the executor or its handle, got {shown(stream)}")
-        return stream if isinstance(stream, simt.streams.Stream) else int(stream)
+        return stream if isinstance(stream, simt.outside.Stream) else int(stream)
 
     def new_stream(self, multiprocessors: int | None = None) -> Any:
         """A stream; there are no multiprocessors here."""

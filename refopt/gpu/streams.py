@@ -14,7 +14,7 @@ def handle_of(stream: Any, where: str = "stream") -> int:
     """The driver's handle of a stream: an integer, or a stream of Numba, PyTorch, CuPy or cuda.core."""
     if is_whole(stream) and stream >= 0:
         return int(stream)
-    if isinstance(stream, simt.streams.Stream):
+    if isinstance(stream, simt.outside.Stream):
         raise TypeError(f"{where}: expected a CUDA stream or its handle, got a stream of the executor")
     if hasattr(stream, "__cuda_stream__"):
         return int(stream.__cuda_stream__()[1])

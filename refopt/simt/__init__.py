@@ -67,11 +67,7 @@ ended.
 import os
 
 from . import cuda, memory, outside, rules
-from .arrays import DeviceArray, over
-from .claims import claim
-from .compiled import UntypedWarning, ptx_twin
-from .draw import Picture, draw
-from .errors import (
+from .base.errors import (
     BarrierDivergence,
     DataRace,
     Deadlock,
@@ -83,12 +79,16 @@ from .errors import (
     UninitializedRead,
     Unsupported,
 )
-from .kernel import how
-from .observe import observe
-from .occupancy import occupancy
-from .replace import replace_numba
-from .translate import run
-from .watchdog import limits
+from .base.watchdog import limits
+from .compiled import UntypedWarning, ptx_twin
+from .kernels.kernel import how
+from .machine.claims import claim
+from .machine.occupancy import occupancy
+from .memory.arrays import DeviceArray, over
+from .names.replace import replace_numba
+from .names.translate import run
+from .profile.draw import Picture, draw
+from .watch.observe import observe
 
 __all__ = [
     "BarrierDivergence",

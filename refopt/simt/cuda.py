@@ -8,16 +8,24 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from . import atomics as atomic
-from . import numba_types as _types
-from .arrays import (
-    as_cuda_array,
-    device_array,
-    device_array_like,
-    is_cuda_array,
-    to_device,
+from .base import numba_types as _types
+from .base.places import unsupported as _unsupported
+from .base.state import blockDim, blockIdx, gridDim, threadIdx
+from .base.streams import (
+    default_stream,
+    event,
+    event_elapsed_time,
+    external_stream,
+    per_thread_default_stream,
+    stream,
+    synchronize,
 )
-from .barriers import (
+from .base.streams import default_stream as legacy_default_stream
+from .kernels.elementwise import vectorize
+from .kernels.kernel import jit
+from .kernels.reduction import Reduce
+from .machine import atomics as atomic
+from .machine.barriers import (
     cg,
     nanosleep,
     syncthreads,
@@ -28,8 +36,8 @@ from .barriers import (
     threadfence_block,
     threadfence_system,
 )
-from .cache_hints import ldca, ldcg, ldcs, ldcv, ldlu, stcg, stcs, stwb, stwt
-from .devices import (
+from .machine.cache_hints import ldca, ldcg, ldcs, ldcv, ldlu, stcg, stcs, stwb, stwt
+from .machine.devices import (
     close,
     current_context,
     defer_cleanup,
@@ -47,37 +55,10 @@ from .devices import (
     require_context,
     select_device,
 )
-from .elementwise import vectorize
-from .half import cbrt, fma, fp16
-from .host_memory import (
-    In,
-    InOut,
-    Out,
-    managed_array,
-    mapped,
-    mapped_array,
-    mapped_array_like,
-    pinned,
-)
-from .indices import brev, clz, ffs, grid, gridsize, popc, selp
-from .kernel import jit
-from .pinned import pinned_array, pinned_array_like
-from .places import unsupported as _unsupported
-from .reduction import Reduce
-from .shared import const, local, shared
-from .state import blockDim, blockIdx, gridDim, threadIdx
-from .streams import (
-    default_stream,
-    event,
-    event_elapsed_time,
-    external_stream,
-    per_thread_default_stream,
-    stream,
-    synchronize,
-)
-from .streams import default_stream as legacy_default_stream
-from .vector_types import VECTORS as _VECTORS
-from .warps import (
+from .machine.half import cbrt, fma, fp16
+from .machine.indices import brev, clz, ffs, grid, gridsize, popc, selp
+from .machine.vector_types import VECTORS as _VECTORS
+from .machine.warps import (
     activemask,
     all_sync,
     any_sync,
@@ -93,7 +74,26 @@ from .warps import (
     syncwarp,
     warpsize,
 )
-from .warps import laneid as _laneid
+from .machine.warps import laneid as _laneid
+from .memory.arrays import (
+    as_cuda_array,
+    device_array,
+    device_array_like,
+    is_cuda_array,
+    to_device,
+)
+from .memory.host_memory import (
+    In,
+    InOut,
+    Out,
+    managed_array,
+    mapped,
+    mapped_array,
+    mapped_array_like,
+    pinned,
+)
+from .memory.pinned import pinned_array, pinned_array_like
+from .memory.shared import const, local, shared
 
 reduce = Reduce
 

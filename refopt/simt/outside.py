@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from . import initialized
-from .arrays import Copy, DeviceArray
-from .state import current
-from .streams import Stream, default_stream
-from .threads import Schedule
+from .base.state import current
+from .base.streams import Stream, default_stream
+from .base.threads import Schedule
+from .memory import initialized
+from .memory.arrays import Copy, DeviceArray
 
 __all__ = ["Ends", "Schedule", "Stream", "in_kernel", "note_copies"]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from .arguments import shown
+from .base.arguments import shown
 
 ON = {
     "acquire": "what a thread learns from a lock or a flag (`atomic.cas`, `atomic.exch`, an atomic that changes "

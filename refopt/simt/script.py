@@ -12,9 +12,9 @@ from contextlib import ExitStack
 from typing import Any
 
 from . import rules
-from .claims import DEVICES, claim
-from .observe import observe
-from .replace import replace_numba
+from .machine.claims import DEVICES, claim
+from .names.replace import replace_numba
+from .watch.observe import observe
 
 ABOUT = """Runs a Python script, or with -m a module, with the executor in place of numba.cuda. It takes no GPU, and
 no Numba. What the script raises ends it, the executor's reports as well."""

@@ -20,7 +20,7 @@ import numba.cuda
 import pytest
 
 from refopt.simt import cuda
-from refopt.simt.state import current
+from refopt.simt.base.state import current
 
 SECONDS = 60  # of processor time: a test that takes longer fails
 _OF_LINKERS = "LinkableCode CUSource PTXSource LTOIR Cubin Fatbin Archive Object declare_device"

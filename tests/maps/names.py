@@ -17,8 +17,8 @@ from numba.cuda.dispatcher import CUDADispatcher
 
 from refopt import simt
 from refopt.simt import cuda
-from refopt.simt.kernel import Kernel
-from refopt.simt.numba_types import TYPES
+from refopt.simt.base.numba_types import TYPES
+from refopt.simt.kernels.kernel import Kernel
 
 PAGE = ROOT / "docs" / "executor-names.md"
 TEXT = """\

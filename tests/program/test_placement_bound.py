@@ -19,7 +19,8 @@ from refopt.program.passes import on_device
 from refopt.program.placement import overlap, timeline
 from refopt.program.placement.network import OnExecutor, OnGpu
 from refopt.program.placement.work import Work
-from refopt.simt import observe, streams
+from refopt.simt import observe
+from refopt.simt.base import streams
 
 SMALL = [("w", (4, 2)), ("v", (6,)), ("u", (3,))]
 PROGRAMS = {

@@ -16,8 +16,9 @@ from refopt.program.passes import on_device
 from refopt.program.placement import Schedule, Span, Task, cost, overlap, simulate, task_cost, timeline
 from refopt.program.placement.network import OnExecutor
 from refopt.program.placement.schedule import STREAMS
-from refopt.simt import DataRace, cuda, observe, streams
-from refopt.simt.state import current
+from refopt.simt import DataRace, cuda, observe
+from refopt.simt.base import streams
+from refopt.simt.base.state import current
 
 SMALL = [("w", (4, 2)), ("v", (6,)), ("u", (3,))]
 

@@ -35,7 +35,7 @@ def on_executor(monkeypatch):
     for name, module in list(sys.modules.items()):
         if name.startswith("benchmarks.defects.") and hasattr(module, "cuda"):
             monkeypatch.setattr(module, "cuda", simt.cuda)
-    monkeypatch.setattr(simt.spins, "UNCHANGED", 1_000)
+    monkeypatch.setattr(simt.machine.spins, "UNCHANGED", 1_000)
     monkeypatch.setattr(simt.limits, "seconds", 0.5)
 
     def run(one, options):
@@ -101,7 +101,7 @@ ANALYSIS = """========= Warning: Race reported between Write access at reverse+0
 """
 EXECUTOR = """Traceback (most recent call last):
   File "/x/benchmarks/defects/case.py", line 60, in run
-refopt.simt.errors.OutOfBounds: index 100 is out of bounds for x, shape (100,), float32
+refopt.simt.OutOfBounds: index 100 is out of bounds for x, shape (100,), float32
   in kernel no_guard at /x/benchmarks/defects/memory.py:{line}, block (1, 0, 0), thread (36, 0, 0)
 """
 SIMULATOR = """Traceback (most recent call last):

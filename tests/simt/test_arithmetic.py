@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from texts import executed
 
-from refopt.simt import cuda, scalars
+from refopt.simt import cuda
+from refopt.simt.base import scalars
 
 numba = pytest.importorskip("numba")
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from refopt import simt
-from refopt.simt import cuda, launch
+from refopt.simt import cuda
+from refopt.simt.machine import launch
 
 
 @cuda.jit

@@ -10,7 +10,7 @@ import pytest
 
 from refopt import cli, simt
 from refopt.simt import cuda
-from refopt.simt.claims import DEVICES
+from refopt.simt.machine.claims import DEVICES
 
 # Of CUDA's deviceQuery on a T4, and of the CUDA C++ Programming Guide, section Compute Capabilities.
 TOLD = {

@@ -246,7 +246,7 @@ def address_beyond_the_array(x):
 def test_a_defect_is_found(name, schedule, seed, monkeypatch):
     case = defect[name]
     body, error = case.body, case.outcome
-    monkeypatch.setattr(simt.spins, "UNCHANGED", 1_000)
+    monkeypatch.setattr(simt.machine.spins, "UNCHANGED", 1_000)
     seconds, simt.limits.seconds = simt.limits.seconds, 0.1 if error is simt.TimeLimitExceeded else 10
     try:
         with pytest.raises(error) as caught, simt.observe(watch=True, schedule=schedule, seed=seed, **case.options):

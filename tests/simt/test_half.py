@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from refopt.simt import Unsupported, cuda
-from refopt.simt.half import rounded
+from refopt.simt.machine.half import rounded
 
 HALVES = np.arange(2**16, dtype=np.uint16).view(np.float16)
 finite = st.sampled_from(HALVES[np.isfinite(HALVES)].tolist()).map(np.float16)

@@ -16,7 +16,7 @@ from refopt.oracle import ulp
 from refopt.oracle.exact.cases import arguments
 from refopt.simt import cuda, memory
 from refopt.simt.lanes import run as lanes
-from refopt.simt.launch import Launch
+from refopt.simt.machine.launch import Launch
 
 FULL = 0xFFFFFFFF
 # Rows that are whole and that are not, a tensor of several chunks, and one of no whole row.

@@ -7,9 +7,10 @@ from numba.core import types
 from numba.np import numpy_support
 
 from refopt import simt
-from refopt.simt import cuda, numba_types
-from refopt.simt.numba_types import TYPES, Scalar, Type, dtype_of
-from refopt.simt.signatures import as_declared, parsed
+from refopt.simt import cuda
+from refopt.simt.base import numba_types
+from refopt.simt.base.numba_types import TYPES, Scalar, Type, dtype_of
+from refopt.simt.kernels.signatures import as_declared, parsed
 
 SCALARS = {name: value for name, value in TYPES.items() if isinstance(value, Scalar)}
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from refopt import simt
-from refopt.simt.occupancy import MULTIPROCESSORS
+from refopt.simt.machine.occupancy import MULTIPROCESSORS
 
 HEADERS = [
     *(path for folder in sys.path for path in Path(folder).glob("nvidia/*/include/cuda_occupancy.h")),

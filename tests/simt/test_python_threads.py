@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from refopt import simt
-from refopt.simt import arrays, cuda, memory, streams
+from refopt.simt import cuda, memory
+from refopt.simt.base import streams
+from refopt.simt.memory import arrays
 
 THREADS, TIMES = 4, 400
 
@@ -201,7 +203,7 @@ def test_addresses_are_of_one_array(hasty, frozen):
 def test_tables_of_addresses_are_changed_by_one_thread_at_a_time(monkeypatch):
     """Whoever allocates, another that allocates, looks up or counts waits."""
     waited = []
-    forget, mine = memory._forget_freed, threading.get_ident()
+    forget, mine = memory.buffers._forget_freed, threading.get_ident()
 
     def meanwhile():
         if threading.get_ident() == mine:
@@ -212,7 +214,7 @@ def test_tables_of_addresses_are_changed_by_one_thread_at_a_time(monkeypatch):
 
     kept, waiting = memory.allocate(8), []
     base = kept.base
-    monkeypatch.setattr(memory, "_forget_freed", meanwhile)
+    monkeypatch.setattr(memory.buffers, "_forget_freed", meanwhile)
     memory.allocate(8)
     for thread in waiting:
         thread.join(30)

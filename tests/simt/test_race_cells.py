@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from refopt.simt import cuda
-from refopt.simt.cells import Access, Cell, Shadow
-from refopt.simt.clocks import KEY_BITS, ThreadClock, join, merge, publish
-from refopt.simt.races import Detector
 from refopt.simt.rules import DEFAULT
+from refopt.simt.watch.cells import Access, Cell, Shadow
+from refopt.simt.watch.clocks import KEY_BITS, ThreadClock, join, merge, publish
+from refopt.simt.watch.races import Detector
 
 KINDS = "read", "write", "atomic"
 

@@ -6,7 +6,8 @@ import operator
 import numpy as np
 import pytest
 
-from refopt.simt import atomics, cuda
+from refopt.simt import cuda
+from refopt.simt.machine import atomics
 from simt.cases import is_race
 from simt.test_races import race, zeros
 

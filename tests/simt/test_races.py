@@ -5,8 +5,8 @@ import pytest
 
 from refopt import simt
 from refopt.simt import cuda, memory
-from refopt.simt.clocks import ThreadClock
-from refopt.simt.races import Detector
+from refopt.simt.watch.clocks import ThreadClock
+from refopt.simt.watch.races import Detector
 from simt.cases import is_race
 
 SCHEDULES = [("forward", 0), ("reverse", 0), ("random", 1), ("random", 2)]

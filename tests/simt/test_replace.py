@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from refopt import cli, simt
-from refopt.simt import modules
+from refopt.simt.names import modules
 
 REAL = numba.cuda
 SCRIPT = """\

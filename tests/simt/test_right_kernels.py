@@ -189,7 +189,7 @@ def mailbox_that_is_filled_twice(box, full, out):
 def test_a_right_kernel_passes(name, schedule, seed, monkeypatch):
     case = right[name]
     expected = np.atleast_1d(case.outcome)
-    monkeypatch.setattr(simt.spins, "UNCHANGED", 100)
+    monkeypatch.setattr(simt.machine.spins, "UNCHANGED", 100)
     answers = []
     for watch in (False, True):
         arrays = case.arguments()

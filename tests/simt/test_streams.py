@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from refopt import simt
-from refopt.simt import cuda, streams
+from refopt.simt import cuda
+from refopt.simt.base import streams
 from simt.cases import is_race
 
 

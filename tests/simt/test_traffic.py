@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from refopt import simt
 from refopt.simt import cuda
-from refopt.simt.traffic import groups, occurrences, sectors, wavefronts
+from refopt.simt.profile.traffic import groups, occurrences, sectors, wavefronts
 
 # request, lane, array, a multiple of the width, width, whether it is atomic
 ACCESSES = st.lists(min_size=1, max_size=80, elements=st.tuples(

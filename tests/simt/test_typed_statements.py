@@ -11,7 +11,8 @@ import pytest
 from texts import executed
 
 from refopt import simt
-from refopt.simt import cuda, scalars
+from refopt.simt import cuda
+from refopt.simt.base import scalars
 from refopt.simt.compiled import functions, specialize
 from refopt.simt.compiled.kinds import items_of, of_value, scalar
 

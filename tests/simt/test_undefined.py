@@ -8,7 +8,7 @@ import pytest
 
 from refopt import simt
 from refopt.simt import cuda, memory
-from refopt.simt.undefined import Undefined
+from refopt.simt.base.undefined import Undefined
 
 DTYPES = [
     np.int32, np.float32, np.uint64,

@@ -7,7 +7,7 @@ from numba import cuda
 from numba.cuda.random import xoroshiro128p_uniform_float32
 
 from refopt import simt
-from refopt.simt import xoroshiro
+from refopt.simt.machine import xoroshiro
 
 REAL = numba.cuda.random
 SEEDS = [0, 1, 42, 2**63 + 5, -7]

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from refopt import simt
-from refopt.simt.traffic import BANKS, SECTOR, WORD, groups, occurrences
+from refopt.simt.profile.traffic import BANKS, SECTOR, WORD, groups, occurrences
 
 from .verdict import wrong
 from .witness import Run

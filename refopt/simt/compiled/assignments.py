@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 
-from ..conversions import CONVERSIONS
-from ..scalars import FLOATS, INTEGERS, binary
+from ..base.conversions import CONVERSIONS
+from ..base.scalars import FLOATS, INTEGERS, binary
 from . import dynamic
 from .calls import Calls
 from .expressions import Unsupported

@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from .. import atomics, barriers, indices, shared, state, warps
-from ..conversions import CONVERSIONS
-from ..scalars import INTEGERS
+from ..base import state
+from ..base.conversions import CONVERSIONS
+from ..base.scalars import INTEGERS
+from ..machine import atomics, barriers, indices, warps
+from ..memory import shared
 from .expressions import Typed
 from .kinds import (
     BOOL,

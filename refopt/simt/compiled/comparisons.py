@@ -6,7 +6,7 @@ import ast
 
 import numpy as np
 
-from ..scalars import FLOATS, INTEGERS, binary
+from ..base.scalars import FLOATS, INTEGERS, binary
 from . import dynamic, operators
 from .constants import Constants
 from .expressions import Typed

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from ..conversions import CONVERSIONS, name_of
-from ..scalars import FLOATS, INTEGERS
+from ..base.conversions import CONVERSIONS, name_of
+from ..base.scalars import FLOATS, INTEGERS
 from . import operators
 
 

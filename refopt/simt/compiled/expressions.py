@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ..conversions import CONVERSIONS, convert_tuple, wrapped
-from ..scalars import FLOATS, INTEGERS, UNSIGNED
+from ..base.conversions import CONVERSIONS, convert_tuple, wrapped
+from ..base.scalars import FLOATS, INTEGERS, UNSIGNED
 from . import dynamic
 from .kinds import (
     INT64,

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from ..conversions import CONVERSIONS
-from ..scalars import FLOATS, INTEGERS, SCALARS, binary, chosen
+from ..base.conversions import CONVERSIONS
+from ..base.scalars import FLOATS, INTEGERS, SCALARS, binary, chosen
 
 # Those that Numba computes in fp16; the others take an fp16 for an fp32.
 _HALF = {"sqrt", "exp", "log", "sin", "cos", "fabs", "floor", "ceil", "trunc", "log2", "log10", "exp2"}

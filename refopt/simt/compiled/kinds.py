@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..conversions import name_of
-from ..numba_types import dtype_of
-from ..scalars import INTEGERS, SIGNED, UNSIGNED, unify
+from ..base.conversions import name_of
+from ..base.numba_types import dtype_of
+from ..base.scalars import INTEGERS, SIGNED, UNSIGNED, unify
 
 
 class Scalar(NamedTuple):

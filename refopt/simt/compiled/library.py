@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ..conversions import CONVERSIONS
-from ..scalars import INTEGERS, binary, chosen
+from ..base.conversions import CONVERSIONS
+from ..base.scalars import INTEGERS, binary, chosen
 from . import dynamic, functions, operators
 from .expressions import Typed
 from .kinds import (

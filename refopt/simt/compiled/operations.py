@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 
-from ..conversions import CONVERSIONS
-from ..scalars import FLOATS, INTEGERS, UNSIGNED, binary, unary
+from ..base.conversions import CONVERSIONS
+from ..base.scalars import FLOATS, INTEGERS, UNSIGNED, binary, unary
 from . import dynamic, operators
 from .comparisons import Comparisons
 from .constants import folded

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from ..conversions import CONVERSIONS, name_of, wrapped
-from ..scalars import FLOATS, binary, unary, unify
+from ..base.conversions import CONVERSIONS, name_of, wrapped
+from ..base.scalars import FLOATS, binary, unary, unify
 
 SYMBOLS: dict[str, Callable[[Any, Any], Any]] = {
     "Add": operator.add, "Sub": operator.sub, "Mult": operator.mul, "Div": operator.truediv,

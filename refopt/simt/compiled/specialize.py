@@ -12,11 +12,11 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from ..lifted import SHUFFLES
-from ..places import is_internal
+from ..base.places import is_internal
 from .expressions import Unsupported
 from .facts import facts_of
 from .kinds import Kind, Known, Named, Tuple, joined, of_value, scalar, variable, widened
+from .lifted import SHUFFLES
 from .loops import Loops
 from .source import Definition, definition, trust
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from ..arguments import shown
-from ..scalars import SCALARS
+from ..base.arguments import shown
+from ..base.scalars import SCALARS
 
 _Function = TypeVar("_Function", bound=Callable)
 

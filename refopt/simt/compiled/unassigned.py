@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
 
-from ..conversions import CONVERSIONS
-from ..places import here
-from ..state import current
-from ..undefined import Undefined
+from ..base.conversions import CONVERSIONS
+from ..base.places import here
+from ..base.state import current
+from ..base.undefined import Undefined
 
 Names = frozenset[str] | None  # None: this place is not reached, so that anything is assigned
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import MisalignedAddress, OutOfBounds
-from ..memory import Buffer, allocations
+from ..base.errors import MisalignedAddress, OutOfBounds
+from ..memory.buffers import Buffer, allocations
 from .typed import Refused
 
 # What is moved as one, by its bytes.

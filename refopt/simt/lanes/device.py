@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from .. import atomics, barriers, cache_hints, indices, memory, shared, warps
-from ..arguments import element
-from ..errors import SimtError
-from ..threads import WARP_SIZE
+from ..base.arguments import element
+from ..base.errors import SimtError
+from ..base.threads import WARP_SIZE
+from ..machine import atomics, barriers, cache_hints, indices, warps
+from ..memory import buffers as memory
+from ..memory import shared
 from .places import Lanes, Local, Memory, Shared
 from .typed import Refused
 from .values import cast, each, pick, truth

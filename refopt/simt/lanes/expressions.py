@@ -13,8 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from .. import atomics, shared, state
+from ..base import state
 from ..compiled.kinds import Array, Known, Record, items_of, scalar
+from ..machine import atomics
+from ..memory import shared
 from . import device
 from .forms import Form, Program, of_values
 from .typed import LaneTyper, Refused

@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from ..compiled import functions
-from ..conversions import wrapped
+from ..base import conversions
+from ..base.conversions import wrapped
+from ..compiled import functions, operators, unassigned
+from ..machine import half
 from . import device, flow, values
 from .typed import Refused
 
@@ -27,9 +29,7 @@ _OF_VALUES: dict[Any, Callable | None] = {
     range: values.lane_range, abs: np.abs, int: partial(values.cast, "int64"),
     **{function: partial(values.extreme, function is max, ()) for function in (max, min)},
 }  # fmt: skip
-_SCALARS = tuple(f"{__package__.rpartition('.')[0]}.{name}" for name in (
-    "compiled.functions", "compiled.operators", "compiled.unassigned", "conversions", "half",
-))  # fmt: skip
+_SCALARS = tuple(module.__name__ for module in (functions, operators, unassigned, conversions, half))
 
 
 class Form:

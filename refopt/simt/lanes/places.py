@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..threads import WARP_SIZE
+from ..base.threads import WARP_SIZE
 from .typed import Refused
 
 

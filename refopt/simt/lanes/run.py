@@ -12,13 +12,13 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from ..base.state import current
+from ..base.threads import WARP_SIZE
+from ..base.watchdog import Stopped, watch
 from ..compiled import Compiled
 from ..compiled.kinds import Kind, of_value, widened
-from ..occupancy import resident_blocks
-from ..shared import STATIC_SHARED_LIMIT
-from ..state import current
-from ..threads import WARP_SIZE
-from ..watchdog import Stopped, watch
+from ..machine.occupancy import resident_blocks
+from ..memory.shared import STATIC_SHARED_LIMIT
 from .addresses import Addresses
 from .forms import Form, Program
 from .places import Global, Lanes

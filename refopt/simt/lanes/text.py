@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import atomics
+from ..machine import atomics
 from .expressions import NOTHING, OPERATORS, Expressions, listed
 from .forms import Form, Program, is_fence
 from .structure import RESULT, Structure

@@ -7,13 +7,13 @@ import copy
 import types
 from typing import Any
 
+from ..base.conversions import wrapped
+from ..base.scalars import UNSIGNED
 from ..compiled.expressions import Typed
 from ..compiled.expressions import Unsupported as Untypable
 from ..compiled.kinds import INT64, Kind, Scalar, limits
 from ..compiled.source import definition
 from ..compiled.specialize import Typer, is_kernels
-from ..conversions import wrapped
-from ..scalars import UNSIGNED
 
 _LOW, _HIGH = limits("int64")
 

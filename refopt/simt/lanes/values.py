@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..base.conversions import CONVERSIONS
+from ..base.scalars import FLOATS, INTEGERS, SIGNED, unify
 from ..compiled import operators
-from ..conversions import CONVERSIONS
-from ..scalars import FLOATS, INTEGERS, SIGNED, unify
 from .typed import Refused
 
 _PLAIN = {bool: np.dtype(bool), int: np.dtype(np.int64), float: np.dtype(np.float64)}

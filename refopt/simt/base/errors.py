@@ -1,0 +1,86 @@
+"""What the executor reports, and how a report names the place."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+
+class Place(NamedTuple):
+    """Where in a kernel something happened; `via` is the kernel's own line when a helper did it.
+
+    Block and thread are None where a report is about a whole kernel.
+    """
+
+    kernel: str | None
+    filename: str | None
+    line: int | None
+    block: tuple[int, int, int] | None
+    thread: tuple[int, int, int] | None
+    via: str | None = None
+
+    def __str__(self) -> str:
+        if self.kernel is None:
+            return f"host code at {self.filename}:{self.line}"
+        via = f" (called from {self.via})" if self.via else ""
+        where = f"{self.filename}:{self.line}{via}"
+        who = "" if self.block is None else f", block {self.block}, thread {self.thread}"
+        return f"kernel {self.kernel} at {where}{who}"
+
+
+_NOWHERE = Place(None, None, None, None, None)
+
+
+class SimtError(Exception):
+    """Base of all errors of the executor.
+
+    Attributes: kernel, filename, line, block, thread (of the access at fault), and, as far as they apply,
+    array (its name), index, offset (in bytes), address, and for a race first and second, each a `Place`.
+    """
+
+    __module__ = "refopt.simt"  # where users import it from: a traceback shows it
+
+    def __init_subclass__(cls) -> None:
+        cls.__module__ = SimtError.__module__
+
+    def __init__(self, message: str, place: Place | None = None, **details: Any) -> None:
+        super().__init__(f"{message}\n  in {place}" if place else message)
+        self.place = place
+        self.kernel, self.filename, self.line, self.block, self.thread, _ = place or _NOWHERE
+        for name in ("array", "index", "offset", "address", "first", "second"):
+            setattr(self, name, details.get(name))
+
+
+class LaunchError(SimtError, ValueError):
+    """A launch, or a call, that CUDA would refuse."""
+
+
+class OutOfBounds(SimtError, IndexError):
+    """An access outside an array, or at an address that no live allocation contains."""
+
+
+class MisalignedAddress(SimtError):
+    """A scalar or vector access at an address that is no multiple of its size."""
+
+
+class UninitializedRead(SimtError):
+    """A read of memory that nobody has written, or a store of what a shuffle gave for a lane that takes no part."""
+
+
+class DataRace(SimtError):
+    """Two unordered accesses to one byte, at least one of them a non-atomic write."""
+
+
+class BarrierDivergence(SimtError):
+    """A barrier or warp operation that some of its threads never reach, or reach in another place."""
+
+
+class Unsupported(SimtError, AttributeError, NotImplementedError):
+    """Something of `numba.cuda` that the executor does not have."""
+
+
+class Deadlock(SimtError):
+    """Threads that spin on a value that nobody will change."""
+
+
+class TimeLimitExceeded(Deadlock):
+    """A thread that runs on for longer than `simt.limits.seconds` without a barrier, an atomic, a fence or its end."""

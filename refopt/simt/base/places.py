@@ -1,0 +1,77 @@
+"""Where the running thread is: the line of its kernel, and who called it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
+
+from .errors import Place, Unsupported
+from .state import current
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_internal: dict[str, bool] = {}
+
+
+def is_internal(filename: str) -> bool:
+    """Whether a source file belongs to the executor itself."""
+    known = _internal.get(filename)
+    if known is None:
+        known = _internal[filename] = os.path.abspath(filename).startswith(_PACKAGE)
+    return known
+
+
+class Site(NamedTuple):
+    """A point in source code, cheap to take: line numbers are worked out only when it is reported."""
+
+    code: CodeType
+    instruction: int
+    kernel_code: CodeType | None
+    kernel_instruction: int
+
+    @staticmethod
+    def of(frame: FrameType | None) -> Site:
+        """The innermost point outside the executor, and the point in the kernel that led to it."""
+        kernel = current.kernel_code
+        if frame is not None and frame.f_code is kernel:
+            return Site(frame.f_code, frame.f_lasti, None, 0)
+        while frame is not None and is_internal(frame.f_code.co_filename):
+            frame = frame.f_back
+        if frame is None:
+            return Site(Site.of.__code__, 0, None, 0)
+        code, instruction = frame.f_code, frame.f_lasti
+        outer: FrameType | None = frame
+        while outer is not None and outer.f_code is not kernel:
+            outer = outer.f_back if kernel is not None else None
+        if outer is None or outer is frame:
+            return Site(code, instruction, None, 0)
+        return Site(code, instruction, kernel, outer.f_lasti)
+
+    def place(self, kernel: str | None, block: Any = None, thread: Any = None) -> Place:
+        """The same point in words, for the given thread."""
+        via = None
+        if self.kernel_code is not None:
+            via = f"{self.kernel_code.co_filename}:{_line(self.kernel_code, self.kernel_instruction)}"
+        return Place(kernel, self.code.co_filename, _line(self.code, self.instruction), block, thread, via)
+
+
+def _line(code: CodeType, instruction: int) -> int:
+    for start, stop, line in code.co_lines():
+        if start <= instruction < stop and line is not None:
+            return line
+    return code.co_firstlineno
+
+
+def here(frame: FrameType | None = None) -> Place:
+    """The place of the running thread (or of the host, outside launches)."""
+    site = Site.of(frame or sys._getframe(1))
+    if not current.inside:
+        return site.place(None)
+    thread = current.thread
+    return site.place(current.launch.name, thread.block.index, thread.index)
+
+
+def unsupported(name: str, why: str = "") -> Unsupported:
+    """The error for something that the executor does not have: its name, and where it was asked for."""
+    return Unsupported(f"the executor has no {name}{f': {why}' if why else ''}", here())

@@ -1,0 +1,122 @@
+"""What a kernel captures: arrays of its module and its closure are constants to Numba, frozen when it is compiled.
+
+Here they are frozen when it is first launched: the kernel, and the functions that it calls by name, run as copies
+that see read-only copies of the arrays. A device array that is captured is an argument like any other.
+"""
+
+from __future__ import annotations
+
+import sysconfig
+import weakref
+from collections.abc import Callable
+from types import CellType, CodeType, FunctionType
+from typing import Any
+
+import numpy as np
+
+from ..base.places import is_internal
+from ..memory.arrays import DeviceArray
+
+_LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
+_frozen: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+
+
+def bound(
+    function: Callable, argument: Callable[[DeviceArray, str], Any], prepare: Callable[[Any], Any] | None = None
+) -> Callable:
+    """A kernel with what it captures as it was when this was first asked; `argument` is what it sees of an array.
+
+    ``prepare`` is applied to the frozen kernel, so that what it makes of the kernel has the same constants.
+    """
+    if not isinstance(function, FunctionType):
+        return function
+    if function not in _frozen:
+        _frozen[function] = _freeze(function, {})
+    copy = _frozen[function]
+    seen = copy or function
+    if prepare is not None:
+        seen = prepare(seen)
+    return _with_arrays(seen, argument) if copy is not None and _devices(copy) else seen
+
+
+def _freeze(function: FunctionType, known: dict[Any, Any]) -> FunctionType | None:
+    """A copy with frozen arrays; None if there are none."""
+    known[function] = None  # of one that calls itself
+    scope = {name: _constant(function.__globals__[name], known) for name in global_names(function)}
+    changed = {name: value for name, value in scope.items() if value is not function.__globals__[name]}
+    cells, other = [], False
+    for cell in function.__closure__ or ():
+        held = content(cell)
+        value = _constant(held, known)
+        same = value is held
+        cells.append(cell if same else CellType(value))
+        other = other or not same or isinstance(value, DeviceArray)
+    if not changed and not other and not any(isinstance(value, DeviceArray) for value in scope.values()):
+        return None
+    known[function] = copy = _copy(function, {**function.__globals__, **changed}, tuple(cells))
+    return copy
+
+
+def content(cell: CellType) -> Any:
+    """What a cell holds; the cell itself if nothing is in it yet."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return cell
+
+
+def global_names(function: FunctionType) -> list[str]:
+    """The names that a function, or one inside it, looks up in its module."""
+    names: set[str] = set()
+    codes = [function.__code__]
+    while codes:
+        code = codes.pop()
+        names.update(code.co_names)
+        codes += [const for const in code.co_consts if isinstance(const, CodeType)]
+    return [name for name in names if name in function.__globals__]
+
+
+def _constant(value: Any, known: dict[Any, Any]) -> Any:
+    """What a captured value is from now on."""
+    if isinstance(value, np.ndarray):
+        copy = np.array(value)
+        copy.flags.writeable = False
+        return copy
+    inner = getattr(value, "py_func", None)  # of a function under numba.njit: a GPU would compile it anew
+    if inner is not None and type(value).__module__.startswith("numba"):
+        value = inner
+    if not isinstance(value, FunctionType):
+        return value
+    if value not in known:
+        known[value] = None if is_library(value) else _freeze(value, known)
+    return known[value] or value
+
+
+def is_library(function: FunctionType) -> bool:
+    """Whether a function is part of the executor, of Python or of an installed package."""
+    file = function.__code__.co_filename
+    return is_internal(file) or file.startswith(_LIBRARIES)
+
+
+def _devices(function: FunctionType) -> bool:
+    values = [function.__globals__[name] for name in global_names(function)]
+    values += map(content, function.__closure__ or ())
+    return any(isinstance(value, DeviceArray) for value in values)
+
+
+def _with_arrays(function: FunctionType, argument: Callable[[DeviceArray, str], Any]) -> FunctionType:
+    scope = dict(function.__globals__)
+    for name in global_names(function):
+        if isinstance(scope[name], DeviceArray):
+            scope[name] = argument(scope[name], name)
+    cells = [
+        CellType(argument(held, name)) if isinstance(held := content(cell), DeviceArray) else cell
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    ]
+    return _copy(function, scope, tuple(cells))
+
+
+def _copy(function: FunctionType, scope: dict[str, Any], cells: tuple) -> FunctionType:
+    copy = FunctionType(function.__code__, scope, function.__name__, function.__defaults__, cells or None)
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy

@@ -1,0 +1,146 @@
+"""Functions of scalars as functions of undefined values: what the compiled kernel calls, NumPy's, `math`'s.
+
+Kernels compute with NumPy's scalars and the executor's functions, which know nothing of `Undefined`. So a kernel that
+shuffles is watched as a copy, in whose namespace, as in those of the functions that it calls, they are put in wrappers
+that hand undefined values on.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import weakref
+from collections.abc import Callable
+from types import FunctionType, ModuleType
+from typing import Any
+
+import numpy as np
+
+from ..base.undefined import Undefined
+from .captures import global_names, is_library
+
+_BUILTINS = {one.__name__: one for one in (abs, bool, complex, divmod, float, int, max, min, pow, round)}
+_OF_CUDA = {"popc", "clz", "ffs", "brev", "selp", "fma", "cbrt", "fp16"}  # of these alone: the others do more
+_SCALARS = bool, int, float, complex, np.generic
+_PREFIX = "_simt_"  # of the executor's functions in a compiled namespace
+SHUFFLES = "_simt_shuffles"  # in the namespace of a compiled function: whether it shuffles itself
+_copies: weakref.WeakKeyDictionary[FunctionType, FunctionType] = weakref.WeakKeyDictionary()
+
+
+def with_undefined(function: Any) -> Any:
+    """A compiled kernel that computes with undefined values, if it may get any; else itself."""
+    if not isinstance(function, FunctionType) or not _shuffles(function, set()):
+        return function
+    if function not in _copies:
+        _copies[function] = _copy(function, {})
+    return _copies[function]
+
+
+def _shuffles(function: FunctionType, seen: set[FunctionType]) -> bool:
+    """Whether a compiled function, or one that it calls, shuffles."""
+    seen.add(function)
+    names = function.__globals__
+    return SHUFFLES in names and (
+        names[SHUFFLES] or any(_shuffles(value, seen) for value in names.values() if _is_new(value, seen))
+    )
+
+
+def _is_new(value: Any, seen: set[FunctionType]) -> bool:
+    return isinstance(value, FunctionType) and SHUFFLES in value.__globals__ and value not in seen
+
+
+def _copy(function: FunctionType, known: dict[FunctionType, FunctionType]) -> FunctionType:
+    if function not in known:
+        names: dict[str, Any] = {name: lifted(value) for name, value in _BUILTINS.items()}
+        copy = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
+        copy.__kwdefaults__ = function.__kwdefaults__
+        known[function] = copy
+        scope = function.__globals__
+        used = scope if SHUFFLES in scope else global_names(function)  # else it is the scope of a whole module
+        names |= {name: _lifted(name, scope[name], known) for name in used}
+    return known[function]
+
+
+def _lifted(name: str, value: Any, known: dict[FunctionType, FunctionType]) -> Any:
+    """What a name of a compiled namespace stands for in a copy."""
+    if isinstance(value, FunctionType) and (SHUFFLES in value.__globals__ or not is_library(value)):
+        return _copy(value, known)
+    if value is math or value is np:
+        return _Module(value, None)
+    if getattr(value, "__name__", None) == f"{__package__.rpartition('.')[0]}.cuda":
+        return _Module(value, _OF_CUDA)
+    if isinstance(value, type) and issubclass(value, np.generic):
+        return _type(value)
+    ours = value is _BUILTINS.get(name) or (name.startswith(_PREFIX) and _is_of_scalars(value))
+    return lifted(value) if ours else value
+
+
+def _is_of_scalars(value: Any) -> bool:
+    return callable(value) and "_resolved" not in getattr(value, "__qualname__", "")
+
+
+class _Module:
+    """A module, or a class, whose functions are lifted: all, or those of some names."""
+
+    def __init__(self, module: Any, only: set[str] | None) -> None:
+        self.__dict__.update(_module=module, _only=only)
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._module, name)
+        if self._only is not None and name not in self._only:
+            return value
+        if isinstance(value, ModuleType) or name == "fp16":
+            return _Module(value, None)
+        if not callable(value):
+            return value
+        if isinstance(value, type):
+            return _type(value) if issubclass(value, np.generic) else value
+        self.__dict__[name] = wrapper = lifted(value)
+        return wrapper
+
+
+def lifted(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that gives an undefined value if an argument is one, and the result depends on its truth."""
+
+    @functools.wraps(function, updated=())
+    def apply(*args: Any, **named: Any) -> Any:
+        for first in args:
+            if type(first) is Undefined:
+                break
+        else:
+            return function(*args, **named)
+        if not all(isinstance(arg, (Undefined, *_SCALARS)) for arg in args):
+            return function(*args, **named)
+        # Of a truth value both are tried: `o | True` is true whatever o is.
+        ways = [(False, True) if _is_open(arg) else (_value(arg),) for arg in args]
+        results = [function(*values, **named) for values in itertools.product(*ways)]
+        if all(_is_open(arg) or type(arg) is not Undefined for arg in args) and all(r == results[0] for r in results):
+            return results[0]
+        result = results[-1]
+        if isinstance(result, tuple):
+            return tuple(Undefined(one, first.why, first.place, first.rule) for one in result)
+        return Undefined(result, first.why, first.place, first.rule)
+
+    return apply
+
+
+_types: dict[Any, Any] = {}
+
+
+def _type(base: Any) -> Any:
+    """A type of NumPy's that is still a type, but lets undefined values through."""
+    if base is np.bool_:  # it can have no subclass
+        return base
+    if base not in _types:
+        compute = lifted(base)
+        _types[base] = type(base.__name__, (base,), {"__new__": lambda cls, *args: compute(*args)})
+    return _types[base]
+
+
+def _value(arg: Any) -> Any:
+    return arg.value if type(arg) is Undefined else arg
+
+
+def _is_open(arg: Any) -> bool:
+    return type(arg) is Undefined and isinstance(arg.value, bool | np.bool_)

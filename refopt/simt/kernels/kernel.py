@@ -1,0 +1,274 @@
+"""`cuda.jit`: kernels, their launch configuration and their arguments."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..base.arguments import shown, whole
+from ..base.errors import LaunchError
+from ..base.places import unsupported
+from ..base.state import current, one_at_a_time
+from ..base.streams import Stream, as_stream
+from ..compiled import Compiled, compiled
+from ..compiled.captures import bound
+from ..compiled.lifted import with_undefined
+from ..lanes import How, attempt, decide
+from ..machine import launch as launching
+from ..machine.launch import Launch
+from ..machine.occupancy import resident_blocks
+from ..memory.arrays import DeviceArray
+from .device_functions import declared
+from .passed import argument, captured
+from .signatures import as_declared, parsed
+
+MAX_THREADS_PER_BLOCK = 1024
+MAX_BLOCK = (1024, 1024, 64)
+MAX_GRID = (2**31 - 1, 65535, 65535)
+
+
+# The latter are numba-cuda-mlir's.
+_OPTIONS = """abi abi_info boundscheck cache cooperative debug error_model extensions fastmath forceinline inline
+launch_bounds lineinfo link lto max_registers nopython opt shared_memory_carveout
+chip dump dump_cubin dump_ptx features opt_level print_after_all profile_jit"""
+
+
+def jit(func_or_sig: Any = None, argtypes: Any = None, device: bool = False, **options: Any) -> Any:
+    """Numba's `cuda.jit`: of a function, or with signatures, to which arguments are then converted, and options.
+
+    Options of the compiler change nothing, but for ``launch_bounds``, whose most threads per block a launch is held to.
+    An option that Numba does not know is a TypeError, and ``link``, the code of other languages, is `Unsupported`.
+    """
+    unknown = sorted(options.keys() - set(_OPTIONS.split()))
+    if unknown:
+        raise TypeError(f"cuda.jit: option {unknown[0]}: expected one of {', '.join(_OPTIONS.split())}")
+    if options.get("link"):
+        raise unsupported("cuda.jit(link=...)", "it runs Python alone")
+    if inspect.isfunction(func_or_sig):
+        return jit(argtypes, None, device, **options)(func_or_sig)
+    declared_types = argtypes if func_or_sig is None else func_or_sig
+    signatures = () if declared_types is None else parsed(declared_types)
+
+    def decorate(function: Any) -> Any:
+        if not inspect.isfunction(function):
+            raise TypeError(f"cuda.jit: expected a function, got {shown(function)}")
+        if device:
+            return declared(function, signatures) if signatures else function
+        return Kernel(function, tuple(args for _, args in signatures), options)
+
+    return decorate
+
+
+class Kernel:
+    """A kernel: `kernel[grid, block, stream, dynamic_shared_bytes](*args)` launches it."""
+
+    translated: Callable[[Callable], Callable]  # by `translate`, which needs kernels
+
+    def __init__(self, function: Callable, signatures: tuple[tuple, ...] = (), options: Any = None) -> None:
+        functools.update_wrapper(self, function)
+        self.py_func = function
+        self.parameters = list(inspect.signature(function).parameters)
+        self._function: Callable | None = None
+        self.argument_types = signatures  # of explicit signatures
+        bounds = (options or {}).get("launch_bounds")
+        self.most_threads = bounds[0] if isinstance(bounds, tuple) else bounds
+        self.extensions = list((options or {}).get("extensions") or ())  # whose prepare_args sees each argument
+
+    def configure(self, griddim: Any, blockdim: Any, stream: Any = 0, sharedmem: int = 0) -> Configured:
+        """The kernel with its launch configuration, as ``kernel[griddim, blockdim, stream, sharedmem]``."""
+        return self[griddim, blockdim, stream, sharedmem]
+
+    def forall(self, ntasks: int, tpb: int = 0, stream: Any = 0, sharedmem: int = 0) -> ForAll:
+        """The kernel with blocks of `tpb` threads (128 unless told), enough for one thread per task."""
+        return ForAll(self, whole("ntasks", ntasks), whole("tpb", tpb) or 128, stream, sharedmem)
+
+    @property
+    def function(self) -> Callable:
+        """What runs: the function, with the executor's names for those of Numba's it has at the first launch."""
+        if self._function is None:
+            self._function = Kernel.translated(self.py_func)
+        return self._function
+
+    def specialize(self, *_: Any) -> Kernel:
+        """The kernel for arguments like these: itself, since nothing is compiled."""
+        return self
+
+    @property
+    def overloads(self) -> Overloads:
+        """What Numba has compiled, by signature: for any, the kernel itself."""
+        return Overloads(self)
+
+    def __getitem__(self, configuration: Any) -> Configured:
+        if not isinstance(configuration, tuple) or not 2 <= len(configuration) <= 4:
+            raise LaunchError(
+                "a launch needs [grid, block], [grid, block, stream] or [grid, block, stream, bytes]"
+            )
+        grid, block, stream, dynamic_bytes = (*configuration, 0, 0)[:4]
+        return Configured(
+            self, _extent(grid, "grid", MAX_GRID), _block(block), as_stream(stream), _shared(dynamic_bytes)
+        )
+
+    def __call__(self, *args: Any) -> Any:
+        """From a kernel, a call of a device function, as in Numba, where `device=True` is not needed."""
+        if current.inside:
+            return self.function(*args)
+        raise LaunchError(f"kernel {self.__name__} needs a launch configuration: kernel[grid, block](...)")
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name not in _OF_COMPILED.split():
+            raise AttributeError(f"kernel {self.__dict__.get('__name__')} has no {name}")
+        raise unsupported(f"{name} of kernels", "it compiles nothing")
+
+    def max_cooperative_grid_blocks(self, block: Any, dynamic_shared_bytes: int = 0) -> int:
+        """The most blocks that a cooperative launch may have, unless static shared memory allows fewer."""
+        extents, nbytes = _block(block), _shared(dynamic_shared_bytes)
+        return min(launching.MAX_RESIDENT_THREADS // math.prod(extents), resident_blocks(extents, nbytes))
+
+    __name__: str
+
+
+_OF_COMPILED = """compile compile_device get_const_mem_size get_local_mem_per_thread
+get_max_threads_per_block get_metadata get_regs_per_thread get_shared_mem_per_block inspect_asm inspect_llvm
+inspect_lto_ptx inspect_sass inspect_sass_cfg inspect_types nopython_signatures recompile signatures
+specialized stats"""
+
+
+class Overloads:
+    """Kernels by signature, all the same one."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+
+    def __getitem__(self, signature: Any) -> Kernel:
+        return self.kernel
+
+    def values(self) -> tuple[Kernel, ...]:
+        """The kernel."""
+        return (self.kernel,)
+
+
+class ForAll(NamedTuple):
+    """A kernel that is launched with a thread per task."""
+
+    kernel: Kernel
+    ntasks: int
+    tpb: int
+    stream: Any
+    sharedmem: int
+
+    def __call__(self, *args: Any) -> None:
+        """Launch, unless there are no tasks."""
+        if self.ntasks:
+            self.kernel[-(-self.ntasks // self.tpb), self.tpb, self.stream, self.sharedmem](*args)
+
+
+class Configured(NamedTuple):
+    """A kernel with its launch configuration."""
+
+    kernel: Kernel
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    stream: Stream
+    dynamic_bytes: int
+
+    def __call__(self, *args: Any) -> None:
+        """Launch."""
+        kernel = self.kernel
+        if len(args) != len(kernel.parameters):
+            raise LaunchError(
+                f"kernel {kernel.__name__} takes {len(kernel.parameters)} arguments, not {len(args)}"
+            )
+        threads = math.prod(self.block)
+        if kernel.most_threads and threads > kernel.most_threads:
+            most = f"launch_bounds {kernel.most_threads}"
+            raise LaunchError(f"kernel {kernel.__name__}: block of {threads} threads, {most}")
+        if kernel.argument_types:
+            args = as_declared(kernel.__name__, kernel.parameters, kernel.argument_types, args)
+        after: list[Callable[[], Any]] = []
+        for extension in reversed(kernel.extensions):
+            prepared = (extension.prepare_args(None, arg, stream=self.stream, retr=after) for arg in args)
+            args = tuple(value for _, value in prepared)
+        with one_at_a_time:
+            _shared(self.dynamic_bytes)  # another device may be claimed by now
+            written_back: list[tuple[np.ndarray, DeviceArray]] = []
+            converted = tuple(
+                argument(arg, name, written_back) for arg, name in zip(args, kernel.parameters, strict=True)
+            )
+            typed = compiled(kernel.function, converted)  # type: ignore[arg-type]
+            if attempt(self, typed, converted):
+                self.stream.enqueue(kernel.__name__)
+            else:
+                self._by_threads(typed, converted)
+            for host, copy in written_back:
+                copy.copy_to_host(host)
+        for call in after:
+            call()
+
+    def _by_threads(self, typed: Compiled, args: tuple) -> None:
+        """Launch with what the kernel sees of its arguments."""
+        kernel, observer = self.kernel, current.observer
+        if observer is not None:
+            observer.typed(kernel.__name__, args, typed)
+        watching = observer is not None and observer.watching
+        function = bound(typed.function, captured, with_undefined if watching else None)
+        run = Launch(function, kernel.__name__, self.grid, self.block, self.dynamic_bytes)
+        operation = self.stream.enqueue(kernel.__name__)
+        with observer.launch(run, operation, self.stream) if observer is not None else nullcontext():
+            run.run(args)
+
+
+def how(launch: Configured, *args: Any) -> How:
+    """How a launch would run with arguments: by lanes, or by threads and why; nothing is launched.
+
+        >>> import numpy as np
+        >>> from refopt import simt
+        >>> @simt.cuda.jit
+        ... def add(x, total):
+        ...     simt.cuda.atomic.add(total, 0, x[simt.cuda.grid(1)])
+        >>> print(simt.how(add[4, 64], np.ones(256, np.int32), np.zeros(1, np.int32)))
+        by lanes
+        >>> print(simt.how(add[4, 64], np.ones(256, np.float32), np.zeros(1, np.float32)))
+        by threads: an atomic of other than integers
+
+    Args:
+        launch: a kernel with its launch configuration, ``kernel[grid, block]``.
+        args: what it would be launched with, or arguments like these.
+
+    Raises:
+        TypeError: it is no such kernel.
+    """
+    if not isinstance(launch, Configured):
+        raise TypeError(f"how: launch: expected a kernel with its configuration, got {shown(launch)}")
+    with one_at_a_time:
+        converted = tuple(argument(arg, name, []) for arg, name in zip(args, launch.kernel.parameters, strict=True))
+        return decide(launch, compiled(launch.kernel.function, converted), converted)[0]  # type: ignore[arg-type]
+
+
+def _extent(value: Any, what: str, limits: tuple[int, int, int]) -> tuple[int, int, int]:
+    values = tuple(value) if isinstance(value, (tuple, list)) else (value,)
+    if not 1 <= len(values) <= 3 or not all(type(n) is int or isinstance(n, np.integer) for n in values):
+        raise LaunchError(f"{what} must be one to three integers, not {value!r}")
+    x, y, z = (*(int(n) for n in values), 1, 1)[:3]
+    if not all(1 <= n <= limit for n, limit in zip((x, y, z), limits, strict=True)):
+        raise LaunchError(f"{what} {(x, y, z)} must be at least 1 and at most {limits} in each dimension")
+    return x, y, z
+
+
+def _block(value: Any) -> tuple[int, int, int]:
+    x, y, z = _extent(value, "block", MAX_BLOCK)
+    if x * y * z > MAX_THREADS_PER_BLOCK:
+        raise LaunchError(f"block {(x, y, z)} has {x * y * z} threads, more than {MAX_THREADS_PER_BLOCK}")
+    return x, y, z
+
+
+def _shared(nbytes: Any) -> int:
+    limit = current.claim.has.shared_of_block
+    if whole("bytes of dynamic shared memory", nbytes) > limit:
+        raise LaunchError(f"{nbytes} bytes of dynamic shared memory: must be between 0 and {limit}")
+    return int(nbytes)

@@ -1,0 +1,138 @@
+"""Atomic operations on device and shared arrays. Each returns the old value and lets other threads run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..base.conversions import CONVERSIONS, as_int64, name_of
+from ..base.places import unsupported
+from ..base.state import current
+from ..base.undefined import refuse
+from ..memory.observed import ObservedArray
+
+WHOLE = {"int32", "uint32", "int64", "uint64"}
+NUMBERS = WHOLE | {"float32", "float64"}
+COUNTERS = {"uint32", "uint64"}
+
+
+def _update(
+    array: Any,
+    index: Any,
+    value: Any,
+    operation: Callable[[Any, Any], Any],
+    types: set[str],
+    lock: bool = False,
+    fresh: bool = False,
+) -> Any:
+    """An atomic operation on elements of the types that Numba has it for.
+
+    `lock`: locks are built of it, so that what it learns needs a fence; `fresh`: what was there does not matter.
+    """
+    if type(index) is not int:
+        index = tuple(map(_whole, index)) if type(index) is tuple else _whole(index)
+    watched = type(array) is ObservedArray
+    if watched:
+        refuse(value, "an atomic")
+        array = array.atomic(index, fresh)
+    old = array[index]
+    name = name_of(old)
+    if name not in types:
+        caller = sys._getframe(1).f_code.co_name
+        raise TypeError(f"cuda.atomic.{caller}: expected an array of {', '.join(sorted(types))}, got {old.dtype}")
+    new = operation(old, CONVERSIONS[name](value))
+    array[index] = new
+    if watched and not lock and new != old:
+        current.observer.ticket()
+    current.launch.pause(new != old)
+    return old
+
+
+def _whole(index: Any) -> Any:
+    """An index, which may be a float here, unlike in a subscript."""
+    return as_int64(index) if isinstance(index, float | np.floating) else index
+
+
+def add(array: Any, index: Any, value: Any) -> Any:
+    """array[index] += value."""
+    return _update(array, index, value, lambda old, value: old + value, NUMBERS)
+
+
+def sub(array: Any, index: Any, value: Any) -> Any:
+    """array[index] -= value."""
+    return _update(array, index, value, lambda old, value: old - value, NUMBERS)
+
+
+def and_(array: Any, index: Any, value: Any) -> Any:
+    """array[index] &= value."""
+    return _update(array, index, value, lambda old, value: old & value, WHOLE)
+
+
+def or_(array: Any, index: Any, value: Any) -> Any:
+    """array[index] |= value."""
+    return _update(array, index, value, lambda old, value: old | value, WHOLE)
+
+
+def xor(array: Any, index: Any, value: Any) -> Any:
+    """array[index] ^= value."""
+    return _update(array, index, value, lambda old, value: old ^ value, WHOLE)
+
+
+def exch(array: Any, index: Any, value: Any) -> Any:
+    """array[index] = value."""
+    return _update(array, index, value, lambda old, value: value, WHOLE, lock=True, fresh=True)
+
+
+def max(array: Any, index: Any, value: Any) -> Any:
+    """array[index] = the greater; no change if either is NaN, as in Numba."""
+    return _update(array, index, value, lambda old, value: value if value > old else old, NUMBERS)
+
+
+def min(array: Any, index: Any, value: Any) -> Any:
+    """array[index] = the lesser; no change if either is NaN, as in Numba."""
+    return _update(array, index, value, lambda old, value: value if value < old else old, NUMBERS)
+
+
+def nanmax(array: Any, index: Any, value: Any) -> Any:
+    """array[index] = the greater; a NaN there is replaced."""
+    return _update(array, index, value, lambda old, value: value if value > old or old != old else old, NUMBERS)
+
+
+def nanmin(array: Any, index: Any, value: Any) -> Any:
+    """array[index] = the lesser; a NaN there is replaced."""
+    return _update(array, index, value, lambda old, value: value if value < old or old != old else old, NUMBERS)
+
+
+def inc(array: Any, index: Any, value: Any) -> Any:
+    """Count up, from `value` to 0."""
+    return _update(
+        array, index, value, lambda old, value: type(old)(0) if old >= value else old + type(old)(1), COUNTERS
+    )
+
+
+def dec(array: Any, index: Any, value: Any) -> Any:
+    """Count down, from 0 to `value`."""
+    return _update(
+        array, index, value, lambda old, value: value if old == 0 or old > value else old - type(old)(1), COUNTERS
+    )
+
+
+def cas(array: Any, index: Any, old: Any, value: Any) -> Any:
+    """array[index] = value if it equals `old`."""
+
+    def swapped(current: Any, value: Any) -> Any:
+        return value if current == CONVERSIONS[name_of(current)](old) else current  # type: ignore[index]
+
+    return _update(array, index, value, swapped, WHOLE, lock=True)
+
+
+def compare_and_swap(array: Any, old: Any, val: Any) -> Any:
+    """`cas` on the first element."""
+    return cas(array, (0,) * array.ndim, old, val)
+
+
+def __getattr__(name: str) -> Any:
+    raise unsupported(f"cuda.atomic.{name}")

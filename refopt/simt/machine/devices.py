@@ -1,0 +1,220 @@
+"""The one simulated device, and its context, as host code asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from ..base.arguments import whole
+from ..base.errors import LaunchError
+from ..base.state import current
+from ..base.streams import synchronize
+from ..memory import buffers as memory
+from ..memory.shared import STATIC_SHARED_LIMIT
+from .claims import DEFAULT
+from .occupancy import REGISTERS
+
+
+class Device:
+    """The simulated device, which says of itself what is claimed."""
+
+    id = 0
+    uuid = "GPU-00000000-0000-0000-0000-000000000000"
+    supports_float16 = True
+    supports_bfloat16 = False
+    WARP_SIZE = 32
+    MAX_THREADS_PER_BLOCK = 1024
+    MAX_BLOCK_DIM_X, MAX_BLOCK_DIM_Y, MAX_BLOCK_DIM_Z = 1024, 1024, 64
+    MAX_GRID_DIM_X, MAX_GRID_DIM_Y, MAX_GRID_DIM_Z = 2**31 - 1, 65535, 65535
+    MAX_SHARED_MEMORY_PER_BLOCK = STATIC_SHARED_LIMIT
+    MAX_REGISTERS_PER_BLOCK = MAX_REGISTERS_PER_MULTIPROCESSOR = REGISTERS
+    UNIFIED_ADDRESSING = 1
+
+    compute_capability = property(lambda self: current.claim.capability)
+    COMPUTE_CAPABILITY_MAJOR = property(lambda self: current.claim.capability[0])
+    COMPUTE_CAPABILITY_MINOR = property(lambda self: current.claim.capability[1])
+    MULTIPROCESSOR_COUNT = property(lambda self: current.claim.multiprocessors)
+    MAX_THREADS_PER_MULTI_PROCESSOR = property(lambda self: current.claim.has.threads)
+    MAX_BLOCKS_PER_MULTIPROCESSOR = property(lambda self: current.claim.has.blocks)
+    MAX_SHARED_MEMORY_PER_BLOCK_OPTIN = property(lambda self: current.claim.has.shared_of_block)
+    MAX_SHARED_MEMORY_PER_MULTIPROCESSOR = property(lambda self: current.claim.has.shared)
+    RESERVED_SHARED_MEMORY_PER_BLOCK = property(lambda self: current.claim.has.reserved)
+    L2_CACHE_SIZE = property(lambda self: current.claim.l2)
+
+    @property
+    def name(self) -> bytes:
+        """The executor's name, and that of a device other than the default."""
+        return b"refopt.simt" if current.claim == DEFAULT else f"refopt.simt as {current.claim.name}".encode()
+
+    def __repr__(self) -> str:
+        return f"<CUDA device 0 '{self.name.decode()}'>"
+
+    def reset(self) -> None:
+        """Nothing to do: device arrays live as long as the objects that hold them."""
+
+
+class MemoryInfo(NamedTuple):
+    """Bytes of device memory."""
+
+    free: int
+    total: int
+
+
+class _Deallocations:
+    """Arrays are freed with their last reference, so none waits to be."""
+
+    def clear(self) -> None:
+        """Free what waits."""
+
+    def __len__(self) -> int:
+        return 0
+
+    @contextmanager
+    def disable(self) -> Iterator[None]:
+        """Free nothing in a with block."""
+        yield
+
+
+class Context:
+    """The context of the device; as a with statement, and in `cuda.gpus`, it stands for the device too."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.deallocations = _Deallocations()
+
+    _device = property(lambda self: self.device)  # of `cuda.gpus[0]`, as packages ask for its name
+    id = property(lambda self: self.device.id)
+    name = property(lambda self: self.device.name)
+    compute_capability = property(lambda self: self.device.compute_capability)
+
+    def __enter__(self) -> Context:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        pass
+
+    def __repr__(self) -> str:
+        return "<Managed Device 0>"
+
+    def get_memory_info(self) -> MemoryInfo:
+        """Bytes that are free, and all, on the device that is claimed."""
+        total = current.claim.memory
+        return MemoryInfo(max(total - memory.live_bytes(), 0), total)
+
+    def synchronize(self) -> None:
+        """Make the host wait for all work."""
+        synchronize()
+
+    def reset(self) -> None:
+        """Nothing to do, as in `Device.reset`."""
+
+    def push(self) -> None:
+        """Make it the current context, which it is."""
+
+    def pop(self) -> None:
+        """Leave it; it stays the only one."""
+
+
+_context = Context(Device())
+
+
+class _Devices:
+    """`cuda.gpus`: the list of devices."""
+
+    lst = (_context,)
+    current = _context
+
+    def __getitem__(self, number: int) -> Context:
+        return self.lst[number]
+
+    def __len__(self) -> int:
+        return 1
+
+    def __iter__(self) -> Iterator[Context]:
+        return iter(self.lst)
+
+    def __repr__(self) -> str:
+        return "<Managed Device 0>"
+
+
+gpus = _Devices()
+
+
+def list_devices() -> _Devices:
+    """All devices: one."""
+    return gpus
+
+
+def select_device(device_id: int) -> Device:
+    """The device of a number; LaunchError unless it is 0."""
+    if whole("device_id", device_id) != 0:
+        raise LaunchError(f"device_id: the executor has device 0 alone, got {device_id}")
+    return _context.device
+
+
+def get_current_device() -> Device:
+    """The device."""
+    return _context.device
+
+
+def current_context(devnum: int | None = None) -> Context:
+    """The context of the device."""
+    select_device(devnum or 0)
+    return _context
+
+
+def require_context(function: Callable) -> Callable:
+    """The function as it is: there always is a context."""
+    return function
+
+
+def close() -> None:
+    """Nothing to do, as in `Device.reset`."""
+
+
+def is_available() -> bool:
+    """Whether kernels can run: they can."""
+    return True
+
+
+def is_supported_version() -> bool:
+    """Whether the CUDA runtime is one that works: there is none to ask."""
+    return True
+
+
+def is_float16_supported() -> bool:
+    """Whether kernels can have float16s."""
+    return True
+
+
+def is_bfloat16_supported() -> bool:
+    """Whether kernels can have bfloat16s of Numba: they cannot."""
+    return False
+
+
+def detect() -> bool:
+    """Print the devices; whether there are any."""
+    name, capability = _context.name.decode(), "{}.{}".format(*_context.compute_capability)
+    print(f"Found 1 CUDA devices\nid 0    {name}    [SUPPORTED]\n        Compute capability: {capability}, simulated")
+    return True
+
+
+@contextmanager
+def defer_cleanup() -> Iterator[None]:
+    """Free nothing in a with block; arrays are freed with their last reference all the same."""
+    yield
+
+
+def profile_start() -> None:
+    """No profiler is there to start."""
+
+
+def profile_stop() -> None:
+    """No profiler is there to stop."""
+
+
+@contextmanager
+def profiling() -> Iterator[None]:
+    """No profiler is there."""
+    yield

@@ -1,0 +1,67 @@
+"""Where a thread is in the grid, and integer intrinsics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..base.state import blockDim, blockIdx, gridDim, threadIdx
+
+
+def grid(ndim: int) -> Any:
+    """The thread's absolute position: an int for one dimension, a tuple for two or three."""
+    x = blockIdx.x * blockDim.x + threadIdx.x
+    if ndim == 1:
+        return x
+    return (x, blockIdx.y * blockDim.y + threadIdx.y, blockIdx.z * blockDim.z + threadIdx.z)[
+        : _dimensions(ndim)
+    ]
+
+
+def gridsize(ndim: int) -> Any:
+    """The number of threads along each dimension of the grid."""
+    x = blockDim.x * gridDim.x
+    if ndim == 1:
+        return x
+    return (x, blockDim.y * gridDim.y, blockDim.z * gridDim.z)[: _dimensions(ndim)]
+
+
+def _dimensions(ndim: int) -> int:
+    if ndim not in (1, 2, 3):
+        raise ValueError("the number of dimensions must be 1, 2 or 3")
+    return ndim
+
+
+def _bits(x: Any) -> tuple[int, int]:
+    """The bit pattern of an integer and its width; a Python int is an int64, as in Numba."""
+    width = x.dtype.itemsize * 8 if isinstance(x, np.integer) else 64
+    return int(x) & ((1 << width) - 1), width
+
+
+def popc(x: Any) -> int:
+    """The number of set bits."""
+    return _bits(x)[0].bit_count()
+
+
+def clz(x: Any) -> int:
+    """The number of leading zero bits, of as many as the type has."""
+    bits, width = _bits(x)
+    return width - bits.bit_length()
+
+
+def ffs(x: Any) -> int:
+    """The position of the lowest set bit, from 1; 0 if there is none."""
+    bits, _ = _bits(x)
+    return (bits & -bits).bit_length()
+
+
+def brev(x: Any) -> int:
+    """The bits in reverse order: of a uint64 all 64, of all else, int64 too, the lowest 32, as Numba types it."""
+    width = 64 if isinstance(x, np.uint64) else 32
+    return int(f"{int(x) & ((1 << width) - 1):0{width}b}"[::-1], 2)
+
+
+def selp(condition: Any, a: Any, b: Any) -> Any:
+    """`a` if the condition holds, else `b`."""
+    return a if condition else b

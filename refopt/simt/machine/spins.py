@@ -1,0 +1,109 @@
+"""Tells threads that spin in vain from those that do atomics which happen to change nothing.
+
+A maximum over a million zeros changes nothing either, but its threads have got somewhere: a variable of theirs is
+new. A spin repeats itself. So the threads are looked at now and then, and it is a deadlock when for many looks no
+thread has variables that it did not have before, and memory is the same. What repeats itself but for a counter of
+its own is stopped by the clock.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import zlib
+from types import FrameType
+from typing import Any
+
+import numpy as np
+
+from ..base.errors import Deadlock
+from ..base.places import here, is_internal
+from ..base.state import current
+from ..base.threads import Thread
+from ..base.watchdog import limits
+from ..memory import buffers as memory
+from ..memory.observed import ObservedArray
+
+UNCHANGED = 50_000  # atomics and fences in a row that change nothing, between two looks
+POLLS = 1_000, 200_000  # or fewer of these, but between them barriers let so many threads go
+ATOMICS = 10_000_000  # or atomics of any kind without a thread finishing, before the clock is looked at
+LOOKS = 12
+_TIMES = 6  # what of the limit in seconds threads may spin on
+
+
+class Spins:
+    """What was seen of the threads of a launch since an atomic last changed something."""
+
+    def __init__(self, exited: int) -> None:
+        self.exited = exited
+        self.seen: set[tuple] = set()
+        self.digest = -1
+        self.looks = 0
+        self.since = time.monotonic()
+
+    def look(self, launch: Any) -> None:
+        """Raise Deadlock if the threads have done nothing new for long."""
+        states = {_state(thread) for block in launch.resident for thread in block.threads if thread.greenlet}
+        digest = _digest(launch)
+        if digest != self.digest or not states <= self.seen:
+            self.seen |= states
+            self.digest, self.looks = digest, 0
+        self.looks += 1
+        if self.looks > LOOKS:
+            raise _deadlock(launch, "spin on atomics in vain")
+        self.watch_the_clock(launch)
+
+    def watch_the_clock(self, launch: Any) -> None:
+        """Raise Deadlock if this has lasted long."""
+        seconds = _TIMES * limits.seconds
+        if time.monotonic() - self.since > seconds:
+            what = f"have done atomics for {seconds:g} s without an end ({_TIMES} times simt.limits.seconds)"
+            raise _deadlock(launch, what)
+
+
+def _deadlock(launch: Any, what: str) -> Deadlock:
+    kind = "cooperative launch" if launch.cooperative else "launch whose blocks run one after another"
+    return Deadlock(f"{launch.unfinished} threads {what}, in a {kind}", here())
+
+
+def _digest(launch: Any) -> int:
+    """A checksum of all memory."""
+    digest = 0
+    for reference in memory.allocations().values():
+        buffer = reference()
+        if buffer is not None:
+            digest = zlib.crc32(buffer.data.data, digest)
+    for block in launch.resident:
+        for array in block.shared.values():
+            digest = zlib.crc32(_bytes(array), digest)
+    return digest
+
+
+def _bytes(array: Any) -> bytes:
+    return np.asarray(array._data if isinstance(array, ObservedArray) else array).tobytes()
+
+
+def _state(thread: Thread) -> tuple:
+    """The variables of a thread, in the kernel and what it has called."""
+    frame: FrameType | None = thread.greenlet.gr_frame
+    if frame is None and thread is current.thread:  # the one that runs has no frame to show
+        frame = sys._getframe()
+    parts: list[Any] = [thread.block.number, thread.rank]
+    while frame is not None and frame.f_code is not current.kernel_code:
+        if not is_internal(frame.f_code.co_filename):
+            parts += map(_value, frame.f_locals.values())
+        frame = frame.f_back
+    if frame is not None:
+        parts += map(_value, frame.f_locals.values())
+    return tuple(parts)
+
+
+def _value(value: Any) -> Any:
+    """Something that is equal only if a variable is."""
+    if isinstance(value, np.ndarray | ObservedArray):
+        return zlib.crc32(_bytes(value))
+    if isinstance(value, bool | int | float | complex | str | np.generic):
+        return repr(value)
+    if isinstance(value, tuple | list):
+        return tuple(map(_value, value))
+    return id(value)

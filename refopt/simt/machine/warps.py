@@ -1,0 +1,194 @@
+"""Warp operations: shuffles, votes, matches, syncwarp. Each waits for the lanes that its mask names."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..base.errors import LaunchError
+from ..base.places import Site, here
+from ..base.state import current
+from ..base.threads import WARP_SIZE, Thread
+from ..base.undefined import Undefined, refuse
+
+FULL_MASK = 0xFFFFFFFF
+
+
+def _meet(operation: Callable[[list[Thread]], None], mask: int, value: Any, operand: Any = None) -> Any:
+    """Wait for the other lanes, let `operation` set the result of each, and return this lane's."""
+    launch, thread = current.launch, current.thread
+    warp = thread.warp
+    if type(mask) is not int or mask != FULL_MASK:
+        mask = int(mask) & FULL_MASK
+        if not mask >> thread.lane & 1:
+            raise LaunchError(
+                f"lane {thread.lane} calls a warp operation whose mask {mask:#010x} does not name it", here()
+            )
+    if type(value) is Undefined and operation not in SHUFFLES:
+        refuse(value, "a vote", "is on")
+    thread.value = value
+    if operand is not None:
+        thread.operand = int(operand) & 31
+    if launch.watched:
+        thread.met = Site.of(sys._getframe(2))
+    key = operation, mask
+    lanes = warp.pending.get(key)
+    if lanes is None:
+        lanes = warp.pending[key] = []
+    lanes.append(thread)
+    if len(lanes) == (mask & warp.alive).bit_count():
+        warp.complete(key)
+    launch.park()
+    result = thread.result
+    return operand.through(lambda _: result) if type(operand) is Undefined else result
+
+
+def _shuffle(source: Callable[[Thread], int]) -> Callable[[list[Thread]], None]:
+    def operation(lanes: list[Thread]) -> None:
+        values = {thread.lane: thread.value for thread in lanes}
+        for thread in lanes:
+            lane = source(thread)
+            thread.result = values[lane] if lane in values else _missing(thread, lane)
+
+    return operation
+
+
+def _missing(thread: Thread, lane: int) -> Any:
+    """What a shuffle gives for a lane that does not take part: the own value, which is right beyond the ends alone."""
+    launch = current.launch
+    if not 0 <= lane < WARP_SIZE or not launch.watched or not launch.rules.shuffle_lanes:
+        return thread.value
+    why = f"lane {lane} has exited" if not thread.warp.alive >> lane & 1 else f"the mask leaves out lane {lane}"
+    return Undefined(thread.value, why, thread.met.place(launch.name, thread.block.index, thread.index))
+
+
+def _vote(result: Callable[[list[bool]], Any]) -> Callable[[list[Thread]], None]:
+    def operation(lanes: list[Thread]) -> None:
+        answer = result([bool(thread.value) for thread in lanes])
+        for thread in lanes:
+            thread.result = answer
+
+    return operation
+
+
+def _ballot(lanes: list[Thread]) -> None:
+    mask = _signed(_lanes(thread for thread in lanes if thread.value))
+    for thread in lanes:
+        thread.result = mask
+
+
+def _match_any(lanes: list[Thread]) -> None:
+    masks: dict[Any, int] = {}
+    for thread in lanes:
+        bits = _bits(thread.value)
+        masks[bits] = masks.get(bits, 0) | 1 << thread.lane
+    for thread in lanes:
+        thread.result = _signed(masks[_bits(thread.value)])
+
+
+def _match_all(lanes: list[Thread]) -> None:
+    same = len({_bits(thread.value) for thread in lanes}) == 1
+    for thread in lanes:
+        thread.result = (_signed(_lanes(lanes)), True) if same else (0, False)
+
+
+def _bits(value: Any) -> Any:
+    """What a match compares: of a float its bits, by which 0.0 is not -0.0, and a NaN is itself."""
+    return np.asarray(value).tobytes() if isinstance(value, float | np.floating) else value
+
+
+def _lanes(threads: Any) -> int:
+    return sum(1 << thread.lane for thread in threads)
+
+
+def _signed(mask: int) -> int:
+    """A mask as Numba gives it, an int32: that of all lanes is -1."""
+    return mask - (mask >> 31 << 32)
+
+
+# PTX takes the lowest five bits of the operand. A lane beyond the ends, or one that does not take part, gives the
+# caller its own value back.
+_index = _shuffle(lambda thread: thread.operand)
+_up = _shuffle(lambda thread: thread.lane - thread.operand)
+_down = _shuffle(lambda thread: thread.lane + thread.operand)
+_xor = _shuffle(lambda thread: thread.lane ^ thread.operand)
+SHUFFLES = {_index, _up, _down, _xor}
+_all, _any = _vote(all), _vote(any)
+_eq = _vote(lambda values: len(set(values)) == 1)
+warp_barrier = _vote(lambda values: None)
+
+
+def shfl_sync(mask: int, value: Any, src_lane: int) -> Any:
+    """The value of lane `src_lane`, modulo 32."""
+    return _meet(_index, mask, value, src_lane)
+
+
+def shfl_up_sync(mask: int, value: Any, delta: int) -> Any:
+    """The value of the lane `delta`, modulo 32, below."""
+    return _meet(_up, mask, value, delta)
+
+
+def shfl_down_sync(mask: int, value: Any, delta: int) -> Any:
+    """The value of the lane `delta`, modulo 32, above."""
+    return _meet(_down, mask, value, delta)
+
+
+def shfl_xor_sync(mask: int, value: Any, lane_mask: int) -> Any:
+    """The value of the lane whose number differs by an exclusive or with `lane_mask`."""
+    return _meet(_xor, mask, value, lane_mask)
+
+
+def all_sync(mask: int, predicate: Any) -> bool:
+    """Whether the predicate is true in all lanes."""
+    return _meet(_all, mask, predicate)
+
+
+def any_sync(mask: int, predicate: Any) -> bool:
+    """Whether the predicate is true in any lane."""
+    return _meet(_any, mask, predicate)
+
+
+def eq_sync(mask: int, predicate: Any) -> bool:
+    """Whether the predicate is the same in all lanes."""
+    return _meet(_eq, mask, predicate)
+
+
+def ballot_sync(mask: int, predicate: Any) -> int:
+    """The mask of the lanes whose predicate is true, as an int32."""
+    return _meet(_ballot, mask, predicate)
+
+
+def match_any_sync(mask: int, value: Any) -> int:
+    """The mask of the lanes that have this lane's value, as an int32."""
+    return _meet(_match_any, mask, value)
+
+
+def match_all_sync(mask: int, value: Any) -> tuple[int, bool]:
+    """The mask, as an int32, and true if all lanes have the same value, else 0 and false."""
+    return _meet(_match_all, mask, value)
+
+
+def syncwarp(mask: int = FULL_MASK) -> None:
+    """Wait for the lanes of the mask."""
+    _meet(warp_barrier, mask, None)
+
+
+def activemask() -> int:
+    """A mask of lanes that run together: the caller alone, which hardware may answer too."""
+    return 1 << current.thread.lane
+
+
+def lanemask_lt() -> int:
+    """The mask of the lanes below the caller."""
+    return (1 << current.thread.lane) - 1
+
+
+def laneid() -> int:
+    """The caller's lane."""
+    return current.thread.lane
+
+
+warpsize = WARP_SIZE

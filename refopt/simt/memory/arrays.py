@@ -1,0 +1,307 @@
+"""Device arrays: typed, strided views of simulated device memory, with Numba's host interface."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..base import streams
+from ..base.arguments import element, shown, whole, wholes
+from ..base.state import current, one_at_a_time
+from . import initialized, pinned
+from .buffers import Buffer, allocate, find
+
+
+class DeviceArray:
+    """An array in simulated device memory. The host sees its elements through copies only."""
+
+    __slots__ = ("__weakref__", "buffer", "data")
+
+    def __init__(self, buffer: Buffer, data: np.ndarray) -> None:
+        self.buffer = buffer
+        self.data = data  # a NumPy view of the buffer's bytes: what a kernel gets
+
+    shape = property(lambda self: self.data.shape)
+    dtype = property(lambda self: self.data.dtype)
+    size = property(lambda self: self.data.size)
+    ndim = property(lambda self: self.data.ndim)
+    strides = property(lambda self: self.data.strides)
+    nbytes = property(lambda self: self.data.nbytes)
+    T = property(lambda self: DeviceArray(self.buffer, self.data.T))
+
+    @property
+    def name(self) -> str | None:
+        """A name for reports; all views of one allocation share it."""
+        return self.buffer.name
+
+    @name.setter
+    def name(self, name: str | None) -> None:
+        self.buffer.name = name
+
+    @property
+    def offset(self) -> int:
+        """Bytes from the start of the allocation to the first element."""
+        return self.data.__array_interface__["data"][0] - self.buffer.data.__array_interface__["data"][0]
+
+    @property
+    def address(self) -> int:
+        """The virtual address of the first element."""
+        return self.buffer.base + self.offset
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        data = self.data
+        return {
+            "shape": data.shape,
+            "typestr": data.dtype.str,
+            "version": 3,
+            "strides": None if data.flags.c_contiguous else data.strides,
+            "data": (self.address if data.size else 0, not data.flags.writeable),
+        }
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        """A copy on the host where the executor replaces Numba, whose arrays give one; else a TypeError."""
+        if not current.as_numba:
+            raise TypeError("a device array is no host array: use copy_to_host()")
+        if copy is False:
+            raise ValueError("a device array becomes a host array by a copy alone")
+        return np.asarray(self.copy_to_host(), dtype)
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __repr__(self) -> str:
+        return f"DeviceArray({self.name or hex(self.address)}, shape={self.shape}, dtype={self.dtype})"
+
+    def __getitem__(self, index: Any) -> Any:
+        """A view that shares the memory, or one element, copied to the host."""
+        return self.getitem(index)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self.setitem(index, value)
+
+    def getitem(self, item: Any, stream: Any = 0) -> Any:
+        """``array[item]``; an element is copied on a stream."""
+        part = self.data[item]
+        if isinstance(part, np.ndarray):
+            return self._view(part)
+        where = item if isinstance(item, tuple) else (item,)
+        return self._view(self.data[(*where, ...)]).copy_to_host(stream=stream)[()]
+
+    def setitem(self, key: Any, value: Any, stream: Any = 0) -> None:
+        """``array[key] = value``, copied on a stream."""
+        where = key if isinstance(key, tuple) else (key,)
+        target = self._view(self.data[where if Ellipsis in where else (*where, ...)])
+        if not isinstance(value, DeviceArray):
+            value = np.broadcast_to(np.asarray(value, self.dtype), target.shape)
+        target.copy_to_device(value, stream)
+
+    def coverage(self) -> np.ndarray:
+        """Which bytes of the allocation belong to the array."""
+        mask = np.zeros(self.buffer.nbytes, bool)
+        shape, strides = (*self.shape, self.data.itemsize), (*self.strides, 1)
+        np.ndarray(shape, bool, mask, self.offset, strides)[...] = True
+        return mask
+
+    def reshape(self, *shape: Any, order: Any = "C") -> DeviceArray:
+        """A view with another shape."""
+        return self._view(self.data.reshape(*shape, order=order))
+
+    def ravel(self, order: Any = "C") -> DeviceArray:
+        """A one-dimensional view."""
+        return self._view(self.data.reshape(-1, order=order))
+
+    def view(self, dtype: Any) -> DeviceArray:
+        """A view of the same bytes as another type."""
+        return self._view(self.data.view(dtype))
+
+    @property
+    def flags(self) -> dict[str, bool]:
+        """Whether the elements lie in C's order, in Fortran's."""
+        flags = self.data.flags
+        return {"C_CONTIGUOUS": flags.c_contiguous, "F_CONTIGUOUS": flags.f_contiguous}
+
+    def is_c_contiguous(self) -> bool:
+        """Whether the elements lie in C's order."""
+        return self.data.flags.c_contiguous
+
+    def is_f_contiguous(self) -> bool:
+        """Whether the elements lie in Fortran's order."""
+        return self.data.flags.f_contiguous
+
+    def transpose(self, axes: Any = None) -> DeviceArray:
+        """A view with the axes in another order, or reversed."""
+        return self._view(self.data.transpose(axes))
+
+    def squeeze(self, axis: Any = None, stream: Any = 0) -> DeviceArray:
+        """A view without axes of length 1."""
+        return self._view(self.data.squeeze(axis))
+
+    def split(self, section: int, stream: Any = 0) -> list[DeviceArray]:
+        """Views of so many elements each, the last of what is left, of an array of one dimension."""
+        section = whole("section", section, 1)
+        return [self[start : start + section] for start in range(0, len(self), section)]
+
+    def _view(self, data: np.ndarray) -> DeviceArray:
+        if data.size and not np.may_share_memory(data, self.data):
+            raise NotImplementedError("this would be a copy, not a view")
+        return DeviceArray(self.buffer, data)
+
+    def copy_to_host(self, ary: np.ndarray | None = None, stream: Any = 0) -> np.ndarray:
+        """The elements as a host array (written into `ary` if given)."""
+        if ary is None:
+            ary = np.empty(self.shape, self.dtype, order="F" if self._is_fortran() else "C")
+        elif not isinstance(ary, np.ndarray):
+            raise TypeError(f"ary: expected a NumPy array, got {shown(ary)}")
+        elif ary.shape != self.shape or ary.dtype != self.dtype:
+            raise ValueError(f"cannot copy {self!r} into a host array of {ary.shape} {ary.dtype}")
+        with one_at_a_time:
+            operation = _copied("DtoH", stream, self.nbytes, source=self)
+            np.copyto(pinned.copying(ary, operation, stream, written=True), self.data)
+            if not isinstance(ary, pinned.PinnedArray) or streams.as_stream(stream) is streams.default_stream():
+                streams.returned(operation)
+        return ary
+
+    def copy_to_device(self, ary: Any, stream: Any = 0) -> None:
+        """Overwrite the elements with those of a host or device array of the same shape and type."""
+        source = ary if isinstance(ary, DeviceArray) else None
+        data = ary.data if source is not None else np.asanyarray(ary)
+        if data.shape != self.shape or data.dtype != self.dtype:
+            raise ValueError(f"cannot copy {data.shape} {data.dtype} into {self!r}")
+        with one_at_a_time:
+            kind = "DtoD" if source is not None else "HtoD"
+            operation = _copied(kind, stream, self.nbytes, source, self)
+            if isinstance(data, pinned.PinnedArray):
+                initialized.copied_poison(self, np.asarray(data))
+            np.copyto(self.data, pinned.copying(data, operation, stream, written=False))
+
+    def _is_fortran(self) -> bool:
+        return self.data.flags.f_contiguous and not self.data.flags.c_contiguous
+
+
+class Copy(NamedTuple):
+    """A copy that the host asked for: kind is HtoD, DtoH or DtoD."""
+
+    kind: str
+    nbytes: int
+    source: str | None
+    target: str | None
+    stream: streams.Stream
+
+
+def _copied(
+    kind: str, stream: Any, nbytes: int, source: DeviceArray | None = None, target: DeviceArray | None = None
+) -> streams.Operation:
+    queue = streams.as_stream(stream)
+    operation = queue.enqueue(f"{kind} copy")
+    if target is not None:
+        initialized.copied(target, source)
+    if current.observer is not None:
+        copy = Copy(
+            kind,
+            nbytes,
+            source.name if source is not None else None,
+            target.name if target is not None else None,
+            queue,
+        )
+        current.observer.copy(copy, operation, source, target)
+    return operation
+
+
+def device_array(
+    shape: Any, dtype: Any = np.float64, strides: Any = None, order: Any = "C", stream: Any = 0
+) -> DeviceArray:
+    """An uninitialised device array; its bytes are poisoned."""
+    shape, kind = wholes("shape", shape), element("dtype", dtype)
+    if order not in ("C", "F"):
+        raise ValueError(f"order: expected C or F, got {shown(order)}")
+    if strides is not None:
+        strides = wholes("strides", strides)
+        if len(strides) != len(shape):
+            raise ValueError(f"strides: expected {len(shape)}, as shape has, got {len(strides)}")
+    if strides is None:
+        nbytes = math.prod(shape) * kind.itemsize
+    else:
+        nbytes = (
+            (sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) + kind.itemsize)
+            if all(shape)
+            else 0
+        )
+    buffer = allocate(nbytes)
+    buffer.shape, buffer.dtype = shape, kind
+    initialized.fresh(buffer)
+    return DeviceArray(buffer, np.ndarray(shape, kind, buffer.data, strides=strides, order=order))
+
+
+def over(array: np.ndarray) -> DeviceArray:
+    """A device array over a host array's memory, which both see from then on; dense in some order of its axes.
+
+        >>> import numpy as np
+        >>> from refopt import simt
+        >>> host = np.zeros(3)
+        >>> simt.over(host)[1] = 5
+        >>> host
+        array([0., 5., 0.])
+    """
+    if not isinstance(array, np.ndarray):
+        raise TypeError(f"array: expected a NumPy array, got {shown(array)}")
+    kind = element("array", array.dtype)
+    flat = array.transpose(sorted(range(array.ndim), key=lambda axis: -array.strides[axis])).reshape(-1)
+    if array.size and not (flat.flags.c_contiguous and np.may_share_memory(flat, array)):
+        raise ValueError(f"array: expected a dense array, got shape {array.shape} and strides {array.strides}")
+    buffer = allocate(array.nbytes, data=flat.view(np.uint8))
+    buffer.shape, buffer.dtype, buffer.mapped = array.shape, kind, True
+    strides = array.strides if array.size else None
+    data = np.ndarray(array.shape, kind, buffer.data, strides=strides)
+    data.flags.writeable = array.flags.writeable
+    return DeviceArray(buffer, data)
+
+
+def device_array_like(ary: Any, stream: Any = 0) -> DeviceArray:
+    """An uninitialised device array with the shape, type and memory order of another array."""
+    data = ary.data if isinstance(ary, DeviceArray) else ary
+    like = np.lib.stride_tricks.as_strided(np.empty(1, data.dtype), data.shape, data.strides)
+    return device_array(data.shape, data.dtype, strides=np.empty_like(like).strides)
+
+
+def to_device(obj: Any, stream: Any = 0, copy: bool = True, to: DeviceArray | None = None) -> DeviceArray:
+    """A device array with the elements of a contiguous host array (`to`, if given)."""
+    if isinstance(obj, DeviceArray):
+        return obj
+    data = np.asanyarray(obj)
+    element("obj", data.dtype)
+    if to is not None and not isinstance(to, DeviceArray):
+        raise TypeError(f"to: expected a device array, got {shown(to)}")
+    if not (data.flags.c_contiguous or data.flags.f_contiguous):
+        raise ValueError("only contiguous arrays can be sent to the device")
+    if to is None:
+        to = device_array_like(data)
+    if copy:
+        to.copy_to_device(data, stream)
+    return to
+
+
+def is_cuda_array(obj: Any) -> bool:
+    """Whether the object offers the CUDA array interface."""
+    return hasattr(obj, "__cuda_array_interface__")
+
+
+def as_cuda_array(obj: Any) -> DeviceArray:
+    """A device array over the memory of an object whose interface describes simulated memory."""
+    if isinstance(obj, DeviceArray):
+        return obj
+    if not is_cuda_array(obj):
+        raise TypeError(f"expected an array with the CUDA array interface, got {shown(obj)}")
+    interface = obj.__cuda_array_interface__
+    shape, dtype = tuple(interface["shape"]), np.dtype(interface["typestr"])
+    if 0 in shape:
+        return device_array(shape, dtype)
+    strides = interface.get("strides")
+    steps = strides or [dtype.itemsize * math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+    reach = sum((n - 1) * s for n, s in zip(shape, steps, strict=True)) + dtype.itemsize
+    buffer, offset = find(interface["data"][0], reach)
+    data = np.ndarray(shape, dtype, buffer.data, offset, strides)
+    data.flags.writeable = not interface["data"][1]
+    return DeviceArray(buffer, data)

@@ -1,0 +1,134 @@
+"""Host memory that the device sees: pinned, mapped and managed arrays; and how arguments are copied."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from ..base.arguments import element, shown, wholes
+from . import initialized
+from .arrays import DeviceArray
+from .buffers import allocate
+from .pinned import PinnedArray
+
+
+class HostArray(PinnedArray):
+    """A host array whose memory kernels access too: passed to one, it is not copied."""
+
+    on_device: DeviceArray | None = None  # views of it are ordinary arrays
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        if self.on_device is None:
+            raise AttributeError("a view of a mapped or managed array has no __cuda_array_interface__ here")
+        return self.on_device.__cuda_array_interface__
+
+    def copy_to_host(self, ary: np.ndarray | None = None, stream: Any = 0) -> np.ndarray:
+        """A copy of the elements."""
+        if self.on_device is None:
+            return np.array(self)
+        return self.on_device.copy_to_host(ary, stream)
+
+    def copy_to_device(self, ary: Any, stream: Any = 0) -> None:
+        """Overwrite the elements."""
+        if self.on_device is None:
+            self[...] = ary
+        else:
+            self.on_device.copy_to_device(ary, stream)
+
+
+def _visible(shape: Any, dtype: Any, order: Any) -> HostArray:
+    shape, kind = wholes("shape", shape), element("dtype", dtype)
+    if order not in ("C", "F"):
+        raise ValueError(f"order: expected C or F, got {shown(order)}")
+    buffer = allocate(int(np.prod(shape, dtype=np.int64)) * kind.itemsize)
+    buffer.shape, buffer.dtype, buffer.mapped = shape, kind, True
+    data = np.ndarray(shape, kind, buffer.data, order=order)
+    host = data.view(HostArray)
+    host.buffer, host.on_device = buffer, DeviceArray(buffer, data)
+    initialized.fresh(buffer)
+    return host
+
+
+def mapped_array(
+    shape: Any, dtype: Any = np.float64, strides: Any = None, order: str = "C", stream: Any = 0, portable: bool = False,
+    wc: bool = False,
+) -> HostArray:  # fmt: skip
+    """A host array that kernels access in place; poisoned, as all fresh memory."""
+    return _visible(shape, dtype, order)
+
+
+def mapped_array_like(
+    ary: Any, stream: Any = 0, portable: bool = False, wc: bool = False
+) -> HostArray:
+    """A mapped array of the shape, type and memory order of another."""
+    return _visible(ary.shape, ary.dtype, _order(ary))
+
+
+def managed_array(
+    shape: Any, dtype: Any = np.float64, strides: Any = None, order: str = "C", stream: Any = 0,
+    attach_global: bool = True,
+) -> HostArray:  # fmt: skip
+    """An array that host and device share."""
+    return _visible(shape, dtype, order)
+
+
+def _order(ary: Any) -> Any:
+    flags = (ary.data if isinstance(ary, DeviceArray) else ary).flags
+    return "F" if flags["F_CONTIGUOUS"] and not flags["C_CONTIGUOUS"] else "C"
+
+
+@contextmanager
+def pinned(*arylist: np.ndarray) -> Iterator[None]:
+    """Host arrays are page-locked in a with block."""
+    _check("pinned", arylist)
+    yield
+
+
+@contextmanager
+def mapped(*arylist: np.ndarray, **_: Any) -> Iterator[Any]:
+    """Device arrays over the memory of host arrays, for a with block: one, or a list of them."""
+    _check("mapped", arylist)
+    arrays = []
+    for ary in arylist:
+        flat = ary.reshape(-1, order="A").view(np.uint8)
+        buffer = allocate(flat.nbytes, data=flat)
+        buffer.shape, buffer.dtype = ary.shape, ary.dtype
+        arrays.append(DeviceArray(buffer, np.ndarray(ary.shape, ary.dtype, buffer.data, order=_order(ary))))
+    yield arrays[0] if len(arrays) == 1 else arrays
+
+
+def _check(function: str, arrays: Any) -> None:
+    for i, ary in enumerate(arrays):
+        if not isinstance(ary, np.ndarray) or not (ary.flags.c_contiguous or ary.flags.f_contiguous):
+            raise TypeError(f"{function}: argument {i}: expected a contiguous NumPy array, got {shown(ary)}")
+
+
+class Copied:
+    """How a host array that is passed to a kernel is copied; `cuda.In`, `cuda.Out` and `cuda.InOut`."""
+
+    to_device = to_host = True
+
+    def __init__(self, value: Any) -> None:
+        if not isinstance(value, (np.ndarray, DeviceArray)):
+            raise TypeError(f"cuda.{type(self).__name__}: expected an array, got {shown(value)}")
+        self.value = value
+
+
+class In(Copied):
+    """Copied to the device only."""
+
+    to_host = False
+
+
+class Out(Copied):
+    """Copied from the device only: the kernel sees poison."""
+
+    to_device = False
+
+
+class InOut(Copied):
+    """Copied both ways, as without it."""

@@ -1,0 +1,124 @@
+"""Shared, local and constant arrays: `cuda.shared`, `cuda.local`, `cuda.const`."""
+
+from __future__ import annotations
+
+import math
+import sys
+from typing import Any
+
+import numpy as np
+
+from ..base.arguments import element, shown
+from ..base.errors import LaunchError
+from ..base.places import here, unsupported
+from ..base.state import current
+from .buffers import POISON, Buffer
+
+STATIC_SHARED_LIMIT = 48 * 1024  # what a kernel may declare, on any device
+_NAN_BYTES = 0xFF  # a NaN in every floating type
+
+
+def _poison(dtype: np.dtype) -> int:
+    return POISON if dtype.kind in "iub" else _NAN_BYTES
+
+
+def poisoned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Memory that nobody has written."""
+    return np.full(math.prod(shape) * dtype.itemsize, _poison(dtype), np.uint8).view(dtype).reshape(shape)
+
+
+def extents(shape: Any) -> tuple[int, ...]:
+    return tuple(int(n) for n in shape) if isinstance(shape, (tuple, list)) else (int(shape),)
+
+
+def _aligned(alignment: Any) -> None:
+    """Check what is asked for: every array here begins where any alignment would have it."""
+    if alignment is None:
+        return
+    if type(alignment) is not int:
+        raise TypeError(f"alignment: expected an integer, got {shown(alignment)}")
+    if alignment < 1 or alignment & (alignment - 1):
+        raise ValueError(f"alignment: expected a power of two, got {alignment}")
+
+
+class _Namespace(type):
+    def __getattr__(cls, name: str) -> Any:
+        raise unsupported(f"cuda.{cls.__name__}.{name}")
+
+
+class shared(metaclass=_Namespace):
+    """Memory shared by the threads of a block."""
+
+    @staticmethod
+    def array(shape: Any, dtype: Any, alignment: int | None = None) -> Any:
+        """The block's array of this call site; shape 0 is the dynamic shared memory of the launch."""
+        _aligned(alignment)
+        frame = sys._getframe(1)
+        block = current.block
+        site = id(frame.f_code), frame.f_lasti
+        array = block.shared.get(site)
+        if array is None:
+            array = block.shared[site] = _make(block, extents(shape), element("dtype", dtype), frame.f_lineno)
+        return array
+
+
+def _make(block: Any, shape: tuple[int, ...], dtype: np.dtype, line: int) -> Any:
+    dynamic_bytes = current.launch.dynamic_bytes
+    if shape == (0,):
+        if block.dynamic is None:
+            block.dynamic = Buffer(dynamic_bytes, "dynamic shared memory")
+            block.dynamic.data.fill(_poison(dtype))
+        buffer, shape = block.dynamic, (dynamic_bytes // dtype.itemsize,)
+    else:
+        buffer = Buffer(math.prod(shape) * dtype.itemsize, f"shared array of line {line}")
+        buffer.data.fill(_poison(dtype))
+        block.static_bytes += buffer.nbytes
+        limit = current.claim.has.shared_of_block
+        if block.static_bytes > STATIC_SHARED_LIMIT or block.static_bytes + dynamic_bytes > limit:
+            raise LaunchError(
+                f"{block.static_bytes} static and {dynamic_bytes} dynamic bytes of shared memory: the "
+                f"limits are {STATIC_SHARED_LIMIT} static and {limit} together",
+                here(),
+            )
+        if current.launch.cooperative:
+            current.launch.check_residency()
+    buffer.shape, buffer.dtype = shape, dtype
+    view = np.ndarray(shape, dtype, buffer.data)
+    return with_fields(view) if current.observer is None else current.observer.shared(buffer, view)
+
+
+def with_fields(array: np.ndarray) -> np.ndarray:
+    """An array of records as one whose fields are attributes too, as in Numba: ``array[i].x``, ``array.x``."""
+    return array if array.dtype.names is None else array.view(np.recarray)
+
+
+class local(metaclass=_Namespace):
+    """Memory of one thread."""
+
+    @staticmethod
+    def array(shape: Any, dtype: Any, alignment: int | None = None) -> Any:
+        """A new array of the calling thread."""
+        _aligned(alignment)
+        kind = element("dtype", dtype)
+        if current.observer is not None and current.observer.watching:
+            return _observed(extents(shape), kind, sys._getframe(1).f_lineno)
+        return with_fields(poisoned(extents(shape), kind))
+
+
+def _observed(shape: tuple[int, ...], kind: np.dtype, line: int) -> Any:
+    """A local array whose reads are watched."""
+    buffer = Buffer(math.prod(shape) * kind.itemsize, f"local array of line {line}")
+    buffer.data.fill(_poison(kind))
+    buffer.shape, buffer.dtype = shape, kind
+    return current.observer.local(buffer, np.ndarray(shape, kind, buffer.data))
+
+
+class const(metaclass=_Namespace):
+    """Constant memory."""
+
+    @staticmethod
+    def array_like(ary: Any) -> np.ndarray:
+        """A read-only copy of a host array."""
+        copy = np.array(ary)
+        copy.flags.writeable = False
+        return copy

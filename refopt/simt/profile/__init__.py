@@ -1,0 +1,1 @@
+"""What the accesses of warps cost: sectors, bank conflicts, divergence, and a picture of them."""

@@ -1,0 +1,152 @@
+"""What the race detector remembers of each byte: the accesses that later ones must be ordered after.
+
+Every byte that is accessed has a cell in the shadow of its buffer. Cells cover as many bytes as the accesses
+allow, usually one element. Of the launch that runs, a cell has the last write and, of each thread, one read and
+one atomic since. Earlier launches and copies are ordered as a whole, so one access of a kind stands for all.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..base.errors import Place
+from ..base.places import Site
+from ..base.streams import Operation
+from .clocks import KEY_BITS, View
+
+
+class Access(NamedTuple):
+    """One access by a thread of a launch, or by the host (whose key is negative)."""
+
+    key: int  # block << KEY_BITS | rank
+    epoch: int
+    site: Site
+
+    def place(self, operation: Operation) -> Place:
+        """Where it was."""
+        if self.key < 0:
+            return self.site.place(None)
+        grid, block = operation.extents
+        return self.site.place(
+            operation.name, _index(self.key >> KEY_BITS, grid), _index(self.key & (1 << KEY_BITS) - 1, block)
+        )
+
+
+class Past(NamedTuple):
+    """An access that stands for all of its kind by one operation."""
+
+    kind: str  # read, write or atomic
+    operation: Operation
+    access: Access
+
+    def conflicts(self, kind: str) -> bool:
+        """Whether an access of a kind must be ordered after it."""
+        return "write" in (kind, self.kind) or kind != self.kind
+
+
+def _index(number: int, extents: tuple[int, int, int]) -> tuple[int, int, int]:
+    x, y, _ = extents
+    return number % x, number // x % y, number // (x * y)
+
+
+class Cell:
+    """The accesses to some bytes that later ones must be ordered after."""
+
+    __slots__ = (
+        "atomics",
+        "atomics_known",
+        "older",
+        "operation",
+        "pending",
+        "reads",
+        "reads_known",
+        "same",
+        "write",
+        "write_known",
+        "written",
+    )
+
+    def __init__(self, other: Cell | None = None) -> None:
+        self.written = False  # whether all its bytes are known to be initialised
+        self.operation: Operation | None = None  # the launch that the rest belongs to
+        self.write: Access | None = None
+        self.same: dict[int, Access] | None = None  # writes of the same value that are not ordered with it
+        self.reads: dict[int, Access] = {}  # by thread
+        self.atomics: dict[int, Access] = {}
+        # A view that is known to have the write, all reads, all atomics: threads that met share theirs.
+        self.write_known: View | None = None
+        self.reads_known: View | None = None
+        self.atomics_known: View | None = None
+        self.older: list[Past] = []
+        self.pending: list[Past] = []  # those of them that the launch is not ordered after
+        if other is not None:
+            self.written, self.operation, self.write = other.written, other.operation, other.write
+            self.same = dict(other.same) if other.same is not None else None
+            self.reads, self.atomics = dict(other.reads), dict(other.atomics)
+            self.older, self.pending = list(other.older), list(other.pending)
+
+    def enter(self, operation: Operation) -> None:
+        """Another launch accesses it: what that of before did becomes the past."""
+        if self.operation is not None:
+            for past in self.past():
+                self.older = [one for one in self.older if not _stands_for(past, one)] + [past]
+            self.write = self.same = None
+            self.write_known = self.reads_known = self.atomics_known = None
+            self.reads, self.atomics = {}, {}
+            self.pending = [past for past in self.older if not operation.after(past.operation)]
+        self.operation = operation
+
+    def past(self) -> list[Past]:
+        """One access of each kind by the launch that the cell belongs to."""
+        if self.operation is None:
+            return []
+        accessed = [Past("write", self.operation, self.write)] if self.write is not None else []
+        for kind, accesses in (("read", self.reads), ("atomic", self.atomics)):
+            if accesses:
+                accessed.append(Past(kind, self.operation, next(iter(accesses.values()))))
+        return accessed
+
+
+def _stands_for(later: Past, earlier: Past) -> bool:
+    """Whether what is ordered after one is ordered after the other."""
+    return later.kind in ("write", earlier.kind) and later.operation.after(earlier.operation)
+
+
+class Shadow:
+    """The cells of one buffer, the copies from and to it, and what atomics on it have released."""
+
+    def __init__(self, owner: Any) -> None:
+        self.owner = owner
+        self.width = 0  # bytes of a cell
+        self.cells: dict[int, Cell] = {}  # by the offset of their first byte
+        self.copies: list[tuple[Past, np.ndarray]] = []  # with a mask of the bytes
+        self.operation: Operation | None = None  # the launch that the rest belongs to
+        self.unordered: list[tuple[Past, np.ndarray]] = []  # copies that it is not ordered after
+        self.released: dict[int, dict[int | None, View]] = {}  # offset -> scope -> view
+
+    def enter(self, operation: Operation) -> None:
+        """Another launch accesses the buffer."""
+        self.operation = operation
+        self.unordered = [copy for copy in self.copies if not operation.after(copy[0].operation)]
+        self.released.clear()
+
+    def at(self, offset: int, nbytes: int) -> list[Cell]:
+        """The cells of a range, split if they do not fit it."""
+        width = math.gcd(self.width, offset, nbytes)
+        if width != self.width:
+            self.cells = {
+                at: Cell(cell) if at > start else cell
+                for start, cell in self.cells.items()
+                for at in range(start, start + self.width, width)
+            }
+            self.width = width
+        cells = []
+        for at in range(offset, offset + nbytes, width):
+            cell = self.cells.get(at)
+            if cell is None:
+                cell = self.cells[at] = Cell()
+            cells.append(cell)
+        return cells

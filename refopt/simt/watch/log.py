@@ -1,0 +1,208 @@
+"""What was observed of launches: the log that `observe` gives, to which the executor reports."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..base.diagnosis import two_places
+from ..base.state import current
+from ..base.streams import Operation, Stream
+from ..base.threads import Schedule, Thread
+from ..base.undefined import refuse
+from ..compiled import Compiled
+from ..machine.launch import Launch as Execution
+from ..machine.warps import warp_barrier
+from ..memory.arrays import Copy, DeviceArray
+from ..memory.buffers import Buffer
+from ..memory.initialized import blank
+from ..memory.observed import ObservedArray
+from ..rules import Rules
+from .doubles import Double, check, doubles_of
+from .races import Detector
+
+
+class Launch(NamedTuple):
+    """A launch that was observed."""
+
+    kernel: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    stream: Stream
+    cooperative: bool
+
+
+class Log:
+    """What was observed. The methods from `launch` on are how the executor reports."""
+
+    def __init__(
+        self, count: bool | Sequence[DeviceArray], watch: bool, schedule: Schedule, rules: Rules,
+        doubles: str = "ignore",
+    ) -> None:  # fmt: skip
+        self.schedule, self.rules = schedule, rules
+        self.doubles: list[Double] = []  # in the order in which they were met, each once
+        self._on_doubles = doubles
+        self.launches: list[Launch] = []
+        self.copies: list[Copy] = []
+        self.profile: Any = None  # with `observe(profile=True)`, a `Profile`
+        self.floats: Any = None  # with `observe(floats=True)`, a `Floats`
+        self._count = bool(count) if isinstance(count, bool) else True
+        self._only = None if isinstance(count, bool) else frozenset(array.buffer.base for array in count)
+        self._detector = Detector(rules) if watch else None
+        self._reads: dict[int, dict[tuple[int, int], int]] = {}  # base -> (offset, nbytes) -> times
+        self._writes: dict[int, dict[tuple[int, int], int]] = {}
+
+    def concerns(self, buffer: Buffer) -> bool:
+        """Whether access to a buffer is to be reported."""
+        return self._detector is not None or (self._count and self._counts(buffer))
+
+    def _counts(self, buffer: Buffer) -> bool:
+        return buffer.base != 0 and (self._only is None or buffer.base in self._only)
+
+    def bytes_read(self, array: DeviceArray) -> int:
+        """Bytes of the array that kernels loaded, by any route; an atomic operation loads and stores."""
+        return _total(self._reads.get(array.buffer.base, {}), array)
+
+    def bytes_written(self, array: DeviceArray) -> int:
+        """Bytes of the array that kernels stored, by any route."""
+        return _total(self._writes.get(array.buffer.base, {}), array)
+
+    @contextmanager
+    def launch(self, run: Execution, operation: Operation, stream: Stream) -> Iterator[None]:
+        """A launch, from start to end."""
+        operation.extents = run.grid, run.block
+        if self._detector is not None:
+            self._detector.operation = operation
+        try:
+            yield
+        finally:
+            if self._count:
+                self.launches.append(Launch(run.name, run.grid, run.block, stream, run.cooperative))
+
+    def typed(self, kernel: str, args: tuple, typed: Compiled) -> None:
+        """A kernel was typed for the arguments of a launch, which has not begun."""
+        if self._on_doubles != "ignore":
+            doubles = doubles_of(kernel, args, typed)
+            if self._on_doubles == "refuse":
+                check(doubles)
+            self.doubles += [double for double in doubles if double not in self.doubles]
+
+    def start(self, threads: list[Thread]) -> None:
+        """A block becomes resident."""
+        if self._detector is not None:
+            self._detector.start(threads)
+
+    def join(self, threads: list[Thread]) -> None:
+        """Threads met at a barrier."""
+        if self._detector is not None:
+            self._detector.join(threads)
+
+    def met(self, operation: Any, lanes: list[Thread]) -> None:
+        """Lanes met in a warp operation: `syncwarp` orders memory, the others do not."""
+        if self._detector is None:
+            return
+        joins = operation is warp_barrier
+        if joins or not self.rules.warp_order:
+            self._detector.join(lanes)
+        if not joins and self.rules.shuffle_sites and len({lane.met for lane in lanes}) > 1:
+            raise two_places(current.launch, lanes)
+
+    def fence(self, thread: Thread, device: bool) -> None:
+        """A thread passed a fence."""
+        if self._detector is not None:
+            thread.clock.fence(device)
+
+    def copy(
+        self, copy: Copy, operation: Operation, source: DeviceArray | None, target: DeviceArray | None
+    ) -> None:
+        """The host asked for a copy."""
+        if self._count:
+            self.copies.append(copy)
+        if self._detector is not None:
+            if source is not None:
+                self._detector.copy("read", operation, source)
+            if target is not None:
+                self._detector.copy("write", operation, target)
+
+    def host_copy(self, kind: str, operation: Operation, buffer: Buffer, part: np.ndarray) -> None:
+        """A copy reads, or writes, a part of host memory that kernels access as well."""
+        if self._detector is not None:
+            self._detector.copy(kind, operation, DeviceArray(buffer, part))
+
+    def shared(self, buffer: Buffer, view: np.ndarray) -> Any:
+        """A block made a shared array; what its threads see of it."""
+        if self._detector is None:
+            return view
+        if buffer.written is None:
+            buffer.written = blank(buffer)
+        return ObservedArray(buffer, view, self)
+
+    def local(self, buffer: Buffer, view: np.ndarray) -> Any:
+        """A thread made a local array."""
+        return self.shared(buffer, view)
+
+    @property
+    def watching(self) -> bool:
+        """Whether defects are looked for."""
+        return self._detector is not None
+
+    def read(self, buffer: Buffer, offset: int, nbytes: int, frame: FrameType | None = None) -> None:
+        """The running thread loads, in a frame of the executor or in the one it was called from."""
+        if self._count and self._counts(buffer):
+            _add(self._reads, buffer.base, offset, nbytes)
+        if self._detector is not None:
+            self._detector.read(buffer, offset, nbytes, frame or sys._getframe(1))
+
+    def reader(self, buffer: Buffer) -> Callable[[Buffer, int, int, FrameType], None]:
+        """What is to be told of loads from a buffer: `read`, or what it would tell."""
+        if self._detector is None or (self._count and self._counts(buffer)):
+            return self.read
+        return self._detector.read
+
+    def write(
+        self, buffer: Buffer, offset: int, nbytes: int, value: Any, dtype: np.dtype, frame: FrameType | None = None
+    ) -> None:
+        """The running thread stores a value of a type, or several of them."""
+        if self._count and self._counts(buffer):
+            _add(self._writes, buffer.base, offset, nbytes)
+        if self._detector is not None:
+            refuse(value, f"a write to {buffer.label}")
+
+            def same() -> bool:
+                try:
+                    return bytes(buffer.data[offset : offset + nbytes]) == np.array(value, dtype).tobytes()
+                except (TypeError, ValueError):
+                    return False  # what cannot be stored will be refused
+
+            self._detector.write(buffer, offset, nbytes, frame or sys._getframe(1), same)
+
+    def ticket(self) -> None:
+        """The last atomic of the running thread changed something, and is no lock."""
+        if self._detector is not None:
+            self._detector.ticket()
+
+    def atomic(self, buffer: Buffer, offset: int, nbytes: int, fresh: bool = False) -> None:
+        """The running thread does an atomic operation."""
+        if self._count and self._counts(buffer):
+            _add(self._reads, buffer.base, offset, nbytes)
+            _add(self._writes, buffer.base, offset, nbytes)
+        if self._detector is not None:
+            self._detector.atomic(buffer, offset, nbytes, sys._getframe(1), fresh)
+
+
+def _add(counts: dict[int, dict[tuple[int, int], int]], base: int, offset: int, nbytes: int) -> None:
+    times = counts.get(base)
+    if times is None:
+        times = counts[base] = {}
+    access = offset, nbytes
+    times[access] = times.get(access, 0) + 1
+
+
+def _total(times: dict[tuple[int, int], int], array: DeviceArray) -> int:
+    before = [0, *array.coverage().cumsum().tolist()]  # bytes of the array among the first of the allocation
+    return sum((before[at + n] - before[at]) * count for (at, n), count in times.items())

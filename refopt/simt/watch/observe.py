@@ -1,0 +1,63 @@
+"""`observe`: what kernels did, counted and, if asked, watched for defects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from ..base.arguments import flag, shown
+from ..base.errors import LaunchError
+from ..base.places import here
+from ..base.state import current, one_at_a_time
+from ..base.threads import Schedule
+from ..memory.arrays import DeviceArray
+from ..rules import Rules
+from .instrumented import InstrumentedLog
+from .log import Log
+
+
+def _log(profile: bool, floats: bool, *args: Any) -> Log:
+    if not (profile or floats):
+        return Log(*args)
+    return InstrumentedLog(*args, profile=profile, floats=floats)
+
+
+@contextmanager
+def observe(
+    count: bool | Sequence[DeviceArray] = True,
+    watch: bool = False,
+    schedule: str = "forward",
+    seed: int = 0,
+    strict: str | Iterable[str] = (),
+    lenient: str | Iterable[str] = (),
+    doubles: str = "ignore",
+    profile: bool = False,
+    floats: bool = False,
+) -> Iterator[Log]:
+    """Observe the launches of a with block: count launches and bytes, watch for defects, set the schedule.
+
+    ``count`` may be a list of the arrays whose bytes are asked for: others are then as fast as without it.
+    ``strict`` and ``lenient`` name rules that are to hold, or not to, apart from the default: `refopt.simt.rules`.
+    ``doubles="report"`` lists in ``log.doubles`` the lines on which a kernel that has no fp64 array computes in fp64,
+    as a constant of Python's makes it do; ``"refuse"`` does not launch such a kernel, and raises a `LaunchError`.
+    With ``profile``, ``log.profile`` has sectors of global memory, bank conflicts of shared memory and divergence, by
+    line; with ``floats``, ``log.floats`` has where NaN, infinities, overflow and subnormal numbers arise.
+    All threads of Python are observed. The block begins and ends between launches, never in one.
+    """
+    counted = count if isinstance(count, list | tuple) else flag("count", count)
+    if doubles not in ("ignore", "report", "refuse"):
+        raise ValueError(f"observe: doubles: expected ignore, report or refuse, got {shown(doubles)}")
+    more = flag("profile", profile), flag("floats", floats)
+    log = _log(*more, counted, flag("watch", watch), Schedule(schedule, seed), Rules(strict, lenient), doubles)
+    with one_at_a_time:
+        if current.inside:
+            raise LaunchError("a kernel cannot be observed from within", here())
+        if current.observer is not None:
+            raise RuntimeError("observe blocks do not nest, and no two threads have one at once")
+        current.observer = log
+    try:
+        yield log
+    finally:
+        with one_at_a_time:
+            current.observer = None
