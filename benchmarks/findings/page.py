@@ -1,9 +1,8 @@
 """The parts of docs/findings.md and docs/findings-table.md that are made of records and explanations."""
 
 import json
-import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -76,15 +75,19 @@ def explained() -> Iterator[str]:
 def _entry(entry: Known, tried: Sequence[tuple[Record, Sequence[tuple[str, str, str, str]]]]) -> Iterator[str]:
     text = entry.text.strip("\n")
     yield f"**{entry.title}**\n\n{text}\n"
-    optimizers: dict[str, dict[str, None]] = {}
+    optimizers: dict[str, dict[str, set[str]]] = {}
     for _, found in tried:
         for subject, routine, law, _ in found:
             if entry.covers(subject, routine, law):
-                optimizers.setdefault(subject, {})[law if routine == "none" else f"{law} as {routine}"] = None
+                optimizers.setdefault(subject, {}).setdefault(routine, set()).add(law)
     if optimizers:
-        laws = "; ".join(f"`{name}`: {', '.join(laws)}" for name, laws in list(optimizers.items())[:MOST])
+        by_laws: dict[str, list[str]] = {}
+        for name, laws in list(optimizers.items())[:MOST]:
+            said = (in_short(laws[as_]) + ("" if as_ == "none" else f" as {as_}") for as_ in laws)
+            by_laws.setdefault("; ".join(said), []).append(f"`{name}`")
+        those = "; ".join(f"{', '.join(names)}: {said}" for said, names in by_laws.items())
         more = f"; and {len(optimizers) - MOST} more" if len(optimizers) > MOST else ""
-        yield f"*Does not hold:* {laws}{more}.\n"
+        yield f"*Does not hold:* {those}{more}.\n"
     if entry.upstream or entry.report:
         where = [f"*Reported:* {entry.upstream}." if entry.upstream else ""]
         where += [f"*A report:* [{entry.report}](reports/{entry.report}.md)." if entry.report else ""]
@@ -92,6 +95,19 @@ def _entry(entry: Known, tried: Sequence[tuple[Record, Sequence[tuple[str, str, 
 
 
 MOST = 6  # optimizers that are named with an explanation
+
+
+def in_short(laws: Collection[str]) -> str:
+    """Ids of laws in order, those that follow one another by the first and the last: L1 to L4, L7."""
+    numbers = sorted({int(law.removeprefix("L")) for law in laws if law != "error"})
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    said = [f"L{run[0]} to L{run[-1]}" if len(run) > 2 else ", ".join(f"L{x}" for x in run) for run in runs]
+    return ", ".join(said + ["error"] * ("error" in laws))
 
 
 def on_gpu() -> Iterator[str]:
@@ -121,11 +137,11 @@ def changed() -> Iterator[str]:
 def _by_optimizer(laws: set[tuple[str, ...]], what: str) -> Iterator[str]:
     """A line for each optimizer and formula with the laws of which something is said."""
     by_name: dict[tuple[str, str], list[str]] = {}
-    for subject, routine, law in sorted(laws, key=lambda x: (x[0], x[1], x[2][0], int(re.sub(r"\D", "", x[2]) or 0))):
+    for subject, routine, law in sorted(laws):
         by_name.setdefault((subject, routine), []).append(law)
     for (subject, routine), names in by_name.items():
         of = "" if routine == "none" else f" as {routine}"
-        yield f"  - `{subject}`{of}, {what}: {', '.join(names)}"
+        yield f"  - `{subject}`{of}, {what}: {in_short(names)}"
 
 
 def optimizers() -> Iterator[str]:
