@@ -49,6 +49,28 @@ def test_a_cause_does_not_depend_on_the_law(laws):
     assert headline(report) == ("coeff ignored: taken as 0", True), str(report)
 
 
+def adamw_scaled(factor):
+    def step(params, grads, moment1, moment2, beta1_pow, beta2_pow, *, lr, beta1, beta2, epsilon, coeff, lr_ratio=1.0):
+        for p, g, m, v, first, second in zip(params, grads, moment1, moment2, beta1_pow, beta2_pow, strict=True):
+            real = p.dtype.type
+            m[...] = real(beta1) * m + real(1 - beta1) * g
+            v[...] = real(beta2) * v + real(1 - beta2) * g * g
+            root = np.sqrt(1 - float(second[0]))
+            update = real(lr * root / (1 - float(first[0]))) * (m / (np.sqrt(v) + real(epsilon * root)))
+            p *= real(1 - lr * lr_ratio * coeff)
+            p -= update * real(factor)
+            first *= real(beta1)
+            second *= real(beta2)
+
+    return step
+
+
+@pytest.mark.parametrize(("factor", "ok"), [(1.0, True), (1 + 4e-6, False), (1 - 4e-6, False)])
+def test_a_factor_of_a_few_ulps_shows_and_has_no_false_cause(factor, ok):
+    report = oracle.check("adamw", adamw_scaled(factor), dtypes=["float32"], laws=["L1"], process=False)
+    assert report.ok is ok and "\ncause: " not in str(report), str(report)
+
+
 def test_the_first_wrong_step_is_told():
     def step(params, grads, moment1, moment2, *, lr, beta1, beta2, epsilon, step):
         step = min(step, 256)

@@ -127,7 +127,7 @@ def _by_hypotheses(
     others = tuple(x.text for x in explanations[1:] if not full or x.laws >= best.laws)
     text += legend(base_rule(trial.row), text, ("params", "grads", *trial.row.carried))
     laws = [law for law in dict.fromkeys(x.law for x in bounded) if law in best.laws]
-    certain, strong = (full and best.elements >= least for least in (FEW, MANY))
+    certain, strong = (full and best.elements >= least for least in (MANY if best.bent else FEW, MANY))
     return Cause(text, laws, certain, best.share, others, trial.dtype, strong)
 
 

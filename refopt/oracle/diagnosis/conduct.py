@@ -106,15 +106,15 @@ def _step_by_step(subject: Any, case: Case, given: Callable[[Case], Case]) -> Ou
     """The steps of a case, each of what is given it of what the one before has left."""
     got: Outcome = {}
     for k, step in enumerate(case.steps):
-        one = given(case.replace(steps=[step], count=case.count + k, **got))
-        got = got | subject.run(one)
+        there = {name: values for name, values in got.items() if case.slots[name] is not None}
+        got = got | subject.run(given(case.replace(steps=[step], count=case.count + k, **there)))
     return got
 
 
 def _gradients(trial: Trial, failures: Sequence[Failure]) -> Iterator[Told]:
     """Gradients that a step writes, or that it keeps as states."""
-    case = min((x.case for x in failures if len(x.case.steps) == 1), key=lambda x: sum(p.size for p in x.params))
-    case = case if any(x is not None and x.size for x in case.grads) else trial.case([7, 5], count=2)
+    cases = [x.case for x in failures if len(x.case.steps) == 1 and any(g is not None and g.size for g in x.case.grads)]
+    case = min(cases, key=lambda x: sum(p.size for p in x.params)) if cases else trial.case([7, 5], count=2)
     mine = case.copy()
     got = trial.run_in_place(mine)
     pairs = [(i, x, y) for i, (x, y) in enumerate(zip(case.grads, mine.grads, strict=True)) if x is not None]

@@ -1,7 +1,7 @@
 """How much of what a step has come to a hypothesis explains, and whether it makes anything wrong that is right."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,15 +16,20 @@ FIRST, OTHERS, RIGHT = 6, 2, 24  # tensors that are looked at: of the first law,
 ENOUGH = 0.9995  # of what a hypothesis has to explain
 SPOILT = 0.01  # of a tensor's elements that it may make wrong
 PARTLY = 0.25
+ROUGHLY = 0.1  # of its bound, that errors of a rough operation use: a wider one explains whatever is small
 
 
 class Explanation(NamedTuple):
-    """A hypothesis, the share of the wrong elements that it explains, how many these are, and of which laws."""
+    """A hypothesis, the share of the wrong elements that it explains, how many these are, and of which laws.
+
+    ``bent`` says that other steps contradict it, which it is therefore not said of.
+    """
 
     text: str
     share: float
     elements: int = 0
     laws: frozenset[str] = frozenset()
+    bent: bool = False
 
 
 class Weighing:
@@ -65,7 +70,8 @@ class Weighing:
         changed = self._changed(first, hypotheses)
         if changed is not None and not self._worth(first, changed, hypotheses):
             return None
-        counts: dict[str, list[int]] = {}  # by law: elements that are explained, that have a bound, and that are wrong
+        # By law: elements that are explained, that have a bound, that are wrong, and the sum of the former's ratios.
+        counts: dict[str, list[float]] = {}
         failed: set[str] = set()
         for tensor in self.wrong:
             if tensor.law in failed:
@@ -76,44 +82,49 @@ class Weighing:
                 if tensor is first:
                     return None
                 continue
-            of_law = counts.setdefault(tensor.law, [0, 0, 0])
+            of_law = counts.setdefault(tensor.law, [0, 0, 0, 0.0])
             of_law[:] = (x + y for x, y in zip(of_law, found, strict=True))
             if of_law[0] < PARTLY * of_law[2]:
                 failed.add(tensor.law)
                 if tensor.law == first.law:
                     return None
-        whole = {law for law, (x, bounded, _) in counts.items() if law not in failed and 0 < ENOUGH * bounded <= x}
+        whole = {law for law, (x, bounded, *_) in counts.items() if law not in failed and 0 < ENOUGH * bounded <= x}
         laws = frozenset(whole if first.law in whole else [first.law])
-        explained, bounded = (sum(counts[law][k] for law in laws) for k in (0, 1))
+        explained, bounded, off = (sum(counts[law][k] for law in laws) for k in (0, 1, 3))
         if not explained:
             return None
         text, share = " and ".join(h.name for h in hypotheses), explained / bounded
-        if any(h.kind == "rough" for h in hypotheses) and not self._scattered():
+        if any(h.kind == "rough" for h in hypotheses) and (off < ROUGHLY * explained or not self._scattered()):
             return None
+        bent = False
         spoilt = [x for x in self._others(laws) if self._spoils(x, hypotheses)]
         if spoilt:
             steps = _steps([x for x in self.wrong if x.law in laws], spoilt, self.row.elementwise)
             if not steps or share < ENOUGH:
                 return None
-            text += f", {steps}"
+            text, bent = f"{text}, {steps}", True
         also = {law for law in self.still if first.law in whole and self._explains_all(self.still[law], hypotheses)}
-        return Explanation(text, share, explained, laws | also)
+        return Explanation(text, share, int(explained), laws | also, bent)
 
     def _explains_all(self, tensors: Sequence[Tensor], hypotheses: tuple[Hypothesis, ...]) -> bool:
         """Whether hypotheses explain all that is wrong of some tensors."""
         counts = [self._counted(x, hypotheses) for x in tensors]
         return all(x and x[0] >= ENOUGH * x[1] > 0 for x in counts)
 
-    def _counted(self, tensor: Tensor, hypotheses: tuple[Hypothesis, ...]) -> tuple[int, int, int] | None:
-        """Of wrong elements, those explained, those with a bound, and all; ``None`` if right ones are spoilt."""
-        inside = self._inside(tensor, hypotheses)
+    def _counted(self, tensor: Tensor, hypotheses: tuple[Hypothesis, ...]) -> tuple[int, int, int, float] | None:
+        """Of wrong elements, those explained, those with a bound, and all, and the ratios of the first, added up.
+
+        ``None`` if right ones are spoilt.
+        """
+        ratios = self._ratios(tensor, hypotheses)
         wide = any(h.kind == "arithmetic" for h in hypotheses)  # of which some elements have no bound
-        if inside is None or any(_spoils_right(tensor, name, x, known, wide) for name, (x, known) in inside.items()):
+        if ratios is None or any(_spoils_right(tensor, name, ratio, wide) for name, ratio in ratios.items()):
             return None
-        masks = [(tensor.wrong[name], *both) for name, both in inside.items()]
+        wrong = [(tensor.wrong[name], ratio[tensor.wrong[name]]) for name, ratio in ratios.items()]
+        explained = [ratio[ratio <= 1] for _, ratio in wrong]
         return (
-            sum(int((within & mask & known).sum()) for mask, within, known in masks),
-            sum(int((mask & known).sum()) for mask, _, known in masks), sum(int(mask.sum()) for mask, *_ in masks),
+            sum(x.size for x in explained), sum(int((~np.isnan(ratio)).sum()) for _, ratio in wrong),
+            sum(int(mask.sum()) for mask, _ in wrong), sum(float(x.sum()) for x in explained),
         )  # fmt: skip
 
     def _others(self, laws: frozenset[str]) -> Iterator[Tensor]:
@@ -142,8 +153,8 @@ class Weighing:
         near = None if changed is None else self._near(tensor, changed, hypotheses)
         if near is not None and any((~x).sum() > SPOILT * x.size for x in near.values()):
             return True  # unless there is no bound, which the next lines tell
-        inside = self._inside(tensor, hypotheses) or {}
-        return any((known & ~x).sum() > SPOILT * x.size for x, known in inside.values())
+        ratios = self._ratios(tensor, hypotheses) or {}
+        return any((x > 1).sum() > SPOILT * x.size for x in ratios.values())
 
     def _as_it_is(self, tensor: Tensor) -> tuple[Situation, Inputs | None]:
         """A tensor as the rule has it, and what that is given."""
@@ -191,11 +202,11 @@ class Weighing:
         total = sum(int(tensor.wrong[name].sum()) for name in near)
         return not total or explained >= PARTLY * total
 
-    def _inside(self, tensor: Tensor, hypotheses: tuple[Hypothesis, ...]) -> dict[str, Any] | None:
-        """Which elements are within the bound of a hypothesis, and which have one; ``None`` if it says nothing."""
+    def _ratios(self, tensor: Tensor, hypotheses: tuple[Hypothesis, ...]) -> dict[str, np.ndarray] | None:
+        """Errors over the bounds of hypotheses, NaN where there is none; ``None`` if they cannot be asked."""
         changed = self._changed(tensor, hypotheses)
         if changed is None:
-            return {name: (~mask, np.ones_like(mask)) for name, mask in tensor.wrong.items()}
+            return {name: np.where(mask, np.inf, 0.0) for name, mask in tensor.wrong.items()}
         try:
             with np.errstate(all="ignore"):
                 expected = changed.expected()
@@ -203,14 +214,14 @@ class Weighing:
             return None
         if expected is None:
             return None
-        inside = {}
+        ratios = {}
         for name, x in tensor.got.items():
             if name in expected:
                 ratio = np.ravel(memory(expected[name].ratio(x.reshape(expected[name].value.shape))))
                 held = np.ravel(memory(x)).astype(np.float64)
                 lost = np.isnan(ratio) & ~np.isfinite(held)  # as a division by 0 has it
-                inside[name] = (ratio <= 1) | lost, ~np.isnan(ratio) | lost
-        return inside
+                ratios[name] = np.where(lost, 0.0, ratio)
+        return ratios
 
 
 def _is_skipped(case: Case) -> bool:
@@ -240,8 +251,8 @@ def _steps(wrong: Sequence[Tensor], spoilt: Sequence[Tensor], by_element: bool) 
     return f"from step {min(of_wrong)} on" if min(of_wrong) > max(of_others) else ""
 
 
-def _spoils_right(tensor: Tensor, name: str, within: Any, known: Any, wide: bool) -> bool:
+def _spoils_right(tensor: Tensor, name: str, ratio: np.ndarray, wide: bool) -> bool:
     """Whether what is right in a slot would be wrong, or have no bound, unless bounds are ``wide``."""
     mask = tensor.wrong[name]
     right = ~mask & ~tensor.unchanged[name] & np.isfinite(tensor.wide[name])
-    return bool((right & ~(within & known) & (known | (not wide))).sum() > SPOILT * mask.size)
+    return bool((right & ((ratio > 1) | (np.isnan(ratio) & (not wide)))).sum() > SPOILT * mask.size)

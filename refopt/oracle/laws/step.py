@@ -59,6 +59,8 @@ def _of_sizes(trial: Trial) -> Iterator[Try]:
     """Parameters and gradients of other sizes, or none."""
     for name in ("params", "grads"):
         yield Try(f"{name} zero", partial(zeroed, trial, (name,)), trial.hold)
+    # Nothing else is in the parameter, and corrections are near 1: a factor of the update shows from a few ULPs on.
+    yield Try(f"params zero, step {COUNTS[-1]}", partial(zeroed, trial, ("params",), COUNTS[-1]), trial.hold)
     small = {name: x for name, x in SMALL.items() if name in trial.numbers() and free(trial, name)}
     for label, scales in SCALES.items():
         count = 1 if label.startswith("small gradients") else 3  # with nothing that is larger in the states
