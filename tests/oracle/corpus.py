@@ -69,6 +69,8 @@ NEW = {
     "epsilon outside the divisor's root": ("adadelta", {"np.sqrt(s + eps)": "(np.sqrt(s) + eps)"},
         "epsilon outside.*root|sqrt\\(s\\) \\+ epsilon"),
     "lr of the first call": ("momentum", FIRST_LR, "lr .*first call"),
+    "betas of the first call": ("adamw", {"def step": "KEPT = {}\n\n\ndef step", "    for i, (":
+        "    beta1, beta2 = KEPT.setdefault('betas', (beta1, beta2))\n    for i, ("}, "beta1 and beta2 .*first call"),
     "gradient decayed in place": ("momentum", {"g = g + real(l2_decay) * p": "g += real(l2_decay) * p"},
         "gradient.* overwritten"),
     "gradient scaled in place": ("adagrad", {"s += g * g": "s += g * g\n        g *= real(lr)",

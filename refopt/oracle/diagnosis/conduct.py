@@ -184,12 +184,20 @@ def _captured(trial: Trial, failures: Sequence[Failure]) -> Iterator[Told]:
     several = [] if any(x.is_bounded for x in failures) else [x for x in failures if len(x.case.steps) > 1]
     for failure in several:
         first, *rest = failure.case.steps
+        got, dead = _tensors(trial, failure.case), []
         for name in [name for name in first if any(step[name] != first[name] for step in rest)]:
             kept = failure.case.replace(steps=[step | {name: first[name]} for step in failure.case.steps])
-            if _same(trial.run(failure.case), trial.run(kept)):
-                yield Told(f"{name} of the first call in every other: captured once, and a change of it has no effect",
-                           [failure.law])  # fmt: skip
-                return
+            if _same(got, _tensors(trial, kept)):
+                dead.append(name)
+        if dead:
+            what = f"{' and '.join(dead)} of the first call in every other: captured once, and a change"
+            yield Told(f"{what} of {'it' if len(dead) == 1 else 'them'} has no effect", [failure.law])
+            return
+
+
+def _tensors(trial: Trial, case: Case) -> Outcome:
+    """What a subject makes of a case, but for scalars, which may follow from the numbers."""
+    return {name: values for name, values in trial.run(case).items() if name not in trial.row.scalars}
 
 
 def _same(one: Outcome, other: Outcome) -> bool:

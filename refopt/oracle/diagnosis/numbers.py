@@ -28,6 +28,15 @@ def of_numbers(row: Routine) -> Iterator[Hypothesis]:
             usual = cases.number(hyper)
             text = f"{hyper.name} of the first call, {usual:.6g}, in every other: captured once"
             yield from _changed(row, text, lambda s, x, usual=usual: usual, (hyper.name,), False)  # type: ignore[misc]
+    betas = {hyper.name: cases.number(hyper) for hyper in row.hypers if hyper.name in ("beta1", "beta2")}
+    if len(betas) == 2:
+
+        def captured(s: Situation, x: float) -> float:
+            return next(usual for name, usual in betas.items() if s.numbers[name] == x)
+
+        both_usual = " and ".join(f"{x:.6g}" for x in betas.values())
+        text = f"beta1 and beta2 of the first call, {both_usual}, in every other: captured once"
+        yield from _changed(row, text, captured, ("beta1", "beta2"), False)
     for dtype, real in _narrow_numbers():
         yield Hypothesis(f"all numbers rounded to {dtype}", partial(_all_rounded, real=real), "number", "", False)
     for text, to, paired in _other_numbers("grad_factor", None):

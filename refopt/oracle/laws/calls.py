@@ -100,6 +100,9 @@ def going_on(trial: Trial) -> Iterator[Try]:
     yield of_bound(trial, f"step {LATE}", [7], count=LATE)
     yield Try(f"{STEPS} steps", lambda: repeated(trial.case(SIZES)), in_a_row)
     yield Try(f"{STEPS} steps of other numbers", lambda: changing(trial, trial.case(SIZES)), in_a_row)
+    betas = [name for name in ("beta1", "beta2") if name in trial.numbers() and trial.takes(name)]
+    if betas := [name for name in betas if name not in trial.fixed]:
+        yield Try(f"{STEPS} steps of other betas", lambda: _scheduled(trial.case(SIZES), betas), in_a_row)
     yield Try("other tensors between", lambda: trial.case(SIZES, count=2), between)
     yield Try("other values in the same arrays", lambda: trial.case(SIZES, count=2), refilled)
 
@@ -125,6 +128,15 @@ def changing(trial: Trial, case: Case) -> Case:
     names = [hyper.name for hyper in trial.row.hypers if trial.takes(hyper.name) and hyper.name not in stay]
     step = case.steps[0]
     return case.replace(steps=[step | {name: step[name] * (1 - k / 4) for name in names} for k in range(STEPS)])
+
+
+def _scheduled(case: Case, names: Sequence[str]) -> Case:
+    """Steps before which each of some numbers has come nearer to 1.
+
+    Powers may be products, or those of the beta of the step: what differs by that has wide bounds, or none.
+    """
+    step = case.steps[0]
+    return case.replace(steps=[step | {name: 1 - (1 - step[name]) / 2**k for name in names} for k in range(STEPS)])
 
 
 def after(case: Case, got: Outcome) -> dict[str, list]:
