@@ -11,6 +11,7 @@ Every file with a row (`refopt.cpu.routine`) is an optimizer; its functions, ``m
 The formulae in it are for the oracle, too, which varies them. What optimizers share, the kernels follow:
 `refopt.cpu.weight_decay`, what comes before a rule; `refopt.cpu.reduce`, the order of sums; `refopt.cpu.remainder` and
 `refopt.cpu.stochastic`, storage in bf16; `refopt.cpu.coalesce`, layouts; `refopt.cpu.gradient_check`, clipping;
+`refopt.cpu.matmul`, products of matrices, those of tensor cores among them;
 `refopt.cpu.routine` and `refopt.cpu.merged`, how a rule becomes a step. What has been checked can be run again and
 again: see there, and in `refopt.cpu.cast` and `refopt.cpu.loss_scale`.
 """
@@ -27,10 +28,11 @@ from refopt.cpu.gradient_check import check_gradients
 from refopt.cpu.lars_momentum import weight_decays
 from refopt.cpu.layouts import Layout, layout
 from refopt.cpu.loss_scale import update_loss_scaling
+from refopt.cpu.matmul import HOPPER, TensorCore, matmul, tensor_core
 
 __all__ = [
-    "Coalesced", "Layout", "check_gradients", "coalesce_tensor", "layout", "merged_cast", "update_loss_scaling",
-    "weight_decays",
+    "HOPPER", "Coalesced", "Layout", "TensorCore", "check_gradients", "coalesce_tensor", "layout", "matmul",
+    "merged_cast", "tensor_core", "update_loss_scaling", "weight_decays",
 ]  # fmt: skip
 
 ROWS: dict[str, Routine] = {}
