@@ -105,6 +105,28 @@ def _shuffle(source: Callable[[Any, Any], Any]) -> Callable[..., Any]:
     return shuffle
 
 
+class _Placed:
+    """A shared array for some lanes, as `refopt.simt.vectors` reads it."""
+
+    def __init__(self, lanes: Lanes, array: Shared) -> None:
+        self.lanes, self.array = lanes, array
+
+    def vector(self, index: Any, count: int) -> np.ndarray:
+        """Consecutive elements of each lane, shape (count, lanes); what is an error is one by threads."""
+        if self.array.ndim != 1 or np.any(index < 0) or np.any(index % count):
+            raise Refused("a vector that is outside of an array, or misaligned")
+        return np.stack([_each_lane(self.lanes, self.array.get(self.lanes, index + k)) for k in range(count)])
+
+
+def of_warps(function: Any, lanes: Lanes, *args: Any) -> Any:
+    """The twin of an instruction that warps carry out together."""
+    _full(lanes, warps.FULL_MASK)
+    brought = function.__wrapped__(*(_Placed(lanes, arg) if isinstance(arg, Shared) else arg for arg in args))
+    results = function.__simt_warp__(*(_each_lane(lanes, value).reshape(-1, WARP_SIZE) for value in brought))
+    own = tuple(result.reshape(-1) for result in results)
+    return own[0] if len(own) == 1 else own
+
+
 def _vote(reduce: Callable[[np.ndarray], np.ndarray]) -> Callable[..., Any]:
     def vote(lanes: Lanes, mask: Any, predicate: Any) -> Any:
         _full(lanes, mask)
