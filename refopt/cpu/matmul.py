@@ -99,29 +99,45 @@ def _sequence(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def _chunks(a: np.ndarray, b: np.ndarray, core: TensorCore) -> np.ndarray:
-    """The tensor core's sums in fp64, which holds every term exactly: a product has 22 bits, a sum of a chunk 53."""
-    exponents = _exponents(a), _exponents(b)
-    a, b = a.astype(np.float64), b.astype(np.float64)
+    """A tensor core's product, chunk by chunk."""
+    left, right = ((x.astype(np.float64), exponents(x)) for x in (a, b))
     accumulator = np.zeros((a.shape[0], b.shape[1]), np.float32)
     for k in range(0, a.shape[1], core.chunk):
         of = slice(k, k + core.chunk)
-        products = a[:, of, None] * b[of]
-        top = (exponents[0][:, of, None] + exponents[1][of]).max(1)
-        top = np.maximum(np.maximum(top, _exponents(accumulator)), -300)  # if all are zeros, any that fp64 has
-        units = _power(core.kept - top)  # in a number of the size of 1
-        products *= units[:, None]
-        np.trunc(products, out=products)
-        total = products.sum(1) + np.trunc(accumulator * units)
-        accumulator = _fp32(total * _power(top - core.kept), core.rounding)
-    return np.where(np.isnan(accumulator), NAN, accumulator)
+        accumulator = accumulate(accumulator, [x[:, of] for x in left], [x[of] for x in right], core)
+    return accumulator
 
 
-def _exponents(x: np.ndarray) -> np.ndarray:
+def accumulate(accumulator: np.ndarray, a: Any, b: Any, core: TensorCore = HOPPER) -> np.ndarray:
+    """The accumulator plus a chunk of products, as a tensor core adds them.
+
+    It is computed in fp64, which holds every term exactly: a product has 22 bits, a sum of a chunk 53.
+
+    Args:
+        accumulator: fp32, shape (..., m, n).
+        a, b: fp64 values and their `exponents`, shapes (..., m, chunk) and (..., chunk, n).
+        core: how it adds.
+
+    Returns:
+        An array like the accumulator.
+    """
+    products = a[0][..., None] * b[0][..., None, :, :]
+    top = (a[1][..., None] + b[1][..., None, :, :]).max(-2)
+    top = np.maximum(np.maximum(top, exponents(accumulator)), -300)  # if all are zeros, any that fp64 has
+    units = _power(core.kept - top)  # in a number of the size of 1
+    products *= units[..., None, :]
+    np.trunc(products, out=products)
+    total = products.sum(-2) + np.trunc(accumulator * units)
+    rounded = _fp32(total * _power(top - core.kept), core.rounding)
+    return np.where(np.isnan(rounded), NAN, rounded)
+
+
+def exponents(x: np.ndarray) -> np.ndarray:
     """The exponent of each number, subnormal ones having that of the smallest normal one."""
     fraction, bias = FORMATS[name_of(x.dtype)]
     bits = x.view(f"u{x.itemsize}") & np.array((1 << 8 * x.itemsize - 1) - 1, f"u{x.itemsize}")
-    exponents = np.maximum((bits >> fraction).astype(np.int16), 1) - np.int16(bias)
-    return np.where(bits == 0, np.int16(NEVER), exponents)
+    stored = np.maximum((bits >> fraction).astype(np.int16), 1) - np.int16(bias)
+    return np.where(bits == 0, np.int16(NEVER), stored)
 
 
 def _power(exponents: np.ndarray) -> np.ndarray:

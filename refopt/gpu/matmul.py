@@ -1,0 +1,122 @@
+"""The product of two bf16 or fp16 matrices on tensor cores, with the bits of `refopt.cpu.matmul` (numerics, N17).
+
+A block of four warps makes a tile of 64 x 64 elements, a warp 32 x 32 of them: by ``mma.sync``, two rows of four
+products. It takes k in steps of 32. In each step the threads load a tile of either matrix to shared memory, the warps
+load fragments from there, and each accumulator gets two chunks of 16 products. Where a matrix ends, tiles are filled up
+with zeros, which change no bit. So the order of a sum is that of k, whatever the tiles are.
+
+A matrix may be given transposed, as its transpose lies in memory: ``ldmatrix`` transposes as it loads. So X X^T reads X
+alone, and the rows of a tile are always those of memory.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from refopt.cpu.matmul import tensor_core
+from refopt.gpu import cuda
+from refopt.gpu.arrays import device_of
+from refopt.gpu.cuda import Launch
+from refopt.gpu.kernels import factory
+from refopt.gpu.runtime import device
+from refopt.gpu.tensor_core import MMA, ldmatrix4, ldmatrix4_transposed
+
+TILE, STEP, THREADS = 64, 32, 128
+ZERO = np.float32(0)
+# Eight rows that a warp loads together have to begin in different banks of shared memory: each gets 16 bytes more.
+APART = 8
+
+
+def operand(along_k: bool) -> tuple[Callable, Callable, int]:
+    """What fills the tile of a matrix and loads fragments of it, and its elements; ``along_k``: a row for each k."""
+    rows, columns = (STEP, TILE) if along_k else (TILE, STEP)
+    pitch = columns + APART
+    load = ldmatrix4_transposed if along_k else ldmatrix4
+
+    @cuda.jit(device=True)
+    def fill(tile, x, first, extent, k, depth):
+        top, left, height, width = (k, first, depth, extent) if along_k else (first, k, extent, depth)
+        # Neighbouring threads take neighbouring elements of a row, as they lie in memory.
+        for i in range(cuda.threadIdx.x, rows * columns, THREADS):
+            row, column = top + i // columns, left + i % columns
+            inside = row < height and column < width
+            tile[i // columns * pitch + i % columns] = x[row * width + column] if inside else 0
+
+    @cuda.jit(device=True)
+    def fragment(tile, first, k, apart, k_apart):
+        # Each lane points to a row of one of four matrices of 8 x 8.
+        line = cuda.threadIdx.x % 8
+        if along_k:
+            return load(tile, (k + k_apart + line) * pitch + first + apart)
+        return load(tile, (first + apart + line) * pitch + k + k_apart)
+
+    return fill, fragment, rows * pitch
+
+
+@factory
+def kernel(dtype: str, a_transposed: bool, b_transposed: bool) -> Any:
+    """The kernel for a dtype, and for whether either matrix is given as its transpose."""
+    mma = MMA[dtype]
+    fill_a, fragment_a, a_size = operand(a_transposed)
+    fill_b, fragment_b, b_size = operand(not b_transposed)
+
+    @cuda.jit(launch_bounds=(THREADS, 4))
+    def product(a, b, out, m, n, k):
+        tile_a = cuda.shared.array(a_size, np.uint16, alignment=16)
+        tile_b = cuda.shared.array(b_size, np.uint16, alignment=16)
+        sums = cuda.local.array(32, np.float32)
+        for i in range(32):
+            sums[i] = ZERO
+        tiles = (n + TILE - 1) // TILE
+        row, column = cuda.blockIdx.x // tiles * TILE, cuda.blockIdx.x % tiles * TILE
+        warp, lane = cuda.threadIdx.x // 32, cuda.threadIdx.x % 32
+        top, left = warp // 2 * 32, warp % 2 * 32  # of the warp's part
+        odd, late = lane // 8 % 2 * 8, lane // 16 * 8  # matrices 1 and 3, and 2 and 3, are eight apart from the others
+        for first in range(0, k, STEP):
+            fill_a(tile_a, a, row, m, first, k)
+            fill_b(tile_b, b, column, n, first, k)
+            cuda.syncthreads()
+            for step in range(0, STEP, 16):
+                for j in range(0, 32, 16):
+                    y = fragment_b(tile_b, left + j, step, late, odd)  # two of 16 x 8
+                    for i in range(0, 32, 16):
+                        x = fragment_a(tile_a, top + i, step, odd, late)  # one of 16 x 16
+                        for half in range(2):
+                            at = (i // 16 * 4 + j // 8 + half) * 4
+                            low, high = (y[2], y[3]) if half else (y[0], y[1])
+                            old = sums[at], sums[at + 1], sums[at + 2], sums[at + 3]
+                            new = mma((x[0], x[1], x[2], x[3], low, high), old)
+                            sums[at], sums[at + 1], sums[at + 2], sums[at + 3] = new
+            cuda.syncthreads()
+        # Lane 4 g + t has rows g and g + 8, and two neighbouring columns, of each 16 x 8.
+        for i in range(32):
+            r = row + top + i // 16 * 16 + i // 2 % 2 * 8 + lane // 4
+            c = column + left + i // 4 % 4 * 8 + lane % 4 * 2 + i % 2
+            if r < m and c < n:
+                out[r * n + c] = sums[i]
+
+    return product
+
+
+def launch(
+    a: Any, b: Any, out: Any, shape: tuple[int, int, int], dtype: str, a_transposed: bool = False,
+    b_transposed: bool = False,
+) -> Launch:  # fmt: skip
+    """The launch of a product.
+
+    Args:
+        a, b: the bits of the matrices, uint16 arrays of one axis on one machine: (m, k) and (k, n) row by row, or
+            their transposes.
+        out: fp32 array of m * n elements, which is written.
+        shape: m, n and k.
+        dtype: ``"bfloat16"`` or ``"float16"``.
+        a_transposed, b_transposed: whether a matrix is given as its transpose.
+
+    Raises:
+        ValueError: the tensor cores of the machine have not been measured.
+    """
+    tensor_core(device(device_of([a, b, out])).properties.capability)
+    m, n, k = shape
+    made: Any = kernel(dtype, a_transposed, b_transposed)
+    return Launch(made, -(-m // TILE) * -(-n // TILE), THREADS, (a, b, out, m, n, k))
