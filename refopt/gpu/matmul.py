@@ -17,10 +17,10 @@ import numpy as np
 from refopt.cpu.matmul import tensor_core
 from refopt.gpu import cuda
 from refopt.gpu.arrays import device_of
-from refopt.gpu.cuda import Launch
+from refopt.gpu.cuda import Launch, address
 from refopt.gpu.kernels import factory
 from refopt.gpu.runtime import device
-from refopt.gpu.tensor_core import MMA, ldmatrix4, ldmatrix4_transposed
+from refopt.gpu.tensor_core import MMA, begin_copy16, end_group, ldmatrix4, ldmatrix4_transposed, wait_but
 
 TILE, STEP, THREADS = 64, 32, 128
 ZERO = np.float32(0)
@@ -28,8 +28,11 @@ ZERO = np.float32(0)
 APART = 8
 
 
-def operand(along_k: bool) -> tuple[Callable, Callable, int]:
-    """What fills the tile of a matrix and loads fragments of it, and its elements; ``along_k``: a row for each k."""
+def operand(along_k: bool) -> tuple[Callable, Callable, Callable, int]:
+    """What fills the tile of a matrix, begins to, and loads fragments of it, and its elements.
+
+    ``along_k`` says that the matrix has a row for each k.
+    """
     rows, columns = (STEP, TILE) if along_k else (TILE, STEP)
     pitch = columns + APART
     load = ldmatrix4_transposed if along_k else ldmatrix4
@@ -44,22 +47,72 @@ def operand(along_k: bool) -> tuple[Callable, Callable, int]:
             tile[i // columns * pitch + i % columns] = x[row * width + column] if inside else 0
 
     @cuda.jit(device=True)
-    def fragment(tile, first, k, apart, k_apart):
+    def begin(tile, at, x, first, extent, k, depth):
+        top, left, height, width = (k, first, depth, extent) if along_k else (first, k, extent, depth)
+        # The same eight elements at a time. A row has a multiple of eight, so all of these are inside, or none.
+        for i in range(cuda.threadIdx.x, rows * columns // 8, THREADS):
+            r, c = i // (columns // 8), i % (columns // 8) * 8
+            inside = top + r < height and left + c < width
+            start = (top + r) * width + left + c if inside else 0
+            begin_copy16(tile, at + r * pitch + c, x + 2 * start, 16 if inside else 0)
+
+    @cuda.jit(device=True)
+    def fragment(tile, at, first, k, apart, k_apart):
         # Each lane points to a row of one of four matrices of 8 x 8.
         line = cuda.threadIdx.x % 8
         if along_k:
-            return load(tile, (k + k_apart + line) * pitch + first + apart)
-        return load(tile, (first + apart + line) * pitch + k + k_apart)
+            return load(tile, at + (k + k_apart + line) * pitch + first + apart)
+        return load(tile, at + (first + apart + line) * pitch + k + k_apart)
 
-    return fill, fragment, rows * pitch
+    return fill, begin, fragment, rows * pitch
+
+
+@cuda.jit(device=True)
+def place(tiles):
+    """Row and column of the block's tile and, in it, of the warp's part; the lane."""
+    warp = cuda.threadIdx.x // 32
+    tile = cuda.blockIdx.x // tiles * TILE, cuda.blockIdx.x % tiles * TILE
+    return *tile, warp // 2 * 32, warp % 2 * 32, cuda.threadIdx.x % 32
+
+
+@cuda.jit(device=True)
+def store(sums, out, row, column, lane, m, n):
+    """Store a warp's sums. Of each 16 x 8, lane 4 g + t has rows g and g + 8, and two neighbouring columns."""
+    for i in range(32):
+        r = row + i // 16 * 16 + i // 2 % 2 * 8 + lane // 4
+        c = column + i // 4 % 4 * 8 + lane % 4 * 2 + i % 2
+        if r < m and c < n:
+            out[r * n + c] = sums[i]
+
+
+def multiplier(dtype: str, fragment_a: Callable, fragment_b: Callable) -> Callable:
+    """What adds the products of two tiles, which begin at some elements of shared memory, to a warp's sums."""
+    mma = MMA[dtype]
+
+    @cuda.jit(device=True)
+    def multiply(tile_a, at_a, tile_b, at_b, sums, top, left, lane):
+        odd, late = lane // 8 % 2 * 8, lane // 16 * 8  # matrices 1 and 3, and 2 and 3, are eight apart from the others
+        for step in range(0, STEP, 16):
+            for j in range(0, 32, 16):
+                y = fragment_b(tile_b, at_b, left + j, step, late, odd)  # two of 16 x 8
+                for i in range(0, 32, 16):
+                    x = fragment_a(tile_a, at_a, top + i, step, odd, late)  # one of 16 x 16
+                    for half in range(2):
+                        at = (i // 16 * 4 + j // 8 + half) * 4
+                        low, high = (y[2], y[3]) if half else (y[0], y[1])
+                        old = sums[at], sums[at + 1], sums[at + 2], sums[at + 3]
+                        new = mma((x[0], x[1], x[2], x[3], low, high), old)
+                        sums[at], sums[at + 1], sums[at + 2], sums[at + 3] = new
+
+    return multiply
 
 
 @factory
 def kernel(dtype: str, a_transposed: bool, b_transposed: bool) -> Any:
     """The kernel for a dtype, and for whether either matrix is given as its transpose."""
-    mma = MMA[dtype]
-    fill_a, fragment_a, a_size = operand(a_transposed)
-    fill_b, fragment_b, b_size = operand(not b_transposed)
+    fill_a, _, fragment_a, a_size = operand(a_transposed)
+    fill_b, _, fragment_b, b_size = operand(not b_transposed)
+    multiply = multiplier(dtype, fragment_a, fragment_b)
 
     @cuda.jit(launch_bounds=(THREADS, 4))
     def product(a, b, out, m, n, k):
@@ -68,33 +121,58 @@ def kernel(dtype: str, a_transposed: bool, b_transposed: bool) -> Any:
         sums = cuda.local.array(32, np.float32)
         for i in range(32):
             sums[i] = ZERO
-        tiles = (n + TILE - 1) // TILE
-        row, column = cuda.blockIdx.x // tiles * TILE, cuda.blockIdx.x % tiles * TILE
-        warp, lane = cuda.threadIdx.x // 32, cuda.threadIdx.x % 32
-        top, left = warp // 2 * 32, warp % 2 * 32  # of the warp's part
-        odd, late = lane // 8 % 2 * 8, lane // 16 * 8  # matrices 1 and 3, and 2 and 3, are eight apart from the others
+        row, column, top, left, lane = place((n + TILE - 1) // TILE)
         for first in range(0, k, STEP):
             fill_a(tile_a, a, row, m, first, k)
             fill_b(tile_b, b, column, n, first, k)
             cuda.syncthreads()
-            for step in range(0, STEP, 16):
-                for j in range(0, 32, 16):
-                    y = fragment_b(tile_b, left + j, step, late, odd)  # two of 16 x 8
-                    for i in range(0, 32, 16):
-                        x = fragment_a(tile_a, top + i, step, odd, late)  # one of 16 x 16
-                        for half in range(2):
-                            at = (i // 16 * 4 + j // 8 + half) * 4
-                            low, high = (y[2], y[3]) if half else (y[0], y[1])
-                            old = sums[at], sums[at + 1], sums[at + 2], sums[at + 3]
-                            new = mma((x[0], x[1], x[2], x[3], low, high), old)
-                            sums[at], sums[at + 1], sums[at + 2], sums[at + 3] = new
+            multiply(tile_a, 0, tile_b, 0, sums, top, left, lane)
             cuda.syncthreads()
-        # Lane 4 g + t has rows g and g + 8, and two neighbouring columns, of each 16 x 8.
+        store(sums, out, row + top, column + left, lane, m, n)
+
+    return product
+
+
+# Memory takes hundreds of cycles to answer, and until then the kernel above has nothing to multiply. ``cp.async``
+# copies to shared memory while the warps go on, without a register in between. So there are three pairs of tiles: one
+# is multiplied, and two are under way.
+
+STAGES = 3
+wait_but_one = wait_but(STAGES - 2)
+
+
+@factory
+def staged(dtype: str, a_transposed: bool, b_transposed: bool) -> Any:
+    """`kernel` with asynchronous copies, of matrices whose rows in memory are multiples of 16 bytes."""
+    _, begin_a, fragment_a, a_size = operand(a_transposed)
+    _, begin_b, fragment_b, b_size = operand(not b_transposed)
+    a_sizes, b_sizes = STAGES * a_size, STAGES * b_size
+    multiply = multiplier(dtype, fragment_a, fragment_b)
+
+    @cuda.jit(launch_bounds=(THREADS, 4))
+    def product(a, b, out, m, n, k):
+        tile_a = cuda.shared.array(a_sizes, np.uint16, alignment=16)
+        tile_b = cuda.shared.array(b_sizes, np.uint16, alignment=16)
+        sums = cuda.local.array(32, np.float32)
         for i in range(32):
-            r = row + top + i // 16 * 16 + i // 2 % 2 * 8 + lane // 4
-            c = column + left + i // 4 % 4 * 8 + lane % 4 * 2 + i % 2
-            if r < m and c < n:
-                out[r * n + c] = sums[i]
+            sums[i] = ZERO
+        row, column, top, left, lane = place((n + TILE - 1) // TILE)
+        for stage in range(STAGES - 1):
+            begin_a(tile_a, stage * a_size, a, row, m, stage * STEP, k)
+            begin_b(tile_b, stage * b_size, b, column, n, stage * STEP, k)
+            end_group()
+        for first in range(0, k, STEP):
+            # A thread waits for its own copies, and the barrier for those of the others. It also says that all warps
+            # have multiplied the tiles of the step before, which the next copies overwrite.
+            wait_but_one()
+            cuda.syncthreads()
+            ahead, stage = first + (STAGES - 1) * STEP, first // STEP % STAGES
+            free = ahead // STEP % STAGES
+            begin_a(tile_a, free * a_size, a, row, m, ahead, k)
+            begin_b(tile_b, free * b_size, b, column, n, ahead, k)
+            end_group()
+            multiply(tile_a, stage * a_size, tile_b, stage * b_size, sums, top, left, lane)
+        store(sums, out, row + top, column + left, lane, m, n)
 
     return product
 
@@ -103,7 +181,7 @@ def launch(
     a: Any, b: Any, out: Any, shape: tuple[int, int, int], dtype: str, a_transposed: bool = False,
     b_transposed: bool = False,
 ) -> Launch:  # fmt: skip
-    """The launch of a product.
+    """The launch of a product: of `staged`, where rows in memory are multiples of 16 bytes, else of `kernel`.
 
     Args:
         a, b: the bits of the matrices, uint16 arrays of one axis on one machine: (m, k) and (k, n) row by row, or
@@ -118,5 +196,9 @@ def launch(
     """
     tensor_core(device(device_of([a, b, out])).properties.capability)
     m, n, k = shape
-    made: Any = kernel(dtype, a_transposed, b_transposed)
-    return Launch(made, -(-m // TILE) * -(-n // TILE), THREADS, (a, b, out, m, n, k))
+    starts = address(a), address(b)
+    rows = m if a_transposed else k, k if b_transposed else n
+    aligned = not any(x % 16 for x in starts) and not any(x % 8 for x in rows)
+    made: Any = (staged if aligned else kernel)(dtype, a_transposed, b_transposed)
+    operands = starts if aligned else (a, b)
+    return Launch(made, -(-m // TILE) * -(-n // TILE), THREADS, (*operands, out, m, n, k), keep=(a, b))
