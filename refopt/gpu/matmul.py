@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from refopt.checks.arguments import chosen
 from refopt.cpu.matmul import tensor_core
 from refopt.gpu import cuda
-from refopt.gpu.arrays import device_of
+from refopt.gpu.arrays import describer, device_of
 from refopt.gpu.cuda import Launch, address
 from refopt.gpu.kernels import factory
 from refopt.gpu.runtime import device
@@ -192,10 +193,16 @@ def launch(
         a_transposed, b_transposed: whether a matrix is given as its transpose.
 
     Raises:
-        ValueError: the tensor cores of the machine have not been measured.
+        ValueError, TypeError: naming the argument; or the tensor cores of the machine have not been measured.
     """
-    tensor_core(device(device_of([a, b, out])).properties.capability)
-    m, n, k = shape
+    where, (m, n, k) = device_of([a, b, out]), shape
+    tensor_core(device(where).properties.capability)
+    chosen("matmul: dtype", dtype, MMA)
+    for name, x, count, kind in (("a", a, m * k, "uint16"), ("b", b, k * n, "uint16"), ("out", out, m * n, "float32")):
+        array = describer(where)(x, f"matmul: {name}")
+        if (array.shape, array.dtype) != ((count,), kind) or not array.in_c_order():
+            expected = f"{count} elements of {kind}, as shape {shape} has it"
+            raise ValueError(f"matmul: {name}: expected {expected}, got shape {array.shape} of {array.dtype}")
     starts = address(a), address(b)
     rows = m if a_transposed else k, k if b_transposed else n
     aligned = not any(x % 16 for x in starts) and not any(x % 8 for x in rows)

@@ -91,7 +91,7 @@ def operands(draw, finite=True):
     return tuple(draw(hnp.arrays(np.uint16, shape, elements=pattern)).view(dtype) for shape in ((m, k), (k, n)))
 
 
-@settings(max_examples=max(settings().max_examples, 40))
+@settings(max_examples=max(settings().max_examples, 24))
 @given(operands(), st.sampled_from(CORES))
 def test_a_tensor_core_is_rational_arithmetic(sides, core):
     """Both forms, for numbers of any exponents, subnormal ones among them, for several ways to add."""
@@ -135,7 +135,7 @@ def test_zeros_and_subnormal_numbers_are_rational_arithmetic(dtype, kind):
     same(by_integers(a, b), expected)
 
 
-@settings(max_examples=max(settings().max_examples, 40))
+@settings(max_examples=max(settings().max_examples, 24))
 @given(operands(finite=False))
 def test_the_forms_agree_on_what_is_not_finite(sides):
     """Infinities and NaN among any patterns."""
