@@ -15,6 +15,7 @@ On the executor all lanes of a warp wait for each other here, and the sums are t
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -99,7 +100,21 @@ def ldmatrix4_transposed(array, index):
     return tuple(vectors.read_vector(array, index, 8))
 
 
-@intrinsic("cp.async.cg.shared.global [$0], [$1], 16, $2;", "r,l,r,~{memory}", "", "slr", since=(8, 0))
+def _begin_copies(array: Any, index: np.ndarray, address: np.ndarray, nbytes: np.ndarray) -> None:
+    """`begin_copy16` of many lanes, each of which copies all 16 bytes or none."""
+    whole, count = nbytes == 16, 16 // array.itemsize
+    if not np.all(whole | (nbytes == 0)):
+        raise ValueError("a part of 16 bytes")  # which is copied by threads
+    values = np.zeros((count, len(index)), f"u{array.itemsize}")
+    if whole.any():
+        there = np.where(whole, address, address[whole.argmax()])
+        values[:, whole] = np.array(memory.load(there, values.dtype, count))[:, whole]
+    vectors.copy_async(array, index, values)
+
+
+@intrinsic(
+    "cp.async.cg.shared.global [$0], [$1], 16, $2;", "r,l,r,~{memory}", "", "slr", since=(8, 0), lanes=_begin_copies
+)
 def begin_copy16(array, index, address, nbytes):
     """Begin to copy some of 16 bytes from an address to an element of shared memory; the rest of them become 0."""
     count = int(nbytes) // array.itemsize

@@ -35,7 +35,12 @@ def write_vector(array: Any, index: Any, values: np.ndarray) -> None:
 
 
 def copy_async(array: Any, index: Any, values: np.ndarray) -> None:
-    """Begin to write a vector; what is there is undefined until the thread has waited for it."""
+    """Begin to write a vector; what is there is undefined until the thread has waited for it.
+
+    By lanes, the values have shape (count, lanes).
+    """
+    if hasattr(array, "vector"):
+        return array.copy_async(index, values)
     write_vector(array, index, poisoned((len(values),), values.dtype))
     thread = current.thread
     thread.copies = thread.copies or [[]]
@@ -44,12 +49,16 @@ def copy_async(array: Any, index: Any, values: np.ndarray) -> None:
 
 def commit_copies() -> None:
     """The copies that the thread has begun since the last call are a group."""
+    if current.lanes is not None:
+        return current.lanes.commit_copies()
     thread = current.thread
     thread.copies = [*(thread.copies or [[]]), []]
 
 
 def wait_for_copies(pending: int) -> None:
     """Wait until no more than so many of the thread's latest groups are under way."""
+    if current.lanes is not None:
+        return current.lanes.wait_for_copies(pending)
     thread = current.thread
     groups = thread.copies or [[]]
     done = max(len(groups) - 1 - pending, 0)

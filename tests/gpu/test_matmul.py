@@ -100,11 +100,12 @@ def test_x_times_its_transpose_reads_x_alone(machine):
 def test_it_runs_by_threads_by_lanes_and_watched():
     """With equal bits; no read of shared memory meets a bank twice."""
     machine = gpu.device("executor")
-    a, b = draw((70, 35), bfloat16, 1, 9), draw((35, 20), bfloat16, 1, 10)
-    launch, _ = prepared(machine, a, b)
-    for _ in range(8):  # by lanes once it pays
-        same(product(machine, a, b), cpu.matmul(a, b))
-    assert simt.how(launch.kernel.executor[launch.grid, launch.block], *launch.args).by == "lanes"
+    for k in (35, 136):  # the latter in stages
+        a, b = draw((72, k), bfloat16, 1, 9), draw((k, 24), bfloat16, 1, 10)
+        launch, _ = prepared(machine, a, b)
+        for _ in range(8):  # by lanes once it pays
+            same(product(machine, a, b), cpu.matmul(a, b))
+        assert simt.how(launch.kernel.executor[launch.grid, launch.block], *launch.args).by == "lanes"
     a, b = a[:20, :20], b[:20, :20]
     same(product(machine, a, b, watch=True), cpu.matmul(a, b))
     launch, _ = prepared(machine, a, b)
@@ -271,10 +272,12 @@ def carried(at, count, out):
         out[256 + 8 * i + k] = tile[256 + 8 * (31 - i) + k]
 
 
-@pytest.mark.parametrize("count", [512, 301, 0])
-def test_copies_arrive_after_their_wait(machine, count):
-    x, out = machine.to_device(np.arange(1, 513, dtype=np.uint16)), machine.to_device(np.zeros(512, np.uint16))
-    carried[1, 32](cuda.address(x), count, out)
+@pytest.mark.parametrize("blocks", [1, 40])  # all alike; on the executor by threads, and by lanes
+@pytest.mark.parametrize("count", [512, 304, 301, 0])
+def test_copies_arrive_after_their_wait(machine, count, blocks):
+    x = machine.to_device(np.arange(1, 1 + max(count, 1), dtype=np.uint16))  # where nothing is copied, nothing is read
+    out = machine.to_device(np.zeros(512, np.uint16))
+    carried[blocks, 32](cuda.address(x), count, out)
     machine.synchronize()
     expected = np.where(np.arange(512) < count, np.arange(1, 513), 0).reshape(2, 32, 8)[:, ::-1]
     assert (out.copy_to_host() == expected.reshape(-1)).all()

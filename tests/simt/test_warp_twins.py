@@ -202,7 +202,7 @@ def test_vectors_of_unwritten_memory():
 # Asynchronous copies
 
 
-@simt.ptx_twin()
+@simt.ptx_twin(lanes=True)
 def begin(array, index, address):
     vectors.copy_async(array, index, np.array(simt.memory.load(address, np.float32, 4)))
 
@@ -263,6 +263,62 @@ def test_copies_are_there_when_they_have_been_waited_for():
         first, second = copied(copier("but one"), **observed)
         assert (first == expected[0]).all() and np.isnan(second).all()
         assert np.isnan(copied(copier("none"), **observed)).all()
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("wait", WAITS)
+def test_copies_by_lanes_are_those_by_threads(wait, late):
+    source, outs = cuda.to_device(np.arange(256, dtype=np.float32)), [np.zeros(64, np.float32) for _ in range(2)]
+    address, kernel = source.__cuda_array_interface__["data"][0], copier(wait, late=late)
+    assert simt.how(kernel[40, 32], address, outs[0]).by == "lanes"
+    kernel[40, 32](address, outs[0])
+    with simt.observe():
+        kernel[40, 32](address, outs[1])
+    assert outs[0].tobytes() == outs[1].tobytes()
+
+
+@pytest.mark.parametrize("blocks", [1, 40])
+def test_a_copy_is_made_once(blocks):
+    """Another wait does not bring it back."""
+
+    @cuda.jit
+    def kernel(address, out):
+        i = cuda.threadIdx.x
+        tile = cuda.shared.array(128, np.float32)
+        begin(tile, 4 * i, address + 16 * i)
+        commit()
+        wait_for_all()
+        tile[4 * i] = -1
+        commit()
+        wait_for_all()
+        out[i] = tile[4 * i] + tile[4 * i + 1]
+
+    source, out = cuda.to_device(np.arange(128, dtype=np.float32)), np.zeros(32, np.float32)
+    kernel[blocks, 32](source.__cuda_array_interface__["data"][0], out)
+    assert (out == np.arange(0, 128, 4)).all()
+
+
+@pytest.mark.parametrize("part", [commit, wait_for_all])
+def test_groups_of_some_lanes(part):
+    """These run by threads: what the others have begun is theirs."""
+
+    @cuda.jit
+    def kernel(address, out):
+        i = cuda.threadIdx.x
+        tile = cuda.shared.array(128, np.float32)
+        begin(tile, 4 * i, address + 16 * i)
+        if i % 2:
+            part()
+        commit()
+        if i % 2:
+            wait_for_all()
+        out[i] = tile[4 * i]
+
+    source, out = cuda.to_device(np.arange(128, dtype=np.float32)), np.zeros(32, np.float32)
+    for _ in range(2):
+        kernel[40, 32](source.__cuda_array_interface__["data"][0], out)
+        assert (out[1::2] == np.arange(4, 128, 8)).all() and np.isnan(out[::2]).all()
+    assert simt.how(kernel[40, 32], 0, out).why.endswith("some lanes")
 
 
 def test_a_copy_is_seen_by_its_thread_alone():

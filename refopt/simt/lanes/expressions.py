@@ -256,7 +256,7 @@ class Expressions:
         if form is None:
             raise Refused(f"{function.__name__} has no form for lanes")
         name = self.program.constant(form)
-        if function.__simt_types__ or not args:
+        if function.__simt_types__:
             return self.effect(f"{name}({', '.join(args)})")
         return self.effect(f"of_all({', '.join([name, 'L', *args])})")
 
