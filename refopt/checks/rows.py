@@ -186,7 +186,8 @@ def _check(row: Routine) -> None:
         expect("rounding" in row.choices, "choices: expected rounding, as elementwise kernels take it", row.choices)
     for name, values in row.choices.items():
         expect(len(values) > 1, f"choices: {name}: expected two values or more", map(repr, values))
-    expect(any(form.merged for form in row.forms.values()), "forms: expected one that merges", row.forms)
+    merging = not row.forms or any(form.merged for form in row.forms.values())
+    expect(merging, "forms: expected none or one that merges", row.forms)
     _check_traffic(row, slots)
 
 

@@ -26,10 +26,17 @@ from refopt.cpu.stochastic import dither, random16
 
 def step(row: Routine, arguments: dict[str, Any]) -> None:
     """A merged function's whole body: the routine's rule, applied to its arguments."""
+    call, shared = checked(row, arguments)
+    run(tensors(row.rule, call), **shared)
+
+
+def checked(row: Routine, arguments: dict[str, Any]) -> tuple[checks.Call, dict[str, Any]]:
+    """The arguments of a merged function as a call, and what is for all tensors; raises if they are none."""
     named = dict(arguments)
     shared = {name: named.pop(name) for name in ("grad_factor", "found_inf")}
     slots = {name: named.pop(name) for name in row.slot_names}
-    merged(row, row.rule, slots, named, **shared)
+    checks.require_subnormals()
+    return checks.check(row, slots, named, checks.host_array, shared), shared
 
 
 def merged(

@@ -42,7 +42,8 @@ def routine(
 ) -> Routine:  # fmt: skip
     """The row of a merged function, whose docstring it completes by the arguments that all of them share.
 
-    Numbers and defaults are the signature's. What is True or False by default is a choice.
+    Numbers and defaults are the signature's. What is True or False by default is a choice. What is a tuple by default
+    belongs to the function alone, and is not in the row.
 
     Args:
         function: ``merged_NAME``: takes what all of them take, and its own states, numbers and choices.
@@ -51,7 +52,8 @@ def routine(
         states: a slot for each state and scalar, in the order of the signature; optional ones are given by keyword.
         limits: of numbers that only it has, those that are not just at least 0.
         choices: the values of each choice that is a word, the default first.
-        launches: of a step on the device: 1 if each element is for itself.
+        launches: of a step on the device: 1 if each element is for itself; 0 if there are no kernels, so that the row
+            is not for the catalogue.
         passes: how often a step reads or writes a slot, where that is not once for gradients and twice for all else; or
             a function of form, dtypes and choices.
         forms: the ways to run it on the device, where there are others than by tensor and merged.
@@ -65,15 +67,16 @@ def routine(
     _check_slots(where, parameters, slots)
     own = {x.name: x.default for x in parameters.values() if x.kind is x.KEYWORD_ONLY and x.default is not None}
     values = _values(where, own, choices)
-    numbers = {name: default for name, default in own.items() if name not in values}
+    numbers = {name: x for name, x in own.items() if name not in values and not isinstance(x, tuple)}
     _expect(where, "limits", [name for name in limits if name not in numbers], [])
+    usual = {"separate": Form(launches, merged=False), "merged": Form(launches)} if launches else {}
     each = {slot.name: 2 for slot in slots if not slot.scalar} | {"grads": 1}
     row = Routine(
         name=function.__name__.removeprefix("merged_"),
         slots=slots,
         hypers=tuple(_hyper(name, default, LIMITS | dict(limits)) for name, default in numbers.items()),
         choices=values,
-        forms=forms or {"separate": Form(launches, merged=False), "merged": Form(launches)},
+        forms=forms or usual,
         traffic=passes if callable(passes) else partial(_passes, each | dict(passes)),
         source=source,
         rule=rule,

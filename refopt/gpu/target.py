@@ -120,7 +120,7 @@ def device_function(function: Callable) -> Callable:
 
 def intrinsic(
     asm: str, constraints: str, result: str, arguments: str, since: tuple[int, int] = OLDEST, before: str | None = None,
-    lanes: Callable | bool = False,
+    lanes: Callable | bool = False, warp: Callable | None = None,
 ) -> Callable[[Callable], Callable]:  # fmt: skip
     """Give a function inline PTX for its compiled form; the function itself is its twin on the executor.
 
@@ -131,11 +131,13 @@ def intrinsic(
         asm: PTX, with the results as ``$0`` onwards and then the arguments.
         constraints: LLVM's, one per result and argument: f, d, r, l.
         result: the dtype letters of the results, f, d or r (32-bit words); more than one makes a tuple.
-        arguments: the letters of the arguments: l for a 64-bit integer; several f, d or r in a row are one tuple.
+        arguments: the letters of the arguments: l for a 64-bit integer; several f, d or r in a row are one tuple; s for
+            the 32-bit address of an element in shared memory, of which the function takes the array and the index.
         since: the compute capability from which on there are all instructions of ``asm``.
         before: PTX with the same operands for those before it; ``None`` if there is none, and kernels that call the
             function are refused there.
         lanes: the twin for arrays over many threads, or True if it is that itself (`simt.ptx_twin`).
+        warp: for instructions of whole warps, what makes the results of what the lanes bring (`simt.ptx_twin`).
     """
     if not asm or (before == "" and result + arguments):
         raise ValueError("intrinsic: expected instructions, or no operands and before=\"\" for a hint, got none")
@@ -148,7 +150,7 @@ def intrinsic(
         )
         twin.asm = asm, constraints, result, arguments  # type: ignore[attr-defined]
         twin.since, twin.before = since, before  # type: ignore[attr-defined]
-        return simt.ptx_twin(*(TYPES[letter] for letter in result), lanes=lanes)(twin)
+        return simt.ptx_twin(*(TYPES[letter] for letter in result), lanes=lanes, warp=warp)(twin)
 
     return decorate
 
@@ -323,20 +325,34 @@ def _inline_asm(asm: str, constraints: str, result: str, arguments: str) -> Any:
     from numba.core import types as nb
     from numba.cuda.extending import intrinsic as numba_intrinsic
 
-    types_of = {"f": nb.float32, "d": nb.float64, "l": nb.int64, "r": nb.uint32}
+    types_of = {"f": nb.float32, "d": nb.float64, "l": nb.int64, "r": nb.uint32, "s": None}  # None: any array
     outputs = [types_of[letter] for letter in result]
     several = len(outputs) > 1
     returns: Any = nb.UniTuple(outputs[0], len(outputs)) if several else outputs[0] if outputs else nb.void
     takes: list[Any] = []
     for letter, run in itertools.groupby(arguments):
         kind, count = types_of[letter], len(list(run))
-        takes += [kind] * count if letter == "l" else [kind if count == 1 else nb.UniTuple(kind, count)]
+        if letter == "s":
+            takes += [None, nb.int64] * count
+        else:
+            takes += [kind] * count if letter == "l" else [kind if count == 1 else nb.UniTuple(kind, count)]
+
+    def shared_address(context: Any, builder: Any, kind: Any, array: Any, index: Any) -> Any:
+        """The address of an element of a shared array in the address space of shared memory, which has number 3."""
+        data = context.make_array(kind)(context, builder, array).data
+        element = builder.gep(data, [index])
+        place = builder.addrspacecast(element, data.type.pointee.as_pointer(3))
+        return builder.trunc(builder.ptrtoint(place, ir.IntType(64)), ir.IntType(32))
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         if not asm:  # a hint, which this GPU does not take
             return context.get_dummy_value()
         operands: list[Any] = []
-        for arg, kind in zip(args, takes, strict=True):
+        entries = iter(zip(args, signature.args, strict=True))
+        for arg, kind in entries:
+            if isinstance(kind, nb.Array):
+                operands.append(shared_address(context, builder, kind, arg, next(entries)[0]))
+                continue
             operands += cgutils.unpack_tuple(builder, arg, len(kind)) if isinstance(kind, nb.UniTuple) else [arg]
         results = [context.get_value_type(kind) for kind in outputs]
         answers = ir.LiteralStructType(results) if several else results[0] if results else ir.VoidType()
@@ -348,8 +364,13 @@ def _inline_asm(asm: str, constraints: str, result: str, arguments: str) -> Any:
         return answer if results else context.get_dummy_value()
 
     # Numba looks at how many parameters an intrinsic has, and their names.
-    names = ", ".join(["typingctx", *(f"x{k}" for k in range(len(takes)))])
-    return numba_intrinsic(eval(f"lambda {names}: (typed, codegen)", {"typed": returns(*takes), "codegen": codegen}))
+    given = ", ".join(f"x{k}" for k in range(len(takes)))
+
+    def typed(*kinds: Any) -> Any:
+        return returns(*(kind or of for kind, of in zip(takes, kinds, strict=True)))
+
+    scope = {"typed": typed, "codegen": codegen}
+    return numba_intrinsic(eval(f"lambda typingctx, {given}: (typed({given}), codegen)", scope))
 
 
 @intrinsic("fence.acq_rel.gpu;", "", "", "")

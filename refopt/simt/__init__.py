@@ -47,6 +47,10 @@ infinities, overflow and subnormal numbers arise, are loaded and stored. `occupa
     >>> [(row.array, row.kind, row.requests, row.sectors) for row in log.profile.sectors]
     [('x', 'load', 1, 8), ('y', 'store', 1, 4)]
 
+`ptx_twin` marks a function that stands for inline PTX. With ``warp=`` it stands for an instruction of a whole warp,
+such as ``mma.sync`` or ``ldmatrix``, at which all 32 lanes wait for each other; lanes that are missing are an error.
+`simt.vectors` has what such functions read of shared memory, and asynchronous copies, for ``cp.async``.
+
 `over` puts a device array over the memory of a host array. `claim("T4")`, in a with statement, has the executor say
 that it is another device than an H100, and refuse what that one would.
 
@@ -66,7 +70,7 @@ ended.
 
 import os
 
-from . import cuda, memory, outside, rules
+from . import cuda, memory, outside, rules, vectors
 from .base.errors import (
     BarrierDivergence,
     DataRace,
@@ -118,6 +122,7 @@ __all__ = [
     "replace_numba",
     "rules",
     "run",
+    "vectors",
 ]
 
 if os.environ.get("REFOPT_SIMT", "0") not in ("", "0"):

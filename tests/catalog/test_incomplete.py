@@ -38,7 +38,7 @@ ROWS = {"slots: expected params and grads first, got grads, params, master_param
             {"hypers": SGD.hypers[:-1]},
         "choices: expected rounding, as elementwise kernels take it, got none": {"choices": {}},
         "choices: rounding: expected two values or more, got 'nearest'": {"choices": {"rounding": ("nearest",)}},
-        "forms: expected one that merges, got separate": {"forms": {"separate": Form(1, merged=False)}},
+        "forms: expected none or one that merges, got separate": {"forms": {"separate": Form(1, merged=False)}},
         "traffic: separate: expected passes over slots, got moment": {"traffic": lambda form, dtypes: {"moment": 1}},
         "traffic: separate: expected passes over every slot, got none over grads":
             {"traffic": lambda form, dtypes: {"params": 1}}}

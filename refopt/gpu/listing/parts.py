@@ -184,6 +184,8 @@ class Parts:
 
     def _made(self, function: Callable, alias: str, whole: bool) -> Part:
         body, name = _body_of(function, alias)
+        if hasattr(function, "__simt_warp__"):
+            raise LookupError(f"source: {name}: expected instructions of one thread each, got one of a whole warp")
         part = Part(function, name.lstrip("_"))
         file, node = found(body)
         part.parameters = [x.arg for x in (*node.args.posonlyargs, *node.args.args)]

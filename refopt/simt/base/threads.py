@@ -39,6 +39,7 @@ class Thread:
     __slots__ = (
         "block",
         "clock",
+        "copies",
         "greenlet",
         "index",
         "lane",
@@ -62,6 +63,7 @@ class Thread:
         self.operand: Any = None
         self.result: Any = None  # what a warp operation gives it
         self.clock: Any = None  # watched only
+        self.copies: Any = None  # groups of asynchronous copies under way, the last of which is open
         self.met: Any = None  # where it called the warp operation that it waits at
 
 

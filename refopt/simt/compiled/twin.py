@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ..base.arguments import shown
 from ..base.scalars import SCALARS
+from ..machine import warps
 
 _Function = TypeVar("_Function", bound=Callable)
 
 
-def ptx_twin(*types: str, lanes: Callable | bool = False) -> Callable[[_Function], _Function]:
+def ptx_twin(
+    *types: str, lanes: Callable | bool = False, warp: Callable | None = None
+) -> Callable[[_Function], _Function]:  # fmt: skip
     """Mark a function as the twin of inline PTX: it runs as it is, so its arithmetic is NumPy's.
 
     Args:
@@ -19,6 +23,10 @@ def ptx_twin(*types: str, lanes: Callable | bool = False) -> Callable[[_Function
         lanes: the same for arrays, an element for each lane, or True if the function is that itself. With another form
             kernels that call it run by lanes. What all lanes have in common it is given as a scalar, unless it returns
             nothing.
+        warp: for an instruction that the 32 lanes of a warp carry out together, such as ``mma.sync``. The function
+            then returns what a lane brings, a tuple, and all lanes wait for each other. ``warp`` takes an array of
+            shape (warps, 32) for each value that was brought, and returns such arrays, one for each result of a lane.
+            Lanes that have ended, or wait elsewhere, are reported.
 
     Raises:
         ValueError: one is no scalar type.
@@ -28,8 +36,22 @@ def ptx_twin(*types: str, lanes: Callable | bool = False) -> Callable[[_Function
             raise ValueError(f"ptx_twin: types[{n}]: expected one of {', '.join(SCALARS)}, got {shown(name)}")
 
     def mark(function: _Function) -> _Function:
+        if warp is not None:
+            function = _together(function, warp)
         function.__simt_types__ = types  # type: ignore[attr-defined]
         function.__simt_lanes__ = (function if lanes is True else lanes) or None  # type: ignore[attr-defined]
         return function
 
     return mark
+
+
+def _together(function: Any, exchange: Callable) -> Any:
+    """A twin at which the lanes of a warp meet; a call of it is where they do."""
+    meet = warps.collective(function.__name__, exchange)
+    function.__simt_warp__ = exchange
+
+    @functools.wraps(function)
+    def call(*args: Any) -> Any:
+        return meet(function(*args))
+
+    return call

@@ -107,6 +107,57 @@ def _shuffle(source: Callable[[Any, Any], Any]) -> Callable[..., Any]:
     return shuffle
 
 
+class _Placed:
+    """A shared array for some lanes, as `refopt.simt.vectors` reads and writes it."""
+
+    def __init__(self, lanes: Lanes, array: Shared) -> None:
+        self.lanes, self.array, self.itemsize = lanes, array, array.itemsize
+
+    def vector(self, index: Any, count: int) -> np.ndarray:
+        """Consecutive elements of each lane, shape (count, lanes); what is an error is one by threads."""
+        if self.array.ndim != 1 or np.any(index < 0) or np.any(index % count):
+            raise Refused("a vector that is outside of an array, or misaligned")
+        return np.stack([_each_lane(self.lanes, self.array.get(self.lanes, index + k)) for k in range(count)])
+
+    def assign(self, index: Any, values: Any) -> None:
+        """Write consecutive elements of each lane, of values of shape (count, lanes)."""
+        self.vector(index, len(values))  # for the checks
+        for k, value in enumerate(values):
+            self.array.put(self.lanes, index + k, value)
+
+    def copy_async(self, index: Any, values: Any) -> None:
+        """Begin to write them."""
+        self.assign(index, [shared.poisoned(value.shape, value.dtype) for value in values])
+        self.lanes.batch.copies[-1].append((self, index, values))
+
+
+def commit_copies(lanes: Lanes) -> None:
+    """`vectors.commit_copies` of all lanes."""
+    if lanes.count < lanes.batch.count:
+        raise Refused("asynchronous copies of some lanes")
+    lanes.batch.copies.append([])
+
+
+def wait_for_copies(lanes: Lanes, pending: int) -> None:
+    """`vectors.wait_for_copies` of all lanes."""
+    if lanes.count < lanes.batch.count:
+        raise Refused("a wait for copies of some lanes")
+    groups = lanes.batch.copies
+    done = max(len(groups) - 1 - pending, 0)
+    for placed, index, values in (copy for group in groups[:done] for copy in group):
+        placed.assign(index, values)
+    del groups[:done]
+
+
+def of_warps(function: Any, lanes: Lanes, *args: Any) -> Any:
+    """The twin of an instruction that warps carry out together."""
+    _full(lanes, warps.FULL_MASK)
+    brought = function.__wrapped__(*(_Placed(lanes, arg) if isinstance(arg, Shared) else arg for arg in args))
+    results = function.__simt_warp__(*(_each_lane(lanes, value).reshape(-1, WARP_SIZE) for value in brought))
+    own = tuple(result.reshape(-1) for result in results)
+    return own[0] if len(own) == 1 else own
+
+
 def _vote(reduce: Callable[[np.ndarray], np.ndarray]) -> Callable[..., Any]:
     def vote(lanes: Lanes, mask: Any, predicate: Any) -> Any:
         _full(lanes, mask)
@@ -185,12 +236,15 @@ def put(lanes: Lanes, array: Any, index: Any, value: Any) -> None:
 
 def of_all(form: Callable, lanes: Lanes, *args: Any) -> None:
     """A call that stores, with an element for each lane although all may store the same."""
+    lanes.batch.run.active = lanes
     form(*(_spread(lanes, arg) for arg in args))
 
 
 def _spread(lanes: Lanes, value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(_spread(lanes, part) for part in value)
+    if isinstance(value, Shared):
+        return _Placed(lanes, value)
     return _each_lane(lanes, value) if isinstance(value, int | float | np.ndarray | np.generic) else value
 
 

@@ -250,13 +250,15 @@ class Expressions:
 
     def _twin(self, function: Any, args: list[str]) -> str:
         """The twin of PTX: without operands a fence or a hint, without results a store."""
+        if hasattr(function, "__simt_warp__"):
+            return self.effect(f"of_warps({', '.join([self.program.constant(function), 'L', *args])})")
         form = getattr(function, "__simt_lanes__", None)
         if not args and not function.__simt_types__:
             form, self.form.waits = function, True
         if form is None:
             raise Refused(f"{function.__name__} has no form for lanes")
         name = self.program.constant(form)
-        if function.__simt_types__ or not args:
+        if function.__simt_types__:
             return self.effect(f"{name}({', '.join(args)})")
         return self.effect(f"of_all({', '.join([name, 'L', *args])})")
 

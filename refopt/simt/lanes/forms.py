@@ -17,7 +17,7 @@ from .typed import Refused
 
 _HELPERS = {function.__name__: function for function in (
     flow.branch, flow.loop, flow.each_of, values.pick, values.both, values.any_of, values.opposite, device.get,
-    device.put, device.failed, device.of_all, device.atomic, device.shared_array, device.local_array,
+    device.put, device.failed, device.of_all, device.of_warps, device.atomic, device.shared_array, device.local_array,
 )}  # fmt: skip
 # NumPy's arrays and scalars give the same bits.
 _EXACT = {

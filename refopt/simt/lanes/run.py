@@ -20,6 +20,7 @@ from ..compiled.kinds import Kind, of_value, widened
 from ..machine.occupancy import resident_blocks
 from ..memory.shared import STATIC_SHARED_LIMIT
 from .addresses import Addresses
+from .device import commit_copies, wait_for_copies
 from .forms import Form, Program
 from .places import Global, Lanes
 from .text import Writer
@@ -106,9 +107,18 @@ class Run:
         self.load, self.store, self.save = self.addresses.load, self.addresses.store, self.addresses.save
         self.steps = self.exited = self.atomics = 0
         self.stopped = False
+        self.active: Any = None  # the lanes that call the twin of an instruction
 
     def pause(self, changed: bool) -> None:
         """Nobody else has to get a turn."""
+
+    def commit_copies(self) -> None:
+        """`vectors.commit_copies`."""
+        commit_copies(self.active)
+
+    def wait_for_copies(self, pending: int) -> None:
+        """`vectors.wait_for_copies`."""
+        wait_for_copies(self.active, pending)
 
     def check(self, batch: Batch) -> None:
         """Refuse more shared memory, or more blocks at a time, than there may be; by threads that is an error."""
@@ -168,6 +178,7 @@ class Batch:
         self.shared: dict[int, Any] = {}
         self.dynamic: Any = None
         self.static_bytes = 0
+        self.copies: list[list] = [[]]  # groups of asynchronous copies under way, the last of which is open
         self.values: dict[str, Any] = {}
         rank = np.arange(run.threads)
         if before is not None and before.blocks == blocks:

@@ -1,4 +1,7 @@
-"""Warp operations: shuffles, votes, matches, syncwarp. Each waits for the lanes that its mask names."""
+"""Warp operations: shuffles, votes, matches, syncwarp. Each waits for the lanes that its mask names.
+
+`collective` makes one of a function of what all 32 lanes bring.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..base.errors import LaunchError
+from ..base.errors import BarrierDivergence, LaunchError
 from ..base.places import Site, here
 from ..base.state import current
 from ..base.threads import WARP_SIZE, Thread
@@ -119,6 +122,58 @@ SHUFFLES = {_index, _up, _down, _xor}
 _all, _any = _vote(all), _vote(any)
 _eq = _vote(lambda values: len(set(values)) == 1)
 warp_barrier = _vote(lambda values: None)
+
+
+def collective(name: str, exchange: Callable[..., tuple[np.ndarray, ...]]) -> Callable[[Any], Any]:
+    """An operation of all 32 lanes of a warp: what a lane calls with the values that it brings.
+
+    Args:
+        name: of the operation, for errors.
+        exchange: takes an array of shape (warps, 32) for each value that a lane brings, and returns such arrays, one
+            for each result of a lane.
+    """
+
+    def operation(lanes: list[Thread]) -> None:
+        if len(lanes) < WARP_SIZE:
+            raise _incomplete(name, lanes)
+        columns = list(zip(*(thread.value for thread in lanes), strict=True))
+        for column in columns:
+            refuse(column, name, "takes")
+        before = sys.gettrace()
+        if current.observer is not None:
+            sys.settrace(None)  # what follows the lines of kernels is to follow none of these
+        try:
+            results = exchange(*(np.array(column)[None] for column in columns))
+        finally:
+            sys.settrace(before)
+        for lane, thread in enumerate(lanes):
+            own = tuple(result[0, lane] for result in results)
+            thread.result = own[0] if len(own) == 1 else own
+
+    return lambda value: _meet(operation, FULL_MASK, value)
+
+
+def _incomplete(name: str, lanes: list[Thread]) -> BarrierDivergence:
+    """The error for an operation that needs all lanes of a warp, of which some have ended or have never been there."""
+    first = lanes[0]
+    missing = sorted({*range(WARP_SIZE)} - {thread.lane for thread in lanes})
+    there = len(first.block.threads) - (first.rank - first.lane)
+    why = f"the warp has {there} threads" if there < WARP_SIZE else "they have ended"
+    place = Site.of(first.greenlet.gr_frame or sys._getframe()).place(
+        current.launch.name, first.block.index, first.index
+    )
+    return BarrierDivergence(f"{name} needs all 32 lanes of a warp, and {_ranges(missing)} are not there: {why}", place)
+
+
+def _ranges(lanes: list[int]) -> str:
+    """Lanes in words: lanes 3, 5 to 7."""
+    runs: list[list[int]] = []
+    for lane in lanes:
+        if runs and lane == runs[-1][-1] + 1:
+            runs[-1].append(lane)
+        else:
+            runs.append([lane])
+    return "lanes " + ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs)
 
 
 def shfl_sync(mask: int, value: Any, src_lane: int) -> Any:

@@ -1,0 +1,101 @@
+"""How a parameter is cut into matrices, each of which is updated by itself (numerics, N19).
+
+::
+
+    Blocks()                          a parameter of two axes: one matrix
+    Blocks(rows=12)                   twelve heads, whose outputs are rows of it
+    Blocks(rows=(1024, 256, 256))     queries, keys and values in one parameter
+    Blocks(columns=12)                twelve heads, whose inputs are columns of it
+    Blocks(of="experts")              a matrix for each index of the axes before the last two
+    Blocks(of="convolution")          a row for each output channel, all other axes as columns
+"""
+
+import math
+from collections.abc import Iterator
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from refopt.checks.arguments import chosen, is_whole, listed, shown, whole
+from refopt.checks.arrays import Array
+
+KINDS = "matrix", "experts", "convolution"
+
+
+class Blocks(NamedTuple):
+    """Parts along rows and columns: a number of equal ones or the size of each; ``of`` says what the matrix is."""
+
+    rows: int | tuple[int, ...] = 1
+    columns: int | tuple[int, ...] = 1
+    of: str = "matrix"
+
+
+class Cut(NamedTuple):
+    """The matrices of a parameter: its shape, its axes as they lie in memory, and the ends of parts along two axes."""
+
+    shape: tuple[int, ...]
+    order: tuple[int, ...]
+    of: str
+    ends: tuple[list[int], list[int]]
+
+    def matrices(self, flat: np.ndarray) -> Iterator[np.ndarray]:
+        """Views of the elements of the parameter, which are given in memory order."""
+        whole = flat.reshape([self.shape[axis] for axis in self.order])
+        if self.of == "convolution":
+            stacked = whole.reshape(1, self.shape[0], -1)
+        else:
+            stacked = whole.transpose(np.argsort(self.order))[(None,) * (self.of == "matrix")]
+        for index in np.ndindex(stacked.shape[:-2]):
+            for top, bottom in pairwise(self.ends[0]):
+                for left, right in pairwise(self.ends[1]):
+                    yield stacked[index][top:bottom, left:right]
+
+
+def cuts(name: str, params: list[Array], blocks: Any) -> list[Cut]:
+    """How each parameter is cut, given one `Blocks` for all or one for each.
+
+    Raises:
+        ValueError, TypeError: naming the argument and the index.
+    """
+    if isinstance(blocks, Blocks):
+        return [_cut(name, i, param, blocks, "blocks") for i, param in enumerate(params)]
+    entries = listed(f"{name}: blocks", blocks, "Blocks")
+    if len(entries) != len(params):
+        raise ValueError(f"{name}: blocks: expected one or one per parameter, {len(params)}, got {len(entries)}")
+    pairs = zip(params, entries, strict=True)
+    return [_cut(name, i, param, entry, f"blocks[{i}]") for i, (param, entry) in enumerate(pairs)]
+
+
+def _cut(name: str, i: int, param: Array, blocks: Any, where: str) -> Cut:
+    if not isinstance(blocks, Blocks):
+        raise TypeError(f"{name}: {where}: expected Blocks, got {shown(blocks)}")
+    of, axes = chosen(f"{name}: {where}.of", blocks.of, KINDS), len(param.shape)
+    order = tuple(int(axis) for axis in np.argsort([-s for s in param.strides], kind="stable"))
+    order = tuple(range(axes)) if param.in_c_order() else order
+    if axes < 2:
+        raise ValueError(f"{name}: params[{i}]: expected a matrix, got shape {param.shape}, which merged_adamw takes")
+    if of == "matrix" and axes > 2:
+        raise ValueError(
+            f'{name}: params[{i}]: expected a matrix, got shape {param.shape}; Blocks(of="experts") takes the last two '
+            f'axes for a matrix, Blocks(of="convolution") all but the first for columns, and merged_adamw any shape'
+        )
+    if of == "convolution" and order[0] != 0:
+        raise ValueError(f"{name}: params[{i}]: expected output channels outermost in memory, got axes {order}")
+    rows, columns = (param.shape[0], math.prod(param.shape[1:])) if of == "convolution" else param.shape[-2:]
+    ends = [_ends(f"{name}: {where}.{side}", parts, size, f"params[{i}]", side)
+            for side, parts, size in (("rows", blocks.rows, rows), ("columns", blocks.columns, columns))]  # fmt: skip
+    return Cut(param.shape, order, of, (ends[0], ends[1]))
+
+
+def _ends(where: str, parts: Any, size: int, of: str, side: str) -> list[int]:
+    """Where parts begin and end, from 0 to the size."""
+    if is_whole(parts):
+        count = whole(where, parts, 1)
+        if size % count:
+            raise ValueError(f"{where}: expected a divisor of the {size} {side} of {of}, got {count}")
+        return [size // count * k for k in range(count + 1)]
+    sizes = [whole(f"{where}[{k}]", part, 1) for k, part in enumerate(listed(where, parts, "sizes"))]
+    if sum(sizes) != size:
+        raise ValueError(f"{where}: expected sizes whose sum is the {size} {side} of {of}, got a sum of {sum(sizes)}")
+    return list(accumulate(sizes, initial=0))

@@ -1,0 +1,251 @@
+"""The product of two bf16 or fp16 matrices on tensor cores, with the bits of `refopt.cpu.matmul` (numerics, N17).
+
+A block of four warps makes a tile of 64 x 64 elements, a warp 32 x 32 of them: by ``mma.sync``, two rows of four
+products. It takes k in steps of 32. In each step the threads load a tile of either matrix to shared memory, the warps
+load fragments from there, and each accumulator gets two chunks of 16 products. Where a matrix ends, tiles are filled up
+with zeros, which change no bit. So the order of a sum is that of k, whatever the tiles are.
+
+The sums are stored as fp32, or rounded to the matrices' dtype, after a matrix has been added if asked (N18). Such are
+the three products of an iteration of Muon.
+
+A matrix may be given transposed, as its transpose lies in memory: ``ldmatrix`` transposes as it loads. So X X^T reads X
+alone, and the rows of a tile are always those of memory.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from refopt.checks.arguments import chosen
+from refopt.checks.dtypes import name_of
+from refopt.cpu.matmul import tensor_core
+from refopt.gpu import cuda, vectors
+from refopt.gpu.arrays import describer, device_of
+from refopt.gpu.cuda import Launch, address
+from refopt.gpu.kernels import factory
+from refopt.gpu.runtime import device
+from refopt.gpu.tensor_core import MMA, begin_copy16, end_group, ldmatrix4, ldmatrix4_transposed, wait_but
+from refopt.gpu.unroll import written
+from refopt.gpu.vectors import store_float32
+
+TILE, STEP, THREADS = 64, 32, 128
+ZERO = np.float32(0)
+# Eight rows that a warp loads together have to begin in different banks of shared memory: each gets 16 bytes more.
+APART = 8
+
+
+def operand(along_k: bool) -> tuple[Callable, Callable, Callable, int]:
+    """What fills the tile of a matrix, begins to, and loads fragments of it, and its elements.
+
+    ``along_k`` says that the matrix has a row for each k.
+    """
+    rows, columns = (STEP, TILE) if along_k else (TILE, STEP)
+    pitch = columns + APART
+    load = ldmatrix4_transposed if along_k else ldmatrix4
+
+    @cuda.jit(device=True)
+    def fill(tile, x, first, extent, k, depth):
+        top, left, height, width = (k, first, depth, extent) if along_k else (first, k, extent, depth)
+        # Neighbouring threads take neighbouring elements of a row, as they lie in memory.
+        for i in range(cuda.threadIdx.x, rows * columns, THREADS):
+            row, column = top + i // columns, left + i % columns
+            inside = row < height and column < width
+            tile[i // columns * pitch + i % columns] = x[row * width + column] if inside else 0
+
+    @cuda.jit(device=True)
+    def begin(tile, at, x, first, extent, k, depth):
+        top, left, height, width = (k, first, depth, extent) if along_k else (first, k, extent, depth)
+        # The same eight elements at a time. A row has a multiple of eight, so all of these are inside, or none.
+        for i in range(cuda.threadIdx.x, rows * columns // 8, THREADS):
+            r, c = i // (columns // 8), i % (columns // 8) * 8
+            inside = top + r < height and left + c < width
+            start = (top + r) * width + left + c if inside else 0
+            begin_copy16(tile, at + r * pitch + c, x + 2 * start, 16 if inside else 0)
+
+    @cuda.jit(device=True)
+    def fragment(tile, at, first, k, apart, k_apart):
+        # Each lane points to a row of one of four matrices of 8 x 8.
+        line = cuda.threadIdx.x % 8
+        if along_k:
+            return load(tile, at + (k + k_apart + line) * pitch + first + apart)
+        return load(tile, at + (first + apart + line) * pitch + k + k_apart)
+
+    return fill, begin, fragment, rows * pitch
+
+
+@cuda.jit(device=True)
+def place(tiles):
+    """Row and column of the block's tile and, in it, of the warp's part; the lane."""
+    warp = cuda.threadIdx.x // 32
+    tile = cuda.blockIdx.x // tiles * TILE, cuda.blockIdx.x % tiles * TILE
+    return *tile, warp // 2 * 32, warp % 2 * 32, cuda.threadIdx.x % 32
+
+
+def storer(dtype: str, kind: str) -> Callable:
+    """What stores a warp's sums: as fp32, ``"rounded"`` to the dtype, or ``"added"`` to a matrix and then rounded."""
+    load_narrow, store_narrow = (getattr(vectors, f"{what}_{dtype}") for what in ("load", "store"))
+
+    @cuda.jit(device=True)
+    def store_sum(out, at, x, alpha, beta, c):
+        store_float32(out + 4 * at, x)
+
+    @cuda.jit(device=True)
+    def store_rounded(out, at, x, alpha, beta, c):
+        store_narrow(out + 2 * at, x)
+
+    @cuda.jit(device=True)
+    def store_added(out, at, x, alpha, beta, c):
+        store_narrow(out + 2 * at, beta * load_narrow(c + 2 * at) + alpha * x)
+
+    store_one = {"sums": store_sum, "rounded": store_rounded, "added": store_added}[kind]
+
+    @cuda.jit(device=True)
+    def put(x, row, column, out, m, n, alpha, beta, c):
+        if row < m and column < n:
+            store_one(out, row * n + column, x, alpha, beta, c)
+
+    # Of each 16 x 8, lane 4 g + t has rows g and g + 8, and two neighbouring columns.
+    places = [(i // 16 * 16 + i // 2 % 2 * 8, i // 4 % 4 * 8 + i % 2) for i in range(32)]
+    lines = ["row, column = row + lane // 4, column + lane % 4 * 2"]
+    lines += [f"put(sums[{i}], row + {r}, column + {s}, out, m, n, alpha, beta, c)" for i, (r, s) in enumerate(places)]
+    return written("store", "sums, out, row, column, lane, m, n, alpha, beta, c", lines, put=put)
+
+
+def multiplier(dtype: str, fragment_a: Callable, fragment_b: Callable) -> Callable:
+    """What adds the products of two tiles, which begin at some elements of shared memory, to a warp's sums."""
+    mma = MMA[dtype]
+
+    @cuda.jit(device=True)
+    def multiply(tile_a, at_a, tile_b, at_b, sums, top, left, lane):
+        odd, late = lane // 8 % 2 * 8, lane // 16 * 8  # matrices 1 and 3, and 2 and 3, are eight apart from the others
+        for step in range(0, STEP, 16):
+            for j in range(0, 32, 16):
+                y = fragment_b(tile_b, at_b, left + j, step, late, odd)  # two of 16 x 8
+                for i in range(0, 32, 16):
+                    x = fragment_a(tile_a, at_a, top + i, step, odd, late)  # one of 16 x 16
+                    for half in range(2):
+                        at = (i // 16 * 4 + j // 8 + half) * 4
+                        low, high = (y[2], y[3]) if half else (y[0], y[1])
+                        old = sums[at], sums[at + 1], sums[at + 2], sums[at + 3]
+                        new = mma((x[0], x[1], x[2], x[3], low, high), old)
+                        sums[at], sums[at + 1], sums[at + 2], sums[at + 3] = new
+
+    return multiply
+
+
+@factory
+def kernel(dtype: str, a_transposed: bool, b_transposed: bool, kind: str) -> Any:
+    """The kernel for a dtype, for whether either matrix is given as its transpose, and for what it stores."""
+    fill_a, _, fragment_a, a_size = operand(a_transposed)
+    fill_b, _, fragment_b, b_size = operand(not b_transposed)
+    multiply, store = multiplier(dtype, fragment_a, fragment_b), storer(dtype, kind)
+
+    @cuda.jit(launch_bounds=(THREADS, 4))
+    def product(a, b, out, m, n, k, alpha, beta, c):
+        tile_a = cuda.shared.array(a_size, np.uint16, alignment=16)
+        tile_b = cuda.shared.array(b_size, np.uint16, alignment=16)
+        sums = cuda.local.array(32, np.float32)
+        for i in range(32):
+            sums[i] = ZERO
+        row, column, top, left, lane = place((n + TILE - 1) // TILE)
+        for first in range(0, k, STEP):
+            fill_a(tile_a, a, row, m, first, k)
+            fill_b(tile_b, b, column, n, first, k)
+            cuda.syncthreads()
+            multiply(tile_a, 0, tile_b, 0, sums, top, left, lane)
+            cuda.syncthreads()
+        store(sums, out, row + top, column + left, lane, m, n, alpha, beta, c)
+
+    return product
+
+
+# Memory takes hundreds of cycles to answer, and until then the kernel above has nothing to multiply. ``cp.async``
+# copies to shared memory while the warps go on, without a register in between. So there are three pairs of tiles: one
+# is multiplied, and two are under way.
+
+STAGES = 3
+wait_but_one = wait_but(STAGES - 2)
+
+
+@factory
+def staged(dtype: str, a_transposed: bool, b_transposed: bool, kind: str) -> Any:
+    """`kernel` with asynchronous copies, of matrices whose rows in memory are multiples of 16 bytes."""
+    _, begin_a, fragment_a, a_size = operand(a_transposed)
+    _, begin_b, fragment_b, b_size = operand(not b_transposed)
+    a_sizes, b_sizes = STAGES * a_size, STAGES * b_size
+    multiply, store = multiplier(dtype, fragment_a, fragment_b), storer(dtype, kind)
+
+    @cuda.jit(launch_bounds=(THREADS, 4))
+    def product(a, b, out, m, n, k, alpha, beta, c):
+        tile_a = cuda.shared.array(a_sizes, np.uint16, alignment=16)
+        tile_b = cuda.shared.array(b_sizes, np.uint16, alignment=16)
+        sums = cuda.local.array(32, np.float32)
+        for i in range(32):
+            sums[i] = ZERO
+        row, column, top, left, lane = place((n + TILE - 1) // TILE)
+        for stage in range(STAGES - 1):
+            begin_a(tile_a, stage * a_size, a, row, m, stage * STEP, k)
+            begin_b(tile_b, stage * b_size, b, column, n, stage * STEP, k)
+            end_group()
+        for first in range(0, k, STEP):
+            # A thread waits for its own copies, and the barrier for those of the others. It also says that all warps
+            # have multiplied the tiles of the step before, which the next copies overwrite.
+            wait_but_one()
+            cuda.syncthreads()
+            ahead, stage = first + (STAGES - 1) * STEP, first // STEP % STAGES
+            free = ahead // STEP % STAGES
+            begin_a(tile_a, free * a_size, a, row, m, ahead, k)
+            begin_b(tile_b, free * b_size, b, column, n, ahead, k)
+            end_group()
+            multiply(tile_a, stage * a_size, tile_b, stage * b_size, sums, top, left, lane)
+        store(sums, out, row + top, column + left, lane, m, n, alpha, beta, c)
+
+    return product
+
+
+class Added(NamedTuple):
+    """``beta`` times a matrix ``c``, which is added to ``alpha`` times a product."""
+
+    alpha: float
+    beta: float
+    c: Any
+
+
+def launch(
+    a: Any, b: Any, out: Any, shape: tuple[int, int, int], dtype: str, a_transposed: bool = False,
+    b_transposed: bool = False, added: Added | None = None,
+) -> Launch:  # fmt: skip
+    """The launch of a product: of `staged`, where rows in memory are multiples of 16 bytes, else of `kernel`.
+
+    Args:
+        a, b: the bits of the matrices, uint16 arrays of one axis on one machine: (m, k) and (k, n) row by row, or
+            their transposes.
+        out: array of m * n elements, which is written: of fp32, or of uint16 for the sums rounded to the dtype.
+        shape: m, n and k.
+        dtype: ``"bfloat16"`` or ``"float16"``.
+        a_transposed, b_transposed: whether a matrix is given as its transpose.
+        added: with an ``out`` of uint16, what is added to the product before it is rounded, all in fp32 (N18).
+
+    Raises:
+        ValueError, TypeError: naming the argument; or the tensor cores of the machine have not been measured.
+    """
+    arrays = {"a": a, "b": b, "out": out} | ({"added.c": added.c} if added else {})
+    where, (m, n, k) = device_of([*arrays.values()]), shape
+    tensor_core(device(where).properties.capability)
+    chosen("matmul: dtype", dtype, MMA)
+    sizes = {"a": m * k, "b": k * n, "out": m * n, "added.c": m * n}
+    for name, x in arrays.items():
+        array = describer(where)(x, f"matmul: {name}")
+        kinds = ["uint16"] if name != "out" or added else ["float32", "uint16"]
+        if array.shape != (sizes[name],) or array.dtype not in kinds or not array.in_c_order():
+            expected = f"{sizes[name]} elements of {' or '.join(kinds)}, as shape {shape} has it"
+            raise ValueError(f"matmul: {name}: expected {expected}, got shape {array.shape} of {array.dtype}")
+    starts = address(a), address(b)
+    rows = m if a_transposed else k, k if b_transposed else n
+    aligned = not any(x % 16 for x in starts) and not any(x % 8 for x in rows)
+    kind = "sums" if name_of(out.dtype) == "float32" else "added" if added else "rounded"
+    made: Any = (staged if aligned else kernel)(dtype, a_transposed, b_transposed, kind)
+    numbers = (np.float32(added.alpha), np.float32(added.beta), address(added.c)) if added else (ZERO, ZERO, 0)
+    args = *(starts if aligned else (a, b)), address(out), m, n, k, *numbers
+    return Launch(made, -(-m // TILE) * -(-n // TILE), THREADS, args, keep=[*arrays.values()])

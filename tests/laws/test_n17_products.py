@@ -1,0 +1,271 @@
+"""N17: matrix products have specified bits: a tensor core's by exact rational arithmetic, others term by term."""
+
+from fractions import Fraction
+from math import inf, trunc
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from refopt.cpu.matmul import HOPPER, NAN, TensorCore, by_integers, matmul, tensor_core
+
+bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
+
+pytestmark = pytest.mark.clause("N17")
+NARROW = {"bfloat16": (np.dtype(bfloat16), 7, 127), "float16": (np.dtype(np.float16), 10, 15)}
+CORES = HOPPER, TensorCore(4, 23), TensorCore(8, 25, "nearest"), TensorCore(5, 11)
+narrow = pytest.mark.parametrize("dtype", [NARROW[name][0] for name in NARROW], ids=list(NARROW))
+dtypes = pytest.mark.parametrize("dtype", [bfloat16, *map(np.dtype, ("f2", "f4", "f8"))],
+                                 ids=["bfloat16", "float16", "float32", "float64"])
+
+
+def bits(x):
+    return x.view(f"u{x.itemsize}")
+
+
+def same(x, y):
+    assert (x.shape, x.dtype) == (y.shape, y.dtype)
+    assert bits(np.ascontiguousarray(x)).tobytes() == bits(np.ascontiguousarray(y)).tobytes()
+
+
+def normal(seed, *shape, spread=0):
+    rng = np.random.default_rng(seed)
+    return rng.standard_normal(shape) * 2.0 ** rng.integers(-spread, spread + 1, shape)
+
+
+# The model by its words, in rational numbers.
+
+
+def exponent(x):
+    """floor(log2(|x|)) of a rational number that is not 0."""
+    guess = x.numerator.bit_length() - x.denominator.bit_length()
+    return guess if abs(x) >= Fraction(2) ** guess else guess - 1
+
+
+def stored_exponent(x, bias):
+    """The exponent that a number is stored with: subnormal numbers have that of the smallest normal one."""
+    return max(exponent(x), 1 - bias)
+
+
+def added(accumulator, xs, ys, bias, core):
+    """A chunk: the terms exactly, truncated to a unit and added; then rounded to 24 bits or multiples of 2**-149."""
+    terms = [(x * y, stored_exponent(x, bias) + stored_exponent(y, bias)) for x, y in zip(xs, ys, strict=True) if x * y]
+    terms += [(accumulator, stored_exponent(accumulator, 127))] if accumulator else []
+    if not terms:
+        return Fraction(0)
+    unit = Fraction(2) ** (max(top for _, top in terms) - core.kept)
+    total = sum(trunc(term / unit) * unit for term, _ in terms)
+    if not total:
+        return total
+    last = Fraction(2) ** max(exponent(total) - 23, -149)
+    return (trunc if core.rounding == "truncate" else round)(total / last) * last
+
+
+def by_fractions(a, b, core):
+    bias = NARROW[a.dtype.name][2]
+    product = np.zeros((a.shape[0], b.shape[1]), np.float32)
+    rows, columns = ([[Fraction(float(x)) for x in line] for line in lines] for lines in (a, b.T))
+    for i, row in enumerate(rows):
+        for j, column in enumerate(columns):
+            accumulator = Fraction(0)
+            for k in range(0, len(row), core.chunk):
+                if abs(accumulator) < 2**128:
+                    of = slice(k, k + core.chunk)
+                    accumulator = added(accumulator, row[of], column[of], bias, core)
+            product[i, j] = float(accumulator) if abs(accumulator) < 2**128 else inf if accumulator > 0 else -inf
+    return product
+
+
+@st.composite
+def operands(draw, finite=True):
+    """Two small matrices of any patterns, of one 16-bit type, whose exponents are of some range or of any."""
+    dtype, fraction, _ = NARROW[draw(st.sampled_from(list(NARROW)))]
+    top = (2 << 14 - fraction) - 1
+    low = draw(st.integers(0, top - 1))
+    fields = st.integers(low, draw(st.integers(low, top if not finite else top - 1)))
+    pattern = st.builds(lambda s, e, m: s << 15 | e << fraction | m, st.integers(0, 1), fields,
+                        st.integers(0, (1 << fraction) - 1))
+    m, k, n = draw(st.tuples(st.integers(1, 3), st.integers(0, 37), st.integers(1, 3)))
+    return tuple(draw(hnp.arrays(np.uint16, shape, elements=pattern)).view(dtype) for shape in ((m, k), (k, n)))
+
+
+@settings(max_examples=max(settings().max_examples, 24))
+@given(operands(), st.sampled_from(CORES))
+def test_a_tensor_core_is_rational_arithmetic(sides, core):
+    """Both forms, for numbers of any exponents, subnormal ones among them, for several ways to add."""
+    a, b = sides
+    expected = by_fractions(a, b, core)
+    same(matmul(a, b, core=core), expected)
+    same(by_integers(a, b, core=core), expected)
+
+
+@narrow
+@pytest.mark.parametrize("spread", [0, 3])
+@pytest.mark.parametrize("core", CORES, ids=lambda core: "-".join(map(str, core)))
+def test_ordinary_numbers_are_rational_arithmetic(dtype, spread, core):
+    """Of similar and of wide size; with terms that cancel; random patterns seldom meet."""
+    a, b = normal(1, 4, 45, spread=spread).astype(dtype), normal(2, 45, 4, spread=spread).astype(dtype)
+    a[:, 20:40], b[20:40] = -a[:, :20], np.nextafter(b[:20].astype("f2"), np.float16(0)).astype(dtype)
+    expected = by_fractions(a, b, core)
+    same(matmul(a, b, core=core), expected)
+    same(by_integers(a, b, core=core), expected)
+
+
+def extreme(dtype, kind):
+    """Matrices with zeros or subnormal numbers beside large ones and ordinary terms; or with subnormal products."""
+    a, b = normal(18, 6, 40, spread=2), normal(19, 40, 6, spread=2)
+    if kind == "products":
+        return (a * 2.0**-67).astype(dtype), (b * 2.0**-67).astype(dtype)
+    small, large = (-20, 100) if dtype == bfloat16 else (-9, 10)
+    a, b = (a * 2.0**small).astype(dtype), (b * 2.0**small).astype(dtype)
+    bits(a)[:, ::4] &= 0x8000 if kind == "zeros" else 0x807F if dtype == bfloat16 else 0x83FF
+    b[::4] = (normal(20, 10, 6) * 2.0**large).astype(dtype)
+    return a, b
+
+
+@narrow
+@pytest.mark.parametrize("kind", ["zeros", "subnormal", "products"])
+def test_zeros_and_subnormal_numbers_are_rational_arithmetic(dtype, kind):
+    """A zero has no exponent that others are aligned to, a subnormal number that of the smallest normal one."""
+    a, b = extreme(dtype, kind)
+    expected = by_fractions(a, b, HOPPER)
+    same(matmul(a, b), expected)
+    same(by_integers(a, b), expected)
+
+
+@settings(max_examples=max(settings().max_examples, 24))
+@given(operands(finite=False))
+def test_the_forms_agree_on_what_is_not_finite(sides):
+    """Infinities and NaN among any patterns."""
+    same(matmul(*sides), by_integers(*sides))
+
+
+@narrow
+def test_what_is_not_finite(dtype):
+    """inf * 0, inf - inf and NaN are 0x7fffffff; what reaches 2**128 is infinite, below it is cut to the largest."""
+    def of(*pairs):
+        a, b = np.array(pairs, dtype).T
+        return matmul(a[None], b[:, None])[0, 0]
+
+    for pairs in ([(inf, 0)], [(inf, 1), (-inf, 1)], [(np.nan, 1)], [(inf, 1), *[(1, 1)] * 15, (inf, -1)]):
+        assert bits(of(*pairs)) == 0x7FFFFFFF
+    assert bits(NAN) == 0x7FFFFFFF and of((inf, -2), (3, 3)) == -inf
+    if dtype == bfloat16:
+        largest = np.finfo(np.float32).max
+        high = 2.0**64
+        assert of((high, high)) == inf and of((high, -high), (0, 1)) == -inf
+        assert of((high, high / 2), (high, high / 2)) == inf
+        assert of((high, high), (-(2.0**52), 2.0**51)) == largest  # 2**128 - 2**103, cut off and not rounded
+        assert of((high, high), (-high, high)) == 0  # a product is no fp32 number, and does not overflow
+
+
+@narrow
+def test_zeros_are_positive(dtype):
+    """Whatever the signs of zeros are, and where terms cancel or are cut off."""
+    a = np.array([[0, -0.0, 0, -0.0], [1, -1, 2, -2], [-0.0] * 4], dtype)
+    b = np.array([[-1.0], [-1], [-1], [-1]], dtype)
+    same(matmul(a, b), np.zeros((3, 1), np.float32))
+    same(by_integers(a, b), np.zeros((3, 1), np.float32))
+    if dtype == bfloat16:
+        tiny = np.full((1, 1), 2.0**-80).astype(bfloat16)
+        for form in (matmul, by_integers):
+            same(form(-tiny, tiny), np.zeros((1, 1), np.float32))
+
+
+@dtypes
+def test_a_product_of_its_transpose_is_symmetric(dtype):
+    """X X^T, and A A of a symmetric A, equal their transposes in every bit."""
+    x = normal(3, 19, 70, spread=4).astype(dtype)
+    square = matmul(x, x.T)
+    same(square, square.T)
+    narrowed = square.astype(dtype)
+    same(matmul(narrowed, narrowed), matmul(narrowed, narrowed).T)
+
+
+@dtypes
+def test_rows_and_columns_are_independent(dtype):
+    """Any choice of rows and columns, in any order, beyond the blocks that are computed at once."""
+    a, b = normal(4, 37, 35, spread=3).astype(dtype), normal(5, 35, 300, spread=3).astype(dtype)
+    rng, product = np.random.default_rng(6), matmul(a, b)
+    rows, columns = rng.permutation(37), rng.permutation(300)
+    same(matmul(a[rows], b[:, columns]), product[rows][:, columns])
+    same(matmul(a[rows[:3]], b[:, columns[:2]]), product[rows[:3]][:, columns[:2]])
+
+
+@dtypes
+def test_the_transposed_product_is_the_transpose(dtype):
+    """B^T A^T is (A B)^T, whatever the strides of the operands are."""
+    a, b = normal(7, 20, 50, spread=3).astype(dtype), normal(8, 50, 9, spread=3).astype(dtype)
+    same(matmul(b.T, a.T), matmul(a, b).T)
+    same(matmul(np.asfortranarray(a), b[:, ::-1])[:, ::-1], matmul(a, b))
+
+
+@narrow
+def test_the_order_within_a_chunk_is_free(dtype):
+    """The sixteen terms of a chunk may be permuted; the chunks may not, nor terms between them."""
+    a, b = normal(9, 40, 64, spread=3).astype(dtype), normal(10, 64, 40, spread=3).astype(dtype)
+    rng, product = np.random.default_rng(11), matmul(a, b)
+    within = np.concatenate([k + rng.permutation(16) for k in range(0, 64, 16)])
+    same(matmul(a[:, within], b[within]), product)
+    for other in (np.roll(np.arange(64), 16), np.roll(np.arange(64), 1)):
+        assert (matmul(a[:, other], b[other]) != product).any()
+
+
+@dtypes
+def test_zeros_at_the_end_change_no_bit(dtype):
+    """So a kernel may fill up the last chunk."""
+    a, b = normal(12, 5, 21).astype(dtype), normal(13, 21, 6).astype(dtype)
+    same(matmul(np.pad(a, ((0, 0), (0, 40))), np.pad(b, ((0, 40), (0, 0)))), matmul(a, b))
+    same(matmul(a[:, :0], b[:0]), np.zeros((5, 6), np.float64 if dtype == np.float64 else np.float32))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_plain_products_are_a_sequence(dtype):
+    """From +0 on, one multiplication and one addition for each k, each rounded."""
+    a, b = normal(14, 3, 40).astype(dtype), normal(15, 40, 3).astype(dtype)
+    expected = np.zeros((3, 3), dtype)
+    for i, j, k in np.ndindex(3, 3, 40):
+        expected[i, j] = expected[i, j] + a[i, k] * b[k, j]
+    same(matmul(a, b), expected)
+    assert (matmul(a[:, ::-1], b[::-1]) != expected).any()
+
+
+def test_hopper_is_the_default():
+    """And the one generation that has been measured; others are refused."""
+    a, b = normal(16, 8, 64).astype(bfloat16), normal(17, 64, 8).astype(bfloat16)
+    assert tensor_core((9, 0)) == HOPPER == TensorCore(chunk=16, kept=25, rounding="truncate")
+    same(matmul(a, b, core=TensorCore(16, 25, "truncate")), matmul(a, b))
+    for changed in ({"chunk": 8}, {"kept": 24}, {"rounding": "nearest"}):
+        assert (matmul(a, b, core=HOPPER._replace(**changed)) != matmul(a, b)).any()
+    with pytest.raises(ValueError, match=r"^tensor_core: capability: expected one that has been .*, got \(10, 0\)$"):
+        tensor_core((10, 0))
+
+
+SQUARE = np.ones((2, 2), np.float32)
+REFUSED = {
+    "a: expected a matrix, got shape (2,)": (SQUARE[0], SQUARE, HOPPER),
+    "b: expected a matrix, got shape (1, 2, 2)": (SQUARE, SQUARE[None], HOPPER),
+    "a: expected one of float16, bfloat16, float32, float64, got int8": (SQUARE.astype("i1"), SQUARE, HOPPER),
+    "b: expected float32, as a has, got float16": (SQUARE, SQUARE.astype("f2"), HOPPER),
+    "b: expected 2 rows, as many as a has columns, got 1": (SQUARE, SQUARE[:1], HOPPER),
+    "a: expected a NumPy array, got builtins.list": ([[1.0]], SQUARE, HOPPER),
+    "core: expected a TensorCore, got (16, 25, 'truncate')": (SQUARE, SQUARE, (16, 25, "truncate")),
+    "core.chunk: expected an integer from 1 to 1024, got 0": (SQUARE, SQUARE, TensorCore(chunk=0)),
+    "core.kept: expected an integer from 1 to 40, got 41": (SQUARE, SQUARE, TensorCore(kept=41)),
+    "core.rounding: expected one of truncate, nearest, got 'up'": (SQUARE, SQUARE, TensorCore(rounding="up")),
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_what_is_no_product_is_refused(message):
+    a, b, core = REFUSED[message]
+    with pytest.raises((ValueError, TypeError)) as caught:
+        matmul(a, b, core=core)
+    assert str(caught.value) == f"matmul: {message}"
+
+
+def test_integers_are_for_tensor_cores():
+    with pytest.raises(TypeError, match=r"^by_integers: a: expected bfloat16 or float16, got float32$"):
+        by_integers(SQUARE, SQUARE)
