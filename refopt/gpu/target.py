@@ -55,6 +55,7 @@ class Compilable:
         self.name = function.__name__
         self.origin: tuple[Callable, tuple] | None = None
         self.executor = simt.cuda.jit(function)
+        self.executor.ptx = self.ptx
         self._compiled: dict[tuple, Any] = {}
 
     def require(self, machine: Properties) -> None:
@@ -115,7 +116,7 @@ def device_function(function: Callable) -> Callable:
     function.__refopt_numba__ = lambda: numba_cuda().jit(  # type: ignore[attr-defined]
         _numba_form(function), device=True, forceinline=True, lineinfo=_with_lines()
     )
-    return function
+    return cuda.jit(device=True)(function)
 
 
 def intrinsic(
@@ -412,11 +413,15 @@ def sqrt(x: np.floating) -> np.floating:
 
 
 sqrt.__refopt_numba__ = lambda: math.sqrt  # type: ignore[attr-defined]
+vars(sqrt)["__simt_stands__"] = True  # on the executor, for what the compiler has
 
 
 def transposed(rows: tuple) -> tuple:
     """The columns of a tuple of tuples. On a GPU it moves nothing: registers are called by other names."""
     return tuple(zip(*rows, strict=True))
+
+
+vars(transposed)["__simt_stands__"] = True
 
 
 def _transposed() -> Any:

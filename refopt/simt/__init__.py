@@ -73,6 +73,7 @@ from .compiled import UntypedWarning, ptx_twin
 from .draw import Picture, draw
 from .errors import (
     BarrierDivergence,
+    CompileError,
     DataRace,
     Deadlock,
     LaunchError,
@@ -92,6 +93,7 @@ from .watchdog import limits
 
 __all__ = [
     "BarrierDivergence",
+    "CompileError",
     "DataRace",
     "Deadlock",
     "DeviceArray",

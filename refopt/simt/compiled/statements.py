@@ -89,14 +89,15 @@ class Statements(Assignments):
         for case in reversed(node.cases):
             pattern: ast.pattern | None = case.pattern
             bound = None
-            if isinstance(case.pattern, ast.MatchAs) and not case.guard:
+            if isinstance(case.pattern, ast.MatchAs):
                 pattern, bound = case.pattern.pattern, case.pattern.name
             test = _matches(pattern, subject)
             if case.guard is not None:
                 test = ast.BoolOp(ast.And(), [test, case.guard])
-            body = [assigned(bound, subject, case.pattern), *case.body] if bound else case.body
-            branch = ast.copy_location(ast.If(test, body, choice), case.pattern)
-            choice = [ast.fix_missing_locations(branch)]
+            binding = [assigned(bound, subject, case.pattern)] if bound else []
+            first = binding if case.guard is not None else []  # the guard may read it
+            branch = ast.copy_location(ast.If(test, [*binding, *case.body], choice), case.pattern)
+            choice = [*first, ast.fix_missing_locations(branch)]
         return self.block([assigned(name, node.subject, node), *choice])
 
     def _do_Assert(self, node: ast.Assert) -> list[ast.stmt]:
