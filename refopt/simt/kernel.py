@@ -58,8 +58,8 @@ def jit(func_or_sig: Any = None, argtypes: Any = None, device: bool = False, **o
     def decorate(function: Any) -> Any:
         if not inspect.isfunction(function):
             raise TypeError(f"cuda.jit: expected a function, got {shown(function)}")
+        vars(function)["__simt_device__"] = True  # a kernel may call it, as in Numba one that is no device function
         if device:
-            vars(function)["__simt_device__"] = True  # a kernel may call it
             return declared(function, signatures) if signatures else function
         return Kernel(function, tuple(args for _, args in signatures), options)
 

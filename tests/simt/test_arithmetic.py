@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from texts import executed
 
+from refopt import simt
 from refopt.simt import cuda, scalars
 
 numba = pytest.importorskip("numba")
@@ -77,7 +78,7 @@ def test_signs_have_numbas_types(numbas):
 def compute(expression, *values, **scope):
     """The value of an expression of a[0] and b[0] in a kernel, and the name of its type."""
     notes = []
-    kernel = executed(f"def kernel(a, b):\n    note({expression})\n", note=notes.append, **scope)["kernel"]
+    kernel = executed(f"def kernel(a, b):\n    note({expression})\n", note=simt.ptx_twin()(lambda value: notes.append(value)), **scope)["kernel"]
     cuda.jit(kernel)[1, 1](*(np.array([value]) for value in values))
     (value,) = notes
     return value, "int64" if type(value) is int else "bool" if type(value) is bool else np.asarray(value).dtype.name

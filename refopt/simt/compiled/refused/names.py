@@ -88,7 +88,7 @@ def refusal(value: Any, spelled: str) -> tuple[str, str] | None:
     home = type(value).__module__
     if _is_of_host(home) and not (hasattr(value, "__cuda_array_interface__") or _is_kernel(value)):
         return f"{spelled} is for the host", "use it before or after the launch"
-    if isinstance(value, types.SimpleNamespace) and not all(map(callable, vars(value).values())):
+    if isinstance(value, types.SimpleNamespace) and not any(map(callable, vars(value).values())):
         return f"{spelled} is a SimpleNamespace", "name its values in the module, or make it a namedtuple"
     kept = tuple | np.generic | np.ndarray | enum.Enum | int | float | complex | str | types.SimpleNamespace
     own = isinstance(value, kept) or isinstance(value, Type) or is_numba_type(value) or _is_kernel(value)
@@ -112,7 +112,7 @@ def _function(value: Any, spelled: str) -> tuple[str, str]:
 
 
 def _class(value: type, spelled: str) -> tuple[str, str] | None:
-    if issubclass(value, np.generic) and value.__name__ not in _TYPES:
+    if issubclass(value, np.generic) and value.__module__ == "numpy" and value.__name__ not in _TYPES:
         return f"{spelled} is no type of a GPU's", "use np.float32, np.int32 and the like"
     if issubclass(value, np.generic | enum.Enum | BaseException) or (issubclass(value, tuple) and hasattr(value, "_fields")):
         return None
