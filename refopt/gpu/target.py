@@ -409,19 +409,19 @@ def signature_of(args: tuple) -> tuple:
 
 def sqrt(x: np.floating) -> np.floating:
     """The square root, rounded once: ``sqrt.rn`` in the kernel."""
-    return np.sqrt(x)
+    return math.sqrt(x)  # type: ignore[return-value]
 
 
 sqrt.__refopt_numba__ = lambda: math.sqrt  # type: ignore[attr-defined]
-vars(sqrt)["__simt_stands__"] = True  # on the executor, for what the compiler has
+cuda.jit(device=True)(sqrt)
 
 
 def transposed(rows: tuple) -> tuple:
     """The columns of a tuple of tuples. On a GPU it moves nothing: registers are called by other names."""
-    return tuple(zip(*rows, strict=True))
+    return tuple(zip(*rows))  # noqa: B905
 
 
-vars(transposed)["__simt_stands__"] = True
+cuda.jit(device=True)(transposed)
 
 
 def _transposed() -> Any:

@@ -47,7 +47,7 @@ class Log:
         self.schedule, self.rules = schedule, rules
         self.doubles: list[Double] = []  # in the order in which they were met, each once
         self._on_doubles = doubles
-        self.compiled: dict[str, str] | None = {} if compile else None  # what came of compiling each kernel, by its name
+        self.compiled: dict[str, str] | None = {} if compile else None  # what came of it, by the kernel
         self.launches: list[Launch] = []
         self.copies: list[Copy] = []
         self.profile: Any = None  # with `observe(profile=True)`, a `Profile`

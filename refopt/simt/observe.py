@@ -53,7 +53,8 @@ def observe(
     if doubles not in ("ignore", "report", "refuse"):
         raise ValueError(f"observe: doubles: expected ignore, report or refuse, got {shown(doubles)}")
     more = flag("profile", profile), flag("floats", floats)
-    log = _log(*more, counted, flag("watch", watch), Schedule(schedule, seed), Rules(strict, lenient), doubles, flag("compile", compile))
+    held = Rules(strict, lenient), doubles, flag("compile", compile)
+    log = _log(*more, counted, flag("watch", watch), Schedule(schedule, seed), *held)
     with one_at_a_time:
         if current.inside:
             raise LaunchError("a kernel cannot be observed from within", here())

@@ -1,4 +1,4 @@
-"""Compiles kernels to PTX, where numba-cuda is installed: what the compiler itself says of a kernel. It takes no GPU."""
+"""Compiles kernels to PTX, where numba-cuda is installed: what the compiler itself says of one. It takes no GPU."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def compiled(kernel: Kernel, args: tuple) -> str:
 
 
 def _compile(kernel: Kernel, signature: tuple) -> None:
-    from numba.cuda import dispatcher  # type: ignore[attr-defined]
+    dispatcher: Any = importlib.import_module("numba.cuda.dispatcher")
     from numba.cuda.cudadrv.error import CudaSupportError, NvvmSupportError
 
     ask = dispatcher.get_current_device
@@ -130,7 +130,8 @@ def _type_of(arg: Any) -> Any:
         data = arg.data if isinstance(arg, DeviceArray) else arg
         layout = "C" if data.flags.c_contiguous else "F" if data.flags.f_contiguous else "A"
         dtype = np.dtype((np.void, data.dtype)) if data.dtype.names else data.dtype
-        return nb.Array(numpy_support.from_dtype(dtype), data.ndim, layout)
+        array: Any = nb.Array
+        return array(numpy_support.from_dtype(dtype), data.ndim, layout)
     try:
         return numba.typeof(arg)
     except ValueError as error:
@@ -145,12 +146,12 @@ class _Forms:
         self.cuda = _cuda()
         self.names = {id(vars(cuda)[name]): name for name in cuda.__all__ if name in vars(cuda)}
 
-    def function(self, function: types.FunctionType) -> types.FunctionType:
+    def function(self, function: Any) -> types.FunctionType:
         code = function.__code__
         scope = dict(function.__globals__)
         cells = tuple(types.CellType() for _ in function.__closure__ or ())
         new = types.FunctionType(code, scope, function.__name__, function.__defaults__, cells or None)
-        new.__kwdefaults__, new.__qualname__, new.__module__ = function.__kwdefaults__, function.__qualname__, function.__module__
+        new.__kwdefaults__, new.__module__ = function.__kwdefaults__, function.__module__
         self.done[id(function)] = new
         names = set(code.co_names)
         for constant in code.co_consts:
@@ -182,7 +183,7 @@ class _Forms:
             return self._device(value.py_func)
         if isinstance(value, types.FunctionType) and hasattr(value, "__simt_device__"):
             return self._device(value)
-        if hasattr(value, "__simt_types__") or hasattr(value, "__simt_stands__"):
+        if hasattr(value, "__simt_types__"):
             raise _NotCompiled(f"{value.__name__} stands for PTX that the executor does not know")
         if id(value) in self.names:
             return getattr(self.cuda, self.names[id(value)])
@@ -191,7 +192,7 @@ class _Forms:
             return getattr(self.cuda.atomic, name)
         return value
 
-    def _device(self, function: types.FunctionType) -> Any:
+    def _device(self, function: Any) -> Any:
         if id(function) not in self.done:
             self.function(function)
         new = self.done[id(function)]

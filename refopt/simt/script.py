@@ -70,7 +70,8 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         watch = args.watch or bool(args.strict)
         log = None
         if watch or args.compile or args.lenient or args.schedule != "forward" or args.doubles != "ignore":
-            how = {name: getattr(args, name) for name in ("schedule", "seed", "strict", "lenient", "doubles", "compile")}
+            options = ("schedule", "seed", "strict", "lenient", "doubles", "compile")
+            how = {name: getattr(args, name) for name in options}
             log = stack.enter_context(observe(False, watch, **how))
         sys.argv = [args.script, *args.args]
         try:

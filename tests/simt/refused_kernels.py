@@ -224,7 +224,8 @@ REFUSED = {
 RIGHT = {
     "a list to loop over": "for a in [1, n, 3]:\n    y[a] = a",
     "a list to look in": "if n in [1, 2]:\n    y[0] = 1",
-    "constant sizes": "k = 4\na = cuda.shared.array((k, N), np.float32)\nb = cuda.local.array(N, 'float32')\nb[0] = a[0, 0]",
+    "constant sizes":
+        "k = 4\na = cuda.shared.array((k, N), np.float32)\nb = cuda.local.array(N, 'float32')\nb[0] = a[0, 0]",
     "a folded size": "a = cuda.local.array(4 * 4, np.float32)\na[0] = 1",
     "a size from a tuple": "a = cuda.local.array(TRIPLE[1], x.dtype)\na[0] = 1",
     "a shape from a tuple": "a = cuda.local.array(TRIPLE, np.int32)\na[0, 1, 2] = 1",
@@ -236,7 +237,8 @@ RIGHT = {
     "a comprehension on a way that is dropped": "if N == 3:\n    z = [i for i in range(3)]\ny[0] = 1",
     "a dict that nothing comes to": "y[0] = 1\nreturn\nd = {1: 2}",
     "an unknown method on a way that is dropped": "if N == 3:\n    x.foo()\ny[0] = 1",
-    "try on a way that is dropped": "if N == 3:\n    try:\n        y[0] = 1\n    except Exception:\n        pass\ny[0] = 2",
+    "try on a way that is dropped":
+        "if N == 3:\n    try:\n        y[0] = 1\n    except Exception:\n        pass\ny[0] = 2",
     "a lambda": "f = lambda a: a + n\ny[0] = f(x[0])",
     "functions inside": "def f(a, k=2):\n    def g(b):\n        return b + 1\n    return g(a) * k\ny[0] = f(x[0], k=3)",
     "calls by name and by stars": "y[0] = device(b=3, a=x[0]) + device(*(x[0], 1)) + first_of(x[0], 2)",
@@ -244,7 +246,9 @@ RIGHT = {
     "an array that is given back": "y[0] = given_back(x[1:])[0]",
     "assertions and exceptions": 'assert n >= 0, "n"\nif n > 100:\n    raise ValueError("big", 1, 2.0)\ny[0] = 1',
     "print": 'print("x is", x[0], n, True, (1, 2))\nprint()',
-    "match": "match n:\n    case 1 | 2:\n        y[0] = 1\n    case k if k > 2:\n        y[0] = k\n    case _:\n        y[0] = 2",
+    "match":
+        "match n:\n    case 1 | 2:\n        y[0] = 1\n"
+        "    case k if k > 2:\n        y[0] = k\n    case _:\n        y[0] = 2",
     ":= of a name": "if (m := n) > 2:\n    y[0] = m\ny[1] = (k := n + 1)\ny[2] = k",
     "steps of slices": "y[::2] = 1\ny[0] = x[0:4:2][1] + x[::-1][0] + x[1:][:2][0] + x[-1]",
     "reductions": "y[0] = x.sum() + x.mean() + x.argmax() + sum(x) + min(x) + max((1, 2, n)) + np.sum(x)",
@@ -258,14 +262,17 @@ RIGHT = {
     "is None": "if x is not None and y is not None:\n    y[0] = 1 if n is None else 2",
     "a namedtuple": "p = Pair(n, x)\ny[0] = p.second[p.first]",
     "tuples": "a = (*TRIPLE, n)\nb = (1, 2) + (3,)\ny[0] = a[n] + b[2] + ((1, 2) * 2)[3]\n(c, d), e = (1, 2), 3",
-    "for and while with else": "for i in range(3):\n    if i == n:\n        break\nelse:\n    y[0] = 2\nwhile n:\n    n -= 1\nelse:\n    y[1] = 1",
+    "for and while with else":
+        "for i in range(3):\n    if i == n:\n        break\nelse:\n    y[0] = 2\n"
+        "while n:\n    n -= 1\nelse:\n    y[1] = 1",
     "complex numbers": "c = complex(1, 2) * 1j\ny[0] = c.real + c.imag + abs(c)",
     "isinstance": "if isinstance(n, int):\n    y[0] = 1\ny[1] = hasattr(x, 'size')",
     "text that is compared": "s = 'abc'\nif s == 'abc' and len(s) == 3:\n    y[0] = 1",
     "a global declaration": "global N\ny[0] = N",
     "an annotation": "i: int = 3\nk: float\ny[0] = i",
     "methods of numbers": "y[0] = x[0].item() + n.real + x[0].conjugate() + x[0].view(np.int32) + n.item()",
-    "NumPy's functions": "y[0] = np.maximum(x[0], 0) + np.sin(x[0]) + np.isnan(x[0]) + np.arctan2(x[0], 1)\nnp.sin(x, y)",
+    "NumPy's functions":
+        "y[0] = np.maximum(x[0], 0) + np.sin(x[0]) + np.isnan(x[0]) + np.arctan2(x[0], 1)\nnp.sin(x, y)",
     "operator": "y[0] = operator.add(n, 2) + operator.mul(x[0], 2)",
     "iter and next": "i = iter(x)\ny[0] = next(i)",
     "a table": "y[0] = TABLE[n] + TABLE.size + len(TABLE)\nfor a in TABLE:\n    y[0] += a",

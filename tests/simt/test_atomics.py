@@ -56,7 +56,8 @@ def test_counting_operations():
 @pytest.mark.parametrize(
     ("operation", "dtype"), [("add", np.int8), ("add", np.float16), ("exch", np.float32), ("inc", np.int32)])
 def test_types_that_numba_has_no_atomic_for(operation, dtype):
-    with pytest.raises(simt.CompileError, match=rf"on an array of 1 dimension \({dtype.__name__}\)[^$]*arrays of .*uint32"):
+    words = rf"on an array of 1 dimension \({dtype.__name__}\)[^$]*arrays of .*uint32"
+    with pytest.raises(simt.CompileError, match=words):
         once(getattr(cuda.atomic, operation), 1, 2, dtype=dtype)
 
 

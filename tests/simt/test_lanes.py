@@ -1,7 +1,7 @@
 """Launches by lanes: the bits, errors and memory are those of threads; what does not run so says why."""
 
-import math
 import gc
+import math
 import subprocess
 import sys
 
@@ -242,7 +242,8 @@ def in_dynamic_memory(x, out):
     some = cuda.shared.array(0, np.int32)
     some[cuda.threadIdx.x] = x[cuda.grid(1)]
     cuda.syncthreads()
-    out[cuda.grid(1)] = some[63 - cuda.threadIdx.x] + cuda.syncthreads_count(int(some[0] > 0)) + cuda.syncthreads_or(x[0])
+    positive = cuda.syncthreads_count(int(some[0] > 0))
+    out[cuda.grid(1)] = some[63 - cuda.threadIdx.x] + positive + cuda.syncthreads_or(x[0])
 
 
 def with_warps(x, out):

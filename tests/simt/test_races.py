@@ -23,7 +23,10 @@ def race(body, *args, grid=1, block=2, strict="same-value", lenient=()):
     return answers.pop()
 
 
-@cuda.jit(device=True)
+device = cuda.jit(device=True)
+
+
+@device
 def nothing(*_):
     pass
 
@@ -33,7 +36,7 @@ def zeros(n=8, dtype=np.int32):
 
 
 @pytest.mark.parametrize("barrier, found", [
-    (cuda.syncthreads, False), (cuda.jit(device=True)(lambda: cuda.syncthreads_or(1)), False), (nothing, True), (cuda.threadfence, True),
+    (cuda.syncthreads, False), (device(lambda: cuda.syncthreads_or(1)), False), (nothing, True), (cuda.threadfence, True),
     (cuda.syncwarp, True)])
 def test_block_barrier_orders_a_block(barrier, found):
     def body(out):
@@ -64,17 +67,17 @@ def test_grid_barrier_orders_a_grid(before, after, found):
     assert race(body, zeros(), grid=4) is found
 
 
-@cuda.jit(device=True)
+@device
 def write_first_element(x):
     x[0] = 1
 
 
-@cuda.jit(device=True)
+@device
 def read_first_element(x):
     x[0]
 
 
-@cuda.jit(device=True)
+@device
 def add_to_first_element(x):
     cuda.atomic.add(x, 0, 1)
 
@@ -126,7 +129,7 @@ def test_last_block_done_needs_its_barrier_and_both_fences(options, found):
 
 
 @pytest.mark.parametrize("take", [
-    cuda.jit(device=True)(lambda n: cuda.atomic.add(n, 0, 1)), cuda.jit(device=True)(lambda n: cuda.atomic.inc(n, 0, 9))])
+    device(lambda n: cuda.atomic.add(n, 0, 1)), device(lambda n: cuda.atomic.inc(n, 0, 9))])
 def test_one_thread_may_sum_what_a_ticket_counts(take):
     """The last block, of one thread: its ticket orders what it reads, by default."""
 
@@ -143,8 +146,7 @@ def test_one_thread_may_sum_what_a_ticket_counts(take):
 
 
 @pytest.mark.parametrize(
-    "poll", [cuda.jit(device=True)(lambda flag: cuda.atomic.cas(flag, 0, 2, 2)),
-             cuda.jit(device=True)(lambda flag: cuda.atomic.add(flag, 0, 0))], ids=["cas", "add"])
+    "poll", [device(lambda flag: cuda.atomic.cas(flag, 0, 2, 2)), device(lambda flag: cuda.atomic.add(flag, 0, 0))], ids=["cas", "add"])
 @pytest.mark.parametrize(("fence", "found"), [(cuda.threadfence, False), (cuda.syncthreads, False), (nothing, True)])
 def test_a_flag_that_is_waited_for_needs_a_fence_after_it(fence, found, poll):
     """Polling is no ticket."""
@@ -219,7 +221,8 @@ def test_what_one_thread_knows_its_neighbour_does_not(first, then):
     arrays = zeros(), zeros(2)
     assert race(passed_on((first, then, then)), *arrays, block=3) is True
     assert race(passed_on((first, then, nothing)), *arrays, block=3) is False
-    assert race(passed_on((first, then, cuda.jit(device=True)(lambda x: (cuda.threadfence(), then(x))))), *arrays, block=3) is False
+    fenced = device(lambda x: (cuda.threadfence(), then(x)))
+    assert race(passed_on((first, then, fenced)), *arrays, block=3) is False
 
 
 @pytest.mark.parametrize(
@@ -327,7 +330,7 @@ def test_an_atomic_that_observes_nothing_orders_nothing():
 
 
 def test_the_report_names_both_accesses():
-    @cuda.jit(device=True)
+    @device
     def helper(x):
         x[1, 2] = cuda.threadIdx.x
 

@@ -54,7 +54,7 @@ def test_what_numba_refuses_does_not_run(what):
 
 @pytest.mark.parametrize("what", REFUSED)
 def test_numba_refuses_it(what, compile_kernel):
-    with pytest.raises(Exception) as caught:  # noqa: PT011  (the compiler fails in many ways)
+    with pytest.raises(Exception) as caught:
         compile_kernel(REFUSED[what][0])
     assert not isinstance(caught.value, ImportError | SyntaxError) and "driver" not in str(caught.value)
 

@@ -24,8 +24,8 @@ _OF_NUMBERS = (abs, int, float, bool, round, divmod, complex, pow, *vars(math).v
 _TAKE_NO_NAMES = (*_OF_NUMBERS[:8], min, max, enumerate, zip, range, len, tuple)
 _PREDICATES = (barriers.syncthreads_count, barriers.syncthreads_and, barriers.syncthreads_or)
 # What takes no arguments by name.
-_PLACES = {syncwarp, barriers.nanosleep, half.fma, half.cbrt, indices.selp, indices.popc, indices.clz, indices.brev,
-           indices.ffs}  # fmt: skip
+_PLACES = (syncwarp, barriers.nanosleep, half.fma, half.cbrt, indices.selp, indices.popc, indices.clz, indices.brev,
+           indices.ffs)  # fmt: skip
 _REDUCTIONS = {"sum", "prod", "mean", "std", "var", "all", "any", "argmax", "argmin", "item"}
 _WHOLE_ATOMICS = {"and_", "or_", "xor", "inc", "dec", "exch", "cas", "compare_and_swap"}
 _ELEMENTS = "loop over the elements, or let each thread take one: x[i]"
@@ -40,7 +40,7 @@ _METHODS = {
 }  # fmt: skip
 _NAMESPACES = (shared.shared, shared.local, shared.const, barriers.cg)
 # What numba.cuda has for kernels and the executor has not: it says so itself, where a kernel comes there.
-_LACKED = {"libdevice", "bf16", "bfloat16", "experimental", "htanh", "htanh_approx", "this_thread_block", "this_cluster"}
+_LACKED = {"libdevice", "bf16", "bfloat16", "experimental", "htanh", "htanh_approx"}
 
 
 def method(name: str) -> str:
@@ -54,14 +54,16 @@ def lacking(owner: Any, name: str, spelled: str) -> tuple[str, str] | None:
         return f"{spelled}: there are x, y and z", "take one of these"
     if any(owner is each for each in (int, float, bool, complex, str)):
         return f"{spelled}: a type of Python's has no methods in a kernel", method(name)
-    executors = isinstance(owner, types.ModuleType) and getattr(owner, "__file__", None) and is_internal(owner.__file__)
+    executors = isinstance(owner, types.ModuleType) and is_internal(str(getattr(owner, "__file__", "")))
     if executors or any(owner is each for each in (*_NAMESPACES, half.fp16)):
         known = name in vars(owner) or name in ("laneid", *_LACKED)
         below = owner.__dict__.get("_below") if executors else None
-        return None if known or (below and below(name)) else (f"{spelled}: there is no such name", "see numba.cuda's names")
-    if isinstance(owner, types.ModuleType) and owner.__name__.partition(".")[0] in ("math", "numpy", "operator"):
-        if not hasattr(owner, name):
-            return f"{spelled}: the module has no {name}", method(name)
+        if known or (below and below(name)):
+            return None
+        return f"{spelled}: there is no such name", "see docs/executor-names.md for those that there are"
+    home = owner.__name__.partition(".")[0] if isinstance(owner, types.ModuleType) else ""
+    if home in ("math", "numpy", "operator") and not hasattr(owner, name):
+        return f"{spelled}: the module has no {name}", method(name)
     return None
 
 
@@ -79,8 +81,7 @@ def device(node: ast.Call, function: types.FunctionType) -> Iterator[Refusal]:
     """What Numba refuses of a call of a function of Python's, by its definition."""
     if is_internal(function.__code__.co_filename) or hasattr(function, "__simt_types__"):
         return
-    marks = ("__simt_device__", "__simt_signatures__", "__simt_stands__")
-    if not any(hasattr(function, mark) for mark in marks):
+    if not hasattr(function, "__simt_device__"):
         reason = f"{function.__name__} is a plain function of Python's"
         yield node, reason, "decorate it: @cuda.jit(device=True)"
     if function.__code__.co_flags & inspect.CO_VARKEYWORDS:
@@ -111,9 +112,9 @@ def call(typer: Any, node: ast.Call) -> Iterator[Refusal]:
     if plain or isinstance(kind, Array | Tuple | Record) or scalar(kind) is not None:
         yield node, f"a call of {described(kind)}", "an element is x[i], with brackets"
     place = node.func
-    if isinstance(place, ast.Attribute) and isinstance(typer.kinds.get(place.value), Array):
-        if node.keywords or (node.args and place.attr in _REDUCTIONS):
-            yield node, NewArray(f"{place.attr} of an array with arguments"), "write a loop, or x[i]"
+    of_array = isinstance(place, ast.Attribute) and isinstance(typer.kinds.get(place.value), Array)
+    if isinstance(place, ast.Attribute) and of_array and (node.keywords or (node.args and place.attr in _REDUCTIONS)):
+        yield node, NewArray(f"{place.attr} of an array with arguments"), "write a loop, or x[i]"
     if not isinstance(kind, Known):
         return
     function, name = kind.value, ast.unparse(node.func)
@@ -124,7 +125,8 @@ def call(typer: Any, node: ast.Call) -> Iterator[Refusal]:
     whole = [kind for kind in kinds if isinstance(kind, Array | Tuple) or _is_text(kind)]
     if whole and any(function is each for each in _OF_NUMBERS) and not (function is float and _is_text(kinds[0])):
         yield node, f"{name} of {described(whole[0])}", _ELEMENTS
-    if isinstance(function, types.BuiltinFunctionType) and (function in functions.ONE or function in functions.TWO):
+    of_math = isinstance(function, types.BuiltinFunctionType)
+    if of_math and (function in functions.ONE or function in functions.TWO):
         takes = 1 if function in functions.ONE else 2
         if len(kinds) != takes and not starred:
             hint = "math.log(x) / math.log(base)" if function is math.log else f"give it {takes}"
@@ -177,7 +179,7 @@ def _executors(
             inspect.signature(function).bind(*node.args)
         except TypeError as error:
             yield node, f"{name}: {error}", "see its parameters"
-    if node.keywords and (function in _PLACES or function.__module__ == atomics.__name__):
+    if node.keywords and (any(function is each for each in _PLACES) or function.__module__ == atomics.__name__):
         yield node.keywords[0].value, f"{name} with {node.keywords[0].arg} by name", "give arguments by their places"
     if function in (shared.shared.array, shared.local.array):
         yield from declared(typer, node)
@@ -185,9 +187,9 @@ def _executors(
         axes = typer.kinds.get(node.args[0] if node.args else node.keywords[0].value)
         if not isinstance(axes, Known) or axes.value not in (1, 2, 3):
             yield node, f"{name} with other than the number 1, 2 or 3", "write how many dimensions as a number"
-    if function in _PREDICATES and (one := scalar(kinds[0] if kinds else None)) is not None:
-        if one.name in ("bool", "float16", "float32", "float64"):
-            yield node.args[0], f"{name} of {described(kinds[0])}", "make it an integer: int(...)"
+    one = scalar(kinds[0] if kinds else None)
+    if function in _PREDICATES and one is not None and one.name in ("bool", "float16", "float32", "float64"):
+        yield node.args[0], f"{name} of {described(kinds[0])}", "make it an integer: int(...)"
     if function.__module__ == atomics.__name__ and kinds:
         yield from _atomic(node, function.__name__, kinds, name)
 
@@ -207,7 +209,9 @@ def _atomic(node: ast.Call, operation: str, kinds: list[Kind], name: str) -> Ite
         parts = kinds[1].items if isinstance(kinds[1], Tuple) else (kinds[1],)
         single = isinstance(kinds[1], Tuple) and array.axes == 1
         if isinstance(kinds[1], Tuple | Scalar | Known) and (len(parts) != array.axes or single):
-            yield node, f"{name} with {len(parts)} of {array.axes} indices", "take as many as the array has dimensions, a tuple from two on"
+            reason = f"{name} with {len(parts)} of {array.axes} indices"
+            yield node, reason, "give as many as it has dimensions, two or three in a tuple"
     for arg, kind in zip(node.args[2:], kinds[2:], strict=True):
-        if isinstance(kind, Array | Tuple) or (isinstance(kind, Known) and (kind.value is None or _is_text(kind))):
+        nothing = isinstance(kind, Known) and kind.value is None
+        if isinstance(kind, Array | Tuple) or nothing or _is_text(kind):
             yield arg, f"{name} of {described(kind)}", "give it one number"

@@ -77,7 +77,8 @@ def _of_array(node: ast.Subscript, base: Array, at: Kind) -> Iterator[Refusal]:
         if isinstance(part, Known) and isinstance(part.value, str) and not base.record:
             yield node, f"the field {part.value!r} of an array without fields", "index it by numbers"
         if isinstance(part, Array) and isinstance(node.ctx, ast.Load):
-            yield node, NewArray("an array as index, whose result would be a new array"), "index by one number at a time"
+            reason = NewArray("an array as index, whose result would be a new array")
+            yield node, reason, "index by one number at a time"
     count = len(parts) - sum(isinstance(w, ast.Constant) and w.value in (None, ...) for w in written)
     if isinstance(at, Scalar | Tuple | Known) and count > base.axes and not (base.record and not base.axes):
         yield node, f"{count} indices into {described(base)}", "take as many indices as it has dimensions"

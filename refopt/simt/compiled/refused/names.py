@@ -91,7 +91,7 @@ def refusal(value: Any, spelled: str) -> tuple[str, str] | None:
     if isinstance(value, types.SimpleNamespace) and not any(map(callable, vars(value).values())):
         return f"{spelled} is a SimpleNamespace", "name its values in the module, or make it a namedtuple"
     kept = tuple | np.generic | np.ndarray | enum.Enum | int | float | complex | str | types.SimpleNamespace
-    own = isinstance(value, kept) or isinstance(value, Type) or is_numba_type(value) or _is_kernel(value)
+    own = isinstance(value, kept | Type) or is_numba_type(value) or _is_kernel(value)
     if own or home.startswith(("numba", "refopt.simt")) or hasattr(value, "__cuda_array_interface__"):
         return None
     if type(value).__flags__ & _HEAP and not callable(value):
@@ -114,7 +114,8 @@ def _function(value: Any, spelled: str) -> tuple[str, str]:
 def _class(value: type, spelled: str) -> tuple[str, str] | None:
     if issubclass(value, np.generic) and value.__module__ == "numpy" and value.__name__ not in _TYPES:
         return f"{spelled} is no type of a GPU's", "use np.float32, np.int32 and the like"
-    if issubclass(value, np.generic | enum.Enum | BaseException) or (issubclass(value, tuple) and hasattr(value, "_fields")):
+    named = issubclass(value, tuple) and hasattr(value, "_fields")
+    if named or issubclass(value, np.generic | enum.Enum | BaseException):
         return None
     home = value.__module__
     if value is np.ndarray:
@@ -132,7 +133,8 @@ def _class(value: type, spelled: str) -> tuple[str, str] | None:
 def _is_of_numpy(value: Any) -> bool:
     """Whether a function is NumPy's, which has them of several types."""
     home = getattr(value, "__module__", None)
-    return callable(value) and not isinstance(value, type) and isinstance(home, str) and home.partition(".")[0] == "numpy"
+    plain = callable(value) and not isinstance(value, type)
+    return plain and isinstance(home, str) and home.partition(".")[0] == "numpy"
 
 
 def _is_of_host(module: str | None) -> bool:

@@ -19,12 +19,18 @@ from . import calls, names, syntax
 from .elements import described, index
 from .syntax import NewArray, Refusal
 
-_ARRAY = set("""T all any argmax argmin ctypes dtype fill flat item itemsize mean nbytes ndim prod real reshape shape
-size std strides sum transpose var view""".split())
+_ARRAY = frozenset((
+    "T", "all", "any", "argmax", "argmin", "ctypes", "dtype", "fill", "flat", "item", "itemsize", "mean", "nbytes",
+    "ndim", "prod", "real", "reshape", "shape", "size", "std", "strides", "sum", "transpose", "var", "view",
+))  # fmt: skip
 _SCALAR = {"bit_count", "conjugate", "imag", "item", "real", "view"}
-_TEXT = set("find index isalnum isalpha isascii isdecimal isdigit islower isspace istitle isupper rfind rindex".split())
+_TEXT = frozenset((
+    "find", "index", "isalnum", "isalpha", "isascii", "isdecimal", "isdigit", "islower", "isspace", "istitle",
+    "isupper", "rfind", "rindex",
+))  # fmt: skip
 _BITWISE = {"BitAnd", "BitOr", "BitXor", "LShift", "RShift"}
 _WHOLE = NewArray("an operator on a whole array, whose result would be a new array")
+_COMPARED = NewArray("a comparison of a whole array, whose result would be a new array")
 _ELEMENTS = "loop over the elements, or let each thread take one: x[i]"
 _MISSING = object()
 
@@ -32,7 +38,7 @@ _MISSING = object()
 class Refusals(Loops):
     """The visits of all that the layers before have, each looked at before its type is used."""
 
-    function: types.FunctionType
+    function: Any
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,8 +59,9 @@ class Refusals(Loops):
 
     def refuse(self, node: ast.AST, reason: str, instead: str) -> None:
         """Say that Numba refuses a place in the text; the executor's own kernels stand for what it has compiled."""
-        own = is_internal(self.function.__code__.co_filename) or hasattr(self.function, "__simt_stands__")
-        if not own and not (isinstance(reason, NewArray) and os.environ.get("NUMBA_CUDA_ENABLE_NRT", "0") not in ("", "0")):
+        own = is_internal(self.function.__code__.co_filename)
+        arrays = isinstance(reason, NewArray) and os.environ.get("NUMBA_CUDA_ENABLE_NRT", "0") not in ("", "0")
+        if not own and not arrays:
             raise self.refused(node, reason, instead)
 
     def hold(self, found: Iterable[Refusal]) -> None:
@@ -76,16 +83,17 @@ class Refusals(Loops):
             for target in getattr(part, "targets", [getattr(part, "target", None)]):
                 plain = part.value if isinstance(part, ast.Assign | ast.AnnAssign) else None
                 pairs = [(target, plain)]
-                if isinstance(target, ast.Tuple) and isinstance(plain, ast.Tuple) and len(target.elts) == len(plain.elts):
-                    pairs = list(zip(target.elts, plain.elts, strict=True))
+                if isinstance(target, ast.Tuple) and isinstance(plain, ast.Tuple):
+                    pairs = list(zip(target.elts, plain.elts, strict=False))
                 values += [value for place, value in pairs if isinstance(place, ast.Name) and place.id == name]
         return values
 
     def as_kernel(self) -> CompileError | None:
         """Why the function cannot be launched itself, though a kernel may call it."""
-        for node, kind in self.returns:
-            given = kind is not None or not isinstance(node.value, ast.Call)
-            if node.value is not None and given and not (isinstance(kind, Known) and kind.value is None):
+        for left, kind in self.returns:
+            node: ast.AST = left
+            given = kind is not None or not isinstance(left.value, ast.Call)
+            if left.value is not None and given and not (isinstance(kind, Known) and kind.value is None):
                 return self.refused(node, "a value that a kernel returns", "store it in an array that is an argument")
         for name, node in self.literals.items():
             reason = f"the size {name} of an array, which is an argument: no compile-time constant"
@@ -133,7 +141,8 @@ class Refusals(Loops):
         for part in ast.walk(test):
             kind = known.get(part.id) if isinstance(part, ast.Name) else None
             if isinstance(kind, Known) and isinstance(kind.value, Clash):
-                self.refuse(part, self._clash(part, kind.value), "give each of the two its own variable")  # type: ignore[arg-type]
+                assert isinstance(part, ast.Name)
+                self.refuse(part, self._clash(part, kind.value), "give each of the two its own variable")
         try:
             return super().decided(test, scope)
         except Unsupported as reason:
@@ -169,7 +178,8 @@ class Refusals(Loops):
                 reason = f"a bit operator on {one.name} and {other.name}"
                 self.refuse(node, reason, "convert to an integer first: int(x), or x.view(np.int32) for its bits")
         elif sum(items_of(kind) is not None for kind in kinds) == 1 and None not in kinds and symbol != "Mult":
-            self.refuse(node, f"{described(kinds[0])} and {described(kinds[1])} in one operation", "use its parts: t[0]")
+            reason = f"{described(kinds[0])} and {described(kinds[1])} in one operation"
+            self.refuse(node, reason, "use its parts: t[0]")
         elif any(_is_text(kind) for kind in kinds) and not (all(map(_is_text, kinds)) and symbol == "Add"):
             if None not in kinds:
                 self.refuse(node, "an operator on text", 'print takes several values: print("x is", x)')
@@ -201,7 +211,7 @@ class Refusals(Loops):
             kinds = one, other
             nothing = any(isinstance(kind, Known) and kind.value is None for kind in kinds)
             if any(isinstance(kind, Array) for kind in kinds) and not nothing:
-                self.refuse(node, NewArray("a comparison of a whole array, whose result would be a new array"), _ELEMENTS)
+                self.refuse(node, _COMPARED, _ELEMENTS)
             if not isinstance(op, ast.Eq | ast.NotEq) and sum(map(_is_text, kinds)) == 1 and None not in kinds:
                 self.refuse(node, "text compared with what is none", "compare numbers")
         return typed
@@ -319,7 +329,8 @@ class Refusals(Loops):
             self.refuse(target, reason, "make it an argument of the kernel")
         place = self.item(base, at, target.slice) if isinstance(base, Array) else None
         if isinstance(place, Array) and isinstance(kind, Array):
-            self.refuse(target, NewArray("a copy of a whole array"), "copy by elements, in a loop or one for each thread")
+            instead = "copy by elements, in a loop or one for each thread"
+            self.refuse(target, NewArray("a copy of a whole array"), instead)
         if isinstance(place, Scalar):
             wrong = isinstance(kind, Tuple) or (isinstance(kind, Array) and kind.axes > 0)
             wrong = wrong or _is_text(kind) or isinstance(getattr(kind, "value", 0), complex)
