@@ -36,8 +36,8 @@ def zeros(n=8, dtype=np.int32):
 
 
 @pytest.mark.parametrize("barrier, found", [
-    (cuda.syncthreads, False), (device(lambda: cuda.syncthreads_or(1)), False), (nothing, True), (cuda.threadfence, True),
-    (cuda.syncwarp, True)])
+    (cuda.syncthreads, False), (device(lambda: cuda.syncthreads_or(1)), False), (nothing, True),
+    (cuda.threadfence, True), (cuda.syncwarp, True)])
 def test_block_barrier_orders_a_block(barrier, found):
     def body(out):
         part = cuda.shared.array(64, np.float32)
@@ -146,7 +146,8 @@ def test_one_thread_may_sum_what_a_ticket_counts(take):
 
 
 @pytest.mark.parametrize(
-    "poll", [device(lambda flag: cuda.atomic.cas(flag, 0, 2, 2)), device(lambda flag: cuda.atomic.add(flag, 0, 0))], ids=["cas", "add"])
+    "poll", ids=["cas", "add"],
+    argvalues=[device(lambda flag: cuda.atomic.cas(flag, 0, 2, 2)), device(lambda flag: cuda.atomic.add(flag, 0, 0))])
 @pytest.mark.parametrize(("fence", "found"), [(cuda.threadfence, False), (cuda.syncthreads, False), (nothing, True)])
 def test_a_flag_that_is_waited_for_needs_a_fence_after_it(fence, found, poll):
     """Polling is no ticket."""
