@@ -8,6 +8,7 @@ import importlib.util
 import linecache
 import re
 import textwrap
+import traceback
 import types
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -109,8 +110,11 @@ def _refusal(kernel: Kernel, error: Exception) -> CompileError:
     files = {code.co_filename.rpartition("/")[2]: code.co_filename}
     line = code.co_firstlineno
     told = [(file, int(number)) for file, number in _LINE.findall(text)]
-    if (loc := getattr(error, "loc", None)) is not None:
-        told.insert(0, (str(loc.filename), loc.line))
+    held: list[Any] = [error]
+    for frame, _ in traceback.walk_tb(error.__traceback__):  # the compiler is at a statement, which not all errors name
+        held += [frame.f_locals.get(name) for name in ("constraint", "inst")]
+    for loc in (getattr(each, "loc", None) for each in held):
+        told += [(str(loc.filename), loc.line)] if loc is not None else []
     line = next((number for file, number in told if file.rpartition("/")[2] in files), line)
     place = Place(kernel.__name__, code.co_filename, line, None, None)
     return CompileError(textwrap.shorten(reason, 240), place, 0, linecache.getline(code.co_filename, line))

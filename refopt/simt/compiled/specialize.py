@@ -18,7 +18,7 @@ from ..places import is_internal
 from .expressions import Unsupported
 from .facts import facts_of
 from .kinds import Kind, Known, Named, Tuple, joined, of_value, scalar, variable, widened
-from .refused.typed import Refusals
+from .refused.statements import Refusals
 from .source import Definition, definition, trust
 
 
@@ -125,21 +125,13 @@ def _compile(function: types.FunctionType, kinds: tuple[Kind, ...]) -> Compiled:
     new_body = typer.block(body)
     result = typer.result()
     typer.changed |= _frozen(function.__defaults__) is not function.__defaults__
-    found = Compiled(
-        None, result, frozenset(typer.doubles), "", tuple(typer.calls.values()), frozenset(typer.literals),
-        typer.as_kernel(),
-    )  # fmt: skip
+    calls, literals = tuple(typer.calls.values()), frozenset(typer.literals)
+    found = Compiled(None, result, frozenset(typer.doubles), "", calls, literals, typer.as_kernel())
     if not typer.changed and not typer.facts.shuffles:
         return found
-    arguments = ast.arguments(
-        [ast.arg(a.arg) for a in node.args.posonlyargs],
-        [ast.arg(a.arg) for a in node.args.args],
-        ast.arg(node.args.vararg.arg) if node.args.vararg else None,
-        [ast.arg(a.arg) for a in node.args.kwonlyargs],
-        [None for _ in node.args.kwonlyargs],
-        None,
-        [],
-    )
+    plain = [[ast.arg(a.arg) for a in each] for each in (node.args.posonlyargs, node.args.args, node.args.kwonlyargs)]
+    starred = ast.arg(node.args.vararg.arg) if node.args.vararg else None
+    arguments = ast.arguments(*plain[:2], starred, plain[2], [None for _ in plain[2]], None, [])
     new = ast.FunctionDef("typed", arguments, new_body, [], None)
     new.type_params = []  # type: ignore[attr-defined]  # from Python 3.12 on
     tree = ast.fix_missing_locations(ast.Module([ast.copy_location(new, node)], []))

@@ -120,6 +120,8 @@ def call(typer: Any, node: ast.Call) -> Iterator[Refusal]:
     function, name = kind.value, ast.unparse(node.func)
     starred = any(isinstance(arg, ast.Starred) for arg in node.args)
     yield from _of_python(node, function, kinds)
+    if isinstance(function, type) and issubclass(function, np.generic) and any(map(_is_text, kinds)):
+        yield node, f"{name} of text", "write the number"
     if isinstance(function, np.ufunc):
         yield from _ufunc(node, function, kinds, name)
     whole = [kind for kind in kinds if isinstance(kind, Array | Tuple) or _is_text(kind)]
