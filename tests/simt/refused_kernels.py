@@ -4,6 +4,7 @@ import linecache
 import textwrap
 
 HEAD = """
+import cmath
 import math
 import operator
 from collections import namedtuple
@@ -47,8 +48,6 @@ def in_local(a, size):
 
 @cuda.jit(device=True)
 def recursive(k):
-    if k < 2:
-        return 1
     return k * recursive(k - 1)
 
 
@@ -239,6 +238,7 @@ RIGHT = {
     "an unknown method on a way that is dropped": "if N == 3:\n    x.foo()\ny[0] = 1",
     "try on a way that is dropped":
         "if N == 3:\n    try:\n        y[0] = 1\n    except Exception:\n        pass\ny[0] = 2",
+    "cmath": "y[0] = cmath.sqrt(complex(x[0], 1)).real",
     "a lambda": "f = lambda a: a + n\ny[0] = f(x[0])",
     "functions inside": "def f(a, k=2):\n    def g(b):\n        return b + 1\n    return g(a) * k\ny[0] = f(x[0], k=3)",
     "calls by name and by stars": "y[0] = device(b=3, a=x[0]) + device(*(x[0], 1)) + first_of(x[0], 2)",
@@ -267,6 +267,7 @@ RIGHT = {
         "while n:\n    n -= 1\nelse:\n    y[1] = 1",
     "complex numbers": "c = complex(1, 2) * 1j\ny[0] = c.real + c.imag + abs(c)",
     "isinstance": "if isinstance(n, int):\n    y[0] = 1\ny[1] = hasattr(x, 'size')",
+    "isinstance that drops a branch": "if isinstance(n, int):\n    y[0] = n\nelse:\n    y[0] = n.foo()",
     "text that is compared": "s = 'abc'\nif s == 'abc' and len(s) == 3:\n    y[0] = 1",
     "a global declaration": "global N\ny[0] = N",
     "an annotation": "i: int = 3\nk: float\ny[0] = i",

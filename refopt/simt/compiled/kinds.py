@@ -144,9 +144,11 @@ def of_value(value: Any) -> Kind:
     if type(value) is tuple:
         return Tuple(tuple(of_value(item) for item in value))
     dtype = getattr(value, "dtype", None)
+    if isinstance(value, np.generic):  # of no scalar type: a record, a complex number, a date
+        return Record(value.dtype) if value.dtype.names else None
     if isinstance(dtype, np.dtype) and hasattr(value, "ndim"):
         return array_of(dtype, value.ndim)
-    return None if isinstance(value, tuple | list | dict | set) else Known(value)
+    return None if isinstance(value, complex | tuple | list | dict | set) else Known(value)
 
 
 def of_type(type_: Any) -> Kind:

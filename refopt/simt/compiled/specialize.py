@@ -129,9 +129,10 @@ def _compile(function: types.FunctionType, kinds: tuple[Kind, ...]) -> Compiled:
     found = Compiled(None, result, frozenset(typer.doubles), "", calls, literals, typer.as_kernel())
     if not typer.changed and not typer.facts.shuffles:
         return found
-    plain = [[ast.arg(a.arg) for a in each] for each in (node.args.posonlyargs, node.args.args, node.args.kwonlyargs)]
+    places = (node.args.posonlyargs, node.args.args, node.args.kwonlyargs)
+    first, plain, named_only = ([ast.arg(a.arg) for a in each] for each in places)
     starred = ast.arg(node.args.vararg.arg) if node.args.vararg else None
-    arguments = ast.arguments(*plain[:2], starred, plain[2], [None for _ in plain[2]], None, [])
+    arguments = ast.arguments(first, plain, starred, named_only, [None for _ in named_only], None, [])
     new = ast.FunctionDef("typed", arguments, new_body, [], None)
     new.type_params = []  # type: ignore[attr-defined]  # from Python 3.12 on
     tree = ast.fix_missing_locations(ast.Module([ast.copy_location(new, node)], []))
@@ -238,7 +239,7 @@ class Typer(Refusals):
             return None
         typed = _typed(function, tuple(kinds))
         if typed is None:
-            raise RecursionError
+            return resolved(function), None
         self.needed = typed.literals
         self.doubles |= typed.doubles
         self.calls |= {(id(names), name): (names, name, value) for names, name, value in typed.calls}

@@ -17,7 +17,7 @@ from ...warps import syncwarp
 from .. import functions
 from ..kinds import Array, Kind, Known, Record, Scalar, Tuple, items_of, scalar
 from .elements import described, mixed
-from .shapes import declared, is_constant
+from .shapes import declared, not_constant
 from .syntax import NewArray, Refusal
 
 _OF_NUMBERS = (abs, int, float, bool, round, divmod, complex, pow, *vars(math).values())
@@ -81,9 +81,6 @@ def device(node: ast.Call, function: types.FunctionType) -> Iterator[Refusal]:
     """What Numba refuses of a call of a function of Python's, by its definition."""
     if is_internal(function.__code__.co_filename) or hasattr(function, "__simt_types__"):
         return
-    if not hasattr(function, "__simt_device__"):
-        reason = f"{function.__name__} is a plain function of Python's"
-        yield node, reason, "decorate it: @cuda.jit(device=True)"
     if function.__code__.co_flags & inspect.CO_VARKEYWORDS:
         yield node, f"{function.__name__} has a ** parameter", "name each parameter"
     if any(isinstance(arg, ast.Starred) for arg in node.args):
@@ -99,7 +96,7 @@ def literals(typer: Any, node: ast.Call, function: types.FunctionType, needed: f
     names = function.__code__.co_varnames
     given = dict(zip(names, node.args, strict=False)) | {keyword.arg: keyword.value for keyword in node.keywords}
     for name in sorted(needed & given.keys()):
-        if not is_constant(typer, given[name]):
+        if not_constant(typer, given[name]) is not None:
             reason = f"{ast.unparse(given[name])}, which {function.__name__} has as the size of an array: no constant"
             yield given[name], reason, "pass a number, or a global that is one"
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import builtins
+import cmath
 import enum
 import math
 import operator
+import sys
 import types
 from typing import Any
 
 import numpy as np
 
 from ...numba_types import Type, is_numba_type
+from ...places import is_internal
 from .syntax import NewArray
 
 # As numba-cuda 0.30 has them.
@@ -63,7 +66,7 @@ def _by_identity(module: Any, names: str) -> set[int]:
 
 _COMPILED = (
     _by_identity(builtins, _BUILTINS) | _by_identity(math, _MATH) | _by_identity(operator, _OPERATOR)
-    | _by_identity(np, _NUMPY)
+    | _by_identity(np, _NUMPY) | set(map(id, vars(cmath).values()))
 )  # fmt: skip
 _HOST = {"arrays", "devices", "elementwise", "host_memory", "kernel", "pinned", "reduction", "streams"}
 _HEAP = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class that was made by a class statement
@@ -82,7 +85,10 @@ def refusal(value: Any, spelled: str) -> tuple[str, str] | None:
     if isinstance(value, types.FunctionType):
         if _is_of_host(value.__module__):
             return f"{spelled} is for the host", "call it before or after the launch"
-        return None
+        marked = hasattr(value, "__simt_device__") or hasattr(value, "__simt_types__")
+        if marked or is_internal(value.__code__.co_filename) or is_overloaded(value):
+            return None
+        return f"{value.__name__} is a plain function of Python's", "decorate it: @cuda.jit(device=True)"
     if isinstance(value, type):
         return _class(value, spelled)
     home = type(value).__module__
@@ -128,6 +134,17 @@ def _class(value: type, spelled: str) -> tuple[str, str] | None:
         name = value.__name__
         return f"{spelled} is not there on a GPU", _INSTEAD.get(name, "use numbers, tuples and arrays")
     return f"{spelled} is a class", "pass numbers and arrays, or an array of records"
+
+
+def is_overloaded(function: types.FunctionType) -> bool:
+    """Whether a function has been given a form for kernels by Numba's `overload`."""
+    if function.__module__.partition(".")[0] == "numba":
+        return True
+    for name in ("numba.cuda.typing.templates", "numba.core.typing.templates"):
+        registry = getattr(sys.modules.get(name), "builtin_registry", None)
+        if any(entry[0] is function for entry in getattr(registry, "globals", ())):
+            return True
+    return False
 
 
 def _is_of_numpy(value: Any) -> bool:

@@ -19,7 +19,7 @@ def declared(typer: Any, node: ast.Call) -> Iterator[Refusal]:
     if "shape" not in given or "dtype" not in given:
         yield node, "an array without a size or a type", "write cuda.shared.array(64, np.float32)"
         return
-    if (part := _not_constant(typer, given["shape"])) is not None:
+    if (part := not_constant(typer, given["shape"])) is not None:
         spelled = ast.unparse(part)
         yield part, f"the size {spelled} of an array, which is no compile-time constant", _SIZE
     kind = typer.kinds.get(given["dtype"])
@@ -28,10 +28,10 @@ def declared(typer: Any, node: ast.Call) -> Iterator[Refusal]:
         yield given["dtype"], f"{spelled} as the type of an array", "write np.float32, np.int32 and the like"
 
 
-def _not_constant(typer: Any, node: ast.expr) -> ast.expr | None:
+def not_constant(typer: Any, node: ast.expr) -> ast.expr | None:
     """The part of a size that is not constant, if there is one."""
     if isinstance(node, ast.Tuple):
-        return next((found for part in node.elts if (found := _not_constant(typer, part)) is not None), None)
+        return next((found for part in node.elts if (found := not_constant(typer, part)) is not None), None)
     return None if is_constant(typer, node) else node
 
 

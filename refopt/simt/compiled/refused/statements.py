@@ -10,7 +10,7 @@ from ..kinds import Array, Kind, Known, Record, Scalar, Tuple, items_of, scalar
 from . import calls, syntax
 from .elements import described, index
 from .syntax import NewArray
-from .typed import ELEMENTS, WHOLE, Expressions, is_text
+from .typed import ELEMENTS, WHOLE, Expressions, is_object, is_text
 
 
 class Refusals(Expressions):
@@ -103,7 +103,7 @@ class Refusals(Expressions):
         if isinstance(place, Scalar):
             wrong = isinstance(kind, Tuple) or (isinstance(kind, Array) and kind.axes > 0)
             wrong = wrong or is_text(kind) or isinstance(getattr(kind, "value", 0), complex)
-            if wrong or (isinstance(kind, Known) and scalar(kind) is None and type(kind.value) is not complex):
+            if wrong or is_object(kind) or (isinstance(kind, Known) and kind.value is None):
                 self.refuse(target, f"{described(kind)} for an element of {place.name}", "store one number")
 
     def _do_Assign(self, node: ast.Assign) -> list[ast.stmt]:

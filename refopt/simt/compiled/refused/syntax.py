@@ -50,6 +50,8 @@ def anywhere(function: ast.AST) -> Iterator[Refusal]:
     parts = list(_reachable(function))
     own = [part for part in parts if isinstance(part, ast.Global)]
     named = {name for part in own for name in part.names}
+    if (runaway := _without_end(function)) is not None:
+        yield runaway, f"{function.name} calls itself on each way", "let one way end: if n < 2: return n"  # type: ignore[attr-defined]
     for part in parts:
         if isinstance(part, ast.stmt):
             yield from _assigned_apart(part)
@@ -80,7 +82,7 @@ def expression(node: ast.AST, listed: bool = False) -> Iterator[Refusal]:
 def inner(function: ast.AST) -> Iterator[Refusal]:
     """What Numba refuses of a function, or lambda, inside a kernel."""
     name = getattr(function, "name", None)
-    if getattr(function, "args", None) and (function.args.kwonlyargs or function.args.vararg):  # type: ignore[attr-defined]
+    if getattr(function, "args", None) and function.args.kwonlyargs:  # type: ignore[attr-defined]
         yield function, "* among the parameters of a function inside a kernel", "name each parameter"
     lists = {id(part.iter) for part in ast.walk(function) if isinstance(part, ast.For)}
     body = getattr(function, "body", [])
@@ -112,6 +114,17 @@ def _assigned_apart(statement: ast.AST) -> Iterator[Refusal]:
         for inside in ast.walk(part):
             if isinstance(inside, ast.NamedExpr) and inside is not whole and not isinstance(inside.value, ast.Name):
                 yield inside, ":= in the middle of an expression", "assign in a statement before this one"
+
+
+def _without_end(function: ast.AST) -> ast.AST | None:
+    """A call of a function by itself, if each way through it comes to one: no result has a type of its own."""
+    name = getattr(function, "name", None)
+    ends = [part for part in ast.walk(function) if isinstance(part, ast.Return)]
+    calls = [
+        next((x for x in ast.walk(end) if isinstance(x, ast.Call) and getattr(x.func, "id", None) == name), None)
+        for end in ends
+    ]
+    return calls[0] if name and calls and None not in calls else None
 
 
 def _reachable(node: ast.AST) -> Iterator[ast.AST]:

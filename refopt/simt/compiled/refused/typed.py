@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 import linecache
 import os
+import sys
 import types
 from collections.abc import Iterable
 from typing import Any
 
+from ... import state
 from ...errors import CompileError, Place
 from ...places import is_internal
 from ...scalars import FLOATS
@@ -58,9 +60,10 @@ class Expressions(Loops):
         return CompileError(reason, place, len(prefix) + 1, source.rstrip(), instead)
 
     def refuse(self, node: ast.AST, reason: str, instead: str) -> None:
-        """Say that Numba refuses a place in the text; the executor's own kernels stand for what it has compiled."""
-        own = is_internal(self.function.__code__.co_filename)
-        arrays = isinstance(reason, NewArray) and os.environ.get("NUMBA_CUDA_ENABLE_NRT", "0") not in ("", "0")
+        """Say that Numba refuses a place in the text; the executor's own kernels, and what `overload` has
+        another form for, stand for what it has compiled."""
+        own = is_internal(self.function.__code__.co_filename) or names.is_overloaded(self.function)
+        arrays = isinstance(reason, NewArray) and _allocates()
         if not own and not arrays:
             raise self.refused(node, reason, instead)
 
@@ -143,6 +146,10 @@ class Expressions(Loops):
             if isinstance(kind, Known) and isinstance(kind.value, Clash):
                 assert isinstance(part, ast.Name)
                 self.refuse(part, self._clash(part, kind.value), "give each of the two its own variable")
+        match test:  # which Numba decides for numbers
+            case ast.Call(ast.Name("isinstance"), [ast.Name(name), ast.Name("int" | "float" as of)], []):
+                if (one := scalar(known.get(name))) is not None and one.name != "bool":
+                    return (one.name in FLOATS) == (of == "float")
         try:
             return super().decided(test, scope)
         except Unsupported as reason:
@@ -150,7 +157,9 @@ class Expressions(Loops):
 
     def attribute(self, node: ast.Attribute, kind: Kind, name: str) -> Typed:
         spelled = f"{ast.unparse(node.value)}.{name}" if isinstance(node.value, ast.Name | ast.Attribute) else name
-        if isinstance(kind, Array) and name not in _ARRAY and not (kind.record and name in (kind.record.names or ())):
+        parts: tuple[str, ...] = ("conj", "conjugate", "imag") if isinstance(kind, Array) and kind.dtype is None else ()
+        parts += kind.record.names or () if isinstance(kind, Array) and kind.record else ()
+        if isinstance(kind, Array) and name not in (*_ARRAY, *parts):
             self.refuse(node, NewArray(f"{spelled}: an array of a kernel has no {name}"), calls.method(name))
         if scalar(kind) is not None and name not in _SCALAR:
             self.refuse(node, f"{spelled}: a number has no {name}", calls.method(name))
@@ -185,7 +194,7 @@ class Expressions(Loops):
                 self.refuse(node, "an operator on text", 'print takes several values: print("x is", x)')
         elif any(isinstance(kind, Known) and kind.value is None for kind in kinds) and None not in kinds:
             self.refuse(node, "None in a computation", "use a number that stands for nothing, such as -1")
-        elif None not in kinds and sum(isinstance(kind, Known) and scalar(kind) is None for kind in kinds) == 1:
+        elif None not in kinds and any(map(is_object, kinds)):
             self.refuse(node, f"{described(kinds[0])} and {described(kinds[1])} in one operation", "use numbers")
         return super().operation(node, symbol, left, right)
 
@@ -239,13 +248,23 @@ class Expressions(Loops):
     ) -> Typed:
         self.hold(calls.device(old, function))
         self.needed: frozenset[str] = frozenset()
-        try:
-            typed = super()._function(node, function, old, args, named)
-        except RecursionError:
-            reason = f"{function.__name__} calls itself"
-            raise self.refused(old, reason, "write a loop, with what is still to do in an array") from None
+        typed = super()._function(node, function, old, args, named)
         self.hold(calls.literals(self, old, function, self.needed))
         return typed
+
+
+def _allocates() -> bool:
+    """Whether kernels may make arrays: Numba's runtime is turned on, by the environment or by its configuration."""
+    config = sys.modules.get("numba.cuda.core.config") or sys.modules.get("numba.core.config")
+    set_there = os.environ.get("NUMBA_CUDA_ENABLE_NRT", "0") not in ("", "0")
+    return set_there or bool(getattr(config, "CUDA_ENABLE_NRT", False))
+
+
+def is_object(kind: Kind) -> bool:
+    """Whether a kind is that of a function, a module or an index such as `cuda.blockIdx`: nothing to compute with."""
+    if not isinstance(kind, Known):
+        return False
+    return callable(kind.value) or isinstance(kind.value, types.ModuleType | state.Dim3)
 
 
 def is_text(kind: Kind) -> bool:
