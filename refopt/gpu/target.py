@@ -55,6 +55,7 @@ class Compilable:
         self.name = function.__name__
         self.origin: tuple[Callable, tuple] | None = None
         self.executor = simt.cuda.jit(function)
+        self.executor.ptx = self.ptx
         self._compiled: dict[tuple, Any] = {}
 
     def require(self, machine: Properties) -> None:
@@ -115,7 +116,7 @@ def device_function(function: Callable) -> Callable:
     function.__refopt_numba__ = lambda: numba_cuda().jit(  # type: ignore[attr-defined]
         _numba_form(function), device=True, forceinline=True, lineinfo=_with_lines()
     )
-    return function
+    return cuda.jit(device=True)(function)
 
 
 def intrinsic(
@@ -429,15 +430,19 @@ def signature_of(args: tuple) -> tuple:
 
 def sqrt(x: np.floating) -> np.floating:
     """The square root, rounded once: ``sqrt.rn`` in the kernel."""
-    return np.sqrt(x)
+    return math.sqrt(x)  # type: ignore[return-value]
 
 
 sqrt.__refopt_numba__ = lambda: math.sqrt  # type: ignore[attr-defined]
+cuda.jit(device=True)(sqrt)
 
 
 def transposed(rows: tuple) -> tuple:
     """The columns of a tuple of tuples. On a GPU it moves nothing: registers are called by other names."""
-    return tuple(zip(*rows, strict=True))
+    return tuple(zip(*rows))  # noqa: B905
+
+
+cuda.jit(device=True)(transposed)
 
 
 def _transposed() -> Any:

@@ -60,8 +60,12 @@ both, and what a kernel captures is constant (`refopt.simt.compiled`). `observe(
 lines on which a kernel that has no fp64 array computes in fp64. Functions of `math` are rounded once, where a
 GPU's may be a few ULP off; nothing is contracted. ``%`` and ``//`` of floats are exact here, where a GPU takes
 them from a rounded quotient; an atomic addition of float32 keeps subnormal numbers, which a GPU flushes in global
-memory. A function whose source cannot be read, or that has a
-statement Numba would not compile, is computed by NumPy's rules, with an `UntypedWarning`.
+memory.
+
+What Numba does not compile for CUDA is refused before the first launch, on branches that are not taken as well: a
+`CompileError` says where, why, and what to write instead. With `observe(compile=True)` numba-cuda compiles each kernel
+to PTX as well, where it is installed; that takes no GPU. A function whose source cannot be read is held to nothing: it
+is computed by NumPy's rules, with an `UntypedWarning`.
 
 Fresh memory is poisoned. Plain loads do not let other threads run: a spin needs an atomic or a fence. An atomic
 counts as a load and a store. Threads of Python take turns: a launch or a copy begins when that of another has
@@ -73,6 +77,7 @@ import os
 from . import cuda, memory, outside, rules, vectors
 from .base.errors import (
     BarrierDivergence,
+    CompileError,
     DataRace,
     Deadlock,
     LaunchError,
@@ -96,6 +101,7 @@ from .watch.observe import observe
 
 __all__ = [
     "BarrierDivergence",
+    "CompileError",
     "DataRace",
     "Deadlock",
     "DeviceArray",

@@ -39,6 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--lenient", **rule, help="a rule that is not to hold")
     doubles = "launch no kernel that computes in doubles and has no fp64 array"
     parser.add_argument("--doubles", choices=("ignore", "refuse"), default="ignore", help=f"refuse: {doubles}")
+    ptx = "compile each kernel to PTX before its launch, where numba-cuda is installed"
+    parser.add_argument("--compile", action="store_true", help=ptx)
     orders = ("forward", "reverse", "random")
     parser.add_argument("--schedule", choices=orders, default="forward", help="the order of blocks and threads")
     parser.add_argument("--seed", type=int, default=0, help="of the random schedule")
@@ -66,9 +68,11 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         if args.device is not None:
             stack.enter_context(claim(args.device))
         watch = args.watch or bool(args.strict)
-        if watch or args.lenient or args.schedule != "forward" or args.doubles != "ignore":
-            how = {name: getattr(args, name) for name in ("schedule", "seed", "strict", "lenient", "doubles")}
-            stack.enter_context(observe(False, watch, **how))
+        log = None
+        if watch or args.compile or args.lenient or args.schedule != "forward" or args.doubles != "ignore":
+            options = ("schedule", "seed", "strict", "lenient", "doubles", "compile")
+            how = {name: getattr(args, name) for name in options}
+            log = stack.enter_context(observe(False, watch, **how))
         sys.argv = [args.script, *args.args]
         try:
             if args.module:
@@ -81,6 +85,8 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
             return end.code if isinstance(end.code, int) else int(end.code is not None)
         finally:
             sys.argv, sys.path[:] = argv, path
+            for name, result in (log.compiled or {}).items() if log is not None else ():
+                print(f"kernel {name}: {result}", file=sys.stderr)
     return 0
 
 

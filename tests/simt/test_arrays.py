@@ -183,7 +183,7 @@ def test_a_device_array_over_a_host_array_shares_its_memory():
 def test_read_only_memory_stays_so():
     host = np.zeros(2)
     host.flags.writeable = False
-    cuda.jit(lambda x: x[0])[1, 1](host)
+    cuda.jit(lambda x: None)[1, 1](host)
     device, other = simt.over(host), cuda.device_array(2)
     for array in (device, cuda.as_cuda_array(offering(other, data=(other.address, True)))):
         assert array.__cuda_array_interface__["data"] == (array.address, True)

@@ -36,11 +36,11 @@ def test_barriers_with_a_predicate():
     @cuda.jit
     def kernel(out):
         t = cuda.threadIdx.x
-        out[t, 0] = cuda.syncthreads_count(t % 3 == 0)
-        out[t, 1] = cuda.syncthreads_and(t < 10)
-        out[t, 2] = cuda.syncthreads_and(t < 9)
-        out[t, 3] = cuda.syncthreads_or(t == 4)
-        out[t, 4] = cuda.syncthreads_or(False)
+        out[t, 0] = cuda.syncthreads_count(int(t % 3 == 0))
+        out[t, 1] = cuda.syncthreads_and(int(t < 10))
+        out[t, 2] = cuda.syncthreads_and(int(t < 9))
+        out[t, 3] = cuda.syncthreads_or(int(t == 4))
+        out[t, 4] = cuda.syncthreads_or(0)
 
     out = np.zeros((10, 5), np.int32)
     kernel[1, 10](out)

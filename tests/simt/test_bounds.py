@@ -22,6 +22,8 @@ OBSERVE = pytest.mark.parametrize("observe", [None, {"count": True}, {"watch": T
 def error_of(access, kind, observe):
     """What ends a kernel whose second thread accesses an array so."""
 
+    access = simt.ptx_twin()(access)
+
     def body(x):
         cuda.syncthreads()
         if cuda.threadIdx.x == 1:
@@ -79,9 +81,11 @@ def test_errors_of_other_things_are_what_they_are(what, observe):
 def test_arrays_of_the_kernel(make, index, watch):
     """Shared, local and constant arrays have bounds as well."""
 
+    at = simt.ptx_twin()(lambda: make(3, np.int32)[index])
+
     def body():
         if cuda.threadIdx.x == 1:
-            make(3, np.int32)[index]
+            at()
 
     with pytest.raises(simt.OutOfBounds) as caught, simt.observe(watch=watch):
         cuda.jit(body)[1, 2]()
@@ -118,9 +122,10 @@ def test_negative_indices_wrap_as_in_numba(watch):
 
 def test_a_record_that_is_watched_is_shown():
     shown = []
+    show = simt.ptx_twin()(lambda x: shown.append(repr(x[0])))
 
     def kernel(x):
-        shown.append(repr(x[0]))
+        show(x)
 
     with simt.observe(watch=True):
         cuda.jit(kernel)[1, 1](cuda.to_device(np.array([(1, 2)], [("a", np.int32), ("b", np.int32)])))

@@ -92,10 +92,14 @@ def test_refused(device, keywords, error, words):
 
 
 def test_not_from_a_kernel():
-    @cuda.jit
-    def kernel():
+    @simt.ptx_twin()
+    def claiming():
         with simt.claim("T4"):
             pass
+
+    @cuda.jit
+    def kernel():
+        claiming()
 
     with pytest.raises(simt.LaunchError, match="a kernel cannot claim another device"):
         kernel[1, 1]()

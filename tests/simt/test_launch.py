@@ -32,6 +32,10 @@ def test_every_thread_runs_once_with_its_indices(grid, block):
 
     @cuda.jit
     def kernel():
+        note()
+
+    @simt.ptx_twin()
+    def note():
         assert cuda.gridsize(3) == tuple(g * b for g, b in zip(cuda.gridDim, cuda.blockDim, strict=True))
         seen.append((tuple(cuda.blockIdx), tuple(cuda.threadIdx), cuda.grid(3)))
 
@@ -80,11 +84,15 @@ def test_decorator_spellings():
 def test_scalar_arguments():
     types = []
 
-    @cuda.jit
-    def note(a, b, c, d, e, pair):
-        types.extend(map(type, (a, b, c, d, e, *pair)))
+    @simt.ptx_twin()
+    def note(*values):
+        types.extend(map(type, values))
 
-    note[1, 1](np.uint64(3), np.float32(1), 2.0, np.bool_(True), np.int64(3), (np.int32(1), np.zeros(1)))
+    @cuda.jit
+    def kernel(a, b, c, d, e, pair):
+        note(a, b, c, d, e, *pair)
+
+    kernel[1, 1](np.uint64(3), np.float32(1), 2.0, np.bool_(True), np.int64(3), (np.int32(1), np.zeros(1)))
     assert types == [np.uint64, np.float32, np.float64, bool, int, np.int32, np.ndarray]
 
 
@@ -102,8 +110,9 @@ def test_extensions_prepare_arguments():
 
     @cuda.jit(extensions=[Extension(2), Extension(3)])
     def kernel(x):
-        seen.append(x)
+        note(x)
 
+    note = simt.ptx_twin()(lambda x: seen.append(x))
     kernel[1, 1](5)
     assert seen == [(5 * 3 + 1) * 2 + 1, 3, 2]
 
@@ -123,14 +132,18 @@ def test_arithmetic_warnings_are_silent_in_kernels(recwarn):
 def test_after_an_error_threads_are_unwound_and_launches_work():
     unwound = []
 
-    @cuda.jit
-    def kernel():
+    @simt.ptx_twin()
+    def work():
         try:
             if cuda.threadIdx.x == 5:
                 raise ValueError
             cuda.syncthreads()
         finally:
             unwound.append(cuda.threadIdx)
+
+    @cuda.jit
+    def kernel():
+        work()
 
     with pytest.raises(ValueError):
         kernel[1, 8]()

@@ -18,9 +18,13 @@ def at_address(body, *args):
 def test_loads_and_stores_elements_of_any_type():
     x = cuda.to_device(np.arange(8, dtype=np.float32))
 
+    @simt.ptx_twin()
+    def check(values):
+        assert values == (0, 1, 2, 3) and all(type(value) is np.float32 for value in values)
+
     def body(address):
         values = memory.load(address, np.float32, 4)
-        assert values == (0, 1, 2, 3) and all(type(value) is np.float32 for value in values)
+        check(values)
         memory.store(address + 16, np.float32, values)
         assert memory.load(address + 4, np.uint32) == (np.float32(1).view(np.uint32),)
         assert memory.load(np.uint64(address + 4), np.dtype(np.uint8), 3) == (0, 0, 0x80)
@@ -59,6 +63,8 @@ def test_out_of_bounds(access, offset, watch):
     neighbour = cuda.to_device(np.zeros(4, np.int32))  # noqa: F841
 
     first = x.address
+
+    access = cuda.jit(device=True)(access)
 
     def body(address):
         access(first)

@@ -171,6 +171,7 @@ def test_functions_of_no_module_are_profiled():
     """Those that are made from text, as of merged kernels, have globals without a name."""
     scope = {"__name__": None}
     exec("def twice(x):\n    return x + x\n", scope)
+    cuda.jit(device=True)(scope["twice"])
     twice = scope["twice"]
 
     @cuda.jit

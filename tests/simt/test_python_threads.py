@@ -156,7 +156,8 @@ def test_a_second_observer_is_refused():
     with simt.observe(), ThreadPoolExecutor(1) as pool, pytest.raises(RuntimeError, match=words):
         pool.submit(observing).result()
     with pytest.raises(simt.LaunchError, match="a kernel cannot be observed from within"):
-        cuda.jit(observing)[1, 1]()
+        observed = simt.ptx_twin()(observing)
+        cuda.jit(lambda: observed())[1, 1]()
 
 
 def test_host_code_beside_a_kernel_is_host_code():

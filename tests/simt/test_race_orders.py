@@ -6,6 +6,7 @@ import operator
 import numpy as np
 import pytest
 
+from refopt import simt
 from refopt.simt import cuda
 from refopt.simt.machine import atomics
 from simt.cases import is_race
@@ -15,16 +16,24 @@ from simt.test_races import race, zeros
 
 
 def read(nbytes, at):
-    return lambda x: x.view(f"u{nbytes}")[at // nbytes]
+    kind = np.dtype(f"u{nbytes}")
+    return cuda.jit(device=True)(lambda x: x.view(kind)[at // nbytes])
 
 
 def write(nbytes, at):
-    return lambda x: x.view(f"u{nbytes}").__setitem__(at // nbytes, 1)
+    kind = np.dtype(f"u{nbytes}")
+
+    @cuda.jit(device=True)
+    def store(x):
+        x.view(kind)[at // nbytes] = 1
+
+    return store
 
 
 def add(nbytes, at):
     """Of a byte, too, which no GPU has."""
-    return lambda x: atomics._update(x.view(f"u{nbytes}"), at // nbytes, 1, operator.add, {f"uint{8 * nbytes}"})
+    kind = np.dtype(f"u{nbytes}")
+    return simt.ptx_twin()(lambda x: atomics._update(x.view(kind), at // nbytes, 1, operator.add, {kind.name}))
 
 
 def lanes(*steps):
@@ -138,6 +147,7 @@ ORDERS = {
 def test_all_threads_know_all(name):
     """Each thread writes an element, then reads all: every one of the pairs is ordered, in both directions."""
     order, blocks = ORDERS[name]
+    order = cuda.jit(device=True)(order)
 
     def body(x):
         x[cuda.grid(1)] = 1

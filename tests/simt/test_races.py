@@ -23,6 +23,10 @@ def race(body, *args, grid=1, block=2, strict="same-value", lenient=()):
     return answers.pop()
 
 
+device = cuda.jit(device=True)
+
+
+@device
 def nothing(*_):
     pass
 
@@ -32,8 +36,8 @@ def zeros(n=8, dtype=np.int32):
 
 
 @pytest.mark.parametrize("barrier, found", [
-    (cuda.syncthreads, False), (lambda: cuda.syncthreads_or(1), False), (nothing, True), (cuda.threadfence, True),
-    (cuda.syncwarp, True)])
+    (cuda.syncthreads, False), (device(lambda: cuda.syncthreads_or(1)), False), (nothing, True),
+    (cuda.threadfence, True), (cuda.syncwarp, True)])
 def test_block_barrier_orders_a_block(barrier, found):
     def body(out):
         part = cuda.shared.array(64, np.float32)
@@ -63,14 +67,17 @@ def test_grid_barrier_orders_a_grid(before, after, found):
     assert race(body, zeros(), grid=4) is found
 
 
+@device
 def write_first_element(x):
     x[0] = 1
 
 
+@device
 def read_first_element(x):
     x[0]
 
 
+@device
 def add_to_first_element(x):
     cuda.atomic.add(x, 0, 1)
 
@@ -121,7 +128,8 @@ def test_last_block_done_needs_its_barrier_and_both_fences(options, found):
     assert race(last_block_done(**options), *arrays, grid=3, block=4) is (found and "acquire" not in options)
 
 
-@pytest.mark.parametrize("take", [lambda n: cuda.atomic.add(n, 0, 1), lambda n: cuda.atomic.inc(n, 0, 9)])
+@pytest.mark.parametrize("take", [
+    device(lambda n: cuda.atomic.add(n, 0, 1)), device(lambda n: cuda.atomic.inc(n, 0, 9))])
 def test_one_thread_may_sum_what_a_ticket_counts(take):
     """The last block, of one thread: its ticket orders what it reads, by default."""
 
@@ -138,7 +146,8 @@ def test_one_thread_may_sum_what_a_ticket_counts(take):
 
 
 @pytest.mark.parametrize(
-    "poll", [lambda flag: cuda.atomic.cas(flag, 0, 2, 2), lambda flag: cuda.atomic.add(flag, 0, 0)], ids=["cas", "add"])
+    "poll", ids=["cas", "add"],
+    argvalues=[device(lambda flag: cuda.atomic.cas(flag, 0, 2, 2)), device(lambda flag: cuda.atomic.add(flag, 0, 0))])
 @pytest.mark.parametrize(("fence", "found"), [(cuda.threadfence, False), (cuda.syncthreads, False), (nothing, True)])
 def test_a_flag_that_is_waited_for_needs_a_fence_after_it(fence, found, poll):
     """Polling is no ticket."""
@@ -213,7 +222,8 @@ def test_what_one_thread_knows_its_neighbour_does_not(first, then):
     arrays = zeros(), zeros(2)
     assert race(passed_on((first, then, then)), *arrays, block=3) is True
     assert race(passed_on((first, then, nothing)), *arrays, block=3) is False
-    assert race(passed_on((first, then, lambda x: (cuda.threadfence(), then(x)))), *arrays, block=3) is False
+    fenced = device(lambda x: (cuda.threadfence(), then(x)))
+    assert race(passed_on((first, then, fenced)), *arrays, block=3) is False
 
 
 @pytest.mark.parametrize(
@@ -321,6 +331,7 @@ def test_an_atomic_that_observes_nothing_orders_nothing():
 
 
 def test_the_report_names_both_accesses():
+    @device
     def helper(x):
         x[1, 2] = cuda.threadIdx.x
 
@@ -336,7 +347,7 @@ def test_the_report_names_both_accesses():
         cuda.jit(body)[(1, 2), 4](x)
     error, first_line = caught.value, body.__code__.co_firstlineno
     assert (error.array, error.offset, error.kernel, error.line) == (
-        "velocity", 24, "body", helper.__code__.co_firstlineno + 1)
+        "velocity", 24, "body", helper.__code__.co_firstlineno + 2)
     assert (error.block, error.thread) == ((0, 0, 0), (3, 0, 0))
     assert (error.first.line, error.first.thread) == (first_line + 4, (1, 0, 0))
     assert error.second.via == f"{__file__}:{first_line + 2}"

@@ -23,8 +23,8 @@ right = Cases()  # the outcome is what the last argument begins with
 def all_of_those_that_are_left(out):
     if cuda.threadIdx.x >= 35:
         return
-    out[0] = cuda.syncthreads_and(cuda.threadIdx.x < 35)
-    out[1] = cuda.syncthreads_or(cuda.threadIdx.x == 34)
+    out[0] = cuda.syncthreads_and(int(cuda.threadIdx.x < 35))
+    out[1] = cuda.syncthreads_or(int(cuda.threadIdx.x == 34))
 
 
 @right([4, 3, 2, 1], lambda: ints(4), block=4)

@@ -65,7 +65,9 @@ def order(schedule, seed=0):
     @cuda.jit
     def kernel():
         cuda.syncthreads()
-        seen.append((cuda.blockIdx.x, cuda.threadIdx.x))
+        note()
+
+    note = simt.ptx_twin()(lambda: seen.append((cuda.blockIdx.x, cuda.threadIdx.x)))
 
     with simt.observe(schedule=schedule, seed=seed):
         kernel[3, 4]()

@@ -126,10 +126,13 @@ def test_alignments(make, wrong, error):
         run(lambda out: make(4, np.int8, wrong))
 
 
+FOUR = np.arange(4)
+
+
 def test_local_arrays_are_private():
     def body(out):
         t = cuda.threadIdx.x
-        mine, table = cuda.local.array(2, np.float32), cuda.const.array_like(np.arange(4))
+        mine, table = cuda.local.array(2, np.float32), cuda.const.array_like(FOUR)
         mine[0] = t
         cuda.syncthreads()
         out[t, 0] = mine[0] + 10 * table[t]

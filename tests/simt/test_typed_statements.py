@@ -4,7 +4,6 @@ import gc
 import itertools
 import math
 import weakref
-from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -46,7 +45,7 @@ X = np.array([1.1, 2.2, 3.3], np.float32)
     ("x if 2 * 3 == 6 else 0.5", "float32"), ("x and 1 or x", "float64"), ("0.5 and 0 or x", "float32"),
     ("x if x < 1 and 0 else 1", "int64"), ("abs(True)", "int8"), ("x.item() * x.real", "float32"),
     ("x.view(np.int32)", "int32"), ("sum((x, x))", "float64"), ("math.modf(x)", ("float32", "float32")),
-    ("math.frexp(x)", ("float32", "int32")), ("math.ldexp(x, 2)", "float32"), ("np.add(x, 1)", "float32"),
+    ("math.frexp(x)", ("float32", "int32")), ("math.ldexp(x, 2)", "float32"), ("np.minimum(x, 1)", "float32"),
     ("np.minimum(np.uint64(1), 1)", "float64"), ("math.fmod(np.int16(1), True)", "float32"),
     ("np.float16(x) ** 2", "float32"), ("x ** MODE", "float32"), ("x ** TABLE[0]", "float32")])
 def test_types_are_those_that_numba_infers(text, expected):
@@ -124,6 +123,7 @@ def test_a_variable_set_on_two_ways_is_no_constant():
 
 
 def test_what_is_absent_drops_the_branch_that_uses_it():
+    @cuda.jit(device=True)
     def scaled(a, by=None, add=0.1):
         if by is None:
             return a + add
@@ -134,6 +134,7 @@ def test_what_is_absent_drops_the_branch_that_uses_it():
 
 
 def test_a_default_is_a_double():
+    @cuda.jit(device=True)
     def scaled(a, by=0.1, *, more=0.7):
         return a * by * more
 
@@ -175,13 +176,14 @@ def test_functions_inside_are_typed():
     assert out.tolist() == [2**40]
 
 
+@cuda.jit(device=True)
 def bump(x):
     x[0] += 1
     return x[1]
 
 
 @pytest.mark.parametrize(("text", "expected"), [
-    ("bump(x) // x[0]", 50), ("(k := x[0] + 1) // k", 1), ("k // (k := x[0])", 7), ("bump(x) << x[0]", 400),
+    ("bump(x) // x[0]", 50), ("bump(x) << x[0]", 400),
     ("cuda.atomic.add(x, 1, 5) % x[1]", 100), ("x[0] % (bump(x) - 98)", 1), ("(bump(x) + x[0]) // bump(x)", 1)])
 def test_operands_are_evaluated_from_left_to_right(text, expected):
     assert value(f"    k = 7\n    out[0] = {text}\n", np.array([1, 100], np.int32), 0, bump=bump)[0] == expected
@@ -194,7 +196,7 @@ def test_the_index_of_an_element_that_is_added_to_is_evaluated_once():
 
 def test_global_names_may_be_declared_and_not_assigned():
     assert value("    global RATE\n    out[0] = x[0] * RATE\n", X, 0, RATE=RATE)[0] == float(X[0]) * RATE
-    with pytest.warns(simt.UntypedWarning, match="assignment to a global"):
+    with pytest.raises(simt.CompileError, match="assignment to the global RATE"):
         value("    global RATE\n    RATE = 3\n", X, 0)
 
 
@@ -216,22 +218,3 @@ def test_kernels_that_are_gone_are_forgotten(other):
     gone = launched()
     gc.collect()
     assert gone() is None
-
-
-@pytest.mark.filterwarnings("error::refopt.simt.UntypedWarning")
-def test_blocks_of_with_and_try_are_typed():
-    """What is assigned in a block that an error may leave is of no one type behind it."""
-    body = """
-    with held(x[0]) as s, held(n):
-        out[0] = s * 0.1
-    try:
-        k = x[1]
-        if n:
-            raise ValueError
-        k = 2
-    except ValueError:
-        out[1] = 7
-    out[2] = k * 0.1
-"""
-    found = [value(body, X, n, held=nullcontext)[:3] for n in (0, 1)]
-    assert found == [[float(X[0]) * 0.1, 0, 2 * 0.1], [float(X[0]) * 0.1, 7, float(X[1]) * 0.1]]

@@ -54,6 +54,8 @@ DECIDING = {
 
 
 def kernel(use, stored):
+    use = cuda.jit(device=True)(use)
+
     @cuda.jit
     def body(x, y):
         t = cuda.threadIdx.x

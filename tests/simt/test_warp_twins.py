@@ -140,6 +140,8 @@ def pair(array, index):
 
 
 def reader(sync=True, at=lambda i: 2 * i, size=64):
+    at = cuda.jit(at, device=True)
+
     @cuda.jit
     def kernel(x):
         i = cuda.threadIdx.x

@@ -13,6 +13,7 @@ from simt.cases import FULL
 def lanes(function, threads=32, dtype=np.int64):
     """What each of `threads` threads gets from a function of its lane."""
     out = cuda.device_array(threads, dtype)
+    cuda.jit(device=True)(function)
 
     @cuda.jit
     def kernel(out):
@@ -44,7 +45,8 @@ def test_a_shuffle_from_lane_32_is_one_from_lane_0():
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.int32, np.uint64])
 def test_shuffle_keeps_the_type(dtype):
     types = []
-    lanes(lambda lane: types.append(type(cuda.shfl_xor_sync(FULL, dtype(lane), 1))) or 0)
+    note = simt.ptx_twin("int64")(lambda value: types.append(type(value)) or 0)
+    lanes(lambda lane: note(cuda.shfl_xor_sync(FULL, dtype(lane), 1)))
     assert set(types) == {dtype}
 
 

@@ -55,9 +55,10 @@ def case(n=6):
 @pytest.mark.parametrize("name", READS)
 def test_reading_as_a_whole(name, order):
     answers = []
+    read = simt.ptx_twin()(lambda x: answers.append(np.array(READS[name](x))))
 
     def body(x):
-        answers.append(np.array(READS[name](x)))
+        read(x)
 
     for options in ({}, {"count": True}, {"watch": True}):
         run(body, np.array(case(), order=order), **options)
@@ -68,9 +69,14 @@ def test_reading_as_a_whole(name, order):
 @pytest.mark.parametrize("name", WRITES)
 def test_writing_as_a_whole(name, order):
     answers = []
+    write = simt.ptx_twin()(WRITES[name])
+
+    def both(x, y):
+        write(x, y)
+
     for options in ({}, {"count": True}, {"watch": True}):
         y = cuda.to_device(np.array(1 - case(), order=order))
-        run(WRITES[name], case(), y, **options)
+        run(both, case(), y, **options)
         answers.append(y.copy_to_host().tolist())
     assert answers[0] == answers[1] == answers[2] != (1 - case()).tolist()
 
@@ -83,16 +89,26 @@ WATCHED = {f"{name}, written": (WRITES[name], lambda x, y: y.sum()) for name in 
 @pytest.mark.parametrize(("one", "other"), WATCHED.values(), ids=WATCHED)
 def test_what_is_taken_as_a_whole_is_watched(one, other):
     """One thread reads what another writes, one of them as a whole."""
+    one, other = simt.ptx_twin()(one), simt.ptx_twin()(other)
+
+    def body(x, y):
+        if cuda.threadIdx.x:
+            one(x, y)
+        else:
+            other(x, y)
+
     with pytest.raises(simt.DataRace):
-        run(lambda x, y: (one if cuda.threadIdx.x else other)(x, y), case(), case(), threads=2, watch=True)
+        run(body, case(), case(), threads=2, watch=True)
 
 
 def test_bytes_of_whole_arrays():
     """Those of what is taken, and no others."""
     x, y = cuda.to_device(case()), cuda.to_device(case())
 
+    add = simt.ptx_twin()(lambda x, y: np.add(x[0], x[:, 1].sum(), y[1]))
+
     def body(x, y):
-        np.add(x[0], x[:, 1].sum(), y[1])
+        add(x, y)
 
     log = run(body, x, y, watch=True)
     assert (log.bytes_read(x), log.bytes_written(x)) == (12 + 8, 0)
@@ -100,13 +116,14 @@ def test_bytes_of_whole_arrays():
 
 
 def test_what_an_array_has_not():
-    def body(x):
+    @simt.ptx_twin()
+    def ask(x):
         with pytest.raises(AttributeError, match="no attribute speed"):
             x.speed  # noqa: B018
         with pytest.raises(TypeError, match="atomics"):
             np.add.at(x, 0, 1)
 
-    run(body, case(), watch=True)
+    run(lambda x: ask(x), case(), watch=True)
 
 
 @pytest.mark.parametrize("dtype", [np.complex64, np.float32])
@@ -117,8 +134,9 @@ def test_parts_of_complex_numbers_are_views(dtype):
         cuda.atomic.add(x.real, 0, 1)
         x.real[1 + i] = 2
         if part:
-            cuda.atomic.add(x.imag, 0, 3)
+            imaginary(x)
 
+    imaginary = simt.ptx_twin()(lambda x: cuda.atomic.add(x.imag, 0, 3))
     is_complex = dtype is np.complex64
     for watch in (False, True):
         x = np.zeros(3, dtype)

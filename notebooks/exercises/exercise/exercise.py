@@ -22,6 +22,15 @@ def call(answer: Any, *args: Any) -> None:
     answer(*args)
 
 
+def compiled(results: dict[str, str]) -> str:
+    """What came of compiling the kernels of an answer, in a line."""
+    reasons = {name: result for name, result in results.items() if result.startswith("not")}
+    if not reasons:
+        return f"Compiled to PTX: {', '.join(results)}."
+    name, reason = next(iter(reasons.items()))
+    return f"{name}: {reason}."
+
+
 class Exercise:
     """A specification in NumPy, cases, and how an answer is launched."""
 
@@ -79,6 +88,10 @@ class Exercise:
             if getattr(costs, column) > getattr(self.reference, column):
                 words = f"The numbers are right, but there are too many {NAMES.get(column, column)}.\n{scores}"
                 return wrong(f"{words}\n{dearest(first.log, column)}")
+        seen = self._run(answer, self._first, watch=False, compile=True)
+        if words := self._raised(seen, "compiled for a GPU"):
+            return wrong(words)
+        scores += "\n" + compiled(seen.log.compiled)
         if self._on_gpu and gpu.device().name == "gpu" and (words := self._bits_on_gpu(answer)):
             return wrong(words)
         return right(scores)

@@ -37,9 +37,9 @@ SHUFFLE = (
     "uses the result."
 )
 ADDRESS = "`p` is an address, a number, not an array: "
-INDEXED = {  # what Python says of `p[i]`, loaded and stored
-    "invalid index to scalar variable": f"{ADDRESS}`load_float32(p + 4 * i)`.",
-    "'numpy.int64' object does not support item assignment": f"{ADDRESS}`store_float32(p + 4 * i, value)`.",
+INDEXED = {  # what is said of `p[i]`, loaded and stored
+    "an index into a number": f"{ADDRESS}`load_float32(p + 4 * i)`.",
+    "an assignment by index into a number": f"{ADDRESS}`store_float32(p + 4 * i, value)`.",
 }
 
 
@@ -51,16 +51,21 @@ class Run(NamedTuple):
     error: Exception | None
 
 
-def run(launch: Any, answer: Any, args: Any, names: Any, watch: bool = True, schedule: str = "forward") -> Run:
+def run(
+    launch: Any, answer: Any, args: Any, names: Any, watch: bool = True, schedule: str = "forward",
+    compile: bool = False,
+) -> Run:  # fmt: skip
     """Run an answer on the executor. Reports and pictures call arrays by the names of the arguments.
 
-    With ``watch`` it is profiled as well; without, its numbers alone are of interest, which is faster.
+    With ``watch`` it is profiled as well; without, its numbers alone are of interest, which is faster. With ``compile``
+    its kernels are compiled to PTX, too, where numba-cuda is installed.
     """
     with gpu.use("executor"):
         device, error = on_device(args), None
         for name, array in arrays(device, names):
             array.name = name
-        with simt.observe(watch, watch, schedule, profile=watch, doubles="report" if watch else "ignore") as log:
+        doubles = "report" if watch else "ignore"
+        with simt.observe(watch, watch, schedule, profile=watch, doubles=doubles, compile=compile) as log:
             try:
                 launch(answer, *device)
             except Exception as raised:
@@ -77,6 +82,10 @@ def source(filename: str | None, line: int | None) -> str:
 def report(error: Exception) -> str:
     """What the executor says, with lines quoted, and what it means."""
     words = str(error)
+    if isinstance(error, simt.CompileError):
+        told = [f"Numba does not compile this: {error.reason}.", source(error.filename, error.line)]
+        instead = next((text for words, text in INDEXED.items() if error.reason.startswith(words)), error.instead)
+        return "\n".join([*told, *([f"Instead: {instead}"] if instead else [])])
     if not isinstance(error, simt.SimtError):
         where = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
         words += where
@@ -90,8 +99,6 @@ def lesson(error: Exception) -> str:
         return BLOCKS
     if isinstance(error, simt.UninitializedRead) and "(rule shuffle-lanes)" in str(error):
         return SHUFFLE
-    if not isinstance(error, simt.SimtError):
-        return next((text for words, text in INDEXED.items() if words in str(error)), "")
     return next((text for kind, text in LESSONS.items() if isinstance(error, kind)), "")
 
 

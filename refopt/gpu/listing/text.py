@@ -127,6 +127,8 @@ def _block(part: Part, filled: Callable[..., str], name: str, kernel: Compilable
     if kernel:
         bounds = f"(launch_bounds={kernel.launch_bounds})" if kernel.launch_bounds else ""
         above = [f"@cuda.jit{bounds}"]
+    elif not above:
+        above = ["@cuda.jit(device=True)"]
     if part.asm is not None:
         types = ", ".join(f'"{TYPES[letter]}"' for letter in part.asm[2])
         above = [*_ptx(*part.asm, *part.newer), f"@ptx_twin({types})"]

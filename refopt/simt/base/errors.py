@@ -54,6 +54,25 @@ class LaunchError(SimtError, ValueError):
     """A launch, or a call, that CUDA would refuse."""
 
 
+class CompileError(SimtError):
+    """A kernel, or a function that it calls, that Numba does not compile for CUDA: it is not launched.
+
+    Attributes: column (from 1, of the line), reason, and instead, what to write (empty where Numba itself has spoken).
+    """
+
+    def __init__(self, reason: str, place: Place, column: int = 0, source: str = "", instead: str = "") -> None:
+        message = f"Numba does not compile this for CUDA: {reason}"
+        at = f"{place.filename}:{place.line}" + (f", column {column}" if column else "")
+        lines = [message, f"  in {place.kernel} at {at}"]
+        if source.strip():
+            lines.append(f"    {source.strip()}")
+        if column and source.strip():
+            lines.append("    " + " " * (column - 1 - (len(source) - len(source.lstrip()))) + "^")
+        super().__init__("\n".join([*lines, *([f"  {instead}"] if instead else [])]))
+        self.place, self.kernel, self.filename, self.line = place, place.kernel, place.filename, place.line
+        self.column, self.reason, self.instead = column, reason, instead
+
+
 class OutOfBounds(SimtError, IndexError):
     """An access outside an array, or at an address that no live allocation contains."""
 

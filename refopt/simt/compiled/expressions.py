@@ -244,12 +244,6 @@ class Expressions:
     def _Lambda(self, node: ast.Lambda) -> Typed:
         return node, None
 
-    def _Dict(self, node: ast.Dict) -> Typed:
-        return node, None
-
-    def _Set(self, node: ast.Set) -> Typed:
-        return node, None
-
     def _comprehension(self, node: Any) -> Typed:
         """A comprehension, whose variables may be anything."""
         outer = dict(self.scope)

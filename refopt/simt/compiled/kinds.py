@@ -86,6 +86,13 @@ class Known:
         return f"Known({self.value!r})"
 
 
+class Clash(NamedTuple):
+    """What a variable is that Numba cannot unify: one on one way, the other on another; a `Known` one."""
+
+    one: Any
+    other: Any
+
+
 Kind = Scalar | Array | Record | Tuple | Range | Method | Named | Known | None  # None: anything
 _PLAIN = (int, float, bool, str, type(None))
 _SMALL = 2**31
@@ -137,9 +144,11 @@ def of_value(value: Any) -> Kind:
     if type(value) is tuple:
         return Tuple(tuple(of_value(item) for item in value))
     dtype = getattr(value, "dtype", None)
+    if isinstance(value, np.generic):  # of no scalar type: a record, a complex number, a date
+        return Record(value.dtype) if value.dtype.names else None
     if isinstance(dtype, np.dtype) and hasattr(value, "ndim"):
         return array_of(dtype, value.ndim)
-    return None if isinstance(value, tuple | list | dict | set) else Known(value)
+    return None if isinstance(value, complex | tuple | list | dict | set) else Known(value)
 
 
 def of_type(type_: Any) -> Kind:
@@ -213,6 +222,28 @@ def joined(a: Kind, b: Kind, widen: bool = False) -> Kind:
     first, second = items_of(a), items_of(b)
     if first is not None and second is not None and len(first) == len(second):
         return Tuple(tuple(joined(x, y, widen) for x, y in zip(first, second, strict=True)))
+    return _clash(a, b)
+
+
+def _clash(a: Kind, b: Kind) -> Kind:
+    """What Numba makes of kinds that have no joint one: nothing, if it is sure that they are of different sorts."""
+    for kind in (a, b):
+        if isinstance(kind, Known) and isinstance(kind.value, Clash):
+            return kind
+    sorts = _sort(a), _sort(b)
+    return None if None in sorts or sorts[0] == sorts[1] else Known(Clash(a, b))
+
+
+def _sort(kind: Kind) -> Any:
+    """What a kind can be joined with: others of its sort; None if that is not known."""
+    if scalar(kind) is not None:
+        return "number"
+    if isinstance(kind, Array):
+        return (kind.dtype, kind.axes) if kind.dtype else None
+    if (items := items_of(kind)) is not None:
+        return len(items)
+    if isinstance(kind, Known) and (callable(kind.value) or isinstance(kind.value, str)):
+        return "text" if isinstance(kind.value, str) else id(kind.value)
     return None
 
 

@@ -12,12 +12,13 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from ..base.errors import CompileError
 from ..base.places import is_internal
 from .expressions import Unsupported
 from .facts import facts_of
 from .kinds import Kind, Known, Named, Tuple, joined, of_value, scalar, variable, widened
 from .lifted import SHUFFLES
-from .loops import Loops
+from .refused.statements import Refusals
 from .source import Definition, definition, trust
 
 
@@ -42,6 +43,8 @@ class Compiled(NamedTuple):
         doubles: where it computes in fp64, in the functions it calls too.
         untyped: why it is not typed, if it is not.
         calls: the device functions that it names, and those they name: each the names it is one of, its name, and it.
+        literals: parameters that have to be literals where it is called.
+        refused: why it cannot be launched itself.
     """
 
     function: Any
@@ -49,6 +52,8 @@ class Compiled(NamedTuple):
     doubles: frozenset[Double] = frozenset()
     untyped: str = ""
     calls: tuple[tuple[Any, str, Any], ...] = ()
+    literals: frozenset[str] = frozenset()
+    refused: CompileError | None = None
 
     def stale(self) -> bool:
         """Whether a device function has been replaced since. Numba would not see that; who changes a module may."""
@@ -60,12 +65,18 @@ _compiled: WeakKeyDictionary[Any, dict[tuple, Compiled | None]] = WeakKeyDiction
 
 
 def compiled(function: types.FunctionType, args: tuple) -> Compiled:
-    """A kernel typed for arguments."""
+    """A kernel typed for arguments.
+
+    Raises:
+        CompileError: Numba does not compile it, or a function that it calls.
+    """
     kinds = tuple(widened(of_value(arg)) for arg in args)
     typed = _typed(function, kinds)
     if typed is not None and typed.stale():
         _compiled.clear()
         typed = _typed(function, kinds)
+    if typed is not None and typed.refused is not None:
+        raise typed.refused.with_traceback(None)
     return typed or Compiled(function, None)
 
 
@@ -108,23 +119,20 @@ def _compile(function: types.FunctionType, kinds: tuple[Kind, ...]) -> Compiled:
     if node is None:
         raise Unsupported("its source cannot be read")
     typer = Typer(function, node, kinds)
+    typer.read(node)
     body: list[ast.stmt]
     body = node.body if isinstance(node, ast.FunctionDef) else [ast.copy_location(ast.Return(node.body), node.body)]
     new_body = typer.block(body)
     result = typer.result()
     typer.changed |= _frozen(function.__defaults__) is not function.__defaults__
-    doubles = frozenset(typer.doubles)
+    calls, literals = tuple(typer.calls.values()), frozenset(typer.literals)
+    found = Compiled(None, result, frozenset(typer.doubles), "", calls, literals, typer.as_kernel())
     if not typer.changed and not typer.facts.shuffles:
-        return Compiled(None, result, doubles, calls=tuple(typer.calls.values()))
-    arguments = ast.arguments(
-        [ast.arg(a.arg) for a in node.args.posonlyargs],
-        [ast.arg(a.arg) for a in node.args.args],
-        ast.arg(node.args.vararg.arg) if node.args.vararg else None,
-        [ast.arg(a.arg) for a in node.args.kwonlyargs],
-        [None for _ in node.args.kwonlyargs],
-        None,
-        [],
-    )
+        return found
+    places = (node.args.posonlyargs, node.args.args, node.args.kwonlyargs)
+    first, plain, named_only = ([ast.arg(a.arg) for a in each] for each in places)
+    starred = ast.arg(node.args.vararg.arg) if node.args.vararg else None
+    arguments = ast.arguments(first, plain, starred, named_only, [None for _ in named_only], None, [])
     new = ast.FunctionDef("typed", arguments, new_body, [], None)
     new.type_params = []  # type: ignore[attr-defined]  # from Python 3.12 on
     tree = ast.fix_missing_locations(ast.Module([ast.copy_location(new, node)], []))
@@ -137,10 +145,10 @@ def _compile(function: types.FunctionType, kinds: tuple[Kind, ...]) -> Compiled:
     named = function.__kwdefaults__
     typed.__kwdefaults__ = {name: _frozen(value) for name, value in named.items()} if named else named
     typed.__module__ = function.__module__
-    return Compiled(typed, result, doubles, calls=tuple(typer.calls.values()))
+    return found._replace(function=typed)
 
 
-class Typer(Loops):
+class Typer(Refusals):
     """The typing of one function for kinds of arguments."""
 
     def __init__(self, function: types.FunctionType, node: Definition, kinds: tuple[Kind, ...]) -> None:
@@ -148,7 +156,6 @@ class Typer(Loops):
         self.function, self.facts = function, facts_of(node)
         self.local_names, self.maybe = self.facts.stored, self.facts.unassigned
         self.doubles: set[Double] = set()
-        self.captured: dict[str, Any] = {}
         self.calls: dict[tuple[int, str], tuple[Any, str, Any]] = {}
         self.scope = self._bound(node.args, kinds)
         self.free = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
@@ -218,6 +225,7 @@ class Typer(Loops):
         kind = self.returns[0][1]
         for _, other in self.returns[1:]:
             kind = joined(kind, other)
+        self.agree(kind)
         if self.live:
             return None if scalar(kind) or not isinstance(kind, Known) else joined(kind, Known(None))
         for node, each in self.returns:
@@ -232,6 +240,7 @@ class Typer(Loops):
         typed = _typed(function, tuple(kinds))
         if typed is None:
             return resolved(function), None
+        self.needed = typed.literals
         self.doubles |= typed.doubles
         self.calls |= {(id(names), name): (names, name, value) for names, name, value in typed.calls}
         return typed.function, typed.result

@@ -7,7 +7,6 @@ loop begins again, are the types of a variable unified, and the value converted 
 from __future__ import annotations
 
 import ast
-from typing import Any
 
 from .assignments import Assignments, assigned, loaded
 from .expressions import Unsupported
@@ -77,8 +76,6 @@ class Statements(Assignments):
         return [node]
 
     def _do_Global(self, node: ast.Global) -> list[ast.stmt]:
-        if set(node.names) & self.local_names:
-            raise Unsupported(f"assignment to a global in line {node.lineno}")
         return []
 
     def _do_Match(self, node: ast.Match) -> list[ast.stmt]:
@@ -89,14 +86,15 @@ class Statements(Assignments):
         for case in reversed(node.cases):
             pattern: ast.pattern | None = case.pattern
             bound = None
-            if isinstance(case.pattern, ast.MatchAs) and not case.guard:
+            if isinstance(case.pattern, ast.MatchAs):
                 pattern, bound = case.pattern.pattern, case.pattern.name
             test = _matches(pattern, subject)
             if case.guard is not None:
                 test = ast.BoolOp(ast.And(), [test, case.guard])
-            body = [assigned(bound, subject, case.pattern), *case.body] if bound else case.body
-            branch = ast.copy_location(ast.If(test, body, choice), case.pattern)
-            choice = [ast.fix_missing_locations(branch)]
+            binding = [assigned(bound, subject, case.pattern)] if bound else []
+            first = binding if case.guard is not None else []  # the guard may read it
+            branch = ast.copy_location(ast.If(test, [*binding, *case.body], choice), case.pattern)
+            choice = [*first, ast.fix_missing_locations(branch)]
         return self.block([assigned(name, node.subject, node), *choice])
 
     def _do_Assert(self, node: ast.Assert) -> list[ast.stmt]:
@@ -106,51 +104,9 @@ class Statements(Assignments):
         self.live = False
         return [node]
 
-    def _do_Delete(self, node: ast.Delete) -> list[ast.stmt]:
-        return [node]
-
     def _do_FunctionDef(self, node: ast.FunctionDef) -> list[ast.stmt]:
         self.scope[node.name] = None
         return [node]
-
-    def _do_Import(self, node: Any) -> list[ast.stmt]:
-        for alias in node.names:
-            self.scope[(alias.asname or alias.name).partition(".")[0]] = None
-        return [node]
-
-    _do_ImportFrom = _do_Import
-
-    def _do_With(self, node: ast.With) -> list[ast.stmt]:
-        items: list[ast.withitem] = []
-        for item in node.items:
-            entered = self.visit(item.context_expr)[0]
-            items.append(ast.withitem(entered, self._target(item.optional_vars, None) if item.optional_vars else None))
-        return [ast.copy_location(ast.With(items, self.block(node.body)), node)]
-
-    def _do_Try(self, node: ast.Try) -> list[ast.stmt]:
-        """What the body has assigned when it is left is not known: such variables may be anything afterwards."""
-        before = dict(self.scope)
-        body = self.block(node.body)
-        after, live = self.scope, self.live
-        left = {name: kind if before.get(name) == kind else None for name, kind in after.items()}
-        handlers: list[ast.ExceptHandler] = []
-        ways = [after] if live else []
-        for handler in node.handlers:
-            self.scope, self.live = dict(left), True
-            if handler.name:
-                self.scope[handler.name] = None
-            handlers.append(
-                ast.copy_location(ast.ExceptHandler(handler.type, handler.name, self.block(handler.body)), handler)
-            )
-            ways += [self.scope] if self.live else []
-        self.scope, self.live = after, live
-        orelse = self.block(node.orelse) if node.orelse and live else []
-        for way in ways:
-            self.scope = {name: kind if way.get(name) == kind else None for name, kind in self.scope.items()}
-        self.live = True
-        final = self.block(node.finalbody) if node.finalbody else []
-        self.live = bool(ways)
-        return [ast.copy_location(ast.Try(body, handlers, orelse, final), node)]
 
     def _do_Return(self, node: ast.Return) -> list[ast.stmt]:
         value, kind = self.visit(node.value) if node.value else (None, Known(None))

@@ -58,6 +58,7 @@ def jit(func_or_sig: Any = None, argtypes: Any = None, device: bool = False, **o
     def decorate(function: Any) -> Any:
         if not inspect.isfunction(function):
             raise TypeError(f"cuda.jit: expected a function, got {shown(function)}")
+        vars(function)["__simt_device__"] = True  # a kernel may call it, as in Numba one that is no device function
         if device:
             return declared(function, signatures) if signatures else function
         return Kernel(function, tuple(args for _, args in signatures), options)
@@ -75,6 +76,7 @@ class Kernel:
         self.py_func = function
         self.parameters = list(inspect.signature(function).parameters)
         self._function: Callable | None = None
+        self.ptx: Callable[[tuple], Any] | None = None  # compiles it for types of Numba's, where its owner does that
         self.argument_types = signatures  # of explicit signatures
         bounds = (options or {}).get("launch_bounds")
         self.most_threads = bounds[0] if isinstance(bounds, tuple) else bounds
@@ -214,7 +216,7 @@ class Configured(NamedTuple):
         """Launch with what the kernel sees of its arguments."""
         kernel, observer = self.kernel, current.observer
         if observer is not None:
-            observer.typed(kernel.__name__, args, typed)
+            observer.typed(kernel, args, typed)
         watching = observer is not None and observer.watching
         function = bound(typed.function, captured, with_undefined if watching else None)
         run = Launch(function, kernel.__name__, self.grid, self.block, self.dynamic_bytes)

@@ -29,6 +29,9 @@ class LaneTyper(Typer):
         super().__init__(function, node, kinds)
         self.callee = callee
 
+    def refuse(self, node: ast.AST, reason: str, instead: str) -> None:
+        """What Numba refuses has been refused when the kernel was typed for threads."""
+
     def raw(self, node: ast.expr, test: bool = False) -> Typed:
         """An expression, which keeps its kind."""
         new, kind = super().raw(node, test)

@@ -112,7 +112,10 @@ def replacements() -> dict[str, types.ModuleType]:
 
 def _as_it_is(function: Any = None, *_: Any, **__: Any) -> Any:
     """`numba.njit` without Numba: the function runs as Python."""
-    return function if isinstance(function, types.FunctionType) else lambda decorated: decorated
+    if not isinstance(function, types.FunctionType):
+        return _as_it_is
+    vars(function)["__simt_device__"] = True  # a kernel may call it
+    return function
 
 
 class NumbaWarning(Warning):

@@ -7,7 +7,8 @@ import importlib.machinery
 import importlib.util
 import sys
 import types
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from .. import cuda
@@ -15,6 +16,7 @@ from ..base.state import current
 from .modules import PACKAGES, replacements, stub
 
 _ABSENT = object()
+_numbas: dict[str, Any] = {}  # Numba's own modules, while the executor has their names
 
 
 class replace_numba(importlib.abc.MetaPathFinder):
@@ -84,6 +86,40 @@ class replace_numba(importlib.abc.MetaPathFinder):
             return importlib.util.spec_from_loader("numba", _Stub())
         spec.loader = _WithCuda(spec.loader)
         return spec
+
+
+@contextmanager
+def unreplaced() -> Iterator[None]:
+    """Have the names mean Numba's modules for a with block, if they mean the executor's."""
+    active = [finder for finder in sys.meta_path if isinstance(finder, replace_numba)]
+    if not active:
+        yield
+        return
+    place = sys.meta_path.index(active[0])
+    ours = {name: module for name, module in sys.modules.items() if _is_replaced(name)}
+    numba = sys.modules.get("numba")
+    stubbed = numba is not None and getattr(numba, "__version__", "") == "0+refopt.simt"
+    attribute = vars(numba).get("cuda", _ABSENT) if numba is not None else _ABSENT
+    for finder in active:
+        sys.meta_path.remove(finder)
+    for name in ours:
+        del sys.modules[name]
+    for finder in active:
+        sys.modules.update(finder.saved)
+    sys.modules.update(_numbas)
+    if numba is not None and not stubbed:
+        vars(numba).pop("cuda", None)
+        if "numba.cuda" in sys.modules:
+            vars(numba)["cuda"] = sys.modules["numba.cuda"]
+    try:
+        yield
+    finally:
+        for name in [name for name in sys.modules if _is_replaced(name)]:
+            _numbas[name] = sys.modules.pop(name)
+        sys.modules.update(ours)
+        sys.meta_path[place:place] = active
+        if numba is not None and attribute is not _ABSENT:
+            vars(numba)["cuda"] = attribute
 
 
 def _is_replaced(name: str) -> bool:

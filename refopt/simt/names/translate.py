@@ -129,6 +129,8 @@ class _Translation:
         if function is None:
             return self._counterpart(value) if _is_of_cuda(value) else value
         new = self.function(function)
+        if function is not value:  # Numba has compiled it, or would
+            vars(new)["__simt_device__"] = True
         if signatures := _signatures(value):
             return declared(new, signatures)
         return value if new is function and value is function else new

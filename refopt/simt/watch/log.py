@@ -22,6 +22,7 @@ from ..memory.arrays import Copy, DeviceArray
 from ..memory.buffers import Buffer
 from ..memory.initialized import blank
 from ..memory.observed import ObservedArray
+from ..names import ptx
 from ..rules import Rules
 from .doubles import Double, check, doubles_of
 from .races import Detector
@@ -42,11 +43,12 @@ class Log:
 
     def __init__(
         self, count: bool | Sequence[DeviceArray], watch: bool, schedule: Schedule, rules: Rules,
-        doubles: str = "ignore",
+        doubles: str = "ignore", compile: bool = False,
     ) -> None:  # fmt: skip
         self.schedule, self.rules = schedule, rules
         self.doubles: list[Double] = []  # in the order in which they were met, each once
         self._on_doubles = doubles
+        self.compiled: dict[str, str] | None = {} if compile else None  # what came of it, by the kernel
         self.launches: list[Launch] = []
         self.copies: list[Copy] = []
         self.profile: Any = None  # with `observe(profile=True)`, a `Profile`
@@ -84,10 +86,12 @@ class Log:
             if self._count:
                 self.launches.append(Launch(run.name, run.grid, run.block, stream, run.cooperative))
 
-    def typed(self, kernel: str, args: tuple, typed: Compiled) -> None:
+    def typed(self, kernel: Any, args: tuple, typed: Compiled) -> None:
         """A kernel was typed for the arguments of a launch, which has not begun."""
+        if self.compiled is not None:
+            self.compiled[kernel.__name__] = ptx.compiled(kernel, args)
         if self._on_doubles != "ignore":
-            doubles = doubles_of(kernel, args, typed)
+            doubles = doubles_of(kernel.__name__, args, typed)
             if self._on_doubles == "refuse":
                 check(doubles)
             self.doubles += [double for double in doubles if double not in self.doubles]

@@ -34,6 +34,7 @@ def observe(
     doubles: str = "ignore",
     profile: bool = False,
     floats: bool = False,
+    compile: bool = False,
 ) -> Iterator[Log]:
     """Observe the launches of a with block: count launches and bytes, watch for defects, set the schedule.
 
@@ -43,13 +44,17 @@ def observe(
     as a constant of Python's makes it do; ``"refuse"`` does not launch such a kernel, and raises a `LaunchError`.
     With ``profile``, ``log.profile`` has sectors of global memory, bank conflicts of shared memory and divergence, by
     line; with ``floats``, ``log.floats`` has where NaN, infinities, overflow and subnormal numbers arise.
+    With ``compile``, numba-cuda compiles each kernel to PTX for the types of its launch, which takes no GPU; what it
+    refuses is a `CompileError` with its reason. ``log.compiled`` has what came of it, by the kernel's name: where
+    numba-cuda is not installed, that it was not compiled.
     All threads of Python are observed. The block begins and ends between launches, never in one.
     """
     counted = count if isinstance(count, list | tuple) else flag("count", count)
     if doubles not in ("ignore", "report", "refuse"):
         raise ValueError(f"observe: doubles: expected ignore, report or refuse, got {shown(doubles)}")
     more = flag("profile", profile), flag("floats", floats)
-    log = _log(*more, counted, flag("watch", watch), Schedule(schedule, seed), Rules(strict, lenient), doubles)
+    held = Rules(strict, lenient), doubles, flag("compile", compile)
+    log = _log(*more, counted, flag("watch", watch), Schedule(schedule, seed), *held)
     with one_at_a_time:
         if current.inside:
             raise LaunchError("a kernel cannot be observed from within", here())

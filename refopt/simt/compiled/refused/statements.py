@@ -1,0 +1,128 @@
+"""A typer that refuses what Numba refuses in statements as well."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+from ..expressions import Unsupported
+from ..kinds import Array, Kind, Known, Record, Scalar, Tuple, items_of, scalar
+from . import calls, syntax
+from .elements import described, index
+from .syntax import NewArray
+from .typed import ELEMENTS, WHOLE, Expressions, is_object, is_text
+
+
+class Refusals(Expressions):
+    """The visits of statements."""
+
+    def _do_Expr(self, node: ast.Expr) -> list[ast.stmt]:
+        self.hold(syntax.expression(node.value))
+        return super()._do_Expr(node)
+
+    def _do_Try(self, node: ast.Try) -> list[ast.stmt]:
+        self.hold(syntax.expression(node))
+        raise Unsupported("try")
+
+    _do_TryStar = _do_Try
+
+    def _do_Assert(self, node: ast.Assert) -> list[ast.stmt]:
+        if node.msg is not None:
+            self._constant_of(node.msg)
+        return super()._do_Assert(node)
+
+    def _do_Raise(self, node: ast.Raise) -> list[ast.stmt]:
+        self.hold(syntax.raised(node))
+        if node.exc is not None:
+            raised = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
+            kind = self.visit(raised)[1]
+            known = isinstance(kind, Known) and isinstance(kind.value, type) and issubclass(kind.value, BaseException)
+            if kind is not None and not known:
+                self.refuse(raised, "what is raised is no exception", "raise ValueError, and the like, with constants")
+            for arg in node.exc.args if isinstance(node.exc, ast.Call) else ():
+                self._constant_of(arg)
+        return super()._do_Raise(node)
+
+    def _constant_of(self, node: ast.expr) -> None:
+        kind = self.visit(node)[1]
+        if kind is not None and not isinstance(kind, Known) and not isinstance(node, ast.Tuple):
+            self.refuse(node, "an exception with a value that is not constant", "say it in words, or print the value")
+
+    def _do_FunctionDef(self, node: ast.FunctionDef) -> list[ast.stmt]:
+        for decorator in node.decorator_list:
+            if not isinstance(decorator, ast.Lambda):
+                self.refuse(decorator, "a decorator inside a kernel", "define the function beside the kernel")
+        self.hold(syntax.inner(node))
+        return super()._do_FunctionDef(node)
+
+    def _do_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> list[ast.stmt]:
+        self.scope[node.name] = None
+        return [node]
+
+    def _do_For(self, node: ast.For) -> list[ast.stmt]:
+        self._listed.add(node.iter)
+        return super()._do_For(node)
+
+    def _loop(self, node: Any, iterated: ast.expr | None = None, element: Kind = None) -> list[ast.stmt]:
+        if iterated is not None:
+            self.hold(calls.iterated(node.iter, self.kinds.get(node.iter)))
+        return super()._loop(node, iterated, element)
+
+    def _target(self, node: ast.expr, kind: Kind) -> ast.expr:
+        if isinstance(node, ast.Tuple | ast.List):
+            items, count = items_of(kind), len(node.elts)
+            if items is not None and len(items) != count:
+                self.refuse(node, f"{count} names for a tuple of {len(items)}", "take as many names as it has parts")
+            if scalar(kind) is not None:
+                self.refuse(node, f"{count} names for a number", "cuda.grid(2) gives two numbers, cuda.grid(1) one")
+        if isinstance(node, ast.Subscript):
+            new = super()._target(node, kind)
+            self._stored_at(node, kind)
+            return new
+        return super()._target(node, kind)
+
+    def _store(self, node: ast.stmt, target: ast.Subscript, value: ast.expr, kind: Kind) -> ast.stmt:
+        new = super()._store(node, target, value, kind)
+        self._stored_at(target, kind)
+        return new
+
+    def _stored_at(self, target: ast.Subscript, kind: Kind) -> None:
+        """Look at an assignment to an element, or to a view, of a value of a kind."""
+        base, at = self.kinds.get(target.value), self.kinds.get(target.slice)
+        self.hold(index(target, base, at))
+        if items_of(base) is not None:
+            self.refuse(target, "an assignment to a part of a tuple", "make it an array: cuda.local.array")
+        inner = target.value
+        if isinstance(inner, ast.Name) and inner.id not in self.scope and isinstance(base, Array):
+            reason = f"an assignment to {inner.id}, which the kernel captures: it is constant"
+            self.refuse(target, reason, "make it an argument of the kernel")
+        place = self.item(base, at, target.slice) if isinstance(base, Array) else None
+        if isinstance(place, Array) and isinstance(kind, Array):
+            instead = "copy by elements, in a loop or one for each thread"
+            self.refuse(target, NewArray("a copy of a whole array"), instead)
+        if isinstance(place, Scalar):
+            wrong = isinstance(kind, Tuple) or (isinstance(kind, Array) and kind.axes > 0)
+            wrong = wrong or is_text(kind) or isinstance(getattr(kind, "value", 0), complex)
+            if wrong or is_object(kind) or (isinstance(kind, Known) and kind.value is None):
+                self.refuse(target, f"{described(kind)} for an element of {place.name}", "store one number")
+
+    def _do_Assign(self, node: ast.Assign) -> list[ast.stmt]:
+        new = super()._do_Assign(node)
+        for target in node.targets:
+            if isinstance(target, ast.Attribute):
+                owner = self.kinds.get(target.value)
+                if owner is not None and not isinstance(owner, Record):
+                    self.refuse(target, f"an assignment to .{target.attr}", "only fields of records can be assigned to")
+        return new
+
+    def _do_AugAssign(self, node: ast.AugAssign) -> list[ast.stmt]:
+        target = node.target
+        if isinstance(target, ast.Name) and isinstance(self.scope.get(target.id), Array):
+            self.refuse(target, WHOLE, ELEMENTS)
+        new = super()._do_AugAssign(node)
+        if isinstance(target, ast.Subscript):
+            base, at = self.kinds.get(target.value), self.kinds.get(target.slice)
+            if isinstance(base, Array) and isinstance(self.item(base, at, target.slice), Array):
+                self.refuse(target, NewArray("an operator on a view of an array"), ELEMENTS)
+            self._stored_at(target, None)
+        return new

@@ -1,0 +1,272 @@
+"""A typer that refuses what Numba refuses in expressions: by their text, and by their types."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import os
+import sys
+import types
+from collections.abc import Iterable
+from typing import Any
+
+from ...base import state
+from ...base.errors import CompileError, Place
+from ...base.places import is_internal
+from ...base.scalars import FLOATS
+from ..expressions import Typed, Unsupported
+from ..kinds import Array, Clash, Kind, Known, Tuple, items_of, scalar
+from ..loops import Loops
+from . import calls, names, syntax
+from .elements import described, index
+from .syntax import NewArray, Refusal
+
+_ARRAY = frozenset((
+    "T", "all", "any", "argmax", "argmin", "ctypes", "dtype", "fill", "flat", "item", "itemsize", "mean", "nbytes",
+    "ndim", "prod", "real", "reshape", "shape", "size", "std", "strides", "sum", "transpose", "var", "view",
+))  # fmt: skip
+_SCALAR = {"bit_count", "conjugate", "imag", "item", "real", "view"}
+_TEXT = frozenset((
+    "find", "index", "isalnum", "isalpha", "isascii", "isdecimal", "isdigit", "islower", "isspace", "istitle",
+    "isupper", "rfind", "rindex",
+))  # fmt: skip
+_BITWISE = {"BitAnd", "BitOr", "BitXor", "LShift", "RShift"}
+WHOLE = NewArray("an operator on a whole array, whose result would be a new array")
+_COMPARED = NewArray("a comparison of a whole array, whose result would be a new array")
+ELEMENTS = "loop over the elements, or let each thread take one: x[i]"
+_MISSING = object()
+
+
+class Expressions(Loops):
+    """The visits of expressions, each looked at before its type is used."""
+
+    function: Any
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kinds: dict[ast.AST, Kind] = {}  # of the expressions of the text
+        self.captured: dict[str, Any] = {}
+        self.literals: dict[str, ast.expr] = {}  # parameters that have to be literals, and where
+        self.parameters: frozenset[str] = frozenset()
+        self._text: ast.AST | None = None
+        self._listed: set[ast.AST] = set()  # lists that are iterated over, or looked in: tuples to the compiler
+
+    def refused(self, node: ast.AST, reason: str, instead: str) -> CompileError:
+        """The error for a place in the text."""
+        code, line = self.function.__code__, getattr(node, "lineno", 0)
+        source = linecache.getline(code.co_filename, line)
+        prefix = source.encode()[: getattr(node, "col_offset", 0)].decode(errors="replace")
+        place = Place(self.function.__name__, code.co_filename, line, None, None)
+        return CompileError(reason, place, len(prefix) + 1, source.rstrip(), instead)
+
+    def refuse(self, node: ast.AST, reason: str, instead: str) -> None:
+        """Say that Numba refuses a place in the text; the executor's own kernels, and what `overload` has
+        another form for, stand for what it has compiled."""
+        own = is_internal(self.function.__code__.co_filename) or names.is_overloaded(self.function)
+        arrays = isinstance(reason, NewArray) and _allocates()
+        if not own and not arrays:
+            raise self.refused(node, reason, instead)
+
+    def hold(self, found: Iterable[Refusal]) -> None:
+        """Raise the first of what is refused."""
+        for each in found:
+            self.refuse(*each)
+
+    def read(self, node: ast.FunctionDef | ast.Lambda) -> None:
+        """Look at the text of the function, as the compiler does before it knows any type."""
+        self._text = node
+        arguments = node.args
+        self.parameters = frozenset(a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs))
+        self.hold(syntax.anywhere(node))
+
+    def values_of(self, name: str) -> list[ast.expr]:
+        """What is assigned to a variable, anywhere in the function; None where that is no plain assignment."""
+        values: list[Any] = []
+        for part in ast.walk(self._text) if self._text is not None else ():
+            for target in getattr(part, "targets", [getattr(part, "target", None)]):
+                plain = part.value if isinstance(part, ast.Assign | ast.AnnAssign) else None
+                pairs = [(target, plain)]
+                if isinstance(target, ast.Tuple) and isinstance(plain, ast.Tuple):
+                    pairs = list(zip(target.elts, plain.elts, strict=False))
+                values += [value for place, value in pairs if isinstance(place, ast.Name) and place.id == name]
+        return values
+
+    def as_kernel(self) -> CompileError | None:
+        """Why the function cannot be launched itself, though a kernel may call it."""
+        for left, kind in self.returns:
+            node: ast.AST = left
+            given = kind is not None or not isinstance(left.value, ast.Call)
+            if left.value is not None and given and not (isinstance(kind, Known) and kind.value is None):
+                return self.refused(node, "a value that a kernel returns", "store it in an array that is an argument")
+        for name, node in self.literals.items():
+            reason = f"the size {name} of an array, which is an argument: no compile-time constant"
+            return self.refused(node, reason, "write a number, or a global that is one; a factory can close over it")
+        return None
+
+    def agree(self, kind: Kind) -> None:
+        """Hold the joint kind of what the function returns."""
+        if isinstance(kind, Known) and isinstance(kind.value, Clash):
+            one, other = described(kind.value.one), described(kind.value.other)
+            reason = f"{self.function.__name__} returns {one} on one way and {other} on another"
+            self.refuse(self.returns[-1][0], reason, "return one type of value")
+
+    # Expressions
+
+    def raw(self, node: ast.expr, test: bool = False) -> Typed:
+        self.hold(syntax.expression(node, node in self._listed))
+        try:
+            new, kind = super().raw(node, test)
+        except Unsupported as reason:
+            if not isinstance(node, ast.Name):
+                raise
+            raise self.refused(node, str(reason), "define it in the module, before the first launch") from None
+        self.kinds[node] = kind
+        if isinstance(kind, Known) and isinstance(kind.value, Clash):
+            self.refuse(node, self._clash(node, kind.value), "give each of the two its own variable")
+        if isinstance(node, ast.Name | ast.Attribute):
+            held = self.captured.get(node.id, _MISSING) if isinstance(node, ast.Name) else _MISSING
+            if isinstance(node, ast.Name) and node.id in self.scope:
+                held = _MISSING
+            elif held is _MISSING and isinstance(kind, Known):
+                held = kind.value
+            if held is not _MISSING and (found := names.refusal(held, ast.unparse(node))):
+                self.refuse(node, *found)
+        if test and isinstance(kind, Array):
+            self.refuse(node, "the truth of an array", "test an element, or x is not None")
+        return new, kind
+
+    def _clash(self, node: ast.expr, clash: Clash) -> str:
+        what = f"{node.id} is" if isinstance(node, ast.Name) else "this is"
+        return f"{what} {described(clash.one)} on one way and {described(clash.other)} on another"
+
+    def decided(self, test: ast.expr, scope: dict[str, Kind] | None = None) -> bool | None:
+        known = self.scope if scope is None else scope
+        for part in ast.walk(test):
+            kind = known.get(part.id) if isinstance(part, ast.Name) else None
+            if isinstance(kind, Known) and isinstance(kind.value, Clash):
+                assert isinstance(part, ast.Name)
+                self.refuse(part, self._clash(part, kind.value), "give each of the two its own variable")
+        match test:  # which Numba decides for numbers
+            case ast.Call(ast.Name("isinstance"), [ast.Name(name), ast.Name("int" | "float" as of)], []):
+                if (one := scalar(known.get(name))) is not None and one.name != "bool":
+                    return (one.name in FLOATS) == (of == "float")
+        try:
+            return super().decided(test, scope)
+        except Unsupported as reason:
+            raise self.refused(test, str(reason), "define it in the module, before the first launch") from None
+
+    def attribute(self, node: ast.Attribute, kind: Kind, name: str) -> Typed:
+        spelled = f"{ast.unparse(node.value)}.{name}" if isinstance(node.value, ast.Name | ast.Attribute) else name
+        parts: tuple[str, ...] = ("conj", "conjugate", "imag") if isinstance(kind, Array) and kind.dtype is None else ()
+        parts += kind.record.names or () if isinstance(kind, Array) and kind.record else ()
+        if isinstance(kind, Array) and name not in (*_ARRAY, *parts):
+            self.refuse(node, NewArray(f"{spelled}: an array of a kernel has no {name}"), calls.method(name))
+        if scalar(kind) is not None and name not in _SCALAR:
+            self.refuse(node, f"{spelled}: a number has no {name}", calls.method(name))
+        if isinstance(kind, Known) and isinstance(kind.value, str) and name not in _TEXT:
+            self.refuse(node, f"{spelled}: text has no {name} in a kernel", "make text in the caller")
+        constant = isinstance(kind, Known) and type(kind.value) is tuple
+        if (isinstance(kind, Tuple) and name in ("count", "__len__")) or (constant and name in ("count", "index")):
+            self.refuse(node, f"{spelled}: a tuple of a kernel has no {name}", "write a loop over it")
+        if isinstance(kind, Known) and (reason := calls.lacking(kind.value, name, spelled)):
+            self.refuse(node, *reason)
+        return super().attribute(node, kind, name)
+
+    def _Subscript(self, node: ast.Subscript) -> Typed:
+        typed = super()._Subscript(node)
+        self.hold(index(node, self.kinds.get(node.value), self.kinds.get(node.slice)))
+        return typed
+
+    def operation(self, node: ast.expr, symbol: str, left: Typed, right: Typed) -> Typed:
+        kinds = left[1], right[1]
+        one, other = map(scalar, kinds)
+        if any(isinstance(kind, Array) for kind in kinds):
+            self.refuse(node, WHOLE, ELEMENTS)
+        if one is not None and other is not None:
+            if symbol in _BITWISE and (one.name in FLOATS or other.name in FLOATS):
+                reason = f"a bit operator on {one.name} and {other.name}"
+                self.refuse(node, reason, "convert to an integer first: int(x), or x.view(np.int32) for its bits")
+        elif sum(items_of(kind) is not None for kind in kinds) == 1 and None not in kinds and symbol != "Mult":
+            reason = f"{described(kinds[0])} and {described(kinds[1])} in one operation"
+            self.refuse(node, reason, "use its parts: t[0]")
+        elif any(is_text(kind) for kind in kinds) and not (all(map(is_text, kinds)) and symbol == "Add"):
+            if None not in kinds:
+                self.refuse(node, "an operator on text", 'print takes several values: print("x is", x)')
+        elif any(isinstance(kind, Known) and kind.value is None for kind in kinds) and None not in kinds:
+            self.refuse(node, "None in a computation", "use a number that stands for nothing, such as -1")
+        elif None not in kinds and any(map(is_object, kinds)):
+            self.refuse(node, f"{described(kinds[0])} and {described(kinds[1])} in one operation", "use numbers")
+        return super().operation(node, symbol, left, right)
+
+    def _UnaryOp(self, node: ast.UnaryOp) -> Typed:
+        if not isinstance(node.op, ast.Not):
+            kind = self.visit(node.operand)[1]
+            one = scalar(kind)
+            if isinstance(kind, Array):
+                self.refuse(node, WHOLE, ELEMENTS)
+            if items_of(kind) is not None or is_text(kind):
+                self.refuse(node, f"{described(kind)} with a sign", "use its parts: t[0]")
+            if one is not None and isinstance(node.op, ast.Invert) and one.name in FLOATS:
+                self.refuse(node, f"~ of {one.name}", "convert to an integer first: int(x)")
+        return super()._UnaryOp(node)
+
+    def _Compare(self, node: ast.Compare) -> Typed:
+        self._listed |= {
+            part for op, part in zip(node.ops, node.comparators, strict=True) if isinstance(op, ast.In | ast.NotIn)
+        }
+        typed = super()._Compare(node)
+        parts = [self.kinds.get(part) for part in (node.left, *node.comparators)]
+        for one, other, op in zip(parts, parts[1:], node.ops, strict=False):
+            if isinstance(op, ast.Is | ast.IsNot | ast.In | ast.NotIn):
+                continue
+            kinds = one, other
+            nothing = any(isinstance(kind, Known) and kind.value is None for kind in kinds)
+            if any(isinstance(kind, Array) for kind in kinds) and not nothing:
+                self.refuse(node, _COMPARED, ELEMENTS)
+            if not isinstance(op, ast.Eq | ast.NotEq) and sum(map(is_text, kinds)) == 1 and None not in kinds:
+                self.refuse(node, "text compared with what is none", "compare numbers")
+        return typed
+
+    def _BoolOp(self, node: ast.BoolOp, test: bool = False) -> Typed:
+        typed = super()._BoolOp(node, test)
+        for value in node.values[:-1]:
+            if isinstance(self.kinds.get(value), Array):
+                self.refuse(value, "the truth of an array", "test an element, or x is not None")
+        return typed
+
+    def _Lambda(self, node: ast.Lambda) -> Typed:
+        self.hold(syntax.inner(node))
+        return super()._Lambda(node)
+
+    def called(self, node: ast.Call, test: bool) -> Typed:
+        typed = super().called(node, test)
+        self.hold(calls.call(self, node))
+        return typed
+
+    def _function(
+        self, node: ast.Call, function: types.FunctionType, old: ast.Call, args: list[Typed], named: Any
+    ) -> Typed:
+        self.hold(calls.device(old, function))
+        self.needed: frozenset[str] = frozenset()
+        typed = super()._function(node, function, old, args, named)
+        self.hold(calls.literals(self, old, function, self.needed))
+        return typed
+
+
+def _allocates() -> bool:
+    """Whether kernels may make arrays: Numba's runtime is turned on, by the environment or by its configuration."""
+    config = sys.modules.get("numba.cuda.core.config") or sys.modules.get("numba.core.config")
+    set_there = os.environ.get("NUMBA_CUDA_ENABLE_NRT", "0") not in ("", "0")
+    return set_there or bool(getattr(config, "CUDA_ENABLE_NRT", False))
+
+
+def is_object(kind: Kind) -> bool:
+    """Whether a kind is that of a function, a module or an index such as `cuda.blockIdx`: nothing to compute with."""
+    if not isinstance(kind, Known):
+        return False
+    return callable(kind.value) or isinstance(kind.value, types.ModuleType | state.Dim3)
+
+
+def is_text(kind: Kind) -> bool:
+    """Whether a kind is that of a constant text."""
+    return isinstance(kind, Known) and isinstance(kind.value, str)

@@ -1,0 +1,293 @@
+"""Bodies of kernels of `x`, `y` and `n` that Numba refuses, and odd ones that it compiles, for CUDA."""
+
+import linecache
+import textwrap
+
+HEAD = """
+import cmath
+import math
+import operator
+from collections import namedtuple
+from types import SimpleNamespace
+
+import numpy as np
+{imports}
+
+N = 8
+NUMBERS = [1, 2, 3]
+TRIPLE = (1, 2, 3)
+WORDS = {{1: 2}}
+TABLE = np.arange(4)
+Pair = namedtuple("Pair", "first second")
+SPACE = SimpleNamespace(size=4)
+
+
+class Rate:
+    def __init__(self, value=1):
+        self.value = value
+
+
+RATE = Rate()
+
+
+def plain(a, b=2):
+    return a + b
+
+
+@cuda.jit(device=True)
+def device(a, b=2):
+    return a + b
+
+
+@cuda.jit(device=True)
+def in_local(a, size):
+    part = cuda.local.array(size, np.float32)
+    part[0] = a
+    return part[0]
+
+
+@cuda.jit(device=True)
+def recursive(k):
+    return k * recursive(k - 1)
+
+
+@cuda.jit(device=True)
+def one_or_other(a):
+    if a[0] > 1:
+        return a
+    return 1
+
+
+@cuda.jit(device=True)
+def given_back(a):
+    return a
+
+
+@cuda.jit(device=True)
+def with_try(a):
+    try:
+        return a + 1
+    except Exception:
+        return a
+
+
+@cuda.jit(device=True)
+def first_of(*a):
+    return a[0]
+"""
+
+# By what is refused: the body, then a part of the reason.
+REFUSED = {
+    "a comprehension": ("y[0] = [a for a in range(3)][0]", "list comprehension"),
+    "a comprehension on a way that is not taken": ("if n > 100:\n    y[0] = [a for a in range(3)][0]", "comprehension"),
+    "a set comprehension": ("y[0] = len({a for a in range(3)})", "set comprehension"),
+    "a dict comprehension": ("d = {a: a for a in range(3)}\ny[0] = 1", "dict comprehension"),
+    "a generator expression": ("y[0] = sum(a for a in range(3))", "generator expression"),
+    "yield": ("yield n", "generator"),
+    "a dict": ("d = {1: 2.0}\ny[0] = d[1]", "a dict"),
+    "a set": ("s = {1, 2}\ny[0] = 1", "a set"),
+    "membership of a set": ("if n in {1, 2}:\n    y[0] = 1", "a set"),
+    "try": ("try:\n    y[0] = x[0]\nexcept Exception:\n    y[0] = 1", "try"),
+    "finally": ("try:\n    y[0] = x[0]\nfinally:\n    y[0] = 1", "try"),
+    "with": ("with open('a') as f:\n    y[0] = 1", "with statement"),
+    "import": ("import math as m\ny[0] = m.sqrt(x[0])", "import"),
+    "import from": ("from math import sqrt\ny[0] = sqrt(x[0])", "import"),
+    "import on a way that is dropped": ("if N == 3:\n    import os\ny[0] = 1", "import"),
+    "a class": ("class A:\n    pass\ny[0] = 1", "a class"),
+    "an f-string": ('s = f"{n}"\ny[0] = 1', "f-string"),
+    "a printed f-string": ('print(f"n is {n}")', "f-string"),
+    "text with a value": ('s = "%d" % n\ny[0] = 1', "operator on text"),
+    "format": ('s = "{}".format(n)\ny[0] = 1', "text has no format"),
+    "str": ("s = str(n)\ny[0] = 1", "str"),
+    "a growing list": ("l = []\nl.append(1.0)\ny[0] = l[0]", "a list"),
+    "a list": ("l = [1.0, 2.0]\ny[0] = l[n]", "a list"),
+    "a list that is repeated": ("l = [0.0] * 4\ny[0] = l[n]", "a list"),
+    "a list of the module": ("y[0] = NUMBERS[1]", "NUMBERS is a list"),
+    "a dict of the module": ("y[0] = WORDS[1]", "WORDS is a dict"),
+    "an object of the module": ("y[0] = RATE.value", "object of the class Rate"),
+    "an object that is made": ("r = Rate(n)\ny[0] = 1", "Rate is a class"),
+    "a namespace": ("y[0] = SPACE.size", "SimpleNamespace"),
+    "a size that is an argument": ("a = cuda.shared.array(n, np.float32)\ny[0] = a[0]", "no compile-time constant"),
+    "the size of an array": ("a = cuda.local.array(x.size, np.float32)\ny[0] = a[0]", "x.size"),
+    "the size of a block": ("a = cuda.shared.array(cuda.blockDim.x, np.float32)\ny[0] = a[0]", "cuda.blockDim.x"),
+    "a size that is computed": ("a = cuda.shared.array(N * 2, np.float32)\ny[0] = a[0]", "N * 2"),
+    "a size by len": ("a = cuda.shared.array(len(TRIPLE), np.float32)\ny[0] = a[0]", "len(TRIPLE)"),
+    "a shape that is computed": ("a = cuda.shared.array((N, N + 1), np.float32)\ny[0] = a[0, 0]", "N + 1"),
+    "a size of two values": ("k = 4\nif n > 2:\n    k = 5\na = cuda.local.array(k, np.float32)\ny[0] = a[0]", "size k"),
+    "a size that a loop counts": ("for k in range(3):\n    a = cuda.local.array(k, np.float32)\ny[0] = 1", "size k"),
+    "a size that is warpsize": ("a = cuda.local.array(cuda.warpsize, np.float32)\ny[0] = a[0]", "cuda.warpsize"),
+    "a size by name": ("a = cuda.local.array(shape=n, dtype=np.float32)\ny[0] = a[0]", "no compile-time constant"),
+    "a size that is passed on": ("y[0] = in_local(x[0], n + 1)", "in_local has as the size"),
+    "an array of Python's float": ("a = cuda.shared.array(4, float)\ny[0] = a[0]", "as the type of an array"),
+    "an array without a type": ("a = cuda.shared.array(4)\ny[0] = 1", "missing a required argument"),
+    "a value that is returned": ("return x[0]", "a value that a kernel returns"),
+    "a number that is returned": ("if n > 3:\n    return 1\ny[0] = 2", "a value that a kernel returns"),
+    "an unknown method": ("if n > 100:\n    x.foo()", "has no foo"),
+    "an unknown attribute": ("if n > 100:\n    y[0] = x.length", "has no length"),
+    "an attribute that is set": ("if n > 100:\n    x.bar = 1", "an assignment to .bar"),
+    "copy": ("z = x.copy()\ny[0] = z[0]", "has no copy"),
+    "astype": ("z = x.astype(np.float64)\ny[0] = z[0]", "has no astype"),
+    "max of an array": ("y[0] = x.max()", "has no max"),
+    "a method of a number": ("y[0] = n.bit_length()", "has no bit_length"),
+    "the dtype of a number": ("y[0] = x[0].dtype.itemsize", "has no dtype"),
+    "a global that is set": ("global N\nN = 3\ny[0] = N", "the global N"),
+    "a plain function": ("y[0] = plain(x[0])", "plain function"),
+    "a plain function on a way that is not taken": ("if n > 100:\n    y[0] = plain(x[0])", "plain function"),
+    "recursion": ("y[0] = recursive(n)", "calls itself"),
+    "a device function with try": ("y[0] = with_try(x[0])", "try"),
+    "two types of results": ("y[0] = one_or_other(x)", "returns"),
+    "too many arguments": ("y[0] = device(x[0], 1, 2)", "too many positional arguments"),
+    "a name that is no parameter": ("y[0] = device(x[0], c=3)", "unexpected keyword argument"),
+    "** in a call": ("y[0] = device(**{'a': 1})", "** in a call"),
+    "a function inside that calls itself": (
+        "def f(a):\n    return a if a > 3 else f(a + 1)\ny[0] = f(1)", "f calls itself"),
+    "del": ("a = 1.0\ndel a\ny[0] = 1", "del"),
+    "del of an element": ("del x[0]", "del"),
+    "an exception with a value": ('if n < 0:\n    raise ValueError("bad", n)\ny[0] = 1', "not constant"),
+    "raise from": (
+        'if n < 0:\n    raise ValueError("a") from ValueError("b")\ny[0] = 1', "raise ... from"),
+    "what is raised is a number": ("raise n", "no exception"),
+    "print with sep": ('print("n", n, sep=",")', "print with sep"),
+    "print of an array": ("print(x)", "print of an array"),
+    "sorted": ("y[0] = sorted(x)[0]", "sorted"),
+    "map": ("for a in map(device, x):\n    y[0] = a", "map"),
+    "filter": ("for a in filter(device, x):\n    y[0] = a", "filter"),
+    "reversed": ("for a in reversed(range(3)):\n    y[0] = a", "reversed"),
+    "any": ("if any(x):\n    y[0] = 1", "any"),
+    "all": ("if all(x):\n    y[0] = 1", "all"),
+    "max with a key": ("y[0] = max(n, 1, key=abs)", "max with key"),
+    "getattr": ('y[0] = getattr(x, "size")', "getattr"),
+    "isinstance of an array": ("y[0] = isinstance(x, np.ndarray)", "np.ndarray"),
+    "id": ("y[0] = id(x)", "id"),
+    "list": ("a = list((1, 2))\ny[0] = 1", "list"),
+    "range of an array": ("for i in range(x):\n    y[0] = i", "range of an array"),
+    "enumerate by name": ("for i, a in enumerate(x, start=1):\n    y[0] = a", "enumerate with start"),
+    "math.factorial": ("y[0] = math.factorial(n)", "math.factorial"),
+    "math.gcd": ("y[0] = math.gcd(n, 4)", "math.gcd"),
+    "math of an array": ("y[0] = math.sqrt(x)", "math.sqrt of an array"),
+    "log to a base": ("y[0] = math.log(x[0], 2)", "math.log with 2 arguments"),
+    "np.sqrt": ("y[0] = np.sqrt(x[0])", "np.sqrt"),
+    "np.where": ("y[0] = np.where(x[0] > 0, x[0], 0)", "np.where"),
+    "np.zeros": ("z = np.zeros(4, np.float32)\ny[0] = z[0]", "np.zeros makes an array"),
+    "np.dot": ("y[0] = np.dot(x, y)", "np.dot"),
+    "np.linalg": ("y[0] = np.linalg.norm(x)", "np.linalg.norm"),
+    "np.random": ("y[0] = np.random.rand()", "np.random.rand"),
+    "np.float128": ("y[0] = np.longdouble(1)", "np.longdouble"),
+    "a sum of arrays": ("z = x + y\ny[0] = z[0]", "an operator on a whole array"),
+    "an array that is scaled": ("x *= 2", "an operator on a whole array"),
+    "a view that is scaled": ("x[:] *= 2", "an operator on a view"),
+    "a copy by slices": ("y[1:3] = x[1:3]", "a copy of a whole array"),
+    "a mask": ("y[0] = x[x > 0][0]", "a comparison of a whole array"),
+    "the truth of an array": ("if x:\n    y[0] = 1", "the truth of an array"),
+    "an array that is compared": ("if x > 0:\n    y[0] = 1", "a comparison of a whole array"),
+    "an index that is a float": ("y[n / 2] = 1", "an index that is float64"),
+    "too many indices": ("y[0] = x[0, 1]", "2 indices"),
+    "an index of two parts": ("i = cuda.grid(2)\ny[i] = 1", "2 indices"),
+    "an index into a number": ("y[0] = n[0]", "an index into a number"),
+    "an index that a tuple has not": ("y[0] = TRIPLE[5]", "index 5 into a tuple of 3"),
+    "an index into mixed parts": ("a = (1, 2.5)\ny[0] = a[n]", "a tuple of several types"),
+    "a part of a tuple that is set": ("a = (1, 2)\na[0] = 3\ny[0] = 1", "a part of a tuple"),
+    "a table that is set": ("TABLE[0] = 2", "which the kernel captures"),
+    "a tuple as an element": ("y[0] = (1, 2)", "a tuple of 2 for an element"),
+    "None as an element": ("y[0] = None", "None for an element"),
+    "an array or a number": ("if n < 0:\n    a = x\nelse:\n    a = x[0]\ny[0] = a[0]", "a is an array"),
+    "an array or a number at once": ("a = x if n > 0 else 1\ny[0] = 1", "on one way"),
+    "tuples of two lengths": ("a = (1, 2)\nif n > 0:\n    a = (1, 2, 3)\ny[0] = a[0]", "a tuple of 3 on one way"),
+    "two functions": ("f = math.sqrt if n else math.sin\ny[0] = f(x[0])", "on one way"),
+    "arrays of two types": (
+        "a = cuda.local.array(4, np.float32)\nif n > 0:\n    a = cuda.local.array(4, np.float64)\ny[0] = a[0]", "a is"),
+    "a loop over a number": ("for i in n:\n    y[0] = 1", "a loop over a number"),
+    "a loop over mixed parts": ("for i in (1, 2.5):\n    y[0] = i", "a tuple of several types"),
+    "two names for a number": ("i, j = cuda.grid(1)\ny[0] = i", "2 names for a number"),
+    "a starred name": ("a, *b = TRIPLE\ny[0] = a", "a starred name"),
+    "a pattern with parts": ("match (n, n):\n    case (1, a):\n        y[0] = a", "a pattern with parts"),
+    ":= within an expression": ("if (m := n + 1) > 2:\n    y[0] = m", ":="),
+    "bits of a float": ("y[0] = x[0] & 1", "a bit operator on float32"),
+    "~ of a float": ("y[0] = ~x[0]", "~ of float32"),
+    "@": ("y[0] = x @ y", "@ of matrices"),
+    "a name that is not defined": ("y[0] = nowhere", "nowhere is not defined"),
+    "a name that math has not": ("y[0] = math.nothing(1)", "the module has no nothing"),
+    "a name that cuda has not": ("y[0] = cuda.threadIdX.x", "there is no such name"),
+    "a fourth dimension": ("y[0] = cuda.threadIdx.w", "there are x, y and z"),
+    "grid without a number": ("y[0] = cuda.grid(n)", "other than the number 1, 2 or 3"),
+    "a host function": ("cuda.synchronize()", "is for the host"),
+    "to_device": ("z = cuda.to_device(x)\ny[0] = 1", "is for the host"),
+    "a truth value for a count": ("y[0] = cuda.syncthreads_count(n > 3)", "of a number (bool)"),
+    "an atomic on a number": ("cuda.atomic.add(n, 0, 1)", "cuda.atomic.add on a number"),
+    "an atomic with too few arguments": ("cuda.atomic.add(y, 0)", "missing a required argument"),
+    "bits of floats by an atomic": ("cuda.atomic.xor(y, 0, 2)", "cuda.atomic.xor on an array"),
+    "a call of a number": ("n()", "a call of a number"),
+}
+
+# Odd, and compiled.
+RIGHT = {
+    "a list to loop over": "for a in [1, n, 3]:\n    y[a] = a",
+    "a list to look in": "if n in [1, 2]:\n    y[0] = 1",
+    "constant sizes":
+        "k = 4\na = cuda.shared.array((k, N), np.float32)\nb = cuda.local.array(N, 'float32')\nb[0] = a[0, 0]",
+    "a folded size": "a = cuda.local.array(4 * 4, np.float32)\na[0] = 1",
+    "a size from a tuple": "a = cuda.local.array(TRIPLE[1], x.dtype)\na[0] = 1",
+    "a shape from a tuple": "a = cuda.local.array(TRIPLE, np.int32)\na[0, 1, 2] = 1",
+    "a size on two ways": "if n > 1:\n    k = 4\nelse:\n    k = 4\na = cuda.local.array(k, np.float32)\na[0] = 1",
+    "a size that is passed on": "y[0] = in_local(x[0], 4)",
+    "sizes that are unpacked": "k, m = 4, N\na = cuda.local.array((k, m), np.float32)\na[0, 0] = 1",
+    "a size by ndim": "a = cuda.local.array(x.ndim, np.float32)\na[0] = 1",
+    "return None": "if n > 3:\n    return None\ny[0] = 2",
+    "a comprehension on a way that is dropped": "if N == 3:\n    z = [i for i in range(3)]\ny[0] = 1",
+    "a dict that nothing comes to": "y[0] = 1\nreturn\nd = {1: 2}",
+    "an unknown method on a way that is dropped": "if N == 3:\n    x.foo()\ny[0] = 1",
+    "try on a way that is dropped":
+        "if N == 3:\n    try:\n        y[0] = 1\n    except Exception:\n        pass\ny[0] = 2",
+    "cmath": "y[0] = cmath.sqrt(complex(x[0], 1)).real",
+    "a lambda": "f = lambda a: a + n\ny[0] = f(x[0])",
+    "functions inside": "def f(a, k=2):\n    def g(b):\n        return b + 1\n    return g(a) * k\ny[0] = f(x[0], k=3)",
+    "calls by name and by stars": "y[0] = device(b=3, a=x[0]) + device(*(x[0], 1)) + first_of(x[0], 2)",
+    "a function under two names": "f = device\ng = cuda.grid\ny[g(1)] = f(x[0])",
+    "an array that is given back": "y[0] = given_back(x[1:])[0]",
+    "assertions and exceptions": 'assert n >= 0, "n"\nif n > 100:\n    raise ValueError("big", 1, 2.0)\ny[0] = 1',
+    "print": 'print("x is", x[0], n, True, (1, 2))\nprint()',
+    "match":
+        "match n:\n    case 1 | 2:\n        y[0] = 1\n"
+        "    case k if k > 2:\n        y[0] = k\n    case _:\n        y[0] = 2",
+    ":= of a name": "if (m := n) > 2:\n    y[0] = m\ny[1] = (k := n + 1)\ny[2] = k",
+    "steps of slices": "y[::2] = 1\ny[0] = x[0:4:2][1] + x[::-1][0] + x[1:][:2][0] + x[-1]",
+    "reductions": "y[0] = x.sum() + x.mean() + x.argmax() + sum(x) + min(x) + max((1, 2, n)) + np.sum(x)",
+    "views": "z = x.reshape(2, 4)\ny[0] = z[0, 1] + x.view(np.int32)[0] + x.T[0]\ny.fill(0)",
+    "loops of NumPy's": "for i, a in np.ndenumerate(x):\n    y[i] = a\nfor i in np.ndindex(x.shape):\n    y[i] = 1",
+    "enumerate and zip": "for (i, a), b in zip(enumerate(x), y):\n    y[i] = a + b",
+    "an array on one way and a view on the other": "a = x\nif n > 0:\n    a = x[::2]\ny[0] = a[0]",
+    "one name for a number, then an array": "a = 1\ny[0] = a\na = x\ny[1] = a[0]",
+    "a variable of two types that nothing reads": "if n < 0:\n    a = x\nelse:\n    a = 1\ny[0] = 1",
+    "None or a number": "a = None\nif n > 0:\n    a = 1\nif a is not None:\n    y[0] = 1",
+    "is None": "if x is not None and y is not None:\n    y[0] = 1 if n is None else 2",
+    "a namedtuple": "p = Pair(n, x)\ny[0] = p.second[p.first]",
+    "tuples": "a = (*TRIPLE, n)\nb = (1, 2) + (3,)\ny[0] = a[n] + b[2] + ((1, 2) * 2)[3]\n(c, d), e = (1, 2), 3",
+    "for and while with else":
+        "for i in range(3):\n    if i == n:\n        break\nelse:\n    y[0] = 2\n"
+        "while n:\n    n -= 1\nelse:\n    y[1] = 1",
+    "complex numbers": "c = complex(1, 2) * 1j\ny[0] = c.real + c.imag + abs(c)",
+    "isinstance": "if isinstance(n, int):\n    y[0] = 1\ny[1] = hasattr(x, 'size')",
+    "isinstance that drops a branch": "if isinstance(n, int):\n    y[0] = n\nelse:\n    y[0] = n.foo()",
+    "text that is compared": "s = 'abc'\nif s == 'abc' and len(s) == 3:\n    y[0] = 1",
+    "a global declaration": "global N\ny[0] = N",
+    "an annotation": "i: int = 3\nk: float\ny[0] = i",
+    "methods of numbers": "y[0] = x[0].item() + n.real + x[0].conjugate() + x[0].view(np.int32) + n.item()",
+    "NumPy's functions":
+        "y[0] = np.maximum(x[0], 0) + np.sin(x[0]) + np.isnan(x[0]) + np.arctan2(x[0], 1)\nnp.sin(x, y)",
+    "operator": "y[0] = operator.add(n, 2) + operator.mul(x[0], 2)",
+    "iter and next": "i = iter(x)\ny[0] = next(i)",
+    "a table": "y[0] = TABLE[n] + TABLE.size + len(TABLE)\nfor a in TABLE:\n    y[0] += a",
+    "and and or of numbers": "y[0] = n and x[0]\ny[1] = n or 2.5\ny[n > 2 and 1 or 0] = 1",
+    "chained names": "a = b = c = x[0]\ny[0], y[1] = y[1], y[0]\nx, y = y, x\ny[0] = a + b + c",
+}
+
+
+def loaded(body, cuda, imports, name="kernel"):
+    """The kernel of a body, with a source that can be read; `cuda` is bound in its module, as `imports` says."""
+    head = HEAD.format(imports=imports)
+    text = f"{head}\n\n@cuda.jit\ndef {name}(x, y, n):\n{textwrap.indent(body, '    ')}\n"
+    file = f"<{abs(hash(text))} of {imports}>"
+    linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
+    scope = {"__name__": "kernels", "cuda": cuda}
+    exec(compile(text, file, "exec"), scope)
+    return scope[name]

@@ -1,0 +1,70 @@
+"""What Numba does not compile for CUDA is refused before it is launched, and what it compiles is not."""
+
+import importlib.util
+import types
+
+import numpy as np
+import pytest
+
+from refopt import simt
+
+from .refused_kernels import REFUSED, RIGHT, loaded
+
+ARGUMENTS = np.ones(8, np.float32), np.ones(8, np.float32), 1
+
+
+@pytest.fixture(scope="module")
+def compile_kernel():
+    """What compiles a body to PTX with the real compiler."""
+    if importlib.util.find_spec("numba_cuda") is None:
+        pytest.skip("numba-cuda is not installed")
+    import numba_cuda  # noqa: F401
+    from numba import cuda
+    from numba.cuda import dispatcher
+    from numba.cuda import types as nb
+
+    signature = nb.void(nb.float32[::1], nb.float32[::1], nb.int64)
+    before = dispatcher.get_current_device
+    dispatcher.get_current_device = lambda: types.SimpleNamespace(compute_capability=(9, 0))
+
+    def compiled(body):
+        function = loaded(body, cuda, "from numba import cuda").py_func
+        return cuda.compile(function, signature, device=False, abi="numba", cc=(9, 0), output="ptx")[0]
+
+    yield compiled
+    dispatcher.get_current_device = before
+
+
+def launch(body, **options):
+    kernel = loaded(body, simt.cuda, "from refopt.simt import cuda")
+    with simt.observe(**options):
+        kernel[1, 1](*(np.array(arg) if isinstance(arg, np.ndarray) else arg for arg in ARGUMENTS))
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_numba_refuses_does_not_run(what):
+    body, reason = REFUSED[what]
+    with pytest.raises(simt.CompileError) as caught:
+        launch(body)
+    error = caught.value
+    assert reason in error.reason and error.instead and str(error).count("\n") >= 3
+    assert error.line > 0 < error.column and f"line {error.line}" not in error.reason
+    assert f":{error.line}, column {error.column}" in str(error)
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_numba_refuses_it(what, compile_kernel):
+    with pytest.raises(Exception) as caught:
+        compile_kernel(REFUSED[what][0])
+    assert not isinstance(caught.value, ImportError | SyntaxError) and "driver" not in str(caught.value)
+
+
+@pytest.mark.parametrize("what", RIGHT)
+@pytest.mark.filterwarnings("error::refopt.simt.UntypedWarning")
+def test_what_numba_compiles_runs(what):
+    launch(RIGHT[what], watch=False)
+
+
+@pytest.mark.parametrize("what", RIGHT)
+def test_numba_compiles_it(what, compile_kernel):
+    assert ".visible .entry" in compile_kernel(RIGHT[what])
