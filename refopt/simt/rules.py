@@ -19,14 +19,16 @@ ON = {
     "shuffle-lanes": "the value of a lane that a shuffle's mask does not name, or that has exited, is neither stored "
     "nor voted on, and is no index",
     "shuffle-sites": "the lanes of a shuffle, a vote or a match meet in one call, not in two branches",
-    "skipped-barrier": "a thread does not run past a barrier of its block or grid that others wait at, and end there",
+    "skipped-barrier": "a thread does not run past a barrier of its block or grid, or a warp operation whose mask "
+    "names it, that others wait at, and end there",
     "uninitialized": "shared, local and global memory is written before it is read, and a variable before it is stored",
     "warp-order": "shuffles, votes and matches order no memory; `syncwarp` does",
 }
 OFF = {
     "both-fences": "who does an atomic fences before and after it: what others have fenced before a barrier does not "
     "count, and a ticket, as in the pattern of the last block, needs the second fence as well",
-    "early-return": "no thread returns before a barrier of its block or grid; from compute capability 7.0 on it may",
+    "early-return": "no thread returns before a barrier of its block or grid, or a warp operation whose mask names it; "
+    "from compute capability 7.0 on it may",
     "negative-index": "no index, and no bound of a slice, is negative; Numba counts it from the end",
     "same-value": "threads that are not ordered do not write one value to one place; only one of them does",
 }

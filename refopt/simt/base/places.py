@@ -7,7 +7,7 @@ import sys
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
-from .errors import Place, Unsupported
+from .errors import Place, SimtError, Unsupported
 from .state import current
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -70,6 +70,13 @@ def here(frame: FrameType | None = None) -> Place:
         return site.place(None)
     thread = current.thread
     return site.place(current.launch.name, thread.block.index, thread.index)
+
+
+def report(error: SimtError) -> None:
+    """Raise the error for a defect, or have it listed if whoever observes goes on after one."""
+    if current.observer is None:
+        raise error
+    current.observer.report(error)
 
 
 def unsupported(name: str, why: str = "") -> Unsupported:

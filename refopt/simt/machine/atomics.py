@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..base.conversions import CONVERSIONS, as_int64, name_of
+from ..base.errors import OutOfBounds
 from ..base.places import unsupported
 from ..base.state import current
 from ..base.undefined import refuse
@@ -37,7 +38,10 @@ def _update(
     watched = type(array) is ObservedArray
     if watched:
         refuse(value, "an atomic")
-        array = array.atomic(index, fresh)
+        try:
+            array = array.atomic(index, fresh)
+        except OutOfBounds as error:
+            return array.gone_past(index, error)
     old = array[index]
     name = name_of(old)
     if name not in types:

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..base.diagnosis import is_outside
 from ..base.errors import OutOfBounds
-from ..base.places import here
+from ..base.places import here, report
 from .buffers import Buffer
 from .whole import Whole
 
@@ -28,7 +28,10 @@ class ObservedArray(Whole):
         self._read = observer.reader(buffer)
 
     def __getitem__(self, index: Any) -> Any:
-        offset = self._locate(index)
+        try:
+            offset = self._locate(index)
+        except OutOfBounds as error:
+            return self.gone_past(index, error)
         if offset is None:
             return self._part(index)
         if self._records:
@@ -37,7 +40,11 @@ class ObservedArray(Whole):
         return self._data[index]
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        offset = self._locate(index)
+        try:
+            offset = self._locate(index)
+        except OutOfBounds as error:
+            self.gone_past(index, error)
+            return
         if offset is None:
             self._assign(index, value)
             return
@@ -100,6 +107,13 @@ class ObservedArray(Whole):
         if self._observer.rules.negative_index and any(isinstance(at, int | np.integer) and at < 0 for at in parts):
             raise self._outside(index, "negative (rule negative-index)")
         return None
+
+    def gone_past(self, index: Any, error: OutOfBounds) -> Any:
+        """For an element that is not there: raise the error, or have it listed, and take a zero."""
+        if (len(index) if type(index) is tuple else 1) != self.ndim:
+            raise error
+        report(error)
+        return np.zeros(1, self._data.dtype)[0]
 
     def _outside(self, index: Any, how: str = "out of bounds") -> OutOfBounds:
         data, label = self._data, self._buffer.label
