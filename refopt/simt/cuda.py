@@ -102,7 +102,7 @@ class _Types(SimpleNamespace):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        raise _unsupported(f"cuda.types.{name}")
+        raise _unsupported(f"cuda.types.{name}", among=vars(self))
 
 
 types = _Types(**_types.TYPES)
@@ -223,5 +223,5 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(name)
     module = _below(name)
     if module is None:
-        raise _unsupported(f"cuda.{name}")
+        raise _unsupported(f"cuda.{name}", among=__all__)
     return module

@@ -123,7 +123,7 @@ def spin_of_a_warp(flag):
 def hasty(monkeypatch):
     """Threads are looked at, and stopped, early."""
     monkeypatch.setattr(simt.machine.spins, "UNCHANGED", 500)
-    monkeypatch.setattr(simt.machine.spins, "POLLS", (50, 150))
+    monkeypatch.setattr(simt.machine.spins, "POLLS", 50)
     monkeypatch.setattr(simt.machine.spins, "ATOMICS", 5_000)
     seconds, simt.limits.seconds = simt.limits.seconds, 0.05
     yield

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import sys
+from collections.abc import Iterable
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
@@ -72,6 +74,20 @@ def here(frame: FrameType | None = None) -> Place:
     return site.place(current.launch.name, thread.block.index, thread.index)
 
 
+_DEBUGGERS = "bdb", "cmd", "code", "pydevd", "_pydevd", "debugpy", "IPython"  # how their modules' names begin
+
+
+def is_nobodys(frame: FrameType | None) -> bool:
+    """Whether an access is no thread's: a debugger evaluates an expression, in a kernel or after its end."""
+    if current.runner is None:
+        return True
+    while frame is not None and frame.f_code is not current.kernel_code:
+        if str(frame.f_globals.get("__name__")).startswith(_DEBUGGERS):
+            return True
+        frame = frame.f_back
+    return False
+
+
 def report(error: SimtError) -> None:
     """Raise the error for a defect, or have it listed if whoever observes goes on after one."""
     if current.observer is None:
@@ -79,6 +95,9 @@ def report(error: SimtError) -> None:
     current.observer.report(error)
 
 
-def unsupported(name: str, why: str = "") -> Unsupported:
-    """The error for something that the executor does not have: its name, and where it was asked for."""
+def unsupported(name: str, why: str = "", among: Iterable[str] = ()) -> Unsupported:
+    """The error for something that the executor does not have: its name, one like it, and where it was asked for."""
+    by_case = {one.lower(): one for one in among if not one.startswith("_")}
+    for near in difflib.get_close_matches(name.rpartition(".")[2].lower(), by_case, 1, 0.75):
+        why = f"did you mean {by_case[near]}?"
     return Unsupported(f"the executor has no {name}{f': {why}' if why else ''}", here())

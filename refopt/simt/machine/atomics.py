@@ -139,4 +139,4 @@ def compare_and_swap(array: Any, old: Any, val: Any) -> Any:
 
 
 def __getattr__(name: str) -> Any:
-    raise unsupported(f"cuda.atomic.{name}")
+    raise unsupported(f"cuda.atomic.{name}", among=globals())

@@ -220,8 +220,8 @@ class Launch:
             self.unchanged = self.released = 0
         else:
             self.unchanged += 1
-            polls, released = spinning.POLLS
-            if self.unchanged >= spinning.UNCHANGED or (self.unchanged > polls and self.released > released):
+            least = max(spinning.UNCHANGED, spinning.TURNS * self.unfinished)
+            if self.unchanged >= least or (self.unchanged > spinning.POLLS and self.released > 4 * least):
                 self._look()
         if self.atomics > spinning.ATOMICS:
             self._look(unchanged=False)

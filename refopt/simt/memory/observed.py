@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import operator
 import sys
+from sys import gettrace
 from typing import Any
 
 import numpy as np
 
 from ..base.diagnosis import is_outside
 from ..base.errors import OutOfBounds
-from ..base.places import here, report
+from ..base.places import here, is_nobodys, report
+from ..base.state import current
 from .buffers import Buffer
 from .whole import Whole
 
@@ -28,6 +30,8 @@ class ObservedArray(Whole):
         self._read = observer.reader(buffer)
 
     def __getitem__(self, index: Any) -> Any:
+        if (gettrace() is not None or current.runner is None) and is_nobodys(sys._getframe(1)):
+            return self._data[index]
         try:
             offset = self._locate(index)
         except OutOfBounds as error:
@@ -143,7 +147,8 @@ class ObservedRecord:
             return ObservedArray(self._buffer, part, self._observer)
         if kind.names is not None:
             return ObservedRecord(self._buffer, part, self._observer, at)
-        self._observer.read(self._buffer, at, kind.itemsize, sys._getframe(1))
+        if not is_nobodys(sys._getframe(1)):
+            self._observer.read(self._buffer, at, kind.itemsize, sys._getframe(1))
         return part
 
     def __setitem__(self, field: Any, value: Any) -> None:
@@ -166,7 +171,8 @@ class ObservedRecord:
 
     def plain(self) -> np.void:
         """A copy of the whole record."""
-        self._observer.read(self._buffer, self._at, self._record.dtype.itemsize)
+        if not is_nobodys(sys._getframe(1)):
+            self._observer.read(self._buffer, self._at, self._record.dtype.itemsize)
         return self._record.copy()
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:

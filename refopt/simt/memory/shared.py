@@ -46,7 +46,7 @@ def _aligned(alignment: Any) -> None:
 
 class _Namespace(type):
     def __getattr__(cls, name: str) -> Any:
-        raise unsupported(f"cuda.{cls.__name__}.{name}")
+        raise unsupported(f"cuda.{cls.__name__}.{name}", among=vars(cls))
 
 
 class shared(metaclass=_Namespace):
