@@ -90,9 +90,8 @@ from .memory.host_memory import (
     mapped,
     mapped_array,
     mapped_array_like,
-    pinned,
 )
-from .memory.pinned import pinned_array, pinned_array_like
+from .memory.pinned import pinned, pinned_array, pinned_array_like
 from .memory.shared import const, local, shared
 
 reduce = Reduce

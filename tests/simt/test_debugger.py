@@ -12,7 +12,14 @@ from refopt import simt
 from refopt.simt import cuda
 from simt.cases import PAIR
 
-COMMANDS = "p x[3]\np x[-1] + x[1]\np x\np list(map(x.__getitem__, range(4)))\np x.sum()\np pairs[3]['a']\np pairs[3].item()\n"
+COMMANDS = """p x[3]
+p x[-1] + x[1]
+p x
+p list(map(x.__getitem__, range(4)))
+p x.sum()
+p pairs[3]['a']
+p pairs[3].item()
+"""
 
 
 def debugged(kernel, *args, commands=COMMANDS, block=32, **options):
@@ -73,8 +80,9 @@ def test_after_the_end_of_the_kernel():
 
 
 @pytest.mark.parametrize(("wrong", "right"), [
-    ("threadIdX", "threadIdx"), ("syncthread", "syncthreads"), ("shfl_down", "shfl_down_sync"), ("blockidx", "blockIdx"),
-    ("atomic.ad", "add"), ("shared.arry", "array"), ("cg.this_gird", "this_grid"), ("fp16.hexpp", "hexp")])
+    ("threadIdX", "threadIdx"), ("syncthread", "syncthreads"), ("shfl_down", "shfl_down_sync"),
+    ("blockidx", "blockIdx"), ("atomic.ad", "add"), ("shared.arry", "array"),
+    ("cg.this_gird", "this_grid"), ("fp16.hexpp", "hexp")])
 def test_a_name_that_is_misspelt(wrong, right):
     where, _, name = wrong.rpartition(".")
     with pytest.raises(simt.Unsupported, match=rf"no cuda\.{wrong}: did you mean {right}\?"):

@@ -79,6 +79,10 @@ class UninitializedRead(SimtError):
     """A read of memory that nobody has written, or a store of what a shuffle gave for a lane that takes no part."""
 
 
+class IntegerError(SimtError, ArithmeticError):
+    """An integer that is divided by zero, or one that an int32 does not hold."""
+
+
 class DataRace(SimtError):
     """Two unordered accesses to one byte, at least one of them a non-atomic write."""
 

@@ -50,6 +50,7 @@ class Thread:
         "greenlet",
         "index",
         "lane",
+        "lost",
         "met",
         "operand",
         "pauses",
@@ -70,6 +71,7 @@ class Thread:
         self.operand: Any = None
         self.result: Any = None  # what a warp operation gives it
         self.clock: Any = None  # watched only
+        self.lost: Any = None  # an integer that has been narrowed, what it has become, and where; watched only
         self.met: Any = None  # where it called the warp operation that it waits at
 
 

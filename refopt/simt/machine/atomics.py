@@ -28,10 +28,12 @@ def _update(
     types: set[str],
     lock: bool = False,
     fresh: bool = False,
+    sign: int = 0,
 ) -> Any:
     """An atomic operation on elements of the types that Numba has it for.
 
-    `lock`: locks are built of it, so that what it learns needs a fence; `fresh`: what was there does not matter.
+    `lock`: locks are built of it, so that what it learns needs a fence; `fresh`: what was there does not matter;
+    `sign`: of what is added, if anything is.
     """
     if type(index) is not int:
         index = tuple(map(_whole, index)) if type(index) is tuple else _whole(index)
@@ -51,6 +53,8 @@ def _update(
     array[index] = new
     if watched and not lock and new != old:
         current.observer.ticket()
+    if watched and sign and name == "int32":
+        current.observer.added(old, value, new, sign)
     current.launch.pause(new != old)
     return old
 
@@ -62,12 +66,12 @@ def _whole(index: Any) -> Any:
 
 def add(array: Any, index: Any, value: Any) -> Any:
     """array[index] += value."""
-    return _update(array, index, value, lambda old, value: old + value, NUMBERS)
+    return _update(array, index, value, lambda old, value: old + value, NUMBERS, sign=1)
 
 
 def sub(array: Any, index: Any, value: Any) -> Any:
     """array[index] -= value."""
-    return _update(array, index, value, lambda old, value: old - value, NUMBERS)
+    return _update(array, index, value, lambda old, value: old - value, NUMBERS, sign=-1)
 
 
 def and_(array: Any, index: Any, value: Any) -> Any:

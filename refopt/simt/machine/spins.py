@@ -2,8 +2,8 @@
 
 A maximum over a million zeros changes nothing either, but its threads have got somewhere: a variable of theirs is
 new. A spin repeats itself. So the threads are looked at now and then, and it is a deadlock when for many looks no
-thread is where it was not before with the same variables, and memory is the same. What repeats itself but for a counter of
-its own is stopped by the clock.
+thread is where it was not before with the same variables, and memory is the same. What repeats itself but for a
+counter of its own is stopped by the clock.
 """
 
 from __future__ import annotations

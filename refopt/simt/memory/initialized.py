@@ -41,6 +41,14 @@ def track(buffer: Buffer) -> None:
         buffer.written = blank(buffer)
 
 
+def written(array: Any) -> np.ndarray | None:
+    """For each byte of an array whether somebody has written it; None if all may have been."""
+    if array.buffer.mapped:
+        host_wrote(array)
+    track(array.buffer)
+    return bytes_of(array) if array.buffer.written is not None and array.size else None
+
+
 Kept = tuple[Buffer, np.ndarray, bytes | None]
 
 

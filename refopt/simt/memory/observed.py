@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 
 from ..base.diagnosis import is_outside
-from ..base.errors import OutOfBounds
+from ..base.errors import OutOfBounds, UninitializedRead
 from ..base.places import here, is_nobodys, report
 from ..base.state import current
-from .buffers import Buffer
+from .buffers import Buffer, describe
 from .whole import Whole
+
+_types: dict[int, np.dtype] = {}  # by the number in `Buffer.types`
 
 
 class ObservedArray(Whole):
@@ -40,6 +42,8 @@ class ObservedArray(Whole):
             return self._part(index)
         if self._records:
             return ObservedRecord(self._buffer, self._data[index], self._observer, offset)
+        if self._buffer.types is not None:
+            self._read_as(offset)
         self._read(self._buffer, offset, self._itemsize, sys._getframe(1))
         return self._data[index]
 
@@ -53,6 +57,8 @@ class ObservedArray(Whole):
             self._assign(index, value)
             return
         data = self._data
+        if self._buffer.types is not None:
+            self._write_as(offset)
         if isinstance(value, ObservedArray | ObservedRecord):
             value = value.plain()
         self._observer.write(self._buffer, offset, self._itemsize, value, data.dtype, sys._getframe(1))
@@ -63,8 +69,26 @@ class ObservedArray(Whole):
         offset = self._locate(index)
         if offset is None:
             raise TypeError(f"an atomic operation needs the index of one element, not {index!r}")
+        if self._buffer.types is not None:
+            self._read_as(offset)
+            self._write_as(offset)
         self._observer.atomic(self._buffer, offset, self._itemsize, fresh)
         return self._data
+
+    def _write_as(self, offset: int) -> None:
+        """Note the type by which bytes are written: 0 for an unsigned one, which stands for any bits."""
+        own = self._data.dtype
+        _types.setdefault(own.num + 1, own)
+        self._buffer.types[offset : offset + self._itemsize] = 0 if own.kind in "ub" else own.num + 1
+
+    def _read_as(self, offset: int) -> None:
+        """Report bytes that are not zero and were last written by another type."""
+        buffer, end, own = self._buffer, offset + self._itemsize, self._data.dtype
+        code = int(buffer.types[offset:end].max())
+        if code in (0, own.num + 1) or own.kind in "ub" or not buffer.data[offset:end].any():
+            return
+        what = f"{describe(buffer, offset)} is read as {own}, and was written as {_types[code]} (rule shared-types)"
+        report(UninitializedRead(what, here(), array=buffer.label, offset=offset))
 
     def _wrap(self, data: np.ndarray) -> ObservedArray:
         return ObservedArray(self._buffer, data, self._observer)

@@ -8,19 +8,21 @@ from typing import Any
 
 import numpy as np
 
-from ..base.errors import DataRace, SimtError
-from ..base.places import Site
+from ..base.errors import DataRace, SimtError, UninitializedRead
+from ..base.places import Site, here
 from ..base.streams import Operation, is_before_all, is_waited_for
 from ..memory.arrays import DeviceArray
 from ..memory.buffers import Buffer, describe
+from ..memory.initialized import written
+from ..rules import Rules
 from .cells import Access, Past, Shadow
 
 
 class Reports:
     """Checks accesses by the host against those by launches and copies."""
 
-    def __init__(self, report: Callable[[SimtError], None]) -> None:
-        self.report = report
+    def __init__(self, rules: Rules, report: Callable[[SimtError], None]) -> None:
+        self.rules, self.report = rules, report
         self.operation: Any = None  # the launch that runs
 
     def copy(self, kind: str, operation: Operation, array: DeviceArray) -> None:
@@ -46,6 +48,17 @@ class Reports:
                 self._race(buffer, first, past.kind, past.access, kind, access, past.operation, operation)
             kept.append((past, bytes_of))
         shadow.copies = [*kept, (Past(kind, operation, access), mask)]
+
+    def copied_out(self, source: DeviceArray) -> None:
+        """The host copies an array: report that nobody has written it."""
+        known = written(source)
+        if known is None or known.all():
+            return
+        rule = "partly-written-copy" if known.any() else "unwritten-copy"
+        if self.rules.partly_written_copy or (self.rules.unwritten_copy and not known.any()):
+            how = "some bytes of which nobody wrote" if known.any() else "which nobody wrote"
+            what = f"a copy to the host of {describe(source.buffer)}, {how} (rule {rule})"
+            self.report(UninitializedRead(what, here(), array=source.buffer.label))
 
     def host(self, kind: str, buffer: Buffer, part: np.ndarray) -> None:
         """The host itself reads, or writes, a part of memory that kernels access as well."""

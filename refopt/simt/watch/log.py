@@ -12,6 +12,7 @@ import numpy as np
 
 from ..base.diagnosis import two_places
 from ..base.errors import DataRace, SimtError, Unsupported
+from ..base.places import here
 from ..base.state import current
 from ..base.streams import Operation, Stream
 from ..base.threads import Schedule, Thread
@@ -27,6 +28,7 @@ from ..rules import Rules
 from .cells import EqualValues
 from .defects import Defects
 from .doubles import Double, check, doubles_of
+from .integers import check_added, check_stored
 from .orders import run_again
 from .races import Detector
 
@@ -194,6 +196,8 @@ class Log:
         if self._detector is not None:
             if source is not None:
                 self._detector.copy("read", operation, source)
+                if copy.kind == "DtoH":
+                    self._detector.copied_out(source)
             if target is not None:
                 self._detector.copy("write", operation, target)
 
@@ -240,6 +244,8 @@ class Log:
             _add(self._writes, buffer.base, offset, nbytes)
         if self._detector is not None:
             refuse(value, f"a write to {buffer.label}")
+            if type(value) is np.int32 and current.thread.lost is not None:
+                check_stored(value, dtype, buffer.label)
 
             def same() -> bool:
                 try:
@@ -248,6 +254,16 @@ class Log:
                     return False  # what cannot be stored will be refused
 
             self._detector.write(buffer, offset, nbytes, frame or sys._getframe(1), same)
+
+    def narrowed(self, value: int, lowest: Any) -> None:
+        """The running thread made an int64 a type that does not hold it."""
+        if self._detector is not None and type(lowest) is np.int32 and self.rules.int32_overflow:
+            current.thread.lost = value, lowest, here().line
+
+    def added(self, old: Any, value: Any, new: Any, sign: int) -> None:
+        """The last atomic of the running thread made a sum of int32s."""
+        if self._detector is not None and self.rules.int32_overflow:
+            check_added(old, value, new, sign)
 
     def ticket(self) -> None:
         """The last atomic of the running thread changed something, and is no lock."""

@@ -30,8 +30,7 @@ class Detector(Reports):
     """Watches one observe block."""
 
     def __init__(self, rules: Rules, report: Callable[[SimtError], None]) -> None:
-        super().__init__(report)
-        self.rules = rules
+        super().__init__(rules, report)
         self.tolerated: dict[tuple, EqualValues] = {}  # by lines
         self.running = False
         self.may_differ = False  # whether another order of its threads may show more
