@@ -19,8 +19,8 @@ ON = {
     "synchronised",
     "int32-overflow": "an int32 holds the sums, differences and products that are stored in it, and what is made an "
     "int32 and stored in an int64",
-    "shared-types": "what is written to dynamic shared memory through an array of one type is not read through one of "
-    "another, unless that is unsigned",
+    "shared-types": "what is written to dynamic shared memory by an array of one type is not overwritten by one of "
+    "another, and then read; unsigned words stand for any bits",
     "shuffle-lanes": "the value of a lane that a shuffle's mask does not name, or that has exited, is neither stored "
     "nor voted on, and is no index",
     "shuffle-sites": "the lanes of a shuffle, a vote or a match meet in one call, not in two branches",

@@ -64,6 +64,19 @@ def from_a_variable(x, out):
     out[0] = total
 
 
+@wrong("int32-overflow", full, ints, block=1)
+def a_little_too_large_from_a_variable(x, out):
+    total = 0
+    for i in range(1 << 1):
+        total += x[i & 1]
+    out[0] = total
+
+
+@wrong("int32-overflow", lambda: np.full(1, 3_000_000_000), ints, block=1)
+def from_an_array_of_int64(x, out):
+    out[0] = x[0]
+
+
 @wrong("int32-overflow", full, long, block=1)
 def accumulator_in_shared_memory(x, out):
     total = cuda.shared.array(1, np.int32)
@@ -111,7 +124,7 @@ def two_types_at_one_place(out):
     out[t] = keys[t]
 
 
-@wrong("shared-types", ints, block=8)
+@wrong("shared-types", long, block=8)
 def two_types_that_overlap(out):
     t = cuda.threadIdx.x
     keys, values = cuda.shared.array(0, np.int64)[:8], cuda.shared.array(0, np.float32)[8:16]
@@ -139,6 +152,13 @@ def bits(out):
 @right(-1, ints, block=1)
 def all_bits(out):
     out[0] = 0xFFFFFFFF
+
+
+@right(-(2**31), ints, block=1)
+def bits_by_way_of_variables(out):
+    high = 1 << 31
+    word = high + 0
+    out[0] = word
 
 
 @right(7, ints, block=1)

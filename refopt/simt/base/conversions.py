@@ -81,7 +81,7 @@ def _integer(name: str) -> Callable[[Any], Any]:
         if low <= x <= high:
             return numpy_type(x)
         lowest = numpy_type((x - low) % span + low)
-        if kind is int and current.observer is not None and current.inside:
+        if kind in (int, np.int64) and current.observer is not None and current.inside:
             current.observer.narrowed(x, lowest)
         return lowest
 

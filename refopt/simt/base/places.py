@@ -98,6 +98,8 @@ def report(error: SimtError) -> None:
 def unsupported(name: str, why: str = "", among: Iterable[str] = ()) -> Unsupported:
     """The error for something that the executor does not have: its name, one like it, and where it was asked for."""
     by_case = {one.lower(): one for one in among if not one.startswith("_")}
-    for near in difflib.get_close_matches(name.rpartition(".")[2].lower(), by_case, 1, 0.75):
-        why = f"did you mean {by_case[near]}?"
+    own = name.rpartition(".")[2].lower()
+    longer = [one for one in by_case if len(own) > 3 and one.startswith(own)]
+    for near in longer[:1] or difflib.get_close_matches(own, by_case, 1, 0.8):
+        why = f"did you mean {by_case[near]}?" if near == own or not own.endswith(near) else why  # bfloat16, float16
     return Unsupported(f"the executor has no {name}{f': {why}' if why else ''}", here())

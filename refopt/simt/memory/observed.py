@@ -77,17 +77,23 @@ class ObservedArray(Whole):
 
     def _write_as(self, offset: int) -> None:
         """Note the type by which bytes are written: 0 for an unsigned one, which stands for any bits."""
-        own = self._data.dtype
+        own, types = self._data.dtype, self._buffer.types[:, offset : offset + self._itemsize]
         _types.setdefault(own.num + 1, own)
-        self._buffer.types[offset : offset + self._itemsize] = 0 if own.kind in "ub" else own.num + 1
+        types[0] = 0 if own.kind in "ub" else own.num + 1
+        types[1] |= 1 << own.num
 
     def _read_as(self, offset: int) -> None:
-        """Report bytes that are not zero and were last written by another type."""
+        """Report bytes that were written by this type, and then by another one, as other than zero.
+
+        What only another one has written is read for its bits, as Numba's documentation does.
+        """
         buffer, end, own = self._buffer, offset + self._itemsize, self._data.dtype
-        code = int(buffer.types[offset:end].max())
-        if code in (0, own.num + 1) or own.kind in "ub" or not buffer.data[offset:end].any():
+        last, ever = buffer.types[:, offset:end]
+        other = last[(ever & 1 << own.num != 0) & (last != 0) & (last != own.num + 1)]
+        if not other.size or not buffer.data[offset:end].any():
             return
-        what = f"{describe(buffer, offset)} is read as {own}, and was written as {_types[code]} (rule shared-types)"
+        name = _types[int(other[0])]
+        what = f"{describe(buffer, offset)} is read as {own}, and was overwritten as {name} (rule shared-types)"
         report(UninitializedRead(what, here(), array=buffer.label, offset=offset))
 
     def _wrap(self, data: np.ndarray) -> ObservedArray:

@@ -80,7 +80,7 @@ def _make(block: Any, shape: tuple[int, ...], dtype: np.dtype, frame: FrameType)
         buffer, shape = block.dynamic, (dynamic_bytes // dtype.itemsize,)
         if buffer.types is None and buffer.dtype not in (np.uint8, dtype):
             rules = current.launch.rules if current.launch.watched else None
-            buffer.types = np.zeros(buffer.nbytes, np.uint8) if rules and rules.shared_types else None
+            buffer.types = np.zeros((2, buffer.nbytes), np.uint32) if rules and rules.shared_types else None
     else:
         buffer = Buffer(math.prod(shape) * dtype.itemsize, _named("shared", frame))
         buffer.data.fill(_poison(dtype))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import linecache
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,13 @@ from ..base.errors import IntegerError
 from ..base.places import here, report
 from ..base.state import current
 
+_BITS = ast.BitOr, ast.BitXor, ast.BitAnd, ast.LShift, ast.Invert
+
 
 def check_stored(value: Any, dtype: np.dtype, array: str) -> None:
     """Check an int32 that the running thread is about to store, and that may be what is left of a larger integer.
 
-    What is cast and stored in an int32 array is meant to be cut off. So may be bits, of up to 32, that nobody has
-    added, subtracted or multiplied on the line that stores them.
+    What is cast and stored in an int32 array is meant to be cut off. So may be up to 32 bits that are put together.
     """
     whole, lowest, line = current.thread.lost
     current.thread.lost = None
@@ -25,8 +27,9 @@ def check_stored(value: Any, dtype: np.dtype, array: str) -> None:
         return
     place = here()
     if dtype.itemsize == 4:
-        text = linecache.getline(place.filename or "", place.line or 0).strip()
-        if line != place.line or "int32(" in text or (0 <= whole < 2**32 and not _is_sum(text)):
+        file, at = place.filename or "", place.line or 0
+        cast = line != at or "int32(" in linecache.getline(file, at)
+        if cast or (0 <= whole < 2**32 and _are_bits(file, at)):
             return
     elif dtype.itemsize < 8:
         return
@@ -34,14 +37,44 @@ def check_stored(value: Any, dtype: np.dtype, array: str) -> None:
     report(IntegerError(what, place, array=array))
 
 
-def _is_sum(text: str) -> bool:
-    """Whether a line stores a sum, a difference or a product."""
+def _are_bits(filename: str, line: int) -> bool:
+    """Whether what a line stores is a constant, or put together by operators on bits, there or in its variables."""
     try:
-        node: Any = ast.parse(text).body[0]
-    except (SyntaxError, IndexError):
+        tree = ast.parse("".join(linecache.getlines(filename)))
+    except SyntaxError:
         return False
-    node = node if isinstance(node, ast.AugAssign) else getattr(node, "value", None)
-    return isinstance(getattr(node, "op", None), ast.Add | ast.Sub | ast.Mult)
+    functions = [one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef) and _covers(one, line)]
+    around = functions[-1] if functions else tree  # the innermost
+    stored = [one for one in ast.walk(around) if isinstance(one, ast.Assign | ast.AugAssign)]
+    relevant = [one for one in stored if _covers(one, line)]
+    if all(isinstance(one, ast.Assign) and isinstance(one.value, ast.Constant) for one in relevant):
+        return True
+    for one in relevant:  # which grows
+        parts = list(_parts(one.value))
+        if any(isinstance(getattr(part, "op", None), _BITS) for part in (one, *parts)):
+            return True
+        names = {part.id for part in parts if isinstance(part, ast.Name)}
+        relevant += [other for other in stored if other not in relevant and names & set(_names(other))]
+    return False
+
+
+def _covers(node: Any, line: int) -> bool:
+    return node.lineno <= line <= node.end_lineno
+
+
+def _parts(node: ast.AST) -> Iterator[ast.AST]:
+    """The parts of an expression, without indices."""
+    yield node
+    for part in [node.value] if isinstance(node, ast.Subscript) else ast.iter_child_nodes(node):
+        yield from _parts(part)
+
+
+def _names(node: ast.Assign | ast.AugAssign) -> Iterator[str]:
+    """The variables that a statement assigns."""
+    for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+        for part in ast.walk(target):
+            if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
+                yield part.id
 
 
 def check_added(old: Any, value: Any, new: Any, sign: int) -> None:
