@@ -66,7 +66,10 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         watch = bool(args.watch or args.strict or args.keep_going or args.orders)
         if watch or args.lenient or args.schedule or args.doubles != "ignore":
             options = "schedule", "seed", "strict", "lenient", "doubles", "orders", "keep_going"
-            log = stack.enter_context(observe(False, watch, **{name: getattr(args, name) for name in options}))
+            try:
+                log = stack.enter_context(observe(False, watch, **{name: getattr(args, name) for name in options}))
+            except ValueError as error:
+                parser.error(str(error))
         sys.argv, status = [args.script, *args.args], 0
         try:
             if not (_is_module(args.script) if args.module else _is_script(args.script)):

@@ -130,6 +130,21 @@ def hasty(monkeypatch):
     simt.limits.seconds = seconds
 
 
+def in_vain(x):
+    cuda.atomic.max(x, 0, 0), cuda.atomic.max(x, 0, 0), cuda.atomic.max(x, 0, 0), cuda.atomic.max(x, 0, 0)
+
+
+def test_atomics_one_after_another_are_no_spin(monkeypatch):
+    """They change neither memory nor a variable, but each thread gets somewhere."""
+    monkeypatch.setattr(simt.machine.spins, "UNCHANGED", 10)
+
+    @cuda.jit
+    def kernel(x):
+        in_vain(x), in_vain(x), in_vain(x), in_vain(x), in_vain(x), in_vain(x), in_vain(x), in_vain(x), in_vain(x)
+
+    kernel[1, 16](np.zeros(1, np.int64))
+
+
 def test_spinning_needs_resident_blocks(hasty):
     simt.limits.seconds = 10
     flags = np.zeros(4, np.int32)

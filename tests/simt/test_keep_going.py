@@ -148,6 +148,16 @@ def test_undefined_values_are_stored_as_what_they_stand_for():
     assert isinstance(error, simt.UninitializedRead) and (x[:16] == 1.5).all()
 
 
+def test_a_launch_is_done_although_an_argument_is_misaligned():
+    @cuda.jit
+    def one(x):
+        x[0] = 1
+
+    data = cuda.to_device(np.zeros(9, np.uint8))
+    assert [type(error) for error in listed(one, data[1:].view(np.float32)).defects] == [simt.MisalignedAddress]
+    assert data.copy_to_host()[1:5].view(np.float32)[0] == 1
+
+
 def test_the_nearest_of_several_races_is_named():
     @cuda.jit
     def kernel(x, y):
@@ -165,7 +175,7 @@ def test_the_nearest_of_several_races_is_named():
     def far_and_near(x, y):
         t = cuda.threadIdx.x
         x[t] = 1
-        y[t] = x[(t + 40) % 64] + x[t ^ 1]
+        y[t] = x[(t + 40) % 64] + (x[t ^ 1] if t > 50 else 0)
 
     (race,) = listed(far_and_near, ints(), ints(), block=64).defects
     assert abs(race.first.thread[0] - race.second.thread[0]) == 1

@@ -97,6 +97,21 @@ def test_more_orders_by_seed():
     assert shown(orders=seed) is None and shown(orders=1, seed=seed) == order
 
 
+def test_a_random_order_does_not_depend_on_what_ran_before():
+    @cuda.jit
+    def arrive(counter, places):
+        places[cuda.grid(1)] = cuda.atomic.add(counter, 0, 1)
+
+    def order(*before):
+        with simt.observe(schedule="random", seed=5):
+            for threads in before:
+                arrive[1, threads](ints(1), ints())
+            arrive[4, 16](ints(1), places := ints())
+        return places.tolist()
+
+    assert order(3) == order(40) != order(3, 3)
+
+
 def test_a_launch_leaves_what_the_first_order_does():
     @cuda.jit
     def add_up(x, total, places, fresh):

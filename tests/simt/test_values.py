@@ -166,6 +166,12 @@ def meant_to_be_cut_off(out):
     out[0] = np.int32(2**40 + 7)
 
 
+@right(5, long, block=1)
+def cut_off_and_dropped(out):
+    out[1] = np.int32(2**40 + out[3]) == 0
+    out[0] = np.int32(5 + out[3])
+
+
 @right([7, 256], long, block=1)
 def halves_of_a_word(out):
     word = (256 << 32) + 7
