@@ -203,6 +203,39 @@ def test_later_launches_are_ordered_after_all_of_them():
             store[1, 1, second](x)
 
 
+@cuda.jit
+def waits_for_block_0(message, flag):
+    if cuda.blockIdx.x == 0:
+        message[0] = 7
+        cuda.threadfence()
+        cuda.atomic.exch(flag, 0, 1)
+    else:
+        while cuda.atomic.add(flag, 0, 0) == 0:
+            pass
+        cuda.threadfence()
+        message[1] = message[0]
+
+
+@cuda.jit
+def waits_for_who_is_first(turn, x):
+    """In reverse block 0 waits for what nobody does, although all blocks are there."""
+    cuda.cg.this_grid()
+    if cuda.atomic.add(turn, 0, 1) == 1 and cuda.blockIdx.x == 0:
+        while cuda.atomic.add(x, 0, 0) == 0:
+            pass
+
+
+def test_a_block_that_waits_for_an_earlier_one():
+    message = ints(2)
+    with simt.observe(watch=True, orders=2, keep_going=True) as log:
+        waits_for_block_0[2, 1](message, ints(1))
+    assert message.tolist() == [7, 7] and log.defects == []
+    with pytest.raises(simt.Deadlock), simt.observe(watch=True, schedule="reverse"):
+        waits_for_block_0[2, 1](message, ints(1))
+    with pytest.raises(simt.Deadlock, match="by the order reverse, not by forward"), simt.observe(watch=True):
+        waits_for_who_is_first[2, 1](ints(1), ints(1))
+
+
 def test_equal_values_are_told():
     @cuda.jit
     def halves(x, y):

@@ -96,7 +96,12 @@ class Unsupported(SimtError, AttributeError, NotImplementedError):
 
 
 class Deadlock(SimtError):
-    """Threads that spin on a value that nobody will change."""
+    """Threads that spin on a value that nobody will change.
+
+    Attributes: in_turn, whether blocks ran one after another, so that one may have waited for a later one.
+    """
+
+    in_turn = True
 
 
 class TimeLimitExceeded(Deadlock):

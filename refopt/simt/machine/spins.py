@@ -64,7 +64,9 @@ class Spins:
 
 def _deadlock(launch: Any, what: str) -> Deadlock:
     kind = "cooperative launch" if launch.cooperative else "launch whose blocks run one after another"
-    return Deadlock(f"{launch.unfinished} threads {what}, in a {kind}", here())
+    error = Deadlock(f"{launch.unfinished} threads {what}, in a {kind}", here())
+    error.in_turn = not launch.cooperative
+    return error
 
 
 def _digest(launch: Any) -> int:
