@@ -30,8 +30,9 @@ launches, copies and bytes, and can run blocks and threads in another order. Wit
 reads of shared, local and device memory that nobody wrote, values that a shuffle takes from lanes which do not
 take part, and data races: two accesses to one byte, at least one a non-atomic write, that no barrier, `syncwarp`,
 fence and atomic, stream, event or host synchronisation orders. Without the `syncthreads` above it raises a
-`DataRace` that names both lines and threads, whichever ran first. What is a defect and what is only bad style
-depends on the hardware: each rule has a name, and can be turned on or off (`simt.rules`).
+`DataRace` that names both lines and threads, whichever ran first; a launch in which atomics could hide one is run in
+reverse as well (`orders` for more). With `keep_going=True` it lists all defects in `log.defects`. What is a defect and
+what is only bad style depends on the hardware: each rule has a name, and can be turned on or off (`simt.rules`).
 
 `observe(profile=True)` puts the accesses of a warp together: `log.profile` has, by line, requests and 32-byte sectors
 of global memory, bank conflicts of shared memory, and how many lanes are active and diverge; printed, it is a table.
@@ -80,6 +81,7 @@ from .base.errors import (
     CompileError,
     DataRace,
     Deadlock,
+    IntegerError,
     LaunchError,
     MisalignedAddress,
     OutOfBounds,
@@ -105,6 +107,7 @@ __all__ = [
     "DataRace",
     "Deadlock",
     "DeviceArray",
+    "IntegerError",
     "LaunchError",
     "MisalignedAddress",
     "OutOfBounds",

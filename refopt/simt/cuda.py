@@ -90,9 +90,8 @@ from .memory.host_memory import (
     mapped,
     mapped_array,
     mapped_array_like,
-    pinned,
 )
-from .memory.pinned import pinned_array, pinned_array_like
+from .memory.pinned import pinned, pinned_array, pinned_array_like
 from .memory.shared import const, local, shared
 
 reduce = Reduce
@@ -102,7 +101,7 @@ class _Types(SimpleNamespace):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        raise _unsupported(f"cuda.types.{name}")
+        raise _unsupported(f"cuda.types.{name}", among=vars(self))
 
 
 types = _Types(**_types.TYPES)
@@ -223,5 +222,5 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(name)
     module = _below(name)
     if module is None:
-        raise _unsupported(f"cuda.{name}")
+        raise _unsupported(f"cuda.{name}", among=__all__)
     return module

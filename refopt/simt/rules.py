@@ -15,19 +15,29 @@ from .base.arguments import shown
 ON = {
     "acquire": "what a thread learns from a lock or a flag (`atomic.cas`, `atomic.exch`, an atomic that changes "
     "nothing) is ordered before its later accesses by a fence or a barrier only",
-    "host-access": "the host leaves a pinned array alone until the stream of a copy from or to it is synchronised",
+    "host-access": "the host leaves a pinned array alone, and pinned, until the stream of a copy from or to it is "
+    "synchronised",
+    "int32-overflow": "an int32 holds the sums, differences and products that are stored in it, and what is made an "
+    "int32 and stored in an int64",
+    "shared-types": "what is written to dynamic shared memory by an array of one type is not overwritten by one of "
+    "another, and then read; unsigned words stand for any bits",
     "shuffle-lanes": "the value of a lane that a shuffle's mask does not name, or that has exited, is neither stored "
     "nor voted on, and is no index",
     "shuffle-sites": "the lanes of a shuffle, a vote or a match meet in one call, not in two branches",
-    "skipped-barrier": "a thread does not run past a barrier of its block or grid that others wait at, and end there",
+    "skipped-barrier": "a thread does not run past a barrier of its block or grid, or a warp operation whose mask "
+    "names it, that others wait at, and end there",
     "uninitialized": "shared, local and global memory is written before it is read, and a variable before it is stored",
+    "unwritten-copy": "the host copies nothing from a device array of which nobody has written a byte",
     "warp-order": "shuffles, votes and matches order no memory; `syncwarp` does",
+    "zero-division": "no integer is divided by zero, which gives 0 in Numba and is undefined on a GPU",
 }
 OFF = {
     "both-fences": "who does an atomic fences before and after it: what others have fenced before a barrier does not "
     "count, and a ticket, as in the pattern of the last block, needs the second fence as well",
-    "early-return": "no thread returns before a barrier of its block or grid; from compute capability 7.0 on it may",
+    "early-return": "no thread returns before a barrier of its block or grid, or a warp operation whose mask names it; "
+    "from compute capability 7.0 on it may",
     "negative-index": "no index, and no bound of a slice, is negative; Numba counts it from the end",
+    "partly-written-copy": "the host copies nothing from a device array of which a byte was not written",
     "same-value": "threads that are not ordered do not write one value to one place; only one of them does",
 }
 
@@ -39,13 +49,18 @@ class Rules:
     both_fences: bool
     early_return: bool
     host_access: bool
+    int32_overflow: bool
     negative_index: bool
+    partly_written_copy: bool
     same_value: bool
+    shared_types: bool
     shuffle_lanes: bool
     shuffle_sites: bool
     skipped_barrier: bool
     uninitialized: bool
+    unwritten_copy: bool
     warp_order: bool
+    zero_division: bool
 
     def __init__(self, strict: Any = (), lenient: Any = ()) -> None:
         on = (set(ON) | _names("strict", strict)) - _names("lenient", lenient)

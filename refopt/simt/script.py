@@ -12,13 +12,16 @@ from contextlib import ExitStack
 from typing import Any
 
 from . import rules
+from .base.told import said, told
 from .machine.claims import DEVICES, claim
 from .names.replace import replace_numba
+from .watch.log import Log
 from .watch.observe import observe
 
 ABOUT = """Runs a Python script, or with -m a module, with the executor in place of numba.cuda. It takes no GPU, and
-no Numba. What the script raises ends it, the executor's reports as well."""
-ENDS = "Exit status: that of the script; 1 or 3 if it ends by an exception, 2 if there is none."
+no Numba. What the script raises ends it, the executor's reports as well, unless
+--keep-going lists them."""
+ENDS = "Exit status: that of the script; 1 if it ends by an exception or a defect is listed, 2 if there is no script."
 
 
 def add_to(commands: Any) -> argparse.ArgumentParser:
@@ -41,9 +44,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--doubles", choices=("ignore", "refuse"), default="ignore", help=f"refuse: {doubles}")
     ptx = "compile each kernel to PTX before its launch, where numba-cuda is installed"
     parser.add_argument("--compile", action="store_true", help=ptx)
-    orders = ("forward", "reverse", "random")
-    parser.add_argument("--schedule", choices=orders, default="forward", help="the order of blocks and threads")
-    parser.add_argument("--seed", type=int, default=0, help="of the random schedule")
+    parser.add_argument("--keep-going", action="store_true", help="watch, go on after a defect, and list all")
+    more = "watch, in N random orders besides forward and reverse"
+    parser.add_argument("--orders", type=int, default=0, metavar="N", help=more)
+    schedules = ("forward", "reverse", "random")
+    parser.add_argument("--schedule", choices=schedules, help="the one order of blocks and threads")
+    parser.add_argument("--seed", type=int, default=0, help="of the random schedule, and of the first of --orders")
     devices = ", ".join(DEVICES)
     parser.add_argument("--device", metavar="NAME", choices=DEVICES, help=f"which one to claim to be: {devices}")
     parser.add_argument("-m", dest="module", action="store_true", help="the script is the name of a module")
@@ -52,29 +58,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
-    """Run the script to its end and return its exit status.
-
-    Raises:
-        SystemExit: there is no such script, which is told.
-        Exception: what the script raises.
-    """
-    argv, path = sys.argv, list(sys.path)
+    """Run the script to its end and return its exit status."""
+    argv, path, log = sys.argv, list(sys.path), None
     with ExitStack() as stack:
         stack.enter_context(replace_numba())
         sys.path.insert(0, os.getcwd() if args.module else os.path.dirname(os.path.abspath(args.script)))
-        if not (_is_module(args.script) if args.module else _is_script(args.script)):
-            sys.path[:] = path
-            parser.error(f"no {'module' if args.module else 'script'} {args.script}")
         if args.device is not None:
             stack.enter_context(claim(args.device))
-        watch = args.watch or bool(args.strict)
-        log = None
-        if watch or args.compile or args.lenient or args.schedule != "forward" or args.doubles != "ignore":
-            options = ("schedule", "seed", "strict", "lenient", "doubles", "compile")
-            how = {name: getattr(args, name) for name in options}
-            log = stack.enter_context(observe(False, watch, **how))
-        sys.argv = [args.script, *args.args]
+        watch = bool(args.watch or args.strict or args.keep_going or args.orders)
+        if watch or args.compile or args.lenient or args.schedule or args.doubles != "ignore":
+            options = "schedule", "seed", "strict", "lenient", "doubles", "compile", "orders", "keep_going"
+            try:
+                log = stack.enter_context(observe(False, watch, **{name: getattr(args, name) for name in options}))
+            except ValueError as error:
+                parser.error(str(error))
+        sys.argv, status = [args.script, *args.args], 0
         try:
+            if not (_is_module(args.script) if args.module else _is_script(args.script)):
+                parser.error(f"no {'module' if args.module else 'script'} {args.script}")
             if args.module:
                 runpy.run_module(args.script, run_name="__main__", alter_sys=True)
             else:
@@ -82,12 +83,30 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         except SystemExit as end:
             if isinstance(end.code, str):
                 print(end.code, file=sys.stderr)
-            return end.code if isinstance(end.code, int) else int(end.code is not None)
+            status = end.code if isinstance(end.code, int) else int(end.code is not None)
+        except Exception as error:
+            print(told(error), end="", file=sys.stderr)
+            status = 1
         finally:
             sys.argv, sys.path[:] = argv, path
             for name, result in (log.compiled or {}).items() if log is not None else ():
                 print(f"kernel {name}: {result}", file=sys.stderr)
-    return 0
+        return status if log is None else _listed(log, not status) or status
+
+
+def _listed(log: Log, well: bool) -> int:
+    """Say what a log lists, what it tolerated only if all went well, and whether a defect is among it."""
+    for one in log.tolerated if well else ():
+        print(f"refopt simt: {one}", file=sys.stderr)
+    found = log.found
+    if not found.goes_on:
+        return 0
+    for number, (error, times) in enumerate(zip(found.listed, found.times, strict=True), 1):
+        again = f" ({times} times)" if times > 1 else ""
+        print(f"\n{number} of {len(found.listed)}{again}: {said(error)}", file=sys.stderr)
+    if found.more:
+        print(f"\nand {found.more} more", file=sys.stderr)
+    return int(bool(found.listed))
 
 
 def _is_script(name: str) -> bool:

@@ -1,6 +1,7 @@
 """docs/executor-finds.md: its programs are run, and what the executor says of each is written behind it; its rules."""
 
 import contextlib
+import io
 import os
 import re
 import shlex
@@ -32,19 +33,19 @@ def page(items: Iterable[Item] = ()) -> str:
 
 
 def said(program: str, command: str) -> str:
-    """What ends a program: the exception, or that nothing was reported."""
+    """What ends a program: the exception, without the way to it, or that nothing was reported."""
     seconds, before = simt.limits.seconds, os.getcwd()
     with tempfile.TemporaryDirectory() as folder:
         arguments = shlex.split(command)
         Path(folder, arguments[-1]).write_text(program)
         try:
             os.chdir(folder)
-            with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+            out, errors = io.StringIO(), io.StringIO()
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
                 script.main(arguments)
-        except Exception as error:
-            report = f"{type(error).__name__}: {error}".replace(f"{folder}/", "")
-            return re.sub(r"0x7[0-9a-f]{11}", "0x7...", report)  # which address it is depends on what ran before
         finally:
             simt.limits.seconds = seconds
             os.chdir(before)
-    return "nothing"
+    text = errors.getvalue().replace(f"{folder}/", "").strip()
+    report = re.sub(r"\ATraceback.*\n(?: .*\n)*", "", text).replace("refopt.simt.", "")
+    return re.sub(r"0x7[0-9a-f]{11}", "0x7...", report) or "nothing"  # which address it is depends on what ran before

@@ -129,11 +129,27 @@ def spin_of_a_warp(flag):
 def hasty(monkeypatch):
     """Threads are looked at, and stopped, early."""
     monkeypatch.setattr(simt.machine.spins, "UNCHANGED", 500)
-    monkeypatch.setattr(simt.machine.spins, "POLLS", (50, 150))
+    monkeypatch.setattr(simt.machine.spins, "POLLS", 50)
     monkeypatch.setattr(simt.machine.spins, "ATOMICS", 5_000)
     seconds, simt.limits.seconds = simt.limits.seconds, 0.05
     yield
     simt.limits.seconds = seconds
+
+
+@cuda.jit(device=True)
+def in_vain(x):
+    cuda.atomic.max(x, 0, 0), cuda.atomic.max(x, 0, 0), cuda.atomic.max(x, 0, 0), cuda.atomic.max(x, 0, 0)
+
+
+def test_atomics_one_after_another_are_no_spin(monkeypatch):
+    """They change neither memory nor a variable, but each thread gets somewhere."""
+    monkeypatch.setattr(simt.machine.spins, "UNCHANGED", 10)
+
+    @cuda.jit
+    def kernel(x):
+        in_vain(x), in_vain(x), in_vain(x), in_vain(x), in_vain(x), in_vain(x), in_vain(x), in_vain(x), in_vain(x)
+
+    kernel[1, 16](np.zeros(1, np.int64))
 
 
 def test_spinning_needs_resident_blocks(hasty):

@@ -135,7 +135,7 @@ def test_local_arrays_are_watched_one_by_one():
         kernel[1, 1](out, 6)
     assert out[0] == 5 + 14 + 2 + 3 + 4 + 5
     for upto in (0, 5):
-        with pytest.raises(simt.UninitializedRead, match="local array of line") as caught, simt.observe(watch=True):
+        with pytest.raises(simt.UninitializedRead, match="local array mine") as caught, simt.observe(watch=True):
             kernel[1, 1](out, upto)
         assert caught.value.thread == (0, 0, 0)
     with simt.observe(watch=True, lenient="uninitialized"):

@@ -266,8 +266,9 @@ def with_atomics(x, out):
 
 def half_a_warp(x, out):
     i = cuda.grid(1)
-    if i % 32 < 16:
-        out[i] = cuda.shfl_down_sync(FULL, x[i], 1)
+    if i % 32 >= 16:
+        return
+    out[i] = cuda.shfl_down_sync(FULL, x[i], 1)
 
 
 @pytest.mark.parametrize("body", [search, nested, in_shared_memory, with_warps])

@@ -84,7 +84,7 @@ def test_a_cell_is_copied_not_shared():
 
 def shadow_of(*ranges):
     """A shadow with cells for some ranges, each with a writer, two readers and an atomic; and what is in them."""
-    shadow = Shadow(Detector(DEFAULT))
+    shadow = Shadow(Detector(DEFAULT, lambda error: None))
     for number, (offset, nbytes) in enumerate(ranges):
         for rank, kind in enumerate(("write", "read", "read", "atomic")):
             for cell in shadow.at(offset, nbytes):

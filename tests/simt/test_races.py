@@ -308,7 +308,7 @@ def test_a_fence_of_an_earlier_launch_does_not_help():
             x[0]
 
     x, flag = cuda.to_device(zeros()), cuda.to_device(zeros())
-    with simt.observe(watch=True):
+    with simt.observe(watch=True, schedule="forward"):
         pass_on[2, 1](x, flag, True)
         with pytest.raises(simt.DataRace):
             pass_on[2, 1](x, flag, False)

@@ -179,7 +179,7 @@ def test_a_module_of_a_package_that_imports_cuda(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out == "refopt.simt.cuda\n"
     sys.modules.pop("of_kernels")
     (package / "__init__.py").write_text("import missing_here\n")
-    assert cli.main(["simt", "-m", "of_kernels.inside"]) == cli.FAILED
+    assert cli.main(["simt", "-m", "of_kernels.inside"]) == 1
     assert "No module named 'missing_here'" in capsys.readouterr().err
 
 
@@ -187,5 +187,5 @@ def test_the_status_of_a_script(tmp_path, capsys):
     (tmp_path / "ends.py").write_text("import sys\nsys.exit(7)\n")
     assert cli.main(["simt", str(tmp_path / "ends.py")]) == 7
     (tmp_path / "fails.py").write_text("1 / 0\n")
-    assert cli.main(["simt", str(tmp_path / "fails.py")]) == cli.FAILED
+    assert cli.main(["simt", str(tmp_path / "fails.py")]) == 1
     assert "ZeroDivisionError" in capsys.readouterr().err

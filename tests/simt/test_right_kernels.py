@@ -5,7 +5,7 @@ import pytest
 
 from refopt import simt
 from refopt.simt import cuda
-from simt.cases import NESTED, PAIR, SCHEDULES, Cases, ints
+from simt.cases import FULL, NESTED, PAIR, SCHEDULES, Cases, ints
 
 
 def counts():
@@ -184,16 +184,110 @@ def mailbox_that_is_filled_twice(box, full, out):
             cuda.atomic.exch(full, 0, 0)
 
 
-@pytest.mark.parametrize(("schedule", "seed"), SCHEDULES, ids=[name for name, _ in SCHEDULES])
+# Atomics, whose order is that of the threads: watched, these are run in several.
+
+
+@right(64, lambda: np.ones(64, np.int32), lambda: ints(2), ints, ints, grid=2)
+def last_block(x, parts, count, out):
+    value = x[cuda.grid(1)]
+    for delta in (16, 8, 4, 2, 1):
+        value += cuda.shfl_down_sync(FULL, value, delta)
+    if cuda.threadIdx.x == 0:
+        parts[cuda.blockIdx.x] = value
+        cuda.threadfence()
+        if cuda.atomic.add(count, 0, 1) == cuda.gridDim.x - 1:
+            cuda.threadfence()
+            for part in parts:
+                out[0] += part
+
+
+@right(6, ints, ints, ints, grid=6, block=1)
+def look_back_by_tickets(ticket, sums, out):
+    """A block waits for those that took a ticket before it, in whichever order they start."""
+    b = cuda.atomic.add(ticket, 0, 1)
+    before = 0
+    while b and not before:
+        before = cuda.atomic.add(sums, b - 1, 0)
+    cuda.threadfence()
+    cuda.atomic.exch(sums, b, before + 1)
+    if b == 5:
+        out[0] = before + 1
+
+
+@right([16] * 4, lambda: np.arange(64, dtype=np.int32) % 4, ints, block=64)
+def histogram(x, out):
+    bins = cuda.shared.array(4, np.int32)
+    t = cuda.threadIdx.x
+    if t < 4:
+        bins[t] = 0
+    cuda.syncthreads()
+    cuda.atomic.add(bins, x[t], 1)
+    cuda.syncthreads()
+    if t < 4:
+        cuda.atomic.add(out, t, bins[t])
+
+
+@right([32, 1, 1], ints, ints, block=40)
+def compaction(count, out):
+    t = cuda.threadIdx.x
+    if t < 32:
+        out[1 + cuda.atomic.add(count, 0, 1)] = 1
+    cuda.syncthreads()
+    if t == 0:
+        out[0] = count[0]
+
+
+@right(3, ints, ints, grid=2, block=1)
+def message_with_a_flag(box, out):
+    cuda.cg.this_grid()
+    if cuda.blockIdx.x == 0:
+        box[0] = 3
+        cuda.threadfence()
+        cuda.atomic.exch(box, 1, 1)
+    else:
+        while cuda.atomic.cas(box, 1, 1, 1) == 0:
+            pass
+        cuda.threadfence()
+        out[0] = box[0]
+
+
+@right(100, ints, ints, grid=10, block=10)
+def all_have_counted(count, out):
+    cuda.atomic.add(count, 0, 1)
+    cuda.syncthreads()
+    cuda.atomic.max(out, 0, cuda.atomic.add(count, 0, 0))
+
+
+@right(32, lambda: np.ones(64, np.int32), ints, block=64)
+def a_warp_alone_shuffles(x, out):
+    t = cuda.threadIdx.x
+    if t < 32:
+        value = x[t]
+        for delta in (16, 8, 4, 2, 1):
+            value += cuda.shfl_down_sync(FULL, value, delta)
+        if t == 0:
+            out[0] = value
+
+
+@right(1, ints, ints, block=64)
+def one_of_many_finds_it(x, out):
+    if x[cuda.threadIdx.x] == 0:
+        out[0] = 1
+
+
+ORDERS = [*({"schedule": name, "seed": seed} for name, seed in SCHEDULES), {"orders": 3}]
+
+
+@pytest.mark.parametrize("orders", ORDERS, ids=["forward", "reverse", "random", "all"])
 @pytest.mark.parametrize("name", right)
-def test_a_right_kernel_passes(name, schedule, seed, monkeypatch):
+def test_a_right_kernel_passes(name, orders, monkeypatch):
     case = right[name]
     expected = np.atleast_1d(case.outcome)
     monkeypatch.setattr(simt.machine.spins, "UNCHANGED", 100)
     answers = []
     for watch in (False, True):
         arrays = case.arguments()
-        with simt.observe(watch=watch, schedule=schedule, seed=seed, **case.options):
+        with simt.observe(watch=watch, **(orders if watch or "orders" not in orders else {}), **case.options):
             cuda.jit(case.body)[case.grid, case.block](*arrays)
         answers.append(arrays[-1][: expected.size].tolist())
     assert answers == [expected.tolist()] * 2

@@ -106,13 +106,23 @@ def warp_order(x, _):
     x[2 + cuda.threadIdx.x] = x[1 - cuda.threadIdx.x]
 
 
+def zero_division(x, y):
+    y[cuda.threadIdx.x] = 1 // x[0]
+
+
+def int32_overflow(x, y):
+    y[cuda.threadIdx.x] = 2**31 - 1
+    y[cuda.threadIdx.x] += 1
+
+
 KERNELS = {
     "acquire": acquire, "both-fences": fence_of_another, "early-return": early_return,
     "negative-index": negative_index, "negative-index, slice": negative_bound,
     "same-value": same_value, "shuffle-lanes": shuffle_lanes, "shuffle-lanes, index": index_by_shuffle,
     "shuffle-lanes, vote": vote_on_shuffle, "shuffle-sites": shuffle_sites, "shuffle-sites, vote": vote_sites,
     "skipped-barrier": skipped_barrier, "skipped-barrier, branch": skipped_last_branch, "uninitialized": uninitialized,
-    "warp-order": warp_order}
+    "warp-order": warp_order, "zero-division": zero_division, "int32-overflow": int32_overflow}
+ELSEWHERE = {"host-access", "partly-written-copy", "shared-types", "unwritten-copy"}  # and test_values.py
 
 
 def passes(kernel, **options):
@@ -143,7 +153,7 @@ def test_barriers_obey_their_rules_without_watching():
 
 
 def test_every_rule_has_a_kernel():
-    assert {case.split(",")[0] for case in KERNELS} | {"host-access"} == {*rules.ON, *rules.OFF}
+    assert {case.split(",")[0] for case in KERNELS} | ELSEWHERE == {*rules.ON, *rules.OFF}
     assert all(hasattr(rules.DEFAULT, name.replace("-", "_")) for name in [*rules.ON, *rules.OFF])
 
 

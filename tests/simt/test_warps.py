@@ -80,12 +80,48 @@ def test_a_match_compares_the_bits_of_floats():
 
 
 def test_exited_lanes_are_not_waited_for():
-    def early(lane):
-        if lane >= 8:
-            return -1
-        return cuda.ballot_sync(FULL, True)
+    @cuda.jit
+    def early(out):
+        if cuda.laneid >= 8:
+            return
+        out[cuda.laneid] = cuda.ballot_sync(FULL, True)
 
-    assert lanes(early).tolist() == [0xFF] * 8 + [-1] * 24
+    out = np.full(32, -1)
+    early[1, 32](out)
+    assert out.tolist() == [0xFF] * 8 + [-1] * 24
+    with pytest.raises(simt.BarrierDivergence), simt.observe(strict="early-return"):
+        early[1, 32](out)
+
+
+SKIPPED = {
+    "syncwarp": lambda mask: cuda.syncwarp(mask), "shfl": lambda mask: cuda.shfl_down_sync(mask, 1, 1),
+    "ballot": lambda mask: cuda.ballot_sync(mask, True), "match": lambda mask: cuda.match_any_sync(mask, 1),
+}
+
+
+@pytest.mark.parametrize("name", SKIPPED)
+@pytest.mark.parametrize("watch", [True, False])
+def test_lanes_that_run_past_a_warp_operation(name, watch):
+    """As past a barrier. Other warps, lanes that the mask leaves out, and such as there are not may do so."""
+    function = cuda.jit(SKIPPED[name], device=True)
+
+    @cuda.jit
+    def kernel(first, last, mask):
+        if first <= cuda.threadIdx.x < last:
+            function(mask)
+
+    with simt.observe(watch=watch):
+        kernel[1, 64](0, 32, FULL)
+        kernel[1, 64](32, 64, FULL)
+        kernel[1, 64](0, 16, 0xFFFF)
+        kernel[1, 52](32, 52, FULL)
+    for first, last, mask in [(0, 16, FULL), (33, 64, FULL), (0, 15, 0xFFFF)]:
+        with pytest.raises(simt.BarrierDivergence, match="a warp operation is not reached"), simt.observe(watch=watch):
+            kernel[1, 64](first, last, mask)
+        with simt.observe(watch=watch, lenient="skipped-barrier"):
+            kernel[1, 64](first, last, mask)
+    with pytest.raises(simt.BarrierDivergence):
+        kernel[64, 64](0, 16, FULL)
 
 
 def test_a_short_warp_meets_under_the_full_mask():

@@ -24,6 +24,8 @@ LESSONS = {
     "On a GPU the block may hang, or go on with what is not there yet.",
     simt.UninitializedRead: "Shared and fresh memory has no value until some thread writes one: on a GPU it is what "
     "was left there.",
+    simt.IntegerError: "An integer array holds so many bits: what does not fit is cut off. A division by zero gives "
+    "anything.",
     simt.MisalignedAddress: "An access of n bytes has to begin at a multiple of n. Addresses count bytes: fp32 element "
     "i is at `p + 4 * i`.",
     simt.Deadlock: "The thread does not end: does its loop variable move?",
@@ -99,6 +101,8 @@ def lesson(error: Exception) -> str:
         return BLOCKS
     if isinstance(error, simt.UninitializedRead) and "(rule shuffle-lanes)" in str(error):
         return SHUFFLE
+    if isinstance(error, simt.BarrierDivergence) and "a warp operation" in str(error):
+        return SHUFFLE
     return next((text for kind, text in LESSONS.items() if isinstance(error, kind)), "")
 
 
@@ -119,6 +123,7 @@ def _quoted(text: str) -> str:
         filename, line = own[2:] if own[2] else own[:2]
         return f"{name}, {source(filename, int(line))}\n    by"
 
+    text = re.sub(r"\n(    |  shown by ).*", "", text)  # the lines as they stand, and the order
     text = re.sub(r"(kernel \w+) at (\S+):(\d+)(?: \(called from (\S+):(\d+)\))?,", quote, text)
     return re.sub(r"(\S+\.py):(\d+)", r"line \2", text)
 

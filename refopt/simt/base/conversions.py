@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from .scalars import FLOATS, INTEGERS, SIGNED, UNSIGNED
+from .state import current
 from .undefined import Undefined
 
 _LOW, _HIGH, _SPAN = -(2**63), 2**63 - 1, 2**64
@@ -77,7 +78,12 @@ def _integer(name: str) -> Callable[[Any], Any]:
             elif kind is Undefined:
                 return x.through(convert)
             x = int(x)
-        return numpy_type(x if low <= x <= high else (x - low) % span + low)
+        if low <= x <= high:
+            return numpy_type(x)
+        lowest = numpy_type((x - low) % span + low)
+        if kind in (int, np.int64) and current.observer is not None and current.inside:
+            current.observer.narrowed(x, lowest)
+        return lowest
 
     convert.__name__ = f"as_{name}"
     return convert

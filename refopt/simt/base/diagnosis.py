@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import dis
+import itertools
+import linecache
 import re
 import sys
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any
 
-from .errors import BarrierDivergence, Place
-from .places import Site, here
+import numpy as np
+
+from .errors import BarrierDivergence, OutOfBounds, Place
+from .places import Site, here, is_internal
 
 
 def divergence(launch: Any) -> BarrierDivergence:
@@ -25,8 +30,11 @@ def divergence(launch: Any) -> BarrierDivergence:
         for (filename, line), places in groups.items()
     )
     first = min(groups.values(), key=len)[0]  # the fewest are most likely to be the ones that went astray
+    of_warps = any(warp.pending for block in launch.resident for warp in block.warps)
     return BarrierDivergence(
-        f"a barrier is not reached by all its threads. Threads wait: {waits}{_ended(launch.resident)}", first
+        f"a {'warp operation' if of_warps else 'barrier'} is not reached by all its threads. "
+        f"Threads wait: {waits}{_ended(launch.resident)}",
+        first,
     )
 
 
@@ -69,6 +77,39 @@ def is_outside(error: BaseException) -> bool:
         return False
     step = _last(error)
     return step is None or step.tb_frame.f_code.co_code[step.tb_lasti] != dis.opmap["RAISE_VARARGS"]
+
+
+def outside(error: BaseException) -> OutOfBounds:
+    """The error for an index that NumPy refused, with the array's name as the kernel's text has it."""
+    words, step, step_of_kernel = str(error), error.__traceback__, None
+    while step is not None:
+        if not is_internal(step.tb_frame.f_code.co_filename):
+            step_of_kernel = step
+        step = step.tb_next
+    name, index = None, re.search(r"index (-?\d+)", words)
+    if step_of_kernel is not None:
+        name, array = _indexed(step_of_kernel.tb_frame, step_of_kernel.tb_lasti)
+        shape = f", shape {array.shape}, {array.dtype}" if isinstance(array, np.ndarray) else ""
+        words += f" of {name}{shape}" if name else ""
+    return OutOfBounds(words, place_of(error), array=name, index=int(index[1]) if index else None)
+
+
+def _indexed(frame: FrameType, instruction: int) -> tuple[str | None, Any]:
+    """The array that an instruction indexes, or gives to a function first: its name in the source, and the array."""
+    line, end, start, stop = next(itertools.islice(frame.f_code.co_positions(), instruction // 2, None))
+    if line is None or line != end:
+        return None, None
+    text = linecache.getline(frame.f_code.co_filename, line).encode()[start:stop].decode()
+    try:
+        node: Any = ast.parse(text.strip()).body[0]
+    except (SyntaxError, IndexError):
+        return None, None
+    node = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", getattr(node, "value", None))
+    node = node.value if isinstance(node, ast.Subscript) else node.args[0] if getattr(node, "args", ()) else None
+    if node is None:
+        return None, None
+    known = frame.f_globals | frame.f_locals
+    return ast.unparse(node), known.get(node.id) if isinstance(node, ast.Name) else None
 
 
 def _last(error: BaseException) -> TracebackType | None:

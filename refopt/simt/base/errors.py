@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 from typing import Any, NamedTuple
 
 
@@ -17,6 +18,12 @@ class Place(NamedTuple):
     block: tuple[int, int, int] | None
     thread: tuple[int, int, int] | None
     via: str | None = None
+
+    @property
+    def source(self) -> str:
+        """The line itself, on a line of its own; empty if it cannot be read."""
+        line = linecache.getline(self.filename, self.line).strip() if self.filename and self.line else ""
+        return f"\n    {line}" if line else ""
 
     def __str__(self) -> str:
         if self.kernel is None:
@@ -34,8 +41,14 @@ class SimtError(Exception):
     """Base of all errors of the executor.
 
     Attributes: kernel, filename, line, block, thread (of the access at fault), and, as far as they apply,
-    array (its name), index, offset (in bytes), address, and for a race first and second, each a `Place`.
+    array (its name), index, offset (in bytes), address, order (of the threads, in which a watched launch showed it),
+    and for a race first and second, each a `Place`.
     """
+
+    order: str | None = None
+    array: str | None
+    first: Place | None
+    second: Place | None
 
     __module__ = "refopt.simt"  # where users import it from: a traceback shows it
 
@@ -43,7 +56,7 @@ class SimtError(Exception):
         cls.__module__ = SimtError.__module__
 
     def __init__(self, message: str, place: Place | None = None, **details: Any) -> None:
-        super().__init__(f"{message}\n  in {place}" if place else message)
+        super().__init__(f"{message}\n  in {place}{place.source}" if place else message)
         self.place = place
         self.kernel, self.filename, self.line, self.block, self.thread, _ = place or _NOWHERE
         for name in ("array", "index", "offset", "address", "first", "second"):
@@ -85,6 +98,10 @@ class UninitializedRead(SimtError):
     """A read of memory that nobody has written, or a store of what a shuffle gave for a lane that takes no part."""
 
 
+class IntegerError(SimtError, ArithmeticError):
+    """An integer that is divided by zero, or one that an int32 does not hold."""
+
+
 class DataRace(SimtError):
     """Two unordered accesses to one byte, at least one of them a non-atomic write."""
 
@@ -98,7 +115,12 @@ class Unsupported(SimtError, AttributeError, NotImplementedError):
 
 
 class Deadlock(SimtError):
-    """Threads that spin on a value that nobody will change."""
+    """Threads that spin on a value that nobody will change.
+
+    Attributes: in_turn, whether blocks ran one after another, so that one may have waited for a later one.
+    """
+
+    in_turn = True
 
 
 class TimeLimitExceeded(Deadlock):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import sys
+from collections.abc import Iterable
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
-from .errors import Place, Unsupported
+from .errors import Place, SimtError, Unsupported
 from .state import current
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -72,6 +74,32 @@ def here(frame: FrameType | None = None) -> Place:
     return site.place(current.launch.name, thread.block.index, thread.index)
 
 
-def unsupported(name: str, why: str = "") -> Unsupported:
-    """The error for something that the executor does not have: its name, and where it was asked for."""
+_DEBUGGERS = "bdb", "cmd", "code", "pydevd", "_pydevd", "debugpy", "IPython"  # how their modules' names begin
+
+
+def is_nobodys(frame: FrameType | None) -> bool:
+    """Whether an access is no thread's: a debugger evaluates an expression, in a kernel or after its end."""
+    if current.runner is None:
+        return True
+    while frame is not None and frame.f_code is not current.kernel_code:
+        if str(frame.f_globals.get("__name__")).startswith(_DEBUGGERS):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def report(error: SimtError) -> None:
+    """Raise the error for a defect, or have it listed if whoever observes goes on after one."""
+    if current.observer is None:
+        raise error
+    current.observer.report(error)
+
+
+def unsupported(name: str, why: str = "", among: Iterable[str] = ()) -> Unsupported:
+    """The error for something that the executor does not have: its name, one like it, and where it was asked for."""
+    by_case = {one.lower(): one for one in among if not one.startswith("_")}
+    own = name.rpartition(".")[2].lower()
+    longer = [one for one in by_case if len(own) > 3 and one.startswith(own)]
+    for near in longer[:1] or difflib.get_close_matches(own, by_case, 1, 0.8):
+        why = f"did you mean {by_case[near]}?" if near == own or not own.endswith(near) else why  # bfloat16, float16
     return Unsupported(f"the executor has no {name}{f': {why}' if why else ''}", here())

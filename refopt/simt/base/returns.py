@@ -13,6 +13,8 @@ import weakref
 from collections.abc import Callable
 from types import CodeType, FunctionType
 
+from .copies import copied
+
 EARLY = object()
 _copies: weakref.WeakKeyDictionary[Callable, Callable] = weakref.WeakKeyDictionary()
 
@@ -26,10 +28,7 @@ def marked(function: Callable) -> Callable:
 
 
 def _marked(function: FunctionType) -> FunctionType:
-    changed = _code(function.__code__)
-    copy = FunctionType(changed, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
-    copy.__kwdefaults__ = function.__kwdefaults__
-    return copy
+    return copied(function, code=_code(function.__code__))
 
 
 def _code(code: CodeType) -> CodeType:

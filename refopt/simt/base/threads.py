@@ -20,8 +20,16 @@ class Schedule:
     def __init__(self, name: str = "forward", seed: int = 0) -> None:
         if not isinstance(name, str) or name not in ("forward", "reverse", "random"):
             raise ValueError(f"schedule must be forward, reverse or random, not {shown(name)}")
-        self.name = name
-        self.random = Random(whole("seed", seed)) if name == "random" else None
+        self.name, self.seed = name, whole("seed", seed)
+        self.random = Random(seed) if name == "random" else None
+
+    def __str__(self) -> str:
+        return self.name if self.random is None else f"random (seed {self.seed})"
+
+    def begin(self, number: int) -> None:
+        """A launch starts: what is random of it depends on its number alone, not on what ran before."""
+        if self.random is not None:
+            self.random.seed(f"{self.seed}, {number}" if number else self.seed)
 
     def order(self, items: list) -> list:
         """The items in the order they should run."""
@@ -43,6 +51,7 @@ class Thread:
         "greenlet",
         "index",
         "lane",
+        "lost",
         "met",
         "operand",
         "pauses",
@@ -64,23 +73,25 @@ class Thread:
         self.result: Any = None  # what a warp operation gives it
         self.clock: Any = None  # watched only
         self.copies: Any = None  # groups of asynchronous copies under way, the last of which is open
+        self.lost: Any = None  # an integer that has been narrowed, what it has become, and where; watched only
         self.met: Any = None  # where it called the warp operation that it waits at
 
 
 class Warp:
     """Up to 32 threads with consecutive ranks."""
 
-    __slots__ = ("alive", "pending")
+    __slots__ = ("alive", "missed", "pending")
 
     def __init__(self) -> None:
         self.alive = 0  # mask of the lanes that have not exited
+        self.missed = 0  # and of those that have, but might not have by the rules
         self.pending: dict[Any, list[Thread]] = {}  # (operation, mask) -> the lanes that wait there
 
     def complete(self, key: Any) -> None:
         """Let the lanes go that wait at an operation, if all it needs have arrived."""
         lanes = self.pending[key]
         operation, mask = key
-        if len(lanes) == (mask & self.alive).bit_count():
+        if len(lanes) == (mask & self.alive).bit_count() and not mask & self.missed:
             del self.pending[key]
             lanes.sort(key=attrgetter("lane"))
             operation(lanes)

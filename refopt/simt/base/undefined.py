@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from .errors import Place, UninitializedRead
-from .places import here
+from .places import here, report
 
 
 class Undefined(np.lib.mixins.NDArrayOperatorsMixin):
@@ -34,7 +34,8 @@ class Undefined(np.lib.mixins.NDArrayOperatorsMixin):
         return Undefined(getattr(ufunc, method)(*values, **options), self.why, self.place, self.rule)
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
-        return np.asarray(self.__index__())  # NumPy makes an array of an index
+        self.__index__()  # NumPy makes an array of an index
+        return np.asarray(self.value)
 
     def __bool__(self) -> bool:
         return bool(self.value)
@@ -44,7 +45,7 @@ class Undefined(np.lib.mixins.NDArrayOperatorsMixin):
 
     def __index__(self) -> int:
         refuse(self, "an index or a range that", "is")
-        raise AssertionError
+        return int(self.value)
 
     def __float__(self) -> float:
         return float(self.value)
@@ -72,9 +73,10 @@ class Undefined(np.lib.mixins.NDArrayOperatorsMixin):
 
 
 def refuse(values: Any, what: str, does: str = "stores") -> None:
-    """Raise UninitializedRead if one of the values that are about to be used for something is undefined."""
+    """Report an UninitializedRead if one of the values that are about to be used for something is undefined."""
     for value in values if isinstance(values, tuple | list) else (values,):
         if type(value) is Undefined:
             source = "what a shuffle gave" if value.rule == "shuffle-lanes" else "a value"
             at = f"{value.place.filename}:{value.place.line}"
-            raise UninitializedRead(f"{what} {does} {source} at {at}, where {value.why} (rule {value.rule})", here())
+            why = f"{what} {does} {source} at {at}, where {value.why} (rule {value.rule})"
+            report(UninitializedRead(why, here()))

@@ -9,11 +9,12 @@ from __future__ import annotations
 import sysconfig
 import weakref
 from collections.abc import Callable
-from types import CellType, CodeType, FunctionType
+from types import CellType, FunctionType
 from typing import Any
 
 import numpy as np
 
+from ..base.copies import content, copied, names_in
 from ..base.places import is_internal
 from ..memory.arrays import DeviceArray
 
@@ -53,27 +54,13 @@ def _freeze(function: FunctionType, known: dict[Any, Any]) -> FunctionType | Non
         other = other or not same or isinstance(value, DeviceArray)
     if not changed and not other and not any(isinstance(value, DeviceArray) for value in scope.values()):
         return None
-    known[function] = copy = _copy(function, {**function.__globals__, **changed}, tuple(cells))
+    known[function] = copy = copied(function, {**function.__globals__, **changed}, tuple(cells))
     return copy
-
-
-def content(cell: CellType) -> Any:
-    """What a cell holds; the cell itself if nothing is in it yet."""
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return cell
 
 
 def global_names(function: FunctionType) -> list[str]:
     """The names that a function, or one inside it, looks up in its module."""
-    names: set[str] = set()
-    codes = [function.__code__]
-    while codes:
-        code = codes.pop()
-        names.update(code.co_names)
-        codes += [const for const in code.co_consts if isinstance(const, CodeType)]
-    return [name for name in names if name in function.__globals__]
+    return [name for name in names_in(function.__code__) if name in function.__globals__]
 
 
 def _constant(value: Any, known: dict[Any, Any]) -> Any:
@@ -113,10 +100,5 @@ def _with_arrays(function: FunctionType, argument: Callable[[DeviceArray, str], 
         CellType(argument(held, name)) if isinstance(held := content(cell), DeviceArray) else cell
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     ]
-    return _copy(function, scope, tuple(cells))
+    return copied(function, scope, tuple(cells))
 
-
-def _copy(function: FunctionType, scope: dict[str, Any], cells: tuple) -> FunctionType:
-    copy = FunctionType(function.__code__, scope, function.__name__, function.__defaults__, cells or None)
-    copy.__kwdefaults__ = function.__kwdefaults__
-    return copy

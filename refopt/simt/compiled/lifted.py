@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from ..base.copies import copied
 from ..base.undefined import Undefined
 from .captures import global_names, is_library
 
@@ -53,9 +54,7 @@ def _is_new(value: Any, seen: set[FunctionType]) -> bool:
 def _copy(function: FunctionType, known: dict[FunctionType, FunctionType]) -> FunctionType:
     if function not in known:
         names: dict[str, Any] = {name: lifted(value) for name, value in _BUILTINS.items()}
-        copy = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
-        copy.__kwdefaults__ = function.__kwdefaults__
-        known[function] = copy
+        known[function] = copied(function, names)
         scope = function.__globals__
         used = scope if SHUFFLES in scope else global_names(function)  # else it is the scope of a whole module
         names |= {name: _lifted(name, scope[name], known) for name in used}

@@ -14,7 +14,10 @@ from typing import Any
 import numpy as np
 
 from ..base.conversions import CONVERSIONS, name_of, wrapped
+from ..base.errors import IntegerError
+from ..base.places import here, report
 from ..base.scalars import FLOATS, binary, unary, unify
+from ..base.state import current
 
 SYMBOLS: dict[str, Callable[[Any, Any], Any]] = {
     "Add": operator.add, "Sub": operator.sub, "Mult": operator.mul, "Div": operator.truediv,
@@ -73,13 +76,21 @@ def _computation(symbol: str, a: str, b: str, result: str) -> Callable[[Any, Any
         return lambda x, y: _right(x, y, result)
     if result == "bool":
         return lambda x, y: bool(plain(x, y))
-    whole = {"FloorDiv": _floor, "Mod": lambda x, y: x % y if y else 0}.get(symbol, plain)
+    whole = {"FloorDiv": _floor, "Mod": lambda x, y: x % y if y else _by_zero()}.get(symbol, plain)
     narrow: Callable[[Any], Any] = wrapped if result == "int64" else CONVERSIONS[result]
     return lambda x, y: narrow(whole(_signed(int(x), result), _signed(int(y), result)))
 
 
 def _floor(x: int, y: int) -> int:
-    return x // y if y and (y != -1 or x != -(2**63)) else 0
+    return x // y if y and (y != -1 or x != -(2**63)) else 0 if y else _by_zero()
+
+
+def _by_zero() -> int:
+    """What an integer gives that is divided by zero; watched, it is a defect."""
+    observer = current.observer
+    if observer is not None and observer.watching and observer.rules.zero_division:
+        report(IntegerError("an integer is divided by zero (rule zero-division)", here()))
+    return 0
 
 
 def _signed(x: int, result: str) -> int:

@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from ..base.copies import copied
 from ..base.errors import CompileError
 from ..base.places import is_internal
 from .expressions import Unsupported
@@ -141,10 +142,9 @@ def _compile(function: types.FunctionType, kinds: tuple[Kind, ...]) -> Compiled:
     (inner,) = (constant for constant in module.co_consts if isinstance(constant, types.CodeType))
     trust(inner)
     inner = inner.replace(co_name=code.co_name, co_qualname=code.co_qualname)
-    typed = types.FunctionType(inner, typer.namespace(), function.__name__, _frozen(function.__defaults__))
-    named = function.__kwdefaults__
+    typed = copied(function, typer.namespace(), (), inner)
+    named, typed.__defaults__ = function.__kwdefaults__, _frozen(function.__defaults__)
     typed.__kwdefaults__ = {name: _frozen(value) for name, value in named.items()} if named else named
-    typed.__module__ = function.__module__
     return found._replace(function=typed)
 
 

@@ -16,6 +16,7 @@ from ..base.errors import LaunchError
 from ..base.places import unsupported
 from ..base.state import current, one_at_a_time
 from ..base.streams import Stream, as_stream
+from ..base.told import users
 from ..compiled import Compiled, compiled
 from ..compiled.captures import bound
 from ..compiled.lifted import with_undefined
@@ -181,6 +182,13 @@ class Configured(NamedTuple):
 
     def __call__(self, *args: Any) -> None:
         """Launch."""
+        try:
+            self._launch(args)
+        except Exception as error:
+            error.__traceback__ = users(error)
+            raise  # which adds no step of its own
+
+    def _launch(self, args: tuple) -> None:
         kernel = self.kernel
         if len(args) != len(kernel.parameters):
             raise LaunchError(
@@ -219,10 +227,17 @@ class Configured(NamedTuple):
             observer.typed(kernel, args, typed)
         watching = observer is not None and observer.watching
         function = bound(typed.function, captured, with_undefined if watching else None)
-        run = Launch(function, kernel.__name__, self.grid, self.block, self.dynamic_bytes)
         operation = self.stream.enqueue(kernel.__name__)
-        with observer.launch(run, operation, self.stream) if observer is not None else nullcontext():
-            run.run(args)
+
+        def once() -> None:
+            run = Launch(function, kernel.__name__, self.grid, self.block, self.dynamic_bytes)
+            with observer.launch(run, operation, self.stream) if observer is not None else nullcontext():
+                run.run(args)
+
+        if observer is None:
+            once()
+        else:
+            observer.run(operation, once)
 
 
 def how(launch: Configured, *args: Any) -> How:

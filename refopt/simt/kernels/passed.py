@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..base.errors import MisalignedAddress
-from ..base.places import here
+from ..base.places import here, report
 from ..base.state import current
 from ..memory import initialized
 from ..memory.arrays import DeviceArray, as_cuda_array, is_cuda_array, to_device
@@ -35,10 +35,8 @@ def argument(arg: Any, name: str, written_back: Copies) -> Any:
         return _scalar(arg, watching)
     if array.size and array.address % array.dtype.alignment:  # 1 of packed records, which Numba loads byte by byte
         most = array.dtype.alignment
-        raise MisalignedAddress(
-            f"argument {name}: {array.dtype} at address {array.address:#x}, which is no multiple of {most}",
-            here(), array=name, address=array.address,
-        )  # fmt: skip
+        why = f"argument {name}: {array.dtype} at address {array.address:#x}, which is no multiple of {most}"
+        report(MisalignedAddress(why, here(), array=name, address=array.address))
     if not watching:
         initialized.taken(array)
         if current.observer is None or not current.observer.concerns(array.buffer):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..base.conversions import CONVERSIONS, as_int64, name_of
+from ..base.errors import OutOfBounds
 from ..base.places import unsupported
 from ..base.state import current
 from ..base.undefined import refuse
@@ -27,17 +28,22 @@ def _update(
     types: set[str],
     lock: bool = False,
     fresh: bool = False,
+    sign: int = 0,
 ) -> Any:
     """An atomic operation on elements of the types that Numba has it for.
 
-    `lock`: locks are built of it, so that what it learns needs a fence; `fresh`: what was there does not matter.
+    `lock`: locks are built of it, so that what it learns needs a fence; `fresh`: what was there does not matter;
+    `sign`: of what is added, if anything is.
     """
     if type(index) is not int:
         index = tuple(map(_whole, index)) if type(index) is tuple else _whole(index)
     watched = type(array) is ObservedArray
     if watched:
         refuse(value, "an atomic")
-        array = array.atomic(index, fresh)
+        try:
+            array = array.atomic(index, fresh)
+        except OutOfBounds as error:
+            return array.gone_past(index, error)
     old = array[index]
     name = name_of(old)
     if name not in types:
@@ -47,6 +53,8 @@ def _update(
     array[index] = new
     if watched and not lock and new != old:
         current.observer.ticket()
+    if watched and sign and name == "int32":
+        current.observer.added(old, value, new, sign)
     current.launch.pause(new != old)
     return old
 
@@ -58,12 +66,12 @@ def _whole(index: Any) -> Any:
 
 def add(array: Any, index: Any, value: Any) -> Any:
     """array[index] += value."""
-    return _update(array, index, value, lambda old, value: old + value, NUMBERS)
+    return _update(array, index, value, lambda old, value: old + value, NUMBERS, sign=1)
 
 
 def sub(array: Any, index: Any, value: Any) -> Any:
     """array[index] -= value."""
-    return _update(array, index, value, lambda old, value: old - value, NUMBERS)
+    return _update(array, index, value, lambda old, value: old - value, NUMBERS, sign=-1)
 
 
 def and_(array: Any, index: Any, value: Any) -> Any:
@@ -135,4 +143,4 @@ def compare_and_swap(array: Any, old: Any, val: Any) -> Any:
 
 
 def __getattr__(name: str) -> Any:
-    raise unsupported(f"cuda.atomic.{name}")
+    raise unsupported(f"cuda.atomic.{name}", among=globals())

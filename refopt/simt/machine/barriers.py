@@ -130,7 +130,7 @@ def complete_grid(launch: Any) -> None:
 
 class _Groups(type):
     def __getattr__(cls, name: str) -> Any:
-        raise unsupported(f"cuda.cg.{name}")
+        raise unsupported(f"cuda.cg.{name}", among=vars(cls))
 
 
 class cg(metaclass=_Groups):

@@ -73,7 +73,7 @@ def _minmax(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 
 class _Half(type):
     def __getattr__(cls, name: str) -> Any:
-        raise unsupported(f"cuda.fp16.{name}")
+        raise unsupported(f"cuda.fp16.{name}", among=vars(cls))
 
 
 class fp16(metaclass=_Half):

@@ -21,8 +21,8 @@ try:
 except ModuleNotFoundError:  # as in a browser's Python: what runs by lanes does without
     greenlet = None
 
-from ..base.diagnosis import divergence, is_outside, place_of
-from ..base.errors import LaunchError, OutOfBounds, SimtError, TimeLimitExceeded
+from ..base.diagnosis import divergence, is_outside, outside, place_of
+from ..base.errors import LaunchError, SimtError, TimeLimitExceeded
 from ..base.places import here
 from ..base.returns import EARLY, marked
 from ..base.state import blockDim, blockIdx, current, gridDim, threadIdx
@@ -104,7 +104,7 @@ class Launch:
             raise
         except Exception as error:
             if is_outside(error):
-                raise OutOfBounds(str(error), place_of(error)) from error
+                raise outside(error) from None
             error.add_note(f"in {place_of(error)}")
             raise
         finally:
@@ -220,8 +220,8 @@ class Launch:
             self.unchanged = self.released = 0
         else:
             self.unchanged += 1
-            polls, released = spinning.POLLS
-            if self.unchanged >= spinning.UNCHANGED or (self.unchanged > polls and self.released > released):
+            least = max(spinning.UNCHANGED, spinning.TURNS * self.unfinished)
+            if self.unchanged >= least or (self.unchanged > spinning.POLLS and self.released > 4 * least):
                 self._look()
         if self.atomics > spinning.ATOMICS:
             self._look(unchanged=False)
@@ -250,6 +250,8 @@ class Launch:
         self.unfinished -= 1
         self.unchanged = self.released = self.atomics = 0
         warp.alive &= ~(1 << thread.lane)
+        if self.rules.early_return if early else self.rules.skipped_barrier:
+            warp.missed |= 1 << thread.lane  # who waits for it will do so when the launch ends, which is the error
         if warp.pending:
             for key in list(warp.pending):
                 warp.complete(key)

@@ -2,8 +2,8 @@
 
 A maximum over a million zeros changes nothing either, but its threads have got somewhere: a variable of theirs is
 new. A spin repeats itself. So the threads are looked at now and then, and it is a deadlock when for many looks no
-thread has variables that it did not have before, and memory is the same. What repeats itself but for a counter of
-its own is stopped by the clock.
+thread is where it was not before with the same variables, and memory is the same. What repeats itself but for a
+counter of its own is stopped by the clock.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from ..base.watchdog import limits
 from ..memory import buffers as memory
 from ..memory.observed import ObservedArray
 
-UNCHANGED = 50_000  # atomics and fences in a row that change nothing, between two looks
-POLLS = 1_000, 200_000  # or fewer of these, but between them barriers let so many threads go
+# Between two looks: atomics and fences in a row that change nothing, and turns of each thread, so that all had theirs;
+# or fewer atomics, but between them barriers let threads go so many times.
+UNCHANGED, TURNS, POLLS = 1_000, 2, 20
 ATOMICS = 10_000_000  # or atomics of any kind without a thread finishing, before the clock is looked at
 LOOKS = 12
 _TIMES = 6  # what of the limit in seconds threads may spin on
@@ -63,7 +64,9 @@ class Spins:
 
 def _deadlock(launch: Any, what: str) -> Deadlock:
     kind = "cooperative launch" if launch.cooperative else "launch whose blocks run one after another"
-    return Deadlock(f"{launch.unfinished} threads {what}, in a {kind}", here())
+    error = Deadlock(f"{launch.unfinished} threads {what}, in a {kind}", here())
+    error.in_turn = not launch.cooperative
+    return error
 
 
 def _digest(launch: Any) -> int:
@@ -84,17 +87,17 @@ def _bytes(array: Any) -> bytes:
 
 
 def _state(thread: Thread) -> tuple:
-    """The variables of a thread, in the kernel and what it has called."""
+    """The variables of a thread, and where it is, in the kernel and what it has called."""
     frame: FrameType | None = thread.greenlet.gr_frame
     if frame is None and thread is current.thread:  # the one that runs has no frame to show
         frame = sys._getframe()
     parts: list[Any] = [thread.block.number, thread.rank]
     while frame is not None and frame.f_code is not current.kernel_code:
         if not is_internal(frame.f_code.co_filename):
-            parts += map(_value, frame.f_locals.values())
+            parts += frame.f_lasti, *map(_value, frame.f_locals.values())
         frame = frame.f_back
     if frame is not None:
-        parts += map(_value, frame.f_locals.values())
+        parts += frame.f_lasti, *map(_value, frame.f_locals.values())
     return tuple(parts)
 
 

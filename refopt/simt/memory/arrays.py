@@ -160,7 +160,8 @@ class DeviceArray:
         with one_at_a_time:
             operation = _copied("DtoH", stream, self.nbytes, source=self)
             np.copyto(pinned.copying(ary, operation, stream, written=True), self.data)
-            if not isinstance(ary, pinned.PinnedArray) or streams.as_stream(stream) is streams.default_stream():
+            beside = isinstance(ary, pinned.PinnedArray) or pinned.is_locked(ary)
+            if not beside or streams.as_stream(stream) is streams.default_stream():
                 streams.returned(operation)
         return ary
 

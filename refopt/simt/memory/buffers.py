@@ -38,6 +38,7 @@ class Buffer:
         "parameter",
         "shadow",
         "shape",
+        "types",
         "views",
         "written",
     )
@@ -56,6 +57,7 @@ class Buffer:
         self.written: bytearray | None = None
         self.fresh = -1  # when it was that nobody had written to it: see `initialized`
         self.shadow: Any = None
+        self.types: np.ndarray | None = None  # by which type each byte was written last, and by which before
 
     @property
     def label(self) -> str:

@@ -12,7 +12,7 @@ from ..base.arguments import element, shown, wholes
 from . import initialized
 from .arrays import DeviceArray
 from .buffers import allocate
-from .pinned import PinnedArray
+from .pinned import PinnedArray, check
 
 
 class HostArray(PinnedArray):
@@ -82,16 +82,9 @@ def _order(ary: Any) -> Any:
 
 
 @contextmanager
-def pinned(*arylist: np.ndarray) -> Iterator[None]:
-    """Host arrays are page-locked in a with block."""
-    _check("pinned", arylist)
-    yield
-
-
-@contextmanager
 def mapped(*arylist: np.ndarray, **_: Any) -> Iterator[Any]:
     """Device arrays over the memory of host arrays, for a with block: one, or a list of them."""
-    _check("mapped", arylist)
+    check("mapped", arylist)
     arrays = []
     for ary in arylist:
         flat = ary.reshape(-1, order="A").view(np.uint8)
@@ -99,12 +92,6 @@ def mapped(*arylist: np.ndarray, **_: Any) -> Iterator[Any]:
         buffer.shape, buffer.dtype = ary.shape, ary.dtype
         arrays.append(DeviceArray(buffer, np.ndarray(ary.shape, ary.dtype, buffer.data, order=_order(ary))))
     yield arrays[0] if len(arrays) == 1 else arrays
-
-
-def _check(function: str, arrays: Any) -> None:
-    for i, ary in enumerate(arrays):
-        if not isinstance(ary, np.ndarray) or not (ary.flags.c_contiguous or ary.flags.f_contiguous):
-            raise TypeError(f"{function}: argument {i}: expected a contiguous NumPy array, got {shown(ary)}")
 
 
 class Copied:

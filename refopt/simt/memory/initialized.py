@@ -7,6 +7,7 @@ address; so does host code that writes to the bytes itself.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,29 @@ def track(buffer: Buffer) -> None:
         assume(buffer)
     elif buffer.written is None:
         buffer.written = blank(buffer)
+
+
+def written(array: Any) -> np.ndarray | None:
+    """For each byte of an array whether somebody has written it; None if all may have been."""
+    if array.buffer.mapped:
+        host_wrote(array)
+    track(array.buffer)
+    return bytes_of(array) if array.buffer.written is not None and array.size else None
+
+
+Kept = tuple[Buffer, np.ndarray, bytes | None]
+
+
+def kept(buffer: Buffer) -> Kept:
+    """A buffer with a copy of what is in it, and of the record of its bytes."""
+    return buffer, buffer.data.copy(), None if buffer.written is None else bytes(buffer.written)
+
+
+def restore(before: Iterable[Kept]) -> None:
+    """Bring back what was in buffers, and what counted as written."""
+    for buffer, data, known in before:
+        buffer.data[...] = data
+        buffer.written = None if known is None else bytearray(known)
 
 
 def blank(buffer: Buffer) -> bytearray:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import operator
 import sys
+from sys import gettrace
 from typing import Any
 
 import numpy as np
 
 from ..base.diagnosis import is_outside
-from ..base.errors import OutOfBounds
-from ..base.places import here
-from .buffers import Buffer
+from ..base.errors import OutOfBounds, UninitializedRead
+from ..base.places import here, is_nobodys, report
+from ..base.state import current
+from .buffers import Buffer, describe
 from .whole import Whole
+
+_types: dict[int, np.dtype] = {}  # by the number in `Buffer.types`
 
 
 class ObservedArray(Whole):
@@ -28,20 +32,33 @@ class ObservedArray(Whole):
         self._read = observer.reader(buffer)
 
     def __getitem__(self, index: Any) -> Any:
-        offset = self._locate(index)
+        if (gettrace() is not None or current.runner is None) and is_nobodys(sys._getframe(1)):
+            return self._data[index]
+        try:
+            offset = self._locate(index)
+        except OutOfBounds as error:
+            return self.gone_past(index, error)
         if offset is None:
             return self._part(index)
         if self._records:
             return ObservedRecord(self._buffer, self._data[index], self._observer, offset)
+        if self._buffer.types is not None:
+            self._read_as(offset)
         self._read(self._buffer, offset, self._itemsize, sys._getframe(1))
         return self._data[index]
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        offset = self._locate(index)
+        try:
+            offset = self._locate(index)
+        except OutOfBounds as error:
+            self.gone_past(index, error)
+            return
         if offset is None:
             self._assign(index, value)
             return
         data = self._data
+        if self._buffer.types is not None:
+            self._write_as(offset)
         if isinstance(value, ObservedArray | ObservedRecord):
             value = value.plain()
         self._observer.write(self._buffer, offset, self._itemsize, value, data.dtype, sys._getframe(1))
@@ -52,8 +69,32 @@ class ObservedArray(Whole):
         offset = self._locate(index)
         if offset is None:
             raise TypeError(f"an atomic operation needs the index of one element, not {index!r}")
+        if self._buffer.types is not None:
+            self._read_as(offset)
+            self._write_as(offset)
         self._observer.atomic(self._buffer, offset, self._itemsize, fresh)
         return self._data
+
+    def _write_as(self, offset: int) -> None:
+        """Note the type by which bytes are written: 0 for an unsigned one, which stands for any bits."""
+        own, types = self._data.dtype, self._buffer.types[:, offset : offset + self._itemsize]
+        _types.setdefault(own.num + 1, own)
+        types[0] = 0 if own.kind in "ub" else own.num + 1
+        types[1] |= 1 << own.num
+
+    def _read_as(self, offset: int) -> None:
+        """Report bytes that were written by this type, and then by another one, as other than zero.
+
+        What only another one has written is read for its bits, as Numba's documentation does.
+        """
+        buffer, end, own = self._buffer, offset + self._itemsize, self._data.dtype
+        last, ever = buffer.types[:, offset:end]
+        other = last[(ever & 1 << own.num != 0) & (last != 0) & (last != own.num + 1)]
+        if not other.size or not buffer.data[offset:end].any():
+            return
+        name = _types[int(other[0])]
+        what = f"{describe(buffer, offset)} is read as {own}, and was overwritten as {name} (rule shared-types)"
+        report(UninitializedRead(what, here(), array=buffer.label, offset=offset))
 
     def _wrap(self, data: np.ndarray) -> ObservedArray:
         return ObservedArray(self._buffer, data, self._observer)
@@ -101,6 +142,13 @@ class ObservedArray(Whole):
             raise self._outside(index, "negative (rule negative-index)")
         return None
 
+    def gone_past(self, index: Any, error: OutOfBounds) -> Any:
+        """For an element that is not there: raise the error, or have it listed, and take a zero."""
+        if (len(index) if type(index) is tuple else 1) != self.ndim:
+            raise error
+        report(error)
+        return np.zeros(1, self._data.dtype)[0]
+
     def _outside(self, index: Any, how: str = "out of bounds") -> OutOfBounds:
         data, label = self._data, self._buffer.label
         return OutOfBounds(
@@ -129,7 +177,8 @@ class ObservedRecord:
             return ObservedArray(self._buffer, part, self._observer)
         if kind.names is not None:
             return ObservedRecord(self._buffer, part, self._observer, at)
-        self._observer.read(self._buffer, at, kind.itemsize, sys._getframe(1))
+        if not is_nobodys(sys._getframe(1)):
+            self._observer.read(self._buffer, at, kind.itemsize, sys._getframe(1))
         return part
 
     def __setitem__(self, field: Any, value: Any) -> None:
@@ -152,7 +201,8 @@ class ObservedRecord:
 
     def plain(self) -> np.void:
         """A copy of the whole record."""
-        self._observer.read(self._buffer, self._at, self._record.dtype.itemsize)
+        if not is_nobodys(sys._getframe(1)):
+            self._observer.read(self._buffer, self._at, self._record.dtype.itemsize)
         return self._record.copy()
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:

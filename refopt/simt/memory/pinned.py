@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..base import streams
+from ..base.arguments import shown
 from ..base.errors import DataRace, Place
-from ..base.places import Site
+from ..base.places import Site, report
 from ..base.state import current
 from .buffers import POISON, Buffer
 
@@ -98,7 +99,7 @@ class PinnedArray(np.ndarray):
         self.copies[:] = [one for one in self.copies if not streams.is_waited_for(one.operation)]
         for one in self.copies:
             if (one.written or how == "writes") and np.shares_memory(one.part, part):
-                raise _race(one, f"the host, which {how} it before the stream of the copy is synchronised")
+                report(_race(one, f"the host, which {how} it before the stream of the copy is synchronised"))
         shadow = self.buffer.shadow if self.buffer is not None else None
         if shadow is not None and shadow.owner.rules.host_access:
             shadow.owner.host(how.rstrip("s"), self.buffer, part)
@@ -139,10 +140,11 @@ def copying(array: Any, operation: streams.Operation, stream: Any, written: bool
 
     A copy that was watched is waited for even if the host looks at the array later, when nothing is.
     """
-    if not isinstance(array, PinnedArray):
-        return array
     observer, part = current.observer, _plain(array)
-    if observer is None or not observer.watching:
+    watching = observer is not None and observer.watching
+    for lock in locks if watching else ():
+        lock.note(Use(part, written, operation, Site.of(sys._getframe(1)).place(None)))
+    if not isinstance(array, PinnedArray) or not watching:
         return part
     if array.buffer is not None:
         observer.host_copy("write" if written else "read", operation, array.buffer, part)
@@ -150,10 +152,47 @@ def copying(array: Any, operation: streams.Operation, stream: Any, written: bool
         return part
     for one in array.copies:
         if (one.written or written) and not operation.after(one.operation) and np.shares_memory(one.part, part):
-            raise _race(one, f"another {operation.name}")
+            report(_race(one, f"another {operation.name}"))
     if streams.as_stream(stream) is not streams.default_stream():
         array.copies.append(Use(part, written, operation, Site.of(sys._getframe(1)).place(None)))
     return part
+
+
+class pinned:
+    """Host arrays are page-locked in a with block. Watched, the copies from and to them have to end before it does."""
+
+    def __init__(self, *arylist: np.ndarray) -> None:
+        check("pinned", arylist)
+        self.arrays, self.uses = arylist, list[Use]()
+
+    def __enter__(self) -> None:
+        locks.append(self)
+
+    def __exit__(self, kind: Any, *_: Any) -> None:
+        locks.remove(self)
+        for use in self.uses if kind is None else ():
+            if not streams.is_waited_for(use.operation):
+                report(_race(use, "the end of cuda.pinned, which comes before the stream of the copy is synchronised"))
+
+    def note(self, use: Use) -> None:
+        """A copy is under way."""
+        if current.observer.rules.host_access and is_locked(use.part, self):
+            self.uses.append(use)
+
+
+locks: list[pinned] = []
+
+
+def is_locked(array: np.ndarray, *among: pinned) -> bool:
+    """Whether an array is part of one that is page-locked, so that copies of it run beside the host."""
+    return any(np.may_share_memory(array, one) for lock in among or locks for one in lock.arrays)
+
+
+def check(function: str, arrays: Any) -> None:
+    """Refuse what is no contiguous array."""
+    for i, ary in enumerate(arrays):
+        if not isinstance(ary, np.ndarray) or not (ary.flags.c_contiguous or ary.flags.f_contiguous):
+            raise TypeError(f"{function}: argument {i}: expected a contiguous NumPy array, got {shown(ary)}")
 
 
 def pinned_array(shape: Any, dtype: Any = np.float64, strides: Any = None, order: Any = "C") -> np.ndarray:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import linecache
 import math
+import re
 import sys
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -43,7 +46,7 @@ def _aligned(alignment: Any) -> None:
 
 class _Namespace(type):
     def __getattr__(cls, name: str) -> Any:
-        raise unsupported(f"cuda.{cls.__name__}.{name}")
+        raise unsupported(f"cuda.{cls.__name__}.{name}", among=vars(cls))
 
 
 class shared(metaclass=_Namespace):
@@ -58,19 +61,28 @@ class shared(metaclass=_Namespace):
         site = id(frame.f_code), frame.f_lasti
         array = block.shared.get(site)
         if array is None:
-            array = block.shared[site] = _make(block, extents(shape), element("dtype", dtype), frame.f_lineno)
+            array = block.shared[site] = _make(block, extents(shape), element("dtype", dtype), frame)
         return array
 
 
-def _make(block: Any, shape: tuple[int, ...], dtype: np.dtype, line: int) -> Any:
+def _named(what: str, frame: FrameType) -> str:
+    """What reports call an array that a line makes: by the variable that it is assigned to, else by the line."""
+    name = re.match(r"\s*(\w+)\s*=[^=]", linecache.getline(frame.f_code.co_filename, frame.f_lineno))
+    return f"{what} array {name[1]}" if name else f"{what} array of line {frame.f_lineno}"
+
+
+def _make(block: Any, shape: tuple[int, ...], dtype: np.dtype, frame: FrameType) -> Any:
     dynamic_bytes = current.launch.dynamic_bytes
     if shape == (0,):
         if block.dynamic is None:
             block.dynamic = Buffer(dynamic_bytes, "dynamic shared memory")
             block.dynamic.data.fill(_poison(dtype))
         buffer, shape = block.dynamic, (dynamic_bytes // dtype.itemsize,)
+        if buffer.types is None and buffer.dtype not in (np.uint8, dtype):
+            rules = current.launch.rules if current.launch.watched else None
+            buffer.types = np.zeros((2, buffer.nbytes), np.uint32) if rules and rules.shared_types else None
     else:
-        buffer = Buffer(math.prod(shape) * dtype.itemsize, f"shared array of line {line}")
+        buffer = Buffer(math.prod(shape) * dtype.itemsize, _named("shared", frame))
         buffer.data.fill(_poison(dtype))
         block.static_bytes += buffer.nbytes
         limit = current.claim.has.shared_of_block
@@ -101,13 +113,13 @@ class local(metaclass=_Namespace):
         _aligned(alignment)
         kind = element("dtype", dtype)
         if current.observer is not None and current.observer.watching:
-            return _observed(extents(shape), kind, sys._getframe(1).f_lineno)
+            return _observed(extents(shape), kind, sys._getframe(1))
         return with_fields(poisoned(extents(shape), kind))
 
 
-def _observed(shape: tuple[int, ...], kind: np.dtype, line: int) -> Any:
+def _observed(shape: tuple[int, ...], kind: np.dtype, frame: FrameType) -> Any:
     """A local array whose reads are watched."""
-    buffer = Buffer(math.prod(shape) * kind.itemsize, f"local array of line {line}")
+    buffer = Buffer(math.prod(shape) * kind.itemsize, _named("local", frame))
     buffer.data.fill(_poison(kind))
     buffer.shape, buffer.dtype = shape, kind
     return current.observer.local(buffer, np.ndarray(shape, kind, buffer.data))

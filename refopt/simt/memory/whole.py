@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
+
+from ..base.places import is_nobodys
 
 _VIEWS = "squeeze", "swapaxes", "transpose", "diagonal"
 _IN_PLACE = "sort", "partition", "put"
@@ -66,7 +69,8 @@ class Whole(np.lib.mixins.NDArrayOperatorsMixin):
 
     def plain(self) -> np.ndarray:
         """A copy of all elements."""
-        self._all(lambda offset, nbytes, _: self._observer.read(self._buffer, offset, nbytes))
+        if not is_nobodys(sys._getframe(1)):
+            self._all(lambda offset, nbytes, _: self._observer.read(self._buffer, offset, nbytes))
         return self._data.copy()
 
     def _all(self, report: Any) -> None:

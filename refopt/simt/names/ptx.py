@@ -16,9 +16,9 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from .. import cuda
+from ..base.copies import content, copied, names_in
 from ..base.errors import CompileError, Place
 from ..base.numba_types import Type
-from ..compiled.captures import content
 from ..kernels.kernel import Kernel
 from ..machine import atomics
 from ..machine.barriers import cg
@@ -152,15 +152,10 @@ class _Forms:
         self.names = {id(vars(cuda)[name]): name for name in cuda.__all__ if name in vars(cuda)}
 
     def function(self, function: Any) -> types.FunctionType:
-        code = function.__code__
         scope = dict(function.__globals__)
         cells = tuple(types.CellType() for _ in function.__closure__ or ())
-        new = types.FunctionType(code, scope, function.__name__, function.__defaults__, cells or None)
-        new.__kwdefaults__, new.__module__ = function.__kwdefaults__, function.__module__
-        self.done[id(function)] = new
-        names = set(code.co_names)
-        for constant in code.co_consts:
-            names |= set(constant.co_names) if isinstance(constant, types.CodeType) else set()
+        self.done[id(function)] = new = copied(function, scope, cells)
+        names = names_in(function.__code__)
         for name in names & scope.keys():
             scope[name] = self.value(scope[name], names)
         for cell, old in zip(cells, function.__closure__ or (), strict=True):

@@ -13,9 +13,9 @@ from typing import Any
 
 from .. import cuda
 from ..base.arguments import shown
+from ..base.copies import content, copied, names_in
 from ..base.numba_types import TYPES, Scalar, is_numba_type
 from ..base.places import unsupported
-from ..compiled.captures import content
 from ..kernels.device_functions import declared
 from ..kernels.kernel import Kernel
 from .modules import CUDA, PACKAGES, replacements
@@ -100,11 +100,8 @@ class _Translation:
             return function
         scope = dict(function.__globals__)
         cells = tuple(types.CellType() for _ in function.__closure__ or ())
-        new = types.FunctionType(function.__code__, scope, function.__name__, function.__defaults__, cells or None)
-        new.__kwdefaults__, new.__dict__ = function.__kwdefaults__, dict(function.__dict__)
-        new.__module__, new.__qualname__, new.__doc__ = function.__module__, function.__qualname__, function.__doc__
-        self.done[id(function)] = new
-        names = _names(function.__code__)
+        self.done[id(function)] = new = copied(function, scope, cells)
+        names = names_in(function.__code__)
         for name in names & scope.keys():
             scope[name] = self.value(scope[name], names)
         for cell, old in zip(cells, function.__closure__ or (), strict=True):
@@ -188,7 +185,7 @@ class _Translation:
         if isinstance(value, types.FunctionType) and not _is_of_cuda(value):
             if str(value.__module__).partition(".")[0] in _WITHOUT - {"__main__"}:
                 return False
-            used = _names(value.__code__)
+            used = names_in(value.__code__)
             return any(self._refers(part, seen, used) for part in _parts(value, used))
         if isinstance(value, Kernel):
             return False
@@ -202,15 +199,6 @@ def _parts(function: types.FunctionType, used: set[str]) -> Iterator[Any]:
     for cell in function.__closure__ or ():
         if (held := content(cell)) is not cell:
             yield held
-
-
-def _names(code: types.CodeType) -> set[str]:
-    """The names of globals and attributes in a function and those defined in it."""
-    names = set(code.co_names)
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            names |= _names(constant)
-    return names
 
 
 def _missing(name: str) -> types.ModuleType:

@@ -8,6 +8,7 @@ one atomic since. Earlier launches and copies are ordered as a whole, so one acc
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy as np
 from ..base.errors import Place
 from ..base.places import Site
 from ..base.streams import Operation
-from .clocks import KEY_BITS, View
+from .clocks import KEY_BITS, ThreadClock, View
 
 
 class Access(NamedTuple):
@@ -35,6 +36,17 @@ class Access(NamedTuple):
         )
 
 
+class EqualValues(NamedTuple):
+    """Two threads that are not ordered wrote one value to one place, which the rule `same-value` would report."""
+
+    array: str
+    first: Place
+    second: Place
+
+    def __str__(self) -> str:
+        return f"equal values written to {self.array}, in no order (rule same-value): {self.first} and {self.second}"
+
+
 class Past(NamedTuple):
     """An access that stands for all of its kind by one operation."""
 
@@ -45,6 +57,19 @@ class Past(NamedTuple):
     def conflicts(self, kind: str) -> bool:
         """Whether an access of a kind must be ordered after it."""
         return "write" in (kind, self.kind) or kind != self.kind
+
+
+def unordered(clock: ThreadClock, accesses: Iterable[Access]) -> list[Access]:
+    """Those of others that are not ordered before a thread's next access, the nearest thread's first."""
+    unknown = [one for one in accesses if not clock.knows(one[0], one[1])]
+    if len(unknown) > 1:
+        unknown.sort(key=lambda one: (one[0] >> KEY_BITS != clock.block, abs(one[0] - clock.key)))
+    return unknown
+
+
+def knows_one(clock: ThreadClock, accesses: dict[int, Access]) -> bool:
+    """Whether a thread did one of these, or knows one."""
+    return clock.key in accesses or any(clock.knows(one[0], one[1]) for one in accesses.values())
 
 
 def _index(number: int, extents: tuple[int, int, int]) -> tuple[int, int, int]:
@@ -99,6 +124,11 @@ class Cell:
             self.pending = [past for past in self.older if not operation.after(past.operation)]
         self.operation = operation
 
+    def forget(self) -> None:
+        """What the launch that it belongs to did has not happened."""
+        self.written, self.write, self.same, self.reads, self.atomics = False, None, None, {}, {}
+        self.write_known = self.reads_known = self.atomics_known = None
+
     def past(self) -> list[Past]:
         """One access of each kind by the launch that the cell belongs to."""
         if self.operation is None:
@@ -132,6 +162,13 @@ class Shadow:
         self.operation = operation
         self.unordered = [copy for copy in self.copies if not operation.after(copy[0].operation)]
         self.released.clear()
+
+    def forget(self, operation: Operation) -> None:
+        """What a launch did has not happened."""
+        self.released.clear()
+        for cell in self.cells.values():
+            if cell.operation is operation:
+                cell.forget()
 
     def at(self, offset: int, nbytes: int) -> list[Cell]:
         """The cells of a range, split if they do not fit it."""

@@ -47,8 +47,11 @@ class InstrumentedLog(Log):
     @contextmanager
     def launch(self, run: Execution, operation: Operation, stream: Stream) -> Iterator[None]:
         """A launch, from start to end."""
-        self._fresh = True
+        self._fresh = not self._again
         with super().launch(run, operation, stream):
+            if self._again:
+                yield
+                return
             if self.profile is not None:
                 self.profile.begin(run)
             try:
@@ -86,6 +89,8 @@ class InstrumentedLog(Log):
         self._report("atomic", buffer, offset, nbytes)
 
     def _report(self, kind: str, buffer: Buffer, offset: int, nbytes: int) -> None:
+        if self._again:
+            return
         if self.profile is not None and buffer not in self._local:
             self.profile.access(kind, buffer, offset, nbytes, sys._getframe(2))
         if self.floats is not None:

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..base.diagnosis import two_places
+from ..base.errors import DataRace, Deadlock, SimtError, Unsupported
+from ..base.places import here
 from ..base.state import current
 from ..base.streams import Operation, Stream
 from ..base.threads import Schedule, Thread
@@ -24,7 +26,11 @@ from ..memory.initialized import blank
 from ..memory.observed import ObservedArray
 from ..names import ptx
 from ..rules import Rules
+from .cells import EqualValues
+from .defects import Defects
 from .doubles import Double, check, doubles_of
+from .integers import check_added, check_stored
+from .orders import run_again
 from .races import Detector
 
 
@@ -42,10 +48,15 @@ class Log:
     """What was observed. The methods from `launch` on are how the executor reports."""
 
     def __init__(
-        self, count: bool | Sequence[DeviceArray], watch: bool, schedule: Schedule, rules: Rules,
-        doubles: str = "ignore", compile: bool = False,
+        self, count: bool | Sequence[DeviceArray], watch: bool, schedules: list[Schedule], rules: Rules,
+        doubles: str = "ignore", compile: bool = False, keep_going: bool = False,
     ) -> None:  # fmt: skip
-        self.schedule, self.rules = schedule, rules
+        self.schedule, self.rules = schedules[0], rules
+        self.found = Defects(keep_going)
+        self.gives_way = False  # to other observe blocks, as that of a whole process does
+        self._schedules = schedules
+        self._begun = 0  # launches
+        self._again = False  # the launch that runs has run in another order
         self.doubles: list[Double] = []  # in the order in which they were met, each once
         self._on_doubles = doubles
         self.compiled: dict[str, str] | None = {} if compile else None  # what came of it, by the kernel
@@ -55,7 +66,7 @@ class Log:
         self.floats: Any = None  # with `observe(floats=True)`, a `Floats`
         self._count = bool(count) if isinstance(count, bool) else True
         self._only = None if isinstance(count, bool) else frozenset(array.buffer.base for array in count)
-        self._detector = Detector(rules) if watch else None
+        self._detector = Detector(rules, self.report) if watch else None
         self._reads: dict[int, dict[tuple[int, int], int]] = {}  # base -> (offset, nbytes) -> times
         self._writes: dict[int, dict[tuple[int, int], int]] = {}
 
@@ -74,12 +85,73 @@ class Log:
         """Bytes of the array that kernels stored, by any route."""
         return _total(self._writes.get(array.buffer.base, {}), array)
 
+    @property
+    def defects(self) -> list[SimtError]:
+        """The defects that were found, each once by its lines; with `keep_going` all, up to `defects.MOST`."""
+        return self.found.listed
+
+    @property
+    def tolerated(self) -> list[EqualValues]:
+        """Where threads that are not ordered wrote equal values, each once by its lines."""
+        return list(self._detector.tolerated.values()) if self._detector is not None else []
+
+    def report(self, error: SimtError) -> None:
+        """A defect was found: it is raised, or listed."""
+        self._ordered(error)
+        if not self.found.goes_on:
+            raise error
+        self.found.add(error)
+
+    def _ordered(self, error: SimtError) -> None:
+        """Note the order that shows a defect."""
+        if self._detector is not None and self._detector.running and error.order is None:
+            error.order = str(self.schedule)
+            if self._again or isinstance(error, DataRace):
+                other = f", not by {self._schedules[0]}" if self._again else ""
+                error.args = (f"{error}\n  shown by the order {self.schedule}{other}",)
+
+    def run(self, operation: Operation, once: Callable[[], None]) -> None:
+        """Run a launch, and once more in each other order that may show more."""
+        self._begun += 1
+        detector, others, counting = self._detector, self._schedules[1:], self._count
+        if detector is not None:
+            detector.begin(operation, bool(others))
+        try:
+            ended = self._run(self._schedules[0], once)
+            if detector is not None and others and detector.may_differ and ended:
+                self._again, self._count = True, False
+                run_again(lambda schedule: self._run(schedule, once), others, detector)
+        finally:
+            self._again, self._count, self.schedule = False, counting, self._schedules[0]
+            if detector is not None:
+                detector.end()
+
+    def _run(self, schedule: Schedule, once: Callable[[], None]) -> bool:
+        """Run a launch in an order; whether it came to its end."""
+        self.schedule = schedule
+        schedule.begin(self._begun - 1)
+        try:
+            once()
+        except Unsupported:
+            raise
+        except SimtError as error:
+            if self._again and isinstance(error, Deadlock) and error.in_turn:
+                return False  # a block has to wait for one that comes later in this order, which tells nothing
+            self._ordered(error)
+            if not self.found.goes_on:
+                raise
+            self.found.add(error.with_traceback(None))
+            return False
+        except Exception as error:
+            if self._again:
+                error.add_note(f"in the order {schedule}, not in {self._schedules[0]}")
+            raise
+        return True
+
     @contextmanager
     def launch(self, run: Execution, operation: Operation, stream: Stream) -> Iterator[None]:
         """A launch, from start to end."""
         operation.extents = run.grid, run.block
-        if self._detector is not None:
-            self._detector.operation = operation
         try:
             yield
         finally:
@@ -114,7 +186,7 @@ class Log:
         if joins or not self.rules.warp_order:
             self._detector.join(lanes)
         if not joins and self.rules.shuffle_sites and len({lane.met for lane in lanes}) > 1:
-            raise two_places(current.launch, lanes)
+            self.report(two_places(current.launch, lanes))
 
     def fence(self, thread: Thread, device: bool) -> None:
         """A thread passed a fence."""
@@ -130,6 +202,8 @@ class Log:
         if self._detector is not None:
             if source is not None:
                 self._detector.copy("read", operation, source)
+                if copy.kind == "DtoH":
+                    self._detector.copied_out(source)
             if target is not None:
                 self._detector.copy("write", operation, target)
 
@@ -176,6 +250,8 @@ class Log:
             _add(self._writes, buffer.base, offset, nbytes)
         if self._detector is not None:
             refuse(value, f"a write to {buffer.label}")
+            if type(value) is np.int32 and current.thread.lost is not None:
+                check_stored(value, dtype, buffer.label)
 
             def same() -> bool:
                 try:
@@ -184,6 +260,16 @@ class Log:
                     return False  # what cannot be stored will be refused
 
             self._detector.write(buffer, offset, nbytes, frame or sys._getframe(1), same)
+
+    def narrowed(self, value: int, lowest: Any) -> None:
+        """The running thread made an int64 a type that does not hold it."""
+        if self._detector is not None and type(lowest) is np.int32 and self.rules.int32_overflow:
+            current.thread.lost = value, lowest, here().line
+
+    def added(self, old: Any, value: Any, new: Any, sign: int) -> None:
+        """The last atomic of the running thread made a sum of int32s."""
+        if self._detector is not None and self.rules.int32_overflow:
+            check_added(old, value, new, sign)
 
     def ticket(self) -> None:
         """The last atomic of the running thread changed something, and is no lock."""

@@ -1,0 +1,84 @@
+"""Integers that an int32 does not hold: which of them are meant to be cut off, and which are overflow."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ..base.errors import IntegerError
+from ..base.places import here, report
+from ..base.state import current
+
+_BITS = ast.BitOr, ast.BitXor, ast.BitAnd, ast.LShift, ast.Invert
+
+
+def check_stored(value: Any, dtype: np.dtype, array: str) -> None:
+    """Check an int32 that the running thread is about to store, and that may be what is left of a larger integer.
+
+    What is cast and stored in an int32 array is meant to be cut off. So may be up to 32 bits that are put together.
+    """
+    whole, lowest, line = current.thread.lost
+    current.thread.lost = None
+    if lowest != value or dtype.kind != "i":
+        return
+    place = here()
+    if dtype.itemsize == 4:
+        file, at = place.filename or "", place.line or 0
+        cast = line != at or "int32(" in linecache.getline(file, at)
+        if cast or (0 <= whole < 2**32 and _are_bits(file, at)):
+            return
+    elif dtype.itemsize < 8:
+        return
+    what = f"overflow of int32: {whole} is stored in {array}, {dtype}, as {value} (rule int32-overflow)"
+    report(IntegerError(what, place, array=array))
+
+
+def _are_bits(filename: str, line: int) -> bool:
+    """Whether what a line stores is a constant, or put together by operators on bits, there or in its variables."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(filename)))
+    except SyntaxError:
+        return False
+    functions = [one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef) and _covers(one, line)]
+    around = functions[-1] if functions else tree  # the innermost
+    stored = [one for one in ast.walk(around) if isinstance(one, ast.Assign | ast.AugAssign)]
+    relevant = [one for one in stored if _covers(one, line)]
+    if all(isinstance(one, ast.Assign) and isinstance(one.value, ast.Constant) for one in relevant):
+        return True
+    for one in relevant:  # which grows
+        parts = list(_parts(one.value))
+        if any(isinstance(getattr(part, "op", None), _BITS) for part in (one, *parts)):
+            return True
+        names = {part.id for part in parts if isinstance(part, ast.Name)}
+        relevant += [other for other in stored if other not in relevant and names & set(_names(other))]
+    return False
+
+
+def _covers(node: Any, line: int) -> bool:
+    return node.lineno <= line <= node.end_lineno
+
+
+def _parts(node: ast.AST) -> Iterator[ast.AST]:
+    """The parts of an expression, without indices."""
+    yield node
+    for part in [node.value] if isinstance(node, ast.Subscript) else ast.iter_child_nodes(node):
+        yield from _parts(part)
+
+
+def _names(node: ast.Assign | ast.AugAssign) -> Iterator[str]:
+    """The variables that a statement assigns."""
+    for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+        for part in ast.walk(target):
+            if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
+                yield part.id
+
+
+def check_added(old: Any, value: Any, new: Any, sign: int) -> None:
+    """Check a sum that an atomic has made of int32s, by what was added."""
+    if int(old) + sign * int(value) != int(new):
+        what = f"overflow of int32: an atomic adds {sign * int(value)} to {old} (rule int32-overflow)"
+        report(IntegerError(what, here()))
