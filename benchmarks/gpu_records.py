@@ -42,6 +42,7 @@ ONE = {
     "oracle": Step(["-m", "benchmarks.oracle"], 480, "oracle"),
     "sectors": Step(["-m", "benchmarks.sectors"], 450, "sectors"),
     "detectors": Step(["-m", "benchmarks.detectors", "--on", "gpu"], 300, "detectors"),
+    "products": Step(["-m", "benchmarks.products"], 200, "products"),
 }
 TWO = {
     "nccl": Step(["-m", "benchmarks.laws", "--two"], 300, "laws"),
