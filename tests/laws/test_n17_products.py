@@ -55,7 +55,7 @@ def added(accumulator, xs, ys, bias, core):
     terms += [(accumulator, stored_exponent(accumulator, 127))] if accumulator else []
     if not terms:
         return Fraction(0)
-    unit = Fraction(2) ** (max(top for _, top in terms) - core.kept)
+    unit = Fraction(2) ** (max(core.lowest, *(top for _, top in terms)) - core.kept)
     total = sum(trunc(term / unit) * unit for term, _ in terms)
     if not total:
         return total
@@ -235,7 +235,7 @@ def test_plain_products_are_a_sequence(dtype):
 def test_hopper_is_the_default():
     """And the one generation that has been measured; others are refused."""
     a, b = normal(16, 8, 64).astype(bfloat16), normal(17, 64, 8).astype(bfloat16)
-    assert tensor_core((9, 0)) == HOPPER == TensorCore(chunk=16, kept=25, rounding="truncate")
+    assert tensor_core((9, 0)) == HOPPER == TensorCore(chunk=16, kept=25, rounding="truncate", lowest=-133)
     same(matmul(a, b, core=TensorCore(16, 25, "truncate")), matmul(a, b))
     for changed in ({"chunk": 8}, {"kept": 24}, {"rounding": "nearest"}):
         assert (matmul(a, b, core=HOPPER._replace(**changed)) != matmul(a, b)).any()
@@ -254,6 +254,7 @@ REFUSED = {
     "core: expected a TensorCore, got (16, 25, 'truncate')": (SQUARE, SQUARE, (16, 25, "truncate")),
     "core.chunk: expected an integer from 1 to 1024, got 0": (SQUARE, SQUARE, TensorCore(chunk=0)),
     "core.kept: expected an integer from 1 to 40, got 41": (SQUARE, SQUARE, TensorCore(kept=41)),
+    "core.lowest: expected an integer from -300 to 0, got 1": (SQUARE, SQUARE, TensorCore(lowest=1)),
     "core.rounding: expected one of truncate, nearest, got 'up'": (SQUARE, SQUARE, TensorCore(rounding="up")),
 }
 
@@ -269,3 +270,21 @@ def test_what_is_no_product_is_refused(message):
 def test_integers_are_for_tensor_cores():
     with pytest.raises(TypeError, match=r"^by_integers: a: expected bfloat16 or float16, got float32$"):
         by_integers(SQUARE, SQUARE)
+
+
+# Bits of two rows, two columns and their products, as an H100 has given them.
+SMALL = [
+    ("19ce181d1b7c9adf9b4b9b971b031c109aa41b1a1c2c9ad59b9c9a8b99fe9a8f",
+     "99fa1b6b1a879aae9bf61b901a6b9a9b1aad99429ab499429ba41ba21a681a83", 0x3),
+    ("9afd1bd81a931b781abc1b159b479b231a591b1b9b469ac99b279b429a319b6b",
+     "1b091b159a159b191b751abe1acb1b329a8a1b041b6e1b859b221a3d9b0719d0", 0x80000015),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("row", "column", "expected"), SMALL)
+def test_terms_of_subnormal_sums_are_aligned_to_a_least_exponent(row, column, expected):
+    """Those of sums below 2**-133, which an unlimited exponent would keep more of."""
+    a, b = (np.frombuffer(bytes.fromhex(x), ">u2").astype(np.uint16).view(bfloat16) for x in (row, column))
+    for product in (matmul, by_integers):
+        assert product(a[None], b[:, None]).view(np.uint32) == expected
+        assert product(a[None], b[:, None], core=TensorCore(lowest=-300)).view(np.uint32) != expected
