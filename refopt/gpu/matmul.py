@@ -75,41 +75,42 @@ def operand(along_k: bool) -> tuple[Callable, Callable, Callable, int]:
 
 
 @cuda.jit(device=True)
-def place(tiles):
-    """Row and column of the block's tile and, in it, of the warp's part; the lane."""
+def part():
+    """Row and column of the warp's part in a tile; the lane."""
     warp = cuda.threadIdx.x // 32
-    tile = cuda.blockIdx.x // tiles * TILE, cuda.blockIdx.x % tiles * TILE
-    return *tile, warp // 2 * 32, warp % 2 * 32, cuda.threadIdx.x % 32
+    return warp // 2 * 32, warp % 2 * 32, cuda.threadIdx.x % 32
 
 
-def storer(dtype: str, kind: str) -> Callable:
-    """What stores a warp's sums: as fp32, ``"rounded"`` to the dtype, or ``"added"`` to a matrix and then rounded."""
+@cuda.jit(device=True)
+def place(tiles):
+    """Row and column of the block's tile, and what `part` gives."""
+    return cuda.blockIdx.x // tiles * TILE, cuda.blockIdx.x % tiles * TILE, *part()
+
+
+def storer(dtype: str, kind: str, mirrored: bool = False) -> Callable:
+    """What stores a warp's sums: as fp32, ``"rounded"`` to the dtype, or ``"added"`` to a matrix and then rounded.
+
+    Rows of the product are ``pitch`` elements apart. With ``mirrored``, and where ``mirror`` holds, the transposed tile
+    is stored, too.
+    """
     load_narrow, store_narrow = (getattr(vectors, f"{what}_{dtype}") for what in ("load", "store"))
+    store_one, size, adds = (store_float32, 4, False) if kind == "sums" else (store_narrow, 2, kind == "added")
 
     @cuda.jit(device=True)
-    def store_sum(out, at, x, alpha, beta, c):
-        store_float32(out + 4 * at, x)
-
-    @cuda.jit(device=True)
-    def store_rounded(out, at, x, alpha, beta, c):
-        store_narrow(out + 2 * at, x)
-
-    @cuda.jit(device=True)
-    def store_added(out, at, x, alpha, beta, c):
-        store_narrow(out + 2 * at, beta * load_narrow(c + 2 * at) + alpha * x)
-
-    store_one = {"sums": store_sum, "rounded": store_rounded, "added": store_added}[kind]
-
-    @cuda.jit(device=True)
-    def put(x, row, column, out, m, n, alpha, beta, c):
+    def put(x, row, column, out, m, n, pitch, mirror, alpha, beta, c):
         if row < m and column < n:
-            store_one(out, row * n + column, x, alpha, beta, c)
+            at = row * pitch + column
+            y = beta * load_narrow(c + 2 * at) + alpha * x if adds else x
+            store_one(out + size * at, y)
+            if mirrored and mirror:
+                store_one(out + size * (column * pitch + row), y)
 
     # Of each 16 x 8, lane 4 g + t has rows g and g + 8, and two neighbouring columns.
     places = [(i // 16 * 16 + i // 2 % 2 * 8, i // 4 % 4 * 8 + i % 2) for i in range(32)]
     lines = ["row, column = row + lane // 4, column + lane % 4 * 2"]
-    lines += [f"put(sums[{i}], row + {r}, column + {s}, out, m, n, alpha, beta, c)" for i, (r, s) in enumerate(places)]
-    return written("store", "sums, out, row, column, lane, m, n, alpha, beta, c", lines, put=put)
+    common = "out, m, n, pitch, mirror, alpha, beta, c"
+    lines += [f"put(sums[{i}], row + {r}, column + {s}, {common})" for i, (r, s) in enumerate(places)]
+    return written("store", f"sums, row, column, lane, {common}", lines, put=put)
 
 
 def multiplier(dtype: str, fragment_a: Callable, fragment_b: Callable) -> Callable:
@@ -155,7 +156,7 @@ def kernel(dtype: str, a_transposed: bool, b_transposed: bool, kind: str) -> Any
             cuda.syncthreads()
             multiply(tile_a, 0, tile_b, 0, sums, top, left, lane)
             cuda.syncthreads()
-        store(sums, out, row + top, column + left, lane, m, n, alpha, beta, c)
+        store(sums, row + top, column + left, lane, out, m, n, n, False, alpha, beta, c)
 
     return product
 
@@ -168,22 +169,17 @@ STAGES = 3
 wait_but_one = wait_but(STAGES - 2)
 
 
-@factory
-def staged(dtype: str, a_transposed: bool, b_transposed: bool, kind: str) -> Any:
-    """`kernel` with asynchronous copies, of matrices whose rows in memory are multiples of 16 bytes."""
+def pipeline(dtype: str, a_transposed: bool, b_transposed: bool) -> tuple[Callable, int, int]:
+    """What sums up the products of a tile in stages, and the elements of shared memory for either matrix.
+
+    Rows in memory are multiples of 16 bytes. The numbers of rows and columns are those in memory.
+    """
     _, begin_a, fragment_a, a_size = operand(a_transposed)
     _, begin_b, fragment_b, b_size = operand(not b_transposed)
-    a_sizes, b_sizes = STAGES * a_size, STAGES * b_size
-    multiply, store = multiplier(dtype, fragment_a, fragment_b), storer(dtype, kind)
+    multiply = multiplier(dtype, fragment_a, fragment_b)
 
-    @cuda.jit(launch_bounds=(THREADS, 4))
-    def product(a, b, out, m, n, k, alpha, beta, c):
-        tile_a = cuda.shared.array(a_sizes, np.uint16, alignment=16)
-        tile_b = cuda.shared.array(b_sizes, np.uint16, alignment=16)
-        sums = cuda.local.array(32, np.float32)
-        for i in range(32):
-            sums[i] = ZERO
-        row, column, top, left, lane = place((n + TILE - 1) // TILE)
+    @cuda.jit(device=True)
+    def add_up(sums, tile_a, tile_b, a, b, row, column, m, n, k, top, left, lane):
         for stage in range(STAGES - 1):
             begin_a(tile_a, stage * a_size, a, row, m, stage * STEP, k)
             begin_b(tile_b, stage * b_size, b, column, n, stage * STEP, k)
@@ -199,7 +195,26 @@ def staged(dtype: str, a_transposed: bool, b_transposed: bool, kind: str) -> Any
             begin_b(tile_b, free * b_size, b, column, n, ahead, k)
             end_group()
             multiply(tile_a, stage * a_size, tile_b, stage * b_size, sums, top, left, lane)
-        store(sums, out, row + top, column + left, lane, m, n, alpha, beta, c)
+
+    return add_up, STAGES * a_size, STAGES * b_size
+
+
+@factory
+def staged(dtype: str, a_transposed: bool, b_transposed: bool, kind: str) -> Any:
+    """`kernel` with asynchronous copies, of matrices whose rows in memory are multiples of 16 bytes."""
+    add_up, a_sizes, b_sizes = pipeline(dtype, a_transposed, b_transposed)
+    store = storer(dtype, kind)
+
+    @cuda.jit(launch_bounds=(THREADS, 4))
+    def product(a, b, out, m, n, k, alpha, beta, c):
+        tile_a = cuda.shared.array(a_sizes, np.uint16, alignment=16)
+        tile_b = cuda.shared.array(b_sizes, np.uint16, alignment=16)
+        sums = cuda.local.array(32, np.float32)
+        for i in range(32):
+            sums[i] = ZERO
+        row, column, top, left, lane = place((n + TILE - 1) // TILE)
+        add_up(sums, tile_a, tile_b, a, b, row, column, m, n, k, top, left, lane)
+        store(sums, row + top, column + left, lane, out, m, n, n, False, alpha, beta, c)
 
     return product
 

@@ -1,0 +1,94 @@
+"""Products of any number of matrices in one launch, by a table of tiles; what makes them is `refopt.gpu.matmul`.
+
+A block takes a **tile** of 64 x 64 elements. A row of the table of tiles says of which product, and where in it; a row
+of the table of products, where its matrices are and how large they are. So a launch has as many blocks as all products
+have tiles, and small products fill what large ones leave free.
+
+X X^T is symmetric in every bit, since the order of a sum does not depend on which factor comes first (numerics, N17);
+so is A A, where A is symmetric. Of such products the tiles above the diagonal are left out: a block stores its tile
+transposed, too. That halves the work.
+
+Matrices lie here as `padded` says: rows and columns are filled up to multiples of eight by zeros, which change no bit.
+So rows are multiples of 16 bytes, whatever the sizes, and all copies are asynchronous.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from refopt.gpu import cuda
+from refopt.gpu.kernels import factory
+from refopt.gpu.matmul import THREADS, TILE, ZERO, part, pipeline, storer
+
+# Columns of the table of products: the fields of a `Product`. Columns of that of tiles: the product, row and column.
+A, B, OUT, ADDED, M, N, K, ALONG = range(8)
+
+
+class Product(NamedTuple):
+    """Addresses of ``a``, ``b``, ``out`` and of what is added, or 0; the sizes without zeros; and for X X^T a flag.
+
+    ``along`` says that X lies in memory as its transpose, with a row for each k. ``b`` is X again then, or as ever.
+    """
+
+    a: int
+    b: int
+    out: int
+    added: int
+    m: int
+    n: int
+    k: int
+    along: bool = False
+
+
+def padded(size: int) -> int:
+    """Rows or columns in memory."""
+    return -(-size // 8) * 8
+
+
+def tiles(products: Sequence[Product], symmetric: bool) -> np.ndarray:
+    """The table of tiles (T, 3): of symmetric products, those on the diagonal and below.
+
+    Tiles of the longest sums come first, which should not be left for the end.
+    """
+    parts = [np.empty((0, 3), np.int64)]
+    for i in sorted(range(len(products)), key=lambda i: -products[i].k):
+        rows, columns = np.indices([-(-size // TILE) for size in (products[i].m, products[i].n)]).reshape(2, -1) * TILE
+        kept = rows >= columns if symmetric else rows >= 0
+        parts.append(np.stack(np.broadcast_arrays(i, rows[kept], columns[kept]), 1))
+    return np.concatenate(parts)
+
+
+@cuda.jit(device=True)
+def padded_size(size):
+    """`padded`, for kernels."""
+    return (size + 7) // 8 * 8
+
+
+@factory
+def merged(dtype: str, square: bool, symmetric: bool, kind: str) -> Any:
+    """The kernel for a dtype: of X X^T if ``square``, else of A B; ``kind`` is ``"rounded"`` or ``"added"``."""
+    add_up, a_elements, b_elements = pipeline(dtype, False, square)
+    add_along, a_others, b_others = pipeline(dtype, square, False)
+    a_elements, b_elements = max(a_elements, a_others), max(b_elements, b_others)
+    store = storer(dtype, kind, symmetric)
+
+    @cuda.jit(launch_bounds=(THREADS, 4))
+    def products(tiles, products, alpha, beta):
+        tile_a = cuda.shared.array(a_elements, np.uint16, alignment=16)
+        tile_b = cuda.shared.array(b_elements, np.uint16, alignment=16)
+        sums = cuda.local.array(32, np.float32)
+        for i in range(32):
+            sums[i] = ZERO
+        top, left, lane = part()
+        i, row, column = tiles[cuda.blockIdx.x, 0], tiles[cuda.blockIdx.x, 1], tiles[cuda.blockIdx.x, 2]
+        a, b, m, n = products[i, A], products[i, B], products[i, M], products[i, N]
+        height, pitch, depth = padded_size(m), padded_size(n), padded_size(products[i, K])
+        if square and products[i, ALONG]:
+            add_along(sums, tile_a, tile_b, a, b, row, column, height, pitch, depth, top, left, lane)
+        else:
+            add_up(sums, tile_a, tile_b, a, b, row, column, height, pitch, depth, top, left, lane)
+        out, added = products[i, OUT], products[i, ADDED]
+        store(sums, row + top, column + left, lane, out, m, n, pitch, row != column, alpha, beta, added)
+
+    return products
