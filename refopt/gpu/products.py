@@ -1,6 +1,6 @@
 """Products of any number of matrices in one launch, by a table of tiles; what makes them is `refopt.gpu.matmul`.
 
-A block takes a **tile** of 64 x 64 elements. A row of the table of tiles says of which product, and where in it; a row
+A block takes a **tile** of 64 x 64 elements, or of 128 x 128 where `tiling` finds that large. A row of the table of tiles says of which product, and where in it; a row
 of the table of products, where its matrices are and how large they are. So a launch has as many blocks as all products
 have tiles, and small products fill what large ones leave free.
 
@@ -19,7 +19,7 @@ import numpy as np
 
 from refopt.gpu import cuda
 from refopt.gpu.kernels import factory
-from refopt.gpu.matmul import THREADS, TILE, ZERO, part, pipeline, storer
+from refopt.gpu.matmul import LARGE, SMALL, ZERO, Tiling, parter, pipeline, storer
 
 # Columns of the table of products: the fields of a `Product`. Columns of that of tiles: the product, row and column.
 A, B, OUT, ADDED, M, N, K, ALONG = range(8)
@@ -46,14 +46,21 @@ def padded(size: int) -> int:
     return -(-size // 8) * 8
 
 
-def tiles(products: Sequence[Product], symmetric: bool) -> np.ndarray:
-    """The table of tiles (T, 3): of symmetric products, those on the diagonal and below.
+def tiling(products: Sequence[Product]) -> Tiling:
+    """Large tiles, where most elements are of products that large tiles fill, else small ones."""
+    sizes = np.array([(x.m * x.n, min(x.m, x.n)) for x in products]).reshape(-1, 2)
+    return LARGE if 2 * sizes[sizes[:, 1] > LARGE.side, 0].sum() > sizes[:, 0].sum() else SMALL
+
+
+def tiles(products: Sequence[Product], symmetric: bool, side: int) -> np.ndarray:
+    """The table of tiles (T, 3) of that side: of symmetric products, those on the diagonal and below.
 
     Tiles of the longest sums come first, which should not be left for the end.
     """
     parts = [np.empty((0, 3), np.int64)]
     for i in sorted(range(len(products)), key=lambda i: -products[i].k):
-        rows, columns = np.indices([-(-size // TILE) for size in (products[i].m, products[i].n)]).reshape(2, -1) * TILE
+        counts = [-(-size // side) for size in (products[i].m, products[i].n)]
+        rows, columns = np.indices(counts).reshape(2, -1) * side
         kept = rows >= columns if symmetric else rows >= 0
         parts.append(np.stack(np.broadcast_arrays(i, rows[kept], columns[kept]), 1))
     return np.concatenate(parts)
@@ -66,19 +73,19 @@ def padded_size(size):
 
 
 @factory
-def merged(dtype: str, square: bool, symmetric: bool, kind: str) -> Any:
+def merged(dtype: str, square: bool, symmetric: bool, kind: str, tiling: Tiling) -> Any:
     """The kernel for a dtype: of X X^T if ``square``, else of A B; ``kind`` is ``"rounded"`` or ``"added"``."""
-    add_up, a_elements, b_elements = pipeline(dtype, False, square)
-    add_along, a_others, b_others = pipeline(dtype, square, False)
+    add_up, a_elements, b_elements = pipeline(dtype, False, square, tiling)
+    add_along, a_others, b_others = pipeline(dtype, square, False, tiling)
     a_elements, b_elements = max(a_elements, a_others), max(b_elements, b_others)
-    store = storer(dtype, kind, symmetric)
+    store, part, count = storer(dtype, kind, tiling, symmetric), parter(tiling), tiling.height * tiling.width // 32
 
-    @cuda.jit(launch_bounds=(THREADS, 4))
+    @cuda.jit(launch_bounds=(tiling.threads, tiling.blocks))
     def products(tiles, products, alpha, beta):
         tile_a = cuda.shared.array(a_elements, np.uint16, alignment=16)
         tile_b = cuda.shared.array(b_elements, np.uint16, alignment=16)
-        sums = cuda.local.array(32, np.float32)
-        for i in range(32):
+        sums = cuda.local.array(count, np.float32)
+        for i in range(count):
             sums[i] = ZERO
         top, left, lane = part()
         i, row, column = tiles[cuda.blockIdx.x, 0], tiles[cuda.blockIdx.x, 1], tiles[cuda.blockIdx.x, 2]

@@ -5,6 +5,7 @@ import pytest
 
 from refopt import cpu
 from refopt.gpu import cuda, products
+from refopt.gpu.matmul import LARGE, SMALL
 from refopt.gpu.products import Product, padded, tiles
 
 bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
@@ -12,10 +13,12 @@ bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
 pytestmark = pytest.mark.clause("N17")
 
 
-def test_products_of_all_matrices_are_one_launch(machine):
+@pytest.mark.parametrize("tiling", [SMALL, pytest.param(LARGE, marks=pytest.mark.slow)])
+def test_products_of_all_matrices_are_one_launch(machine, tiling):
     """X X^T or X^T X, by half the tiles; sizes and tiles of all kinds."""
+    more = tiling.side + 2
     xs = [np.random.default_rng(k).standard_normal(shape).astype(bfloat16)
-          for k, shape in enumerate([(1, 1), (1, 5), (5, 1), (17, 33), (66, 20), (20, 66)])]  # fmt: skip
+          for k, shape in enumerate([(1, 1), (1, 5), (5, 1), (17, 33), (more, 20), (20, more)])]  # fmt: skip
     rows, inputs, outs = [], [], []
     for x in xs:
         small, large = sorted(x.shape)
@@ -25,10 +28,10 @@ def test_products_of_all_matrices_are_one_launch(machine):
         outs.append(machine.to_device(np.zeros((padded(small), padded(small)), np.uint16)))
         at = cuda.address(inputs[-1])
         rows.append(Product(at, at, cuda.address(outs[-1]), 0, small, small, large, x.shape[0] > x.shape[1]))
-    table, zero = tiles(rows, True), np.float32(0)
+    table, zero = tiles(rows, True, tiling.side), np.float32(0)
     assert len(table) == len(xs)
     tables = machine.to_device(table), machine.to_device(np.array(rows, np.int64))
-    products.merged("bfloat16", True, True, "rounded")[len(table), products.THREADS](*tables, zero, zero)
+    products.merged("bfloat16", True, True, "rounded", tiling)[len(table), tiling.threads](*tables, zero, zero)
     machine.synchronize()
     for x, out in zip(xs, outs, strict=True):
         x = x if x.shape[0] <= x.shape[1] else x.T
@@ -40,6 +43,6 @@ def test_products_of_all_matrices_are_one_launch(machine):
 def test_symmetric_products_take_half_of_the_tiles():
     """Those on the diagonal and below, the longest sums first."""
     rows = [Product(0, 0, 0, 0, 200, 200, 64), Product(0, 0, 0, 0, 65, 65, 640)]
-    assert len(tiles(rows, False)) == 16 + 4
-    half = tiles(rows, True)
+    assert len(tiles(rows, False, 64)) == 16 + 4
+    half = tiles(rows, True, 64)
     assert len(half) == 10 + 3 and (half[:, 1] >= half[:, 2]).all() and (half[:3, 0] == 1).all()

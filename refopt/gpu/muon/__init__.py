@@ -21,7 +21,7 @@ from refopt.gpu.muon.elements import momentum_kernel, normalize_kernel, update_k
 from refopt.gpu.muon.matrices import Workspace, matrices_of, uploaded
 from refopt.gpu.norms import NORM_BOUNDS, UPDATE_BOUNDS
 from refopt.gpu.plan import Plan
-from refopt.gpu.products import THREADS, merged, tiles
+from refopt.gpu.products import merged, tiles, tiling
 from refopt.gpu.tensor_core import MMA
 
 ROW = MUON._replace(forms={"merged": Form(3)})  # and three for each iteration
@@ -106,10 +106,11 @@ class MuonPlan(Plan):
             for which, products in enumerate(work.products(n)):
                 symmetric, key = which < 2, (which, n % 2 if which != 1 else 0)
                 if key not in held:
-                    held[key] = [uploaded(machine, x) for x in (tiles(products, symmetric), products)]
-                made = merged(compute, which == 0, symmetric, "added" if which else "rounded")
-                args = *held[key], *numbers[which]
-                steps.append(machine.prepare(made, held[key][0].shape[0], THREADS, args, "whole"))
+                    cut = tiling(products)
+                    held[key] = cut, *(uploaded(machine, x) for x in (tiles(products, symmetric, cut.side), products))
+                cut, *pair = held[key]
+                made = merged(compute, which == 0, symmetric, "added" if which else "rounded", cut)
+                steps.append(machine.prepare(made, pair[0].shape[0], cut.threads, (*pair, *numbers[which]), "whole"))
         return steps
 
 
