@@ -118,31 +118,29 @@ def place(tiles):
     return cuda.blockIdx.x // tiles * TILE, cuda.blockIdx.x % tiles * TILE, *part()
 
 
-def storer(dtype: str, kind: str, tiling: Tiling = SMALL, mirrored: bool = False) -> Callable:
-    """What stores a warp's sums: as fp32, ``"rounded"`` to the dtype, or ``"added"`` to a matrix and then rounded.
-
-    Rows of the product are ``pitch`` elements apart. With ``mirrored``, and where ``mirror`` holds, the transposed tile
-    is stored, too.
-    """
+def storer(dtype: str, kind: str) -> Callable:
+    """What stores a warp's sums: as fp32, ``"rounded"`` to the dtype, or ``"added"`` to a matrix and then rounded."""
     load_narrow, store_narrow = (getattr(vectors, f"{what}_{dtype}") for what in ("load", "store"))
     store_one, size, adds = (store_float32, 4, False) if kind == "sums" else (store_narrow, 2, kind == "added")
 
     @cuda.jit(device=True)
-    def put(x, row, column, out, m, n, pitch, mirror, alpha, beta, c):
+    def put(x, row, column, out, m, n, alpha, beta, c):
         if row < m and column < n:
-            at = row * pitch + column
-            y = beta * load_narrow(c + 2 * at) + alpha * x if adds else x
-            store_one(out + size * at, y)
-            if mirrored and mirror:
-                store_one(out + size * (column * pitch + row), y)
+            at = row * n + column
+            store_one(out + size * at, beta * load_narrow(c + 2 * at) + alpha * x if adds else x)
 
     # Of each 16 x 8, lane 4 g + t has rows g and g + 8, and two neighbouring columns.
-    places = [(i + e // 2 * 8, j + e % 2)
-              for i in range(0, tiling.height, 16) for j in range(0, tiling.width, 8) for e in range(4)]  # fmt: skip
     lines = ["row, column = row + lane // 4, column + lane % 4 * 2"]
-    common = "out, m, n, pitch, mirror, alpha, beta, c"
-    lines += [f"put(sums[{i}], row + {r}, column + {s}, {common})" for i, (r, s) in enumerate(places)]
-    return written("store", f"sums, row, column, lane, {common}", lines, put=put)
+    for k, i, j in pairs(SMALL):
+        for e in range(2):
+            lines.append(f"put(sums[{k + e}], row + {i}, column + {j + e}, out, m, n, alpha, beta, c)")
+    return written("store", "sums, out, row, column, lane, m, n, alpha, beta, c", lines, put=put)
+
+
+def pairs(tiling: Tiling) -> list[tuple[int, int, int]]:
+    """Where a lane's sums belong that are side by side: the first of two sums, its row and its column."""
+    parts = [(i, j) for i in range(0, tiling.height, 16) for j in range(0, tiling.width, 8)]
+    return [(4 * n + 2 * low, i + 8 * low, j) for n, (i, j) in enumerate(parts) for low in range(2)]
 
 
 def multiplier(dtype: str, fragment_a: Callable, fragment_b: Callable, tiling: Tiling) -> Callable:
@@ -186,7 +184,7 @@ def kernel(dtype: str, a_transposed: bool, b_transposed: bool, kind: str) -> Any
             cuda.syncthreads()
             multiply(tile_a, 0, tile_b, 0, sums, top, left, lane)
             cuda.syncthreads()
-        store(sums, row + top, column + left, lane, out, m, n, n, False, alpha, beta, c)
+        store(sums, out, row + top, column + left, lane, m, n, alpha, beta, c)
 
     return product
 
@@ -248,7 +246,7 @@ def staged(dtype: str, a_transposed: bool, b_transposed: bool, kind: str) -> Any
             sums[i] = ZERO
         row, column, top, left, lane = place((n + TILE - 1) // TILE)
         add_up(sums, tile_a, tile_b, a, b, row, column, m, n, k, top, left, lane)
-        store(sums, row + top, column + left, lane, out, m, n, n, False, alpha, beta, c)
+        store(sums, out, row + top, column + left, lane, m, n, alpha, beta, c)
 
     return product
 

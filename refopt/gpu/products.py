@@ -1,8 +1,8 @@
 """Products of any number of matrices in one launch, by a table of tiles; what makes them is `refopt.gpu.matmul`.
 
-A block takes a **tile** of 64 x 64 elements, or of 128 x 128 where `tiling` finds that large. A row of the table of tiles says of which product, and where in it; a row
-of the table of products, where its matrices are and how large they are. So a launch has as many blocks as all products
-have tiles, and small products fill what large ones leave free.
+A block takes a **tile** of 64 x 64 elements, or of 128 x 128 where `tiling` says so. A row of the table of tiles says
+of which product, and where in it; a row of the table of products, where its matrices are and how large they are. So a
+launch has as many blocks as all products have tiles, and small products fill what large ones leave free.
 
 X X^T is symmetric in every bit, since the order of a sum does not depend on which factor comes first (numerics, N17);
 so is A A, where A is symmetric. Of such products the tiles above the diagonal are left out: a block stores its tile
@@ -12,14 +12,15 @@ Matrices lie here as `padded` says: rows and columns are filled up to multiples 
 So rows are multiples of 16 bytes, whatever the sizes, and all copies are asynchronous.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from refopt.gpu import cuda
+from refopt.gpu import cuda, vectors
 from refopt.gpu.kernels import factory
-from refopt.gpu.matmul import LARGE, SMALL, ZERO, Tiling, parter, pipeline, storer
+from refopt.gpu.matmul import LARGE, SMALL, ZERO, Tiling, pairs, parter, pipeline
+from refopt.gpu.unroll import written
 
 # Columns of the table of products: the fields of a `Product`. Columns of that of tiles: the product, row and column.
 A, B, OUT, ADDED, M, N, K, ALONG = range(8)
@@ -72,13 +73,40 @@ def padded_size(size):
     return (size + 7) // 8 * 8
 
 
+def storer(dtype: str, adds: bool, tiling: Tiling, mirrored: bool) -> Callable:
+    """What rounds a warp's sums and stores them, two at a time: where ``mirror`` holds, the transposed tile, too.
+
+    If it ``adds``, ``beta`` times a matrix is added to ``alpha`` times the sums before.
+    """
+    load2, store2, store1 = (getattr(vectors, f"{what}_{dtype}") for what in ("load2", "store2", "store"))
+
+    @cuda.jit(device=True)
+    def put(x, y, row, column, out, m, n, mirror, alpha, beta, added):
+        if row < m and column < n:
+            pitch, both = padded_size(n), column + 1 < n
+            at = row * pitch + column
+            if adds:
+                low, high = load2(added + 2 * at)
+                x, y = beta * low + alpha * x, beta * high + alpha * y
+            store2(out + 2 * at, (x, y if both else ZERO))
+            if mirrored and mirror:
+                store1(out + 2 * (column * pitch + row), x)
+                if both:
+                    store1(out + 2 * ((column + 1) * pitch + row), y)
+
+    common = "out, m, n, mirror, alpha, beta, added"
+    lines = ["row, column = row + lane // 4, column + lane % 4 * 2"]
+    lines += [f"put(sums[{k}], sums[{k + 1}], row + {i}, column + {j}, {common})" for k, i, j in pairs(tiling)]
+    return written("store", f"sums, row, column, lane, {common}", lines, put=put)
+
+
 @factory
-def merged(dtype: str, square: bool, symmetric: bool, kind: str, tiling: Tiling) -> Any:
-    """The kernel for a dtype: of X X^T if ``square``, else of A B; ``kind`` is ``"rounded"`` or ``"added"``."""
+def merged(dtype: str, square: bool, symmetric: bool, adds: bool, tiling: Tiling) -> Any:
+    """The kernel for a dtype: of X X^T if ``square``, else of A B, to which it adds a matrix or not."""
     add_up, a_elements, b_elements = pipeline(dtype, False, square, tiling)
     add_along, a_others, b_others = pipeline(dtype, square, False, tiling)
     a_elements, b_elements = max(a_elements, a_others), max(b_elements, b_others)
-    store, part, count = storer(dtype, kind, tiling, symmetric), parter(tiling), tiling.height * tiling.width // 32
+    store, part, count = storer(dtype, adds, tiling, symmetric), parter(tiling), tiling.height * tiling.width // 32
 
     @cuda.jit(launch_bounds=(tiling.threads, tiling.blocks))
     def products(tiles, products, alpha, beta):
@@ -96,6 +124,6 @@ def merged(dtype: str, square: bool, symmetric: bool, kind: str, tiling: Tiling)
         else:
             add_up(sums, tile_a, tile_b, a, b, row, column, height, pitch, depth, top, left, lane)
         out, added = products[i, OUT], products[i, ADDED]
-        store(sums, row + top, column + left, lane, out, m, n, pitch, row != column, alpha, beta, added)
+        store(sums, row + top, column + left, lane, out, m, n, row != column, alpha, beta, added)
 
     return products

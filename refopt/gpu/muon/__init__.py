@@ -109,7 +109,7 @@ class MuonPlan(Plan):
                     cut = tiling(products)
                     held[key] = cut, *(uploaded(machine, x) for x in (tiles(products, symmetric, cut.side), products))
                 cut, *pair = held[key]
-                made = merged(compute, which == 0, symmetric, "added" if which else "rounded", cut)
+                made = merged(compute, which == 0, symmetric, which > 0, cut)
                 steps.append(machine.prepare(made, pair[0].shape[0], cut.threads, (*pair, *numbers[which]), "whole"))
         return steps
 
