@@ -185,6 +185,20 @@ def test_numbers_and_arrays_may_change(machine):
         scheduled(iterations=3)
 
 
+def test_a_state_goes_on_in_another_plan(machine):
+    host = lists(SMALL)
+    first, second = there(machine, host), there(machine, host)
+    step, other = (gpu.plan("muon", *xss, lr=0.1, iterations=0) for xss in (first, second))
+    step()
+    for x, y in zip(second[0], first[0], strict=True):
+        x.copy_to_device(y.copy_to_host())
+    other.load_state_dict(step.state_dict())
+    step()
+    other()
+    machine.synchronize()
+    same(second[0] + second[2], [x.copy_to_host() for x in first[0] + first[2]])
+
+
 def test_functions_of_one_call(machine):
     host = lists(SMALL)
     device = there(machine, host)
