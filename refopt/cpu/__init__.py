@@ -11,8 +11,8 @@ Every file with a row (`refopt.cpu.routine`) is an optimizer; its functions, ``m
 The formulae in it are for the oracle, too, which varies them. What optimizers share, the kernels follow:
 `refopt.cpu.weight_decay`, what comes before a rule; `refopt.cpu.reduce`, the order of sums; `refopt.cpu.remainder` and
 `refopt.cpu.stochastic`, storage in bf16; `refopt.cpu.coalesce`, layouts; `refopt.cpu.gradient_check`, clipping;
-`refopt.cpu.matmul`, products of matrices, those of tensor cores among them; `refopt.cpu.blocks`, the matrices of a
-parameter;
+`refopt.cpu.matmul`, products of matrices, those of tensor cores among them; `refopt.cpu.muon` and `refopt.cpu.blocks`,
+the iterations of Muon, and the matrices of a parameter.
 `refopt.cpu.routine` and `refopt.cpu.merged`, how a rule becomes a step. What has been checked can be run again and
 again: see there, and in `refopt.cpu.cast` and `refopt.cpu.loss_scale`.
 """
@@ -41,7 +41,7 @@ ROWS: dict[str, Routine] = {}
 for _found in list(iter_modules(__path__)):
     _module = import_module(f"{__name__}.{_found.name}")
     for _row in [x for x in vars(_module).values() if isinstance(x, Routine) and hasattr(_module, x.merged_name)]:
-        if _row.forms:  # what has no kernels is not in the catalogue
+        if _row.forms:  # what takes matrices alone is not in the catalogue
             ROWS[_row.name] = _row
         _names = _row.merged_name, _row.name
         globals().update({_name: getattr(_module, _name) for _name in _names})

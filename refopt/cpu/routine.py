@@ -52,8 +52,8 @@ def routine(
         states: a slot for each state and scalar, in the order of the signature; optional ones are given by keyword.
         limits: of numbers that only it has, those that are not just at least 0.
         choices: the values of each choice that is a word, the default first.
-        launches: of a step on the device: 1 if each element is for itself; 0 if there are no kernels, so that the row
-            is not for the catalogue.
+        launches: of a step on the device: 1 if each element is for itself; 0 for a row that is not for the catalogue,
+            since it is not for tensors of every shape.
         passes: how often a step reads or writes a slot, where that is not once for gradients and twice for all else; or
             a function of form, dtypes and choices.
         forms: the ways to run it on the device, where there are others than by tensor and merged.

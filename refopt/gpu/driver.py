@@ -206,7 +206,7 @@ class Launch:
     """One kernel with its arguments packed the way Numba's calling convention has them.
 
     ``mode`` is ``"cooperative"``, for kernels with a grid barrier; ``"overlapping"``, for kernels that may
-    start while the launch before them drains and wait for it themselves; or empty.
+    start while the launch before them drains and wait for it themselves; or anything else.
     """
 
     def __init__(self, kernel: Kernel, grid: int, block: int, args: tuple, mode: str) -> None:
@@ -238,7 +238,7 @@ class Launch:
         elif mode == "overlapping" and overlaps:
             attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
             attribute.value.programmaticStreamSerializationAllowed = 1
-        config.attrs = [attribute] if mode == "cooperative" or (mode and overlaps) else []
+        config.attrs = [attribute] if mode == "cooperative" or (mode == "overlapping" and overlaps) else []
         config.numAttrs = len(config.attrs)
 
     @property

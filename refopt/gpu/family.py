@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from refopt import cpu
 from refopt.checks.rows import Routine
 from refopt.cpu.routine import bind, single
 from refopt.gpu import elementwise, lars, norms
+from refopt.gpu.muon import MuonPlan
 from refopt.gpu.plan import Plan
 from refopt.gpu.tried import rule_for
 
@@ -23,11 +25,14 @@ def launches_of(routine: Routine) -> Callable[..., Any]:
 
 def planner(routine: Routine) -> Callable[..., Plan]:
     """`refopt.gpu.plan` for a routine; raises TypeError if its rule is not complete."""
-    launches = launches_of(routine)
-    defaults = {name: values[0] for name, values in routine.choices.items() if name != "rounding"}
     required = [slot.name for slot in routine.slots if not slot.optional]
     optional = [slot.name for slot in routine.slots if slot.optional]
-    rule_for(routine, np.float32, frozenset(required), defaults)
+    if routine.name == "muon":
+        make: Callable[..., Plan] = MuonPlan
+    else:
+        defaults = {name: values[0] for name, values in routine.choices.items() if name != "rounding"}
+        rule_for(routine, np.float32, frozenset(required), defaults)
+        make = partial(Plan, routine, launches_of(routine))
 
     def plan(
         *lists: Any, form: str = routine.merged_form, stream: Any = 0, grad_factor: Any = None, found_inf: Any = None,
@@ -38,7 +43,7 @@ def planner(routine: Routine) -> Callable[..., Plan]:
             raise TypeError(f"{routine.merged_name}: expected {len(required)} lists ({expected}), got {len(lists)}")
         slots = dict(zip(required, lists, strict=True)) | {name: hyper.pop(name, None) for name in optional}
         shared = {"grad_factor": grad_factor, "found_inf": found_inf}
-        return Plan(routine, launches, slots, hyper, form, stream, shared)
+        return make(slots, hyper, form, stream, shared)
 
     return plan
 
@@ -62,7 +67,7 @@ def functions(routine: Routine) -> tuple[Callable[..., None], Callable[..., None
 
     merged.__signature__ = signature  # type: ignore[attr-defined]
     merged.__name__ = merged.__qualname__ = name
-    one = single(merged, form="separate")
+    one = single(merged, form="separate" if "separate" in routine.forms else routine.merged_form)
     for function in (merged, one):
         function.__doc__ = (
             f"`refopt.cpu.{function.__name__}` for device arrays, on a stream; ``form`` is one of "

@@ -1,9 +1,10 @@
 """The product of two bf16 or fp16 matrices on tensor cores, with the bits of `refopt.cpu.matmul` (numerics, N17).
 
 A block of four warps makes a tile of 64 x 64 elements, a warp 32 x 32 of them: by ``mma.sync``, two rows of four
-products. It takes k in steps of 32. In each step the threads load a tile of either matrix to shared memory, the warps
-load fragments from there, and each accumulator gets two chunks of 16 products. Where a matrix ends, tiles are filled up
-with zeros, which change no bit. So the order of a sum is that of k, whatever the tiles are.
+products. (`LARGE` tiles read less, and are for `refopt.gpu.products`.) It takes k in steps of 32. In each step the
+threads load a tile of either matrix to shared memory, the warps load fragments from there, and each accumulator gets
+two chunks of 16 products. Where a matrix ends, tiles are filled up with zeros, which change no bit. So the order of a
+sum is that of k, whatever the tiles are.
 
 The sums are stored as fp32, or rounded to the matrices' dtype, after a matrix has been added if asked (N18). Such are
 the three products of an iteration of Muon.
@@ -29,117 +30,145 @@ from refopt.gpu.tensor_core import MMA, begin_copy16, end_group, ldmatrix4, ldma
 from refopt.gpu.unroll import written
 from refopt.gpu.vectors import store_float32
 
-TILE, STEP, THREADS = 64, 32, 128
+STEP, CHUNK = 32, 8  # of k; elements of 16 bytes, which a thread copies at a time
 ZERO = np.float32(0)
-# Eight rows that a warp loads together have to begin in different banks of shared memory: each gets 16 bytes more.
-APART = 8
 
 
-def operand(along_k: bool) -> tuple[Callable, Callable, Callable, int]:
+class Tiling(NamedTuple):
+    """A block's tile of ``side`` x ``side`` elements, and a warp's part of it."""
+
+    side: int
+    height: int
+    width: int
+    blocks: int  # on a multiprocessor
+
+    @property
+    def threads(self) -> int:
+        return 32 * (self.side // self.height) * (self.side // self.width)
+
+
+SMALL, LARGE = Tiling(64, 32, 32, 4), Tiling(128, 64, 32, 2)
+
+
+def operand(along_k: bool, tiling: Tiling) -> tuple[Callable, Callable, Callable, int]:
     """What fills the tile of a matrix, begins to, and loads fragments of it, and its elements.
 
     ``along_k`` says that the matrix has a row for each k.
     """
-    rows, columns = (STEP, TILE) if along_k else (TILE, STEP)
-    pitch = columns + APART
-    load = ldmatrix4_transposed if along_k else ldmatrix4
+    rows, columns = (STEP, tiling.side) if along_k else (tiling.side, STEP)
+    load, threads = ldmatrix4_transposed if along_k else ldmatrix4, tiling.threads
+    narrow, chunks, parts = columns == 32, columns // CHUNK, rows * columns // CHUNK // threads
+
+    @cuda.jit(device=True)
+    def spot(row, chunk):
+        # Eight rows that a warp loads together have to be in different banks of shared memory, which 128 bytes share
+        # out: so chunks change places, from row to row, or where a row has 64 bytes from pair to pair.
+        return row * columns + (chunk ^ (row // 2 % 4 if narrow else row % 8)) * CHUNK
 
     @cuda.jit(device=True)
     def fill(tile, x, first, extent, k, depth):
         top, left, height, width = (k, first, depth, extent) if along_k else (first, k, extent, depth)
         # Neighbouring threads take neighbouring elements of a row, as they lie in memory.
-        for i in range(cuda.threadIdx.x, rows * columns, THREADS):
-            row, column = top + i // columns, left + i % columns
-            inside = row < height and column < width
-            tile[i // columns * pitch + i % columns] = x[row * width + column] if inside else 0
+        for i in range(cuda.threadIdx.x, rows * columns, threads):
+            r, c = i // columns, i % columns
+            inside = top + r < height and left + c < width
+            tile[spot(r, c // CHUNK) + c % CHUNK] = x[(top + r) * width + left + c] if inside else 0
 
     @cuda.jit(device=True)
     def begin(tile, at, x, first, extent, k, depth):
         top, left, height, width = (k, first, depth, extent) if along_k else (first, k, extent, depth)
         # The same eight elements at a time. A row has a multiple of eight, so all of these are inside, or none.
-        for i in range(cuda.threadIdx.x, rows * columns // 8, THREADS):
-            r, c = i // (columns // 8), i % (columns // 8) * 8
-            inside = top + r < height and left + c < width
-            start = (top + r) * width + left + c if inside else 0
-            begin_copy16(tile, at + r * pitch + c, x + 2 * start, 16 if inside else 0)
+        for part in range(parts):
+            i = cuda.threadIdx.x + part * threads
+            r, c = i // chunks, i % chunks
+            inside = top + r < height and left + c * CHUNK < width
+            start = (top + r) * width + left + c * CHUNK if inside else 0
+            begin_copy16(tile, at + spot(r, c), x + 2 * start, 16 if inside else 0)
 
     @cuda.jit(device=True)
     def fragment(tile, at, first, k, apart, k_apart):
         # Each lane points to a row of one of four matrices of 8 x 8.
         line = cuda.threadIdx.x % 8
         if along_k:
-            return load(tile, at + (k + k_apart + line) * pitch + first + apart)
-        return load(tile, at + (first + apart + line) * pitch + k + k_apart)
+            return load(tile, at + spot(k + k_apart + line, (first + apart) // CHUNK))
+        return load(tile, at + spot(first + apart + line, (k + k_apart) // CHUNK))
 
-    return fill, begin, fragment, rows * pitch
+    return fill, begin, fragment, rows * columns
+
+
+def parter(tiling: Tiling) -> Callable:
+    """``part()``: row and column of the warp's part in a tile; the lane."""
+    height, width, across = tiling.height, tiling.width, tiling.side // tiling.width
+
+    @cuda.jit(device=True)
+    def part():
+        warp = cuda.threadIdx.x // 32
+        return warp // across * height, warp % across * width, cuda.threadIdx.x % 32
+
+    return part
+
+
+part = parter(SMALL)
+TILE, THREADS = SMALL.side, SMALL.threads
 
 
 @cuda.jit(device=True)
 def place(tiles):
-    """Row and column of the block's tile and, in it, of the warp's part; the lane."""
-    warp = cuda.threadIdx.x // 32
-    tile = cuda.blockIdx.x // tiles * TILE, cuda.blockIdx.x % tiles * TILE
-    return *tile, warp // 2 * 32, warp % 2 * 32, cuda.threadIdx.x % 32
+    """Row and column of the block's tile, and what `part` gives."""
+    return cuda.blockIdx.x // tiles * TILE, cuda.blockIdx.x % tiles * TILE, *part()
 
 
 def storer(dtype: str, kind: str) -> Callable:
     """What stores a warp's sums: as fp32, ``"rounded"`` to the dtype, or ``"added"`` to a matrix and then rounded."""
     load_narrow, store_narrow = (getattr(vectors, f"{what}_{dtype}") for what in ("load", "store"))
-
-    @cuda.jit(device=True)
-    def store_sum(out, at, x, alpha, beta, c):
-        store_float32(out + 4 * at, x)
-
-    @cuda.jit(device=True)
-    def store_rounded(out, at, x, alpha, beta, c):
-        store_narrow(out + 2 * at, x)
-
-    @cuda.jit(device=True)
-    def store_added(out, at, x, alpha, beta, c):
-        store_narrow(out + 2 * at, beta * load_narrow(c + 2 * at) + alpha * x)
-
-    store_one = {"sums": store_sum, "rounded": store_rounded, "added": store_added}[kind]
+    store_one, size, adds = (store_float32, 4, False) if kind == "sums" else (store_narrow, 2, kind == "added")
 
     @cuda.jit(device=True)
     def put(x, row, column, out, m, n, alpha, beta, c):
         if row < m and column < n:
-            store_one(out, row * n + column, x, alpha, beta, c)
+            at = row * n + column
+            store_one(out + size * at, beta * load_narrow(c + 2 * at) + alpha * x if adds else x)
 
     # Of each 16 x 8, lane 4 g + t has rows g and g + 8, and two neighbouring columns.
-    places = [(i // 16 * 16 + i // 2 % 2 * 8, i // 4 % 4 * 8 + i % 2) for i in range(32)]
     lines = ["row, column = row + lane // 4, column + lane % 4 * 2"]
-    lines += [f"put(sums[{i}], row + {r}, column + {s}, out, m, n, alpha, beta, c)" for i, (r, s) in enumerate(places)]
+    for k, i, j in pairs(SMALL):
+        for e in range(2):
+            lines.append(f"put(sums[{k + e}], row + {i}, column + {j + e}, out, m, n, alpha, beta, c)")
     return written("store", "sums, out, row, column, lane, m, n, alpha, beta, c", lines, put=put)
 
 
-def multiplier(dtype: str, fragment_a: Callable, fragment_b: Callable) -> Callable:
+def pairs(tiling: Tiling) -> list[tuple[int, int, int]]:
+    """Where a lane's sums belong that are side by side: the first of two sums, its row and its column."""
+    parts = [(i, j) for i in range(0, tiling.height, 16) for j in range(0, tiling.width, 8)]
+    return [(4 * n + 2 * low, i + 8 * low, j) for n, (i, j) in enumerate(parts) for low in range(2)]
+
+
+def multiplier(dtype: str, fragment_a: Callable, fragment_b: Callable, tiling: Tiling) -> Callable:
     """What adds the products of two tiles, which begin at some elements of shared memory, to a warp's sums."""
-    mma = MMA[dtype]
-
-    @cuda.jit(device=True)
-    def multiply(tile_a, at_a, tile_b, at_b, sums, top, left, lane):
-        odd, late = lane // 8 % 2 * 8, lane // 16 * 8  # matrices 1 and 3, and 2 and 3, are eight apart from the others
-        for step in range(0, STEP, 16):
-            for j in range(0, 32, 16):
-                y = fragment_b(tile_b, at_b, left + j, step, late, odd)  # two of 16 x 8
-                for i in range(0, 32, 16):
-                    x = fragment_a(tile_a, at_a, top + i, step, odd, late)  # one of 16 x 16
-                    for half in range(2):
-                        at = (i // 16 * 4 + j // 8 + half) * 4
-                        low, high = (y[2], y[3]) if half else (y[0], y[1])
-                        old = sums[at], sums[at + 1], sums[at + 2], sums[at + 3]
-                        new = mma((x[0], x[1], x[2], x[3], low, high), old)
-                        sums[at], sums[at + 1], sums[at + 2], sums[at + 3] = new
-
-    return multiply
+    # Matrices 1 and 3, and 2 and 3, are eight apart from the others.
+    lines = ["odd, late = lane // 8 % 2 * 8, lane // 16 * 8"]
+    for step in range(0, STEP, 16):
+        # Of 16 x 16 numbers each; and of those of B, two of 16 x 8.
+        rows = range(0, tiling.height, 16)
+        lines += [f"x{i} = fragment_a(tile_a, at_a, top + {i}, {step}, odd, late)" for i in rows]
+        for j in range(0, tiling.width, 16):
+            lines.append(f"y = fragment_b(tile_b, at_b, left + {j}, {step}, late, odd)")
+            for i in rows:
+                for half in range(2):
+                    first = (i // 16 * (tiling.width // 8) + j // 8 + half) * 4
+                    four = ", ".join(f"sums[{first + k}]" for k in range(4))
+                    words = ", ".join([*(f"x{i}[{k}]" for k in range(4)), f"y[{2 * half}], y[{2 * half + 1}]"])
+                    lines.append(f"{four} = mma(({words}), ({four}))")
+    scope = {"fragment_a": fragment_a, "fragment_b": fragment_b, "mma": MMA[dtype]}
+    return written("multiply", "tile_a, at_a, tile_b, at_b, sums, top, left, lane", lines, **scope)
 
 
 @factory
 def kernel(dtype: str, a_transposed: bool, b_transposed: bool, kind: str) -> Any:
     """The kernel for a dtype, for whether either matrix is given as its transpose, and for what it stores."""
-    fill_a, _, fragment_a, a_size = operand(a_transposed)
-    fill_b, _, fragment_b, b_size = operand(not b_transposed)
-    multiply, store = multiplier(dtype, fragment_a, fragment_b), storer(dtype, kind)
+    fill_a, _, fragment_a, a_size = operand(a_transposed, SMALL)
+    fill_b, _, fragment_b, b_size = operand(not b_transposed, SMALL)
+    multiply, store = multiplier(dtype, fragment_a, fragment_b, SMALL), storer(dtype, kind)
 
     @cuda.jit(launch_bounds=(THREADS, 4))
     def product(a, b, out, m, n, k, alpha, beta, c):
@@ -168,22 +197,20 @@ STAGES = 3
 wait_but_one = wait_but(STAGES - 2)
 
 
-@factory
-def staged(dtype: str, a_transposed: bool, b_transposed: bool, kind: str) -> Any:
-    """`kernel` with asynchronous copies, of matrices whose rows in memory are multiples of 16 bytes."""
-    _, begin_a, fragment_a, a_size = operand(a_transposed)
-    _, begin_b, fragment_b, b_size = operand(not b_transposed)
-    a_sizes, b_sizes = STAGES * a_size, STAGES * b_size
-    multiply, store = multiplier(dtype, fragment_a, fragment_b), storer(dtype, kind)
+def pipeline(
+    dtype: str, a_transposed: bool, b_transposed: bool, tiling: Tiling = SMALL
+) -> tuple[Callable, int, int]:  # fmt: skip
+    """What sums up the products of a tile in stages, and the elements of shared memory for either matrix.
 
-    @cuda.jit(launch_bounds=(THREADS, 4))
-    def product(a, b, out, m, n, k, alpha, beta, c):
-        tile_a = cuda.shared.array(a_sizes, np.uint16, alignment=16)
-        tile_b = cuda.shared.array(b_sizes, np.uint16, alignment=16)
-        sums = cuda.local.array(32, np.float32)
-        for i in range(32):
-            sums[i] = ZERO
-        row, column, top, left, lane = place((n + TILE - 1) // TILE)
+    Rows in memory are multiples of 16 bytes. The numbers of rows and columns are those in memory.
+    """
+    _, begin_a, fragment_a, a_size = operand(a_transposed, tiling)
+    _, begin_b, fragment_b, b_size = operand(not b_transposed, tiling)
+    multiply = multiplier(dtype, fragment_a, fragment_b, tiling)
+
+    @cuda.jit(device=True)
+    def add_up(sums, tile_a, tile_b, a, b, row, column, m, n, k, top, left, lane):
+        inside = row + top < m and column + left < n  # any of the warp's part
         for stage in range(STAGES - 1):
             begin_a(tile_a, stage * a_size, a, row, m, stage * STEP, k)
             begin_b(tile_b, stage * b_size, b, column, n, stage * STEP, k)
@@ -198,7 +225,27 @@ def staged(dtype: str, a_transposed: bool, b_transposed: bool, kind: str) -> Any
             begin_a(tile_a, free * a_size, a, row, m, ahead, k)
             begin_b(tile_b, free * b_size, b, column, n, ahead, k)
             end_group()
-            multiply(tile_a, stage * a_size, tile_b, stage * b_size, sums, top, left, lane)
+            if inside:
+                multiply(tile_a, stage * a_size, tile_b, stage * b_size, sums, top, left, lane)
+
+    return add_up, STAGES * a_size, STAGES * b_size
+
+
+@factory
+def staged(dtype: str, a_transposed: bool, b_transposed: bool, kind: str) -> Any:
+    """`kernel` with asynchronous copies, of matrices whose rows in memory are multiples of 16 bytes."""
+    add_up, a_sizes, b_sizes = pipeline(dtype, a_transposed, b_transposed)
+    store = storer(dtype, kind)
+
+    @cuda.jit(launch_bounds=(THREADS, 4))
+    def product(a, b, out, m, n, k, alpha, beta, c):
+        tile_a = cuda.shared.array(a_sizes, np.uint16, alignment=16)
+        tile_b = cuda.shared.array(b_sizes, np.uint16, alignment=16)
+        sums = cuda.local.array(32, np.float32)
+        for i in range(32):
+            sums[i] = ZERO
+        row, column, top, left, lane = place((n + TILE - 1) // TILE)
+        add_up(sums, tile_a, tile_b, a, b, row, column, m, n, k, top, left, lane)
         store(sums, out, row + top, column + left, lane, m, n, alpha, beta, c)
 
     return product

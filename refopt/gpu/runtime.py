@@ -27,7 +27,7 @@ Device: TypeAlias = "Executor | Gpu"  # with the same methods; what one gives, s
 
 
 class Executor:
-    """The CPU, by `refopt.simt`. Blocks are one warp, whatever is asked for: it changes no bit (N6)."""
+    """The CPU, by `refopt.simt`. Blocks are one warp, which changes no bit (N6), unless a launch says "whole"."""
 
     name = "executor"
     index = None
@@ -108,7 +108,8 @@ class Executor:
 
     def prepare(self, kernel: Kernel, grid: int, block: int, args: tuple, mode: str = "") -> Callable[[Any], None]:
         kernel.require(self.properties)
-        return lambda stream: kernel.executor[grid, 32, stream](*args)
+        threads = block if mode == "whole" else 32
+        return lambda stream: kernel.executor[grid, threads, stream](*args)
 
     def sequence(self, launches: Sequence[Callable[[Any], None]]) -> Callable[[Any], bool]:
         def run(stream: Any) -> bool:

@@ -340,10 +340,11 @@ def _inline_asm(asm: str, constraints: str, result: str, arguments: str) -> Any:
 
     def shared_address(context: Any, builder: Any, kind: Any, array: Any, index: Any) -> Any:
         """The address of an element of a shared array in the address space of shared memory, which has number 3."""
-        data = context.make_array(kind)(context, builder, array).data
-        element = builder.gep(data, [index])
-        place = builder.addrspacecast(element, data.type.pointee.as_pointer(3))
-        return builder.trunc(builder.ptrtoint(place, ir.IntType(64)), ir.IntType(32))
+        data, word = context.make_array(kind)(context, builder, array).data, ir.IntType(32)
+        start = builder.ptrtoint(builder.addrspacecast(data, data.type.pointee.as_pointer(3)), ir.IntType(64))
+        # In 32 bits, so that whatever the index is made of is narrowed as well.
+        distance = builder.mul(builder.trunc(index, word), word(kind.dtype.bitwidth // 8))
+        return builder.add(builder.trunc(start, word), distance)
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         if not asm:  # a hint, which this GPU does not take

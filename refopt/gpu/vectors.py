@@ -153,27 +153,28 @@ def _half(dtype: str) -> tuple[Callable, Callable, Callable]:
     )
 
 
-def _four_halves(dtype: str) -> tuple[Callable, Callable]:
-    """Load and store of four fp16 or bf16, which are two 32-bit words, the first of each in its lower half."""
+def _halves(dtype: str, count: int) -> tuple[Callable, Callable]:
+    """Load and store of two or four fp16 or bf16: of one or two 32-bit words, the first of each in its lower half."""
     form = FORMATS[dtype]
     memory_type, widened, narrowed = form.memory, form.widened, form.narrowed
 
     def load(address):
-        return tuple(widened(x) for x in memory.load(address, memory_type, 4))
+        return tuple(widened(x) for x in memory.load(address, memory_type, count))
 
     def store(address, values):
         memory.store(address, memory_type, tuple(narrowed(x) for x in values))
 
-    pairs = form.widen_pair.format(w="w0", x="$0", y="$1") + form.widen_pair.format(w="w1", x="$2", y="$3")
-    words = "mov.b32 w0, {h0, h1}; mov.b32 w1, {h2, h3}; st.global.v2.b32 [$0], {w0, w1}; }"
+    words = [f"w{k}" for k in range(count // 2)]
+    vector, listed = ("v2.b32", "{w0, w1}") if count == 4 else ("b32", "w0")
+    pairs = "".join(form.widen_pair.format(w=w, x=f"${2 * k}", y=f"${2 * k + 1}") for k, w in enumerate(words))
+    packed = "".join(f"mov.b32 {w}, {{h{2 * k}, h{2 * k + 1}}}; " for k, w in enumerate(words))
 
     def storing(narrow: str) -> str:
-        return TWO_WORDS + "".join(narrow.format(h=f"h{k}", x=f"${k + 1}") for k in range(4)) + words
+        each = "".join(narrow.format(h=f"h{k}", x=f"${k + 1}") for k in range(count))
+        return f"{TWO_WORDS}{each}{packed}st.global.{vector} [$0], {listed}; }}"
 
-    return (
-        _accessor(load, "load", dtype, 4, lambda _: TWO_WORDS + "ld.global.v2.b32 {w0, w1}, [$4]; " + pairs + "}"),
-        _accessor(store, "store", dtype, 4, storing),
-    )
+    loading = f"{TWO_WORDS}ld.global.{vector} {listed}, [${count}]; {pairs}}}"
+    return _accessor(load, "load", dtype, count, lambda _: loading), _accessor(store, "store", dtype, count, storing)
 
 
 load_float32, store_float32 = _numbers("float32", 1)
@@ -181,9 +182,11 @@ load4_float32, store4_float32 = _numbers("float32", 4)
 load_float64, store_float64 = _numbers("float64", 1)
 load2_float64, store2_float64 = _numbers("float64", 2)
 load_float16, store_float16, round_float16 = _half("float16")
-load4_float16, store4_float16 = _four_halves("float16")
+load2_float16, store2_float16 = _halves("float16", 2)
+load4_float16, store4_float16 = _halves("float16", 4)
 load_bfloat16, store_bfloat16, round_bfloat16 = _half("bfloat16")
-load4_bfloat16, store4_bfloat16 = _four_halves("bfloat16")
+load2_bfloat16, store2_bfloat16 = _halves("bfloat16", 2)
+load4_bfloat16, store4_bfloat16 = _halves("bfloat16", 4)
 
 
 @device_function

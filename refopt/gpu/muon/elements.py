@@ -1,0 +1,246 @@
+"""What a step of Muon does with single elements, merged over all matrices: three launches beside those of the products.
+
+The first moves the momentum on, leaves what is to be made orthogonal in fp32, and takes its norm of each matrix, along
+the tree of `refopt.gpu.tiles`. The second divides by the norm and rounds to the dtype of the iterations. The third
+updates the parameters.
+
+A matrix whose elements lie side by side is accessed four elements at a time. Of others, as of tails, each element is
+looked for: the element of a number, in memory order, is in row number // inner and column number % inner.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from refopt.checks.dtypes import SIZES
+from refopt.cpu.reduce import TILE
+from refopt.gpu import remainder, unroll, vectors
+from refopt.gpu.gate import gate
+from refopt.gpu.kernels import Kernel, factory, kernel
+from refopt.gpu.muon.matrices import FIRST, INNER, INNER_STRIDE, LAST, LOOKAHEAD, OFFSET, OUTER_STRIDE
+from refopt.gpu.muon.matrices import TENSOR as OF_TENSOR
+from refopt.gpu.norms import NORM_BOUNDS, UPDATE_BOUNDS
+from refopt.gpu.norms.chunks import chunk_sums
+from refopt.gpu.norms.elements import tile_sums
+from refopt.gpu.products import padded_size
+from refopt.gpu.rows import either, of_warp, own
+from refopt.gpu.tables import ALIGNED, START, STOP, TENSOR
+from refopt.gpu.target import cuda, device_function, sqrt, transposed
+from refopt.gpu.tiles import ROW, scale8
+from refopt.gpu.vectors import OFFSETS, SECOND, load_float32, store_float32
+
+REAL: Any = np.float32
+ZERO, ONE = REAL(0), REAL(1)
+PARAMS, GRADS, VELOCITIES, MASTERS = range(4)  # rows of the addresses
+LR, MU, DECAY, EPSILON, ITERATIONS, RESCALE = range(6)  # rows of the hyperparameters
+
+
+@device_function
+def spot(place, e):
+    """How many elements lie between the first of a matrix and that of a number."""
+    inner, outer_stride, inner_stride = place
+    return e // inner * outer_stride + e % inner * inner_stride
+
+
+@device_function
+def spot_of_x(inner, e):
+    """The same in the iterations, where rows are `padded`."""
+    return e // inner * padded_size(inner) + e % inner
+
+
+@device_function
+def number(first, n):
+    """The number of a thread's n-th element of the row at ``first``."""
+    return own(first) + n % 4 + n // 4 * SECOND
+
+
+def one_access(dtype: str) -> tuple[Callable, Callable]:
+    """Load and store of one element."""
+    return getattr(vectors, f"load_{dtype}"), getattr(vectors, f"store_{dtype}")
+
+
+@factory
+def momentum_kernel(dtypes: tuple, use_nesterov: bool, average: bool, factor: str | None) -> Kernel:
+    """The first launch, a block to a chunk."""
+    sizes = [SIZES[dtype] for dtype in dtypes[:3]]
+    g_size, v_size = sizes[GRADS], sizes[VELOCITIES]
+    load_g, (load_v, store_v) = one_access(dtypes[GRADS])[0], one_access(dtypes[VELOCITIES])
+    grads8, velocities8, wide8 = (vectors.access(x, REAL, False) for x in (*dtypes[1:3], "float32"))
+    load_g8, load_v8, store_v8, store_u8 = grads8.load, velocities8.load, velocities8.store, wide8.store
+    found, factor_of = gate(REAL, factor)
+
+    @device_function
+    def step(v, g, k):
+        mu, rest, _ = k
+        entering = rest * g if average else g
+        v = mu * v + entering
+        return v, mu * v + entering if use_nesterov else v
+
+    step8 = unroll.map8(step, 2)
+
+    @device_function
+    def full(at, first, stop, k):
+        g_at, v_at, u_at, _ = at
+        i = own(first)
+        g = scale8(k[2], load_g8(g_at, i, stop))
+        v, u = transposed(step8(load_v8(v_at, i, stop), g, k))
+        store_v8(v_at, i, stop, v)
+        store_u8(u_at, i, stop, u)
+        return (u,)
+
+    @device_function
+    def one(offset, i, stop, at, k):
+        g_at, v_at, u_at, place = at
+        if i + offset >= stop:
+            return ZERO
+        there = spot(place, i + offset)
+        v, u = step(load_v(v_at + v_size * there), k[2] * load_g(g_at + g_size * there), k)
+        store_v(v_at + v_size * there, v)
+        store_float32(u_at + 4 * (i + offset), u)
+        return u
+
+    one8 = unroll.map8(one, 1, 4)
+
+    @device_function
+    def partial(at, first, stop, k):
+        return (one8(OFFSETS, own(first), stop, at, k),)
+
+    tile = tile_sums(lambda by_element: partial if by_element else full, 1, REAL)
+    sums_of = chunk_sums(tile, REAL, (0, 1))
+
+    @kernel(NORM_BOUNDS)
+    def merged_muon_momentum(
+        addresses, places, chunks, nodes, counters, sums, norms, hyper, factor_at, found_at
+    ):  # fmt: skip
+        c = cuda.blockIdx.x
+        if not found(found_at):
+            matrix = chunks[c, TENSOR]
+            tensor, offset = places[matrix, OF_TENSOR], places[matrix, OFFSET]
+            place = places[matrix, INNER], places[matrix, OUTER_STRIDE], places[matrix, INNER_STRIDE]
+            g_at = addresses[GRADS, tensor] + g_size * offset
+            v_at = addresses[VELOCITIES, tensor] + v_size * offset
+            mu = hyper[MU, tensor]
+            k = mu, ONE - mu, hyper[RESCALE, tensor] * factor_of(factor_at)
+            at = g_at, v_at, places[matrix, LOOKAHEAD], place
+            closes, squares = sums_of(c, at, chunks, nodes, counters, sums, k)
+            if closes and cuda.threadIdx.x == 0:
+                norm, epsilon = sqrt(squares[0]), hyper[EPSILON, tensor]
+                norms[matrix] = epsilon if norm < epsilon else norm
+
+    return merged_muon_momentum
+
+
+def walk(row: Callable) -> Callable:
+    """``walk(c, offset, chunks, at, k)``: the rows of a tile of a chunk, a row to a warp."""
+
+    @device_function
+    def rows(c, offset, chunks, at, k):
+        start = chunks[c, START] + offset
+        stop = min(chunks[c, STOP], start + TILE)
+        for first in of_warp(start, stop, ROW):
+            row(at, first, stop, chunks[c, ALIGNED], k)
+
+    return rows
+
+
+@factory
+def normalize_kernel(compute: str, chunk_tiles: int) -> Kernel:
+    """The second launch: x = u / norm, rounded."""
+    wide8, narrow8 = vectors.access("float32", REAL, False), vectors.access(compute, REAL, False)
+    load_u8, store_x8, (_, store_x) = wide8.load, narrow8.store, one_access(compute)
+    divided8 = unroll.map8(device_function(lambda u, norm: u / norm), 1)
+
+    @device_function
+    def full(at, first, stop, norm):
+        u_at, x_at, _ = at
+        i = own(first)
+        store_x8(x_at, i, stop, divided8(load_u8(u_at, i, stop), norm))
+
+    @device_function
+    def partial(at, first, stop, norm):
+        u_at, x_at, inner = at
+        for n in range(8):
+            e = number(first, n)
+            if e < stop:
+                store_x(x_at + 2 * spot_of_x(inner, e), load_float32(u_at + 4 * e) / norm)
+
+    rows = walk(either(lambda by_element: partial if by_element else full, ROW))
+
+    @kernel(UPDATE_BOUNDS)
+    def merged_muon_normalize(places, chunks, norms):
+        c, offset = cuda.blockIdx.x // chunk_tiles, cuda.blockIdx.x % chunk_tiles * TILE
+        matrix = chunks[c, TENSOR]
+        at = places[matrix, LOOKAHEAD], places[matrix, FIRST], places[matrix, INNER]
+        rows(c, offset, chunks, at, norms[matrix])
+
+    return merged_muon_normalize
+
+
+def exact_one(param: str, master: str | None) -> tuple[Callable, Callable]:
+    """Load and store of one exact parameter, by the addresses of parameter and master or remainder."""
+    if master == "uint16":
+        return remainder.load_joined, remainder.store_joined
+    load_exact, store_exact = one_access(master or param)
+    store_rounded, has_master = one_access(param)[1], master is not None
+
+    @device_function
+    def load(p, x):
+        return load_exact(x if has_master else p)
+
+    @device_function
+    def store(p, x, value):
+        store_rounded(p, value)
+        if has_master:
+            store_exact(x, value)
+
+    return load, store
+
+
+@factory
+def update_kernel(param: str, master: str | None, compute: str, factor: str | None, chunk_tiles: int) -> Kernel:
+    """The last launch: the parameter decays, and moves by x."""
+    exact8, narrow8 = vectors.exact_access(param, master, REAL, False), vectors.access(compute, REAL, False)
+    load_p8, store_p8, load_x8 = exact8.load, exact8.store, narrow8.load
+    (load_p, store_p), load_x = exact_one(param, master), one_access(compute)[0]
+    p_size, m_size = SIZES[param], 2 if master == "uint16" else 4
+    found, _ = gate(REAL, factor)
+
+    @device_function
+    def moved(p, x, k):
+        return p * k[0] - k[1] * x
+
+    moved8 = unroll.map8(moved, 2)
+
+    @device_function
+    def full(at, first, stop, k):
+        p_at, m_at, x_at, _ = at
+        i = own(first)
+        p = moved8(load_p8(p_at, m_at, i, stop), load_x8(x_at, i, stop), k)
+        store_p8(p_at, m_at, i, stop, p, p)
+
+    @device_function
+    def partial(at, first, stop, k):
+        p_at, m_at, x_at, place = at
+        for n in range(8):
+            e = number(first, n)
+            if e < stop:
+                there = spot(place, e)
+                p, m = p_at + p_size * there, m_at + m_size * there
+                store_p(p, m, moved(load_p(p, m), load_x(x_at + 2 * spot_of_x(place[0], e)), k))
+
+    rows = walk(either(lambda by_element: partial if by_element else full, ROW))
+
+    @kernel(UPDATE_BOUNDS)
+    def merged_muon_update(addresses, places, chunks, ratios, hyper, found_at):
+        c, offset = cuda.blockIdx.x // chunk_tiles, cuda.blockIdx.x % chunk_tiles * TILE
+        if not found(found_at):
+            matrix = chunks[c, TENSOR]
+            tensor, first = places[matrix, OF_TENSOR], places[matrix, OFFSET]
+            place = places[matrix, INNER], places[matrix, OUTER_STRIDE], places[matrix, INNER_STRIDE]
+            lr = hyper[LR, tensor]
+            at = (addresses[PARAMS, tensor] + p_size * first, addresses[MASTERS, tensor] + m_size * first,
+                  places[matrix, LAST], place)  # fmt: skip
+            rows(c, offset, chunks, at, (ONE - lr * hyper[DECAY, tensor], lr * ratios[matrix]))
+
+    return merged_muon_update

@@ -1,0 +1,109 @@
+"""Where the matrices of Muon are: those of the parameters, as they lie in memory, and those of the iterations.
+
+A matrix is taken as it lies in memory: ``outer`` rows of ``inner`` elements, of which neighbours are next to each other
+unless the matrix is a block of experts whose axis is the innermost. In Fortran's order that is the transpose of the
+matrix that the parameter is cut into. Iterating either gives the transpose of the same result, so nothing is copied:
+the smaller of the two squares is X X^T where ``left`` holds, and else X^T X.
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from refopt.cpu.blocks import Cut
+from refopt.gpu.arrays import describer
+from refopt.gpu.products import Product, padded
+from refopt.gpu.runtime import Device
+
+# Columns of the table of matrices.
+TENSOR, OFFSET, INNER, OUTER_STRIDE, INNER_STRIDE, LOOKAHEAD, FIRST, LAST = range(8)
+
+
+class Matrix(NamedTuple):
+    """A matrix in the memory of a parameter, the tensor of that number: first element, sizes and strides, in elements.
+
+    ``rows`` and ``columns`` are those that the parameter is cut into.
+    """
+
+    tensor: int
+    offset: int
+    outer: int
+    inner: int
+    outer_stride: int
+    inner_stride: int
+    rows: int
+    columns: int
+    left: bool
+
+    @property
+    def size(self) -> int:
+        return self.outer * self.inner
+
+    @property
+    def small(self) -> int:
+        """The smaller of both sizes."""
+        return min(self.outer, self.inner)
+
+    def regular(self) -> bool:
+        """Whether its elements lie side by side in the parameter, and in the iterations, four of them aligned."""
+        dense = self.inner_stride == 1 and (self.outer_stride == self.inner or self.outer == 1)
+        return dense and self.offset % 4 == 0 and self.inner % 8 == 0
+
+
+def matrices_of(tensor: int, cut: Cut) -> Iterator[Matrix]:
+    """The matrices of a parameter that have elements."""
+    stand_in = np.empty(int(np.prod(cut.shape, dtype=np.int64)), np.int8)  # of which nothing is touched
+    start = stand_in.__array_interface__["data"][0]
+    for view in cut.matrices(stand_in):
+        if not view.size:
+            continue
+        offset, (rows, columns), (down, right) = view.__array_interface__["data"][0] - start, view.shape, view.strides
+        by_rows = rows == 1 or (columns > 1 and down >= right)
+        outward, inward = ((rows, down), (columns, right)) if by_rows else ((columns, right), (rows, down))
+        strides = outward[1], inward[1] if inward[0] > 1 else 1
+        left = (rows <= columns) == by_rows
+        yield Matrix(tensor, offset, outward[0], inward[0], *strides, rows, columns, left)
+
+
+class Workspace:
+    """The memory of the iterations, on a device: of each matrix its lookahead, x twice, A and B.
+
+    Lookaheads are fp32, in memory order. The others are of 16 bits, `padded`, and their padding stays zero.
+    """
+
+    def __init__(self, machine: Device, matrices: list[Matrix]) -> None:
+        self.matrices = matrices
+        sizes = [padded(m.outer) * padded(m.inner) for m in matrices]
+        squares = [padded(m.small) ** 2 for m in matrices]
+        starts = np.cumsum([0, *sizes, *sizes, *squares, *squares])
+        firsts = np.cumsum([0, *(padded(m.size) for m in matrices)])
+        self.lookaheads = machine.empty((int(firsts[-1]),), np.float32)
+        self.narrow = machine.to_device(np.zeros(int(starts[-1]), np.uint16))
+        base, wide = (describer(machine.name)(x, "workspace").address for x in (self.narrow, self.lookaheads))
+        self._places = (base + 2 * starts[:-1]).reshape(4, -1).tolist()
+        self._lookaheads = (wide + 4 * firsts[:-1]).tolist()
+
+    def table(self, iterations: int) -> np.ndarray:
+        """Where matrices are, a row for each: the columns above; x is first at one address, and at another at last."""
+        x = self._places
+        rows = [(m.tensor, m.offset, m.inner, m.outer_stride, m.inner_stride, self._lookaheads[i], x[0][i],
+                 x[iterations % 2][i]) for i, m in enumerate(self.matrices)]  # fmt: skip
+        return np.array(rows, np.int64).reshape(-1, 8)
+
+    def products(self, n: int) -> list[list[Product]]:
+        """The three products of iteration n of every matrix: A = x x^T, B = b A + c (A A), x = a x + B x."""
+        old, new = self._places[n % 2], self._places[(n + 1) % 2]
+        three: list[list[Product]] = [[], [], []]
+        for i, (m, square, polynomial) in enumerate(zip(self.matrices, *self._places[2:], strict=True)):
+            small, x = m.small, old[i]
+            three[0].append(Product(x, x, square, 0, small, small, m.size // small, not m.left))
+            three[1].append(Product(square, square, polynomial, square, small, small, small))
+            sides = (polynomial, x) if m.left else (x, polynomial)
+            three[2].append(Product(*sides, new[i], x, m.outer, m.inner, small))
+        return three
+
+
+def uploaded(machine: Device, table: Any, dtype: Any = np.int64) -> Any:
+    """A table on the device."""
+    return machine.to_device(np.ascontiguousarray(table, dtype))

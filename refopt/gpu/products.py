@@ -1,0 +1,129 @@
+"""Products of any number of matrices in one launch, by a table of tiles; what makes them is `refopt.gpu.matmul`.
+
+A block takes a **tile** of 64 x 64 elements, or of 128 x 128 where `tiling` says so. A row of the table of tiles says
+of which product, and where in it; a row of the table of products, where its matrices are and how large they are. So a
+launch has as many blocks as all products have tiles, and small products fill what large ones leave free.
+
+X X^T is symmetric in every bit, since the order of a sum does not depend on which factor comes first (numerics, N17);
+so is A A, where A is symmetric. Of such products the tiles above the diagonal are left out: a block stores its tile
+transposed, too. That halves the work.
+
+Matrices lie here as `padded` says: rows and columns are filled up to multiples of eight by zeros, which change no bit.
+So rows are multiples of 16 bytes, whatever the sizes, and all copies are asynchronous.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from refopt.gpu import cuda, vectors
+from refopt.gpu.kernels import factory
+from refopt.gpu.matmul import LARGE, SMALL, ZERO, Tiling, pairs, parter, pipeline
+from refopt.gpu.unroll import written
+
+# Columns of the table of products: the fields of a `Product`. Columns of that of tiles: the product, row and column.
+A, B, OUT, ADDED, M, N, K, ALONG = range(8)
+
+
+class Product(NamedTuple):
+    """Addresses of ``a``, ``b``, ``out`` and of what is added, or 0; the sizes without zeros; and for X X^T a flag.
+
+    ``along`` says that X lies in memory as its transpose, with a row for each k. ``b`` is X again then, or as ever.
+    """
+
+    a: int
+    b: int
+    out: int
+    added: int
+    m: int
+    n: int
+    k: int
+    along: bool = False
+
+
+def padded(size: int) -> int:
+    """Rows or columns in memory."""
+    return -(-size // 8) * 8
+
+
+def tiling(products: Sequence[Product]) -> Tiling:
+    """Large tiles, where most elements are of products that large tiles fill, else small ones."""
+    sizes = np.array([(x.m * x.n, min(x.m, x.n)) for x in products]).reshape(-1, 2)
+    return LARGE if 2 * sizes[sizes[:, 1] > LARGE.side, 0].sum() > sizes[:, 0].sum() else SMALL
+
+
+def tiles(products: Sequence[Product], symmetric: bool, side: int) -> np.ndarray:
+    """The table of tiles (T, 3) of that side: of symmetric products, those on the diagonal and below.
+
+    Tiles of the longest sums come first, which should not be left for the end.
+    """
+    parts = [np.empty((0, 3), np.int64)]
+    for i in sorted(range(len(products)), key=lambda i: -products[i].k):
+        counts = [-(-size // side) for size in (products[i].m, products[i].n)]
+        rows, columns = np.indices(counts).reshape(2, -1) * side
+        kept = rows >= columns if symmetric else rows >= 0
+        parts.append(np.stack(np.broadcast_arrays(i, rows[kept], columns[kept]), 1))
+    return np.concatenate(parts)
+
+
+@cuda.jit(device=True)
+def padded_size(size):
+    """`padded`, for kernels."""
+    return (size + 7) // 8 * 8
+
+
+def storer(dtype: str, adds: bool, tiling: Tiling, mirrored: bool) -> Callable:
+    """What rounds a warp's sums and stores them, two at a time: where ``mirror`` holds, the transposed tile, too.
+
+    If it ``adds``, ``beta`` times a matrix is added to ``alpha`` times the sums before.
+    """
+    load2, store2, store1 = (getattr(vectors, f"{what}_{dtype}") for what in ("load2", "store2", "store"))
+
+    @cuda.jit(device=True)
+    def put(x, y, row, column, out, m, n, mirror, alpha, beta, added):
+        if row < m and column < n:
+            pitch, both = padded_size(n), column + 1 < n
+            at = row * pitch + column
+            if adds:
+                low, high = load2(added + 2 * at)
+                x, y = beta * low + alpha * x, beta * high + alpha * y
+            store2(out + 2 * at, (x, y if both else ZERO))
+            if mirrored and mirror:
+                store1(out + 2 * (column * pitch + row), x)
+                if both:
+                    store1(out + 2 * ((column + 1) * pitch + row), y)
+
+    common = "out, m, n, mirror, alpha, beta, added"
+    lines = ["row, column = row + lane // 4, column + lane % 4 * 2"]
+    lines += [f"put(sums[{k}], sums[{k + 1}], row + {i}, column + {j}, {common})" for k, i, j in pairs(tiling)]
+    return written("store", f"sums, row, column, lane, {common}", lines, put=put)
+
+
+@factory
+def merged(dtype: str, square: bool, symmetric: bool, adds: bool, tiling: Tiling) -> Any:
+    """The kernel for a dtype: of X X^T if ``square``, else of A B, to which it adds a matrix or not."""
+    add_up, a_elements, b_elements = pipeline(dtype, False, square, tiling)
+    add_along, a_others, b_others = pipeline(dtype, square, False, tiling)
+    a_elements, b_elements = max(a_elements, a_others), max(b_elements, b_others)
+    store, part, count = storer(dtype, adds, tiling, symmetric), parter(tiling), tiling.height * tiling.width // 32
+
+    @cuda.jit(launch_bounds=(tiling.threads, tiling.blocks))
+    def products(tiles, products, alpha, beta):
+        tile_a = cuda.shared.array(a_elements, np.uint16, alignment=16)
+        tile_b = cuda.shared.array(b_elements, np.uint16, alignment=16)
+        sums = cuda.local.array(count, np.float32)
+        for i in range(count):
+            sums[i] = ZERO
+        top, left, lane = part()
+        i, row, column = tiles[cuda.blockIdx.x, 0], tiles[cuda.blockIdx.x, 1], tiles[cuda.blockIdx.x, 2]
+        a, b, m, n = products[i, A], products[i, B], products[i, M], products[i, N]
+        height, pitch, depth = padded_size(m), padded_size(n), padded_size(products[i, K])
+        if square and products[i, ALONG]:
+            add_along(sums, tile_a, tile_b, a, b, row, column, height, pitch, depth, top, left, lane)
+        else:
+            add_up(sums, tile_a, tile_b, a, b, row, column, height, pitch, depth, top, left, lane)
+        out, added = products[i, OUT], products[i, ADDED]
+        store(sums, row + top, column + left, lane, out, m, n, row != column, alpha, beta, added)
+
+    return products
