@@ -63,7 +63,7 @@ def run(
 
 def _schedule(name: Any, seed: Any) -> Schedule:
     chosen("local.run: schedule", name, ("forward", "reverse", "random"))
-    return Schedule(name, whole("local.run: seed", seed))
+    return Schedule(name, whole("local.run: seed", seed, 0))
 
 
 class _Pending:

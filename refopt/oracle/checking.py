@@ -102,7 +102,7 @@ def check(
     ...         p += lr * (g + l2_decay * p)
     >>> report = check("sgd", uphill, dtypes=["float32"], laws=["L1"])
     >>> print(str(report).splitlines()[0])
-    uphill as sgd: WRONG, L1; 0 of 23 cases skipped (0 %)
+    uphill as sgd: WRONG, L1; 0 of 24 cases skipped (0 %)
     """
     started = time.perf_counter()
     diagnose = flag("check: diagnose", diagnose)
