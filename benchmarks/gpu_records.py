@@ -43,6 +43,7 @@ ONE = {
     "sectors": Step(["-m", "benchmarks.sectors"], 450, "sectors"),
     "detectors": Step(["-m", "benchmarks.detectors", "--on", "gpu"], 300, "detectors"),
     "products": Step(["-m", "benchmarks.products"], 200, "products"),
+    "muon": Step(["-m", "benchmarks.muon"], 200, "muon"),
 }
 TWO = {
     "nccl": Step(["-m", "benchmarks.laws", "--two"], 300, "laws"),

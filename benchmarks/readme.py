@@ -73,6 +73,24 @@ def reductions() -> str:
     return sections.table(lines)
 
 
+MUON = {
+    "torch.optim.Muon": "`torch.optim.Muon`", "torch.optim.Muon, graph": "the same as a CUDA graph",
+    "PyTorch, by shape, graph": "PyTorch, all matrices of a shape at once, as a CUDA graph",
+    "refopt, merged": "**refopt, 18 launches**",
+}  # fmt: skip
+
+
+def muon() -> str:
+    """Milliseconds of a step over the hidden matrices of two models, and the rate of the products in full."""
+    rows = json.loads((RESULTS / "muon-h200.json").read_text())["steps"]
+    by_step = {(row["model"], row["step"]): row for row in rows}
+    models = list(dict.fromkeys(row["model"] for row in rows))
+    header = ["", *(text for model in models for text in (model, "TFLOP/s"))]
+    body = [[label, *(f"{by_step[model, step][what]:.1f}" for model in models for what in ("ms", "tflop_per_s"))]
+            for step, label in MUON.items()]  # fmt: skip
+    return sections.table([header, ["---"] + ["---:"] * (len(header) - 1), *body])
+
+
 def shards() -> str:
     """Milliseconds of a sharded step of Adam on two GPUs, the fastest of each kind."""
     rows = [row for row in json.loads((RESULTS / "sharding-h200-x2.json").read_text())["steps"] if "ms" in row]
@@ -140,6 +158,7 @@ def with_tables(text: str) -> str:
         "adamw": table("optimizers-h200.json", "adamw", ADAMW, [*both, ("gpt2-xl", "fp32")]),
         "reductions": reductions(),
         "shards": shards(),
+        "muon": muon(),
         "torch": torch_pages.shown(torch_pages.STEP, torch_pages.step_in_short),
         "routines": routines(),
     }
