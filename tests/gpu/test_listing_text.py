@@ -112,6 +112,17 @@ def shown(x, n, unread):
     x[7] = 1"""
 
 
+def test_comparisons_come_to_what_they_do_in_python():
+    size = 2
+
+    @kernels.kernel()
+    def compared(x):
+        x[0] = size == 2, size != 2, size is None, size is not None, size < 2, size <= 2, size > 2, size >= 2
+
+    expected = "True, False, False, True, False, True, False, True"
+    assert body_of(compared.source(), "compared") == f"def compared(x):\n    x[0] = {expected}"
+
+
 def wide():
     """Another function of a name that there is, and another constant."""
     zero = np.float64(0)
@@ -211,7 +222,8 @@ def tangled():
         unread, read = counted(x, 10), n  # noqa: F841
         x[10] = read
         for k in range(2):
-            k = k + n
+            if yes:
+                k = k + n
         while n > 8:
             # Down.
             n -= 1 if yes else 2

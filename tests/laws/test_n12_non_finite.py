@@ -8,6 +8,7 @@ from maps.non_finite import GATE, left
 
 from laws.marks import of, pairs, routines
 from laws.routines import ELEMENTWISE, LARS, NOVOGRAD, WITH_NORMS, implementation
+from refopt.catalog import ROUTINES
 from refopt.oracle.exact.build import make, step_of
 from refopt.oracle.exact.cases import assert_same
 
@@ -96,6 +97,22 @@ def test_lars_forms_its_ratio_where_both_norms_are_positive(machine, routine, fo
     case.params[0][...] *= not p_zero
     case.grads[0][...] *= not g_zero
     assert_rate(case, implementation(form, machine)(case), rates[k])
+
+
+@pytest.mark.parametrize(("params", "grads", "wd", "adapt"),
+                         [(0, 1, 0.3, False), (1, 0, 0.0, True), (1, 1, 0.0, False)])
+@of(pairs([ROUTINES["lamb"]], "reference"))
+def test_lamb_has_no_ratio_where_a_norm_or_the_decay_is_zero(machine, routine, form, params, grads, wd, adapt):
+    """Parameters of zero; a direction of zero; no decay, unless the ratio is always formed."""
+    case = make(routine, [6], steps=[step_of(routine) | dict(weight_decay=wd)], always_adapt=adapt)
+    for slot, by in {"params": params, "grads": grads, "moment1": 0, "moment2": 0}.items():
+        case.slots[slot][0][...] *= by
+    p, g, power1, power2 = (case.slots[x][0].astype(float) for x in ("params", "grads", "beta1_pow", "beta2_pow"))
+    (h,) = case.steps
+    g *= h["rescale_grad"]
+    m, u = (1 - h["beta1"]) * g / (1 - power1), (1 - h["beta2"]) * g * g / (1 - power2)
+    expected = p - h["lr"] * (m / (np.sqrt(u) + h["epsilon"]) + wd * p)
+    np.testing.assert_allclose(implementation(form, machine)(case)["params"][0], expected, rtol=1e-5)
 
 
 NON_FINITE = [
