@@ -233,7 +233,7 @@ class OptaxRoutine:
 
     def _outcome(self, case: Case, params: list, leaves: Mapping[tuple[str, int | None], Any]) -> Outcome:
         got: Outcome = {"params": [self.arrays.back(p) for p in params]}
-        lists = case.lists()
+        lists, last = case.lists(), case.replace(steps=case.steps[-1:])
         for slot in case.routine.slots[2:-1]:
             known, theirs = lists[slot.name], self.states.get(slot.name, "")
             if known and all(x is not None and (theirs, i) in leaves for i, x in enumerate(known)):
@@ -243,7 +243,7 @@ class OptaxRoutine:
                 ]
             elif self._follows(slot.name):
                 got[slot.name] = [
-                    scalar_after(slot.name, case.numbers_of(i), int(leaves[COUNT, None]), x.dtype.type)
+                    scalar_after(slot.name, last.numbers_of(i), int(leaves[COUNT, None]), x.dtype.type)
                     for i, x in enumerate(known)
                 ]
         return got
