@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
@@ -28,6 +29,26 @@ def names_in(code: CodeType) -> set[str]:
         if isinstance(constant, CodeType):
             names |= names_in(constant)
     return names
+
+
+def replaced(function: Any, done: dict[int, Any], value: Callable[[Any, set[str]], Any]) -> FunctionType:
+    """A copy that sees other values under the names that it uses, in its globals and its closure.
+
+    Args:
+        function: what is copied.
+        done: notes the copy by the function's id before values are asked for, so that recursion ends.
+        value: what stands for a value, in a function that uses some names.
+    """
+    scope = dict(function.__globals__)
+    cells = tuple(CellType() for _ in function.__closure__ or ())
+    done[id(function)] = new = copied(function, scope, cells)
+    names = names_in(function.__code__)
+    for name in names & scope.keys():
+        scope[name] = value(scope[name], names)
+    for cell, old in zip(cells, function.__closure__ or (), strict=True):
+        if (held := content(old)) is not old:
+            cell.cell_contents = value(held, names)
+    return new
 
 
 def content(cell: CellType) -> Any:

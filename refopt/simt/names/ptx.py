@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from .. import cuda
-from ..base.copies import content, copied, names_in
+from ..base.copies import replaced
 from ..base.errors import CompileError, Place
 from ..base.numba_types import Type
 from ..kernels.kernel import Kernel
@@ -69,7 +69,8 @@ def _compile(kernel: Kernel, signature: tuple) -> None:
         if kernel.ptx is not None:
             kernel.ptx(signature)
         else:
-            function = _Forms().function(kernel.py_func)
+            forms = _Forms()
+            function = replaced(kernel.py_func, forms.done, forms.value)
             _cuda().compile(function, signature, device=False, abi="numba", cc=_CAPABILITY, output="ptx")
     except (_NotCompiled, CudaSupportError, NvvmSupportError, OSError) as error:
         raise _NotCompiled(textwrap.shorten(str(error), 200)) from None
@@ -151,18 +152,6 @@ class _Forms:
         self.cuda = _cuda()
         self.names = {id(vars(cuda)[name]): name for name in cuda.__all__ if name in vars(cuda)}
 
-    def function(self, function: Any) -> types.FunctionType:
-        scope = dict(function.__globals__)
-        cells = tuple(types.CellType() for _ in function.__closure__ or ())
-        self.done[id(function)] = new = copied(function, scope, cells)
-        names = names_in(function.__code__)
-        for name in names & scope.keys():
-            scope[name] = self.value(scope[name], names)
-        for cell, old in zip(cells, function.__closure__ or (), strict=True):
-            if (held := content(old)) is not old:
-                cell.cell_contents = self.value(held, names)
-        return new
-
     def value(self, value: Any, names: set[str]) -> Any:
         """What the compiler sees of a value, in a function that uses these names."""
         if value is cuda:
@@ -194,7 +183,7 @@ class _Forms:
 
     def _device(self, function: Any) -> Any:
         if id(function) not in self.done:
-            self.function(function)
+            replaced(function, self.done, self.value)
         new = self.done[id(function)]
         if isinstance(new, types.FunctionType):
             new = self.done[id(function)] = self.cuda.jit(new, device=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 from .. import cuda
 from ..base.arguments import shown
-from ..base.copies import content, copied, names_in
+from ..base.copies import content, names_in, replaced
 from ..base.numba_types import TYPES, Scalar, is_numba_type
 from ..base.places import unsupported
 from ..kernels.device_functions import declared
@@ -98,16 +98,7 @@ class _Translation:
             return self.done[id(function)]
         if not self._refers(function, set()):
             return function
-        scope = dict(function.__globals__)
-        cells = tuple(types.CellType() for _ in function.__closure__ or ())
-        self.done[id(function)] = new = copied(function, scope, cells)
-        names = names_in(function.__code__)
-        for name in names & scope.keys():
-            scope[name] = self.value(scope[name], names)
-        for cell, old in zip(cells, function.__closure__ or (), strict=True):
-            if (held := content(old)) is not old:
-                cell.cell_contents = self.value(held, names)
-        return new
+        return replaced(function, self.done, self.value)
 
     def value(self, value: Any, names: set[str]) -> Any:
         """What stands for a value in a function that uses these names."""
