@@ -9,29 +9,21 @@ from refopt.simt.machine.launch import Launch
 from simt.cases import ints
 
 
-@cuda.jit
-def by_luck(x, counter):
-    if cuda.blockIdx.x == 0:
-        x[0] = 1
-        cuda.threadfence()
-        cuda.atomic.add(counter, 0, 1)
-    else:
-        cuda.atomic.add(counter, 0, 1)
-        cuda.threadfence()
-        x[0] = 2
+def by_luck(first):
+    """The fence and the atomic order block ``first`` before the other only if it comes first."""
 
+    @cuda.jit
+    def kernel(x, counter):
+        if cuda.blockIdx.x == first:
+            x[0] = 1
+            cuda.threadfence()
+            cuda.atomic.add(counter, 0, 1)
+        else:
+            cuda.atomic.add(counter, 0, 1)
+            cuda.threadfence()
+            x[0] = 2
 
-@cuda.jit
-def by_bad_luck(x, counter):
-    """The other way round: only forward shows it."""
-    if cuda.blockIdx.x == 1:
-        x[0] = 1
-        cuda.threadfence()
-        cuda.atomic.add(counter, 0, 1)
-    else:
-        cuda.atomic.add(counter, 0, 1)
-        cuda.threadfence()
-        x[0] = 2
+    return kernel
 
 
 @cuda.jit
@@ -52,7 +44,7 @@ def flag_that_may_be_seen(x, flag):
         x[0] = 8
 
 
-HIDDEN = [(by_luck, "reverse"), (by_bad_luck, "forward"), (equal_to_the_last, "reverse"),
+HIDDEN = [(by_luck(0), "reverse"), (by_luck(1), "forward"), (equal_to_the_last, "reverse"),
           (flag_that_may_be_seen, "reverse")]
 
 
