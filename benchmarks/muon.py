@@ -9,17 +9,15 @@ by half; `torch.optim.Muon`'s as its users have it, and as a CUDA graph; and PyT
 matrices of a shape, as a CUDA graph.
 """
 
-import argparse
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from benchmarks.measure import device_ms
-from benchmarks.record import RESULTS, begin, closure, digests, save, short_name
+from benchmarks.measure import captured, device_ms, free
+from benchmarks.record import by_parts
 from refopt import cpu, gpu
 
 Shape = tuple[int, int]
@@ -71,7 +69,7 @@ def steps() -> Iterator[dict[str, Any]]:
             except (RuntimeError, ValueError) as error:  # memory, or a graph that cannot be captured
                 row["error"] = str(error)[:200]
             call = None
-            torch.cuda.empty_cache()
+            free()
             yield row
 
 
@@ -98,7 +96,7 @@ def _torch(params: list[Any], grads: list[Any]) -> Callable[[], object]:
 
 
 def _torch_graph(params: list[Any], grads: list[Any]) -> Callable[[], object]:
-    return _captured(_optimizer(params, grads).step)
+    return captured(_optimizer(params, grads).step)
 
 
 def _by_shape(params: list[Any], grads: list[Any]) -> Callable[[], object]:
@@ -123,37 +121,8 @@ def _by_shape(params: list[Any], grads: list[Any]) -> Callable[[], object]:
             scale = -LR * max(1, rows / columns) ** 0.5
             torch._foreach_add_([params[i] for i in of], [y.float() for y in x], alpha=scale)
 
-    return _captured(step)
-
-
-def _captured(step: Callable[[], object]) -> Callable[[], object]:
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(2):
-            step()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step()
-    return graph.replay
-
-
-def main() -> None:
-    """The command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, help="default: benchmarks/results/muon-DEVICE.json")
-    options = parser.parse_args()
-    report: dict[str, Any] = begin("benchmarks.muon") | {"what": "muon"}
-    report["sources"] = digests(closure("benchmarks.muon"))
-    out = options.out or RESULTS / f"muon-{short_name(report['device'])}.json"
-    for name, rows in {"steps": steps, "bits": bits}.items():
-        report[name] = []
-        for row in rows():
-            report[name].append(row)
-            print(row, flush=True)
-            save(report, out)
+    return captured(step)
 
 
 if __name__ == "__main__":
-    main()
+    by_parts(__doc__, "muon", {"steps": steps, "bits": bits})

@@ -7,16 +7,15 @@ operand transposed, by copies that overlap and by plain ones: elements, and how 
 sums of subnormal size, overflow, NaN, and any patterns of bits. ``iterations`` has five iterations of Muon.
 """
 
-import argparse
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.record import RESULTS, begin, closure, digests, save, short_name
+from benchmarks.record import by_parts
 from refopt import cpu, gpu
 from refopt.checks.dtypes import numpy_dtype
 from refopt.cpu.muon import COEFFICIENTS, orthogonalized
@@ -162,24 +161,11 @@ def _best(machine: Any, call: Callable[[], object], calls: int = 20) -> float:
     return round(min(found), 4)
 
 
-PARTS = {"bits": bits, "edges": edges, "iterations": iterations, "times": times}
-
-
 def main() -> None:
     """The command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, help="default: benchmarks/results/products-DEVICE.json")
-    options = parser.parse_args()
-    report: dict[str, Any] = begin("benchmarks.products") | {"what": "products"}
-    report["sources"] = digests(closure("benchmarks.products"))
     products = Products(gpu.device("gpu"))
-    out = options.out or RESULTS / f"products-{short_name(report['device'])}.json"
-    for name, rows in PARTS.items():
-        report[name] = []
-        for row in rows(products):
-            report[name].append(row)
-            print(row, flush=True)
-            save(report, out)
+    parts = {"bits": bits, "edges": edges, "iterations": iterations, "times": times}
+    by_parts(__doc__, "products", {name: partial(rows, products) for name, rows in parts.items()})
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ A report begins with `begin`, which has the kernels noted that this process and 
 adds what has been noted so far. `benchmarks.records` tells from the notes and digests whether a report still holds.
 """
 
+import argparse
 import ast
 import datetime
 import hashlib
@@ -19,7 +20,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,21 @@ def save(report: dict[str, Any], out: Path) -> None:
         report["kernels"] = noted = notes.read(folder)
         report["code"] = code_digest(noted)
     write(report, out)
+
+
+def by_parts(doc: str | None, name: str, parts: Mapping[str, Callable[[], Iterable[dict[str, Any]]]]) -> None:
+    """A command that makes the record of that name: each part's rows, printed and saved as they come."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, help=f"default: benchmarks/results/{name}-DEVICE.json")
+    options, module = parser.parse_args(), f"benchmarks.{name}"
+    report: dict[str, Any] = begin(module) | {"what": name, "sources": digests(closure(module))}
+    out = options.out or RESULTS / f"{name}-{short_name(report['device'])}.json"
+    for part, rows in parts.items():
+        report[part] = []
+        for row in rows():
+            report[part].append(row)
+            print(row, flush=True)
+            save(report, out)
 
 
 def write(report: dict[str, Any], out: Path) -> None:

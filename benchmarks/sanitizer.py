@@ -2,12 +2,12 @@
 
     python -m benchmarks.sanitizer [--out FILE]
 
-The work is small lists of tensors with empty, odd, misaligned and many-chunk ones, for each routine, each of its
-forms and several combinations of dtypes, two steps each, some rounded stochastically; a check of the gradients before
-and an update of the loss scale after a step; casts and coalescing; programs that accumulate gradients and add up
-rows: compared with the CPU reference bit for bit. In the same run, each tool is given the kernels of
-`benchmarks.planted`, with a defect of its kind. The exit status is 1 if a tool has something to say of refopt's
-kernels, or nothing of those, or if a kernel of refopt was not run.
+The work is small lists of tensors with empty, odd, misaligned and many-chunk ones, for each routine, each of its forms
+and several combinations of dtypes, two steps each, some rounded stochastically; matrices of several shapes for Muon; a
+check of the gradients before and an update of the loss scale after a step; casts and coalescing; programs that
+accumulate gradients and add up rows: compared with the CPU reference bit for bit. In the same run, each tool is given
+the kernels of `benchmarks.planted`, with a defect of its kind. The exit status is 1 if a tool has something to say of
+refopt's kernels, or nothing of those, or if a kernel of refopt was not run.
 """
 
 import argparse
@@ -29,6 +29,7 @@ from benchmarks.record import RESULTS, ROOT, begin, save, short_name
 from refopt import cpu, gpu
 from refopt.catalog import ROUTINES, Routine
 from refopt.catalog.workloads import Parameter, Workload
+from refopt.checks.dtypes import numpy_dtype
 from refopt.cli.verify.around import PLAIN, cast_rows, coalesce_rows
 from refopt.oracle.exact.build import make, step_of
 from refopt.oracle.exact.cases import arguments, assert_same
@@ -51,6 +52,10 @@ DTYPES = (
 )
 BY_CHANCE = ("bfloat16", "bfloat16", "bfloat16")
 AROUND = "around a step"
+MUON = "muon"
+MATRICES = [(1, 1), (17, 33), (130, 70), (64, 64), (200, 300)]
+# dtypes of parameters, gradients, momentum and, if there is one, master, and what the iterations compute in
+MUONS = (("float32", "float32", "float32", None, "bfloat16"), ("bfloat16", "bfloat16", "float32", "uint16", "float16"))
 
 
 def work(names: list[str], device: str = "gpu") -> None:
@@ -61,6 +66,8 @@ def work(names: list[str], device: str = "gpu") -> None:
             iteration(machine)
             moves(machine)
             programs(machine)
+        elif name == MUON:
+            muon(machine)
         else:
             steps(ROUTINES[name], machine)
 
@@ -106,6 +113,23 @@ def iteration(machine: Any) -> None:
         assert_same(written, placed.outcome(), "iteration")
         assert [x.copy_to_host().tobytes() for x in device] == [x.tobytes() for x in host]
         print("gradient check, step, loss scale: equal", flush=True)
+
+
+def muon(machine: Any) -> None:
+    """Two steps of two iterations, of matrices of several shapes."""
+    for *dtypes, master, compute in MUONS:
+        random = np.random.default_rng(0)
+        host = [[random.normal(size=shape).astype(numpy_dtype(dtype)) for shape in MATRICES] for dtype in dtypes]
+        named = {} if master is None else {"master_params": [np.zeros(shape, master) for shape in MATRICES]}
+        placed = [[machine.to_device(x) for x in arrays] for arrays in (*host, *named.values())]
+        numbers = {"lr": 0.1, "iterations": 2, "compute": compute}
+        plan = gpu.plan("muon", *placed[:3], **dict(zip(named, placed[3:], strict=True)), **numbers)
+        for _ in range(2):
+            plan()
+            cpu.merged_muon(*host, **named, **numbers)
+        expected = [x.tobytes() for arrays in (*host, *named.values()) for x in arrays]
+        assert [x.copy_to_host().tobytes() for arrays in placed for x in arrays] == expected, dtypes
+        print("muon", *dtypes, *filter(None, (master,)), f"in {compute}: equal", flush=True)
 
 
 def moves(machine: Any) -> None:
@@ -240,7 +264,7 @@ def main() -> int:
         parser.error("expected compute-sanitizer on the path, got none")
     report = begin("benchmarks.sanitizer") | {"what": "sanitizer", "planted": [], "runs": []}
     out = args.out or RESULTS / f"sanitizer-{short_name(report['device'])}.json"
-    parts = [(*ROUTINES, AROUND)[k::PARTS] for k in range(PARTS)]
+    parts = [(*ROUTINES, AROUND, MUON)[k::PARTS] for k in range(PARTS)]
     with ThreadPoolExecutor(len(TOOLS) * PARTS) as pool:
         waiting = {pool.submit(planted, name): "planted" for name in DEFECTS}
         waiting |= {pool.submit(clean, tool, part): "runs" for part in parts for tool in TOOLS}

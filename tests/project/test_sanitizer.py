@@ -45,8 +45,9 @@ def test_the_work_runs_every_kernel(tmp_path, monkeypatch, capsys):
     noting(tmp_path, monkeypatch)
     monkeypatch.setattr(sanitizer, "SIZES", [1, 0, 9, 1025])
     monkeypatch.setattr(sanitizer, "DTYPES", sanitizer.DTYPES[:1])
+    monkeypatch.setattr(sanitizer, "MATRICES", [(1, 1), (17, 33)])
     routines = ["lars_momentum", "lamb", "novograd", "adam"]
-    sanitizer.work([*routines, sanitizer.AROUND], "executor")
+    sanitizer.work([*routines, sanitizer.AROUND, sanitizer.MUON], "executor")
     lines = capsys.readouterr().out.splitlines()
     assert lines and all(line.endswith(": equal") for line in lines)
     elementwise = {name: row for name, row in ROUTINES.items() if row.elementwise}
