@@ -31,11 +31,12 @@ from refopt.catalog import ROUTINES, Routine
 from refopt.catalog.workloads import Parameter, Workload
 from refopt.checks.dtypes import numpy_dtype
 from refopt.cli.verify.around import PLAIN, cast_rows, coalesce_rows
+from refopt.cpu.reduce import TILE
 from refopt.oracle.exact.build import make, step_of
 from refopt.oracle.exact.cases import arguments, assert_same
 from refopt.oracle.exact.laws import reference
 from refopt.oracle.exact.placed import PlacedCase, kernels
-from refopt.program import Var, amp_program, bind, placement, step_program
+from refopt.program import Op, Program, Var, amp_program, bind, placement, step_program
 
 LIMIT, PLANTED_LIMIT = 500.0, 120.0  # seconds of a part, and of a planted defect
 PARTS = 4  # of the work, each in a process of its own
@@ -142,18 +143,21 @@ def moves(machine: Any) -> None:
 
 
 def programs(machine: Any) -> None:
-    """A step of two micro-steps, and one of sparse gradients, with some rows more than once: op for op, and on streams.
+    """A step of two micro-steps, one of sparse gradients, with some rows more than once, and tiles that are joined.
 
     Each parameter is of one of `SIZES`, and of as many rows of three.
     """
     random = np.random.default_rng(0)
     wide = [(f"{size}", (size, 3)) for size in SIZES if 0 < size < 1 << 17]
     numbers = {"lr": 0.1}
+    joined = joining([-(-size // TILE) for size in SIZES if size])
     for name, program in {
         "accumulated": amp_program(wide, "adam", accumulate=2, max_norm=1.0, **numbers),
         "sparse": step_program(wide, "adam", sparse=[wide[0][0], wide[-2][0]], **numbers),
+        "no": joined,
     }.items():
-        params = {key: random.normal(size=shape).astype(np.float32) for key, shape in wide}
+        shapes = {key: var.shape for key, var in joined.vars.items()} if program is joined else dict(wide)
+        params = {key: random.normal(size=shape).astype(np.float32) for key, shape in shapes.items()}
         names = [key for op in program.main if op.type == "backward" for key in op.outputs["grads"]]
         grads = {key: gradient(program.vars[key], random) for key in names}
         expected = ran(partial(bind, program), {key: x.copy() for key, x in params.items()}, grads)
@@ -163,6 +167,14 @@ def programs(machine: Any) -> None:
         for way, call in ways.items():
             assert ran(call, {key: machine.to_device(x) for key, x in params.items()}, grads) == expected, (name, way)
             print(f"{name} gradients, {way}: equal", flush=True)
+
+
+def joining(counts: list[int]) -> Program:
+    """A program that joins sums of tiles, which ranks have added up: of each tensor that is cut, so many."""
+    shapes = {"tiles": (sum(counts),), "sums": (len(counts),)}
+    attrs = {"counts": tuple(counts), "positions": tuple(range(len(counts)))}
+    op = Op("join_tiles", {key: (key,) for key in shapes}, {"sums": ("sums",)}, attrs, "optimize")
+    return Program({key: Var(key, shape, "float32", True) for key, shape in shapes.items()}, (), [op])
 
 
 def gradient(var: Var, random: np.random.Generator) -> Any:
