@@ -76,7 +76,7 @@ class Launch(NamedTuple):
             self.kernel.require(machine.properties)
             for k, arg in enumerate(self.args):
                 argument_spelled(f"{self.kernel.name}: args[{k}]", arg)
-            self.kernel.executor[self.grid, self.block, stream](*self.args)
+            self.kernel.executor[self.grid, self.block, stream, self.kernel.dynamic_shared](*self.args)
 
     def prepared(self) -> Callable[[Any], None]:
         """What launches it on a GPU again and again, with arguments that are packed once; it takes a stream."""
@@ -89,7 +89,7 @@ class Launch(NamedTuple):
 
 def jit(  # type: ignore[no-redef]
     function: Callable | None = None, *, device: bool = False, contract: bool = False,
-    launch_bounds: tuple[int, int] | None = None, bounds: tuple[int, int] | None = None,
+    launch_bounds: tuple[int, int] | None = None, bounds: tuple[int, int] | None = None, dynamic_shared: int = 0,
 ) -> Any:  # fmt: skip
     """Make a kernel of a function.
 
@@ -100,6 +100,8 @@ def jit(  # type: ignore[no-redef]
             has it so; here each operation is rounded by itself, as NumPy's are. The executor always does.
         launch_bounds: the most threads of a block, and how many blocks are to fit on a multiprocessor.
         bounds: the same, by its name of before.
+        dynamic_shared: bytes of shared memory that launches give the kernel for ``cuda.shared.array(0, dtype)``: with
+            it a kernel may have more than the 48 KB that it can declare.
 
     Raises:
         TypeError: a device function is given what its kernel has, or launch bounds are given by both names.
@@ -109,10 +111,11 @@ def jit(  # type: ignore[no-redef]
         if launch_bounds is not None:
             raise TypeError(f"jit: bounds: expected {name} alone, got both")
         launch_bounds = bounds
-    for name, value in (("contract", contract), ("launch_bounds", launch_bounds)):
+    kernels: dict[str, Any] = {"contract": contract, "launch_bounds": launch_bounds, "dynamic_shared": dynamic_shared}
+    for name, value in kernels.items():
         if device and value:
             raise TypeError(f"jit: {name}: expected none for a device function, whose kernel has it, got {value!r}")
-    decorate = device_function if device else partial(Kernel, launch_bounds=launch_bounds, contract=contract)
+    decorate: Callable = device_function if device else partial(Kernel, **kernels)
     return decorate if function is None else decorate(function)
 
 

@@ -193,6 +193,25 @@ class Gpu:
 
         return fill
 
+    def tensor_maps(self, addresses: Sequence[int], sizes: Sequence[tuple[int, int, int]]) -> Any:
+        """Tensor maps of matrices of 16-bit elements, which say how to copy boxes of 64 x 64: (N, 16) words.
+
+        ``sizes`` has rows, columns, and how many elements a row takes in memory, a multiple of eight.
+        """
+        boxes, ones = [driver.cuuint32_t(64)] * 2, [driver.cuuint32_t(1)] * 2
+        words = []
+        for address, (rows, columns, pitch) in zip(addresses, sizes, strict=True):
+            made = checked(driver.cuTensorMapEncodeTiled(
+                driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_UINT16, 2, address,
+                [driver.cuuint64_t(columns), driver.cuuint64_t(rows)], [driver.cuuint64_t(2 * pitch)], boxes, ones,
+                driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+                driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
+                driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+            ))  # fmt: skip
+            words.append([int(word) for word in made.opaque])
+        return self.to_device(np.array(words, np.uint64).reshape(-1, 16))
+
     def resident(self, kernel: Kernel, block: int, args: tuple) -> int:
         """Blocks of a cooperative launch: as many as can be resident at once."""
         return kernel.compiled(signature_of(args)).max_cooperative_grid_blocks(block)
@@ -226,10 +245,13 @@ class Launch:
         self._pointers = (ctypes.c_void_p * len(words))(*(base + 8 * i for i in range(len(words))))
         handle = compiled._codelibrary.get_cufunc().handle
         self._function = driver.CUfunction(int(getattr(handle, "value", handle)))
+        if kernel.dynamic_shared:
+            self._function = _allowed(self._function, kernel.dynamic_shared)
         self._params = ctypes.addressof(self._pointers)
         self._config = config = driver.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = grid, 1, 1
         config.blockDimX, config.blockDimY, config.blockDimZ = block, 1, 1
+        config.sharedMemBytes = kernel.dynamic_shared
         attribute = driver.CUlaunchAttribute()
         overlaps = cuda.get_current_device().compute_capability >= OVERLAPS
         if mode == "cooperative":
@@ -249,3 +271,14 @@ class Launch:
     def __call__(self, stream: int) -> None:
         self._config.hStream = stream
         checked(driver.cuLaunchKernelEx(self._config, self._function, self._params, 0))
+
+
+def _allowed(function: Any, nbytes: int) -> Any:
+    """A kernel's function in the current context, which may have so many bytes of dynamic shared memory."""
+    # Numba's handle is that of a kernel, which belongs to no context; attributes are set on the function that it has in
+    # one.
+    status, own = driver.cuKernelGetFunction(driver.CUkernel(int(function)))
+    function = own if int(status) == 0 else function
+    attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    checked(driver.cuFuncSetAttribute(function, attribute, nbytes))
+    return function

@@ -34,10 +34,11 @@ def dotted(capability: tuple[int, int]) -> str:
     return "{}.{}".format(*capability)
 
 
-def require(where: str, machine: Properties, least: tuple[int, int] = OLDEST) -> None:
-    """Refuse a machine of an older compute capability, naming ``where``: a RuntimeError."""
-    if machine.capability < least:
-        raise RuntimeError(f"{where}: expected compute capability {dotted(least)} or later, got {machine}")
+def require(where: str, machine: Properties, least: tuple[int, int] = OLDEST, alone: bool = False) -> None:
+    """Refuse a machine of an older compute capability, or of any other one, naming ``where``: a RuntimeError."""
+    if machine.capability < least or (alone and machine.capability != least):
+        expected = dotted(least) if alone else f"{dotted(least)} or later"
+        raise RuntimeError(f"{where}: expected compute capability {expected}, got {machine}")
 
 
 class Event(Protocol):

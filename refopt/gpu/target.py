@@ -45,13 +45,16 @@ class Compilable:
     Attributes:
         function, launch_bounds, name: what it was made of, and the function's name.
         contract: whether ``a * b + c`` may become one operation on a GPU, as it does in plain Numba.
+        dynamic_shared: bytes of shared memory that a launch gives it beside what it declares.
         origin: the factory that made it and with what, if one did.
     """
 
     def __init__(
-        self, function: Callable, launch_bounds: tuple[int, int] | None = None, contract: bool = False
-    ) -> None:
+        self, function: Callable, launch_bounds: tuple[int, int] | None = None, contract: bool = False,
+        dynamic_shared: int = 0,
+    ) -> None:  # fmt: skip
         self.function, self.launch_bounds, self.contract = function, launch_bounds, contract
+        self.dynamic_shared = dynamic_shared
         self.name = function.__name__
         self.origin: tuple[Callable, tuple] | None = None
         self.executor = simt.cuda.jit(function)
@@ -66,7 +69,7 @@ class Compilable:
         """
         for called in self._intrinsics:
             if called.before is None:
-                require(f"{self.name}: {called.__name__}", machine, called.since)
+                require(f"{self.name}: {called.__name__}", machine, called.since, called.alone)
 
     @functools.cached_property
     def _intrinsics(self) -> list[Any]:
@@ -103,9 +106,10 @@ class Compilable:
             expected = f"expected ({oldest()[0]}, {oldest()[1]}) or later"
             raise ValueError(f"{self.name}: capability: {expected}, got {shown(capability)}")
         self.require(Properties("a device", capability, 0, 0))
+        own = (*capability, "a") if any(called.alone for called in self._intrinsics) else capability
         with exact_arithmetic(contract=self.contract), _pretend(capability, lines):
             text, _ = numba_cuda().compile(
-                _numba_form(self.function), signature, cc=capability, device=False, abi="numba", output="ptx",
+                _numba_form(self.function), signature, cc=own, device=False, abi="numba", output="ptx",
                 launch_bounds=self._bounds(capability), lineinfo=lines,
             )  # fmt: skip
         return text
@@ -121,7 +125,7 @@ def device_function(function: Callable) -> Callable:
 
 def intrinsic(
     asm: str, constraints: str, result: str, arguments: str, since: tuple[int, int] = OLDEST, before: str | None = None,
-    lanes: Callable | bool = False, warp: Callable | None = None,
+    lanes: Callable | bool = False, warp: Callable | None = None, alone: bool = False,
 ) -> Callable[[Callable], Callable]:  # fmt: skip
     """Give a function inline PTX for its compiled form; the function itself is its twin on the executor.
 
@@ -139,6 +143,7 @@ def intrinsic(
             function are refused there.
         lanes: the twin for arrays over many threads, or True if it is that itself (`simt.ptx_twin`).
         warp: for instructions of whole warps, what makes the results of what the lanes bring (`simt.ptx_twin`).
+        alone: whether GPUs of the capability ``since`` alone have the instructions, and not the later ones.
     """
     if not asm or (before == "" and result + arguments):
         raise ValueError("intrinsic: expected instructions, or no operands and before=\"\" for a hint, got none")
@@ -150,7 +155,7 @@ def intrinsic(
             asm if _capability() >= since else before or "", constraints, result, arguments
         )
         twin.asm = asm, constraints, result, arguments  # type: ignore[attr-defined]
-        twin.since, twin.before = since, before  # type: ignore[attr-defined]
+        twin.since, twin.before, twin.alone = since, before, alone  # type: ignore[attr-defined]
         return simt.ptx_twin(*(TYPES[letter] for letter in result), lanes=lanes, warp=warp)(twin)
 
     return decorate
