@@ -1,10 +1,9 @@
 """The product of two bf16 or fp16 matrices on tensor cores, with the bits of `refopt.cpu.matmul` (numerics, N17).
 
 A block of four warps makes a tile of 64 x 64 elements, a warp 32 x 32 of them: by ``mma.sync``, two rows of four
-products. (`LARGE` tiles read less, and are for `refopt.gpu.products`.) It takes k in steps of 32. In each step the
-threads load a tile of either matrix to shared memory, the warps load fragments from there, and each accumulator gets
-two chunks of 16 products. Where a matrix ends, tiles are filled up with zeros, which change no bit. So the order of a
-sum is that of k, whatever the tiles are.
+products. It takes k in steps of 32. In each step the threads load a tile of either matrix to shared memory, the warps
+load fragments from there, and each accumulator gets two chunks of 16 products. Where a matrix ends, tiles are filled up
+with zeros, which change no bit. So the order of a sum is that of k, whatever the tiles are.
 
 The sums are stored as fp32, or rounded to the matrices' dtype, after a matrix has been added if asked (N18). Such are
 the three products of an iteration of Muon.
@@ -14,6 +13,7 @@ alone, and the rows of a tile are always those of memory.
 """
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,34 +30,20 @@ from refopt.gpu.tensor_core import MMA, begin_copy16, end_group, ldmatrix4, ldma
 from refopt.gpu.unroll import written
 from refopt.gpu.vectors import store_float32
 
+TILE, PART = 64, 32  # rows and columns of a block's tile, and of a warp's part of it
+THREADS = 128
 STEP, CHUNK = 32, 8  # of k; elements of 16 bytes, which a thread copies at a time
 ZERO = np.float32(0)
 
 
-class Tiling(NamedTuple):
-    """A block's tile of ``side`` x ``side`` elements, and a warp's part of it."""
-
-    side: int
-    height: int
-    width: int
-    blocks: int  # on a multiprocessor
-
-    @property
-    def threads(self) -> int:
-        return 32 * (self.side // self.height) * (self.side // self.width)
-
-
-SMALL, LARGE = Tiling(64, 32, 32, 4), Tiling(128, 64, 32, 2)
-
-
-def operand(along_k: bool, tiling: Tiling) -> tuple[Callable, Callable, Callable, int]:
+def operand(along_k: bool) -> tuple[Callable, Callable, Callable, int]:
     """What fills the tile of a matrix, begins to, and loads fragments of it, and its elements.
 
     ``along_k`` says that the matrix has a row for each k.
     """
-    rows, columns = (STEP, tiling.side) if along_k else (tiling.side, STEP)
-    load, threads = ldmatrix4_transposed if along_k else ldmatrix4, tiling.threads
-    narrow, chunks, parts = columns == 32, columns // CHUNK, rows * columns // CHUNK // threads
+    rows, columns = (STEP, TILE) if along_k else (TILE, STEP)
+    load = ldmatrix4_transposed if along_k else ldmatrix4
+    narrow, chunks, parts = columns == 32, columns // CHUNK, rows * columns // CHUNK // THREADS
 
     @cuda.jit(device=True)
     def spot(row, chunk):
@@ -69,7 +55,7 @@ def operand(along_k: bool, tiling: Tiling) -> tuple[Callable, Callable, Callable
     def fill(tile, x, first, extent, k, depth):
         top, left, height, width = (k, first, depth, extent) if along_k else (first, k, extent, depth)
         # Neighbouring threads take neighbouring elements of a row, as they lie in memory.
-        for i in range(cuda.threadIdx.x, rows * columns, threads):
+        for i in range(cuda.threadIdx.x, rows * columns, THREADS):
             r, c = i // columns, i % columns
             inside = top + r < height and left + c < width
             tile[spot(r, c // CHUNK) + c % CHUNK] = x[(top + r) * width + left + c] if inside else 0
@@ -79,7 +65,7 @@ def operand(along_k: bool, tiling: Tiling) -> tuple[Callable, Callable, Callable
         top, left, height, width = (k, first, depth, extent) if along_k else (first, k, extent, depth)
         # The same eight elements at a time. A row has a multiple of eight, so all of these are inside, or none.
         for part in range(parts):
-            i = cuda.threadIdx.x + part * threads
+            i = cuda.threadIdx.x + part * THREADS
             r, c = i // chunks, i % chunks
             inside = top + r < height and left + c * CHUNK < width
             start = (top + r) * width + left + c * CHUNK if inside else 0
@@ -96,26 +82,22 @@ def operand(along_k: bool, tiling: Tiling) -> tuple[Callable, Callable, Callable
     return fill, begin, fragment, rows * columns
 
 
-def parter(tiling: Tiling) -> Callable:
-    """``part()``: row and column of the warp's part in a tile; the lane."""
-    height, width, across = tiling.height, tiling.width, tiling.side // tiling.width
-
-    @cuda.jit(device=True)
-    def part():
-        warp = cuda.threadIdx.x // 32
-        return warp // across * height, warp % across * width, cuda.threadIdx.x % 32
-
-    return part
-
-
-part = parter(SMALL)
-TILE, THREADS = SMALL.side, SMALL.threads
+@cuda.jit(device=True)
+def part():
+    """Row and column of the warp's part in a tile; the lane."""
+    warp = cuda.threadIdx.x // 32
+    return warp // 2 * PART, warp % 2 * PART, cuda.threadIdx.x % 32
 
 
 @cuda.jit(device=True)
 def place(tiles):
     """Row and column of the block's tile, and what `part` gives."""
     return cuda.blockIdx.x // tiles * TILE, cuda.blockIdx.x % tiles * TILE, *part()
+
+
+# Where a lane's sums belong that are side by side: the first of two sums, its row and its column.
+PAIRS = [(4 * n + 2 * low, i + 8 * low, j)
+         for n, (i, j) in enumerate(product(range(0, PART, 16), range(0, PART, 8))) for low in range(2)]  # fmt: skip
 
 
 def storer(dtype: str, kind: str) -> Callable:
@@ -131,31 +113,25 @@ def storer(dtype: str, kind: str) -> Callable:
 
     # Of each 16 x 8, lane 4 g + t has rows g and g + 8, and two neighbouring columns.
     lines = ["row, column = row + lane // 4, column + lane % 4 * 2"]
-    for k, i, j in pairs(SMALL):
+    for k, i, j in PAIRS:
         for e in range(2):
             lines.append(f"put(sums[{k + e}], row + {i}, column + {j + e}, out, m, n, alpha, beta, c)")
     return written("store", "sums, out, row, column, lane, m, n, alpha, beta, c", lines, put=put)
 
 
-def pairs(tiling: Tiling) -> list[tuple[int, int, int]]:
-    """Where a lane's sums belong that are side by side: the first of two sums, its row and its column."""
-    parts = [(i, j) for i in range(0, tiling.height, 16) for j in range(0, tiling.width, 8)]
-    return [(4 * n + 2 * low, i + 8 * low, j) for n, (i, j) in enumerate(parts) for low in range(2)]
-
-
-def multiplier(dtype: str, fragment_a: Callable, fragment_b: Callable, tiling: Tiling) -> Callable:
+def multiplier(dtype: str, fragment_a: Callable, fragment_b: Callable) -> Callable:
     """What adds the products of two tiles, which begin at some elements of shared memory, to a warp's sums."""
     # Matrices 1 and 3, and 2 and 3, are eight apart from the others.
     lines = ["odd, late = lane // 8 % 2 * 8, lane // 16 * 8"]
     for step in range(0, STEP, 16):
         # Of 16 x 16 numbers each; and of those of B, two of 16 x 8.
-        rows = range(0, tiling.height, 16)
+        rows = range(0, PART, 16)
         lines += [f"x{i} = fragment_a(tile_a, at_a, top + {i}, {step}, odd, late)" for i in rows]
-        for j in range(0, tiling.width, 16):
+        for j in range(0, PART, 16):
             lines.append(f"y = fragment_b(tile_b, at_b, left + {j}, {step}, late, odd)")
             for i in rows:
                 for half in range(2):
-                    first = (i // 16 * (tiling.width // 8) + j // 8 + half) * 4
+                    first = (i // 16 * (PART // 8) + j // 8 + half) * 4
                     four = ", ".join(f"sums[{first + k}]" for k in range(4))
                     words = ", ".join([*(f"x{i}[{k}]" for k in range(4)), f"y[{2 * half}], y[{2 * half + 1}]"])
                     lines.append(f"{four} = mma(({words}), ({four}))")
@@ -166,9 +142,9 @@ def multiplier(dtype: str, fragment_a: Callable, fragment_b: Callable, tiling: T
 @factory
 def kernel(dtype: str, a_transposed: bool, b_transposed: bool, kind: str) -> Any:
     """The kernel for a dtype, for whether either matrix is given as its transpose, and for what it stores."""
-    fill_a, _, fragment_a, a_size = operand(a_transposed, SMALL)
-    fill_b, _, fragment_b, b_size = operand(not b_transposed, SMALL)
-    multiply, store = multiplier(dtype, fragment_a, fragment_b, SMALL), storer(dtype, kind)
+    fill_a, _, fragment_a, a_size = operand(a_transposed)
+    fill_b, _, fragment_b, b_size = operand(not b_transposed)
+    multiply, store = multiplier(dtype, fragment_a, fragment_b), storer(dtype, kind)
 
     @cuda.jit(launch_bounds=(THREADS, 4))
     def product(a, b, out, m, n, k, alpha, beta, c):
@@ -198,15 +174,15 @@ wait_but_one = wait_but(STAGES - 2)
 
 
 def pipeline(
-    dtype: str, a_transposed: bool, b_transposed: bool, tiling: Tiling = SMALL
+    dtype: str, a_transposed: bool, b_transposed: bool
 ) -> tuple[Callable, int, int]:  # fmt: skip
     """What sums up the products of a tile in stages, and the elements of shared memory for either matrix.
 
     Rows in memory are multiples of 16 bytes. The numbers of rows and columns are those in memory.
     """
-    _, begin_a, fragment_a, a_size = operand(a_transposed, tiling)
-    _, begin_b, fragment_b, b_size = operand(not b_transposed, tiling)
-    multiply = multiplier(dtype, fragment_a, fragment_b, tiling)
+    _, begin_a, fragment_a, a_size = operand(a_transposed)
+    _, begin_b, fragment_b, b_size = operand(not b_transposed)
+    multiply = multiplier(dtype, fragment_a, fragment_b)
 
     @cuda.jit(device=True)
     def add_up(sums, tile_a, tile_b, a, b, row, column, m, n, k, top, left, lane):

@@ -1,8 +1,8 @@
 """Products of any number of matrices in one launch, by a table of tiles; what makes them is `refopt.gpu.matmul`.
 
-A block takes a **tile** of 64 x 64 elements, or of 128 x 128 where `tiling` says so. A row of the table of tiles says
-of which product, and where in it; a row of the table of products, where its matrices are and how large they are. So a
-launch has as many blocks as all products have tiles, and small products fill what large ones leave free.
+A block takes a **tile** of 64 x 64 elements. A row of the table of tiles says of which product, and where in it; a row
+of the table of products, where its matrices are and how large they are. So a launch has as many blocks as all products
+have tiles, and small products fill what large ones leave free. `refopt.gpu.warpgroup_products` is for large ones.
 
 X X^T is symmetric in every bit, since the order of a sum does not depend on which factor comes first (numerics, N17);
 so is A A, where A is symmetric. Of such products the tiles above the diagonal are left out: a block stores its tile
@@ -19,7 +19,7 @@ import numpy as np
 
 from refopt.gpu import cuda, vectors
 from refopt.gpu.kernels import factory
-from refopt.gpu.matmul import LARGE, SMALL, ZERO, Tiling, pairs, parter, pipeline
+from refopt.gpu.matmul import PAIRS, PART, THREADS, ZERO, part, pipeline
 from refopt.gpu.unroll import written
 
 # Columns of the table of products: the fields of a `Product`. Columns of that of tiles: the product, row and column.
@@ -47,21 +47,15 @@ def padded(size: int) -> int:
     return -(-size // 8) * 8
 
 
-def tiling(products: Sequence[Product]) -> Tiling:
-    """Large tiles, where most elements are of products that large tiles fill, else small ones."""
-    sizes = np.array([(x.m * x.n, min(x.m, x.n)) for x in products]).reshape(-1, 2)
-    return LARGE if 2 * sizes[sizes[:, 1] > LARGE.side, 0].sum() > sizes[:, 0].sum() else SMALL
-
-
-def tiles(products: Sequence[Product], symmetric: bool, side: int) -> np.ndarray:
-    """The table of tiles (T, 3) of that side: of symmetric products, those on the diagonal and below.
+def tiles(products: Sequence[Product], symmetric: bool, height: int, width: int) -> np.ndarray:
+    """The table of tiles (T, 3) of those sizes: of symmetric products, those on the diagonal and below.
 
     Tiles of the longest sums come first, which should not be left for the end.
     """
     parts = [np.empty((0, 3), np.int64)]
     for i in sorted(range(len(products)), key=lambda i: -products[i].k):
-        counts = [-(-size // side) for size in (products[i].m, products[i].n)]
-        rows, columns = np.indices(counts).reshape(2, -1) * side
+        counts = -(-products[i].m // height), -(-products[i].n // width)
+        rows, columns = np.indices(counts).reshape(2, -1) * [[height], [width]]
         kept = rows >= columns if symmetric else rows >= 0
         parts.append(np.stack(np.broadcast_arrays(i, rows[kept], columns[kept]), 1))
     return np.concatenate(parts)
@@ -73,7 +67,7 @@ def padded_size(size):
     return (size + 7) // 8 * 8
 
 
-def storer(dtype: str, adds: bool, tiling: Tiling, mirrored: bool) -> Callable:
+def storer(dtype: str, adds: bool, mirrored: bool) -> Callable:
     """What rounds a warp's sums and stores them, two at a time: where ``mirror`` holds, the transposed tile, too.
 
     If it ``adds``, ``beta`` times a matrix is added to ``alpha`` times the sums before.
@@ -96,19 +90,19 @@ def storer(dtype: str, adds: bool, tiling: Tiling, mirrored: bool) -> Callable:
 
     common = "out, m, n, mirror, alpha, beta, added"
     lines = ["row, column = row + lane // 4, column + lane % 4 * 2"]
-    lines += [f"put(sums[{k}], sums[{k + 1}], row + {i}, column + {j}, {common})" for k, i, j in pairs(tiling)]
+    lines += [f"put(sums[{k}], sums[{k + 1}], row + {i}, column + {j}, {common})" for k, i, j in PAIRS]
     return written("store", f"sums, row, column, lane, {common}", lines, put=put)
 
 
 @factory
-def merged(dtype: str, square: bool, symmetric: bool, adds: bool, tiling: Tiling) -> Any:
+def merged(dtype: str, square: bool, symmetric: bool, adds: bool) -> Any:
     """The kernel for a dtype: of X X^T if ``square``, else of A B, to which it adds a matrix or not."""
-    add_up, a_elements, b_elements = pipeline(dtype, False, square, tiling)
-    add_along, a_others, b_others = pipeline(dtype, square, False, tiling)
+    add_up, a_elements, b_elements = pipeline(dtype, False, square)
+    add_along, a_others, b_others = pipeline(dtype, square, False)
     a_elements, b_elements = max(a_elements, a_others), max(b_elements, b_others)
-    store, part, count = storer(dtype, adds, tiling, symmetric), parter(tiling), tiling.height * tiling.width // 32
+    store, count = storer(dtype, adds, symmetric), PART * PART // 32
 
-    @cuda.jit(launch_bounds=(tiling.threads, tiling.blocks))
+    @cuda.jit(launch_bounds=(THREADS, 4))
     def products(tiles, products, alpha, beta):
         tile_a = cuda.shared.array(a_elements, np.uint16, alignment=16)
         tile_b = cuda.shared.array(b_elements, np.uint16, alignment=16)

@@ -1,24 +1,29 @@
 """Products of many matrices in one launch: the bits of `cpu.matmul`, half of the tiles where they are symmetric."""
 
+import re
+
+import needs
 import numpy as np
 import pytest
 
 from refopt import cpu
-from refopt.gpu import cuda, products
-from refopt.gpu.matmul import LARGE, SMALL
+from refopt.checks.dtypes import numpy_dtype
+from refopt.gpu import cuda, products, warpgroup_products
+from refopt.gpu.matmul import THREADS, TILE
+from refopt.gpu.muon import iterations
+from refopt.gpu.muon.matrices import Matrix, Workspace
 from refopt.gpu.products import Product, padded, tiles
+from refopt.gpu.target import signature_spelled
 
 bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
 
 pytestmark = pytest.mark.clause("N17")
 
 
-@pytest.mark.parametrize("tiling", [SMALL, pytest.param(LARGE, marks=pytest.mark.slow)])
-def test_products_of_all_matrices_are_one_launch(machine, tiling):
+def test_products_of_all_matrices_are_one_launch(machine):
     """X X^T or X^T X, by half the tiles; sizes and tiles of all kinds."""
-    more = tiling.side + 2
     xs = [np.random.default_rng(k).standard_normal(shape).astype(bfloat16)
-          for k, shape in enumerate([(1, 1), (1, 5), (5, 1), (17, 33), (more + 4, more)])]  # fmt: skip
+          for k, shape in enumerate([(1, 1), (1, 5), (5, 1), (17, 33), (70, 66)])]  # fmt: skip
     rows, inputs, outs = [], [], []
     for x in xs:
         small, large = sorted(x.shape)
@@ -28,10 +33,10 @@ def test_products_of_all_matrices_are_one_launch(machine, tiling):
         outs.append(machine.to_device(np.zeros((padded(small), padded(small)), np.uint16)))
         at = cuda.address(inputs[-1])
         rows.append(Product(at, at, cuda.address(outs[-1]), 0, small, small, large, x.shape[0] > x.shape[1]))
-    table, zero = tiles(rows, True, tiling.side), np.float32(0)
+    table, zero = tiles(rows, True, TILE, TILE), np.float32(0)
     assert len(table) == len(xs) + 2
     tables = machine.to_device(table), machine.to_device(np.array(rows, np.int64))
-    products.merged("bfloat16", True, True, False, tiling)[len(table), tiling.threads](*tables, zero, zero)
+    products.merged("bfloat16", True, True, False)[len(table), THREADS](*tables, zero, zero)
     machine.synchronize()
     for x, out in zip(xs, outs, strict=True):
         x = x if x.shape[0] <= x.shape[1] else x.T
@@ -43,6 +48,64 @@ def test_products_of_all_matrices_are_one_launch(machine, tiling):
 def test_symmetric_products_take_half_of_the_tiles():
     """Those on the diagonal and below, the longest sums first."""
     rows = [Product(0, 0, 0, 0, 200, 200, 64), Product(0, 0, 0, 0, 65, 65, 640)]
-    assert len(tiles(rows, False, 64)) == 16 + 4
-    half = tiles(rows, True, 64)
+    assert len(tiles(rows, False, 64, 64)) == 16 + 4 and len(tiles(rows, False, 64, 256)) == 4 + 2
+    half = tiles(rows, True, 64, 64)
     assert len(half) == 10 + 3 and (half[:, 1] >= half[:, 2]).all() and (half[:3, 0] == 1).all()
+
+
+SIZES = [(1, 1), (1, 40), (40, 1), (17, 33), (33, 17), (130, 260), (260, 130), (129, 129), (300, 1000), (1000, 300),
+         (648, 328), (512, 512)]  # fmt: skip
+
+
+@pytest.mark.parametrize("machine", [pytest.param("gpu", marks=pytest.mark.gpu)], indirect=True)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("of", ["numbers", "patterns"])
+def test_warpgroups_have_the_bits_of_warps(machine, monkeypatch, dtype, of):
+    """In all that an iteration stores, padding included: of matrices of all sizes, and of any patterns of bits."""
+    matrices = [Matrix(i, 0, *shape, shape[1], 1, *shape, shape[0] <= shape[1]) for i, shape in enumerate(SIZES)]
+    work, rng = Workspace(machine, matrices), np.random.default_rng(0)
+    if not work.mapped:
+        pytest.skip(f"{machine.properties} has no warpgroups")
+    whole = work.narrow.copy_to_host()
+    base = cuda.address(work.narrow)
+    for product, m in zip(work.products(0)[0], matrices, strict=True):
+        at = (product.a - base) // 2
+        x = rng.standard_normal((m.outer, m.inner)) / m.inner**0.5
+        x = x.astype(numpy_dtype(dtype)).view(np.uint16) if of == "numbers" else rng.integers(0, 1 << 16, x.shape)
+        rows = whole[at : at + m.outer * padded(m.inner)].reshape(m.outer, -1)
+        rows[:, : m.inner] = x
+    found = []
+    monkeypatch.setattr(iterations, "are_large", lambda _: True)
+    for mapped in (False, True):
+        monkeypatch.setattr(work, "mapped", mapped)
+        work.narrow.copy_to_device(whole)
+        for launch in iterations.launches(machine, work, np.array([[3.4445, -4.775, 2.0315]], np.float32), dtype):
+            launch(0)
+        machine.synchronize()
+        found.append(work.narrow.copy_to_host())
+    assert (found[0] == found[1]).all() and (found[0] != whole).mean() > 0.5
+
+
+def test_the_executor_says_that_it_has_no_warpgroups(executor):
+    """And other GPUs than Hopper's do, before anything is compiled."""
+    kernel = warpgroup_products.merged("bfloat16", True, True, False)
+    tables = executor.to_device(np.zeros((1, 3), np.int64)), executor.to_device(np.ones((1, 8), np.int64))
+    with pytest.raises(RuntimeError, match="init_barrier runs on GPUs of compute capability"):
+        kernel[1, warpgroup_products.THREADS](*tables, np.float32(0), np.float32(0))
+    later = executor.properties._replace(capability=(10, 0))
+    with pytest.raises(RuntimeError, match=r"expected compute capability 9\.0, got .* 10\.0"):
+        kernel.require(later)
+
+
+@pytest.mark.parametrize(("symmetric", "width", "rows"), [(True, 128, 0), (False, 256, 1)])
+def test_warpgroups_multiply_as_registers_allow(symmetric, width, rows):
+    """Instructions of Hopper's, 64 of k at a time; sums in registers; stages that fit into shared memory."""
+    needs.compiler()
+    kernel = warpgroup_products.merged("bfloat16", False, symmetric, True)
+    ptx = kernel.ptx(signature_spelled(["int64[2]", "int64[2]", "float32", "float32"]))
+    assert ".target sm_90a" in ptx and kernel.dynamic_shared <= 227 * 1024
+    multiply = rf"wgmma\.mma_async\.sync\.aligned\.m64n{width}k16\.f32\.bf16\.bf16 [^;]*, 1, 1, 1, 0, (\d);"
+    assert re.findall(multiply, ptx) == [str(rows)] * 4
+    # Both numbers of a pair are alpha x + beta c, each operation rounded for itself.
+    assert [ptx.count(f"{what}.rn.f32") for what in ("mul", "add", "fma")] == [width, width // 2, 0]
+    assert ".local" not in ptx

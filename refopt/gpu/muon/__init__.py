@@ -18,14 +18,13 @@ from refopt.gpu import tables
 from refopt.gpu.group import Group
 from refopt.gpu.launches import Launches
 from refopt.gpu.muon.elements import momentum_kernel, normalize_kernel, update_kernel
+from refopt.gpu.muon.iterations import launches
 from refopt.gpu.muon.matrices import Workspace, matrices_of, uploaded
 from refopt.gpu.norms import NORM_BOUNDS, UPDATE_BOUNDS
 from refopt.gpu.plan import Plan
-from refopt.gpu.products import merged, tiles, tiling
 from refopt.gpu.tensor_core import MMA
 
 ROW = MUON._replace(forms={"merged": Form(3)})  # and three for each iteration
-ONE = np.float32(1)
 
 
 class MuonPlan(Plan):
@@ -91,27 +90,12 @@ class MuonPlan(Plan):
         steps = [machine.prepare(moving, len(host.chunks), NORM_BOUNDS[0], args)]
         normalize = normalize_kernel(compute, group.chunk_tiles)
         steps.append(machine.prepare(normalize, pieces, threads, (places, chunks, norms)))
-        steps += self._iterating(machine, work, compute)
+        steps += launches(machine, work, self._triples, compute)
         update = update_kernel(group.dtypes[0], group.dtypes[-1], compute, factor, group.chunk_tiles)
         moved = group.addresses, places, chunks, uploaded(machine, ratios, np.float32), group.hypers.values, found_at
         steps.append(machine.prepare(update, pieces, threads, moved))
         self._workspaces.append(work)
         return Launches(machine, steps)
-
-    def _iterating(self, machine: Any, work: Workspace, compute: str) -> list:
-        """The launches of the products."""
-        steps, held = [], {}
-        for n, (a, b, c) in enumerate(self._triples):
-            numbers = ((ONE, ONE), (c, b), (ONE, a))
-            for which, products in enumerate(work.products(n)):
-                symmetric, key = which < 2, (which, n % 2 if which != 1 else 0)
-                if key not in held:
-                    cut = tiling(products)
-                    held[key] = cut, *(uploaded(machine, x) for x in (tiles(products, symmetric, cut.side), products))
-                cut, *pair = held[key]
-                made = merged(compute, which == 0, symmetric, which > 0, cut)
-                steps.append(machine.prepare(made, pair[0].shape[0], cut.threads, (*pair, *numbers[which]), "whole"))
-        return steps
 
 
 def _orders(call: Call) -> list:

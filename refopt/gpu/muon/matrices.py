@@ -15,6 +15,7 @@ from refopt.cpu.blocks import Cut
 from refopt.gpu.arrays import describer
 from refopt.gpu.products import Product, padded
 from refopt.gpu.runtime import Device
+from refopt.gpu.warpgroup import SINCE as WARPGROUPS
 
 # Columns of the table of matrices.
 TENSOR, OFFSET, INNER, OUTER_STRIDE, INNER_STRIDE, LOOKAHEAD, FIRST, LAST = range(8)
@@ -82,6 +83,14 @@ class Workspace:
         self.narrow = machine.to_device(np.zeros(int(starts[-1]), np.uint16))
         base, wide = (describer(machine.name)(x, "workspace").address for x in (self.narrow, self.lookaheads))
         self._places = (base + 2 * starts[:-1]).reshape(4, -1).tolist()
+        self.mapped = machine.name == "gpu" and machine.properties.capability == WARPGROUPS
+        if self.mapped:
+            whole, square = ([(*sizes, padded(sizes[1])) for sizes in of] for of in (
+                [(m.outer, m.inner) for m in matrices], [(m.small, m.small) for m in matrices]))  # fmt: skip
+            addresses = [address for of in self._places for address in of]
+            self.maps = machine.tensor_maps(addresses, [*whole, *whole, *square, *square])  # type: ignore[union-attr]
+            first = describer(machine.name)(self.maps, "tensor maps").address
+            self._maps = (first + 128 * np.arange(4 * len(matrices))).reshape(4, -1).tolist()
         self._lookaheads = (wide + 4 * firsts[:-1]).tolist()
 
     def table(self, iterations: int) -> np.ndarray:
@@ -91,11 +100,15 @@ class Workspace:
                  x[iterations % 2][i]) for i, m in enumerate(self.matrices)]  # fmt: skip
         return np.array(rows, np.int64).reshape(-1, 8)
 
-    def products(self, n: int) -> list[list[Product]]:
-        """The three products of iteration n of every matrix: A = x x^T, B = b A + c (A A), x = a x + B x."""
-        old, new = self._places[n % 2], self._places[(n + 1) % 2]
+    def products(self, n: int, mapped: bool = False) -> list[list[Product]]:
+        """The three products of iteration n of every matrix: A = x x^T, B = b A + c (A A), x = a x + B x.
+
+        Where matrices are is said by their addresses, or if ``mapped`` by those of their tensor maps.
+        """
+        places = self._maps if mapped else self._places
+        old, new = places[n % 2], places[(n + 1) % 2]
         three: list[list[Product]] = [[], [], []]
-        for i, (m, square, polynomial) in enumerate(zip(self.matrices, *self._places[2:], strict=True)):
+        for i, (m, square, polynomial) in enumerate(zip(self.matrices, *places[2:], strict=True)):
             small, x = m.small, old[i]
             three[0].append(Product(x, x, square, 0, small, small, m.size // small, not m.left))
             three[1].append(Product(square, square, polynomial, square, small, small, small))

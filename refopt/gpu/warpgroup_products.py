@@ -1,0 +1,291 @@
+"""Products of any number of matrices in one launch, with the bits of `refopt.gpu.products`, but faster: for Hopper.
+
+What keeps tensor cores waiting is what is not a product: addresses, copies, barriers, and the end of a tile, where sums
+are rounded and stored. Here warps share out the work, and each does one thing all the time. One thread **loads**, by
+tensor maps, into a ring of stages; two warpgroups **multiply**, 64 rows of a tile each, and round their sums into
+shared memory; one thread **stores** from there, and loads what is added. They wait for each other at barriers alone:
+
+    full       of a stage: its boxes have come
+    empty      of a stage: all warps have multiplied them
+    ready      what is added has come, and the tile before has left shared memory
+    finished   all warps have rounded their sums
+
+There are as many blocks as multiprocessors. Each goes from tile to tile, and loads the next while one ends.
+
+The table of products has addresses of tensor maps here. Of a matrix that is added, and of B where a product is
+symmetric, rows and columns are the same; else B lies with a row for each k.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from refopt.gpu import cuda
+from refopt.gpu.kernels import factory
+from refopt.gpu.matmul import ZERO
+from refopt.gpu.products import ADDED, ALONG, OUT, A, B, K, M, N
+from refopt.gpu.target import device_function
+from refopt.gpu.tensor_core import ldmatrix4
+from refopt.gpu.unroll import tuple_of, written
+from refopt.gpu.vectors import FORMATS
+from refopt.gpu.warpgroup import (
+    BOX,
+    ELEMENTS,
+    arrive,
+    descriptor,
+    expect,
+    hopper,
+    init_barrier,
+    load_box,
+    multiplier,
+    show_barriers,
+    show_to_copies,
+    stmatrix4,
+    stmatrix4_transposed,
+    store_box,
+    wait,
+    wait_for_reads,
+    wait_for_stores,
+)  # fmt: skip
+
+HEIGHT = 128  # rows of a tile: a box for each warpgroup
+GROUPS, LOADING = HEIGHT // BOX, 8  # how many warpgroups multiply; the warp that loads, and the next one stores
+MULTIPLYING = 4 * GROUPS  # warps
+THREADS = 32 * (MULTIPLYING + 2)
+BARRIER = 4  # elements of 16 bits
+
+
+class Layout:
+    """What lies where in shared memory, in elements of 16 bits: the ring, a tile, the mirrored tile, the barriers.
+
+    Tiles are 128 x 256, or 128 x 128 where a mirrored one takes its place, too. In all of them boxes that are above
+    each other lie one after the other.
+    """
+
+    def __init__(self, symmetric: bool) -> None:
+        self.width, self.stages = (128, 5) if symmetric else (256, 3)
+        self.b = HEIGHT * BOX  # in a stage
+        self.stage = self.b + self.width * BOX
+        self.tile = self.stages * self.stage
+        self.mirror = self.tile + HEIGHT * self.width
+        self.full = self.mirror + HEIGHT * self.width * symmetric
+        self.empty = self.full + self.stages * BARRIER
+        self.ready = self.empty + self.stages * BARRIER
+        self.finished = self.ready + BARRIER
+        self.nbytes = 2 * (self.finished + BARRIER)
+
+
+@device_function
+def load_boxes(memory, at, tensor_map, first, k, along, size, barrier):
+    """Begin to load 64 of k of so many rows of a matrix from one on, or of columns if it lies ``along`` k."""
+    for i in range(0, size, BOX):
+        place = first + i
+        column, row = (place, k) if along else (k, place)
+        load_box(memory, at + i * BOX, tensor_map, (np.uint32(column), np.uint32(row)), memory, barrier)
+
+
+@device_function
+def store_boxes(memory, at, tensor_map, row, column, height, width):
+    """Begin to store a tile."""
+    for j in range(0, width, BOX):
+        for i in range(0, height, BOX):
+            store_box(tensor_map, (np.uint32(column + j), np.uint32(row + i)), memory, at + j * height + i * BOX)
+
+
+def loader(own: Layout, square: bool, symmetric: bool) -> Callable:
+    """What the loading thread does."""
+    stages, stage, b_at, full, empty = own.stages, own.stage, own.b, own.full, own.empty
+    nbytes, width = 2 * own.stage, own.width
+
+    @device_function
+    def load(memory, tiles, products):
+        at, parity = 0, 1  # of a fresh barrier, the phase before the first is over
+        for n in range(cuda.blockIdx.x, tiles.shape[0], cuda.gridDim.x):
+            i, row, column = tiles[n, 0], tiles[n, 1], tiles[n, 2]
+            a, b, a_along = products[i, A], products[i, B], square and products[i, ALONG] != 0
+            b_along = a_along or not symmetric
+            for k in range(0, products[i, K], BOX):
+                came, start = full + at * BARRIER, at * stage
+                wait(memory, empty + at * BARRIER, parity)
+                expect(memory, came, nbytes)
+                load_boxes(memory, start, a, row, k, a_along, HEIGHT, came)
+                load_boxes(memory, start + b_at, b, column, k, b_along, width, came)
+                at += 1
+                if at == stages:
+                    at, parity = 0, 1 - parity
+
+    return load
+
+
+def saver(own: Layout, symmetric: bool, adds: bool) -> Callable:
+    """What the storing thread does."""
+    tile, mirror, ready, finished, width = own.tile, own.mirror, own.ready, own.finished, own.width
+    nbytes = 2 * HEIGHT * width
+
+    @device_function
+    def save(memory, tiles, products):
+        turn = 0
+        for n in range(cuda.blockIdx.x, tiles.shape[0], cuda.gridDim.x):
+            i, row, column = tiles[n, 0], tiles[n, 1], tiles[n, 2]
+            out = products[i, OUT]
+            if adds:
+                expect(memory, ready, nbytes)
+                for j in range(0, width, BOX):
+                    load_boxes(memory, tile + j * HEIGHT, products[i, ADDED], row, column + j, False, HEIGHT, ready)
+            else:
+                arrive(memory, ready)
+            wait(memory, finished, turn)
+            store_boxes(memory, tile, out, row, column, HEIGHT, width)
+            if symmetric and row != column:
+                store_boxes(memory, mirror, out, column, row, width, HEIGHT)
+            wait_for_reads()
+            turn = 1 - turn
+        wait_for_stores()
+
+    return save
+
+
+def adder(dtype: str, own: Layout, a_along: bool, b_along: bool) -> Callable:
+    """What sums up the products of a warpgroup's rows of a tile, from a stage of the ring on; and where it ended."""
+    multiply = multiplier(dtype, own.width, a_along, b_along)
+    describe_a, describe_b = descriptor(a_along), descriptor(b_along)
+    stages, stage, b_at, full, empty = own.stages, own.stage, own.b, own.full, own.empty
+
+    @device_function
+    def add_up(sums, memory, depth, at, parity):
+        a = describe_a(memory, cuda.threadIdx.x // 128 * ELEMENTS)
+        b = describe_b(memory, b_at)
+        for _ in range(0, depth, BOX):
+            wait(memory, full + at * BARRIER, parity)
+            away = at * (2 * stage >> 4)  # as descriptors count
+            sums = multiply(a + away, b + away, sums)
+            if cuda.threadIdx.x % 32 == 0:
+                arrive(memory, empty + at * BARRIER)
+            at += 1
+            if at == stages:
+                at, parity = 0, 1 - parity
+        return sums, at, parity
+
+    return add_up
+
+
+def finisher(dtype: str, own: Layout, symmetric: bool, adds: bool) -> Callable:
+    """What rounds a warp's sums, 16 rows of a tile from one on, into the tile, and into the mirrored one.
+
+    If it ``adds``, ``beta`` times what is in the tile is added to ``alpha`` times the sums before.
+    """
+    short = {"bfloat16": "bf16x2", "float16": "f16x2"}[dtype]
+    widen = FORMATS[dtype].widen_pair.format(w="$2", x="$0", y="$1")
+
+    @hopper(f"cvt.rn.{short}.f32 $0, $2, $1;", "=r,f,f", "r", "ff")
+    def narrowed(numbers):
+        """A word of two numbers."""
+
+    @hopper(f"{{ .reg .b16 h0, h1; {widen}}}", "=f,=f,r", "ff", "r")
+    def widened(word):
+        """The numbers of a word."""
+
+    @device_function
+    def rounded(word, sums, alpha, beta):
+        low, high = widened(word)
+        return narrowed((beta * low + alpha * sums[0], beta * high + alpha * sums[1]))
+
+    @device_function
+    def put(memory, at, mirror_at, x, alpha, beta):
+        if adds:
+            c = ldmatrix4(memory, at)
+            words = (rounded(c[0], x[0], alpha, beta), rounded(c[1], x[1], alpha, beta),
+                     rounded(c[2], x[2], alpha, beta), rounded(c[3], x[3], alpha, beta))  # fmt: skip
+        else:
+            words = narrowed(x[0]), narrowed(x[1]), narrowed(x[2]), narrowed(x[3])
+        stmatrix4(memory, at, words)
+        if symmetric:
+            stmatrix4_transposed(memory, mirror_at, words)
+
+    # A lane points to a row of one of four matrices of 8 x 8. A row of the mirrored tile is a column of the tile.
+    lines = [f"at = {own.tile} + (row + lane % 16) * {BOX}",
+             f"mirror = {own.mirror} + row // {BOX} * {own.width * BOX} + (lane // 16 * 8 + lane % 8) * {BOX}",
+             "line, part = lane % 8, lane // 16",
+             f"across = (row % {BOX} // 8 + lane // 8 % 2 ^ line) * 8"]  # fmt: skip
+    for q in range(own.width // 16):
+        x = ", ".join(f"(sums[{8 * q + 2 * k}], sums[{8 * q + 2 * k + 1}])" for k in range(4))
+        spot = f"at + {q // 4 * HEIGHT * BOX} + ({q % 4 * 2} + part ^ line) * 8"
+        lines.append(f"put(memory, {spot}, mirror + across + {q * 16 * BOX}, ({x}), alpha, beta)")
+    return written("finish", "sums, memory, row, lane, alpha, beta", lines, put=put)
+
+
+@device_function
+def clear(memory, at, height, row, column):
+    """Make 0 of a row of a tile from a column on, up to the end of the chunk."""
+    for c in range(column, (column + 7) // 8 * 8):
+        chunk = c % BOX // 8 ^ row % 8
+        memory[at + c // BOX * height * BOX + row * BOX + chunk * 8 + c % 8] = 0
+
+
+def summer(dtype: str, own: Layout, square: bool, symmetric: bool, adds: bool) -> Callable:
+    """What the multiplying warps do."""
+    add_up, add_along = adder(dtype, own, False, not symmetric), adder(dtype, own, True, True)
+    finish, tile, mirror, width = finisher(dtype, own, symmetric, adds), own.tile, own.mirror, own.width
+    ready, finished = own.ready, own.finished
+    zeros = written("zeros", "", [f"return {tuple_of(['ZERO'] * (width // 2))}"], ZERO=ZERO)
+
+    @device_function
+    def sum_up(memory, tiles, products, alpha, beta):
+        at, parity, turn = 0, 0, 0
+        top, lane = cuda.threadIdx.x // 32 * 16, cuda.threadIdx.x % 32
+        for n in range(cuda.blockIdx.x, tiles.shape[0], cuda.gridDim.x):
+            i, sums = tiles[n, 0], zeros()
+            if square and products[i, ALONG] != 0:
+                sums, at, parity = add_along(sums, memory, products[i, K], at, parity)
+            else:
+                sums, at, parity = add_up(sums, memory, products[i, K], at, parity)
+            wait(memory, ready, turn)
+            finish(sums, memory, top, lane, alpha, beta)
+            # A store leaves out chunks of eight elements beyond the matrix, and no part of a chunk. Sums there can be
+            # NaN times 0, but padding has to stay 0.
+            below, right = products[i, M] - tiles[n, 1], products[i, N] - tiles[n, 2]
+            cuda.syncwarp()
+            if right < width and lane < 16:
+                clear(memory, tile, HEIGHT, top + lane, right)
+            if symmetric and top <= below < top + 16:
+                for line in range(lane, width, 32):
+                    clear(memory, mirror, width, line, below)
+            show_to_copies()
+            cuda.syncwarp()
+            if lane == 0:
+                arrive(memory, finished)
+            turn = 1 - turn
+
+    return sum_up
+
+
+@factory
+def merged(dtype: str, square: bool, symmetric: bool, adds: bool) -> Any:
+    """The kernel that `products.merged` is, with the same arguments, for tiles of another size: `Layout`."""
+    own = Layout(symmetric)
+    load, save = loader(own, square, symmetric), saver(own, symmetric, adds)
+    sum_up = summer(dtype, own, square, symmetric, adds)
+    full, empty, ready, finished, stages = own.full, own.empty, own.ready, own.finished, own.stages
+
+    @cuda.jit(launch_bounds=(THREADS, 1), dynamic_shared=own.nbytes)
+    def products(tiles, products, alpha, beta):
+        memory = cuda.shared.array(0, np.uint16, alignment=1024)
+        warp, lane = cuda.threadIdx.x // 32, cuda.threadIdx.x % 32
+        if cuda.threadIdx.x == 0:
+            for s in range(stages):
+                init_barrier(memory, full + s * BARRIER, 1)
+                init_barrier(memory, empty + s * BARRIER, MULTIPLYING)
+            init_barrier(memory, ready, 1)
+            init_barrier(memory, finished, MULTIPLYING)
+            show_barriers()
+        cuda.syncthreads()
+        if warp < MULTIPLYING:
+            sum_up(memory, tiles, products, alpha, beta)
+        elif lane == 0:
+            if warp == LOADING:
+                load(memory, tiles, products)
+            else:
+                save(memory, tiles, products)
+
+    return products
