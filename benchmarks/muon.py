@@ -3,22 +3,31 @@
     python -m benchmarks.muon [--out FILE]
 
 ``bits`` has lists of matrices after some steps: elements of parameters and momentum, and how many differ from
-`refopt.cpu.merged_muon`. ``steps`` has milliseconds of the device for a whole step, fp32 parameters and five iterations
-in bf16, and the rate of the products, as if they were computed in full: refopt's, of which symmetric ones are computed
-by half; `torch.optim.Muon`'s as its users have it, and as a CUDA graph; and PyTorch's operations on stacks of all
-matrices of a shape, as a CUDA graph.
+`refopt.cpu.merged_muon`. ``rows`` has sampled rows of each of the three products of an iteration in the full models:
+elements, and how many differ from `refopt.cpu.matmul`, given the product's inputs on the device. ``products`` has
+milliseconds of each, by ``mma.sync`` and by ``wgmma``. ``steps`` has milliseconds of the device for a whole step, fp32
+parameters and five iterations in bf16, and the rate of the products, as if they were computed in full: refopt's, of
+which symmetric ones are computed by half; `torch.optim.Muon`'s as its users have it, and as a CUDA graph; and PyTorch's
+operations on stacks of all matrices of a shape, as a CUDA graph, as they are and compiled by ``torch.compile``.
 """
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
 from benchmarks.measure import captured, device_ms, free
+from benchmarks.peers import compiled
 from benchmarks.record import by_parts
 from refopt import cpu, gpu
+from refopt.checks.dtypes import numpy_dtype
+from refopt.cpu.muon import COEFFICIENTS
+from refopt.gpu.muon import iterations
+from refopt.gpu.muon.matrices import Matrix, Workspace
+from refopt.gpu.products import Product
 
 Shape = tuple[int, int]
 MODELS: dict[str, list[Shape]] = {
@@ -26,7 +35,9 @@ MODELS: dict[str, list[Shape]] = {
     "GPT-2 XL": [(4800, 1600), (1600, 1600), (6400, 1600), (1600, 6400)] * 48,
 }
 ITERATIONS = 5
-A, B, C = 3.4445, -4.7750, 2.0315
+BFLOAT16 = numpy_dtype("bfloat16")
+A, B, C = COEFFICIENTS
+SAMPLED = 16  # rows of a product
 LR, DECAY, MOMENTUM, EPS = 1e-4, 0.1, 0.95, 1e-7
 MIXED = [(1, 1), (1, 300), (300, 1), (17, 33), (33, 17), (64, 64), (130, 70), (200, 99)]
 LARGE = [(512, 512), (512, 130), (99, 512), (1, 9), (256, 512), (512, 256)]
@@ -57,7 +68,7 @@ def bits() -> Iterator[dict[str, Any]]:
 def steps() -> Iterator[dict[str, Any]]:
     for model, shapes in MODELS.items():
         made = {"refopt, merged": _refopt, "torch.optim.Muon": _torch, "torch.optim.Muon, graph": _torch_graph,
-                "PyTorch, by shape, graph": _by_shape}  # fmt: skip
+                "PyTorch, by shape, graph": _by_shape, "PyTorch, by shape, compiled, graph": _compiled}  # fmt: skip
         for name, make in made.items():
             torch.manual_seed(0)
             arrays = [[torch.randn(shape, device="cuda") for shape in shapes] for _ in range(2)]
@@ -99,7 +110,13 @@ def _torch_graph(params: list[Any], grads: list[Any]) -> Callable[[], object]:
     return captured(_optimizer(params, grads).step)
 
 
-def _by_shape(params: list[Any], grads: list[Any]) -> Callable[[], object]:
+def _compiled(params: list[Any], grads: list[Any]) -> Callable[[], object]:
+    return _by_shape(params, grads, compiled)
+
+
+def _by_shape(
+    params: list[Any], grads: list[Any], through: Callable[[Any], Any] = lambda step: step
+) -> Callable[[], object]:  # fmt: skip
     """The step that PyTorch's operations make of it: lists for what is elementwise, stacks for products."""
     momentum, groups = [torch.zeros_like(p) for p in params], defaultdict(list)
     for i, p in enumerate(params):
@@ -121,8 +138,75 @@ def _by_shape(params: list[Any], grads: list[Any]) -> Callable[[], object]:
             scale = -LR * max(1, rows / columns) ** 0.5
             torch._foreach_add_([params[i] for i in of], [y.float() for y in x], alpha=scale)
 
-    return captured(step)
+    return captured(through(step))
+
+
+def workspace(shapes: list[Shape]) -> Workspace:
+    """That of a model, with random numbers in all places."""
+    made = [Matrix(i, 0, *shape, shape[1], 1, *shape, shape[0] <= shape[1]) for i, shape in enumerate(shapes)]
+    work = Workspace(gpu.device("gpu"), made)
+    torch.as_tensor(work.narrow.view(np.int16), device="cuda").view(torch.bfloat16).normal_(0, 0.02)
+    return work
+
+
+def iteration(work: Workspace) -> list[Callable[[Any], None]]:
+    """Its three launches."""
+    return list(iterations.launches(gpu.device("gpu"), work, np.array([COEFFICIENTS], np.float32), "bfloat16"))
+
+
+def products() -> Iterator[dict[str, Any]]:
+    for model, shapes in MODELS.items():
+        work = workspace(shapes)
+        for way in ("mma.sync", "wgmma"):
+            work.mapped = way == "wgmma"
+            stream = torch.cuda.current_stream().cuda_stream
+            calls = [partial(launch, stream) for launch in iteration(work)]
+            three = [round(device_ms(call, 7, 2), 4) for call in calls]
+            yield {"model": model, "by": way, **dict(zip(("x x^T", "b A + c A A", "a x + B x"), three, strict=True))}
+        del work, calls
+        free()
+
+
+def rows() -> Iterator[dict[str, Any]]:
+    rng = np.random.default_rng(4)
+    for model, shapes in MODELS.items():
+        work = workspace(shapes)
+        for launch in iteration(work):
+            launch(0)
+        torch.cuda.synchronize()
+        bits = torch.as_tensor(work.narrow.view(np.int16), device="cuda")
+        start = work.narrow.__cuda_array_interface__["data"][0]
+
+        def fetched(address: int, m: int, n: int, bits: Any = bits, start: int = start) -> Any:
+            at = (address - start) // 2
+            return bits[at : at + m * n].reshape(m, n).cpu().numpy().view(BFLOAT16)
+
+        names = "x x^T", "b A + c A A", "a x + B x"
+        elements, differing = dict.fromkeys(names, 0), dict.fromkeys(names, 0)
+        for i in [shapes.index(shape) for shape in dict.fromkeys(shapes)]:
+            for name, of, numbers in zip(names, work.products(0), ((0, 1), (B, C), (A, 1)), strict=True):
+                wrong, of_all = _differing(of[i], numbers, fetched, rng)
+                elements[name] += of_all
+                differing[name] += wrong
+        yield from ({"model": model, "product": x, "elements": elements[x], "differing": differing[x]} for x in names)
+        del work, bits, fetched
+        free()
+
+
+def _differing(p: Product, numbers: tuple[float, float], fetched: Callable, rng: Any) -> tuple[int, int]:
+    """Of some rows of a product, elements that are not NumPy's; and all."""
+    some = rng.choice(p.m, min(SAMPLED, p.m), replace=False)
+    if p.added:
+        a, b = fetched(p.a, p.m, p.k), fetched(p.b, p.k, p.n)
+        beta, alpha = map(np.float32, numbers)
+        added = beta * fetched(p.added, p.m, p.n)[some].astype(np.float32)
+        expected = (added + alpha * cpu.matmul(a[some], b)).astype(BFLOAT16)
+    else:
+        x = fetched(p.a, p.k, p.m).T if p.along else fetched(p.a, p.m, p.k)
+        expected = cpu.matmul(x[some], x.T).astype(BFLOAT16)
+    got = fetched(p.out, p.m, p.n)[some]
+    return int((got.view(np.uint16) != expected.view(np.uint16)).sum()), got.size
 
 
 if __name__ == "__main__":
-    by_parts(__doc__, "muon", {"steps": steps, "bits": bits})
+    by_parts(__doc__, "muon", {"steps": steps, "products": products, "bits": bits, "rows": rows})
