@@ -76,6 +76,7 @@ def reductions() -> str:
 MUON = {
     "torch.optim.Muon": "`torch.optim.Muon`", "torch.optim.Muon, graph": "the same as a CUDA graph",
     "PyTorch, by shape, graph": "PyTorch, all matrices of a shape at once, as a CUDA graph",
+    "PyTorch, by shape, compiled, graph": "the same by `torch.compile`",
     "refopt, merged": "**refopt, 18 launches**",
 }  # fmt: skip
 
