@@ -144,8 +144,8 @@ def _by_shape(
 def workspace(shapes: list[Shape]) -> Workspace:
     """That of a model, with random numbers in all places."""
     made = [Matrix(i, 0, *shape, shape[1], 1, *shape, shape[0] <= shape[1]) for i, shape in enumerate(shapes)]
-    work = Workspace(gpu.device("gpu"), made)
-    torch.as_tensor(work.narrow.view(np.int16), device="cuda").view(torch.bfloat16).normal_(0, 0.02)
+    work = Workspace(gpu.device("gpu"), made, "bfloat16", np.float32)
+    torch.as_tensor(work.memory.view(np.int16), device="cuda").view(torch.bfloat16).normal_(0, 0.02)
     return work
 
 
@@ -174,8 +174,8 @@ def rows() -> Iterator[dict[str, Any]]:
         for launch in iteration(work):
             launch(0)
         torch.cuda.synchronize()
-        bits = torch.as_tensor(work.narrow.view(np.int16), device="cuda")
-        start = work.narrow.__cuda_array_interface__["data"][0]
+        bits = torch.as_tensor(work.memory.view(np.int16), device="cuda")
+        start = work.memory.__cuda_array_interface__["data"][0]
 
         def fetched(address: int, m: int, n: int, bits: Any = bits, start: int = start) -> Any:
             at = (address - start) // 2

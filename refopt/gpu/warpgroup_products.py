@@ -269,7 +269,7 @@ def merged(dtype: str, square: bool, symmetric: bool, adds: bool) -> Any:
     full, empty, ready, finished, stages = own.full, own.empty, own.ready, own.finished, own.stages
 
     @cuda.jit(launch_bounds=(THREADS, 1), dynamic_shared=own.nbytes)
-    def products(tiles, products, alpha, beta):
+    def warpgroup_products(tiles, products, alpha, beta):
         memory = cuda.shared.array(0, np.uint16, alignment=1024)
         warp, lane = cuda.threadIdx.x // 32, cuda.threadIdx.x % 32
         if cuda.threadIdx.x == 0:
@@ -288,4 +288,4 @@ def merged(dtype: str, square: bool, symmetric: bool, adds: bool) -> Any:
             else:
                 save(memory, tiles, products)
 
-    return products
+    return warpgroup_products

@@ -62,10 +62,11 @@ def compare(machine, host, steps=1, masters=None, **named):
     return step
 
 
-@pytest.mark.parametrize("compute", ["bfloat16", pytest.param("float16", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("compute", ["bfloat16", "float32", "float64", pytest.param("float16", marks=pytest.mark.slow)])
 def test_the_bits_are_those_of_the_reference(machine, compute):
     """Of matrices of all shapes in one list, and in two steps."""
-    compare(machine, lists(SHAPES[machine.name]), 2, compute=compute, iterations=5 if machine.name == "gpu" else 1)
+    host = lists(SHAPES[machine.name], "float64" if compute == "float64" else "float32")
+    compare(machine, host, 2, compute=compute, iterations=5 if machine.name == "gpu" else 1)
 
 
 @pytest.mark.slow
@@ -210,8 +211,9 @@ def test_functions_of_one_call(machine):
 
 
 @pytest.mark.parametrize(("message", "shapes", "dtype", "named"), [
-    ("compute: expected one of bfloat16, float16 on a device, got float32", SMALL, "float32", {"compute": "float32"}),
-    ("params[0]: expected float32, float16 or bfloat16 on a device, got float64", SMALL, "float64", {}),
+    ("compute: expected one of bfloat16, float16, float32 on a device for params[0] of float32, got float64", SMALL,
+     "float32", {"compute": "float64"}),
+    ("compute: expected one of float64 on a device for params[0] of float64, got bfloat16", SMALL, "float64", {}),
     ("params[1]: expected a matrix, got shape (4,)", [(3, 5), (4,)], "float32", {}),
     ("blocks[1].rows: expected a divisor of the 16 rows of params[1], got 3", SMALL, "float32",
      {"blocks": [Blocks(), Blocks(rows=3)]}),

@@ -8,7 +8,7 @@ import pytest
 
 from refopt import cpu
 from refopt.checks.dtypes import numpy_dtype
-from refopt.gpu import cuda, products, warpgroup_products
+from refopt.gpu import cuda, plain_products, products, warpgroup_products
 from refopt.gpu.matmul import THREADS, TILE
 from refopt.gpu.muon import iterations
 from refopt.gpu.muon.matrices import Matrix, Workspace
@@ -63,11 +63,11 @@ SIZES = [(1, 1), (1, 40), (40, 1), (17, 33), (33, 17), (130, 260), (260, 130), (
 def test_warpgroups_have_the_bits_of_warps(machine, monkeypatch, dtype, of):
     """In all that an iteration stores, padding included: of matrices of all sizes, and of any patterns of bits."""
     matrices = [Matrix(i, 0, *shape, shape[1], 1, *shape, shape[0] <= shape[1]) for i, shape in enumerate(SIZES)]
-    work, rng = Workspace(machine, matrices), np.random.default_rng(0)
+    work, rng = Workspace(machine, matrices, dtype, np.float32), np.random.default_rng(0)
     if not work.mapped:
         pytest.skip(f"{machine.properties} has no warpgroups")
-    whole = work.narrow.copy_to_host()
-    base = cuda.address(work.narrow)
+    whole = work.memory.copy_to_host()
+    base = cuda.address(work.memory)
     for product, m in zip(work.products(0)[0], matrices, strict=True):
         at = (product.a - base) // 2
         x = rng.standard_normal((m.outer, m.inner)) / m.inner**0.5
@@ -78,11 +78,11 @@ def test_warpgroups_have_the_bits_of_warps(machine, monkeypatch, dtype, of):
     monkeypatch.setattr(iterations, "are_large", lambda _: True)
     for mapped in (False, True):
         monkeypatch.setattr(work, "mapped", mapped)
-        work.narrow.copy_to_device(whole)
+        work.memory.copy_to_device(whole)
         for launch in iterations.launches(machine, work, np.array([[3.4445, -4.775, 2.0315]], np.float32), dtype):
             launch(0)
         machine.synchronize()
-        found.append(work.narrow.copy_to_host())
+        found.append(work.memory.copy_to_host())
     assert (found[0] == found[1]).all() and (found[0] != whole).mean() > 0.5
 
 
@@ -108,4 +108,16 @@ def test_warpgroups_multiply_as_registers_allow(symmetric, width, rows):
     assert re.findall(multiply, ptx) == [str(rows)] * 4
     # Both numbers of a pair are alpha x + beta c, each operation rounded for itself.
     assert [ptx.count(f"{what}.rn.f32") for what in ("mul", "add", "fma")] == [width, width // 2, 0]
+    assert ".local" not in ptx
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_plain_products_are_exact_and_in_registers(dtype):
+    """A multiplication and an addition for each element and k, each rounded; no local memory."""
+    needs.compiler()
+    kernel = plain_products.merged(dtype, True, True, False)
+    ptx = kernel.ptx(signature_spelled(["int64[2]", "int64[2]", f"{dtype}[1]"]))
+    of, sums, steps = dtype[-2:], plain_products.SUMS, plain_products.STEP
+    counts = [ptx.count(f"{what}.rn.f{of}") for what in ("mul", "add", "fma")]
+    assert counts[0] == counts[1] > 0 and counts[0] % sums == 0 and counts[0] <= sums * steps and not counts[2]
     assert ".local" not in ptx

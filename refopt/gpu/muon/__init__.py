@@ -2,7 +2,8 @@
 
 A step takes three launches, and three more for each iteration, for any number of matrices of any shapes whose arrays
 have the same dtypes: `elements` has the former, `refopt.gpu.products` the latter. Between them everything stays on the
-device: fp32 for what is made orthogonal, and 16 bits for x, A and B. `matrices` says where.
+device: what is made orthogonal in the arithmetic type, and x, A and B in the dtype of the iterations. `matrices` says
+where.
 """
 
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from refopt.checks import Call
+from refopt.checks.dtypes import arithmetic
 from refopt.checks.rows import Form
 from refopt.cpu.blocks import cuts
 from refopt.cpu.matmul import tensor_core
@@ -24,6 +26,7 @@ from refopt.gpu.norms import NORM_BOUNDS, UPDATE_BOUNDS
 from refopt.gpu.plan import Plan
 from refopt.gpu.tensor_core import MMA
 
+COMPUTED = {"float32": (*MMA, "float32"), "float64": ("float64",)}  # by the arithmetic type
 ROW = MUON._replace(forms={"merged": Form(3)})  # and three for each iteration
 
 
@@ -43,15 +46,16 @@ class MuonPlan(Plan):
 
     def _build(self) -> None:
         name, params, compute = ROW.merged_name, self._call.arrays["params"], self._choices["compute"]
-        tensor_core(self.device.properties.capability)
-        if compute not in MMA:
-            raise ValueError(f"{name}: compute: expected one of {', '.join(MMA)} on a device, got {compute}")
         for i, param in enumerate(params):
-            if param and param.dtype == "float64":
-                raise TypeError(f"{name}: params[{i}]: expected float32, float16 or bfloat16 on a device, got float64")
+            if param and compute not in (kinds := COMPUTED["float64" if param.dtype == "float64" else "float32"]):
+                expected = f"expected one of {', '.join(kinds)} on a device for params[{i}] of {param.dtype}"
+                raise ValueError(f"{name}: compute: {expected}, got {compute}")
+        if compute in MMA:
+            tensor_core(self.device.properties.capability)
         self._iterations = int(self._hypers["iterations"])
         triples = schedule(self._coefficients, self._iterations)
-        self._triples = np.array(triples if len(triples) > 1 else triples * self._iterations, np.float32).reshape(-1, 3)
+        triples = triples if len(triples) > 1 else triples * self._iterations
+        self._triples = np.array(triples, arithmetic(compute)).reshape(-1, 3)
         self._cuts = cuts(name, [x for x in params if x], self._blocks)
         self._workspaces: list[Workspace] = []  # kept alive: launches know their addresses
         super()._build()
@@ -75,24 +79,24 @@ class MuonPlan(Plan):
         """All launches of a step of a group."""
         machine, factor = group.machine, group.factor_dtype if any(group.gate) else None
         matrices = [m for k, i in enumerate(group.members) for m in matrices_of(k, self._cuts[i])]
-        count, work = len(matrices), Workspace(machine, matrices)
+        count, work = len(matrices), Workspace(machine, matrices, compute, group.real)
         aligned = [m.regular() and group.aligned[m.tensor] for m in matrices]
         host = tables.build([m.size for m in matrices], aligned, group.chunk_tiles)
         chunks, nodes = uploaded(machine, host.chunks), uploaded(machine, host.nodes)
         counters = machine.to_device(np.zeros(len(host.nodes), np.uint32))
         sums, norms = group.zeros(2, max(1, host.slots)), group.zeros(max(1, count))
-        ratios = [ratio(m.rows, m.columns, adjust_lr, np.float32) for m in matrices]
+        ratios = [ratio(m.rows, m.columns, adjust_lr, group.real) for m in matrices]
         places = uploaded(machine, work.table(self._iterations))
         factor_at, found_at = group.gate
         threads, pieces = UPDATE_BOUNDS[0], len(host.chunks) * group.chunk_tiles
         moving = momentum_kernel(group.dtypes, use_nesterov, average, factor)
         args = group.addresses, places, chunks, nodes, counters, sums, norms, group.hypers.values, factor_at, found_at
         steps = [machine.prepare(moving, len(host.chunks), NORM_BOUNDS[0], args)]
-        normalize = normalize_kernel(compute, group.chunk_tiles)
+        normalize = normalize_kernel(group.real, compute, group.chunk_tiles)
         steps.append(machine.prepare(normalize, pieces, threads, (places, chunks, norms)))
         steps += launches(machine, work, self._triples, compute)
         update = update_kernel(group.dtypes[0], group.dtypes[-1], compute, factor, group.chunk_tiles)
-        moved = group.addresses, places, chunks, uploaded(machine, ratios, np.float32), group.hypers.values, found_at
+        moved = group.addresses, places, chunks, uploaded(machine, ratios, group.real), group.hypers.values, found_at
         steps.append(machine.prepare(update, pieces, threads, moved))
         self._workspaces.append(work)
         return Launches(machine, steps)

@@ -1,8 +1,8 @@
 """What a step of Muon does with single elements, merged over all matrices: three launches beside those of the products.
 
-The first moves the momentum on, leaves what is to be made orthogonal in fp32, and takes its norm of each matrix, along
-the tree of `refopt.gpu.tiles`. The second divides by the norm and rounds to the dtype of the iterations. The third
-updates the parameters.
+The first moves the momentum on, leaves what is to be made orthogonal in the arithmetic type, and takes its norm of each
+matrix, along the tree of `refopt.gpu.tiles`. The second divides by the norm and rounds to the dtype of the iterations.
+The third updates the parameters.
 
 A matrix whose elements lie side by side is accessed four elements at a time. Of others, as of tails, each element is
 looked for: the element of a number, in memory order, is in row number // inner and column number % inner.
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from refopt.checks.dtypes import SIZES
+from refopt.checks.dtypes import SIZES, arithmetic
 from refopt.cpu.reduce import TILE
 from refopt.gpu import remainder, unroll, vectors
 from refopt.gpu.gate import gate
@@ -28,10 +28,8 @@ from refopt.gpu.rows import either, of_warp, own
 from refopt.gpu.tables import ALIGNED, START, STOP, TENSOR
 from refopt.gpu.target import cuda, device_function, sqrt, transposed
 from refopt.gpu.tiles import ROW, scale8
-from refopt.gpu.vectors import OFFSETS, SECOND, load_float32, store_float32
+from refopt.gpu.vectors import OFFSETS, SECOND
 
-REAL: Any = np.float32
-ZERO, ONE = REAL(0), REAL(1)
 PARAMS, GRADS, VELOCITIES, MASTERS = range(4)  # rows of the addresses
 LR, MU, DECAY, EPSILON, ITERATIONS, RESCALE = range(6)  # rows of the hyperparameters
 
@@ -63,12 +61,13 @@ def one_access(dtype: str) -> tuple[Callable, Callable]:
 @factory
 def momentum_kernel(dtypes: tuple, use_nesterov: bool, average: bool, factor: str | None) -> Kernel:
     """The first launch, a block to a chunk."""
-    sizes = [SIZES[dtype] for dtype in dtypes[:3]]
-    g_size, v_size = sizes[GRADS], sizes[VELOCITIES]
-    load_g, (load_v, store_v) = one_access(dtypes[GRADS])[0], one_access(dtypes[VELOCITIES])
-    grads8, velocities8, wide8 = (vectors.access(x, REAL, False) for x in (*dtypes[1:3], "float32"))
+    real: Any = arithmetic(dtypes[0])
+    wide, zero, whole = np.dtype(real).name, real(0), real(1)
+    g_size, v_size, u_size = SIZES[dtypes[GRADS]], SIZES[dtypes[VELOCITIES]], SIZES[wide]
+    (load_g, _), (load_v, store_v), (_, store_u) = (one_access(x) for x in (*dtypes[1:3], wide))
+    grads8, velocities8, wide8 = (vectors.access(x, real, False) for x in (*dtypes[1:3], wide))
     load_g8, load_v8, store_v8, store_u8 = grads8.load, velocities8.load, velocities8.store, wide8.store
-    found, factor_of = gate(REAL, factor)
+    found, factor_of = gate(real, factor)
 
     @device_function
     def step(v, g, k):
@@ -93,11 +92,11 @@ def momentum_kernel(dtypes: tuple, use_nesterov: bool, average: bool, factor: st
     def one(offset, i, stop, at, k):
         g_at, v_at, u_at, place = at
         if i + offset >= stop:
-            return ZERO
+            return zero
         there = spot(place, i + offset)
-        v, u = step(load_v(v_at + v_size * there), k[2] * load_g(g_at + g_size * there), k)
+        v, u = step(real(load_v(v_at + v_size * there)), k[2] * real(load_g(g_at + g_size * there)), k)
         store_v(v_at + v_size * there, v)
-        store_float32(u_at + 4 * (i + offset), u)
+        store_u(u_at + u_size * (i + offset), u)
         return u
 
     one8 = unroll.map8(one, 1, 4)
@@ -106,8 +105,8 @@ def momentum_kernel(dtypes: tuple, use_nesterov: bool, average: bool, factor: st
     def partial(at, first, stop, k):
         return (one8(OFFSETS, own(first), stop, at, k),)
 
-    tile = tile_sums(lambda by_element: partial if by_element else full, 1, REAL)
-    sums_of = chunk_sums(tile, REAL, (0, 1))
+    tile = tile_sums(lambda by_element: partial if by_element else full, 1, real)
+    sums_of = chunk_sums(tile, real, (0, 1))
 
     @kernel(NORM_BOUNDS)
     def merged_muon_momentum(
@@ -121,7 +120,7 @@ def momentum_kernel(dtypes: tuple, use_nesterov: bool, average: bool, factor: st
             g_at = addresses[GRADS, tensor] + g_size * offset
             v_at = addresses[VELOCITIES, tensor] + v_size * offset
             mu = hyper[MU, tensor]
-            k = mu, ONE - mu, hyper[RESCALE, tensor] * factor_of(factor_at)
+            k = mu, whole - mu, hyper[RESCALE, tensor] * factor_of(factor_at)
             at = g_at, v_at, places[matrix, LOOKAHEAD], place
             closes, squares = sums_of(c, at, chunks, nodes, counters, sums, k)
             if closes and cuda.threadIdx.x == 0:
@@ -145,10 +144,11 @@ def walk(row: Callable) -> Callable:
 
 
 @factory
-def normalize_kernel(compute: str, chunk_tiles: int) -> Kernel:
+def normalize_kernel(real: Any, compute: str, chunk_tiles: int) -> Kernel:
     """The second launch: x = u / norm, rounded."""
-    wide8, narrow8 = vectors.access("float32", REAL, False), vectors.access(compute, REAL, False)
-    load_u8, store_x8, (_, store_x) = wide8.load, narrow8.store, one_access(compute)
+    wide = np.dtype(real).name
+    load_u8, store_x8 = vectors.access(wide, real, False).load, vectors.access(compute, real, False).store
+    load_u, store_x, u_size, x_size = one_access(wide)[0], one_access(compute)[1], SIZES[wide], SIZES[compute]
     divided8 = unroll.map8(device_function(lambda u, norm: u / norm), 1)
 
     @device_function
@@ -163,7 +163,7 @@ def normalize_kernel(compute: str, chunk_tiles: int) -> Kernel:
         for n in range(8):
             e = number(first, n)
             if e < stop:
-                store_x(x_at + 2 * spot_of_x(inner, e), load_float32(u_at + 4 * e) / norm)
+                store_x(x_at + x_size * spot_of_x(inner, e), load_u(u_at + u_size * e) / norm)
 
     rows = walk(either(lambda by_element: partial if by_element else full, ROW))
 
@@ -200,11 +200,12 @@ def exact_one(param: str, master: str | None) -> tuple[Callable, Callable]:
 @factory
 def update_kernel(param: str, master: str | None, compute: str, factor: str | None, chunk_tiles: int) -> Kernel:
     """The last launch: the parameter decays, and moves by x."""
-    exact8, narrow8 = vectors.exact_access(param, master, REAL, False), vectors.access(compute, REAL, False)
+    real: Any = arithmetic(param)
+    exact8, narrow8 = vectors.exact_access(param, master, real, False), vectors.access(compute, real, False)
     load_p8, store_p8, load_x8 = exact8.load, exact8.store, narrow8.load
     (load_p, store_p), load_x = exact_one(param, master), one_access(compute)[0]
-    p_size, m_size = SIZES[param], 2 if master == "uint16" else 4
-    found, _ = gate(REAL, factor)
+    p_size, x_size, m_size, one = SIZES[param], SIZES[compute], 2 if master == "uint16" else 4, real(1)
+    found, _ = gate(real, factor)
 
     @device_function
     def moved(p, x, k):
@@ -227,7 +228,7 @@ def update_kernel(param: str, master: str | None, compute: str, factor: str | No
             if e < stop:
                 there = spot(place, e)
                 p, m = p_at + p_size * there, m_at + m_size * there
-                store_p(p, m, moved(load_p(p, m), load_x(x_at + 2 * spot_of_x(place[0], e)), k))
+                store_p(p, m, moved(load_p(p, m), load_x(x_at + x_size * spot_of_x(place[0], e)), k))
 
     rows = walk(either(lambda by_element: partial if by_element else full, ROW))
 
@@ -241,6 +242,6 @@ def update_kernel(param: str, master: str | None, compute: str, factor: str | No
             lr = hyper[LR, tensor]
             at = (addresses[PARAMS, tensor] + p_size * first, addresses[MASTERS, tensor] + m_size * first,
                   places[matrix, LAST], place)  # fmt: skip
-            rows(c, offset, chunks, at, (ONE - lr * hyper[DECAY, tensor], lr * ratios[matrix]))
+            rows(c, offset, chunks, at, (one - lr * hyper[DECAY, tensor], lr * ratios[matrix]))
 
     return merged_muon_update

@@ -1,7 +1,8 @@
 """The launches of the products of Muon's iterations: three for each iteration, of all matrices.
 
-Large matrices are multiplied by `refopt.gpu.warpgroup_products` where there are warpgroups, on Hopper, and else by
-`refopt.gpu.products`. The bits are the same.
+In 16 bits, large matrices are multiplied by `refopt.gpu.warpgroup_products` where there are warpgroups, on Hopper, and
+else by `refopt.gpu.products`. The bits are the same. In fp32 and fp64, all are multiplied by
+`refopt.gpu.plain_products`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -9,23 +10,24 @@ from typing import Any
 
 import numpy as np
 
-from refopt.gpu import matmul, products, warpgroup_products
+from refopt.gpu import matmul, plain_products, products, warpgroup_products
 from refopt.gpu.muon.matrices import Workspace, uploaded
 from refopt.gpu.runtime import Device
-
-ONE = np.float32(1)
+from refopt.gpu.tensor_core import MMA
 
 
 def launches(machine: Device, work: Workspace, triples: np.ndarray, compute: str) -> Iterator[Callable[[Any], None]]:
-    """Those of an iteration for each row of ``triples``: a, b and c."""
+    """Those of an iteration for each row of ``triples``: a, b and c, in the type of the sums."""
     made: dict[tuple[int, int], tuple] = {}
+    one = triples.dtype.type(1)
     for n, (a, b, c) in enumerate(triples):
-        for which, numbers in enumerate(((ONE, ONE), (c, b), (ONE, a))):
+        for which, numbers in enumerate(((one, one), (c, b), (one, a))):
             key = which, n % 2 if which != 1 else 0  # x is at two places by turns
             if key not in made:
                 made[key] = _launch(machine, work, n, which, compute)
             kernel, grid, threads, tables, mode = made[key]
-            yield machine.prepare(kernel, grid, threads, (*tables, *numbers), mode)
+            given = numbers if compute in MMA else (uploaded(machine, numbers, triples.dtype),)
+            yield machine.prepare(kernel, grid, threads, (*tables, *given), mode)
 
 
 def are_large(rows: Sequence[products.Product]) -> bool:
@@ -37,14 +39,18 @@ def are_large(rows: Sequence[products.Product]) -> bool:
 def _launch(machine: Device, work: Workspace, n: int, which: int, compute: str) -> tuple:
     """Kernel, blocks, threads, tables and mode of one of the three products of iteration n."""
     rows, kind = work.products(n)[which], (which == 0, which < 2, which > 0)  # square, symmetric, adds
-    if work.mapped and are_large(rows):
+    most = None
+    if compute not in MMA:
+        height = width = matmul.TILE
+        kernel, threads, mode = plain_products.merged(compute, *kind), plain_products.THREADS, "whole"
+    elif work.mapped and are_large(rows):
         height, width = warpgroup_products.HEIGHT, warpgroup_products.Layout(kind[1]).width
         rows = work.products(n, mapped=True)[which]
         kernel, threads, mode = warpgroup_products.merged(compute, *kind), warpgroup_products.THREADS, ""
         most = machine.properties.multiprocessors
     else:
         height = width = matmul.TILE
-        kernel, threads, mode, most = products.merged(compute, *kind), matmul.THREADS, "whole", None
+        kernel, threads, mode = products.merged(compute, *kind), matmul.THREADS, "whole"
     tiles = products.tiles(rows, kind[1], height, width)
     grid = min(len(tiles), most or len(tiles))
     return kernel, grid, threads, (uploaded(machine, tiles), uploaded(machine, rows)), mode

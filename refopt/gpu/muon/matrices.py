@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from refopt.checks.dtypes import SIZES
 from refopt.cpu.blocks import Cut
 from refopt.gpu.arrays import describer
 from refopt.gpu.products import Product, padded
@@ -70,20 +71,22 @@ def matrices_of(tensor: int, cut: Cut) -> Iterator[Matrix]:
 class Workspace:
     """The memory of the iterations, on a device: of each matrix its lookahead, x twice, A and B.
 
-    Lookaheads are fp32, in memory order. The others are of 16 bits, `padded`, and their padding stays zero.
+    Lookaheads are of the arithmetic type, in memory order. The others are of the dtype of the iterations, `padded`, and
+    their padding stays zero. Those of 16 bits are arrays of uint16.
     """
 
-    def __init__(self, machine: Device, matrices: list[Matrix]) -> None:
+    def __init__(self, machine: Device, matrices: list[Matrix], compute: str, real: Any) -> None:
         self.matrices = matrices
         sizes = [padded(m.outer) * padded(m.inner) for m in matrices]
         squares = [padded(m.small) ** 2 for m in matrices]
         starts = np.cumsum([0, *sizes, *sizes, *squares, *squares])
         firsts = np.cumsum([0, *(padded(m.size) for m in matrices)])
-        self.lookaheads = machine.empty((int(firsts[-1]),), np.float32)
-        self.narrow = machine.to_device(np.zeros(int(starts[-1]), np.uint16))
-        base, wide = (describer(machine.name)(x, "workspace").address for x in (self.narrow, self.lookaheads))
-        self._places = (base + 2 * starts[:-1]).reshape(4, -1).tolist()
-        self.mapped = machine.name == "gpu" and machine.properties.capability == WARPGROUPS
+        size, wide_size = SIZES[compute], np.dtype(real).itemsize
+        self.lookaheads = machine.empty((int(firsts[-1]),), real)
+        self.memory = machine.to_device(np.zeros(int(starts[-1]), np.uint16 if size == 2 else compute))
+        base, wide = (describer(machine.name)(x, "workspace").address for x in (self.memory, self.lookaheads))
+        self._places = (base + size * starts[:-1]).reshape(4, -1).tolist()
+        self.mapped = machine.name == "gpu" and machine.properties.capability == WARPGROUPS and size == 2
         if self.mapped:
             whole, square = ([(*sizes, padded(sizes[1])) for sizes in of] for of in (
                 [(m.outer, m.inner) for m in matrices], [(m.small, m.small) for m in matrices]))  # fmt: skip
@@ -91,7 +94,7 @@ class Workspace:
             self.maps = machine.tensor_maps(addresses, [*whole, *whole, *square, *square])  # type: ignore[union-attr]
             first = describer(machine.name)(self.maps, "tensor maps").address
             self._maps = (first + 128 * np.arange(4 * len(matrices))).reshape(4, -1).tolist()
-        self._lookaheads = (wide + 4 * firsts[:-1]).tolist()
+        self._lookaheads = (wide + wide_size * firsts[:-1]).tolist()
 
     def table(self, iterations: int) -> np.ndarray:
         """Where matrices are, a row for each: the columns above; x is first at one address, and at another at last."""

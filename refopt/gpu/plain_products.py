@@ -1,0 +1,79 @@
+"""Products of any number of matrices in one launch, in fp32 or fp64, without tensor cores: sequences over k (N17).
+
+The tables are those of `refopt.gpu.products`, and so are the tiles of 64 x 64. A thread makes 4 x 4 elements of a tile,
+sixteen rows and columns apart, so that neighbours in a warp take neighbouring columns. In each step the block loads 16
+of k of either matrix to shared memory, from where a number is multiplied four times. Every product and every sum is
+rounded for itself; zeros beyond the matrices change no bit.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from refopt.checks.dtypes import SIZES
+from refopt.gpu import cuda, vectors
+from refopt.gpu.kernels import factory
+from refopt.gpu.matmul import TILE
+from refopt.gpu.products import ADDED, ALONG, OUT, A, B, K, M, N, padded_size
+
+STEP, SIDE = 16, 16  # of k; threads side by side
+THREADS = SIDE * SIDE
+EACH = TILE // SIDE  # rows and columns of a thread
+PITCH = TILE + 1  # of a row in shared memory, so that sixteen rows begin in different banks
+ELEMENTS, SUMS = STEP * PITCH, EACH * EACH
+
+
+def filler(dtype: str) -> Callable:
+    """What loads 64 rows of a matrix for 16 of k, or columns if it lies ``along`` k: a row of the tile for each k."""
+    size, load, zero = SIZES[dtype], getattr(vectors, f"load_{dtype}"), np.dtype(dtype).type(0)
+
+    @cuda.jit(device=True)
+    def fill(tile, x, first, extent, k, depth, along):
+        for i in range(cuda.threadIdx.x, TILE * STEP, THREADS):
+            # Neighbouring threads take neighbouring elements, as they lie in memory.
+            line, far = (i % TILE, i // TILE) if along else (i // STEP, i % STEP)
+            inside = first + line < extent and k + far < depth
+            row, column, pitch = (k + far, first + line, extent) if along else (first + line, k + far, depth)
+            tile[far * PITCH + line] = load(x + size * (row * padded_size(pitch) + column)) if inside else zero
+
+    return fill
+
+
+@factory
+def merged(dtype: str, square: bool, symmetric: bool, adds: bool) -> Any:
+    """The kernel for a dtype, as `products.merged`; ``numbers`` has alpha and beta."""
+    fill, size, real = filler(dtype), SIZES[dtype], np.dtype(dtype).type
+    load, store, zero = getattr(vectors, f"load_{dtype}"), getattr(vectors, f"store_{dtype}"), real(0)
+
+    @cuda.jit(launch_bounds=(THREADS, 2))
+    def plain_products(tiles, products, numbers):
+        tile_a, tile_b = cuda.shared.array(ELEMENTS, real), cuda.shared.array(ELEMENTS, real)
+        sums = cuda.local.array(SUMS, real)
+        for e in range(SUMS):
+            sums[e] = zero
+        i, row, column = tiles[cuda.blockIdx.x, 0], tiles[cuda.blockIdx.x, 1], tiles[cuda.blockIdx.x, 2]
+        m, n, depth = products[i, M], products[i, N], products[i, K]
+        a_along = square and products[i, ALONG] != 0
+        b_along = a_along or not square
+        down, right = cuda.threadIdx.x // SIDE, cuda.threadIdx.x % SIDE
+        for k in range(0, depth, STEP):
+            fill(tile_a, products[i, A], row, m, k, depth, a_along)
+            fill(tile_b, products[i, B], column, n, k, depth, b_along)
+            cuda.syncthreads()
+            for far in range(STEP):
+                for e in range(SUMS):
+                    x = tile_a[far * PITCH + down + SIDE * (e // EACH)]
+                    sums[e] = sums[e] + x * tile_b[far * PITCH + right + SIDE * (e % EACH)]
+            cuda.syncthreads()
+        out, added, pitch = products[i, OUT], products[i, ADDED], padded_size(n)
+        for e in range(SUMS):
+            r, c, x = row + down + SIDE * (e // EACH), column + right + SIDE * (e % EACH), sums[e]
+            if r < m and c < n:
+                if adds:
+                    x = numbers[1] * load(added + size * (r * pitch + c)) + numbers[0] * x
+                store(out + size * (r * pitch + c), x)
+                if symmetric and row != column:
+                    store(out + size * (c * pitch + r), x)
+
+    return plain_products
