@@ -88,8 +88,9 @@ def launch_ladders(machine):
     for page in dict.fromkeys(page for page, _ in STOCK if page.startswith(ladder.__name__)):
         for make in importlib.import_module(page).RUNGS.values():
             for exact in (False, True):
-                # Some launches know them by their addresses alone.
-                launches = make(*numbers_of(machine, page.rpartition(".")[2], exact))
+                # Kept until they are launched: some launches know them by their addresses alone.
+                given = numbers_of(machine, page.rpartition(".")[2], exact)
+                launches = make(*given)
                 if not any("cuda.atomic.add" in by_name(launch).text for launch in launches):
                     break
             for launch in launches:
