@@ -117,7 +117,7 @@ def tables_of(routine: Routine, dtypes: dict[str, str]) -> dict[str, int]:
 
 
 def of_ladders() -> Iterator[Case]:
-    """Each rung of each ladder, on tensors of the executor."""
+    """Each rung of the ladders of optimizers, on tensors of the executor."""
     with gpu.use("executor"):
         x = [gpu.to_device(np.ones(5, np.float32))]
         out, half = gpu.to_device(np.zeros(2, np.float32)), gpu.to_device(np.zeros(128, np.float16))

@@ -1,7 +1,9 @@
-"""Every rung of every ladder, beside what runs in production, on the parameters of ResNet-50.
+"""Every rung of every ladder: of optimizers beside what runs in production, of products beside cuBLAS.
 
-    python -m benchmarks.ladder [--workload resnet50] [--out FILE]     measures, on a CUDA GPU
-    python -m benchmarks.ladder --write                                puts the record into the files' docstrings
+    python -m benchmarks.ladder [--out FILE]     measures, on a CUDA GPU
+    python -m benchmarks.ladder --write          puts the record into the files' docstrings
+
+Optimizers have the parameters of ResNet-50. Products are of square matrices, one and 64 of them.
 """
 
 import argparse
@@ -9,7 +11,8 @@ import importlib
 import json
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -20,6 +23,8 @@ from benchmarks.record import RESULTS, ROOT, begin, save, short_name
 
 NAMES = "adam", "lars", "lamb", "global_norm", "coalesce"
 HEAD = "One step on the {elements:,} parameters of ResNet-50, in {tensors} tensors, on an {device}"
+PRODUCTS, SIZE, COUNTS = "matmul", 1024, (1, 64)  # the ladder of products; rows and columns, and how many matrices
+HEAD_OF_PRODUCTS = f"Products of {SIZE:,} x {SIZE:,} matrices on an {{device}}, a half that is mirrored counted in full"
 
 
 class Bench(NamedTuple):
@@ -112,28 +117,86 @@ def rows_of(name: str, sizes: list[int], copy_gb_s: float) -> list[dict[str, Any
     return rows
 
 
+def product_rows() -> list[dict[str, Any]]:
+    """Rungs, and PyTorch's product, which is cuBLAS's, of fp32 and then of bf16: times of one matrix and of many."""
+    import torch
+
+    from benchmarks.measure import captured
+    from refopt import gpu
+
+    machine, module, rows = gpu.device("gpu"), module_of(PRODUCTS), []
+    random = torch.Generator("cuda").manual_seed(0)
+    torch.backends.cuda.matmul.allow_tf32 = False  # PyTorch's products of fp32 are of fp32
+    for name, dtype, bits in (("fp32", torch.float32, torch.float32), ("bf16", torch.bfloat16, torch.uint16)):
+        xs = torch.randn((max(COUNTS), SIZE, SIZE), device="cuda", generator=random).to(dtype)
+        outs = torch.zeros_like(xs)
+        flat = [[x.view(bits).reshape(-1) for x in matrices] for matrices in (xs, outs)]
+        for rung, launches_of in module.RUNGS.items():
+            if (rung in module.PLAIN) != (name == "fp32"):
+                continue
+            times, registers = [], 0
+            for count in COUNTS:
+                launches = launches_of(*(plain(x[:count]) for x in flat), ((SIZE, SIZE),) * count)
+                prepared = [launch.prepared() for launch in launches]
+                registers = prepared[0].registers
+                times.append(timed(partial(machine.sequence(prepared), 0), count, len(launches)))
+            rows.append({"rung": rung, "registers": registers, "times": times})
+        times = []
+        for count in COUNTS:
+            product = partial(torch.matmul, xs[:count], xs[:count].mT, out=outs[:count])
+            times.append(timed(captured(product), count, 1))
+        rows.append({"rung": f"torch.matmul, {name}", "registers": None, "times": times})
+    return rows
+
+
+def timed(call: Callable[[], Any], count: int, launches: int) -> dict[str, Any]:
+    """The time of so many products, and the rate of their operations."""
+    from benchmarks.measure import device_ms
+
+    ms = device_ms(call, 10)
+    return {"matrices": count, "launches": launches, "ms": ms, "tflop_per_s": 2e-9 * count * SIZE**3 / ms}
+
+
+def product_lines(rows: list[dict[str, Any]]) -> list[tuple[str, ...]]:
+    """The cells of the table of products."""
+    heads = [f"{what} of {count}" for count in COUNTS for what in ("launches", "ms", "TFLOP/s")]
+    lines = [("version", *heads, "registers")]
+    for row in rows:
+        cells = [(str(x["launches"]), f"{x['ms']:.3f}", f"{x['tflop_per_s']:.1f}") for x in row["times"]]
+        lines.append((row["rung"], *(cell for three in cells for cell in three), str(row["registers"] or "")))
+    return lines
+
+
 def table(record: dict[str, Any], name: str) -> str:
     """The rows of a ladder as text."""
+    if name == PRODUCTS:
+        head = HEAD_OF_PRODUCTS.format(device=record["device"])
+        return "\n".join([f"{head}::", "", *columns(product_lines(record["ladders"][name]))])
     lines = [("version", "launches", "ms", "ms as a graph", "GB/s", "registers")]
     for row in record["ladders"][name]:
         registers = "" if row["registers"] is None else str(row["registers"])
         times = f"{row['eager_ms']:.3f}", f"{row['ms']:.3f}", f"{row['gb_s']:.0f}"
         lines.append((row["rung"], str(row["launches"]), *times, registers))
+    head = HEAD.format(elements=record["elements"], tensors=record["tensors"], device=record["device"])
+    copy = f"A copy has {record['copy_gb_s']:.0f} GB/s; the L2 cache may add to what a small model has."
+    return "\n".join([f"{head}::", "", *columns(lines), "", copy])
+
+
+def columns(lines: Sequence[tuple[str, ...]]) -> list[str]:
+    """Lines of cells below each other, indented; the first cell to the left."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     shown = []
     for first, *others in lines:
         cells = [first.ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True))]
-        shown.append("    " + "  ".join(cells))
-    head = HEAD.format(elements=record["elements"], tensors=record["tensors"], device=record["device"])
-    copy = f"A copy has {record['copy_gb_s']:.0f} GB/s; the L2 cache may add to what a small model has."
-    return "\n".join([f"{head}::", "", *(line.rstrip() for line in shown), "", copy])
+        shown.append(("    " + "  ".join(cells)).rstrip())
+    return shown
 
 
 def with_table(source: str, text: str) -> str:
-    """The source of a ladder with a table at the end of its docstring."""
+    """The source of a ladder with a table at the end of its docstring; without one if the text is empty."""
     start, stop = source.index('"""') + 3, source.index('"""', 3)
-    docstring = re.split(r"\nOne step on the ", source[start:stop])[0].rstrip("\n")
-    return source[:start] + f"{docstring}\n\n{text}\n" + source[stop:]
+    docstring = re.split(r"\n(?:One step on the|Products of [\d,]+ x) ", source[start:stop])[0].rstrip("\n")
+    return source[:start] + "\n\n".join([docstring, *filter(None, [text])]) + "\n" + source[stop:]
 
 
 def path_of(name: str) -> Path:
@@ -160,11 +223,12 @@ def main() -> int:
     report = begin("benchmarks.ladder") | {"what": "ladder", "tensors": len(sizes), "elements": sum(sizes)}
     report |= {"copy_gb_s": copy_gb_s(), "ladders": {}}
     out = options.out or RESULTS / f"ladder-{short_name(report['device'])}.json"
-    for name in NAMES:
-        report["ladders"][name] = rows_of(name, sizes, report["copy_gb_s"])
+    for name in (*NAMES, PRODUCTS):
+        made = product_rows() if name == PRODUCTS else rows_of(name, sizes, report["copy_gb_s"])
+        report["ladders"][name] = made
         save(report, out)
         print(table(report, name) + "\n", flush=True)
-    return int(any(not row["ok"] for rows in report["ladders"].values() for row in rows))
+    return int(any(not row.get("ok", True) for rows in report["ladders"].values() for row in rows))
 
 
 if __name__ == "__main__":

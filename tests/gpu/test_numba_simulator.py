@@ -15,6 +15,7 @@ import needs
 import numpy as np
 import pytest
 
+from gpu import test_ladder_matmul
 from gpu.test_ladder import CLIP, NUMBERS, adam_lists, normal, placed
 from gpu.test_ladder_norms import LADDERS
 from gpu.test_stock_numba import KERNELS, NUMBA, REFOPT, STOCK, launch_solutions
@@ -71,13 +72,15 @@ DYADIC = tuple(map(np.float32, (0.1, 0.5, 0.5, 2, 0.5, 0.5, 0.75)))
 SIZES = [1, 0, 300, 2100]  # of the tiles of three, one has no neighbour
 
 
-def numbers_of(machine, name, exact):
-    """Arguments of a ladder's rungs, with sums that are exact or any."""
+def numbers_of(machine, name, rung, exact):
+    """Arguments of a ladder's rung, with sums that are exact or any."""
     if name == "adam":
         return *placed(machine, adam_lists(SIZES[:3])), NUMBERS
     if name == "global_norm":
         grads = dyadic(1, SIZES)[1] if exact else normal(1, SIZES)
         return *placed(machine, [grads]), machine.to_device(np.zeros(2, np.float32)), CLIP
+    if name == "matmul":
+        return test_ladder_matmul.arguments(machine, rung, [(8, 40)])
     row = LADDERS[name]
     lists = dyadic(1, SIZES)[: len(row.slots)] if exact else row.lists(SIZES)
     numbers = tuple(map(np.float32, row.numbers.values()))
@@ -86,20 +89,22 @@ def numbers_of(machine, name, exact):
 
 def launch_ladders(machine):
     for page in dict.fromkeys(page for page, _ in STOCK if page.startswith(ladder.__name__)):
-        for make in importlib.import_module(page).RUNGS.values():
+        for rung, make in importlib.import_module(page).RUNGS.items():
             for exact in (False, True):
-                # Some launches know them by their addresses alone.
-                launches = make(*numbers_of(machine, page.rpartition(".")[2], exact))
-                if not any("cuda.atomic.add" in by_name(launch).text for launch in launches):
+                # Kept until they are launched: some launches know them by their addresses alone.
+                given = numbers_of(machine, page.rpartition(".")[2], rung, exact)
+                launches = make(*given)
+                if not any("cuda.atomic.add" in by_name(launch) for launch in launches):
                     break
             for launch in launches:
                 launch()
 
 
 def by_name(launch):
-    """The text of a launch's kernel."""
+    """The text of a launch's kernel, if it is one of the page's."""
     function = launch.kernel.function
-    return KERNELS[function.__module__, function.__name__]
+    key = function.__module__, function.__name__
+    return KERNELS[key].text if key in KERNELS else ""
 
 
 def launch_others(machine, folder):

@@ -22,6 +22,7 @@ import page_code
 import pytest
 
 from benchmarks.record import ROOT
+from gpu import test_ladder_matmul
 from gpu.test_ladder import CLIP, NUMBERS, adam_lists, normal, placed
 from gpu.test_ladder_norms import LADDERS
 from refopt import gpu
@@ -34,7 +35,7 @@ from refopt.gpu.target import signature_of
 REFOPT, NUMBA = "from refopt.gpu import cuda", "from numba import cuda"
 SOLUTIONS = exercises.FOLDER / "solutions"
 NOTEBOOKS = "1-why-merging-pays", "2-from-ten-lines"
-PARTS = {"refopt.gpu.parts", "refopt.gpu.target", "refopt.gpu.vectors"}
+PARTS = {"refopt.gpu.parts", "refopt.gpu.target", "refopt.gpu.tensor_core", "refopt.gpu.vectors"}
 
 
 # Kernels, as a reader would paste them.
@@ -150,6 +151,8 @@ def launch_ladders(machine, pages):
         for rung, make in importlib.import_module(page).RUNGS.items():
             if row := LADDERS.get(page.rpartition(".")[2]):
                 launches = row.launches(rung, placed(machine, row.lists(sizes)))
+            elif page.endswith(".matmul"):
+                launches = make(*test_ladder_matmul.arguments(machine, rung, [(8, 40)]))
             else:
                 launches = make(*given[page.rpartition(".")[2]]())
             for launch in launches:

@@ -1,0 +1,259 @@
+"""The product of a matrix and its transpose, the first of each iteration of Muon: from a thread for each element on.
+
+The reference is ``refopt.cpu.matmul``, in NumPy (numerics, N17)::
+
+    A[i, j] = sum over k of X[i, k] * X[j, k]          # A = X X^T, for each matrix X of a list
+
+An optimizer reads a number, computes a little, and writes it: its time is that of the memory. A product of matrices of
+size n takes 2 n^3 operations on 2 n^2 numbers. Each number is used n times, and how often it has to be fetched for
+that, and from how far, decides the time. So what the versions change is where a number waits for its next use. A
+product A B of two matrices differs in the loads alone.
+
+The first three versions compute in fp32. An element is a sequence in the order of k, and each multiplication and each
+addition is rounded. The others multiply matrices of bf16 on tensor cores, which add 16 products and the sum so far in
+one step, and round the result to bf16. Within either kind all versions have the same bits, those of the reference,
+since none changes the order along k: tiles cut rows and columns, and k only into steps that follow each other.
+
+Versions:
+
+    matmul_0    a thread for each element
+    matmul_1    tiles in shared memory: a block fetches a number once for 32 uses
+    matmul_2    tiles in registers: a thread has 16 elements, and a number that it has fetched serves four of them
+    matmul_3    tensor cores: ``mma.sync``, with fragments straight from global memory
+    matmul_4    fragments by ``ldmatrix`` from tiles in shared memory    ``kernel`` of ``refopt/gpu/matmul.py``
+    matmul_5    stages: ``cp.async`` fetches tiles while others are multiplied    ``staged`` of the same
+    matmul_6    the tiles above the diagonal are mirrored, not computed    ``merged`` of ``refopt/gpu/products.py``
+    matmul_7    all matrices in one launch, by a table of tiles; this is what Muon runs    the same
+"""
+
+from typing import Any
+
+import numpy as np
+
+from refopt.gpu import cuda, matmul
+from refopt.gpu.cuda import Launch, address, on_machine_of
+from refopt.gpu.products import Product, merged, padded, tiles
+from refopt.gpu.tensor_core import MMA
+from refopt.gpu.vectors import store_bfloat16
+
+ZERO = np.float32(0)  # a number of Python's would be a double in the compiled kernel
+
+# Matrices lie in memory row by row, as arrays of one axis: ``shapes`` has their rows m and columns k. Of bf16, arrays
+# have the bits, as uint16.
+
+
+def squares(kernel, height, width, threads, xs, outs, shapes):
+    """A launch for each matrix: a block for each tile of that height and width of its product."""
+    return [
+        Launch(kernel, -(-m // height) * -(-m // width), threads, (x, out, m, k))
+        for x, out, (m, k) in zip(xs, outs, shapes, strict=True)
+    ]  # fmt: skip
+
+
+# A thread for each element.
+
+SIDE = 32  # of a block's tile
+
+
+@cuda.jit
+def matmul_0(x, out, m, k):
+    across = (m + SIDE - 1) // SIDE
+    i = cuda.blockIdx.x // across * SIDE + cuda.threadIdx.x // SIDE
+    j = cuda.blockIdx.x % across * SIDE + cuda.threadIdx.x % SIDE
+    if i < m and j < m:
+        total = ZERO
+        for p in range(k):
+            # Two loads for a multiplication and an addition. The lanes of a warp share i, and so one number of the two.
+            # They have 32 values of j, whose numbers are k apart: 32 sectors of 32 bytes, of which 4 bytes are used.
+            # The next seven values of p find the others in the cache, if they are still there.
+            total += x[i * k + p] * x[j * k + p]
+        out[i * m + j] = total
+
+
+def launches_0(xs, outs, shapes):
+    return squares(matmul_0, SIDE, SIDE, SIDE * SIDE, xs, outs, shapes)
+
+
+# Tiles in shared memory.
+
+APART = SIDE + 1  # numbers from row to row
+
+
+@cuda.jit
+def matmul_1(x, out, m, k):
+    # The 1,024 elements of a tile of the product need 32 rows of X on either side. In steps of 32 columns, each thread
+    # fetches one number for either side, and each number serves 32 threads.
+    rows = cuda.shared.array((SIDE, SIDE), np.float32)
+    # A warp reads a column of this one. Were its rows 32 numbers long, a column would lie in one of the 32 banks of
+    # shared memory, and a bank serves one number at a time. With rows of 33 each number is in a bank of its own.
+    columns = cuda.shared.array((SIDE, APART), np.float32)
+    across = (m + SIDE - 1) // SIDE
+    top, left = cuda.blockIdx.x // across * SIDE, cuda.blockIdx.x % across * SIDE
+    r, c = cuda.threadIdx.x // SIDE, cuda.threadIdx.x % SIDE
+    total = ZERO
+    for first in range(0, k, SIDE):
+        p = first + c
+        # Neighbouring threads fetch neighbouring numbers of a row: every byte of a sector is used at once. Where the
+        # matrix ends, zeros fill up the tile. They change no bit: x + 0 is x, and a sum that begins at +0 is never -0.
+        rows[r, c] = x[(top + r) * k + p] if top + r < m and p < k else ZERO
+        columns[r, c] = x[(left + r) * k + p] if left + r < m and p < k else ZERO
+        cuda.syncthreads()  # all have been stored before any is used
+        for q in range(SIDE):
+            total += rows[r, q] * columns[c, q]
+        cuda.syncthreads()  # and all have been used before the next are stored in their place
+    if top + r < m and left + c < m:
+        out[(top + r) * m + left + c] = total
+
+
+def launches_1(xs, outs, shapes):
+    return squares(matmul_1, SIDE, SIDE, SIDE * SIDE, xs, outs, shapes)
+
+
+# Tiles in registers.
+
+# Shared memory is near, but matmul_1 still asks it for two numbers for each multiplication. A thread that has four rows
+# and four columns of the product asks for eight numbers for sixteen of them. The block's tile is 64 x 64, so that each
+# number from global memory serves 64 times, too.
+
+LARGE, DEPTH, EACH = 64, 16, 4  # a block's tile, the columns of X in a step, and a thread's rows and columns
+# Tiles lie here with a row for each column of X, so that a warp reads neighbours. It stores two rows of X at a time,
+# which are columns here: with rows of 66 numbers, its 32 stores are in 32 banks.
+PITCH = LARGE + 2
+
+
+@cuda.jit
+def matmul_2(x, out, m, k):
+    tile_a = cuda.shared.array((DEPTH, PITCH), np.float32)
+    tile_b = cuda.shared.array((DEPTH, PITCH), np.float32)
+    # No memory in spite of its name: loops of a fixed length are unrolled, and then each of these is a register.
+    a, sums = cuda.local.array(EACH, np.float32), cuda.local.array((EACH, EACH), np.float32)
+    for i in range(EACH):
+        for j in range(EACH):
+            sums[i, j] = ZERO
+    t, across = cuda.threadIdx.x, (m + LARGE - 1) // LARGE
+    top, left = cuda.blockIdx.x // across * LARGE, cuda.blockIdx.x % across * LARGE
+    # A thread's rows, as its columns, are 16 apart: so neighbouring threads have neighbouring columns, to read and at
+    # last to write.
+    r, c = t // 16, t % 16
+    for first in range(0, k, DEPTH):
+        for n in range(t, LARGE * DEPTH, 256):
+            row, p = n // DEPTH, n % DEPTH
+            inside = first + p < k
+            tile_a[p, row] = x[(top + row) * k + first + p] if inside and top + row < m else ZERO
+            tile_b[p, row] = x[(left + row) * k + first + p] if inside and left + row < m else ZERO
+        cuda.syncthreads()
+        for p in range(DEPTH):
+            for i in range(EACH):
+                a[i] = tile_a[p, r + 16 * i]
+            for j in range(EACH):
+                b = tile_b[p, c + 16 * j]
+                for i in range(EACH):
+                    sums[i, j] += a[i] * b
+        cuda.syncthreads()
+    for i in range(EACH):
+        for j in range(EACH):
+            if top + r + 16 * i < m and left + c + 16 * j < m:
+                out[(top + r + 16 * i) * m + left + c + 16 * j] = sums[i, j]
+
+
+def launches_2(xs, outs, shapes):
+    return squares(matmul_2, LARGE, LARGE, 256, xs, outs, shapes)
+
+
+# Tensor cores.
+
+# What is left is the arithmetic. A multiprocessor of an H100 does 128 operations of fp32 in a cycle, and a product with
+# its sum is two of them where each is rounded. Its tensor cores do 2,048 products of 16-bit numbers in a cycle, with
+# their sums. A warp asks for a product of 16 x 16 by 16 x 8 with one instruction, for which each lane brings a part of
+# either matrix: ``refopt/gpu/tensor_core.py`` says which. ``refopt.cpu.matmul`` says, in integers, what it computes.
+
+mma = MMA["bfloat16"]
+WARPS = 4  # of a block, side by side: its tile is 16 x 32
+
+
+@cuda.jit(device=True)
+def pair_of(x, row, p, m, k):
+    """Two neighbours of a row as a word, the first in its lower half; zeros where the matrix ends."""
+    low = x[row * k + p] if row < m and p < k else 0
+    high = x[row * k + p + 1] if row < m and p + 1 < k else 0
+    return low | high << 16
+
+
+@cuda.jit
+def matmul_3(x, out, m, k):
+    across = (m + 8 * WARPS - 1) // (8 * WARPS)
+    warp, lane = cuda.threadIdx.x // 32, cuda.threadIdx.x % 32
+    g, t = lane // 4, lane % 4
+    top, left = cuda.blockIdx.x // across * 16, cuda.blockIdx.x % across * 8 * WARPS + 8 * warp
+    sums = ZERO, ZERO, ZERO, ZERO
+    for first in range(0, k, 16):
+        p = first + 2 * t
+        # Two rows of X for the left side, eight apart, and one for the right, of which the transpose is a column.
+        a = pair_of(x, top + g, p, m, k), pair_of(x, top + g + 8, p, m, k)
+        b = pair_of(x, top + g, p + 8, m, k), pair_of(x, top + g + 8, p + 8, m, k)
+        c = pair_of(x, left + g, p, m, k), pair_of(x, left + g, p + 8, m, k)
+        # All lanes take part, also those beyond the matrix: an instruction of the warp waits for all of them.
+        sums = mma((a[0], a[1], b[0], b[1], c[0], c[1]), sums)
+    for n in range(4):
+        i, j = top + g + n // 2 * 8, left + 2 * t + n % 2
+        if i < m and j < m:
+            store_bfloat16(out + 2 * (i * m + j), sums[n])
+
+
+def launches_3(xs, outs, shapes):
+    return squares(matmul_3, 16, 8 * WARPS, 32 * WARPS, xs, map(address, outs), shapes)
+
+
+# Fragments from shared memory.
+
+# Each lane of matmul_3 fetches twelve numbers, one by one, for each instruction. ``refopt/gpu/matmul.py`` puts the same
+# instruction together with what the first versions have shown: a block's tiles lie in shared memory, and of its 64 x 64
+# elements a warp has 32 x 32 in registers. ``ldmatrix`` loads four matrices of 8 x 8 into the lanes' places at once.
+
+
+def launches_4(xs, outs, shapes):
+    return [
+        launch._replace(kernel=matmul.kernel("bfloat16", False, True, "rounded"), args=(x, x, *launch.args[2:]))
+        for x, launch in zip(xs, launches_5(xs, outs, shapes), strict=True)
+    ]  # fmt: skip
+
+
+def launches_5(xs, outs, shapes):
+    """With stages, where rows are multiples of 16 bytes; else as before."""
+    return [
+        matmul.launch(x, x, out, (m, m, k), "bfloat16", False, True)
+        for x, out, (m, k) in zip(xs, outs, shapes, strict=True)
+    ]  # fmt: skip
+
+
+# Halves, and a table.
+
+# The sum for (i, j) is that for (j, i), in every bit: a block below the diagonal stores its tile twice. Matrices differ
+# in size, and a small one fills a part of the GPU alone: a table of tiles makes one launch of all of them.
+
+
+def launches_6(xs, outs, shapes):
+    """A launch for each matrix."""
+    return [launch for one in zip(xs, outs, shapes, strict=True) for launch in launches_7(*([each] for each in one))]
+
+
+def launches_7(xs, outs, shapes):
+    """A launch for all: matrices whose sizes are multiples of eight, to which Muon fills up others (`padded`)."""
+    for i, shape in enumerate(shapes):
+        if any(padded(size) != size for size in shape):
+            raise ValueError(f"launches_7: shapes[{i}]: expected multiples of eight, got {shape}")
+    ats = zip(map(address, xs), map(address, outs), shapes, strict=True)
+    products = [Product(x, x, out, 0, m, m, k) for x, out, (m, k) in ats]
+    where = tiles(products, True, matmul.TILE, matmul.TILE)
+    if not len(where):
+        return []
+    tables = [on_machine_of(xs[0], table) for table in (where, np.array(products, np.int64))]
+    kernel: Any = merged("bfloat16", True, True, False)
+    return [Launch(kernel, len(where), matmul.THREADS, (*tables, ZERO, ZERO), keep=[*xs, *outs])]
+
+
+RUNGS = {
+    "matmul_0": launches_0, "matmul_1": launches_1, "matmul_2": launches_2, "matmul_3": launches_3,
+    "matmul_4": launches_4, "matmul_5": launches_5, "matmul_6": launches_6, "matmul_7": launches_7,
+}  # fmt: skip
+PLAIN = "matmul_0", "matmul_1", "matmul_2"  # of fp32; the others of bf16
