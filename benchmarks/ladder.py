@@ -131,7 +131,7 @@ def product_rows() -> list[dict[str, Any]]:
         xs = torch.randn((max(COUNTS), SIZE, SIZE), device="cuda", generator=random).to(dtype)
         outs = torch.zeros_like(xs)
         flat = [[x.view(bits).reshape(-1) for x in matrices] for matrices in (xs, outs)]
-        for rung, launches_of in module.RUNGS.items():
+        for rung, launches_of in (module.RUNGS | module.HOPPER).items():
             if (rung in module.PLAIN) != (name == "fp32"):
                 continue
             times, registers = [], 0

@@ -56,7 +56,8 @@ AROUND = "around a step"
 MUON = "muon"
 MATRICES = [(1, 1), (17, 33), (130, 70), (64, 64), (200, 300)]
 # dtypes of parameters, gradients, momentum and, if there is one, master, and what the iterations compute in
-MUONS = (("float32", "float32", "float32", None, "bfloat16"), ("bfloat16", "bfloat16", "float32", "uint16", "float16"))
+MUONS = (("float32", "float32", "float32", None, "bfloat16"), ("bfloat16", "bfloat16", "float32", "uint16", "float16"),
+         ("float32", "bfloat16", "float32", None, "float32"), ("float64", "float32", "float64", None, "float64"))
 
 
 def work(names: list[str], device: str = "gpu") -> None:

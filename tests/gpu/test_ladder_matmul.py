@@ -13,6 +13,7 @@ from refopt import cpu, simt
 from refopt.gpu import matmul as kernels
 from refopt.gpu import products
 from refopt.gpu.ladder import matmul
+from refopt.gpu.runtime import device
 from refopt.gpu.target import signature_of
 
 bfloat16 = np.dtype(pytest.importorskip("ml_dtypes").bfloat16)
@@ -54,7 +55,7 @@ def arguments(machine, rung, shapes):
 def squared(machine, rung, xs, module=matmul):
     """What a rung makes of matrices, and the launches."""
     arrays, outs, shapes = placed(machine, rung, xs)
-    launches = module.RUNGS[rung](arrays, outs, shapes)
+    launches = (module.RUNGS | module.HOPPER)[rung](arrays, outs, shapes)
     for launch in launches:
         launch()
     machine.synchronize()
@@ -79,6 +80,14 @@ def test_bits(rung, machine):
     got, launches = squared(machine, rung, xs)
     assert same([want], [got])
     assert len(launches) == (1 if rung == "matmul_7" else len(xs))
+
+
+@pytest.mark.gpu
+def test_warpgroups_have_the_bits_of_the_other_rungs():
+    """Of matrices that fill tiles, and of such as do not."""
+    xs = drawn([(8, 8), (72, 136), (512, 1024), (520, 64), (128, 128)], bfloat16)
+    got, launches = squared(device("gpu"), "matmul_8", xs)
+    assert same([expected(xs)], [got]) and len(launches) == 1
 
 
 def test_both_kinds_differ_in_their_sums():
@@ -109,7 +118,7 @@ def test_the_last_rungs_are_production(executor):
 def test_sizes_of_other_than_eight_are_refused(rung, executor):
     args = arguments(executor, rung, [(8, 12)] if rung == "matmul_6" else [(8, 8), (12, 8)])
     index, shape = (0, "(8, 12)") if rung == "matmul_6" else (1, "(12, 8)")
-    refusal = re.escape(f"launches_7: shapes[{index}]: expected multiples of eight, got {shape}")
+    refusal = re.escape(f"tables: shapes[{index}]: expected multiples of eight, got {shape}")
     with pytest.raises(ValueError, match=refusal):
         matmul.RUNGS[rung](*args)
 

@@ -23,16 +23,20 @@ Versions:
     matmul_4    fragments by ``ldmatrix`` from tiles in shared memory    ``kernel`` of ``refopt/gpu/matmul.py``
     matmul_5    stages: ``cp.async`` fetches tiles while others are multiplied    ``staged`` of the same
     matmul_6    the tiles above the diagonal are mirrored, not computed    ``merged`` of ``refopt/gpu/products.py``
-    matmul_7    all matrices in one launch, by a table of tiles; this is what Muon runs    the same
+    matmul_7    all matrices in one launch, by a table of tiles    the same
+    matmul_8    Hopper's ``wgmma``; one thread loads, by tensor maps    ``refopt/gpu/warpgroup_products.py``
+
+Muon runs the last on Hopper, where matrices are large, and else the one before. The last runs on GPUs alone.
 """
 
 from typing import Any
 
 import numpy as np
 
-from refopt.gpu import cuda, matmul
+from refopt.gpu import cuda, matmul, warpgroup_products
 from refopt.gpu.cuda import Launch, address, on_machine_of
 from refopt.gpu.products import Product, merged, padded, tiles
+from refopt.gpu.runtime import device
 from refopt.gpu.tensor_core import MMA
 from refopt.gpu.vectors import store_bfloat16
 
@@ -237,23 +241,48 @@ def launches_6(xs, outs, shapes):
     return [launch for one in zip(xs, outs, shapes, strict=True) for launch in launches_7(*([each] for each in one))]
 
 
-def launches_7(xs, outs, shapes):
-    """A launch for all: matrices whose sizes are multiples of eight, to which Muon fills up others (`padded`)."""
+def tables(places, shapes, side):
+    """That of tiles and that of products, by the addresses of X and of A for each matrix."""
     for i, shape in enumerate(shapes):
         if any(padded(size) != size for size in shape):
-            raise ValueError(f"launches_7: shapes[{i}]: expected multiples of eight, got {shape}")
-    ats = zip(map(address, xs), map(address, outs), shapes, strict=True)
-    products = [Product(x, x, out, 0, m, m, k) for x, out, (m, k) in ats]
-    where = tiles(products, True, matmul.TILE, matmul.TILE)
-    if not len(where):
+            raise ValueError(f"tables: shapes[{i}]: expected multiples of eight, got {shape}")
+    products = [Product(x, x, out, 0, m, m, k) for (x, out), (m, k) in zip(places, shapes, strict=True)]
+    return tiles(products, True, side, side), np.array(products, np.int64)
+
+
+def launches_7(xs, outs, shapes):
+    """A launch for all: matrices whose sizes are multiples of eight, to which Muon fills up others (`padded`)."""
+    both = tables(zip(map(address, xs), map(address, outs), strict=True), shapes, matmul.TILE)
+    if not len(both[0]):
         return []
-    tables = [on_machine_of(xs[0], table) for table in (where, np.array(products, np.int64))]
+    args = *(on_machine_of(xs[0], table) for table in both), ZERO, ZERO
     kernel: Any = merged("bfloat16", True, True, False)
-    return [Launch(kernel, len(where), matmul.THREADS, (*tables, ZERO, ZERO), keep=[*xs, *outs])]
+    return [Launch(kernel, len(both[0]), matmul.THREADS, args, keep=[*xs, *outs])]
+
+
+# Warpgroups.
+
+# ``mma.sync`` wants its operands in registers, and the warps that multiply spend their time on fetching them, too.
+# ``wgmma`` takes them from shared memory. There one thread has them copied, whole boxes at a time, as a tensor map says
+# that describes the matrix; warps of another kind multiply, and do nothing else.
+
+
+def launches_8(xs, outs, shapes):
+    """A launch for all, as before, of as many blocks as there are multiprocessors."""
+    machine: Any = device("gpu")
+    sizes = [*((m, k, k) for m, k in shapes), *((m, m, m) for m, _ in shapes)]
+    maps = machine.tensor_maps([*map(address, xs), *map(address, outs)], sizes)
+    at = [address(maps) + 128 * i for i in range(len(sizes))]
+    both = tables(zip(at[: len(xs)], at[len(xs) :], strict=True), shapes, warpgroup_products.HEIGHT)
+    args = *map(machine.to_device, both), ZERO, ZERO
+    kernel: Any = warpgroup_products.merged("bfloat16", True, True, False)
+    grid = min(len(both[0]), machine.properties.multiprocessors)
+    return [Launch(kernel, grid, warpgroup_products.THREADS, args, keep=[maps, *xs, *outs])]
 
 
 RUNGS = {
     "matmul_0": launches_0, "matmul_1": launches_1, "matmul_2": launches_2, "matmul_3": launches_3,
     "matmul_4": launches_4, "matmul_5": launches_5, "matmul_6": launches_6, "matmul_7": launches_7,
 }  # fmt: skip
+HOPPER = {"matmul_8": launches_8}
 PLAIN = "matmul_0", "matmul_1", "matmul_2"  # of fp32; the others of bf16
