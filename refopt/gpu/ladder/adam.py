@@ -24,14 +24,14 @@ All but adam_0 have the bits of the reference, on the executor and on a GPU.
 One step on the 25,557,032 parameters of ResNet-50, in 161 tensors, on an NVIDIA H200::
 
     version     launches     ms  ms as a graph  GB/s  registers
-    adam_0           161  0.784          0.572  1252         27
-    adam_1           161  0.766          0.573  1248         27
-    adam_2           161  0.807          0.620  1154         46
-    adam_3             1  0.213          0.213  3365         44
-    adam_4             1  0.177          0.178  4031         72
-    production         1  0.178          0.178  4031
+    adam_0           161  0.745          0.587  1219         27
+    adam_1           161  0.752          0.589  1215         27
+    adam_2           161  0.793          0.633  1130         46
+    adam_3             1  0.216          0.216  3317         44
+    adam_4             1  0.178          0.178  4024         72
+    production         1  0.178          0.178  4019
 
-A copy has 4276 GB/s; the L2 cache may add to what a small model has.
+A copy has 4249 GB/s; the L2 cache may add to what a small model has.
 """
 
 import math

@@ -22,14 +22,14 @@ All have the bits of the reference: a product and a rounding leave no choice.
 One step on the 25,557,032 parameters of ResNet-50, in 161 tensors, on an NVIDIA H200::
 
     version     launches     ms  ms as a graph  GB/s  registers
-    gather_0         161  0.653          0.267   575         10
-    gather_1         161  0.696          0.329   467         30
-    gather_2           1  0.361          0.361   424         18
-    gather_3           1  0.066          0.066  2325         30
-    gather_4           1  0.044          0.045  3439         42
-    production         1  0.041          0.041  3731
+    gather_0         161  0.610          0.274   561         10
+    gather_1         161  0.637          0.335   458         30
+    gather_2           1  0.362          0.362   424         18
+    gather_3           1  0.068          0.068  2268         30
+    gather_4           1  0.045          0.045  3406         42
+    production         1  0.041          0.041  3738
 
-A copy has 4276 GB/s; the L2 cache may add to what a small model has.
+A copy has 4249 GB/s; the L2 cache may add to what a small model has.
 """
 
 import numpy as np

@@ -26,14 +26,14 @@ Versions:
 One step on the 25,557,032 parameters of ResNet-50, in 161 tensors, on an NVIDIA H200::
 
     version     launches      ms  ms as a graph  GB/s  registers
-    norm_0           162  16.856         16.709     6         30
-    norm_1           162   0.688          0.420   243         30
-    norm_2           323   1.608          0.696   147         28
-    norm_3             3   0.044          0.042  2444         70
-    norm_4             2   0.045          0.044  2341         72
-    production         2   0.037          0.037  2776
+    norm_0           162  16.853         16.707     6         30
+    norm_1           162   0.625          0.440   232         30
+    norm_2           323   1.409          0.712   144         28
+    norm_3             3   0.044          0.042  2459         70
+    norm_4             2   0.045          0.043  2351         72
+    production         2   0.037          0.037  2783
 
-A copy has 4276 GB/s; the L2 cache may add to what a small model has.
+A copy has 4249 GB/s; the L2 cache may add to what a small model has.
 """
 
 import math

@@ -38,13 +38,13 @@ what rounding allows a sum in any order.
 One step on the 25,557,032 parameters of ResNet-50, in 161 tensors, on an NVIDIA H200::
 
     version     launches      ms  ms as a graph  GB/s  registers
-    lamb_1           483  34.200         33.779    30         44
-    lamb_2           483   2.469          1.524   671         44
-    lamb_3             3   0.262          0.260  3932         78
-    lamb_4             2   0.264          0.263  3886         76
-    production         2   0.261          0.261  3921
+    lamb_1           483  34.191         33.759    30         44
+    lamb_2           483   2.346          1.551   659         44
+    lamb_3             3   0.262          0.260  3929         78
+    lamb_4             2   0.264          0.263  3883         76
+    production         2   0.261          0.261  3915
 
-A copy has 4276 GB/s; the L2 cache may add to what a small model has.
+A copy has 4249 GB/s; the L2 cache may add to what a small model has.
 """
 
 import math

@@ -32,13 +32,13 @@ reference, on the executor and on a GPU; lars_1 is within what rounding allows a
 One step on the 25,557,032 parameters of ResNet-50, in 161 tensors, on an NVIDIA H200::
 
     version     launches      ms  ms as a graph  GB/s  registers
-    lars_1           483  34.115         33.703    21         30
-    lars_2           483   2.309          1.139   628         29
-    lars_3             3   0.184          0.182  3928         72
-    lars_4             2   0.185          0.184  3899         80
-    production         2   0.175          0.175  4085
+    lars_1           483  34.156         33.680    21         30
+    lars_2           483   2.248          1.158   618         29
+    lars_3             3   0.184          0.182  3924         72
+    lars_4             2   0.185          0.183  3905         80
+    production         2   0.175          0.175  4093
 
-A copy has 4276 GB/s; the L2 cache may add to what a small model has.
+A copy has 4249 GB/s; the L2 cache may add to what a small model has.
 """
 
 import math
