@@ -7,8 +7,9 @@
 elements, and how many differ from `refopt.cpu.matmul`, given the product's inputs on the device. ``products`` has
 milliseconds of each, by ``mma.sync`` and by ``wgmma``. ``steps`` has milliseconds of the device for a whole step, fp32
 parameters and five iterations in bf16, and the rate of the products, as if they were computed in full: refopt's, of
-which symmetric ones are computed by half; `torch.optim.Muon`'s as its users have it, and as a CUDA graph; and PyTorch's
-operations on stacks of all matrices of a shape, as a CUDA graph, as they are and compiled by ``torch.compile``.
+which symmetric ones are computed by half; `torch.optim.Muon`'s as its users have it, and as a CUDA graph; PyTorch's
+operations on stacks of all matrices of a shape, as a CUDA graph, as they are and compiled by ``torch.compile``; and the
+same with QuACK's kernels for the products, symmetric ones by half, where ``quack-kernels`` is installed.
 """
 
 from collections import defaultdict
@@ -68,7 +69,8 @@ def bits() -> Iterator[dict[str, Any]]:
 def steps() -> Iterator[dict[str, Any]]:
     for model, shapes in MODELS.items():
         made = {"refopt, merged": _refopt, "torch.optim.Muon": _torch, "torch.optim.Muon, graph": _torch_graph,
-                "PyTorch, by shape, graph": _by_shape, "PyTorch, by shape, compiled, graph": _compiled}  # fmt: skip
+                "PyTorch, by shape, graph": _by_shape, "PyTorch, by shape, compiled, graph": _compiled,
+                "QuACK, by shape, graph": _by_quack}  # fmt: skip
         for name, make in made.items():
             torch.manual_seed(0)
             arrays = [[torch.randn(shape, device="cuda") for shape in shapes] for _ in range(2)]
@@ -77,7 +79,7 @@ def steps() -> Iterator[dict[str, Any]]:
                 call = make(*arrays)
                 row["ms"] = round(device_ms(call, 7, 2), 3)
                 row["tflop_per_s"] = round(tflop(shapes) / row["ms"] * 1e3, 1)
-            except (RuntimeError, ValueError) as error:  # memory, or a graph that cannot be captured
+            except (RuntimeError, ValueError, ImportError) as error:  # memory, or a graph that cannot be captured
                 row["error"] = str(error)[:200]
             call = None
             free()
@@ -111,12 +113,31 @@ def _torch_graph(params: list[Any], grads: list[Any]) -> Callable[[], object]:
 
 
 def _compiled(params: list[Any], grads: list[Any]) -> Callable[[], object]:
-    return _by_shape(params, grads, compiled)
+    return captured(compiled(_stacked(params, grads, _iterated)))
 
 
-def _by_shape(
-    params: list[Any], grads: list[Any], through: Callable[[Any], Any] = lambda step: step
-) -> Callable[[], object]:  # fmt: skip
+def _by_shape(params: list[Any], grads: list[Any]) -> Callable[[], object]:
+    return captured(_stacked(params, grads, _iterated))
+
+
+def _by_quack(params: list[Any], grads: list[Any]) -> Callable[[], object]:
+    from quack.gemm_interface import gemm_add, gemm_symmetric
+
+    def iterated(x: Any) -> Any:
+        square = gemm_symmetric(x, x.mT)
+        polynomial = gemm_symmetric(square, square.mT, C=square, alpha=C, beta=B)
+        return gemm_add(polynomial, x, x, beta=A)
+
+    return captured(_stacked(params, grads, iterated))
+
+
+def _iterated(x: Any) -> Any:
+    square = torch.bmm(x, x.mT)
+    polynomial = torch.baddbmm(square, square, square, beta=B, alpha=C)
+    return torch.baddbmm(x, polynomial, x, beta=A)
+
+
+def _stacked(params: list[Any], grads: list[Any], iterated: Callable[[Any], Any]) -> Callable[[], object]:
     """The step that PyTorch's operations make of it: lists for what is elementwise, stacks for products."""
     momentum, groups = [torch.zeros_like(p) for p in params], defaultdict(list)
     for i, p in enumerate(params):
@@ -131,14 +152,12 @@ def _by_shape(
             x = x.mT.contiguous() if rows > columns else x
             x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=EPS)
             for _ in range(ITERATIONS):
-                square = torch.bmm(x, x.mT)
-                polynomial = torch.baddbmm(square, square, square, beta=B, alpha=C)
-                x = torch.baddbmm(x, polynomial, x, beta=A)
+                x = iterated(x)
             x = x.mT if rows > columns else x
             scale = -LR * max(1, rows / columns) ** 0.5
             torch._foreach_add_([params[i] for i in of], [y.float() for y in x], alpha=scale)
 
-    return captured(through(step))
+    return step
 
 
 def workspace(shapes: list[Shape]) -> Workspace:
