@@ -77,6 +77,7 @@ MUON = {
     "torch.optim.Muon": "`torch.optim.Muon`", "torch.optim.Muon, graph": "the same as a CUDA graph",
     "PyTorch, by shape, graph": "PyTorch, all matrices of a shape at once, as a CUDA graph",
     "PyTorch, by shape, compiled, graph": "the same by `torch.compile`",
+    "QuACK, by shape, graph": "the same with the products of QuACK 0.6.5, symmetric ones by half",
     "refopt, merged": "**refopt, 18 launches**",
 }  # fmt: skip
 
