@@ -30,7 +30,10 @@ from refopt.gpu import notes
 
 ROOT = Path(__file__).parent.parent
 RESULTS = Path(__file__).parent / "results"
-PACKAGES = ("numpy", "numba", "numba-cuda", "llvmlite", "ml_dtypes", "torch", "jax", "cupy", "nccl4py", "cuda-bindings", "quack-kernels")
+PACKAGES = (
+    "numpy", "numba", "numba-cuda", "llvmlite", "ml_dtypes", "torch", "jax", "cupy", "nccl4py", "cuda-bindings",
+    "quack-kernels",
+)  # fmt: skip
 # What they hold is written into reports, and changes nothing that is measured.
 NOT_MEASURED = ("refopt", "benchmarks.record", "benchmarks.records", "benchmarks.table")
 
