@@ -172,8 +172,8 @@ def test_without(variable, compiler, said, tmp_path):
 
 @pytest.mark.parametrize(("variable", "times"), [("1", 1), ("0", 0), ("", 0)])
 def test_an_import_compiles_if_the_variable_says_so(variable, times, monkeypatch):
-    compiled = []
-    monkeypatch.setattr(pytest.importorskip("torch.utils.cpp_extension"), "load", lambda *a, **named: compiled.append(a))
+    cpp_extension, compiled = pytest.importorskip("torch.utils.cpp_extension"), []
+    monkeypatch.setattr(cpp_extension, "load", lambda name, *args, **named: compiled.append(name))
     monkeypatch.setenv(host.VARIABLE, variable)
     runpy.run_path(host.__file__)
     assert len(compiled) == times

@@ -277,8 +277,9 @@ def set_where_none_is(states, p, state):
     assert states.setdefault(p, state) == state
 
 
-@pytest.mark.parametrize("put", [operator.setitem, set_where_none_is, lambda states, p, state: states.update({p: state}),
-                                 lambda states, p, state: operator.ior(states, {p: state})])  # fmt: skip
+@pytest.mark.parametrize("put", [
+    operator.setitem, set_where_none_is, lambda states, p, state: states.update({p: state}),
+    lambda states, p, state: operator.ior(states, {p: state})])  # fmt: skip
 def test_a_state_that_is_another(put):
     """In the place of one, or none any more."""
     (params, optimizer), (others, peer) = one("AdamW"), (parameters(), None)
