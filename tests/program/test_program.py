@@ -59,6 +59,7 @@ def test_op_counts_of_a_step(optimizer, ranks, sparse, early):
     (dict(sparse=["x"]), ValueError, "sparse: expected names of params, got 'x'"),
     (dict(optional=["x"]), ValueError, "optional: expected some of none, got 'x'"),
     (dict(params=[("a", (1,)), ("a", (2,))]), ValueError, "params: expected each name once"),
+    (dict(rounding="up"), ValueError, "step_program: rounding: expected one of nearest, stochastic, got 'up'"),
     (dict(mu=0.5), TypeError, "mu: expected one of l2_decay, lr, maximize, rescale_grad, rounding, seed"),
     (dict(optimizer="nadam", early=True), ValueError, "early: expected scalars that are powers of beta, got mom"),
     (dict(params=[("a", (2.7,))]), TypeError, r"step_program: params: 'a': shape\[0\]: expected an integer, got 2.7"),
