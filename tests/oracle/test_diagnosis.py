@@ -1,5 +1,6 @@
 """Planted bugs are found, and the diagnosis names them."""
 
+import re
 from functools import partial
 from types import SimpleNamespace
 
@@ -83,6 +84,38 @@ def test_which_mistakes_are_thought_of():
         names = {hypothesis.name for hypothesis in of(ROUTINES[routine])}
         assert all(any(name.startswith(x) for name in names) for x in expected)
     assert not any("**t" in hypothesis.name for hypothesis in operands.of_rule(ROUTINES["adamax"]))
+
+
+RULE = ("g = {}", "g + l2_decay * p"), ("return ({},)", "p - lr * g")
+PLAIN = {"min": np.minimum, "max": np.maximum, "clip": np.clip, "sign": np.sign, "sqrt": np.sqrt,
+         "norm": np.linalg.norm, "to": lambda x, dtype: np.asarray(x, numpy_dtype(dtype)).astype(float)}  # fmt: skip
+WORDS = {r"(.+) of norm (\S+) at most": r"(\1) * min(1, \2 / norm(\1))", r"(.+) / its norm": r"(\1) / norm(\1)",
+         r"(.+) rounded to (\w+)": r"to(\1, '\2')", r"(.+) in the gradient's dtype": r"\1"}  # fmt: skip
+
+
+def test_expressions_are_changed_to_what_is_said():
+    """Each change of an operand of SGD, in the text of the rule: the same numbers."""
+    row, (p, g) = ROUTINES["sgd"], np.array([[-3.5, -0.004, 0.25, 2.0], [0.5, 0.007, -1.5, 3.0]])
+    case = Trial(row, Function(row, cpu.merged_sgd), "float32", 0, {}).case([40], count=3)
+    situation, seen = of_case(case, 0, row.rule, np.float32), set()
+    for hypothesis in operands.of_rule(row):
+        found = re.fullmatch(r"as if `(?:each )?(.+)` were `(.+)` in `(.+)`", hypothesis.name)
+        lines = [(line, text) for line, text in RULE if found and line.format(text) == found[3]]
+        if not lines or (changed := hypothesis.change(situation)) is None:
+            continue
+        new = found[2]
+        for words, formula in WORDS.items():
+            new = re.sub(words, formula, new)
+        known = PLAIN | situation.numbers | {"p": p, "g": g}
+        with np.errstate(all="ignore"):
+            for line, text in RULE:
+                if line in lines[0]:
+                    text = re.sub(rf"(?<!\w){re.escape(found[1])}(?!\w)", "NEW", text)
+                known["g" if line[0] == "g" else "result"] = eval(text.replace("NEW", f"({new})"), {}, known)
+            (got,) = changed.rule(p, g, **{x: changed.numbers[x] for x in ("lr", "l2_decay")}, maximize=False)
+        np.testing.assert_allclose(got, known["result"], rtol=1e-6, err_msg=hypothesis.name)
+        seen.add(found[2])
+    assert len(seen) > 300
 
 
 def test_what_is_just_outside_of_the_bound_is_explained():
