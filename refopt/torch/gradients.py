@@ -78,11 +78,9 @@ class Gradients:
 
         On a GPU it does not keep them alive: PyTorch may want their memory.
         """
-        if self._on_gpu:
-            plan.move("grads", self.places)
-        else:
-            arrays = self.arrays()
-            plan.move("grads", [0 if array is None else array.address for array in arrays], arrays)
+        arrays = None if self._on_gpu else self.arrays()
+        places = self.places if arrays is None else [0 if array is None else array.address for array in arrays]
+        plan.move("grads", places, arrays)
 
     def _read(self, grads: list[Tensor | None]) -> None:
         """Look at everything; raises, naming the gradient, before anything has changed."""

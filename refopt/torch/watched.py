@@ -76,6 +76,33 @@ class States(defaultdict[Any, Any]):
         self._changes.any = True
         super().__setitem__(param, State(self._changes, state) if isinstance(state, dict) else state)
 
+    def update(self, *states: Any, **named: Any) -> None:
+        """As that of a dict."""
+        for param, state in dict(*states, **named).items():
+            self[param] = state
+
+    def __ior__(self, states: Any) -> Any:
+        self.update(states)
+        return self
+
+    def setdefault(self, param: Any, state: Any = None) -> Any:
+        """As that of a dict."""
+        if param not in self:
+            self[param] = state
+        return self[param]
+
+    def copy(self) -> Any:
+        """A plain one of the same entries."""
+        return self | {}
+
+    __copy__ = copy
+
+    def __or__(self, others: Any) -> Any:
+        return defaultdict(self.default_factory, {**self, **others})
+
+    def __ror__(self, others: Any) -> Any:
+        return defaultdict(self.default_factory, {**others, **self})
+
     def __reduce__(self) -> Any:
         return defaultdict, (dict, dict(self))
 

@@ -16,7 +16,7 @@ from refopt import cli
 ROOT = Path(__file__).parents[2]
 ALONE = ["verify", "--device", "executor", "--max-elements", "1", "--routine", "sgd", "--dtype", "fp32"]
 QUICK = [*ALONE, "fp64"]  # by two processes, where there are processors for them
-ENV = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]), "COLUMNS": "80"}
+PATH = os.pathsep.join([str(ROOT), *sys.path])
 COMMAND = [sys.executable, "-m", "refopt"]
 FULL = Path("/dev/full")
 
@@ -27,8 +27,13 @@ def first_of(*rows):
     return [pytest.param(*row, marks=[pytest.mark.slow] * (row is not rows[0])) for row in rows]
 
 
+def env(**others):
+    """With what pytest says of the running test, by which coverage.py knows it."""
+    return os.environ | {"PYTHONPATH": PATH, "COLUMNS": "80"} | others
+
+
 def run(*args, **options):
-    settings = {"env": ENV, "capture_output": True, "text": True, "timeout": 120, **options}
+    settings = {"env": env(), "capture_output": True, "text": True, "timeout": 120, **options}
     return subprocess.run([*COMMAND, *map(str, args)], **settings)
 
 
@@ -132,7 +137,7 @@ def test_a_closed_pipe(args):
 @pytest.mark.parametrize("closed", first_of(">&- 2>&-", ">&-", "2>&-"))
 def test_closed_streams(closed):
     command = f"{' '.join([*COMMAND, *QUICK])} {closed}"
-    done = subprocess.run(["bash", "-c", command], env=ENV, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(["bash", "-c", command], env=env(), capture_output=True, text=True, timeout=120)
     assert done.returncode == 0 and "Traceback" not in done.stderr
 
 
@@ -160,7 +165,7 @@ def test_a_signal_at_work(tmp_path, signum, status, said, to_all):
     """Ctrl-C goes to all processes of a terminal. Workers end, too, and an unfinished report is no report."""
     args = [*COMMAND, "verify", "--device", "executor", "--json", str(tmp_path / "report.json")]
     with subprocess.Popen(
-        args, env=ENV, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        args, env=env(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
     ) as process:
         process.stdout.readline()
         deadline = time.monotonic() + 20
@@ -179,7 +184,7 @@ def test_a_signal_at_work(tmp_path, signum, status, said, to_all):
 def test_workers_end_with_their_parent():
     """However that ends."""
     args = [*COMMAND, "verify", "--device", "executor"]
-    with subprocess.Popen(args, env=ENV, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+    with subprocess.Popen(args, env=env(), stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
         process.stdout.readline()
         time.sleep(1)
         process.kill()
@@ -201,8 +206,8 @@ def test_a_signal_during_import(tmp_path, module, signum, status, said):
                                                "    def find_spec(self, name, path=None, target=None):\n"
                                                f"        if name == {module!r}: os.kill(os.getpid(), {int(signum)})\n"
                                                "sys.meta_path.insert(0, Finder())\n")
-    path = os.pathsep.join([str(tmp_path), ENV["PYTHONPATH"]])
-    done = run(*QUICK, env=ENV | {"PYTHONPATH": path})
+    path = os.pathsep.join([str(tmp_path), PATH])
+    done = run(*QUICK, env=env(PYTHONPATH=path))
     if module == "traceback" and done.returncode == 0:
         pytest.skip("is not imported")
     assert (done.returncode, done.stdout) == (status, "") and done.stderr == f"refopt: {said}\n"
@@ -212,7 +217,7 @@ def test_a_signal_during_import(tmp_path, module, signum, status, said):
 def test_what_cannot_be_written_is_not_tried_again():
     """By the interpreter as it ends, which would say so with a status of its own."""
     code = "import sys; from refopt import cli; cli.main = lambda: sys.stdout.write('text'); cli.run()"
-    env = ENV | {"PYTHONUNBUFFERED": ""}
     with FULL.open("w") as full:
-        done = subprocess.run([sys.executable, "-c", code], env=env, stdout=full, stderr=subprocess.PIPE, timeout=60)
+        done = subprocess.run([sys.executable, "-c", code], env=env(PYTHONUNBUFFERED=""), stdout=full,
+                              stderr=subprocess.PIPE, timeout=60)  # fmt: skip
     assert (done.returncode, done.stderr) == (4, b"")

@@ -109,6 +109,17 @@ def test_a_report_says_what_is_wrong():
     assert fields["ok"] is False and fields["items"][0]["law"] == "L1" and fields["items"][0]["ratio"] > 1
 
 
+@pytest.mark.parametrize("least", [2, 7, 13, 61])
+def test_the_smallest_example_is_the_smallest(least):
+    """Of a fault of tensors of so many elements, whichever these are."""
+    def step(params, grads, *, lr):
+        for p, g in zip(params, grads, strict=True):
+            p -= lr * g if p.size < least else 0 * g
+
+    report = oracle.check("sgd", step, dtypes=["float32"], laws=["L1"], examples=0, process=False, diagnose=False)
+    assert f"smallest example: 1 tensor of {least} elements, step 1\n" in str(report)
+
+
 def test_what_is_not_taken_is_skipped_and_listed():
     report = oracle.check("sgd", sgd, **QUICK | {"dtypes": None})
     assert report.ok and len(report.of("skipped")) == len(report.items) / 2

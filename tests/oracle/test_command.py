@@ -4,6 +4,7 @@ import io
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -78,6 +79,17 @@ def test_right_and_wrong(steps, capsys):
     assert again == "refopt check steps_to_check:wrong --as sgd --dtype fp32 --law L1 --examples 1"
     assert run(*again.split()[2:]) == 1
     assert max(len(line) for line in out.splitlines() if "again" not in line) <= 80
+
+
+@pytest.mark.parametrize(("law", "secret"), [("L1", ""), ("L21", " --secret 5")])
+def test_a_failure_is_shown_again_by_what_was_asked_for(steps, capsys, law, secret):
+    asked = ("--set l2_decay=0.5 maximize=false --seed 3 --examples 1{} --arrays numpy --tolerance 0.001 "
+             "--deadline 9.5 --symmetry sign zero --allow-skips L7 L1 --exact --in-place")  # fmt: skip
+    here = shlex.split(asked.format(" --secret 5"))
+    assert run("steps_to_check:wrong", "--as", "sgd", "--dtype", "fp32", "--law", law, *here) == 1
+    again = next(line for line in capsys.readouterr().out.splitlines() if "again: " in line)
+    expected = f"refopt check steps_to_check:wrong --as sgd --dtype fp32 --law {law} {asked.format(secret)}"
+    assert shlex.split(again)[1:] == shlex.split(expected)
 
 
 def test_what_is_in_a_class(steps):

@@ -132,6 +132,23 @@ def test_an_instance_has_its_own_numbers():
     assert decayed.routine == "adamw" and decayed.matches[0].numbers["coeff"] == 0.25
 
 
+def test_a_pair_that_is_taken_the_other_way_round():
+    """Also where the default has one number twice."""
+    class Exchanged(torch.optim.Adam):
+        def __init__(self, params, lr=1e-3, betas=(0.9, 0.9), eps=1e-8, weight_decay=0.0):
+            super().__init__(params, lr, betas[::-1], eps, weight_decay)
+
+    numbers = {kind: oracle.identify(kind).matches[0].numbers for kind in (Exchanged, torch.optim.Adam)}
+    assert numbers[Exchanged]["beta1"] == numbers[torch.optim.Adam]["beta2"] != numbers[Exchanged]["beta2"]
+
+
+def test_a_failure_is_shown_again_by_what_the_optimizer_was_given(capsys):
+    given = "--with foreach=true weight_decay=0.5 --names moment1=exp_avg --examples 0"
+    asked = f"check torch.optim:Adam --as adamw --dtype fp32 --law L1 {given}"
+    assert cli.main(asked.split()) == 1
+    assert f"  again: refopt {asked}\n" in capsys.readouterr().out
+
+
 def test_the_command(capsys):
     assert cli.main(["check", "--identify", "torch.optim:Muon"]) == 1
     out = capsys.readouterr().out

@@ -7,7 +7,8 @@ from compositions import FEW, Composition, applied_to, compositions, differing, 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from refopt.program import Op, Var, amp_program, passes
+from refopt.catalog import workloads
+from refopt.program import Op, Var, amp_program, passes, step_program
 
 LONG = settings().max_examples > 100
 PARAMS = [("a.w", (9, 4)), ("a.b", (7,)), ("b.w", (65,)), ("c", ())]
@@ -159,6 +160,15 @@ def test_reductions_of_micro_steps_are_put_together_apart(limit):
     case = mixed(*chain, accumulate=2, reduced="float16", ranks=3)
     assert not violation(case)
     assert case.reasons[-1][1]
+
+
+@pytest.mark.parametrize(("name", "expected"), [
+    ("data_parallel", {"all_reduce": 7, "scale": 7, "merged_adam": 1}),
+    ("sharded", {"batch": 6, "scale": 2, "merged_adam": 2}),  # an update for each buffer, sent while others are made
+    ("sharded_by_element", {"split_by_ref": 8, "reduce_scatter": 4, "scale": 4, "merged_adam": 4, "all_gather": 4})])
+def test_presets_of_resnet_50(name, expected):
+    program = step_program(workloads.load("resnet50").tensors, "adam", lr=0.1, world_size=2)
+    assert passes.pipeline(program, *passes.preset(name, 0, 2)).program.counts() == {"backward": 161} | expected
 
 
 def test_presets_of_another_number_of_ranks():

@@ -59,6 +59,7 @@ def test_op_counts_of_a_step(optimizer, ranks, sparse, early):
     (dict(sparse=["x"]), ValueError, "sparse: expected names of params, got 'x'"),
     (dict(optional=["x"]), ValueError, "optional: expected some of none, got 'x'"),
     (dict(params=[("a", (1,)), ("a", (2,))]), ValueError, "params: expected each name once"),
+    (dict(rounding="up"), ValueError, "step_program: rounding: expected one of nearest, stochastic, got 'up'"),
     (dict(mu=0.5), TypeError, "mu: expected one of l2_decay, lr, maximize, rescale_grad, rounding, seed"),
     (dict(optimizer="nadam", early=True), ValueError, "early: expected scalars that are powers of beta, got mom"),
     (dict(params=[("a", (2.7,))]), TypeError, r"step_program: params: 'a': shape\[0\]: expected an integer, got 2.7"),
@@ -133,6 +134,21 @@ def test_listing_folds_runs():
     ]
     assert adam(PARAMS[:3]).listing(fold=True) == str(adam(PARAMS[:3]))
     assert "... 2 more of backward all_reduce scale" in adam(PARAMS[:4], world_size=2, early=True).listing(fold=True)
+
+
+@pytest.mark.parametrize(("kinds", "shown"), [
+    ("a" * 5, "aaaaa"), ("a" * 6, "aa+4 a"), ("ab" * 3, "ababab"), ("ab" * 4, "abab+2 ab"), ("aaab" * 3, "aaab" * 3),
+    ("aaab" * 4, "aaabaaab+2 aaab"), ("abcde" * 4, "abcde" * 4), ("b" + "a" * 7 + "bcaa", "baa+5 abcaa"),
+    ("abc" * 5 + "ab", "abcabc+3 abcab"), ("a" * 6 + "ab" * 4, "aa+5 a" + "bababab")])  # fmt: skip
+def test_rounds_that_are_folded(kinds, shown):
+    """What comes at least four times, in six ops or more, of up to four ops: the shortest round there is."""
+    types = dict(zip("abcde", ("scale", "sum", "cast", "backward", "all_reduce"), strict=True))
+    ops = tuple(Op(types[kind], {"x": ("x",)}, {"out": ("x",)}, {}) for kind in kinds)
+    text = ""
+    for words in map(str.split, Program({}, (), ops).listing(fold=True).splitlines()[2:]):
+        text += f"+{words[1]} " if words[0] == "..." else ""
+        text += "".join(kind for word in words for kind, name in types.items() if word == name)
+    assert text == shown
 
 
 def test_side_by_side():

@@ -180,16 +180,16 @@ def read_between(op):
 
 
 @pytest.mark.parametrize(("change", "reason"), [
-    (scaled_twice, "to rank 1, 'b@GRAD' to 'a@GRAD': expected one scale op after each reduce, or none, got 2"),
-    (scaled_apart, "scale differs: 0.5 for scale of 'b@GRAD', 0.25 for scale of 'a@GRAD'"),
+    (scaled_twice, "to rank 1, 'd@GRAD' to 'a@GRAD': expected one scale op after each reduce, or none, got 2"),
+    (scaled_apart, "scale differs: 0.5 for scale of 'd@GRAD', 0.25 for scale of 'a@GRAD'"),
     (read_between, "scale of 'b@GRAD' in between needs 'b@GRAD', which scale of 'b@GRAD' changes"),
 ])
 def test_reductions_that_cannot_be_one(change, reason):
-    program = step_program([("a", (3,)), ("b", (3,)), ("c", (9,))], "sgd", world_size=2, lr=0.5)
-    assert cases.owners_of(program, "greedy") == {"a": 1, "b": 1, "c": 0}
+    program = step_program([("a", (3,)), ("b", (3,)), ("d", (2,)), ("c", (9,))], "sgd", world_size=2, lr=0.5)
+    assert cases.owners_of(program, "greedy") == {"a": 1, "b": 1, "c": 0, "d": 1}
     result = passes.fuse_reduces(edited(passes.shard(program, 1, 2, "greedy").program, change))
     assert any(reason in why for why in result.reasons), result.reasons
-    assert result.program.counts()["reduce"] == 3
+    assert result.program.counts()["reduce"] == 4
 
 
 def test_what_is_in_no_run():

@@ -156,6 +156,13 @@ def test_what_is_reduced_twice_stays_whole():
     assert result.reasons == ("'a.b' is left to all ranks: 'a.b@GRAD' is reduced twice",)
 
 
+def test_a_gradient_that_is_kept_stays_whole():
+    program = step_program(PARAMS, "adam", lr=0.1, world_size=2)
+    kept = replace(program.vars["a.b@GRAD"], persistable=True, initial=0.0)
+    result = passes.shard_elements(program.replace(vars={**program.vars, "a.b@GRAD": kept}), 0, 2)
+    assert result.reasons == ("'a.b' is left to all ranks: 'a.b@GRAD' lives from step to step",)
+
+
 @pytest.mark.parametrize(("parts", "error", "got"), [(0, ValueError, "0"), ("2", TypeError, "'2'")])
 def test_buffers_of_parts_that_are_none(parts, error, got):
     startup = [op.replace(attrs={**op.attrs, "parts": parts}) if "parts" in op.attrs else op for op in HALF.startup]

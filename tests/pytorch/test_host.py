@@ -1,6 +1,7 @@
 """What steps ask of many tensors at once, in Python and in C++: one interface, the same answers, the same bits."""
 
 import os
+import runpy
 import subprocess
 import sys
 import warnings
@@ -167,6 +168,15 @@ def test_without(variable, compiler, said, tmp_path):
     found = subprocess.run([sys.executable, "-c", ASK], env={**os.environ, **environment},
                            capture_output=True, text=True, check=True)  # fmt: skip
     assert found.stdout.strip() == said
+
+
+@pytest.mark.parametrize(("variable", "times"), [("1", 1), ("0", 0), ("", 0)])
+def test_an_import_compiles_if_the_variable_says_so(variable, times, monkeypatch):
+    cpp_extension, compiled = pytest.importorskip("torch.utils.cpp_extension"), []
+    monkeypatch.setattr(cpp_extension, "load", lambda name, *args, **named: compiled.append(name))
+    monkeypatch.setenv(host.VARIABLE, variable)
+    runpy.run_path(host.__file__)
+    assert len(compiled) == times
 
 
 def test_the_reason_is_said(monkeypatch):

@@ -3,7 +3,9 @@
 What PyTorch counts as written the masters of 16-bit parameters follow; of what it does not count they are told.
 """
 
+import collections
 import copy
+import operator
 
 import pytest
 
@@ -270,18 +272,41 @@ def test_a_state_that_is_held(change, name):
     torch.testing.assert_close(*runs, rtol=2e-5, atol=1e-6)
 
 
-def test_a_state_that_is_another():
+def set_where_none_is(states, p, state):
+    assert states.setdefault(p, state) is states.pop(p) is not state
+    assert states.setdefault(p, state) == state
+
+
+@pytest.mark.parametrize("put", [
+    operator.setitem, set_where_none_is, lambda states, p, state: states.update({p: state}),
+    lambda states, p, state: operator.ior(states, {p: state})])  # fmt: skip
+def test_a_state_that_is_another(put):
     """In the place of one, or none any more."""
     (params, optimizer), (others, peer) = one("AdamW"), (parameters(), None)
     peer = theirs("AdamW")(others, lr=LR, **BUSY["AdamW"])
     for x, each in ((params, optimizer), (others, peer)):
         steps(each, x, range(2))
-        each.state[x[0]] = {key: value * 2 for key, value in each.state[x[0]].items()}
+        put(each.state, x[0], {key: value * 2 for key, value in each.state[x[0]].items()})
         del each.state[x[1]]
         steps(each, x, range(2, 4))
         each.state.clear()
         steps(each, x, range(4, 5))
     torch.testing.assert_close(params, others, rtol=2e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda states: states.copy(), lambda states: states | {},
+                                    lambda states: {} | states])  # fmt: skip
+def test_copies_of_states_are_plain(copied):
+    """As those of PyTorch's: what is set in them no step sees."""
+    params, optimizer = one("AdamW")
+    steps(optimizer, params, range(1))
+    states = copied(optimizer.state)
+    assert type(states) is collections.defaultdict and len(states) == len(params)
+    assert states["of none"] == {} and "of none" not in optimizer.state
+    buckets = optimizer._buckets
+    states.clear()
+    steps(optimizer, params, range(1, 2))
+    assert optimizer._buckets is buckets and optimizer.state[params[0]]["step"] == 2
 
 
 def test_looking_at_states_keeps_plans():

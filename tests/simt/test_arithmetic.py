@@ -180,3 +180,21 @@ def test_constants_of_pythons_are_int64_or_float64(symbol, kinds):
         value, name = compute(expression, x, x, c=constant)
         assert name == rule[2], expression
         assert same(value, expected), (expression, x, value, expected)
+
+
+HIGHEST = -(2**63)
+
+
+@pytest.mark.parametrize(("dtype", "x", "expected"), [
+    ("float32", 2.5, [2, 2, 2, 2, 2, 2]), ("float16", 2.5, [2, 2, 2, 2, 2, 2]), ("float16", 3.5, [4, 4, 4, 4, 4, 4]),
+    ("float32", 3.5, [3, 3, 3, 3, 3, 3]), ("float16", 300, [127, 255, 300, 300, 300, 300]),
+    ("float32", 20000, [32, 32, 20000, 20000, 20000, 20000]), ("float32", 70000, [-1, 255, 32767, 65535, 70000, 70000]),
+    ("float64", -70000, [0, 0, -32768, 0, -70000, -70000]),
+    ("float32", np.inf, [-1, 255, 32767, 65535, 2**31 - 1, 2**63 - 1]),
+    ("float64", -np.inf, [0, 0, -32768, 0, -(2**31), HIGHEST]), ("float32", np.nan, [0, 0, 0, 0, 0, HIGHEST]),
+    ("float64", np.nan, [0, 0, -32768, 32768, -(2**31), HIGHEST])])  # fmt: skip
+def test_floats_as_integers(dtype, x, expected):
+    """As ``cvt`` has it: clamped, and of 8 bits the lower half of 16, except from float16."""
+    kinds = ["int8", "uint8", "int16", "uint16", "int32", "int64"]
+    values = [compute("to(a[0])", np.dtype(dtype).type(x), 0, to=getattr(np, kind)) for kind in kinds]
+    assert values == list(zip(expected, kinds, strict=True))

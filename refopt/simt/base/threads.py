@@ -82,8 +82,8 @@ class Warp:
 
     __slots__ = ("alive", "missed", "pending")
 
-    def __init__(self) -> None:
-        self.alive = 0  # mask of the lanes that have not exited
+    def __init__(self, lanes: int) -> None:
+        self.alive = (1 << lanes) - 1  # mask of the lanes that have not exited
         self.missed = 0  # and of those that have, but might not have by the rules
         self.pending: dict[Any, list[Thread]] = {}  # (operation, mask) -> the lanes that wait there
 
@@ -119,12 +119,11 @@ class Block:
 
     def __init__(self, index: Index, number: int, thread_indices: list[Index]) -> None:
         self.index, self.number = index, number
-        warps = self.warps = [Warp() for _ in range(-(-len(thread_indices) // WARP_SIZE))]
+        count = len(thread_indices)
+        warps = self.warps = [Warp(min(WARP_SIZE, count - rank)) for rank in range(0, count, WARP_SIZE)]
         self.threads = [
             Thread(self, warps[rank // WARP_SIZE], at, rank) for rank, at in enumerate(thread_indices)
         ]
-        for rank in range(0, len(thread_indices), WARP_SIZE):
-            warps[rank // WARP_SIZE].alive = (1 << min(WARP_SIZE, len(thread_indices) - rank)) - 1
         self.arrived = 0  # threads at the block barrier
         self.exited = self.returned = 0  # threads that have, and those of them that did by a return statement
         self.tally = 0  # true predicates at the last barrier

@@ -254,10 +254,7 @@ class Log:
                 check_stored(value, dtype, buffer.label)
 
             def same() -> bool:
-                try:
-                    return bytes(buffer.data[offset : offset + nbytes]) == np.array(value, dtype).tobytes()
-                except (TypeError, ValueError):
-                    return False  # what cannot be stored will be refused
+                return bytes(buffer.data[offset : offset + nbytes]) == np.array(value, dtype).tobytes()
 
             self._detector.write(buffer, offset, nbytes, frame or sys._getframe(1), same)
 
