@@ -117,14 +117,13 @@ def merged_muon(
     given = {name: arguments.pop(name) for name in ("coefficients", "blocks")}
     call, shared = checked(MUON, arguments)
     numpy_dtype(call.hypers["compute"])
-    triples = schedule(given["coefficients"], int(call.hypers["iterations"]))
+    triples = schedule(f"{MUON.merged_name}: coefficients", given["coefficients"], int(call.hypers["iterations"]))
     cut = cuts(MUON.merged_name, [x for x in call.arrays["params"] if x], given["blocks"])
     run([Tensor(partial(rule, cut=cut[i], coefficients=triples), call, i) for i in call.active], **shared)
 
 
-def schedule(coefficients, iterations):
-    """One triple in a list, or one for each iteration; raises if they are anything else."""
-    where = "merged_muon: coefficients"
+def schedule(where, coefficients, iterations):
+    """One triple in a list, or one for each iteration; raises if ``where``, as errors call it, has anything else."""
     plain = coefficients.tolist() if isinstance(coefficients, np.ndarray) else coefficients
     entries = listed(where, plain, "numbers or of triples")
     several = any(isinstance(entry, list | tuple) for entry in entries)

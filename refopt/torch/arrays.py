@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from refopt import simt
+from refopt.checks import Array
 from refopt.checks.dtypes import SIZES, name_of, numpy_dtype
 from refopt.torch import sharded
 
@@ -30,6 +31,12 @@ def follow_stream(plan: Any, device: torch.device) -> None:
         stream = torch.cuda.current_stream(device).cuda_stream
         if stream != plan.stream:
             plan.stream = stream
+
+
+def described(tensor: Tensor) -> Array:
+    """What checks know of arrays."""
+    strides = tuple(stride * tensor.element_size() for stride in tensor.stride())
+    return Array(tensor.data_ptr(), tuple(tensor.shape), name_of(tensor.dtype), strides, writable=True)
 
 
 def _over(tensor: Tensor) -> Any:

@@ -8,6 +8,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+from refopt.catalog import KNOWN, Routine
+from refopt.cpu import Blocks
+
 Group = Mapping[str, Any]
 
 
@@ -15,7 +18,7 @@ class Formula(NamedTuple):
     """What a group's step is.
 
     Attributes:
-        routine: its name in `refopt.catalog.ROUTINES`.
+        routine: its name in `refopt.catalog.KNOWN`.
         choices: of the routine.
         numbers: of the routine, one for all tensors of the group.
         states: by the routine's slot, the key in PyTorch's state of a parameter. A slot without one is scratch.
@@ -23,6 +26,7 @@ class Formula(NamedTuple):
         first: numbers that are others in a tensor's first step.
         initial: by the routine's slot, what a state holds before the first step where that is not 0.
         by_step: what a number is multiplied by in a tensor's step of some number, from 1 on.
+        blocks: of a routine for matrices, how it cuts a tensor of the group into these.
     """
 
     routine: str
@@ -33,6 +37,12 @@ class Formula(NamedTuple):
     first: Mapping[str, float] = {}
     initial: Mapping[str, float] = {}
     by_step: Mapping[str, Callable[[int], float]] = {}
+    blocks: Blocks | None = None
+
+    @property
+    def row(self) -> Routine:
+        """That of the routine."""
+        return KNOWN[self.routine]
 
     @property
     def kind(self) -> tuple:
@@ -166,3 +176,14 @@ def novograd(group: Group) -> Formula:
     states = {"moment": "exp_avg", "second_moment": "exp_avg_sq"}
     choices = {"grad_averaging": group["grad_averaging"]}
     return Formula("novograd", choices, adam_numbers(group, weight_decay="weight_decay"), states, counts=False)
+
+
+def muon(group: Group) -> Formula:
+    """``torch.optim.Muon``."""
+    coefficients = tuple(tuple(x) if isinstance(x, list | tuple) else x for x in group["ns_coefficients"])
+    choices = {"use_nesterov": bool(group["nesterov"]), "adjust_lr": group["adjust_lr_fn"] or "original"}
+    return Formula(
+        "muon", choices | {"coefficients": coefficients, "iterations": group["ns_steps"]},
+        numbers(group, lr="lr", mu="momentum", epsilon="eps", weight_decay="weight_decay"),
+        {"velocities": "momentum_buffer"}, counts=False, blocks=Blocks(*group["blocks"]),
+    )  # fmt: skip

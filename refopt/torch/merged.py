@@ -49,8 +49,8 @@ class Merged(Grouped):
 
     Raises:
         TypeError, ValueError: naming the argument or the parameter: complex, sparse and integer parameters, those that
-            share memory, LARS, LAMB or NovoGrad of a parameter that is sharded, ``differentiable=True``, a group with
-            ``max_norm``, or what PyTorch's class refuses. The optimizer is as it was then.
+            share memory, LARS, LAMB, NovoGrad or Muon of a parameter that is sharded, ``differentiable=True``, a group
+            with ``max_norm``, or what PyTorch's class refuses. The optimizer is as it was then.
         RuntimeError: at a step, naming the parameter: a gradient is sparse.
     """
 
@@ -250,7 +250,7 @@ class Merged(Grouped):
                 changed = [name for name, x in new.items() if x != old[name]]
                 options.check(self._group_label(k), new, changed, group["params"])
                 formulas[k] = self._formula(k, group)
-                if formulas[k].kind != self._formulas[k].kind:
+                if (formulas[k].kind, formulas[k].blocks) != (self._formulas[k].kind, self._formulas[k].blocks):
                     return False
         for bucket in self._buckets or ():
             bucket.set(formulas)

@@ -5,9 +5,13 @@ from typing import Any
 
 import torch
 
+from refopt.cpu.blocks import Blocks, cut
+from refopt.cpu.muon import WHOLE
 from refopt.torch import formulas
+from refopt.torch.arrays import described, has_memory
 from refopt.torch.merged import Merged
 from refopt.torch.options import check_one
+from refopt.torch.sharded import local
 
 
 class SGD(Merged, torch.optim.SGD):
@@ -62,6 +66,44 @@ class RAdam(Merged, torch.optim.RAdam):
     """``torch.optim.RAdam``: `refopt.cpu.radam`."""
 
     formula = staticmethod(formulas.radam)
+
+
+class _OfBlocks(torch.optim.Muon):
+    """PyTorch's Muon with blocks in its groups, and with parameters of any shape."""
+
+    def __init__(self, params: Iterable[Any], *args: Any, blocks: Blocks = WHOLE, **named: Any) -> None:
+        defaults = torch.optim.Muon([torch.empty(0, 0)], *args, **named).defaults  # which are checked there
+        torch.optim.Optimizer.__init__(self, params, defaults | {"blocks": blocks})
+
+
+class Muon(Merged, _OfBlocks):
+    """``torch.optim.Muon``, for matrices: `refopt.cpu.muon`, with iterations in bf16 on tensor cores.
+
+    Beside the arguments of PyTorch's class it takes:
+
+    Args:
+        blocks: how parameters are cut into matrices, `refopt.cpu.Blocks`: heads, fused queries, keys and values,
+            experts, and convolutions, by which parameters may have three axes or more. Groups have an option of it.
+        ns_coefficients: as PyTorch's, or a triple for each iteration.
+        options: ``masters`` and ``max_norm``, as `Merged` has them.
+
+    Parameters are of fp32, bf16 or fp16, and no vectors: those are for `AdamW`.
+    """
+
+    formula = staticmethod(formulas.muon)
+
+    def _check_group(self, k: int, group: dict[str, Any]) -> None:
+        if isinstance(group["blocks"], Blocks):
+            group["blocks"] = tuple(group["blocks"])  # which loads from a checkpoint without refopt
+        super()._check_group(k, group)
+
+    def _check_param(self, k: int, i: int, param: torch.Tensor, formula: formulas.Formula) -> None:
+        super()._check_param(k, i, param, formula)
+        if param.dtype == torch.float64:
+            raise TypeError(f"{self._label(k, i)}: expected float32, float16 or bfloat16, got float64")
+        if has_memory(param):
+            of, blocks = described(local(param)), f"{self._group_label(k)}['blocks']"
+            cut(self._label(k, i), of, formula.blocks, blocks, instead="refopt.torch.AdamW")
 
 
 class LARS(Merged):

@@ -51,7 +51,7 @@ class MuonPlan(Plan):
             if param and param.dtype == "float64":
                 raise TypeError(f"{name}: params[{i}]: expected float32, float16 or bfloat16 on a device, got float64")
         self._iterations = int(self._hypers["iterations"])
-        triples = schedule(self._coefficients, self._iterations)
+        triples = self._schedule(self._iterations)
         self._triples = np.array(triples if len(triples) > 1 else triples * self._iterations, np.float32).reshape(-1, 3)
         self._cuts = cuts(name, [x for x in params if x], self._blocks)
         self._workspaces: list[Workspace] = []  # kept alive: launches know their addresses
@@ -59,10 +59,13 @@ class MuonPlan(Plan):
 
     def _set(self, hyper: dict[str, Any]) -> None:
         if "iterations" in hyper:
-            schedule(self._coefficients, hyper["iterations"])
+            self._schedule(hyper["iterations"])
         super()._set(hyper)
         if self._hypers["iterations"] != self._iterations:
             self._build()
+
+    def _schedule(self, iterations: int) -> list:
+        return schedule(f"{ROW.merged_name}: coefficients", self._coefficients, iterations)
 
     def _exchange(self, call: Call, bound: Any, moved: Any, values: Any) -> None:
         before = self._call
