@@ -23,8 +23,6 @@ Products have the bits of `refopt.cpu.matmul`. An iteration rounds A, B and x to
 term with b or a has been added in fp32 (numerics, N18).
 """
 
-from functools import partial
-
 import numpy as np
 
 from refopt.checks.arguments import listed, number
@@ -33,7 +31,7 @@ from refopt.checks.rows import Limit, Slot
 from refopt.cpu.blocks import Blocks, cuts
 from refopt.cpu.cast import rounded
 from refopt.cpu.matmul import matmul
-from refopt.cpu.merged import Tensor, checked, run
+from refopt.cpu.merged import step
 from refopt.cpu.reduce import sum_of_squares
 from refopt.cpu.routine import routine, single
 
@@ -113,13 +111,14 @@ def merged_muon(
         compute: the dtype of the iterations: ``"bfloat16"`` or ``"float16"``, with products of tensor cores, or
             ``"float32"`` or ``"float64"``.
     """
-    arguments = dict(locals())
-    given = {name: arguments.pop(name) for name in ("coefficients", "blocks")}
-    call, shared = checked(MUON, arguments)
-    numpy_dtype(call.hypers["compute"])
-    triples = schedule(f"{MUON.merged_name}: coefficients", given["coefficients"], int(call.hypers["iterations"]))
-    cut = cuts(MUON.merged_name, [x for x in call.arrays["params"] if x], given["blocks"])
-    run([Tensor(partial(rule, cut=cut[i], coefficients=triples), call, i) for i in call.active], **shared)
+    step(MUON, locals())
+
+
+def told(call, *, coefficients=COEFFICIENTS, blocks=WHOLE):
+    """What the rule is told of each tensor: its matrices, and the coefficients."""
+    name = MUON.merged_name
+    triples = schedule(f"{name}: coefficients", coefficients, int(call.hypers["iterations"]))
+    return [{"cut": cut, "coefficients": triples} for cut in cuts(name, call.arrays["params"], blocks)]
 
 
 def schedule(where, coefficients, iterations):
@@ -148,5 +147,6 @@ MUON = routine(
         "compute": ("bfloat16", "float16", "float32", "float64"),
     },
     launches=0,
+    told=told,
 )  # fmt: skip
 muon = single(merged_muon)
