@@ -17,7 +17,7 @@ from refopt.torch.sharded import is_dtensor, total_norm
 from refopt.torch.states import Member, real_dtype
 from refopt.torch.watched import States
 
-OWN = "masters", "compare_masters", "max_norm", "norm_type", "error_if_nonfinite", "rounding"  # arguments
+OWN = "masters", "compare_masters", "max_norm", "norm_type", "error_if_nonfinite", "rounding", "seed"  # arguments
 
 
 class Merged(Grouped):
@@ -169,8 +169,6 @@ class Merged(Grouped):
         if self._max_norm is not None and not self._clips_here:
             norm = total_norm([param for group in self.param_groups for param in group["params"]], self._norm_type)
             self._norm = unscaled(norm, scale).clone
-            if self._error_if_nonfinite:
-                require_finite(self._norm(), self._norm_type)
             factor = clipping(self._norm(), self._max_norm)
         elif self._given is not None:
             factor = clipping(unscaled(self._given[0], scale), self._given[1])
@@ -178,8 +176,8 @@ class Merged(Grouped):
             gate.take(scale, found_inf, factor, self._max_norm, moved)
         if self._max_norm is not None and self._clips_here and self._gates:
             self._norm = self._gates[0].norm
-            if self._error_if_nonfinite:
-                require_finite(self._norm(), self._norm_type)
+        if self._error_if_nonfinite and self._norm is not None:
+            require_finite(self._norm(), self._norm_type)
         for bucket in self._buckets:
             bucket.masters.follow(self._compare_masters)
             bucket.step()
@@ -283,14 +281,14 @@ class Merged(Grouped):
         return found | {"state": {i: dict(x) if isinstance(x, dict) else x for i, x in found["state"].items()}}
 
     def __getstate__(self) -> dict[str, Any]:
-        own = {name: getattr(self, f"_{name}") for name in (*OWN, "seed")}
+        own = {name: getattr(self, f"_{name}") for name in OWN}
         return super().__getstate__() | {"state": self.state} | own
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         rest = dict(state)
         if not hasattr(self, "_of_graphs"):
             self._begin()
-        for name in (*OWN, "seed"):
+        for name in OWN:
             if name in rest:
                 setattr(self, f"_{name}", rest.pop(name))
         if "state" in rest:
