@@ -69,7 +69,7 @@ def test_the_transposed_problem(machine):
 
 
 def test_rows_in_another_order(machine):
-    """Up to sixteen are in one chunk of a sum (N17), whose order is free; numbers here are such that norms are exact."""
+    """Up to sixteen are in one chunk of a sum (N17), whose order is free; numbers are such that norms are exact."""
     draws = np.random.default_rng(3).integers(-8, 8, (3, 16, 24)).astype(np.float32)
     rows = np.random.default_rng(4).permutation(16)
     plain, other = stepped(machine, [list(draws), list(draws[:, rows])], iterations=2)
