@@ -285,9 +285,9 @@ PASSES = {
 
 
 @st.composite
-def compositions(draw, shapes=SHAPES):
-    """A step, and up to five passes in any order, of which most find something to do."""
-    step, chain = draw(steps(shapes)), []
+def compositions(draw, shapes=SHAPES, of=None):
+    """A step, one of those given if there are any, and up to five passes in any order: most find something to do."""
+    step, chain = draw(st.sampled_from(of) if of else steps(shapes)), []
     placed = draw(st.booleans())
     programs = [step.program(1 if placed else step.ranks)] * step.ranks
     length = draw(st.integers(1, 5))

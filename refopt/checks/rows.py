@@ -96,6 +96,8 @@ class _Row(NamedTuple):
     rule: Callable[..., tuple]
     trial: Mapping[str, float]
     elementwise: bool
+    own: Mapping[str, Any] = {}
+    told: Callable[..., list[dict[str, Any]]] | None = None
 
 
 class Routine(_Row):
@@ -104,6 +106,8 @@ class Routine(_Row):
     ``rule`` is the routine's in `refopt.cpu`: ``(p, g, *states, *scalars, **numbers)``, as `refopt.cpu.merged` has it.
     ``trial`` has numbers for ``refopt verify`` where its usual ones would leave little of a gradient.
     ``elementwise`` says that each element is for itself: one pass, by the kernel that such routines share.
+    ``own`` has the arguments of the function that are no numbers and no choices, with their defaults, and
+    ``told(call, **own)`` is what the rule is told of each tensor beside: of matrices, which they are.
 
     Raises:
         TypeError: naming what is missing or misplaced, when a row is made.
@@ -147,6 +151,23 @@ class Routine(_Row):
         """The form that plans take."""
         merging = [name for name, form in self.forms.items() if form.merged]
         return next((name for name in merging if self.forms[name].usual), merging[0])
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """The arguments beside arrays by name, with their defaults; ``None`` for a number that has none."""
+        numbers = {hyper.name: hyper.default for hyper in self.hypers}
+        return numbers | {choice: values[0] for choice, values in self.choices.items()} | {**self.own}
+
+    @property
+    def whole(self) -> str:
+        """Why tensors cannot be cut; empty if each element is for itself."""
+        needed = "iterates matrices, each as a whole" if self.told else "has norms of tensors"
+        return "" if self.elementwise else f"{self.name} {needed}"
+
+    @property
+    def of_each(self) -> frozenset[str]:
+        """The arguments that may be one for each tensor, in a list."""
+        return frozenset([*(hyper.name for hyper in self.hypers if hyper.per_tensor), *({"blocks"} & self.own.keys())])
 
     @property
     def slot_names(self) -> tuple[str, ...]:

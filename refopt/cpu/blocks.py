@@ -59,31 +59,32 @@ def cuts(name: str, params: list[Array], blocks: Any) -> list[Cut]:
         ValueError, TypeError: naming the argument and the index.
     """
     if isinstance(blocks, Blocks):
-        return [_cut(name, i, param, blocks, "blocks") for i, param in enumerate(params)]
+        return [cut(f"{name}: params[{i}]", param, blocks, f"{name}: blocks") for i, param in enumerate(params)]
     entries = listed(f"{name}: blocks", blocks, "Blocks")
     if len(entries) != len(params):
         raise ValueError(f"{name}: blocks: expected one or one per parameter, {len(params)}, got {len(entries)}")
     pairs = zip(params, entries, strict=True)
-    return [_cut(name, i, param, entry, f"blocks[{i}]") for i, (param, entry) in enumerate(pairs)]
+    return [cut(f"{name}: params[{i}]", x, entry, f"{name}: blocks[{i}]") for i, (x, entry) in enumerate(pairs)]
 
 
-def _cut(name: str, i: int, param: Array, blocks: Any, where: str) -> Cut:
+def cut(name: str, param: Array, blocks: Any, where: str, instead: str = "merged_adamw") -> Cut:
+    """How one parameter is cut. Errors call it ``name`` and its blocks ``where``; ``instead`` takes any shape."""
     if not isinstance(blocks, Blocks):
-        raise TypeError(f"{name}: {where}: expected Blocks, got {shown(blocks)}")
-    of, axes = chosen(f"{name}: {where}.of", blocks.of, KINDS), len(param.shape)
+        raise TypeError(f"{where}: expected Blocks, got {shown(blocks)}")
+    of, axes = chosen(f"{where}.of", blocks.of, KINDS), len(param.shape)
     order = tuple(int(axis) for axis in np.argsort([-s for s in param.strides], kind="stable"))
     order = tuple(range(axes)) if param.in_c_order() else order
     if axes < 2:
-        raise ValueError(f"{name}: params[{i}]: expected a matrix, got shape {param.shape}, which merged_adamw takes")
+        raise ValueError(f"{name}: expected a matrix, got shape {param.shape}, which {instead} takes")
     if of == "matrix" and axes > 2:
         raise ValueError(
-            f'{name}: params[{i}]: expected a matrix, got shape {param.shape}; Blocks(of="experts") takes the last two '
-            f'axes for a matrix, Blocks(of="convolution") all but the first for columns, and merged_adamw any shape'
+            f'{name}: expected a matrix, got shape {param.shape}; Blocks(of="experts") takes the last two axes for a '
+            f'matrix, Blocks(of="convolution") all but the first for columns, and {instead} any shape'
         )
     if of == "convolution" and order[0] != 0:
-        raise ValueError(f"{name}: params[{i}]: expected output channels outermost in memory, got axes {order}")
+        raise ValueError(f"{name}: expected output channels outermost in memory, got axes {order}")
     rows, columns = (param.shape[0], math.prod(param.shape[1:])) if of == "convolution" else param.shape[-2:]
-    ends = [_ends(f"{name}: {where}.{side}", parts, size, f"params[{i}]", side)
+    ends = [_ends(f"{where}.{side}", parts, size, name.partition(": ")[2], side)
             for side, parts, size in (("rows", blocks.rows, rows), ("columns", blocks.columns, columns))]  # fmt: skip
     return Cut(param.shape, order, of, (ends[0], ends[1]))
 

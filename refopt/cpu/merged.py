@@ -12,7 +12,8 @@ holds before the step, which need not be what the master holds.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,32 +27,28 @@ from refopt.cpu.stochastic import dither, random16
 
 def step(row: Routine, arguments: dict[str, Any]) -> None:
     """A merged function's whole body: the routine's rule, applied to its arguments."""
-    call, shared = checked(row, arguments)
-    run(tensors(row.rule, call), **shared)
-
-
-def checked(row: Routine, arguments: dict[str, Any]) -> tuple[checks.Call, dict[str, Any]]:
-    """The arguments of a merged function as a call, and what is for all tensors; raises if they are none."""
-    named = dict(arguments)
-    shared = {name: named.pop(name) for name in ("grad_factor", "found_inf")}
-    slots = {name: named.pop(name) for name in row.slot_names}
-    checks.require_subnormals()
-    return checks.check(row, slots, named, checks.host_array, shared), shared
+    slots = {name: arguments[name] for name in row.slot_names}
+    shared = {name: arguments[name] for name in ("grad_factor", "found_inf")}
+    own = {name: arguments[name] for name in row.own}
+    numbers = {name: x for name, x in arguments.items() if name not in slots | shared | own}
+    merged(row, row.rule, slots, numbers, **shared, own=own)
 
 
 def merged(
     row: Routine, rule: Callable[..., tuple], slots: dict[str, Any], numbers: dict[str, Any], grad_factor: Any = None,
-    found_inf: Any = None,
+    found_inf: Any = None, own: Mapping[str, Any] = {},
 ) -> None:  # fmt: skip
     """Apply a rule to every tensor that has a gradient; raises before anything is modified."""
     checks.require_subnormals()
     shared = {"grad_factor": grad_factor, "found_inf": found_inf}
-    run(tensors(rule, checks.check(row, slots, numbers, checks.host_array, shared)), **shared)
+    run(tensors(rule, checks.check(row, slots, numbers, checks.host_array, shared), own), **shared)
 
 
-def tensors(rule: Callable[..., tuple], call: checks.Call) -> list[Tensor]:
+def tensors(rule: Callable[..., tuple], call: checks.Call, own: Mapping[str, Any] = {}) -> list[Tensor]:
     """The tensors of a checked call that have a gradient, to which the rule is applied whenever it is asked for."""
-    return [Tensor(rule, call, i) for i in call.active]
+    told = call.routine.told
+    rules = [partial(rule, **x) for x in told(call, **own)] if told else [rule] * len(call.slots["params"])
+    return [Tensor(rules[i], call, i) for i in call.active]
 
 
 def run(every: list[Tensor], *, grad_factor: Any = None, found_inf: Any = None) -> None:

@@ -23,8 +23,6 @@ Products have the bits of `refopt.cpu.matmul`. An iteration rounds A, B and x to
 term with b or a has been added in fp32 (numerics, N18).
 """
 
-from functools import partial
-
 import numpy as np
 
 from refopt.checks.arguments import listed, number
@@ -33,7 +31,7 @@ from refopt.checks.rows import Limit, Slot
 from refopt.cpu.blocks import Blocks, cuts
 from refopt.cpu.cast import rounded
 from refopt.cpu.matmul import matmul
-from refopt.cpu.merged import Tensor, checked, run
+from refopt.cpu.merged import step
 from refopt.cpu.reduce import sum_of_squares
 from refopt.cpu.routine import routine, single
 
@@ -113,18 +111,18 @@ def merged_muon(
         compute: the dtype of the iterations: ``"bfloat16"`` or ``"float16"``, with products of tensor cores, or
             ``"float32"`` or ``"float64"``.
     """
-    arguments = dict(locals())
-    given = {name: arguments.pop(name) for name in ("coefficients", "blocks")}
-    call, shared = checked(MUON, arguments)
-    numpy_dtype(call.hypers["compute"])
-    triples = schedule(given["coefficients"], int(call.hypers["iterations"]))
-    cut = cuts(MUON.merged_name, [x for x in call.arrays["params"] if x], given["blocks"])
-    run([Tensor(partial(rule, cut=cut[i], coefficients=triples), call, i) for i in call.active], **shared)
+    step(MUON, locals())
 
 
-def schedule(coefficients, iterations):
-    """One triple in a list, or one for each iteration; raises if they are anything else."""
-    where = "merged_muon: coefficients"
+def told(call, *, coefficients=COEFFICIENTS, blocks=WHOLE):
+    """What the rule is told of each tensor: its matrices, and the coefficients."""
+    name = MUON.merged_name
+    triples = schedule(f"{name}: coefficients", coefficients, int(call.hypers["iterations"]))
+    return [{"cut": cut, "coefficients": triples} for cut in cuts(name, call.arrays["params"], blocks)]
+
+
+def schedule(where, coefficients, iterations):
+    """One triple in a list, or one for each iteration; raises if ``where``, as errors call it, has anything else."""
     plain = coefficients.tolist() if isinstance(coefficients, np.ndarray) else coefficients
     entries = listed(where, plain, "numbers or of triples")
     several = any(isinstance(entry, list | tuple) for entry in entries)
@@ -149,5 +147,6 @@ MUON = routine(
         "compute": ("bfloat16", "float16", "float32", "float64"),
     },
     launches=0,
+    told=told,
 )  # fmt: skip
 muon = single(merged_muon)

@@ -38,12 +38,12 @@ def routine(
     function: Callable[..., None], rule: Callable[..., tuple], *, source: str, states: Iterable[Slot] = (),
     limits: Mapping[str, Limit] = NONE, choices: Mapping[str, tuple] = NONE, launches: int = 1,
     passes: Mapping[str, int] | Callable[..., dict[str, int]] = NONE, forms: Mapping[str, Form] = NONE,
-    trial: Mapping[str, float] = NONE,
+    trial: Mapping[str, float] = NONE, told: Callable[..., list[dict[str, Any]]] | None = None,
 ) -> Routine:  # fmt: skip
     """The row of a merged function, whose docstring it completes by the arguments that all of them share.
 
     Numbers and defaults are the signature's. What is True or False by default is a choice. What is a tuple by default
-    belongs to the function alone, and is not in the row.
+    the function has of its own.
 
     Args:
         function: ``merged_NAME``: takes what all of them take, and its own states, numbers and choices.
@@ -58,6 +58,7 @@ def routine(
             a function of form, dtypes and choices.
         forms: the ways to run it on the device, where there are others than by tensor and merged.
         trial: numbers for ``refopt verify``, where its usual ones would leave little of a gradient.
+        told: as in the row.
 
     Raises:
         TypeError: signature, docstring and row are not of one routine.
@@ -82,6 +83,8 @@ def routine(
         rule=rule,
         trial=trial,
         elementwise=launches == 1 and not forms,
+        own={name: x for name, x in own.items() if isinstance(x, tuple)},
+        told=told,
     )
     function.__doc__ = documented(where, function.__doc__, list(parameters), source)
     return row

@@ -98,13 +98,11 @@ def _default(op: Op, name: str, value: Any) -> bool:
     routine = routine_of(op)
     if routine is None:
         return name in ("groups", "dtype") or value is False or value == -1 or (name, value) == ("use_align", True)
-    defaults = {hyper.name: hyper.default for hyper in routine.hypers}
-    defaults |= {choice: values[0] for choice, values in routine.choices.items()}
-    return value == defaults.get(name)
+    return value == routine.defaults.get(name)
 
 
 def _value(value: Any) -> str:
-    if isinstance(value, tuple | list):
+    if type(value) in (tuple, list):
         return f"[{_some([_value(x) for x in value])}]"
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 

@@ -79,7 +79,7 @@ def amp_program(
 
     Args:
         params: names and shapes, in the order of the model.
-        optimizer: a name of `refopt.catalog.ROUTINES`, or one for each parameter by name.
+        optimizer: a name of `refopt.catalog.KNOWN`, or one for each parameter by name.
         world_size: the number of ranks.
         accumulate: the number of micro-steps.
         recompute: whether the backward pass makes activations, and so casts, again.

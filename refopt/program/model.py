@@ -98,7 +98,7 @@ class Op:
     """One operation of a step.
 
     Attributes:
-        type: what it does: a name of `refopt.catalog.ROUTINES`, that name with ``merged_`` before it, or one of
+        type: what it does: a name of `refopt.catalog.KNOWN`, that name with ``merged_`` before it, or one of
             `refopt.program.ops`. A program may hold ops of other types; it is then only for passes, not for `bind`.
         inputs, outputs: by slot, the names of variables. What is changed in place is in both.
         attrs: numbers and choices by name.

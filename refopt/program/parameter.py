@@ -73,10 +73,7 @@ class Parameter:
     @cached_property
     def attrs(self) -> dict[str, Any]:
         """All numbers and choices of the update, by default what the catalogue says."""
-        routine = self.routine
-        default = {hyper.name: hyper.default for hyper in routine.hypers}
-        default |= {choice: values[0] for choice, values in routine.choices.items()}
-        return {name: self.numbers.get(name, value) for name, value in default.items()}
+        return {name: self.numbers.get(name, value) for name, value in self.routine.defaults.items()}
 
     def vars(self) -> list[Var]:
         variables = [Var(self.name, self.shape, self.dtypes.param, persistable=True)]

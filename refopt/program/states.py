@@ -16,14 +16,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from refopt import cpu
-from refopt.catalog import ROUTINES
+from refopt.catalog import KNOWN
 from refopt.checks import host_array
 from refopt.checks.arguments import listed, shown, whole
 from refopt.checks.dtypes import numpy_dtype
 from refopt.program.graph import Graph
 from refopt.program.model import UNKNOWN, Part, mapping
 from refopt.program.ops.context import Context
-from refopt.program.ops.updates import SHARED, routine_of, update_types
+from refopt.program.ops.updates import SHARED, of_tensor, routine_of, update_types
 
 VERSION = 1
 KEYS = "version", "steps", "numbers", "params", "states", "others"
@@ -102,7 +102,7 @@ def _updated(graph: Graph) -> dict[str, Whole]:
         for k, param in enumerate(columns["params"]):
             own = _part(graph, param).name
             own = _part(graph, derived.get(own, own)).name
-            hypers = {key: value[k] if isinstance(value, list | tuple) else value for key, value in op.attrs.items()}
+            hypers = {key: x for key, x in of_tensor(op, routine, k).items() if key not in routine.own}
             if param in derived and "norm_of" in hypers:
                 hypers["norm_of"] = "param"  # which is the master of its copy
             for slot, names in columns.items():
@@ -143,7 +143,7 @@ def saved(bound: Context, numbers: Mapping[str, Any]) -> dict[str, Any]:
         kind, name, *slot = one.key
         if slot:
             hypers = {key: numbers.get(key, value) for key, value in one.hypers.items()}
-            slots = {row.name: [None] for row in ROUTINES[one.routine].slots if row.name not in ("params", "grads")}
+            slots = {row.name: [None] for row in KNOWN[one.routine].slots if row.name not in ("params", "grads")}
             new = {"routine": one.routine, "version": VERSION, "hypers": hypers, "slots": slots}
             state[kind].setdefault(name, new)["slots"][slot[0]] = [flat.reshape(one.shape)]
         else:
@@ -217,7 +217,7 @@ def _checked(everywhere: Mapping[str, Held], state: Any, check_numbers: Callable
 def _check_routine(where: str, expected: Whole, state: Mapping[str, Any]) -> None:
     """Raise if a state is of another routine, or of other choices, which give it another meaning."""
     hypers = mapping(f"{where}: 'hypers'", state.get("hypers", {}))
-    choices = {choice: expected.hypers[choice] for choice in ROUTINES[expected.routine].choices}
+    choices = {choice: expected.hypers[choice] for choice in KNOWN[expected.routine].choices}
     for key, own in {"routine": expected.routine, **choices}.items():
         got = state.get(key) if key == "routine" else hypers.get(key)
         if got != own:

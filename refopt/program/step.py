@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from refopt.catalog import ROUTINES, Routine
+from refopt.catalog import KNOWN, Routine
 from refopt.checks.arguments import chosen, collected, flag, names, number, shown, whole
 from refopt.checks.dtypes import ITEM_SIZES
 from refopt.program.model import UNKNOWN, Op, Var, extents_of
@@ -37,7 +37,7 @@ def step_program(
 
     Args:
         params: names and shapes in the model's order, such as the tensors of a `refopt.catalog.workloads.Workload`.
-        optimizer: a name of `refopt.catalog.ROUTINES`.
+        optimizer: a name of `refopt.catalog.KNOWN`.
         config: dtypes: a name of `CONFIGS`, or a `Config`.
         world_size: the number of ranks.
         early: for routines whose scalars are powers of beta: have these advanced by a ``scale`` op each, behind all
@@ -47,7 +47,7 @@ def step_program(
         sparse: names of parameters whose gradients are sparse: with several ranks they are gathered, not reduced, by an
             ``all_gather`` op, and then added up by a ``scatter_add`` op to a dense gradient of the arithmetic type.
         layer: the layer that a parameter belongs to; by default its name up to the first dot.
-        numbers: hyperparameters and choices of the optimizer.
+        numbers: hyperparameters and choices of the optimizer; of Muon, ``blocks`` and ``coefficients``, too.
 
     Returns:
         A program. With several ranks, rank 0 broadcasts its parameters at startup, and there are no other startup ops.
@@ -92,9 +92,9 @@ def parameters(
     _check_names(where, [name for name, _ in listed], rows, layer)
     steps = []
     for name, shape in listed:
-        dtypes, own = _dtypes(where, name, config, grad_dtype), _numbers(where, name, numbers)
+        dtypes = _dtypes(where, name, config, grad_dtype)
         routine = find_routine(f"{where}: optimizer", _of(optimizer, name, f"{where}: optimizer"))
-        own = _checked_numbers(where, routine, own)
+        own = _checked_numbers(where, routine, _numbers(where, name, routine, numbers))
         part = layer(name) if layer else name.partition(".")[0]
         steps.append(Parameter(name, shape, routine, dtypes, world_size, early, own, name in rows, wanted, part))
     if steps:
@@ -139,11 +139,11 @@ def _dtypes(where: str, name: str, config: Any, grad_dtype: Any) -> Config:
     return dtypes._replace(grad=grad or dtypes.grad)
 
 
-def _numbers(where: str, name: str, numbers: Mapping[str, Any]) -> dict[str, Any]:
+def _numbers(where: str, name: str, routine: Routine, numbers: Mapping[str, Any]) -> dict[str, Any]:
     """The numbers and choices of a parameter; raises if one is a list of several."""
     own = {key: _of(value, name, f"{where}: {key}") for key, value in numbers.items()}
     for key, value in own.items():
-        if isinstance(value, list | tuple | np.ndarray):
+        if type(value) in (list, tuple, np.ndarray) and key not in routine.own:
             expected = "expected one value, or a mapping that has one for each parameter"
             raise TypeError(f"{where}: {key}: {expected}, got {shown(value)}")
     return own
@@ -163,8 +163,7 @@ def _checked_numbers(where: str, routine: Routine, own: dict[str, Any]) -> dict[
 
 def _check_known(where: str, routines: list[Routine], numbers: Mapping[str, Any], wanted: tuple[str, ...]) -> None:
     """Raise if no routine has a number, or an optional state, of a name, or one has a number that must be given."""
-    known = {hyper.name for routine in routines for hyper in routine.hypers}
-    known |= {choice for routine in routines for choice in routine.choices}
+    known = {name for routine in routines for name in routine.defaults}
     for unknown in sorted(set(numbers) - known):
         raise TypeError(f"{where}: {unknown}: expected one of {', '.join(sorted(known))}")
     missing = (hyper.name for routine in routines for hyper in routine.hypers if hyper.default is None)
@@ -208,4 +207,4 @@ def _of(value: Any, name: str, key: str) -> Any:
 
 def find_routine(where: str, name: str) -> Routine:
     """A routine by name; raises if there is none."""
-    return ROUTINES[chosen(where, name, ROUTINES)]
+    return KNOWN[chosen(where, name, KNOWN)]

@@ -80,6 +80,29 @@ PEERS = {
     "radam": Peer(MOMENTS, BETAS | UP | EITHER_DECAY, {}),
 }  # fmt: skip
 
+# The classes of `refopt.torch` that PyTorch has not.
+OWN = {
+    "lars_momentum": Peer(
+        {"velocities": "momentum_buffer"},
+        LR | {"mu": "momentum", "lars_coeff": "trust_coefficient", "lars_weight_decay": "weight_decay",
+              "epsilon": "eps"},
+        {}, choices={"adapt": "norms"}, counts=False,
+    ),
+    "lamb": Peer(MOMENTS, BETAS | DECAY | {"always_adapt": "always_adapt"}, {}),
+    "lion": Peer(
+        {"moment": "exp_avg"}, LR | {"beta1": "beta1", "beta2": "beta2", "coeff": "weight_decay"}, {}, counts=False
+    ),
+    "novograd": Peer(
+        {"moment": "exp_avg", "second_moment": "exp_avg_sq"},
+        BETAS | DECAY | {"grad_averaging": "grad_averaging"}, {}, counts=False,
+    ),
+}  # fmt: skip
+# Of parameters that are matrices.
+MUON = Peer(
+    {"velocities": "momentum_buffer"},
+    LR | DECAY | {"mu": "momentum", "epsilon": "eps", "use_nesterov": "nesterov"}, {}, counts=False,
+)  # fmt: skip
+
 
 # What groups of several optimizers have, some of whose rules it leaves as they are.
 ANYBODYS = "weight_decay", "maximize", "decoupled_weight_decay"

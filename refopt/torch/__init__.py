@@ -9,15 +9,15 @@
     >>> isinstance(optimizer, torch.optim.AdamW)
     True
 
-`SGD`, `Adam`, `AdamW`, `Adamax`, `Adagrad`, `Adadelta`, `RMSprop`, `NAdam` and `RAdam` derive from the classes of
-``torch.optim`` and take their arguments; `LARS`, `LAMB`, `Lion` and `NovoGrad` are used in the same way. Schedulers,
+`SGD`, `Adam`, `AdamW`, `Adamax`, `Adagrad`, `Adadelta`, `RMSprop`, `NAdam`, `RAdam` and `Muon` derive from the classes
+of ``torch.optim`` and take their arguments; `LARS`, `LAMB`, `Lion` and `NovoGrad` are used in the same way. Schedulers,
 hooks, ``add_param_group`` and ``GradScaler`` work as ever, and state dictionaries are exchanged with PyTorch's own
 classes in both directions. Parameters may be DTensors, as ``fully_shard`` makes them. `clip_grad_norm_` clips the norm
-of several optimizers together. `ASGD`, `Adafactor`, `LBFGS`, `Muon`, `Rprop` and `SparseAdam` say what to use instead.
+of several optimizers together. `ASGD`, `Adafactor`, `LBFGS`, `Rprop` and `SparseAdam` say what to use instead.
 Tensors on a GPU are updated by one or two launches per device; tensors on the CPU by the executor, for tests.
 """
 
-from refopt.torch.absent import ASGD, LBFGS, Adafactor, Muon, Rprop, SparseAdam
+from refopt.torch.absent import ASGD, LBFGS, Adafactor, Rprop, SparseAdam
 from refopt.torch.host import accelerate
 from refopt.torch.norm import clip_grad_norm_
 from refopt.torch.optimizers import (
@@ -30,6 +30,7 @@ from refopt.torch.optimizers import (
     Adamax,
     AdamW,
     Lion,
+    Muon,
     NAdam,
     NovoGrad,
     RAdam,

@@ -6,7 +6,6 @@ INSTEAD = {
     "ASGD": "torch.optim.ASGD, or SGD with the averages of torch.optim.swa_utils.AveragedModel",
     "Adafactor": "torch.optim.Adafactor, or AdamW with masters='remainder' for less memory",
     "LBFGS": "torch.optim.LBFGS: a step of it evaluates the loss several times, and is no launch",
-    "Muon": "torch.optim.Muon for the matrices, and AdamW of refopt.torch for all other parameters",
     "Rprop": "torch.optim.Rprop",
     "SparseAdam": "torch.optim.SparseAdam for sparse gradients, and Adam of refopt.torch for dense ones",
 }
@@ -20,7 +19,7 @@ class Absent:
         raise NotImplementedError(f"refopt.torch.{name}: there are no merged kernels for it; use {INSTEAD[name]}")
 
 
-ASGD, Adafactor, LBFGS, Muon, Rprop, SparseAdam = (
+ASGD, Adafactor, LBFGS, Rprop, SparseAdam = (
     type(name, (Absent,), {"__doc__": f"Not merged: use {instead}.", "__module__": __name__})
     for name, instead in INSTEAD.items()
 )

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from refopt import simt
+from refopt.checks import Array
 from refopt.checks.dtypes import SIZES, name_of, numpy_dtype
 from refopt.torch import sharded
 
@@ -32,6 +33,12 @@ def follow_stream(plan: Any, device: torch.device) -> None:
             plan.stream = stream
 
 
+def described(tensor: Tensor) -> Array:
+    """What checks know of an array, but for where it lies, as though it were at address 0."""
+    strides = tuple(stride * tensor.element_size() for stride in tensor.stride())
+    return Array(0, tuple(tensor.shape), name_of(tensor.dtype), strides, writable=True)
+
+
 def _over(tensor: Tensor) -> Any:
     plain = tensor.detach()
     if plain.dtype == torch.bfloat16:  # which NumPy has from ml_dtypes alone
@@ -41,14 +48,7 @@ def _over(tensor: Tensor) -> Any:
 
 def layout(tensor: Tensor) -> tuple[int, ...] | None:
     """Strides in elements, 0 for extents of one; None if the elements do not lie side by side in any order of axes."""
-    if tensor.numel() == 0:
-        return ()
-    expected = 1
-    for stride, extent in sorted((s, n) for s, n in zip(tensor.stride(), tensor.shape, strict=True) if n > 1):
-        if stride != expected:
-            return None
-        expected *= extent
-    return tuple(s if n > 1 else 0 for s, n in zip(tensor.stride(), tensor.shape, strict=True))
+    return described(tensor).layout()
 
 
 def require_apart(tensors: Sequence[Tensor], labels: Sequence[str]) -> None:

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from refopt import gpu
-from refopt.catalog import ROUTINES
 from refopt.state.steps import BASES
 from refopt.torch import host
 from refopt.torch.arrays import arrays_of, follow_stream, require_apart
@@ -70,7 +69,7 @@ class Bucket:
         self._skipped = torch.zeros(1, dtype=torch.float64, device=self.params[0].device)
         self._waits = False  # whether that may be anything but 0
         self._see()
-        self._scalars = Scalars(ROUTINES[self._formula.routine], list(map(local, self.params)))
+        self._scalars = Scalars(self._formula.row, list(map(local, self.params)))
         self._scalars.read(held, self._formula)
         self._numbers = self._of_tensors(formulas)
         self._count_scalars()
@@ -118,7 +117,7 @@ class Bucket:
 
     def _made(self) -> gpu.Plan:
         """A plan for the gradients that there are."""
-        formula, row = self._formula, ROUTINES[self._formula.routine]
+        formula, row = self._formula, self._formula.row
         params = list(map(local, self.params))
         slots: dict[str, Any] = {"params": params}
         for slot in row.slots[2:]:
@@ -132,6 +131,8 @@ class Bucket:
                 slots[slot.name] = [torch.zeros_like(param) for param in params]
         slots = {name: arrays_of([local(x) for x in tensors]) for name, tensors in slots.items()}
         slots["grads"] = self.gradients.arrays()
+        if formula.blocks is not None:
+            slots["blocks"] = [self._formulas[k].blocks for k in self._groups]
         by_position = [slots.pop(slot.name) for slot in row.slots if not slot.optional]
         try:
             return gpu.plan(formula.routine, *by_position, **slots, **self._gate.arrays, **formula.choices,

@@ -8,6 +8,10 @@ from typing import Any, NamedTuple
 
 import torch
 
+from refopt.catalog import KNOWN, Routine
+from refopt.cpu import Blocks
+from refopt.state.peers import MUON, OWN, PEERS, SWITCHED
+
 Group = Mapping[str, Any]
 
 
@@ -15,7 +19,7 @@ class Formula(NamedTuple):
     """What a group's step is.
 
     Attributes:
-        routine: its name in `refopt.catalog.ROUTINES`.
+        routine: its name in `refopt.catalog.KNOWN`.
         choices: of the routine.
         numbers: of the routine, one for all tensors of the group.
         states: by the routine's slot, the key in PyTorch's state of a parameter. A slot without one is scratch.
@@ -23,6 +27,7 @@ class Formula(NamedTuple):
         first: numbers that are others in a tensor's first step.
         initial: by the routine's slot, what a state holds before the first step where that is not 0.
         by_step: what a number is multiplied by in a tensor's step of some number, from 1 on.
+        blocks: of a routine for matrices, how it cuts a tensor of the group into these.
     """
 
     routine: str
@@ -33,6 +38,12 @@ class Formula(NamedTuple):
     first: Mapping[str, float] = {}
     initial: Mapping[str, float] = {}
     by_step: Mapping[str, Callable[[int], float]] = {}
+    blocks: Blocks | None = None
+
+    @property
+    def row(self) -> Routine:
+        """That of the routine."""
+        return KNOWN[self.routine]
 
     @property
     def kind(self) -> tuple:
@@ -47,7 +58,7 @@ class Formula(NamedTuple):
         return self.numbers[name] * (self.by_step[name](step) if name in self.by_step else 1)
 
 
-MOMENTS = {"moment1": "exp_avg", "moment2": "exp_avg_sq"}
+PEERS_OF_ALL = PEERS | OWN | {"muon": MUON}
 
 
 def plain(value: Any) -> Any:
@@ -55,114 +66,62 @@ def plain(value: Any) -> Any:
     return value.item() if isinstance(value, torch.Tensor) and value.numel() == 1 else value
 
 
-def numbers(group: Group, **names: str) -> dict[str, float]:
-    """The group's numbers, by the routine's names for them."""
-    return {ours: plain(group[theirs]) for ours, theirs in names.items()}
+def formula(routine: str, group: Group) -> Formula:
+    """The step of a group that is one of a routine: `refopt.state.peers` has what its options are."""
+    peer, row, flat = PEERS_OF_ALL[routine], KNOWN[routine], dict(group)
+    if "beta1" in peer.numbers:
+        flat["beta1"], flat["beta2"] = group["betas"]
+    given = {ours: plain(flat[theirs]) for ours, theirs in peer.numbers.items()}
+    numbers = {hyper.name: given[hyper.name] for hyper in row.hypers if hyper.name in given}
+    choices = {name: _choice(name, x) for name, x in given.items() if name in row.choices} | {**peer.choices}
+    choices = {name: x for name, x in choices.items() if x != row.choices[name][0]}
+    states = {slot: key for slot, key in peer.states.items() if slot not in peer.switches or group[peer.switches[slot]]}
+    return Formula(routine, choices, numbers, states, peer.counts)
 
 
-def adam_numbers(group: Group, **names: str) -> dict[str, float]:
-    """Rate, betas and epsilon, and others."""
-    beta1, beta2 = map(plain, group["betas"])
-    return numbers(group, lr="lr", epsilon="eps", **names) | {"beta1": beta1, "beta2": beta2}
+def _choice(name: str, option: Any) -> Any:
+    """The choice of a routine that an option stands for."""
+    return next((choice for choice, on in SWITCHED.get(name, {}).items() if on == bool(option)), bool(option))
 
 
 def sgd(group: Group) -> Formula:
     """``torch.optim.SGD``: without momentum it is another routine."""
-    choices, common = {"maximize": bool(group["maximize"])}, numbers(group, lr="lr", l2_decay="weight_decay")
-    if group["momentum"] == 0:
-        return Formula("sgd", choices, common, {}, counts=False)
-    return Formula(
-        "momentum", choices | {"use_nesterov": bool(group["nesterov"])},
-        common | numbers(group, mu="momentum", dampening="dampening"), {"velocities": "momentum_buffer"},
-        counts=False, first={"dampening": 0.0} if group["dampening"] else {},
-    )  # fmt: skip
+    found = formula("momentum" if group["momentum"] else "sgd", group)
+    return found._replace(first={"dampening": 0.0}) if found.numbers.get("dampening") else found
 
 
 def adam(group: Group) -> Formula:
     """``torch.optim.Adam`` and ``AdamW``, which differ in how weights decay."""
-    maxima = {"moment2_max": "max_exp_avg_sq"} if group["amsgrad"] else {}
-    choices = {"maximize": bool(group["maximize"])}
-    if group["decoupled_weight_decay"]:
-        return Formula("adamw", choices, adam_numbers(group, coeff="weight_decay"), MOMENTS | maxima)
-    return Formula("adam", choices, adam_numbers(group, weight_decay="weight_decay"), MOMENTS | maxima)
-
-
-def adamax(group: Group) -> Formula:
-    """``torch.optim.Adamax``."""
-    choices = {"maximize": bool(group["maximize"]), "epsilon_at": "gradient"}
-    states = {"moment": "exp_avg", "inf_norm": "exp_inf"}
-    return Formula("adamax", choices, adam_numbers(group, weight_decay="weight_decay"), states)
+    return formula("adamw" if group["decoupled_weight_decay"] else "adam", group)
 
 
 def adagrad(group: Group) -> Formula:
     """``torch.optim.Adagrad``."""
     fall = plain(group["lr_decay"])
-    return Formula(
-        "adagrad", {"maximize": bool(group["maximize"])},
-        numbers(group, lr="lr", epsilon="eps", weight_decay="weight_decay"), {"moment": "sum"},
-        initial={"moment": plain(group["initial_accumulator_value"])},
-        by_step={"lr": lambda step: 1 / (1 + (step - 1) * fall)} if fall else {},
-    )  # fmt: skip
-
-
-def adadelta(group: Group) -> Formula:
-    """``torch.optim.Adadelta``."""
-    states = {"avg_squared_grad": "square_avg", "avg_squared_update": "acc_delta"}
-    common = numbers(group, lr="lr", rho="rho", epsilon="eps", weight_decay="weight_decay")
-    return Formula("adadelta", {"maximize": bool(group["maximize"])}, common, states)
+    by_step = {"lr": lambda step: 1 / (1 + (step - 1) * fall)} if fall else {}
+    return formula("adagrad", group)._replace(
+        initial={"moment": plain(group["initial_accumulator_value"])}, by_step=by_step
+    )
 
 
 def rmsprop(group: Group) -> Formula:
-    """``torch.optim.RMSprop``, whose velocity is without lr; without momentum PyTorch keeps none."""
-    states = {"mean_square": "square_avg"}
-    states |= {"velocity": "momentum_buffer"} if group["momentum"] > 0 else {}
-    states |= {"mean_grad": "grad_avg"} if group["centered"] else {}
-    return Formula(
-        "rmsprop", {"maximize": bool(group["maximize"]), "epsilon_at": "outside", "lr_at": "step"},
-        numbers(group, lr="lr", rho="alpha", mu="momentum", epsilon="eps", weight_decay="weight_decay"), states,
-    )  # fmt: skip
+    """``torch.optim.RMSprop``; without momentum PyTorch keeps no velocity."""
+    found = formula("rmsprop", group)
+    states = {slot: key for slot, key in found.states.items() if slot != "velocity" or group["momentum"] > 0}
+    return found._replace(states=states)
 
 
 def nadam(group: Group) -> Formula:
     """``torch.optim.NAdam``."""
-    own = adam_numbers(group, weight_decay="weight_decay") | {"decay_base": 0.96 ** plain(group["momentum_decay"])}
-    return Formula("nadam", _decaying(group), own, MOMENTS | {"mu_product": "mu_product"})
+    found = formula("nadam", group)
+    return found._replace(numbers=found.numbers | {"decay_base": 0.96 ** found.numbers["decay_base"]})
 
 
-def radam(group: Group) -> Formula:
-    """``torch.optim.RAdam``."""
-    return Formula("radam", _decaying(group), adam_numbers(group, weight_decay="weight_decay"), MOMENTS)
-
-
-def _decaying(group: Group) -> dict[str, Any]:
-    decay = "decoupled" if group["decoupled_weight_decay"] else "l2"
-    return {"maximize": bool(group["maximize"]), "decay": decay}
-
-
-def lars(group: Group) -> Formula:
-    """Layer-wise adaptive rates."""
-    names = {"mu": "momentum", "lars_coeff": "trust_coefficient", "lars_weight_decay": "weight_decay"}
-    return Formula(
-        "lars_momentum", {}, numbers(group, lr="lr", epsilon="eps", **names), {"velocities": "momentum_buffer"},
-        counts=False,
-    )  # fmt: skip
-
-
-def lamb(group: Group) -> Formula:
-    """LAMB."""
-    choices = {"always_adapt": group["always_adapt"]}
-    return Formula("lamb", choices, adam_numbers(group, weight_decay="weight_decay"), MOMENTS)
-
-
-def lion(group: Group) -> Formula:
-    """Lion."""
-    beta1, beta2 = map(plain, group["betas"])
-    own = numbers(group, lr="lr", coeff="weight_decay") | {"beta1": beta1, "beta2": beta2}
-    return Formula("lion", {}, own, {"moment": "exp_avg"}, counts=False)
-
-
-def novograd(group: Group) -> Formula:
-    """NovoGrad, whose second moment is one number per tensor."""
-    states = {"moment": "exp_avg", "second_moment": "exp_avg_sq"}
-    choices = {"grad_averaging": group["grad_averaging"]}
-    return Formula("novograd", choices, adam_numbers(group, weight_decay="weight_decay"), states, counts=False)
+def muon(group: Group) -> Formula:
+    """``torch.optim.Muon``."""
+    found = formula("muon", group)
+    coefficients = tuple(tuple(x) if isinstance(x, list | tuple) else x for x in group["ns_coefficients"])
+    of_all = {"adjust_lr": group["adjust_lr_fn"] or "original", "iterations": group["ns_steps"]}
+    return found._replace(
+        choices=found.choices | of_all | {"coefficients": coefficients}, blocks=Blocks(*group["blocks"])
+    )

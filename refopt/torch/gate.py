@@ -1,6 +1,7 @@
 """What decides on the device by how much gradients are scaled and whether a step is taken: no host waits for it."""
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -86,19 +87,15 @@ class Gate:
         check = self._checks.get(kind)
         if check is None:
             scale = None if self._scale is None else array_of(self._scale)
-            check, moved = gpu.gradient_check(self._of_all(), loss_scale=scale), self._on_gpu
+            grads = [array for each in self._gradients for array in each.arrays()]
+            check, moved = gpu.gradient_check(grads, loss_scale=scale), self._on_gpu
         else:
             moved |= kind != self._checks.last
         self._checks.use(kind, check)
-        if moved and self._on_gpu:  # it does not keep the gradients alive: PyTorch may want their memory
-            check.move(np.concatenate([each.places for each in self._gradients]))
-        elif moved:
-            arrays = self._of_all()
-            check.move([0 if array is None else array.address for array in arrays], arrays)
+        if moved:
+            places, arrays = zip(*(each.there() for each in self._gradients), strict=True)
+            check.move(np.concatenate(places), None if self._on_gpu else list(chain(*arrays)))
         return check
-
-    def _of_all(self) -> list[Any]:
-        return [array for each in self._gradients for array in each.arrays()]
 
     def _tensor_of(self, array: Any) -> Tensor:
         """What a device array of a check has: on a GPU the memory itself, else a copy."""

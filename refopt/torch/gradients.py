@@ -73,14 +73,14 @@ class Gradients:
         kept = self._placed | self._copies
         return arrays_of([kept.get(i, local(param.grad)) for i, param in enumerate(self._owners)])
 
-    def give(self, plan: Any) -> None:
-        """Have a plan for gradients of this kind read them where they lie.
-
-        On a GPU it does not keep them alive: PyTorch may want their memory.
-        """
+    def there(self) -> tuple[Any, list[Any] | None]:
+        """Addresses, and what has to be kept alive there: on a GPU nothing, since PyTorch may want the memory."""
         arrays = None if self._on_gpu else self.arrays()
-        places = self.places if arrays is None else [0 if array is None else array.address for array in arrays]
-        plan.move("grads", places, arrays)
+        return self.places if arrays is None else [0 if x is None else x.address for x in arrays], arrays
+
+    def give(self, plan: Any) -> None:
+        """Have a plan for gradients of this kind read them where they lie."""
+        plan.move("grads", *self.there())
 
     def _read(self, grads: list[Tensor | None]) -> None:
         """Look at everything; raises, naming the gradient, before anything has changed."""

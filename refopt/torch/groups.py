@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from refopt.catalog import ROUTINES
 from refopt.torch import host, options
 from refopt.torch.arrays import has_memory, refusal, require_apart
 from refopt.torch.formulas import Formula, plain
@@ -16,6 +15,7 @@ from refopt.torch.sharded import is_cut, local
 
 Group = dict[str, Any]
 NO_OPTIONS = "params", "param_names"  # entries of a group
+OPTIONS = "masters", "seed", "blocks"  # that PyTorch's classes do not have
 
 
 class Grouped(Optimizer):
@@ -63,7 +63,8 @@ class Grouped(Optimizer):
         because = refusal(param)
         if not because and param.dtype == torch.float16 and self._masters_of(self.param_groups[k]) == "remainder":
             because = "expected bfloat16 for masters='remainder', got float16"
-        if not because and is_cut(param) and not ROUTINES[formula.routine].elementwise:
+        apart = param.ndim - 2 if formula.blocks and formula.blocks.of == "experts" else 0  # axes of whole matrices
+        if not because and is_cut(param, apart) and not formula.row.elementwise:
             because = f"expected a whole parameter, since {type(self).__name__} takes norms of it, got a shard"
         if because:
             raise TypeError(f"{self._label(k, i)}: {because}")
@@ -77,7 +78,7 @@ class Grouped(Optimizer):
         formula = type(self).formula(group)
         if self._rounding == "nearest":
             return formula
-        if "rounding" not in ROUTINES[formula.routine].choices:
+        if "rounding" not in formula.row.choices:
             expected = "expected 'nearest', since its kernels round stochastically nowhere"
             raise ValueError(f"{type(self).__name__}: rounding: {expected}, got {self._rounding!r}")
         choices = formula.choices | {"rounding": self._rounding}
@@ -106,7 +107,7 @@ class Grouped(Optimizer):
             self._check_loaded(loaded)
             held.append(loaded)
 
-        kept = [{name: group[name] for name in ("masters", "seed") if name in group} for group in self.param_groups]
+        kept = [{name: group[name] for name in OPTIONS if name in group} for group in self.param_groups]
         hook = self.register_load_state_dict_pre_hook(check)
         try:
             super().load_state_dict(state_dict)

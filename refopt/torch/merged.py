@@ -17,7 +17,7 @@ from refopt.torch.sharded import is_dtensor, total_norm
 from refopt.torch.states import Member, real_dtype
 from refopt.torch.watched import States
 
-OWN = "masters", "compare_masters", "max_norm", "norm_type", "error_if_nonfinite", "rounding"  # arguments
+OWN = "masters", "compare_masters", "max_norm", "norm_type", "error_if_nonfinite", "rounding", "seed"  # arguments
 
 
 class Merged(Grouped):
@@ -49,8 +49,8 @@ class Merged(Grouped):
 
     Raises:
         TypeError, ValueError: naming the argument or the parameter: complex, sparse and integer parameters, those that
-            share memory, LARS, LAMB or NovoGrad of a parameter that is sharded, ``differentiable=True``, a group with
-            ``max_norm``, or what PyTorch's class refuses. The optimizer is as it was then.
+            share memory, LARS, LAMB, NovoGrad or Muon of a parameter that is sharded, ``differentiable=True``, a group
+            with ``max_norm``, or what PyTorch's class refuses. The optimizer is as it was then.
         RuntimeError: at a step, naming the parameter: a gradient is sparse.
     """
 
@@ -169,8 +169,6 @@ class Merged(Grouped):
         if self._max_norm is not None and not self._clips_here:
             norm = total_norm([param for group in self.param_groups for param in group["params"]], self._norm_type)
             self._norm = unscaled(norm, scale).clone
-            if self._error_if_nonfinite:
-                require_finite(self._norm(), self._norm_type)
             factor = clipping(self._norm(), self._max_norm)
         elif self._given is not None:
             factor = clipping(unscaled(self._given[0], scale), self._given[1])
@@ -178,8 +176,8 @@ class Merged(Grouped):
             gate.take(scale, found_inf, factor, self._max_norm, moved)
         if self._max_norm is not None and self._clips_here and self._gates:
             self._norm = self._gates[0].norm
-            if self._error_if_nonfinite:
-                require_finite(self._norm(), self._norm_type)
+        if self._error_if_nonfinite and self._norm is not None:
+            require_finite(self._norm(), self._norm_type)
         for bucket in self._buckets:
             bucket.masters.follow(self._compare_masters)
             bucket.step()
@@ -250,7 +248,7 @@ class Merged(Grouped):
                 changed = [name for name, x in new.items() if x != old[name]]
                 options.check(self._group_label(k), new, changed, group["params"])
                 formulas[k] = self._formula(k, group)
-                if formulas[k].kind != self._formulas[k].kind:
+                if (formulas[k].kind, formulas[k].blocks) != (self._formulas[k].kind, self._formulas[k].blocks):
                     return False
         for bucket in self._buckets or ():
             bucket.set(formulas)
@@ -283,14 +281,14 @@ class Merged(Grouped):
         return found | {"state": {i: dict(x) if isinstance(x, dict) else x for i, x in found["state"].items()}}
 
     def __getstate__(self) -> dict[str, Any]:
-        own = {name: getattr(self, f"_{name}") for name in (*OWN, "seed")}
+        own = {name: getattr(self, f"_{name}") for name in OWN}
         return super().__getstate__() | {"state": self.state} | own
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         rest = dict(state)
         if not hasattr(self, "_of_graphs"):
             self._begin()
-        for name in (*OWN, "seed"):
+        for name in OWN:
             if name in rest:
                 setattr(self, f"_{name}", rest.pop(name))
         if "state" in rest:

@@ -1,13 +1,18 @@
 """The classes: those of ``torch.optim`` with merged steps, and four that PyTorch does not have."""
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import torch
 
+from refopt.cpu.blocks import Blocks, cut
+from refopt.cpu.muon import WHOLE
 from refopt.torch import formulas
+from refopt.torch.arrays import described, has_memory
 from refopt.torch.merged import Merged
 from refopt.torch.options import check_one
+from refopt.torch.sharded import local
 
 
 class SGD(Merged, torch.optim.SGD):
@@ -31,7 +36,7 @@ class AdamW(Merged, torch.optim.AdamW):
 class Adamax(Merged, torch.optim.Adamax):
     """``torch.optim.Adamax``: `refopt.cpu.adamax`."""
 
-    formula = staticmethod(formulas.adamax)
+    formula = staticmethod(partial(formulas.formula, "adamax"))
 
 
 class Adagrad(Merged, torch.optim.Adagrad):
@@ -43,7 +48,7 @@ class Adagrad(Merged, torch.optim.Adagrad):
 class Adadelta(Merged, torch.optim.Adadelta):
     """``torch.optim.Adadelta``: `refopt.cpu.adadelta`."""
 
-    formula = staticmethod(formulas.adadelta)
+    formula = staticmethod(partial(formulas.formula, "adadelta"))
 
 
 class RMSprop(Merged, torch.optim.RMSprop):
@@ -61,7 +66,46 @@ class NAdam(Merged, torch.optim.NAdam):
 class RAdam(Merged, torch.optim.RAdam):
     """``torch.optim.RAdam``: `refopt.cpu.radam`."""
 
-    formula = staticmethod(formulas.radam)
+    formula = staticmethod(partial(formulas.formula, "radam"))
+
+
+class _OfBlocks(torch.optim.Muon):
+    """PyTorch's Muon with blocks in its groups, and with parameters of any shape."""
+
+    def __init__(self, params: Iterable[Any], *args: Any, blocks: Blocks = WHOLE, **named: Any) -> None:
+        defaults = torch.optim.Muon([torch.empty(0, 0)], *args, **named).defaults  # which are checked there
+        torch.optim.Optimizer.__init__(self, params, defaults | {"blocks": blocks})
+
+
+class Muon(Merged, _OfBlocks):
+    """``torch.optim.Muon``, for matrices: `refopt.cpu.muon`, with iterations in bf16 on tensor cores.
+
+    Beside the arguments of PyTorch's class it takes:
+
+    Args:
+        blocks: how parameters are cut into matrices, `refopt.cpu.Blocks`: heads, fused queries, keys and values,
+            experts, and convolutions, by which parameters may have three axes or more. Groups have an option of it.
+        ns_coefficients: as PyTorch's, or a triple for each iteration.
+        options: ``masters`` and ``max_norm``, as `Merged` has them.
+
+    Parameters are of fp32, bf16 or fp16, and no vectors: those are for `AdamW`.
+    """
+
+    formula = staticmethod(formulas.muon)
+
+    def _check_group(self, k: int, group: dict[str, Any]) -> None:
+        if isinstance(group["blocks"], Blocks):
+            group["blocks"] = tuple(group["blocks"])  # which loads from a checkpoint without refopt
+        super()._check_group(k, group)
+
+    def _check_param(self, k: int, i: int, param: torch.Tensor, formula: formulas.Formula) -> None:
+        super()._check_param(k, i, param, formula)
+        if param.dtype == torch.float64:
+            raise TypeError(f"{self._label(k, i)}: expected float32, float16 or bfloat16, got float64, which "
+                            f"torch.optim.Muon takes")
+        if has_memory(param):
+            of, blocks = described(local(param)), f"{self._group_label(k)}['blocks']"
+            cut(self._label(k, i), of, formula.blocks, blocks, instead="refopt.torch.AdamW")
 
 
 class LARS(Merged):
@@ -77,14 +121,13 @@ class LARS(Merged):
         options: ``masters`` and ``max_norm``, as `Merged` has them.
     """
 
-    formula = staticmethod(formulas.lars)
+    formula = staticmethod(partial(formulas.formula, "lars_momentum"))
 
     def __init__(
         self, params: Iterable[Any], lr: Any = 0.1, momentum: float = 0.9, weight_decay: float = 0.0005,
         trust_coefficient: float = 0.001, eps: float = 0.0, **options: Any,
     ) -> None:  # fmt: skip
-        own = {"momentum": momentum, "weight_decay": weight_decay, "trust_coefficient": trust_coefficient, "eps": eps}
-        super().__init__(params, _checked("LARS", lr=lr, **own), **options)
+        super().__init__(params, _checked(locals()), **options)
 
 
 class LAMB(Merged):
@@ -100,14 +143,13 @@ class LAMB(Merged):
         options: ``masters`` and ``max_norm``, as `Merged` has them.
     """
 
-    formula = staticmethod(formulas.lamb)
+    formula = staticmethod(partial(formulas.formula, "lamb"))
 
     def __init__(
         self, params: Iterable[Any], lr: Any = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-6,
         weight_decay: float = 0.01, always_adapt: bool = False, **options: Any,
     ) -> None:  # fmt: skip
-        own = {"betas": betas, "eps": eps, "weight_decay": weight_decay, "always_adapt": always_adapt}
-        super().__init__(params, _checked("LAMB", lr=lr, **own), **options)
+        super().__init__(params, _checked(locals()), **options)
 
 
 class Lion(Merged):
@@ -121,13 +163,13 @@ class Lion(Merged):
         options: ``masters`` and ``max_norm``, as `Merged` has them.
     """
 
-    formula = staticmethod(formulas.lion)
+    formula = staticmethod(partial(formulas.formula, "lion"))
 
     def __init__(
         self, params: Iterable[Any], lr: Any = 1e-4, betas: tuple[float, float] = (0.9, 0.99),
         weight_decay: float = 0.0, **options: Any,
     ) -> None:  # fmt: skip
-        super().__init__(params, _checked("Lion", lr=lr, betas=betas, weight_decay=weight_decay), **options)
+        super().__init__(params, _checked(locals()), **options)
 
 
 class NovoGrad(Merged):
@@ -143,18 +185,18 @@ class NovoGrad(Merged):
         options: ``masters`` and ``max_norm``, as `Merged` has them.
     """
 
-    formula = staticmethod(formulas.novograd)
+    formula = staticmethod(partial(formulas.formula, "novograd"))
 
     def __init__(
         self, params: Iterable[Any], lr: Any = 1e-3, betas: tuple[float, float] = (0.95, 0.98), eps: float = 1e-8,
         weight_decay: float = 0.0, grad_averaging: bool = False, **options: Any,
     ) -> None:  # fmt: skip
-        own = {"betas": betas, "eps": eps, "weight_decay": weight_decay, "grad_averaging": grad_averaging}
-        super().__init__(params, _checked("NovoGrad", lr=lr, **own), **options)
+        super().__init__(params, _checked(locals()), **options)
 
 
-def _checked(where: str, **given: Any) -> dict[str, Any]:
-    """The options of a class that PyTorch does not check."""
-    for name, value in given.items():
-        check_one(f"{where}: {name}", name, value)
-    return given
+def _checked(given: dict[str, Any]) -> dict[str, Any]:
+    """The options among the local names of a constructor, which PyTorch does not check here."""
+    own = {name: x for name, x in given.items() if name not in ("self", "params", "options", "__class__")}
+    for name, value in own.items():
+        check_one(f"{type(given['self']).__name__}: {name}", name, value)
+    return own

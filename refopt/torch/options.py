@@ -7,6 +7,8 @@ import numpy as np
 import torch
 
 from refopt.checks.arguments import chosen, flag, number, rounded, shown, whole
+from refopt.cpu.blocks import Blocks
+from refopt.cpu.muon import MUON, schedule
 from refopt.torch.formulas import plain
 
 MASTERS = None, "fp32", "remainder"
@@ -31,6 +33,8 @@ def check(where: str, group: Mapping[str, Any], names: Iterable[str], params: Se
     real = np.float64 if params and all(param.dtype == torch.float64 for param in params) else np.float32
     for name in names:
         check_one(f"{where}['{name}']", name, group[name], real)
+    if "ns_steps" in group and "ns_coefficients" in group:
+        schedule(f"{where}['ns_coefficients']", group["ns_coefficients"], group["ns_steps"])
     if group.get("capturable"):
         _check_capturable(where, group)
 
@@ -47,6 +51,12 @@ def check_one(what: str, name: str, value: Any, real: type = np.float64) -> None
             raise ValueError(f"{what}: expected two numbers, got {shown(value)}")
         for i, beta in enumerate(value):
             _number(f"{what}[{i}]", plain(beta), real, below=1)
+    elif name == "ns_steps":
+        whole(what, value, 0, 99)
+    elif name == "adjust_lr_fn":
+        chosen(what, value, (None, *MUON.choices["adjust_lr"]))
+    elif name == "blocks" and (not isinstance(value, tuple) or len(value) != len(Blocks._fields)):
+        raise TypeError(f"{what}: expected Blocks, got {shown(value)}")
     elif name in FLAGS:
         flag(what, value)
     elif name == "masters":

@@ -40,12 +40,12 @@ def spread_of(tensor: Any) -> tuple | None:
     return (tensor.device_mesh, tensor.placements) if is_dtensor(tensor) else None
 
 
-def is_cut(param: Any) -> bool:
-    """Whether several ranks have parts of it."""
+def is_cut(param: Any, apart: int = 0) -> bool:
+    """Whether several ranks have parts of it, but for parts along its first ``apart`` axes."""
     if not is_dtensor(param):
         return False
-    sizes = zip(param.placements, param.device_mesh.shape, strict=True)
-    return any(not placement.is_replicate() and size > 1 for placement, size in sizes)
+    cuts = [x for x, size in zip(param.placements, param.device_mesh.shape, strict=True) if size > 1]
+    return any(not x.is_replicate() and getattr(x, "dim", apart) >= apart for x in cuts)
 
 
 def refusal(param: Any) -> str:

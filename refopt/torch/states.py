@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from refopt.catalog import ROUTINES, Routine
+from refopt.catalog import Routine
 from refopt.checks.dtypes import arithmetic, name_of
 from refopt.state.steps import BASES, power_after, rho_after
 from refopt.torch.arrays import layout
@@ -40,7 +40,7 @@ def real_dtype(param: Tensor) -> torch.dtype:
 
 def tensor_states(formula: Formula) -> dict[str, str]:
     """The states of a parameter's shape: by the routine's slot, PyTorch's key."""
-    scalars = ROUTINES[formula.routine].scalars
+    scalars = formula.row.scalars
     return {slot: key for slot, key in formula.states.items() if slot not in scalars}
 
 

@@ -14,6 +14,8 @@ PAGE = ROOT / "docs" / "torch-options.md"
 # Of every class, and described together.
 SHARED = {"masters": None, "compare_masters": False, "max_norm": None, "norm_type": 2.0, "error_if_nonfinite": False,
           "rounding": "nearest", "seed": 0}
+# Other values than the default, of options that do not take half of it.
+OTHERS = {"ns_steps": 3, "adjust_lr_fn": "match_rms_adamw", "blocks": (2, 1, "matrix")}
 ABOUT = {
     "masters": '`"fp32"` keeps an fp32 master of each parameter of fp16 or bf16, `"remainder"` the 16 bits that an '
                "fp32 number has beyond its bf16; `master_param` in the state",
@@ -31,6 +33,7 @@ class Changed(NamedTuple):
 
     numbers: frozenset = frozenset()
     choices: frozenset = frozenset()
+    arguments: frozenset = frozenset()
     states: frozenset = frozenset()
     routine: str = ""
     first: frozenset = frozenset()
@@ -60,11 +63,12 @@ def section(kind: Any) -> Iterator[str]:
     yield from (f"## {kind.__name__}", "")
     found = {name: {base: [changed(kind, dict(base), name, x) for x in others(name, parameter.default)]
                     for base in bases(kind)} for name, parameter in options(kind).items()}
-    moving = {x for each in found.values() for tries in each.values() for one in tries for x in one.choices}
+    tried = [one for each in found.values() for tries in each.values() for one in tries]
+    moving = {x for one in tried for x in one.choices | one.numbers | one.arguments}
     formula, _ = made(kind, {})
     fixed = {name: x for name, x in formula.choices.items() if name not in moving}
     said = f"The routine `{formula.routine}`"
-    routines = {one.routine for each in found.values() for tries in each.values() for one in tries} - {""}
+    routines = {one.routine for one in tried} - {""}
     said += "".join(f", or `{routine}`" for routine in sorted(routines - {formula.routine}))
     said += f", with {', '.join(f'`{name}={x!r}`' for name, x in fixed.items())}" if fixed else ""
     yield from (f"{said}.", "", "| option | default | what it is |", "| --- | --- | --- |")
@@ -75,10 +79,14 @@ def section(kind: Any) -> Iterator[str]:
 
 def options(kind: Any) -> dict[str, inspect.Parameter]:
     """The arguments of a class beside its parameters, as PyTorch's class or its own has them."""
-    own = next(each for each in kind.__mro__ if "__init__" in vars(each) and each.__name__ != "Merged")
-    parameters = inspect.signature(own.__init__).parameters
-    return {name: x for name, x in parameters.items()
-            if name not in ("self", "params", *SHARED) and x.kind is not x.VAR_KEYWORD}
+    found: dict[str, inspect.Parameter] = {}
+    for own in (each for each in kind.__mro__ if "__init__" in vars(each) and each.__name__ != "Merged"):
+        parameters = inspect.signature(own.__init__).parameters
+        found |= {name: x for name, x in parameters.items()
+                  if name not in ("self", "params", *SHARED) and x.kind not in (x.VAR_KEYWORD, x.VAR_POSITIONAL)}
+        if not any(x.kind is x.VAR_POSITIONAL for x in parameters.values()):  # else those of the next class, too
+            break
+    return found
 
 
 def bases(kind: Any) -> list[tuple]:
@@ -88,6 +96,8 @@ def bases(kind: Any) -> list[tuple]:
 
 def others(name: str, default: Any) -> list[Any]:
     """Values to try in the place of the default."""
+    if name in OTHERS:
+        return [OTHERS[name]]
     if default is None or isinstance(default, bool):
         return [True] if not default else [False]
     if isinstance(default, tuple):
@@ -99,7 +109,7 @@ def made(kind: Any, given: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     """The formula of a class with these options, and the states that it begins with."""
     import torch
 
-    param = torch.nn.Parameter(torch.ones(2))
+    param = torch.nn.Parameter(torch.ones(2, 2))
     optimizer = kind([param], **given)
     state = {key: x.tolist() for key, x in optimizer.state.get(param, {}).items()}
     return kind.formula(optimizer.param_groups[0]), state
@@ -112,8 +122,10 @@ def changed(kind: Any, base: dict[str, Any], name: str, value: Any) -> Changed:
         after, begun = made(kind, base | {name: value})
     except (TypeError, ValueError) as error:
         return Changed() if name not in base and "momentum" in str(error) else Changed(error=f"{error}")
-    return Changed(differing(before.numbers, after.numbers) & after.numbers.keys(),
-                   differing(before.choices, after.choices) & after.choices.keys(),
+    given = [one.numbers | one.choices | {"blocks": one.blocks} for one in (before, after)]
+    names, row = differing(*given) & given[1].keys(), after.row
+    numbers = names & {hyper.name for hyper in row.hypers}
+    return Changed(numbers, names & row.choices.keys(), names - numbers - row.choices.keys(),
                    frozenset(after.states.values()) - frozenset(before.states.values()),
                    after.routine if after.routine != before.routine else "", differing(before.first, after.first),
                    frozenset(after.by_step) - frozenset(before.by_step), differing(first, begun))
@@ -135,6 +147,7 @@ def described(found: Mapping[tuple, list[Changed]], usual: str) -> str:
         said.append(f"the routine {usual}, else `{routines[0]}`")
     plain = [one for one in tries if not one.routine]
     said += _named("number", plain, "numbers") + _named("choice", plain, "choices")
+    said += _named("argument", plain, "arguments")
     said += _named("state", tries, "states") + _named("the first value of", plain, "values")
     said += [f"{text} in a tensor's first step" for text in _named("another", plain, "first")]
     said += [f"{text} in each step" for text in _named("another", plain, "by_step")]
@@ -145,7 +158,7 @@ def _named(what: str, tries: Iterable[Changed], field: str) -> list[str]:
     names = list(dict.fromkeys(name for one in tries for name in sorted(getattr(one, field))))
     if not names:
         return []
-    many = what + "s" if len(names) > 1 and what in ("number", "choice", "state") else what
+    many = what + "s" if len(names) > 1 and what in ("number", "choice", "argument", "state") else what
     return [f"{many} {', '.join(f'`{name}`' for name in names)}"]
 
 

@@ -280,7 +280,7 @@ def test_passes_compose_in_any_order():
 
 
 @pytest.mark.parametrize(("changes", "message"), [
-    (dict(routine="adam"), "routine: expected a row of refopt.catalog.ROUTINES, got 'adam'"),
+    (dict(routine="adam"), "routine: expected a row of refopt.catalog.KNOWN, got 'adam'"),
     (dict(tensors=1.5), "tensors: expected an integer of at least 0, got 1.5"),
     (dict(tensors=-1), "tensors: expected an integer of at least 0, got -1"),
     (dict(sparse=4), "sparse: expected at most the 3 tensors, got 4"),

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from refopt.catalog import ROUTINES
+from refopt.catalog import KNOWN, ROUTINES
 from refopt.program import Op, Program, Var, step_program
 from refopt.program.ops.coalescing import padded
 
@@ -146,9 +146,9 @@ def test_every_scalar_has_a_first_value(routine):
 
 
 def test_a_scalar_without_a_first_value(monkeypatch):
-    adam = ROUTINES["adam"]
+    adam = KNOWN["adam"]
     slots = tuple(slot._replace(initial=None) if slot.name == "beta2_pow" else slot for slot in adam.slots)
-    monkeypatch.setitem(ROUTINES, "adam", adam._replace(slots=slots))
+    monkeypatch.setitem(KNOWN, "adam", adam._replace(slots=slots))
     with pytest.raises(ValueError, match="step_program: adam: beta2_pow: expected an initial value in the catalogue"):
         step_program([("a", (2,))], "adam", lr=0.5)
 

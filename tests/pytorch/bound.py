@@ -15,10 +15,10 @@ from refopt.oracle.broken import Broken
 from refopt.oracle.cases import Case
 from refopt.oracle.subjects.arrays import Torch
 from refopt.oracle.subjects.shared import scalar_after
-from refopt.oracle.subjects.torch_peers import OWN, TORCH
+from refopt.oracle.subjects.torch_peers import TORCH
 from refopt.oracle.trial import Trial
 from refopt.oracle.variants import ROUTINES
-from refopt.state.peers import SWITCHED
+from refopt.state.peers import OWN, SWITCHED
 
 torch = pytest.importorskip("torch")
 NAMES = {"Adam": "adam", "AdamW": "adamw", "Adamax": "adamax", "Adagrad": "adagrad", "Adadelta": "adadelta",

@@ -18,9 +18,11 @@ BUSY = {"SGD": {"momentum": 0.875, "weight_decay": 0.125}, "Adam": BETAS | {"wei
         "Adadelta": {"rho": 0.875, "weight_decay": 0.125, "eps": 2.0**-10},
         "RMSprop": {"alpha": 0.875, "momentum": 0.875, "centered": True, "weight_decay": 0.125, "eps": 2.0**-10},
         "NAdam": BETAS | {"weight_decay": 0.125, "momentum_decay": 0.25}, "RAdam": BETAS | {"weight_decay": 0.125},
-        "LARS": {}, "LAMB": {}, "Lion": {}, "NovoGrad": {}}
+        "LARS": {}, "LAMB": {}, "Lion": {}, "NovoGrad": {},
+        "Muon": {"momentum": 0.875, "weight_decay": 0.125, "ns_steps": 1}}
 LR = 0.0625
 SHAPES = (3, 4), (), (0,), (5,)
+MATRICES = (3, 5), (9, 4), (0, 3)  # of Muon, which has tests of its own
 
 EVERY = *PYTORCHS, *OWN
 every_class = pytest.mark.parametrize("name", EVERY)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pytorch.subjects import LR, all_bits, class_of, drawn, on_a_gpu, torch
+from pytorch.subjects import LR, MATRICES, SHAPES, all_bits, class_of, drawn, on_a_gpu, torch
 from pytorch.trials import new_gradients, pair, steps
 
 pytestmark = pytest.mark.gpu
@@ -29,10 +29,10 @@ def begun(params, ours, others, plain):
     return captured(ours.step)
 
 
-@pytest.mark.parametrize("name", ["SGD", "AdamW", "RAdam", "LAMB"])
+@pytest.mark.parametrize("name", ["SGD", "AdamW", "RAdam", "LAMB", "Muon"])
 def test_captured_as_a_graph(name):
     """Gradients that stay where they are: replays count their steps, and are the steps that nobody captured."""
-    (params, ours), (others, plain) = pair(name, device="cuda")
+    (params, ours), (others, plain) = pair(name, MATRICES if name == "Muon" else SHAPES, device="cuda")
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):

@@ -11,7 +11,7 @@ import pytest
 
 from pytorch.bound import before, hold
 from pytorch.subjects import BUSY, LR, PYTORCHS, all_bits, class_of, each_of_pytorchs, every_class, theirs, torch
-from pytorch.trials import beside, held_step, new_gradients, one, parameters, steps
+from pytorch.trials import beside, held_step, in_turn, new_gradients, one, parameters, steps
 
 db = pytest.importorskip("torch.testing._internal.common_optimizers", exc_type=ImportError)
 
@@ -19,11 +19,14 @@ STEPS = {"RAdam": 7}  # which rectifies from the sixth
 HOW = {name: {"foreach", "fused"} & inspect.signature(theirs(name)).parameters.keys() for name in PYTORCHS}
 # (class, description of a configuration): what its refusal says
 EXCEPTIONS: dict[tuple[str, str], str] = {}
+# The same of wrong arguments that are refused by other exceptions than PyTorch's.
+OTHERWISE = {("Muon", "only support 2D parameters"): (ValueError, r"expected a matrix, got shape \(2, 3, 4\); Blocks"),
+             ("Muon", "does not support complex parameters"): (TypeError, "expected .*, got complex64")}
 
 
-def configurations(device):
+def configurations(device, classes=PYTORCHS):
     """(class, description, arguments) of PyTorch's inputs."""
-    of_classes = [info for info in db.optim_db if info.name in PYTORCHS]
+    of_classes = [info for info in db.optim_db if info.name in classes]
     return [pytest.param(info.name, given, id=f"{info.name}-{given.desc.replace(' ', '_')}")
             for info in of_classes for given in info.optim_inputs_func(device=device)]
 
@@ -36,6 +39,17 @@ def test_every_configuration(name, given):
             class_of(name)(parameters(), **copy.deepcopy(given.kwargs))
         return
     beside(name, given.kwargs, STEPS.get(name, 3))
+
+
+@pytest.mark.parametrize(("name", "given"), configurations("cpu", ("Muon",)))
+def test_every_configuration_of_muon(name, given):
+    """A step, whose update is within the 4 % of PyTorch's that tests/peers/test_muon.py derives."""
+    params, others = parameters(((6, 16),)), parameters(((6, 16),))
+    in_turn(range(1), *((x, kind(name)(x, **copy.deepcopy(given.kwargs)))
+                        for kind, x in ((class_of, params), (theirs, others))))
+    (p,), (q,), (start,) = params, others, parameters(((6, 16),))
+    decay = 1 - float(given.kwargs.get("lr", 1e-3)) * given.kwargs.get("weight_decay", 0.1)
+    assert (p - q).norm() < 0.04 * (q - start * decay).norm()
 
 
 @each_of_pytorchs
@@ -72,7 +86,7 @@ def test_how_a_step_is_run_changes_no_bit(name, how):
 def wrong_arguments():
     """(class, description, arguments, error) of PyTorch's wrong inputs."""
     return [pytest.param(info.name, wrong, id=f"{info.name}-{wrong.optimizer_error_input.desc.replace(' ', '_')}")
-            for info in db.optim_db if info.name in PYTORCHS
+            for info in db.optim_db if info.name in (*PYTORCHS, "Muon")
             for wrong in info.optim_error_inputs_func(device="cpu", dtype=torch.float32)]
 
 
@@ -80,7 +94,11 @@ def wrong_arguments():
 def test_wrong_arguments(name, wrong):
     """What PyTorch's class refuses is refused with the same exception, whose text PyTorch's tests know."""
     params, kwargs = wrong.optimizer_error_input.params, wrong.optimizer_error_input.kwargs
-    if issubclass(wrong.error_type, Warning):  # of parameters that are there twice, which one launch would write twice
+    if (name, wrong.optimizer_error_input.desc) in OTHERWISE:
+        kind, said = OTHERWISE[name, wrong.optimizer_error_input.desc]
+        with pytest.raises(kind, match=said):
+            class_of(name)(params, **kwargs)
+    elif issubclass(wrong.error_type, Warning):  # of parameters that are there twice, as one launch would write them
         refused = pytest.raises(ValueError, match="expected memory of its own")
         with pytest.warns(wrong.error_type, match=wrong.error_regex), refused:
             class_of(name)(params, **kwargs)

@@ -391,7 +391,7 @@ def test_an_option_that_pytorch_takes(name, options, text):
         class_of(name)(parameters(), **{"lr": LR} | options)
 
 
-@pytest.mark.parametrize("name", ["ASGD", "Adafactor", "LBFGS", "Muon", "Rprop", "SparseAdam"])
+@pytest.mark.parametrize("name", ["ASGD", "Adafactor", "LBFGS", "Rprop", "SparseAdam"])
 def test_classes_that_there_are_not(name):
     with pytest.raises(NotImplementedError, match=rf"refopt.torch.{name}: .*; use torch.optim.{name}"):
         class_of(name)(parameters(), lr=LR)

@@ -9,6 +9,7 @@ import datetime
 import pytest
 
 from pytorch.subjects import BUSY, LR, class_of, drawn, ours, theirs, torch
+from refopt.cpu import Blocks
 
 distributed = pytest.importorskip("torch.distributed")
 fsdp = pytest.importorskip("torch.distributed.fsdp")
@@ -158,13 +159,34 @@ def masters_follow(rank, folder):
 
 
 def norms_of_shards_are_refused(rank, folder):
-    for name in ("LARS", "LAMB", "NovoGrad"):
+    for name in ("LARS", "LAMB", "NovoGrad", "Muon"):
         params = list(sharded(model_of()).named_parameters())
         said = rf"{name}: param_groups\[0\]\['params'\]\[0\] \(0.weight\): expected a whole parameter, .* got a shard"
         with pytest.raises(TypeError, match=said):
             class_of(name)(params, lr=LR)
-        replicas = parallel(wide())[2].bias  # a DTensor that every rank has whole
-        class_of(name)([replicas], lr=LR)
+        if name != "Muon":
+            replicas = parallel(wide())[2].bias  # a DTensor that every rank has whole
+            class_of(name)([replicas], lr=LR)
+
+
+def matrices_are_whole_on_their_ranks(rank, folder):
+    """Replicas, and experts along their own axis, have the bits of one process; a cut matrix is refused."""
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor, init_device_mesh
+
+    mesh = init_device_mesh("cpu", (distributed.get_world_size(),))
+    experts = Blocks(of="experts")
+    for placement, blocks, shape in ((Replicate(), Blocks(), (3, 5)), (Shard(0), experts, (3, 4, 5)),
+                                     (Shard(1), experts, (1, 2, 3, 4))):
+        values, grads = (drawn(shape, torch.Generator().manual_seed(seed)) for seed in (0, 1))
+        params = [torch.nn.Parameter(x) for x in (distribute_tensor(values, mesh, [placement]), values.clone())]
+        for p, grad in zip(params, (distribute_tensor(grads, mesh, [placement]), grads), strict=True):
+            p.grad = grad
+            class_of("Muon")([p], lr=LR, blocks=blocks, ns_steps=1).step()
+        assert torch.equal(*whole(params)), placement
+    for axis in (1, 2):
+        with pytest.raises(TypeError, match="expected a whole parameter, since Muon takes norms of it, got a shard"):
+            cut = distribute_tensor(torch.ones(2, 4, 4), mesh, [Shard(axis)])
+            class_of("Muon")([torch.nn.Parameter(cut)], blocks=experts)
 
 
 def states_of_a_whole_model_are_refused(rank, folder):
@@ -268,7 +290,8 @@ def checkpoints():
 
 ON_TWO = (every_class_is_pytorchs, norms_are_those_of_all_ranks, a_norm_of_whole_and_sharded_gradients,
           gradients_of_other_placements, masters_follow,
-          norms_of_shards_are_refused, states_of_a_whole_model_are_refused, saves, saves_masters)
+          norms_of_shards_are_refused, matrices_are_whole_on_their_ranks, states_of_a_whole_model_are_refused,
+          saves, saves_masters)
 ON_THREE = (norms_are_those_of_all_ranks, tensor_parallel_is_pytorchs, masters_follow, loads, loads_masters)
 
 

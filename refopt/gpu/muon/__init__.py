@@ -53,7 +53,7 @@ class MuonPlan(Plan):
         if compute in MMA:
             tensor_core(self.device.properties.capability)
         self._iterations = int(self._hypers["iterations"])
-        triples = schedule(self._coefficients, self._iterations)
+        triples = self._schedule(self._iterations)
         triples = triples if len(triples) > 1 else triples * self._iterations
         self._triples = np.array(triples, arithmetic(compute)).reshape(-1, 3)
         self._cuts = cuts(name, [x for x in params if x], self._blocks)
@@ -62,10 +62,13 @@ class MuonPlan(Plan):
 
     def _set(self, hyper: dict[str, Any]) -> None:
         if "iterations" in hyper:
-            schedule(self._coefficients, hyper["iterations"])
+            self._schedule(hyper["iterations"])
         super()._set(hyper)
         if self._hypers["iterations"] != self._iterations:
             self._build()
+
+    def _schedule(self, iterations: int) -> list:
+        return schedule(f"{ROW.merged_name}: coefficients", self._coefficients, iterations)
 
     def _exchange(self, call: Call, bound: Any, moved: Any, values: Any) -> None:
         before = self._call

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from refopt.oracle.subjects.torch_peers import OWN, TORCH
-from refopt.state.peers import ADAM, BETAS, DECAY, LR, MOMENTS, PEERS, UP, Peer
+from refopt.oracle.subjects.torch_peers import TORCH
+from refopt.state.peers import ADAM, BETAS, DECAY, LR, MOMENTS, OWN, PEERS, UP, Peer
 
 OFF: dict[str, Any] = {"caution": False, "corrected_weight_decay": False, "maximize": False}
 LAMB = Peer(

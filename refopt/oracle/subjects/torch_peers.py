@@ -7,7 +7,7 @@ only if an option of the class asks for them, since they leave others no choice:
 from collections.abc import Mapping
 from typing import Any
 
-from refopt.state.peers import BETAS, DECAY, LR, MOMENTS, NONE, PEERS, Peer
+from refopt.state.peers import NONE, PEERS, Peer
 
 ON_REQUEST = "maximize", "dampening", "initial_accumulator"
 
@@ -31,21 +31,4 @@ TORCH = PEERS | {
 CLASSES = {
     "sgd": "SGD", "momentum": "SGD", "adam": "Adam", "adamw": "AdamW", "adagrad": "Adagrad", "rmsprop": "RMSprop",
     "adadelta": "Adadelta", "adamax": "Adamax", "nadam": "NAdam", "radam": "RAdam",
-}  # fmt: skip
-# The classes of `refopt.torch` that PyTorch has not.
-OWN = {
-    "lars_momentum": Peer(
-        {"velocities": "momentum_buffer"},
-        LR | {"mu": "momentum", "lars_coeff": "trust_coefficient", "lars_weight_decay": "weight_decay",
-              "epsilon": "eps"},
-        {}, choices={"adapt": "norms"}, counts=False,
-    ),
-    "lamb": Peer(MOMENTS, BETAS | DECAY | {"always_adapt": "always_adapt"}, {}),
-    "lion": Peer(
-        {"moment": "exp_avg"}, LR | {"beta1": "beta1", "beta2": "beta2", "coeff": "weight_decay"}, {}, counts=False
-    ),
-    "novograd": Peer(
-        {"moment": "exp_avg", "second_moment": "exp_avg_sq"},
-        BETAS | DECAY | {"grad_averaging": "grad_averaging"}, {}, counts=False,
-    ),
 }  # fmt: skip

@@ -22,7 +22,7 @@ def there(counts: dict[str, int]) -> dict[str, int]:
 def check_plain(where: str, routine: Routine, **values: Any) -> None:
     """The same, with a routine and tensors, some of which are sparse."""
     if not isinstance(routine, Routine):
-        raise TypeError(f"{where}: routine: expected a row of refopt.catalog.ROUTINES, got {shown(routine)}")
+        raise TypeError(f"{where}: routine: expected a row of refopt.catalog.KNOWN, got {shown(routine)}")
     check(where, **values)
     if values.get("sparse", 0) > values.get("tensors", 0):
         raise ValueError(f"{where}: sparse: expected at most the {values['tensors']} tensors, got {values['sparse']}")

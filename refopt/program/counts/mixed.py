@@ -155,7 +155,7 @@ def memory(
     Args:
         sizes: elements of each parameter.
         eligible: of each, whether it is.
-        routine: the optimizer, a name of `refopt.catalog.ROUTINES`.
+        routine: the optimizer, a name of `refopt.catalog.KNOWN`.
         owners: who owns each; ``None`` if all ranks have all.
         rank: this one.
         optimize_cast: whether fp16 copies are kept.

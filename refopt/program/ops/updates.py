@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from refopt import checks
-from refopt.catalog import ROUTINES, Routine
+from refopt.catalog import KNOWN, Routine
 from refopt.checks.dtypes import SIZES, arithmetic
 from refopt.program.graph import Graph
 from refopt.program.model import UNKNOWN, Op
@@ -31,12 +31,22 @@ _PLAIN = int, float, str, np.floating, np.integer  # attributes that can be comp
 
 def routine_of(op: Op) -> Routine | None:
     """The routine that an op is of, if any."""
-    return ROUTINES.get(op.type.removeprefix(MERGED))
+    return KNOWN.get(op.type.removeprefix(MERGED))
 
 
 def update_types(graph: Graph) -> frozenset[str]:
     """The types of the ops of a step that are of a routine."""
-    return frozenset(kind for kind in {op.type for op in graph.main} if kind.removeprefix(MERGED) in ROUTINES)
+    return frozenset(kind for kind in {op.type for op in graph.main} if kind.removeprefix(MERGED) in KNOWN)
+
+
+def of_tensor(op: Op, routine: Routine, k: int) -> dict[str, Any]:
+    """The attributes of one of the tensors of an op of a routine."""
+    return {key: value[k] if is_of_each(routine, key, value) else value for key, value in op.attrs.items()}
+
+
+def is_of_each(routine: Routine, key: str, value: Any) -> bool:
+    """Whether an attribute has one value for each tensor."""
+    return key in routine.of_each and type(value) in (list, tuple)
 
 
 def is_flat(graph: Graph, op: Op) -> bool:
@@ -65,7 +75,7 @@ def check_update(graph: Graph, op: Op, routine: Routine, fit: set[Hashable] | No
 def _alike(graph: Graph, op: Op, routine: Routine) -> Hashable:
     """What updates of one tensor have in common that are as they must be, or are not, together; ``None`` for others."""
     params = op.inputs.get("params", ())
-    plain = all(isinstance(x, _PLAIN) for x in op.attrs.values())
+    plain = not routine.told and all(isinstance(x, _PLAIN) for x in op.attrs.values())
     if len(params) != 1 or len({*op.reads}) != len(op.reads) or not plain:
         return None
     vars, shape = graph.vars, graph.vars[params[0]].shape
@@ -91,7 +101,10 @@ def _check_routine(graph: Graph, op: Op, routine: Routine) -> None:
     _check_outputs(op, routine)
     vars = {slot: [graph.vars[name] for name in names] for slot, names in op.inputs.items() if slot not in SHARED}
     shared = {slot: graph.vars[op.inputs[slot][0]] for slot in SHARED if slot in op.inputs}
-    checks.check(routine, {name: None for name in routine.slot_names} | vars, dict(op.attrs), Describer(), shared)
+    numbers = {key: x for key, x in op.attrs.items() if key not in routine.own}
+    call = checks.check(routine, {name: None for name in routine.slot_names} | vars, numbers, Describer(), shared)
+    if routine.told:
+        routine.told(call, **{key: x for key, x in op.attrs.items() if key in routine.own})
 
 
 def _check_inputs(graph: Graph, op: Op) -> None:
@@ -156,6 +169,9 @@ class Update(Runner):
     def check(self, name: str, value: Any) -> None:
         row = next(hyper for hyper in self._routine.hypers if hyper.name == name)
         checks.check_hyper(self._routine, row, value, self._count, {arithmetic(dtype) for dtype in self._dtypes})
+        if row.whole and self._routine.told:  # of iterations there may be as many triples
+            changed = self._op.replace(attrs={**self._op.attrs, name: value})
+            _check_routine(self._context.program, changed, self._routine)
 
     def set(self, numbers: Mapping[str, Any]) -> None:
         if numbers:

@@ -141,8 +141,8 @@ class _Search:
         program, routine = self._program, routine_of(op)
         assert routine is not None
         param, grad = op.inputs["params"][k], op.inputs["grads"][k]
-        if not routine.elementwise:
-            return f"{routine.name} has norms of tensors"
+        if routine.whole:
+            return routine.whole
         if op.attrs.get("rounding") == "stochastic":
             return "stochastic rounding counts the elements of each tensor"
         sources, made = self._sources.get(param, []), self._made.get(param, [])

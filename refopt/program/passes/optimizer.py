@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Set
 from typing import Any, NamedTuple
 
-from refopt.catalog import ROUTINES, Routine
+from refopt.catalog import KNOWN, Routine
 from refopt.checks.arguments import chosen, flag
 from refopt.program.model import Op, Var
 from refopt.program.ops.updates import MERGED, SHARED, advances, is_flat
@@ -58,7 +58,7 @@ def fuse_optimizer(program: Program, optimizer: str = "all", form: str = "auto",
     depend on each other, or whose gradients are sparse, are left alone.
 
     Args:
-        optimizer: a name of `refopt.catalog.ROUTINES`, or ``"all"``.
+        optimizer: a name of `refopt.catalog.KNOWN`, or ``"all"``.
         form: ``"flat"``, one op for each buffer of gradients; ``"merged"``; or ``"auto"``: flat where that makes one op
             of a signature, else merged.
         per_buffer: keep updates apart whose gradients are in different buffers, or in none, in the merged form as well:
@@ -72,11 +72,11 @@ def fuse_optimizer(program: Program, optimizer: str = "all", form: str = "auto",
     """
     expect_program("fuse_optimizer", program)
     chosen("fuse_optimizer: form", form, FORMS)
-    chosen("fuse_optimizer: optimizer", optimizer, ("all", *ROUTINES))
+    chosen("fuse_optimizer: optimizer", optimizer, ("all", *KNOWN))
     flag("fuse_optimizer: per_buffer", per_buffer)
     fusion = _Fusion(program, form)
     names = dict.fromkeys(op.type for op in program.main) if optimizer == "all" else [optimizer]
-    for routine in (ROUTINES[name] for name in names if name in ROUTINES):
+    for routine in (KNOWN[name] for name in names if name in KNOWN):
         for places in _candidates(program, routine, form, per_buffer, fusion.reasons):
             fusion.add(routine, places)
     nothing = f"no two ops of {optimizer} can be one"
@@ -161,12 +161,11 @@ def _unit(
 ) -> tuple[Unit, str]:
     """The ops as one, and why they cannot be. Empty if they can."""
     ops = [program.main[i] for i in places]
-    own = {hyper.name for hyper in routine.hypers if hyper.per_tensor}
     uneven: dict[str, str] = {}
     reason = ""
     for op in ops[1:]:
         for key in differences(ops[0], op):
-            if key in own:
+            if key in routine.of_each:
                 uneven.setdefault(key, differing(ops[0], op, key))
             else:
                 reason = reason or differing(ops[0], op, key)
@@ -197,8 +196,8 @@ def _find_powers(program: Program, unit: Unit, scales: dict[str, list[int]]) -> 
 def _not_flat(program: Program, unit: Unit, rooted: Set[str]) -> str:
     """Why ops cannot be a flat one. Empty if they can. What is ``rooted`` one rank alone gets, or sends."""
     ops, routine = unit.ops(program), unit.routine
-    if not routine.elementwise:
-        return f"{routine.name} has norms of tensors"
+    if routine.whole:
+        return routine.whole
     if unit.uneven:
         return next(iter(unit.uneven.values()))
     if ops[0].attrs.get("rounding") == "stochastic":

@@ -8,7 +8,7 @@ from typing import Any
 
 from refopt.program.model import Op
 from refopt.program.ops.coalescing import LAYOUT
-from refopt.program.ops.updates import MERGED, SHARED, is_flat, routine_of, update_types
+from refopt.program.ops.updates import MERGED, SHARED, is_flat, is_of_each, routine_of, update_types
 from refopt.program.passes.dependencies import title
 from refopt.program.passes.eligibility import STAGES
 from refopt.program.passes.gradients import params_of
@@ -72,11 +72,8 @@ def part_of(op: Op, places: Sequence[int], **changes: object) -> Op:
     if list(places) == list(range(count)):
         return op.replace(**changes)
     routine = routine_of(op)
-    own = {hyper.name for hyper in routine.hypers if hyper.per_tensor} if routine else {"positions"}
-    attrs = {
-        key: type(value)(value[k] for k in places) if key in own and isinstance(value, list | tuple) else value
-        for key, value in op.attrs.items()
-    }
+    several = {key for key, x in op.attrs.items() if (is_of_each(routine, key, x) if routine else key == "positions")}
+    attrs = {key: tuple(x[k] for k in places) if key in several else x for key, x in op.attrs.items()}
     return op.with_names(
         lambda slot, names: names if slot in _WHOLE else [names[k] for k in places], attrs=attrs, **changes
     )
@@ -217,10 +214,7 @@ def added_up(program: Program, check: Op, degree: int, axis: str | None = None) 
 
 def nothing_of(op: Op, device: int | None = None) -> Op:
     """An update of no tensors, which takes the numbers that the update takes."""
-    return op.with_names(
-        lambda slot, names: names if slot in SHARED else (), type=MERGED + op.type.removeprefix(MERGED), layer=None,
-        device=device,
-    )  # fmt: skip
+    return part_of(op, (), type=MERGED + op.type.removeprefix(MERGED), layer=None, device=device)
 
 
 def of_nothing(updates: Sequence[Op], degree: int) -> list[Op]:

@@ -41,7 +41,8 @@ def _blocks(p: Parameter, name: str) -> tuple[str, ...]:
 
 def _of_piece(op: Op, piece: Piece) -> Op:
     """An op of an update, of a piece on its server."""
-    return op.with_names(lambda _, names: [piece.names.get(name, name) for name in names], device=piece.server)
+    changes = {"device": piece.server, "attrs": {**op.attrs, **piece.attrs}}
+    return op.with_names(lambda _, names: [piece.names.get(name, name) for name in names], **changes)
 
 
 def _communicate(kind: str, x: tuple[str, ...], out: tuple[str, ...], device: int | None = None, **attrs: int) -> Op:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from typing import NamedTuple
+from itertools import pairwise
+from typing import Any, NamedTuple
 
+from refopt.cpu.blocks import Blocks, cut
 from refopt.program.blocks import Block, block_shape, slice_variable
 from refopt.program.model import Op, Part, Var
+from refopt.program.ops.checks import Describer
 from refopt.program.ops.updates import SHARED, routine_of
 from refopt.program.passes.balance import Balancer
 from refopt.program.program import Program
@@ -19,11 +23,13 @@ class Piece(NamedTuple):
         block: which one.
         server: the rank that updates it.
         names: by variable of the update, the piece's own.
+        attrs: attributes of its update that are not those of the whole.
     """
 
     block: Block
     server: int
     names: Mapping[str, str]
+    attrs: Mapping[str, Any]
 
 
 class Parameter(NamedTuple):
@@ -49,15 +55,15 @@ class Dealer:
 
     def deal(self, name: str, ops: list[Op]) -> None:
         """Cut one parameter."""
-        blocks, reason = _cut(self._program, ops, self._slice_count, self._min_block_size)
+        blocks, attrs, reason = _cut(self._program, ops[0], self._slice_count, self._min_block_size)
         self.reasons += [reason] if reason else []
         pieces = []
         used = list(dict.fromkeys(
             used for op in ops for slot, names in op.inputs.items() if slot not in SHARED for used in names
         ))  # fmt: skip
-        for block in blocks:
+        for block, own in zip(blocks, attrs, strict=True):
             names = dict(zip(used, used, strict=True)) if len(blocks) == 1 else self._names(name, used, block)
-            pieces.append(Piece(block, self._dealt % self._balancer.devices, names))
+            pieces.append(Piece(block, self._dealt % self._balancer.devices, names, own))
             self._dealt += 1
         grad = ops[0].inputs["grads"][0]
         self.parameters.append(Parameter(name, grad, ops, pieces, self._balancer.place(grad)))
@@ -78,17 +84,35 @@ class Dealer:
         return names
 
 
-def _cut(program: Program, ops: list[Op], slice_count: int, min_block_size: int) -> tuple[tuple[Block, ...], str]:
-    """The blocks of a parameter, and why it is one although it need not be."""
-    shape = program.vars[ops[0].inputs["params"][0]].shape
+def _cut(
+    program: Program, op: Op, slice_count: int, min_block_size: int
+) -> tuple[tuple[Block, ...], list[dict[str, Any]], str]:
+    """The blocks of a parameter, attributes of their updates, and why it is one although it need not be."""
+    (name,), routine = op.inputs["params"], routine_of(op)
+    shape = program.vars[name].shape
     (blocks,) = slice_variable([shape], slice_count, min_block_size)
-    routine, whole = routine_of(ops[0]), (Block(0, 0, blocks[-1].first + blocks[-1].size),)
     assert routine is not None
-    if len(blocks) == 1:
-        return whole, ""
-    name = ops[0].inputs["params"][0]
-    if not routine.elementwise:
-        return whole, f"{name!r} is not cut: {routine.name} has norms of tensors"
-    if ops[0].attrs.get("rounding") == "stochastic":
-        return whole, f"{name!r} is not cut: stochastic rounding counts the elements of each tensor"
-    return blocks, ""
+    size, reason = math.prod(shape), ""
+    if routine.whole and len(blocks) > 1:
+        runs = _of_matrices(program.vars[name], op, blocks[0].size) if routine.told else [(0, size, {})]
+        blocks = tuple(Block(k, first, stop - first) for k, (first, stop, _) in enumerate(runs))
+        if len(blocks) > 1:
+            return blocks, [attrs for *_, attrs in runs], ""
+        reason = routine.whole
+    elif op.attrs.get("rounding") == "stochastic" and len(blocks) > 1:
+        blocks, reason = (Block(0, 0, size),), "stochastic rounding counts the elements of each tensor"
+    return blocks, [{}] * len(blocks), f"{name!r} is not cut: {reason}" if reason else ""
+
+
+def _of_matrices(var: Var, op: Op, size: int) -> list[tuple[int, int, dict[str, Any]]]:
+    """Runs of rows of whole matrices, of so many elements or a few more: first element, end, and how each is cut."""
+    blocks, width = op.attrs.get("blocks", Blocks()), math.prod(var.shape[1:])
+    apart = blocks.of == "experts" and len(var.shape) > 2
+    ends = range(var.shape[0] + 1) if apart else cut(var.name, Describer()(var, ""), blocks, "blocks").ends[0]
+    runs, last = [], 0
+    for k, end in enumerate(ends):
+        if (end - ends[last]) * width >= size or end == ends[-1]:
+            rows = tuple(stop - first for first, stop in pairwise(ends[last : k + 1]))
+            runs.append((ends[last] * width, end * width, {} if apart else {"blocks": blocks._replace(rows=rows)}))
+            last = k
+    return runs

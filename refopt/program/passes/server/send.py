@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from refopt.checks.arguments import chosen, whole
 from refopt.program.model import Op
 from refopt.program.ops.offload import COPIES
-from refopt.program.ops.updates import MERGED, SHARED, is_flat, routine_of
+from refopt.program.ops.updates import MERGED, SHARED, is_flat, of_tensor, routine_of
 from refopt.program.passes.balance import Balancer, sizes_of
 from refopt.program.passes.dependencies import title
 from refopt.program.passes.gradients import complete, params_of
@@ -91,12 +91,8 @@ def _each(op: Op) -> list[Op]:
     routine = routine_of(op)
     if routine is None or not op.type.startswith(MERGED):
         return [op]
-    parts = [part_of(op, [k], type=routine.name) for k in range(len(op.inputs["params"]))]
-    own = {hyper.name for hyper in routine.hypers if hyper.per_tensor}
-    return [
-        part.replace(attrs={k: v[0] if k in own and isinstance(v, list | tuple) else v for k, v in part.attrs.items()})
-        for part in parts
-    ]
+    count = len(op.inputs["params"])
+    return [part_of(op, [k], type=routine.name).replace(attrs=of_tensor(op, routine, k)) for k in range(count)]
 
 
 def _moved(program: Program) -> tuple[list[Op], list[Op], list[Op]]:
