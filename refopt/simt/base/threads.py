@@ -44,24 +44,6 @@ FORWARD = Schedule()
 class Thread:
     """A CUDA thread."""
 
-    __slots__ = (
-        "block",
-        "clock",
-        "copies",
-        "greenlet",
-        "index",
-        "lane",
-        "lost",
-        "met",
-        "operand",
-        "pauses",
-        "rank",
-        "result",
-        "site",
-        "value",
-        "warp",
-    )
-
     def __init__(self, block: Block, warp: Warp, index: Index, rank: int) -> None:
         self.block, self.warp, self.index, self.rank = block, warp, index, rank
         self.lane = rank % WARP_SIZE
@@ -79,8 +61,6 @@ class Thread:
 
 class Warp:
     """Up to 32 threads with consecutive ranks."""
-
-    __slots__ = ("alive", "missed", "pending")
 
     def __init__(self) -> None:
         self.alive = 0  # mask of the lanes that have not exited
@@ -103,26 +83,10 @@ class Warp:
 class Block:
     """A thread block."""
 
-    __slots__ = (
-        "arrived",
-        "dynamic",
-        "exited",
-        "index",
-        "number",
-        "returned",
-        "shared",
-        "static_bytes",
-        "tally",
-        "threads",
-        "warps",
-    )
-
     def __init__(self, index: Index, number: int, thread_indices: list[Index]) -> None:
         self.index, self.number = index, number
         warps = self.warps = [Warp() for _ in range(-(-len(thread_indices) // WARP_SIZE))]
-        self.threads = [
-            Thread(self, warps[rank // WARP_SIZE], at, rank) for rank, at in enumerate(thread_indices)
-        ]
+        self.threads = [Thread(self, warps[rank // WARP_SIZE], at, rank) for rank, at in enumerate(thread_indices)]
         for rank in range(0, len(thread_indices), WARP_SIZE):
             warps[rank // WARP_SIZE].alive = (1 << min(WARP_SIZE, len(thread_indices) - rank)) - 1
         self.arrived = 0  # threads at the block barrier

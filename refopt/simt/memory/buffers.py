@@ -26,23 +26,6 @@ _GAP = 4096
 class Buffer:
     """A run of bytes that kernels access: an allocation, or one shared array of one block."""
 
-    __slots__ = (
-        "__weakref__",
-        "base",
-        "data",
-        "dtype",
-        "fresh",
-        "mapped",
-        "name",
-        "nbytes",
-        "parameter",
-        "shadow",
-        "shape",
-        "types",
-        "views",
-        "written",
-    )
-
     def __init__(self, nbytes: int, name: str | None = None, data: np.ndarray | None = None) -> None:
         self.data = np.full(nbytes, POISON, np.uint8) if data is None else data
         self.nbytes = nbytes

@@ -40,19 +40,6 @@ def _is_other(filename: str) -> bool:
 class Activation:
     """One call of a function by one thread."""
 
-    __slots__ = (
-        "_ahead",
-        "_base",
-        "_contexts",
-        "_counts",
-        "_following",
-        "_line",
-        "_offset",
-        "_tracer",
-        "_visits",
-        "loops",
-    )
-
     def __init__(self, tracer: Tracer, loops: Loops, base: int) -> None:
         self.loops, self._tracer, self._base = loops, tracer, base
         self._counts: dict[int, int] = {}  # loop -> iterations begun after the first
@@ -114,8 +101,6 @@ class Activation:
 
 class Execution:
     """A line executed by a warp: by how many lanes, and the lines at which they went on."""
-
-    __slots__ = ("following", "lanes")
 
     def __init__(self) -> None:
         self.lanes = 0
