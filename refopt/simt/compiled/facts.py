@@ -7,7 +7,7 @@ from functools import cache
 from typing import NamedTuple
 
 from .source import Definition
-from .unassigned import unassigned
+from .variables import unassigned
 
 
 class Facts(NamedTuple):

@@ -115,14 +115,8 @@ class Refusals(Expressions):
                     self.refuse(target, f"an assignment to .{target.attr}", "only fields of records can be assigned to")
         return new
 
-    def _do_AugAssign(self, node: ast.AugAssign) -> list[ast.stmt]:
-        target = node.target
-        if isinstance(target, ast.Name) and isinstance(self.scope.get(target.id), Array):
-            self.refuse(target, WHOLE, ELEMENTS)
-        new = super()._do_AugAssign(node)
-        if isinstance(target, ast.Subscript):
-            base, at = self.kinds.get(target.value), self.kinds.get(target.slice)
-            if isinstance(base, Array) and isinstance(self.item(base, at, target.slice), Array):
-                self.refuse(target, NewArray("an operator on a view of an array"), ELEMENTS)
-            self._stored_at(target, None)
-        return new
+    def changed_in_place(self, node: ast.AugAssign, place: ast.expr, kind: Kind) -> list[ast.stmt]:
+        if isinstance(kind, Array):
+            whole = isinstance(node.target, ast.Name)
+            self.refuse(node.target, WHOLE if whole else NewArray("an operator on a view of an array"), ELEMENTS)
+        return super().changed_in_place(node, place, kind)
