@@ -7,7 +7,7 @@ import pytest
 
 from refopt import simt
 from refopt.simt import cuda
-from refopt.simt.compiled.variables import unassigned
+from refopt.simt.base.variables import unassigned
 
 
 def in_a_branch(x, n, out):

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from ..base import state
+from ..base.variables import reads, stores
 from ..compiled.kinds import Array, Known, Record, items_of, scalar
-from ..compiled.variables import reads, stores
 from ..machine import atomics
 from ..memory import shared
 from . import device

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ..compiled.structure import RESULT, Structure
-from ..compiled.variables import live, live_before, stores
+from ..base.structure import RESULT, Structure
+from ..base.variables import live, live_before, stores
 from ..machine import atomics
 from .expressions import NOTHING, Expressions, listed
 from .forms import Form, Program, is_fence

@@ -32,6 +32,18 @@ def unassigned(node: ast.FunctionDef | ast.Lambda) -> set[str]:
     return live_before(body, set()) & stores(body) - parameters
 
 
+def idle(loop: ast.AST) -> set[str]:
+    """The variables that a loop changes by plain assignments and that decide nothing in it, as counts of tries do."""
+    acts = ast.Call | ast.Subscript | ast.Attribute
+    statements = [part for part in ast.walk(loop) if isinstance(part, ast.Assign | ast.AugAssign)]
+    plain = [one for one in statements if not any(isinstance(part, acts) for part in ast.walk(one))]
+    inside = {id(part) for one in plain for part in ast.walk(one)}
+    needed = {part.id for part in ast.walk(loop) if isinstance(part, ast.Name) and id(part) not in inside}
+    while not (more := reads(one for one in plain if stores([one]) & needed)) <= needed:
+        needed |= more
+    return stores(plain) - needed
+
+
 def live(node: ast.stmt, after: set[str]) -> set[str]:
     """The variables that may be read from a statement on, by those that may be after it."""
     if isinstance(node, ast.If):
