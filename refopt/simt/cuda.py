@@ -3,10 +3,9 @@
 What is not here says so: `Unsupported`, with the name and the place that asks for it.
 """
 
-from __future__ import annotations
-
-from types import SimpleNamespace
-from typing import Any
+# ruff: noqa: F401
+from types import SimpleNamespace as _SimpleNamespace
+from typing import Any as _Any
 
 from .base import numba_types as _types
 from .base.places import unsupported as _unsupported
@@ -97,8 +96,8 @@ from .memory.shared import const, local, shared
 reduce = Reduce
 
 
-class _Types(SimpleNamespace):
-    def __getattr__(self, name: str) -> Any:
+class _Types(_SimpleNamespace):
+    def __getattr__(self, name: str) -> _Any:
         if name.startswith("__"):
             raise AttributeError(name)
         raise _unsupported(f"cuda.types.{name}", among=vars(self))
@@ -110,117 +109,21 @@ types = _Types(**_types.TYPES)
 _NAMED = {name: type_ for name, type_ in _types.TYPES.items() if isinstance(type_, _types.Type)}
 globals().update(_NAMED | _VECTORS)
 
-__all__ = [
-    "In",
-    "InOut",
-    "Out",
-    "Reduce",
-    "activemask",
-    "all_sync",
-    "any_sync",
-    "as_cuda_array",
-    "atomic",
-    "ballot_sync",
-    "blockDim",
-    "blockIdx",
-    "brev",
-    "cbrt",
-    "cg",
-    "close",
-    "clz",
-    "const",
-    "current_context",
-    "default_stream",
-    "defer_cleanup",
-    "detect",
-    "device_array",
-    "device_array_like",
-    "eq_sync",
-    "event",
-    "event_elapsed_time",
-    "external_stream",
-    "ffs",
-    "fma",
-    "fp16",
-    "get_current_device",
-    "gpus",
-    "grid",
-    "gridDim",
-    "gridsize",
-    "is_available",
-    "is_bfloat16_supported",
-    "is_cuda_array",
-    "is_float16_supported",
-    "is_supported_version",
-    "jit",
-    "lanemask_lt",
-    "ldca",
-    "ldcg",
-    "ldcs",
-    "ldcv",
-    "ldlu",
-    "legacy_default_stream",
-    "list_devices",
-    "local",
-    "managed_array",
-    "mapped",
-    "mapped_array",
-    "mapped_array_like",
-    "match_all_sync",
-    "match_any_sync",
-    "nanosleep",
-    "per_thread_default_stream",
-    "pinned",
-    "pinned_array",
-    "pinned_array_like",
-    "popc",
-    "profile_start",
-    "profile_stop",
-    "profiling",
-    "reduce",
-    "require_context",
-    "select_device",
-    "selp",
-    "shared",
-    "shfl_down_sync",
-    "shfl_sync",
-    "shfl_up_sync",
-    "shfl_xor_sync",
-    "stcg",
-    "stcs",
-    "stream",
-    "stwb",
-    "stwt",
-    "synchronize",
-    "syncthreads",
-    "syncthreads_and",
-    "syncthreads_count",
-    "syncthreads_or",
-    "syncwarp",
-    "threadIdx",
-    "threadfence",
-    "threadfence_block",
-    "threadfence_system",
-    "to_device",
-    "types",
-    "vectorize",
-    "warpsize",
-    *_NAMED,
-    *_VECTORS,
-]
+# All that is imported and defined above; type checkers know that by themselves.
+globals()["__all__"] = sorted(name for name in globals() if name[0].isalpha())
 
 
-def _below(name: str) -> Any:
+def _below(name: str) -> _Any:
     """The module below this one of a name; `modules`, which has this one, puts its own function here."""
     return None
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> _Any:
     if name == "laneid":  # an attribute in Numba, not a function
         return _laneid()
     if name.startswith("__"):
         raise AttributeError(name)
     module = _below(name)
     if module is None:
-        raise _unsupported(f"cuda.{name}", among=__all__)
+        raise _unsupported(f"cuda.{name}", among=globals()["__all__"])
     return module

@@ -8,7 +8,7 @@ off what a kernel knowingly does otherwise.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .base.arguments import shown
 
@@ -45,27 +45,13 @@ OFF = {
 class Rules:
     """The rules that hold: an attribute each, with underscores for hyphens."""
 
-    acquire: bool
-    both_fences: bool
-    early_return: bool
-    host_access: bool
-    int32_overflow: bool
-    negative_index: bool
-    partly_written_copy: bool
-    same_value: bool
-    shared_types: bool
-    shuffle_lanes: bool
-    shuffle_sites: bool
-    skipped_barrier: bool
-    uninitialized: bool
-    unwritten_copy: bool
-    warp_order: bool
-    zero_division: bool
-
     def __init__(self, strict: Any = (), lenient: Any = ()) -> None:
         on = (set(ON) | _names("strict", strict)) - _names("lenient", lenient)
-        for name in ON | OFF:
-            setattr(self, name.replace("-", "_"), name in on)
+        vars(self).update({name.replace("-", "_"): name in on for name in ON | OFF})
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> bool: ...
 
 
 def _names(what: str, value: Any) -> set[str]:

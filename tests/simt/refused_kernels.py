@@ -11,7 +11,17 @@ from collections import namedtuple
 from types import SimpleNamespace
 
 import numpy as np
+
+from refopt import simt
+
+try:
+    import numba
+except ModuleNotFoundError:  # with its stub
+    with simt.replace_numba():
+        import numba
 {imports}
+
+prange = numba.prange
 
 N = 8
 NUMBERS = [1, 2, 3]
@@ -19,6 +29,7 @@ TRIPLE = (1, 2, 3)
 WORDS = {{1: 2}}
 TABLE = np.arange(4)
 Pair = namedtuple("Pair", "first second")
+PAIR = Pair(1, 2.5)
 SPACE = SimpleNamespace(size=4)
 
 
@@ -69,6 +80,14 @@ def with_try(a):
         return a + 1
     except Exception:
         return a
+
+
+@cuda.jit(device=True)
+def last(a, k):
+    found = None
+    for i in range(k):
+        found = a[i]
+    return found
 
 
 @cuda.jit(device=True)
@@ -217,6 +236,34 @@ REFUSED = {
     "an atomic with too few arguments": ("cuda.atomic.add(y, 0)", "missing a required argument"),
     "bits of floats by an atomic": ("cuda.atomic.xor(y, 0, 2)", "cuda.atomic.xor on an array"),
     "a call of a number": ("n()", "a call of a number"),
+    "an unknown field": ("p = Pair(n, x)\ny[0] = p.third", "a Pair has no field third"),
+    "a method of a namedtuple": ("p = Pair(n, 1)\ny[0] = p.count(1)", "a Pair has no field count"),
+    "an unknown field of a constant": ("y[0] = PAIR.third", "a Pair has no field third"),
+    "a field that is set": ("p = Pair(n, 2)\np.first = 3", "an assignment to .first"),
+    "a sum of namedtuples": ("y[0] = (Pair(n, 2) + (3,))[2]", "in one operation"),
+    "namedtuples of several types": ("p = Pair(n, 1)\nif n:\n    p = Pair(n, 1.5)\ny[0] = p.first", "on one way"),
+    "prange": ("for i in prange(4):\n    y[i] = 1", "prange is for the threads of a CPU"),
+    "prange by its module": ("for i in numba.prange(4):\n    y[i] = 1", "numba.prange is for the threads"),
+    "text that is chosen and printed": ('print("a" if n else "b")', "print of text that is chosen"),
+    "equal texts on two ways": ('s = "a"\nif n:\n    s = "a"\nprint(s)', "print of text that is chosen"),
+    "text in a tuple that is printed": ('print(("a", 1))', "print of text"),
+    "chosen text as an element": ('y[0] = "a" if n else "b"', "text that is chosen"),
+    "a loop over chosen text": ('s = "a" if n else "b"\nfor c in s:\n    y[0] = 1', "a loop over text"),
+    "a method of chosen text": ('s = "a" if n else "b"\ns.foo()', "text has no foo"),
+    "a part of chosen text": ('s = "a" if n else "b"\ny[0] = s[0] == "a"', "an index into text"),
+    "chosen text and more": ('s = ("a" if n else "b") + "c"\ny[0] = s == "ac"', "an operator on text"),
+    "None before a loop": ("a = None\nfor i in range(n):\n    a = i\ny[0] = a", "None before its loop"),
+    "the greatest from None on": (
+        "a = None\nfor i in range(n):\n    if a is None or a + 1 < x[i]:\n        a = x[i]\ny[0] = 1", "None"),
+    "None before a while loop, as an index": (
+        "a = None\nwhile n > 0:\n    a = n\n    n -= 1\ny[a] = 1", "None before its loop"),
+    "None before a loop, then an array": (
+        "a = None\nfor i in range(n):\n    a = x\nif a is not None:\n    y[0] = a[0]", "None before its loop"),
+    "None before a loop, passed on": (
+        "a = None\nfor i in range(n):\n    a = x[i]\ny[0] = device(a, 1)", "None before its loop"),
+    "None before a loop, converted": (
+        "a = None\nfor i in range(n):\n    a = x[i]\ny[0] = float(a)", "None before its loop"),
+    "None before a loop, tested": ("a = None\nfor i in range(n):\n    a = x[i]\nif a:\n    y[0] = 1", "None before"),
 }
 
 # Odd, and compiled.
@@ -259,8 +306,20 @@ RIGHT = {
     "one name for a number, then an array": "a = 1\ny[0] = a\na = x\ny[1] = a[0]",
     "a variable of two types that nothing reads": "if n < 0:\n    a = x\nelse:\n    a = 1\ny[0] = 1",
     "None or a number": "a = None\nif n > 0:\n    a = 1\nif a is not None:\n    y[0] = 1",
+    "None before a loop": "a = None\nfor i in range(n):\n    a = x[i]\nif a is not None:\n    y[0] = 1\ny[1] = a == 1",
+    "None before a loop, then more":
+        "a = None\nfor i in range(n):\n    a = x[i]\nif n > 3:\n    a = 1.0\ny[0] = a\ny[1] = last(x, n)",
+    "None before a loop that has a break":
+        "a = None\nwhile n:\n    n -= 1\n    a = x[n]\n    if a > 3:\n        break\nelse:\n    a = x[0]\ny[0] = a",
+    "None in a loop": "a = x[0]\nfor i in range(n):\n    if a is not None:\n        y[0] = a\n    a = None",
+    "None or a number before a loop": "a = None\nif n > 2:\n    a = 3\nfor i in range(n):\n    y[i] = a\n    a = 4",
     "is None": "if x is not None and y is not None:\n    y[0] = 1 if n is None else 2",
-    "a namedtuple": "p = Pair(n, x)\ny[0] = p.second[p.first]",
+    "a namedtuple": "p = Pair(n, x)\ny[0] = p.second[p.first] + PAIR.first",
+    "parts of namedtuples":
+        "p = Pair(second=n, first=2)\na, b = p\ny[0] = a + b + p[1] + len(p)\nif n:\n    p = Pair(1, 3)\n"
+        "y[1] = p.second\nfor c in p:\n    y[c] = c",
+    "text that is chosen": 's = "a" if n else "bc"\ny[0] = (s == "a") + len(s) + s.find("a")\ny[1] = s < "b"',
+    "text in a loop": 's = "a"\nfor i in range(n):\n    print(s)\n    t = "b"\n    print(t)',
     "tuples": "a = (*TRIPLE, n)\nb = (1, 2) + (3,)\ny[0] = a[n] + b[2] + ((1, 2) * 2)[3]\n(c, d), e = (1, 2), 3",
     "for and while with else":
         "for i in range(3):\n    if i == n:\n        break\nelse:\n    y[0] = 2\n"

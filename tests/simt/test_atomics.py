@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -182,10 +183,59 @@ def spin_with_a_counter(flag, spins):
         tries += 1
 
 
-@pytest.mark.parametrize("body", [spin_that_counts_itself, spin_with_a_counter, lambda flag, _: spin_that_counts(flag)])
-def test_spins_that_change_something_are_stopped_by_the_clock(body, hasty):
+def spin_with_counters(flag, out):
+    """The tries of all rounds are stored after the loop; what a round counts begins anew."""
+    tries = total = 0
+    for i in range(2):
+        k = 0
+        while True:
+            k, tries = k + 1, tries + 1
+            total += tries * k
+            if cuda.atomic.cas(flag, 0, i + 1, 1) == i + 1:
+                break
+    out[0] = total
+
+
+@pytest.mark.parametrize("body", [spin_that_counts_itself, lambda flag, _: spin_that_counts(flag)])
+def test_spins_that_change_memory_are_stopped_by_the_clock(body, hasty):
     with pytest.raises(simt.Deadlock, match=r"6 times simt.limits.seconds"):
         cuda.jit(body)[1, 2](np.zeros(1, np.int64), np.zeros(2, np.int64))
+
+
+@pytest.mark.parametrize("watch", [False, True])
+@pytest.mark.parametrize("threads", [2, 64])
+@pytest.mark.parametrize("body", [spin_with_a_counter, spin_with_counters], ids=lambda body: body.__name__)
+def test_spins_that_only_count_their_tries_are_found(body, threads, watch):
+    begun = time.process_time()
+    with pytest.raises(simt.Deadlock, match="spin on atomics in vain"), simt.observe(watch=watch):
+        cuda.jit(body)[1, threads](np.zeros(1, np.int64), np.zeros(2, np.int64))
+    assert time.process_time() - begun < 2
+
+
+def counted_to_an_end(x, out):
+    """The count decides when the thread gives up."""
+    tries = 0
+    while cuda.atomic.add(out, 0, 0) != 7:
+        more = tries
+        tries = more + 1
+        if tries == x.size:
+            break
+
+
+def counted_in_the_inner_loop(x, out):
+    tries = 0
+    while tries < x.size:
+        for _ in range(2):
+            cuda.atomic.add(out, 0, 0)
+            tries += 1
+
+
+def counted_through_another(x, out):
+    k = found = 0
+    while found < x.size:
+        k += 1
+        found = 0 + k
+        cuda.atomic.add(out, 0, 0)
 
 
 def maximum(x, out):
@@ -237,7 +287,8 @@ def counted_in_shared_memory_of_a_helper(x, out):
 
 
 NO_SPINS = [
-    maximum, added_by_a_helper, counted_in_memory, counted_in_shared_memory, counted_in_shared_memory_of_a_helper]
+    maximum, added_by_a_helper, counted_in_memory, counted_in_shared_memory, counted_in_shared_memory_of_a_helper,
+    counted_to_an_end, counted_in_the_inner_loop, counted_through_another]
 
 
 @pytest.mark.parametrize("threads", [1, 32])

@@ -12,9 +12,9 @@ from texts import executed
 from refopt import simt
 from refopt.simt import cuda
 from refopt.simt.base.conversions import CONVERSIONS
+from refopt.simt.base.source import definition
 from refopt.simt.compiled import specialize
 from refopt.simt.compiled.kinds import of_value, scalar
-from refopt.simt.compiled.source import definition
 
 THIRD, SCALE, TABLE = 1 / 3, np.float32(3), (1, 0.7)
 

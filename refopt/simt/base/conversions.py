@@ -110,7 +110,12 @@ def as_bool(x: Any) -> bool:
 def convert_tuple(types: tuple) -> Callable[[tuple], tuple]:
     """What brings the items of a tuple to types: names of scalars, tuples of such, or None for what stays."""
     each = [convert_tuple(t) if isinstance(t, tuple) else CONVERSIONS[t] if t else None for t in types]
-    return lambda values: tuple(f(x) if f else x for f, x in zip(each, values, strict=True))
+
+    def convert(values: tuple) -> tuple:
+        new = [f(x) if f else x for f, x in zip(each, values, strict=True)]
+        return tuple(new) if type(values) is tuple else type(values)(*new)
+
+    return convert
 
 
 _FLOAT_TYPES = (float, np.floating)

@@ -164,7 +164,5 @@ def _record(fields: Any, size: int) -> np.dtype:
     """A record dtype from Numba's fields: name -> (type, offset, ...)."""
     names = list(fields)
     parts = [(getattr(fields[n], "type", fields[n]), getattr(fields[n], "offset", 0)) for n in names]
-    formats = [
-        np.dtype((dtype_of(t.dtype), t.shape)) if hasattr(t, "shape") else dtype_of(t) for t, _ in parts
-    ]
+    formats = [np.dtype((dtype_of(t.dtype), t.shape)) if hasattr(t, "shape") else dtype_of(t) for t, _ in parts]
     return np.dtype({"names": names, "formats": formats, "offsets": [at for _, at in parts], "itemsize": size})

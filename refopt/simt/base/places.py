@@ -6,22 +6,31 @@ import difflib
 import os
 import sys
 from collections.abc import Iterable
+from functools import cache
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from .errors import Place, SimtError, Unsupported
 from .state import current
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_internal: dict[str, bool] = {}
+_NUMPY, _PYTHON = (os.path.dirname(os.path.abspath(str(module.__file__))) + os.sep for module in (np, os))
 
 
+@cache
 def is_internal(filename: str) -> bool:
     """Whether a source file belongs to the executor itself."""
-    known = _internal.get(filename)
-    if known is None:
-        known = _internal[filename] = os.path.abspath(filename).startswith(_PACKAGE)
-    return known
+    return os.path.abspath(filename).startswith(_PACKAGE)
+
+
+@cache
+def is_kernels(filename: str) -> bool:
+    """Whether a kernel would compile what a file has: it is neither the executor's nor NumPy's nor Python's own."""
+    installed = any(f"{folder}-packages{os.sep}" in filename for folder in ("site", "dist"))
+    of_python = filename.startswith("<frozen ") or (filename.startswith(_PYTHON) and not installed)
+    return not (is_internal(filename) or filename.startswith(_NUMPY) or of_python)
 
 
 class Site(NamedTuple):

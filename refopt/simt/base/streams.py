@@ -52,8 +52,6 @@ _returned: Clock = {}  # the work that it knows to be done because a copy has re
 class Operation:
     """A launch or a copy, with what it is ordered after."""
 
-    __slots__ = ("clock", "extents", "name", "number", "stream")
-
     def __init__(self, stream: Stream, name: str) -> None:
         self.stream, self.name, self.clock = stream.id, name, stream.clock
         self.number = self.clock[stream.id]

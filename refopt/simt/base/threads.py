@@ -44,24 +44,6 @@ FORWARD = Schedule()
 class Thread:
     """A CUDA thread."""
 
-    __slots__ = (
-        "block",
-        "clock",
-        "copies",
-        "greenlet",
-        "index",
-        "lane",
-        "lost",
-        "met",
-        "operand",
-        "pauses",
-        "rank",
-        "result",
-        "site",
-        "value",
-        "warp",
-    )
-
     def __init__(self, block: Block, warp: Warp, index: Index, rank: int) -> None:
         self.block, self.warp, self.index, self.rank = block, warp, index, rank
         self.lane = rank % WARP_SIZE
@@ -102,20 +84,6 @@ class Warp:
 
 class Block:
     """A thread block."""
-
-    __slots__ = (
-        "arrived",
-        "dynamic",
-        "exited",
-        "index",
-        "number",
-        "returned",
-        "shared",
-        "static_bytes",
-        "tally",
-        "threads",
-        "warps",
-    )
 
     def __init__(self, index: Index, number: int, thread_indices: list[Index]) -> None:
         self.index, self.number = index, number

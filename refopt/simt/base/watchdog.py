@@ -28,8 +28,8 @@ class Limits:
     """What stops a launch that makes no progress. The environment variable SIMT_SECONDS sets the first value.
 
     Attributes: seconds, for which a thread may run without a barrier, an atomic, a fence or its end (10, `math.inf`
-    for no limit); six times that long threads may spin on atomics that change nothing while only their own
-    variables change.
+    for no limit); six times that long threads may do atomics without an end while memory, or a variable that
+    decides something, changes.
     """
 
     def __init__(self) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
+from typing import Any
 
 from ..base.conversions import CONVERSIONS
-from ..base.scalars import FLOATS, INTEGERS, binary
+from ..base.scalars import FLOATS, INTEGERS
 from . import dynamic
 from .calls import Calls
 from .expressions import Unsupported
@@ -17,43 +18,32 @@ class Assignments(Calls):
 
     def _do_Assign(self, node: ast.Assign) -> list[ast.stmt]:
         value, kind = self.visit(node.value)
-        if len(node.targets) == 1 and isinstance(node.targets[0], ast.Subscript):
-            return [self._store(node, node.targets[0], value, kind)]
-        if len(node.targets) == 1 and isinstance(place := node.targets[0], ast.Attribute):
-            base, owner = self.visit(place.value)
-            new_place = ast.copy_location(ast.Attribute(base, place.attr, ast.Store()), place)
-            part = field(owner, place.attr) if isinstance(owner, Record) else None
-            return [ast.copy_location(ast.Assign([new_place], self._fitting(value, kind, part)), node)]
-        if any(_stores(target) for target in node.targets):
-            return self._apart(node, value, kind)
-        targets = [self._target(target, kind) for target in node.targets]
-        return [ast.copy_location(ast.Assign(targets, value), node)]
-
-    def _apart(self, node: ast.Assign, value: ast.expr, kind: Kind) -> list[ast.stmt]:
-        """An assignment to several places, elements among them, as one to each."""
+        if len(node.targets) == 1:
+            return self.assign(node, node.targets[0], value, kind)
+        if not any(map(_stores, node.targets)):
+            return [ast.copy_location(ast.Assign([self._target(target, kind) for target in node.targets], value), node)]
         name = self.temporary()
-        self.scope[name] = kind
-        new: list[ast.stmt] = [assigned(name, value, node)]
-        temporaries = [name]
+        new = [assigned(name, value, node)]
         for target in node.targets:
-            if not isinstance(target, ast.Tuple | ast.List) or not _stores(target):
-                new += self._do_Assign(ast.copy_location(ast.Assign([target], loaded(name, node)), node))
-                continue
-            parts: list[ast.expr] = []
-            after: list[tuple[ast.expr, str]] = []
-            for part in target.elts:
-                if isinstance(part, ast.Starred) or not _stores(part):
-                    parts.append(part)
-                    continue
-                after.append((part, self.temporary()))
-                parts.append(ast.copy_location(ast.Name(after[-1][1], ast.Store()), part))
-            places = ast.copy_location(ast.Tuple(parts, ast.Store()), target)
-            new += self._do_Assign(ast.copy_location(ast.Assign([places], loaded(name, node)), node))
-            for part, held in after:
-                new += self._do_Assign(ast.copy_location(ast.Assign([part], loaded(held, node)), node))
-            temporaries += [held for _, held in after]
-        for held in temporaries:  # each round over a loop has others, so with them its types would never settle
-            del self.scope[held]
+            new += self.assign(node, target, loaded(name, node), kind)
+        return new
+
+    def assign(self, node: ast.stmt, target: ast.expr, value: ast.expr, kind: Kind) -> list[ast.stmt]:
+        """An assignment of a value of a kind to a target: to each part of it if elements are among them."""
+        if isinstance(target, ast.Subscript):
+            return [self._store(node, target, value, kind)]
+        if isinstance(target, ast.Attribute):
+            base, owner = self.visit(target.value)
+            place = ast.copy_location(ast.Attribute(base, target.attr, ast.Store()), target)
+            part = field(owner, target.attr) if isinstance(owner, Record) else None
+            return [ast.copy_location(ast.Assign([place], self._fitting(value, kind, part)), node)]
+        if not isinstance(target, ast.Tuple | ast.List) or not _stores(target):
+            return [ast.copy_location(ast.Assign([self._target(target, kind)], value), node)]
+        names = [self.temporary() for _ in target.elts]
+        unpacked = ast.copy_location(ast.Tuple([ast.Name(name, ast.Store()) for name in names], ast.Store()), target)
+        new: list[ast.stmt] = [ast.copy_location(ast.Assign([self._target(unpacked, kind)], value), node)]
+        for name, inner in zip(names, target.elts, strict=True):
+            new += self.assign(node, inner, loaded(name, node), self.scope.pop(name))
         return new
 
     def _do_AnnAssign(self, node: ast.AnnAssign) -> list[ast.stmt]:
@@ -111,70 +101,41 @@ class Assignments(Calls):
         return self.apply(CONVERSIONS[name], f"to_{name}", value, value)
 
     def _do_AugAssign(self, node: ast.AugAssign) -> list[ast.stmt]:
-        symbol, target = type(node.op).__name__, node.target
-        if isinstance(target, ast.Name):
-            kind = self.visit(loaded(target.id, target))[1]
-            if isinstance(kind, Array) or (isinstance(kind, Known) and scalar(kind) is None):
-                return [ast.copy_location(ast.AugAssign(target, node.op, self.visit(node.value)[0]), node)]
-            right = self.raw(node.value)
-            old = self.raw(loaded(target.id, target))
-            if kind is None and scalar(right[1]) is None:
-                value = self.apply(dynamic.binary(symbol, True), f"in_place_{symbol}", node, old[0], right[0])
-            else:
-                value, kind = self.settled(*self.operation(_at(node), symbol, old, right))
-            self.scope[target.id] = kind
-            return [assigned(target.id, value, node)]
+        """An operation and an assignment, but for what is changed where it is, as arrays are."""
         before: list[ast.stmt] = []
-        if isinstance(target, ast.Attribute):
-            owner, record = self.visit(target.value)
-            owner = self._once(owner, before, node)
-            old = self.attribute(
-                ast.copy_location(ast.Attribute(owner, target.attr, ast.Load()), node), record, target.attr
-            )
-            result, kind = self.settled(*self.operation(_at(node), symbol, old, self.raw(node.value)))
-            attribute = ast.copy_location(ast.Attribute(owner, target.attr, ast.Store()), node)
-            part = field(record, target.attr) if isinstance(record, Record) else None
-            return [*before, ast.copy_location(ast.Assign([attribute], self._fitting(result, kind, part)), node)]
-        (base, array), (index, at) = self.visit(target.value), self.visit(target.slice)
-        part = self.item(array, at, target.slice)
-        if isinstance(part, Array | Record) or (isinstance(array, Known) and part is None):
-            new = ast.copy_location(ast.Subscript(base, index, ast.Store()), target)
-            return [ast.copy_location(ast.AugAssign(new, node.op, self.visit(node.value)[0]), node)]
-        value, kind = self.visit(node.value)
-        if self._adds_as_it_is(symbol, part, kind):
-            new = ast.copy_location(ast.Subscript(base, index, ast.Store()), target)
-            return [ast.copy_location(ast.AugAssign(new, node.op, value), node)]
-        base, index = self._once(base, before, node), self._once(index, before, node)
-        load = ast.copy_location(ast.Subscript(base, index, ast.Load()), node)
-        old = load, part
-        if before and not isinstance(value, ast.Constant):
-            name = self.temporary()
-            before.append(assigned(name, load, node))
-            old = loaded(name, node), part
-        result, kind = self.settled(*self.operation(_at(node), symbol, old, (value, kind)))
-        result = self._fitting(result, kind, part, array)
-        place = ast.copy_location(ast.Subscript(base, index, ast.Store()), node)
-        return [*before, ast.copy_location(ast.Assign([place], result), node)]
+        target, symbol = node.target, type(node.op).__name__
+        place: dict[str, Any] = dict(ast.iter_fields(target))
+        place |= {part: self._once(place[part], before) for part in ("value", "slice") if part in place}
+        old, new = (ast.copy_location(type(target)(**place | {"ctx": ctx()}), target) for ctx in (ast.Load, ast.Store))
+        load, kind = self.visit(old)
+        if isinstance(kind, Array | Record) or (isinstance(kind, Known) and scalar(kind) is None):
+            after = self.changed_in_place(node, new, kind)
+        elif kind is None:
+            function, right = dynamic.binary(symbol, True), self.visit(node.value)[0]
+            after = self.assign(node, new, self.apply(function, f"in_place_{symbol}", node, load, right), None)
+        else:
+            at = ast.copy_location(ast.Constant(None), node)
+            result = self.settled(*self.operation(at, symbol, (load, kind), self.raw(node.value)))
+            after = self.assign(node, new, *result)
+        for statement in before:  # each round over a loop has others, so with them its types would never settle
+            del self.scope[statement.targets[0].id]  # type: ignore[attr-defined]
+        return [*before, *after]
 
-    def _adds_as_it_is(self, symbol: str, element: Kind, value: Kind) -> bool:
-        """Whether ``x[i] += value`` is the same in NumPy's types: floats alone, the element's no narrower."""
-        one, other = scalar(element), scalar(value)
-        if one is None or other is None or symbol not in ("Add", "Sub", "Mult", "Div"):
-            return False
-        rule = binary(symbol, one.name, other.name)
-        return rule is not None and rule[2] == one.name and one.name in FLOATS and other.name in FLOATS
-
-    def _once(self, node: ast.expr, before: list[ast.stmt], at: ast.AST) -> ast.expr:
-        """An expression that may be used twice, evaluated once."""
-        if isinstance(node, ast.Name | ast.Constant):
+    def _once(self, node: ast.expr, before: list[ast.stmt]) -> ast.expr:
+        """An expression that may be used twice, evaluated once, in a statement before."""
+        parts = node.elts if isinstance(node, ast.Tuple) else [node]
+        kinds = {type(part) for part in parts}
+        if kinds <= {ast.Name, ast.Constant} or ast.Slice in kinds:  # of slices, what they name is changed in place
             return node
-        if isinstance(node, ast.Tuple) and all(isinstance(part, ast.Name | ast.Constant) for part in node.elts):
-            return node
+        value, kind = self.visit(node)
         name = self.temporary()
-        before.append(assigned(name, node, at))
-        return loaded(name, at)
+        self.scope[name] = kind
+        before.append(assigned(name, value, node))
+        return loaded(name, node)
 
-    # Branches
+    def changed_in_place(self, node: ast.AugAssign, place: ast.expr, kind: Kind) -> list[ast.stmt]:
+        """What an augmented assignment does to what is no number."""
+        return [ast.copy_location(ast.AugAssign(self._target(place, kind), node.op, self.visit(node.value)[0]), node)]  # type: ignore[arg-type]
 
 
 def _stores(target: ast.expr) -> bool:
@@ -186,11 +147,6 @@ def _stores(target: ast.expr) -> bool:
 
 def assigned(name: str, value: ast.expr, at: ast.AST) -> ast.stmt:
     return ast.copy_location(ast.Assign([ast.copy_location(ast.Name(name, ast.Store()), at)], value), at)
-
-
-def _at(node: ast.stmt) -> ast.expr:
-    """A place for an operation that an augmented assignment does."""
-    return ast.copy_location(ast.Constant(None), node)
 
 
 def loaded(name: str, at: ast.AST) -> ast.expr:

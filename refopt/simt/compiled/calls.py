@@ -32,6 +32,7 @@ from .kinds import (
     number,
     of_type,
     scalar,
+    variable,
     whole,
     widened,
 )
@@ -86,6 +87,8 @@ class Calls(Library):
             return node, field(kind, name)
         if isinstance(kind, Scalar):
             return (node, kind) if name == "real" else (node, Method(kind, name))
+        if isinstance(kind, Tuple) and name in (fields := getattr(kind.named, "_fields", ())):
+            return node, variable(kind.items[fields.index(name)])
         return node, None
 
     def _known_attribute(self, node: ast.Attribute, value: Any, name: str) -> Typed:
@@ -115,6 +118,8 @@ class Calls(Library):
         called = kind.value  # or a kernel that another calls: as it is translated, or as it was written
         function = getattr(called, "function", getattr(called, "py_func", called))
         starred = any(isinstance(arg, ast.Starred) for arg in node.args)
+        if isinstance(function, type) and hasattr(function, "_fields"):
+            return new, self._namedtuple(function, args, named) if not starred else None
         if isinstance(function, type):
             return self._type(new, function, args, starred)
         if isinstance(getattr(function, "dtype", None), np.dtype) and callable(function):  # a type of Numba's
@@ -126,6 +131,13 @@ class Calls(Library):
         if isinstance(function, types.FunctionType):
             return self._function(new, function, node, args, {name: kind for name, (_, kind) in named.items()})
         return new, None
+
+    def _namedtuple(self, function: Any, args: list[Typed], named: dict[str | None, Typed]) -> Kind:
+        """A namedtuple that is made of all its fields."""
+        parts = dict(zip(function._fields, (kind for _, kind in args), strict=False))
+        parts |= {str(name): kind for name, (_, kind) in named.items()}
+        whole = parts.keys() == {*function._fields}
+        return Tuple(tuple(parts[name] for name in function._fields), function) if whole else None
 
     def _method(self, node: ast.Call, method: Method, args: list[Typed]) -> Typed:
         """A method of a number."""

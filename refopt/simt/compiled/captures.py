@@ -6,7 +6,6 @@ that see read-only copies of the arrays. A device array that is captured is an a
 
 from __future__ import annotations
 
-import sysconfig
 import weakref
 from collections.abc import Callable
 from types import CellType, FunctionType
@@ -15,10 +14,9 @@ from typing import Any
 import numpy as np
 
 from ..base.copies import content, copied, names_in
-from ..base.places import is_internal
+from ..base.places import is_kernels
 from ..memory.arrays import DeviceArray
 
-_LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
 _frozen: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 
@@ -75,14 +73,8 @@ def _constant(value: Any, known: dict[Any, Any]) -> Any:
     if not isinstance(value, FunctionType):
         return value
     if value not in known:
-        known[value] = None if is_library(value) else _freeze(value, known)
+        known[value] = _freeze(value, known) if is_kernels(value.__code__.co_filename) else None
     return known[value] or value
-
-
-def is_library(function: FunctionType) -> bool:
-    """Whether a function is part of the executor, of Python or of an installed package."""
-    file = function.__code__.co_filename
-    return is_internal(file) or file.startswith(_LIBRARIES)
 
 
 def _devices(function: FunctionType) -> bool:
@@ -101,4 +93,3 @@ def _with_arrays(function: FunctionType, argument: Callable[[DeviceArray, str], 
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     ]
     return copied(function, scope, tuple(cells))
-

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from .expressions import Expressions
-from .kinds import Array, Kind, Known, items_of
+from .kinds import Array, Clash, Kind, Known, Varying, items_of
 from .operators import SYMBOLS
 
 _COMPARE = {
@@ -73,7 +73,8 @@ class Constants(Expressions):
             return node.value
         if isinstance(node, ast.Name):
             kind = self.scope[node.id] if node.id in self.scope else self.named(node.id)
-            return kind.value if isinstance(kind, Known) else _NOTHING
+            settled = isinstance(kind, Known) and not isinstance(kind.value, Clash | Varying)
+            return kind.value if settled else _NOTHING  # type: ignore[union-attr]
         if isinstance(node, ast.Attribute) and node.attr == "ndim" and isinstance(node.value, ast.Name):
             kind = self.scope.get(node.value.id)
             return kind.axes if isinstance(kind, Array) else _NOTHING

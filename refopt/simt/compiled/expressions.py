@@ -44,9 +44,12 @@ class Unsupported(Exception):
 class Expressions:
     """The visits of expressions. `scope` has the kinds of the local variables, `constants` what the new code names."""
 
+    function: Any
+
     def __init__(self) -> None:
         self.scope: dict[str, Kind] = {}
         self.constants: dict[str, Any] = {}
+        self.doubles: set[tuple[str, int, str]] = set()  # where it computes in fp64: file, line, types of operands
         self.temporaries = 0
         self.changed = False
 
@@ -60,11 +63,11 @@ class Expressions:
         """A call."""
         raise NotImplementedError
 
-    def doubled(self, node: ast.AST, why: str) -> None:
-        """An operation computes in fp64."""
-        raise NotImplementedError
-
     # Helpers
+
+    def doubled(self, node: ast.expr, operands: str) -> None:
+        """Note that an operation computes in fp64."""
+        self.doubles.add((self.function.__code__.co_filename, node.lineno, operands))
 
     def constant(self, value: Any, label: str, at: ast.AST) -> ast.expr:
         """An expression for an object."""
@@ -238,31 +241,10 @@ class Expressions:
     def _Call(self, node: ast.Call, test: bool = False) -> Typed:
         return self.called(node, test)
 
-    def _JoinedStr(self, node: ast.JoinedStr) -> Typed:
+    def _as_it_is(self, node: Any) -> Typed:
         return node, None
 
-    def _Lambda(self, node: ast.Lambda) -> Typed:
-        return node, None
-
-    def _comprehension(self, node: Any) -> Typed:
-        """A comprehension, whose variables may be anything."""
-        outer = dict(self.scope)
-        new = type(node)(**{field: getattr(node, field) for field in node._fields})
-        new.generators = []
-        for part in node.generators:
-            iterated, _ = self.visit(part.iter)
-            for name in ast.walk(part.target):
-                if isinstance(name, ast.Name):
-                    self.scope[name.id] = None
-            tests = [self.raw(test, True)[0] for test in part.ifs]
-            new.generators.append(ast.comprehension(part.target, iterated, tests, part.is_async))
-        for part in ("elt", "key", "value"):
-            if hasattr(node, part):
-                setattr(new, part, self.visit(getattr(node, part))[0])
-        self.scope = outer
-        return ast.copy_location(new, node), None
-
-    _GeneratorExp = _ListComp = _SetComp = _DictComp = _comprehension
+    _JoinedStr = _Lambda = _GeneratorExp = _ListComp = _SetComp = _DictComp = _as_it_is
 
 
 def _slice(kind: Tuple, index: ast.Slice) -> Kind:

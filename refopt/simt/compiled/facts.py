@@ -6,8 +6,8 @@ import ast
 from functools import cache
 from typing import NamedTuple
 
-from .source import Definition
-from .unassigned import unassigned
+from ..base.source import Definition
+from ..base.variables import unassigned
 
 
 class Facts(NamedTuple):

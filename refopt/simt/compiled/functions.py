@@ -14,7 +14,10 @@ from typing import Any
 import numpy as np
 
 from ..base.conversions import CONVERSIONS
+from ..base.places import here
 from ..base.scalars import FLOATS, INTEGERS, SCALARS, binary, chosen
+from ..base.state import current
+from ..base.undefined import Undefined
 
 # Those that Numba computes in fp16; the others take an fp16 for an fp32.
 _HALF = {"sqrt", "exp", "log", "sin", "cos", "fabs", "floor", "ceil", "trunc", "log2", "log10", "exp2"}
@@ -136,3 +139,17 @@ def quotient(a: str, b: str) -> tuple[Callable[[Any, Any], Any], tuple[str, str]
     floor, mod = typed("FloorDiv", a, b), typed("Mod", a, b)
     names = tuple(binary(symbol, a, b)[2] for symbol in ("FloorDiv", "Mod"))  # type: ignore[index]
     return lambda x, y: (floor(x, y), mod(x, y)), names  # type: ignore[return-value]
+
+
+@cache
+def nothing(type_name: str, variable: str) -> Callable[[], Any]:
+    """What gives the value of a variable that is not assigned: zero, and undefined where that is looked for."""
+    zero = CONVERSIONS[type_name](0)
+
+    def value() -> Any:
+        observer = current.observer
+        if observer is None or not observer.watching or not observer.rules.uninitialized:
+            return zero
+        return Undefined(zero, f"variable {variable} is not assigned on each way", here(), "uninitialized")
+
+    return value

@@ -39,9 +39,10 @@ class Record(NamedTuple):
 
 
 class Tuple(NamedTuple):
-    """A tuple of so many values."""
+    """A tuple of so many values; a namedtuple has its class."""
 
     items: tuple
+    named: Any = None
 
 
 class Range(NamedTuple):
@@ -93,6 +94,15 @@ class Clash(NamedTuple):
     other: Any
 
 
+class Varying:
+    """A value that Numba types, and refuses where it would take a constant of the sort; a `Known` one."""
+
+    def __init__(self, sort: str, words: str) -> None:
+        self.sort, self.words = sort, words
+
+
+TEXTS = Known(Varying("texts", "text that is chosen when the kernel runs"))
+LATE = Known(Varying("late", "what is None before its loop"))  # to which a loop may give a value
 Kind = Scalar | Array | Record | Tuple | Range | Method | Named | Known | None  # None: anything
 _PLAIN = (int, float, bool, str, type(None))
 _SMALL = 2**31
@@ -141,14 +151,14 @@ def of_value(value: Any) -> Kind:
     name = name_of(value)
     if name is not None:
         return number(name, "py" if type(value) in (int, bool) else "np")
-    if type(value) is tuple:
-        return Tuple(tuple(of_value(item) for item in value))
+    if isinstance(value, tuple):
+        return Tuple(tuple(of_value(item) for item in value), type(value) if hasattr(value, "_fields") else None)
     dtype = getattr(value, "dtype", None)
     if isinstance(value, np.generic):  # of no scalar type: a record, a complex number, a date
         return Record(value.dtype) if value.dtype.names else None
     if isinstance(dtype, np.dtype) and hasattr(value, "ndim"):
         return array_of(dtype, value.ndim)
-    return None if isinstance(value, complex | tuple | list | dict | set) else Known(value)
+    return None if isinstance(value, complex | list | dict | set) else Known(value)
 
 
 def of_type(type_: Any) -> Kind:
@@ -199,7 +209,7 @@ def widened(kind: Kind) -> Kind:
                 return Scalar(known.name, known.form, max(low, 0 if known.low >= 0 else -most), min(high, most - 1))
         return Scalar(known.name, known.form, low, high)
     if (items := items_of(kind)) is not None:
-        return Tuple(tuple(widened(item) for item in items))
+        return Tuple(tuple(widened(item) for item in items), named_of(kind))
     return Range(widened(kind.item)) if isinstance(kind, Range) else kind  # type: ignore[arg-type]
 
 
@@ -207,6 +217,8 @@ def joined(a: Kind, b: Kind, widen: bool = False) -> Kind:
     """The kind of a variable that is one or the other: no constant, even if both are the same one."""
     if a is b:
         return a
+    if _sort(a) == _sort(b) == "text":
+        return TEXTS
     if a == b:
         return variable(a)
     one, other = scalar(a), scalar(b)
@@ -220,8 +232,8 @@ def joined(a: Kind, b: Kind, widen: bool = False) -> Kind:
         forms = {each.form if each.name == name else _converted(name) for each in (one, other)}
         return Scalar(name, forms.pop() if len(forms) == 1 else "any", low, high)
     first, second = items_of(a), items_of(b)
-    if first is not None and second is not None and len(first) == len(second):
-        return Tuple(tuple(joined(x, y, widen) for x, y in zip(first, second, strict=True)))
+    if first is not None and second is not None and _sort(a) == _sort(b):
+        return Tuple(tuple(joined(x, y, widen) for x, y in zip(first, second, strict=True)), named_of(a))
     return _clash(a, b)
 
 
@@ -241,9 +253,12 @@ def _sort(kind: Kind) -> Any:
     if isinstance(kind, Array):
         return (kind.dtype, kind.axes) if kind.dtype else None
     if (items := items_of(kind)) is not None:
-        return len(items)
-    if isinstance(kind, Known) and (callable(kind.value) or isinstance(kind.value, str)):
-        return "text" if isinstance(kind.value, str) else id(kind.value)
+        types = [one.name if (one := scalar(item)) else item for item in items] if (named := named_of(kind)) else ()
+        return len(items), named, *types  # each field of a namedtuple keeps its type
+    if isinstance(kind, Known) and (isinstance(kind.value, str) or kind is TEXTS):
+        return "text"
+    if isinstance(kind, Known) and callable(kind.value):
+        return id(kind.value)
     return None
 
 
@@ -251,9 +266,15 @@ def items_of(kind: Kind) -> tuple | None:
     """The kinds of a tuple's items, if it is one."""
     if isinstance(kind, Tuple):
         return kind.items
-    if isinstance(kind, Known) and type(kind.value) is tuple:
+    if isinstance(kind, Known) and isinstance(kind.value, tuple) and not isinstance(kind.value, Clash):
         return tuple(Known(item) for item in kind.value)
     return None
+
+
+def named_of(kind: Kind) -> Any:
+    """The class of a namedtuple."""
+    named = type(kind.value) if isinstance(kind, Known) else getattr(kind, "named", None)
+    return named if hasattr(named, "_fields") else None
 
 
 def _converted(name: str) -> str:

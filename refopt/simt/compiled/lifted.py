@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 
 from ..base.copies import copied
+from ..base.places import is_kernels
 from ..base.undefined import Undefined
-from .captures import global_names, is_library
+from .captures import global_names
 
 _BUILTINS = {one.__name__: one for one in (abs, bool, complex, divmod, float, int, max, min, pow, round)}
 _OF_CUDA = {"popc", "clz", "ffs", "brev", "selp", "fma", "cbrt", "fp16"}  # of these alone: the others do more
@@ -63,7 +64,7 @@ def _copy(function: FunctionType, known: dict[FunctionType, FunctionType]) -> Fu
 
 def _lifted(name: str, value: Any, known: dict[FunctionType, FunctionType]) -> Any:
     """What a name of a compiled namespace stands for in a copy."""
-    if isinstance(value, FunctionType) and (SHUFFLES in value.__globals__ or not is_library(value)):
+    if isinstance(value, FunctionType) and (SHUFFLES in value.__globals__ or is_kernels(value.__code__.co_filename)):
         return _copy(value, known)
     if value is math or value is np:
         return _Module(value, None)

@@ -6,7 +6,7 @@ import ast
 from typing import Any
 
 from .expressions import Unsupported
-from .kinds import Array, Kind, Range, element, items_of, joined, scalar
+from .kinds import LATE, Array, Kind, Known, Range, element, items_of, joined, scalar
 from .statements import Scope, Statements, merged
 
 _ROUNDS = 12  # until the types in a loop stand still
@@ -31,9 +31,9 @@ class Loops(Statements):
         return self._loop(node, iterated, _iterated(kind))
 
     def _loop(self, node: Any, iterated: ast.expr | None = None, element: Kind = None) -> list[ast.stmt]:
-        entry, header, noted = dict(self.scope), dict(self.scope), self.notes()
+        entry, header, noted = dict(self.scope), dict(self.scope), set(self.doubles)
         for _ in range(_ROUNDS):
-            self.restore(noted)
+            self.doubles = set(noted)
             self.scope, self.live = dict(header), True
             returns = len(self.returns)
             self.jumps.append([])
@@ -51,9 +51,7 @@ class Loops(Statements):
             jumps = self.jumps.pop()
             ends: list[tuple[ast.stmt | None, Scope]] = [(None, self.scope)] if self.live else []
             ends += [(jump, scope) for jump, scope in jumps if isinstance(jump, ast.Continue)]
-            new = dict(header)
-            for _jump, scope in ends:
-                new = merged(new, scope, widen=True)
+            new = _begun_again(entry, header, [scope for _, scope in ends])
             if new == header:
                 break
             header = new
@@ -96,13 +94,13 @@ class Loops(Statements):
             loop = ast.For(target, iterated, body, orelse, None)
         return [*before, ast.copy_location(loop, node)]
 
-    def notes(self) -> Any:
-        """What has been noted so far."""
-        raise NotImplementedError
 
-    def restore(self, noted: Any) -> None:
-        """Forget what has been noted since."""
-        raise NotImplementedError
+def _begun_again(entry: Scope, header: Scope, ends: list[Scope]) -> Scope:
+    """The variables where the next iteration begins, from those before the loop and at each end of its body."""
+    for scope in ends:
+        header = merged(header, scope, widen=True)
+    changed = {name for name, kind in header.items() if kind != Known(None) == entry.get(name)}
+    return header | dict.fromkeys(changed, LATE)
 
 
 def _iterated(kind: Kind) -> Kind:

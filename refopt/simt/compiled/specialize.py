@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import builtins
-import os
 import types
 import warnings
 from typing import Any, NamedTuple
@@ -14,25 +13,17 @@ import numpy as np
 
 from ..base.copies import copied
 from ..base.errors import CompileError
-from ..base.places import is_internal
+from ..base.places import is_kernels
+from ..base.source import Definition, definition, trust
 from .expressions import Unsupported
 from .facts import facts_of
-from .kinds import Kind, Known, Named, Tuple, joined, of_value, scalar, variable, widened
+from .kinds import Kind, Known, Named, Tuple, Varying, joined, of_value, scalar, variable, widened
 from .lifted import SHUFFLES
 from .refused.statements import Refusals
-from .source import Definition, definition, trust
 
 
 class UntypedWarning(UserWarning):
     """A function of a kernel is computed by NumPy's rules, since it cannot be typed as Numba types it."""
-
-
-class Double(NamedTuple):
-    """A line where an operation is computed in fp64, and the types of its operands."""
-
-    filename: str
-    line: int
-    operands: str
 
 
 class Compiled(NamedTuple):
@@ -41,7 +32,7 @@ class Compiled(NamedTuple):
     Attributes:
         function: the copy that computes as Numba's does, or the function itself if it does already.
         result: what it returns.
-        doubles: where it computes in fp64, in the functions it calls too.
+        doubles: where it computes in fp64, in the functions it calls too: file, line and types of operands.
         untyped: why it is not typed, if it is not.
         calls: the device functions that it names, and those they name: each the names it is one of, its name, and it.
         literals: parameters that have to be literals where it is called.
@@ -50,7 +41,7 @@ class Compiled(NamedTuple):
 
     function: Any
     result: Kind
-    doubles: frozenset[Double] = frozenset()
+    doubles: frozenset[tuple[str, int, str]] = frozenset()
     untyped: str = ""
     calls: tuple[tuple[Any, str, Any], ...] = ()
     literals: frozenset[str] = frozenset()
@@ -61,7 +52,6 @@ class Compiled(NamedTuple):
         return any(_current(names, name) is not function for names, name, function in self.calls)
 
 
-_NUMPY, _PYTHON = (os.path.dirname(str(module.__file__)) + os.sep for module in (np, os))
 _compiled: WeakKeyDictionary[Any, dict[tuple, Compiled | None]] = WeakKeyDictionary()
 
 
@@ -155,7 +145,6 @@ class Typer(Refusals):
         super().__init__()
         self.function, self.facts = function, facts_of(node)
         self.local_names, self.maybe = self.facts.stored, self.facts.unassigned
-        self.doubles: set[Double] = set()
         self.calls: dict[tuple[int, str], tuple[Any, str, Any]] = {}
         self.scope = self._bound(node.args, kinds)
         self.free = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
@@ -204,7 +193,7 @@ class Typer(Refusals):
 
     def named_function(self, names: Any, name: str, value: Any) -> None:
         """Note where a device function was found."""
-        if isinstance(value, types.FunctionType) and is_kernels(value):
+        if isinstance(value, types.FunctionType) and is_kernels(value.__code__.co_filename):
             self.calls[id(names), name] = names, name, value
 
     def namespace(self) -> dict[str, Any]:
@@ -226,6 +215,8 @@ class Typer(Refusals):
         for _, other in self.returns[1:]:
             kind = joined(kind, other)
         self.agree(kind)
+        if isinstance(kind, Known) and isinstance(kind.value, Varying):
+            kind = None
         if self.live:
             return None if scalar(kind) or not isinstance(kind, Known) else joined(kind, Known(None))
         for node, each in self.returns:
@@ -235,7 +226,7 @@ class Typer(Refusals):
 
     def device_function(self, function: types.FunctionType, kinds: list[Kind]) -> tuple[Any, Kind] | None:
         """A device function typed for arguments, and what it returns; None if it runs as it is."""
-        if not is_kernels(function):
+        if not is_kernels(function.__code__.co_filename):
             return None
         typed = _typed(function, tuple(kinds))
         if typed is None:
@@ -248,18 +239,6 @@ class Typer(Refusals):
     def resolver(self) -> Any:
         """What makes of a function one that is typed by its arguments when it is called."""
         return resolved
-
-    def doubled(self, node: ast.AST, why: str) -> None:
-        """An operation computes in fp64."""
-        self.doubles.add(Double(self.function.__code__.co_filename, node.lineno, why))  # type: ignore[attr-defined]
-
-    def notes(self) -> Any:
-        """What has been noted so far."""
-        return set(self.doubles)
-
-    def restore(self, noted: Any) -> None:
-        """Forget what has been noted since."""
-        self.doubles = set(noted)
 
 
 def _default(value: Any) -> Kind:
@@ -279,16 +258,10 @@ def _frozen(value: Any) -> Any:
     return value
 
 
-def is_kernels(function: types.FunctionType) -> bool:
-    """Whether a function is one that a kernel would compile: no part of NumPy, Python or the executor."""
-    file = function.__code__.co_filename
-    library = file.startswith(_NUMPY) or (file.startswith(_PYTHON) and "site-packages" not in file)
-    return not library and not is_internal(file)
-
-
 def resolved(function: Any) -> Any:
     """A function that is typed by its arguments when it is called; anything else as it is."""
-    if not isinstance(function, types.FunctionType) or not is_kernels(function) or hasattr(function, "__simt_types__"):
+    own = isinstance(function, types.FunctionType) and is_kernels(function.__code__.co_filename)
+    if not own or hasattr(function, "__simt_types__"):
         return function
 
     def call(*args: Any, **named: Any) -> Any:

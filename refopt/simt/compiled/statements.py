@@ -10,8 +10,8 @@ import ast
 
 from .assignments import Assignments, assigned, loaded
 from .expressions import Unsupported
+from .functions import nothing
 from .kinds import Kind, Known, joined, scalar
-from .unassigned import nothing
 
 Scope = dict[str, Kind]
 

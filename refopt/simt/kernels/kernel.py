@@ -109,9 +109,7 @@ class Kernel:
 
     def __getitem__(self, configuration: Any) -> Configured:
         if not isinstance(configuration, tuple) or not 2 <= len(configuration) <= 4:
-            raise LaunchError(
-                "a launch needs [grid, block], [grid, block, stream] or [grid, block, stream, bytes]"
-            )
+            raise LaunchError("a launch needs [grid, block], [grid, block, stream] or [grid, block, stream, bytes]")
         grid, block, stream, dynamic_bytes = (*configuration, 0, 0)[:4]
         return Configured(
             self, _extent(grid, "grid", MAX_GRID), _block(block), as_stream(stream), _shared(dynamic_bytes)
@@ -191,9 +189,7 @@ class Configured(NamedTuple):
     def _launch(self, args: tuple) -> None:
         kernel = self.kernel
         if len(args) != len(kernel.parameters):
-            raise LaunchError(
-                f"kernel {kernel.__name__} takes {len(kernel.parameters)} arguments, not {len(args)}"
-            )
+            raise LaunchError(f"kernel {kernel.__name__} takes {len(kernel.parameters)} arguments, not {len(args)}")
         threads = math.prod(self.block)
         if kernel.most_threads and threads > kernel.most_threads:
             most = f"launch_bounds {kernel.most_threads}"

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from ..base import state
+from ..base.variables import reads, stores
 from ..compiled.kinds import Array, Known, Record, items_of, scalar
 from ..machine import atomics
 from ..memory import shared
 from . import device
 from .forms import Form, Program, of_values
 from .typed import LaneTyper, Refused
-from .variables import reads, stores
 
 _DIMENSIONS = {id(getattr(state, name)): name for name in ("threadIdx", "blockIdx", "blockDim", "gridDim")}
 OPERATORS = {

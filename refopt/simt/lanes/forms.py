@@ -10,7 +10,7 @@ import numpy as np
 
 from ..base import conversions
 from ..base.conversions import wrapped
-from ..compiled import functions, operators, unassigned
+from ..compiled import functions, operators
 from ..machine import half
 from . import device, flow, values
 from .typed import Refused
@@ -29,7 +29,7 @@ _OF_VALUES: dict[Any, Callable | None] = {
     range: values.lane_range, abs: np.abs, int: partial(values.cast, "int64"),
     **{function: partial(values.extreme, function is max, ()) for function in (max, min)},
 }  # fmt: skip
-_SCALARS = tuple(module.__name__ for module in (functions, operators, unassigned, conversions, half))
+_SCALARS = tuple(module.__name__ for module in (functions, operators, conversions, half))
 
 
 class Form:

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from ..base.structure import RESULT, Structure
+from ..base.variables import live, live_before, stores
 from ..machine import atomics
-from .expressions import NOTHING, OPERATORS, Expressions, listed
+from .expressions import NOTHING, Expressions, listed
 from .forms import Form, Program, is_fence
-from .structure import RESULT, Structure
 from .typed import LaneTyper, Refused
-from .variables import live, live_before, stores
 
 
 class Writer(Expressions):
@@ -81,13 +81,6 @@ class Writer(Expressions):
         if isinstance(node, ast.Tuple | ast.List):
             return listed(map(self._target, node.elts))
         return f"v_{node.id}" if isinstance(node, ast.Name) else self.refuse(node)
-
-    def _do_AugAssign(self, node: ast.AugAssign, after: set[str]) -> None:
-        if not isinstance(node.target, ast.Subscript):
-            raise Refused("an array that is changed as a whole")
-        base, index = self.held(self.expr(node.target.value)), self.held(self.expr(node.target.slice))
-        old = self.effect(f"get(L, {base}, {index})")
-        self.effect(f"put(L, {base}, {index}, {old} {OPERATORS[type(node.op)]} {self.expr(node.value)})")
 
     def _do_If(self, node: ast.If, after: set[str]) -> None:
         test = self.held(self.expr(node.test))

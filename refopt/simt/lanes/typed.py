@@ -8,12 +8,13 @@ import types
 from typing import Any
 
 from ..base.conversions import wrapped
+from ..base.places import is_kernels
 from ..base.scalars import UNSIGNED
+from ..base.source import definition
 from ..compiled.expressions import Typed
 from ..compiled.expressions import Unsupported as Untypable
 from ..compiled.kinds import INT64, Kind, Scalar, limits
-from ..compiled.source import definition
-from ..compiled.specialize import Typer, is_kernels
+from ..compiled.specialize import Typer
 
 _LOW, _HIGH = limits("int64")
 
@@ -50,7 +51,7 @@ class LaneTyper(Typer):
 
     def device_function(self, function: types.FunctionType, kinds: list[Kind]) -> tuple[Any, Kind] | None:
         """The form of a device function for lanes, and what it returns."""
-        return self.callee(function, tuple(kinds)) if is_kernels(function) else None
+        return self.callee(function, tuple(kinds)) if is_kernels(function.__code__.co_filename) else None
 
 
 def typed(

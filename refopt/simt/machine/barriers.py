@@ -59,23 +59,29 @@ def _arrive(thread: Thread, frame: FrameType, what: str) -> None:
 
 def complete_barrier(block: Block) -> None:
     """Let the threads go that wait at the barrier of a block, if all have arrived that have to."""
-    launch = current.launch
-    exited = block.exited
-    threads = block.threads
-    if block.arrived + exited < len(threads):
-        return
-    if exited:
-        rules = launch.rules
-        if (block.returned and rules.early_return) or (block.returned < exited and rules.skipped_barrier):
-            return  # the launch ends with these threads waiting, which is the error
+    if block.arrived + block.exited == len(block.threads) and (threads := _meeting([block])):
+        block.arrived = 0
+        block.tally = sum(1 for thread in threads if thread.value)
+        current.launch.release(threads)
+
+
+def _meeting(blocks: list[Block]) -> list[Thread]:
+    """The threads that meet at a barrier of blocks; none if it is missed by some that have ended.
+
+    Then the launch ends with the others waiting, which is the error.
+    """
+    launch, rules = current.launch, current.launch.rules
+    threads = [thread for block in blocks for thread in block.threads]
+    if exited := sum(block.exited for block in blocks):
+        returned = sum(block.returned for block in blocks)
+        if (returned and rules.early_return) or (returned < exited and rules.skipped_barrier):
+            return []
         threads = [thread for thread in threads if thread.greenlet is not None]
     if len({thread.site for thread in threads}) > 1 and _diverged(threads):
         raise divergence(launch)
-    block.arrived = 0
-    block.tally = sum(1 for thread in threads if thread.value)
     if current.observer is not None:
         current.observer.join(threads)
-    launch.release(threads)
+    return threads
 
 
 def _diverged(threads: list[Thread]) -> bool:
@@ -110,22 +116,12 @@ def complete_grid(launch: Any) -> None:
 
     It is a barrier in each block, and then one of the blocks' first threads: these may not have exited.
     """
-    if launch.arrived + launch.exited < launch.size:
+    blocks = launch.resident
+    if launch.arrived + launch.exited < launch.size or sum(len(block.threads) for block in blocks) < launch.size:
         return
-    threads = [thread for block in launch.resident for thread in block.threads]
-    if launch.exited:
-        returned = sum(block.returned for block in launch.resident)
-        if (returned and launch.rules.early_return) or (returned < launch.exited and launch.rules.skipped_barrier):
-            return
-        if len(threads) < launch.size or any(block.threads[0].greenlet is None for block in launch.resident):
-            return
-        threads = [thread for thread in threads if thread.greenlet is not None]
-    if len({thread.site for thread in threads}) > 1 and _diverged(threads):
-        raise divergence(launch)
-    launch.arrived = 0
-    if current.observer is not None:
-        current.observer.join(threads)
-    launch.release(threads)
+    if all(block.threads[0].greenlet is not None for block in blocks) and (threads := _meeting(blocks)):
+        launch.arrived = 0
+        launch.release(threads)
 
 
 class _Groups(type):

@@ -14,9 +14,7 @@ def grid(ndim: int) -> Any:
     x = blockIdx.x * blockDim.x + threadIdx.x
     if ndim == 1:
         return x
-    return (x, blockIdx.y * blockDim.y + threadIdx.y, blockIdx.z * blockDim.z + threadIdx.z)[
-        : _dimensions(ndim)
-    ]
+    return (x, blockIdx.y * blockDim.y + threadIdx.y, blockIdx.z * blockDim.z + threadIdx.z)[: _dimensions(ndim)]
 
 
 def gridsize(ndim: int) -> Any:

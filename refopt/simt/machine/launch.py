@@ -56,9 +56,7 @@ class Launch:
         self.stalled: list[Thread] = []  # what runs only when nothing else can
         self.resident: list[Block] = []
         self.waiting_blocks: Iterator[tuple[int, Index]] = iter(())
-        self.thread_indices = [
-            (x, y, z) for z in range(block[2]) for y in range(block[1]) for x in range(block[0])
-        ]
+        self.thread_indices = [(x, y, z) for z in range(block[2]) for y in range(block[1]) for x in range(block[0])]
         self.size = math.prod(grid) * math.prod(block)  # threads in all
         self.arrived = self.exited = self.unfinished = 0
         self.unchanged = self.released = self.atomics = 0

@@ -2,24 +2,28 @@
 
 A maximum over a million zeros changes nothing either, but its threads have got somewhere: a variable of theirs is
 new. A spin repeats itself. So the threads are looked at now and then, and it is a deadlock when for many looks no
-thread is where it was not before with the same variables, and memory is the same. What repeats itself but for a
-counter of its own is stopped by the clock.
+thread is where it was not before with the same variables, and memory is the same. A variable that a loop only counts
+in, as it does its tries, is not looked at. What repeats itself but for a count in memory is stopped by the clock.
 """
 
 from __future__ import annotations
 
+import ast
 import sys
 import time
 import zlib
-from types import FrameType
+from functools import cache
+from types import CodeType, FrameType
 from typing import Any
 
 import numpy as np
 
 from ..base.errors import Deadlock
 from ..base.places import here, is_internal
+from ..base.source import around, covers
 from ..base.state import current
 from ..base.threads import Thread
+from ..base.variables import idle as idle_in
 from ..base.watchdog import limits
 from ..memory import buffers as memory
 from ..memory.observed import ObservedArray
@@ -92,13 +96,22 @@ def _state(thread: Thread) -> tuple:
     if frame is None and thread is current.thread:  # the one that runs has no frame to show
         frame = sys._getframe()
     parts: list[Any] = [thread.block.number, thread.rank]
-    while frame is not None and frame.f_code is not current.kernel_code:
-        if not is_internal(frame.f_code.co_filename):
-            parts += frame.f_lasti, *map(_value, frame.f_locals.values())
-        frame = frame.f_back
-    if frame is not None:
-        parts += frame.f_lasti, *map(_value, frame.f_locals.values())
+    while frame is not None:
+        kernels = frame.f_code is current.kernel_code
+        if kernels or not is_internal(frame.f_code.co_filename):
+            idle = _idle(frame.f_code, frame.f_lineno or 0)
+            parts += frame.f_lasti, *(_value(value) for name, value in frame.f_locals.items() if name not in idle)
+        frame = None if kernels else frame.f_back
     return tuple(parts)
+
+
+@cache
+def _idle(code: CodeType, line: int) -> frozenset[str]:
+    """Variables whose values say nothing of where a thread is on a line: its loops only count in them."""
+    function = around(code.co_filename, line)
+    loops = [part for part in ast.walk(function or ast.Pass()) if isinstance(part, ast.For | ast.While)]
+    idle = next((idle_in(loop) for loop in loops if covers(loop, line)), set())  # of the outermost
+    return frozenset(idle | {name for name in code.co_varnames if idle and name.startswith("_simt_t")})
 
 
 def _value(value: Any) -> Any:

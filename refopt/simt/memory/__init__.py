@@ -18,15 +18,5 @@ from .buffers import (
     store,
 )
 
-__all__ = [
-    "Buffer",
-    "allocate",
-    "allocations",
-    "atomic_add",
-    "describe",
-    "find",
-    "live_allocations",
-    "live_bytes",
-    "load",
-    "store",
-]
+__all__ = ["Buffer", "allocate", "allocations", "atomic_add", "describe", "find", "live_allocations", "live_bytes",
+           "load", "store"]  # fmt: skip

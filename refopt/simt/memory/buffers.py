@@ -26,23 +26,6 @@ _GAP = 4096
 class Buffer:
     """A run of bytes that kernels access: an allocation, or one shared array of one block."""
 
-    __slots__ = (
-        "__weakref__",
-        "base",
-        "data",
-        "dtype",
-        "fresh",
-        "mapped",
-        "name",
-        "nbytes",
-        "parameter",
-        "shadow",
-        "shape",
-        "types",
-        "views",
-        "written",
-    )
-
     def __init__(self, nbytes: int, name: str | None = None, data: np.ndarray | None = None) -> None:
         self.data = np.full(nbytes, POISON, np.uint8) if data is None else data
         self.nbytes = nbytes
@@ -84,42 +67,38 @@ _bases: list[int] = []
 _allocations: dict[int, weakref.ref[Buffer]] = {}
 FIRST_BASE = 0x7000_0000_0000
 _next_base = FIRST_BASE
-_live_bytes = 0
 _tables = threading.RLock()  # for what is above
-_freed: deque[tuple[int, int]] = deque()  # what is gone, but still in the tables
+_freed: deque[int] = deque()  # what is gone, but still in the tables
 _NOTHING: tuple[int, int, _Views] = (0, -1, Buffer(0).views)
 _hit = _NOTHING  # base, size and views of the allocation last used; holds its bytes, not the allocation
 
 
 def allocate(nbytes: int, name: str | None = None, data: np.ndarray | None = None) -> Buffer:
     """A new allocation, freed when the last reference to it goes: poisoned, or over the bytes of a host array."""
-    global _next_base, _live_bytes
+    global _next_base
     buffer = Buffer(nbytes, name, data)
     with _tables:
         _forget_freed()
         buffer.base = base = _next_base
         _next_base = -(-(base + nbytes + _GAP) // _ALIGNMENT) * _ALIGNMENT
-        _live_bytes += nbytes
         _bases.append(base)  # bases only grow, so the list stays sorted
         _allocations[base] = weakref.ref(buffer)
-    weakref.finalize(buffer, _free, base, nbytes).atexit = False
+    weakref.finalize(buffer, _free, base).atexit = False
     return buffer
 
 
-def _free(base: int, nbytes: int) -> None:
+def _free(base: int) -> None:
     """Runs wherever a last reference goes, in the middle of anything: so it waits for no lock and changes no table."""
     global _hit
-    _freed.append((base, nbytes))
+    _freed.append(base)
     if _hit[0] == base:
         _hit = _NOTHING
 
 
 def _forget_freed() -> None:
     """Take what is gone out of the tables."""
-    global _live_bytes
     while _freed:
-        base, nbytes = _freed.popleft()
-        _live_bytes -= nbytes
+        base = _freed.popleft()
         del _allocations[base], _bases[bisect_right(_bases, base) - 1]
 
 
@@ -132,16 +111,12 @@ def allocations() -> dict[int, weakref.ref[Buffer]]:
 
 def live_bytes() -> int:
     """Bytes of all live allocations."""
-    with _tables:
-        _forget_freed()
-        return _live_bytes
+    return sum(buffer.nbytes for reference in allocations().values() if (buffer := reference()) is not None)
 
 
 def live_allocations() -> int:
     """Number of live allocations."""
-    with _tables:
-        _forget_freed()
-        return len(_bases)
+    return len(allocations())
 
 
 def find(address: int, nbytes: int) -> tuple[Buffer, int]:

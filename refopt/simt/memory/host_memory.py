@@ -61,9 +61,7 @@ def mapped_array(
     return _visible(shape, dtype, order)
 
 
-def mapped_array_like(
-    ary: Any, stream: Any = 0, portable: bool = False, wc: bool = False
-) -> HostArray:
+def mapped_array_like(ary: Any, stream: Any = 0, portable: bool = False, wc: bool = False) -> HostArray:
     """A mapped array of the shape, type and memory order of another."""
     return _visible(ary.shape, ary.dtype, _order(ary))
 

@@ -118,6 +118,11 @@ def _as_it_is(function: Any = None, *_: Any, **__: Any) -> Any:
     return function
 
 
+def prange(*limits: int) -> range:
+    """`numba.prange`, which no kernel has."""
+    return range(*limits)
+
+
 class NumbaWarning(Warning):
     """Numba's warnings, which are not raised here."""
 
@@ -126,6 +131,7 @@ class NumbaError(Exception):
     """Numba's errors, which are not raised here."""
 
 
+@functools.cache
 def stub() -> dict[str, types.ModuleType]:
     """`numba` where it is not installed, by module name: its types, and `njit` and `jit`, which change nothing."""
     names = {name: value for name, value in numba_types.TYPES.items() if isinstance(value, numba_types.Type)}
@@ -138,7 +144,7 @@ def stub() -> dict[str, types.ModuleType]:
     of_types = _module("numba.types", _TYPES)
     content: dict[str, Any] = {
         "cuda": cuda, "types": of_types, "core": core, "config": config, "errors": errors, "njit": _as_it_is,
-        "jit": _as_it_is, "prange": range, "vectorize": vectorize,
+        "jit": _as_it_is, "prange": prange, "vectorize": vectorize,
         "literal_unroll": lambda items: items, "__version__": "0+refopt.simt",
         "NumbaPerformanceWarning": NumbaWarning, "NumbaWarning": NumbaWarning, **names,
     }  # fmt: skip

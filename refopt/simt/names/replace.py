@@ -16,7 +16,6 @@ from ..base.state import current
 from .modules import PACKAGES, replacements, stub
 
 _ABSENT = object()
-_numbas: dict[str, Any] = {}  # Numba's own modules, while the executor has their names
 
 
 class replace_numba(importlib.abc.MetaPathFinder):
@@ -36,12 +35,14 @@ class replace_numba(importlib.abc.MetaPathFinder):
     def __init__(self) -> None:
         self.saved: dict[str, Any] = {}
         self.attribute: Any = _ABSENT
-        for name in [name for name in sys.modules if _is_replaced(name)]:
-            self.saved[name] = sys.modules.pop(name)
-        self.modules = replacements()
-        sys.modules.update(self.modules)
+        self._begin(0)
+
+    def _begin(self, place: int) -> None:
+        """Have the names mean the executor, for whoever imports them, as the finder of a place among others."""
+        self.saved = _taken()
+        sys.modules.update(replacements())
         cuda.__path__ = []
-        sys.meta_path.insert(0, self)
+        sys.meta_path.insert(place, self)
         current.as_numba += 1
         numba = sys.modules.get("numba")
         if numba is not None:
@@ -60,8 +61,7 @@ class replace_numba(importlib.abc.MetaPathFinder):
             return
         sys.meta_path.remove(self)
         current.as_numba -= 1
-        for name in [name for name in sys.modules if _is_replaced(name)]:
-            del sys.modules[name]
+        _taken()
         sys.modules.update(self.saved)
         numba = sys.modules.get("numba")
         if numba is not None and getattr(numba, "__version__", "") == "0+refopt.simt":
@@ -91,49 +91,31 @@ class replace_numba(importlib.abc.MetaPathFinder):
 @contextmanager
 def unreplaced() -> Iterator[None]:
     """Have the names mean Numba's modules for a with block, if they mean the executor's."""
-    active = [finder for finder in sys.meta_path if isinstance(finder, replace_numba)]
-    if not active:
-        yield
-        return
-    place = sys.meta_path.index(active[0])
-    ours = {name: module for name, module in sys.modules.items() if _is_replaced(name)}
-    numba = sys.modules.get("numba")
-    stubbed = numba is not None and getattr(numba, "__version__", "") == "0+refopt.simt"
-    attribute = vars(numba).get("cuda", _ABSENT) if numba is not None else _ABSENT
-    for finder in active:
-        sys.meta_path.remove(finder)
-    for name in ours:
-        del sys.modules[name]
-    for finder in active:
-        sys.modules.update(finder.saved)
-    sys.modules.update(_numbas)
-    if numba is not None and not stubbed:
-        vars(numba).pop("cuda", None)
-        if "numba.cuda" in sys.modules:
-            vars(numba)["cuda"] = sys.modules["numba.cuda"]
+    active = [(n, finder) for n, finder in enumerate(sys.meta_path) if isinstance(finder, replace_numba)]
+    for _, finder in active:
+        finder.undo()
     try:
         yield
     finally:
-        for name in [name for name in sys.modules if _is_replaced(name)]:
-            _numbas[name] = sys.modules.pop(name)
-        sys.modules.update(ours)
-        sys.meta_path[place:place] = active
-        if numba is not None and attribute is not _ABSENT:
-            vars(numba)["cuda"] = attribute
+        for n, finder in reversed(active):
+            finder._begin(min(n, len(sys.meta_path)))
 
 
 def _is_replaced(name: str) -> bool:
     return name.startswith(tuple(f"{package}." for package in PACKAGES)) or name in PACKAGES
 
 
+def _taken() -> dict[str, Any]:
+    """The modules that are replaced, Numba's or the executor's, which are known no longer."""
+    return {name: sys.modules.pop(name) for name in [*sys.modules] if _is_replaced(name)}
+
+
 class _Stub(importlib.abc.Loader):
     """Loads the stub of Numba, and the modules below it."""
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
-        modules = stub()
-        numba = modules.pop("numba")
-        sys.modules.update(modules)
-        return numba
+        sys.modules.update(stub())
+        return stub()["numba"]
 
     def exec_module(self, module: types.ModuleType) -> None:
         module.__path__ = []

@@ -11,47 +11,19 @@ loop that contains it; which loops contain an instruction is read from the bytec
 
 from __future__ import annotations
 
-import os
 import sys
-from functools import cache
 from types import CodeType, FrameType
 from typing import Any
 
-import numpy as np
-
 from ..base.loops import Loops
-from ..base.places import is_internal
+from ..base.places import is_kernels
 from ..base.state import current
 
-# Not code of kernels, though what they call may call it
-_OTHERS = os.path.dirname(os.path.abspath(np.__file__)) + os.sep, os.path.dirname(os.path.abspath(os.__file__)) + os.sep
-_INSTALLED = "site-packages" + os.sep, "dist-packages" + os.sep
 RETURN = 0  # the line that follows the last one of a function
-
-
-@cache
-def _is_other(filename: str) -> bool:
-    """Whether a file belongs to the executor, to NumPy or to Python itself."""
-    numpy, python = _OTHERS
-    own = filename.startswith(python) and not any(folder in filename for folder in _INSTALLED)
-    return is_internal(filename) or filename.startswith((numpy, "<frozen ")) or own
 
 
 class Activation:
     """One call of a function by one thread."""
-
-    __slots__ = (
-        "_ahead",
-        "_base",
-        "_contexts",
-        "_counts",
-        "_following",
-        "_line",
-        "_offset",
-        "_tracer",
-        "_visits",
-        "loops",
-    )
 
     def __init__(self, tracer: Tracer, loops: Loops, base: int) -> None:
         self.loops, self._tracer, self._base = loops, tracer, base
@@ -115,8 +87,6 @@ class Activation:
 class Execution:
     """A line executed by a warp: by how many lanes, and the lines at which they went on."""
 
-    __slots__ = ("following", "lanes")
-
     def __init__(self) -> None:
         self.lanes = 0
         self.following: set[int] = set()
@@ -175,7 +145,7 @@ class Tracer:
         code = frame.f_code
         if id(code) in self._others:
             return None
-        if _is_other(code.co_filename) or (frame.f_globals.get("__name__") or "").startswith("namedtuple_"):
+        if not is_kernels(code.co_filename) or (frame.f_globals.get("__name__") or "").startswith("namedtuple_"):
             self._others[id(code)] = code
             return None
         base = 0

@@ -66,7 +66,7 @@ class Floats:
     # How the executor reports
 
     def begin(self) -> None:
-        """The first block of a launch becomes resident: have NumPy call `_arises`, in the context of its threads."""
+        """A block becomes resident: have NumPy call `_arises`, in the context of the threads of its launch."""
         context = current.launch.context
         context.run(np.seterr, all="call")
         context.run(np.seterrcall, self._arises)

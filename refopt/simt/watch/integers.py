@@ -11,7 +11,9 @@ import numpy as np
 
 from ..base.errors import IntegerError
 from ..base.places import here, report
+from ..base.source import around, covers
 from ..base.state import current
+from ..base.variables import stores
 
 _BITS = ast.BitOr, ast.BitXor, ast.BitAnd, ast.LShift, ast.Invert
 
@@ -39,14 +41,9 @@ def check_stored(value: Any, dtype: np.dtype, array: str) -> None:
 
 def _are_bits(filename: str, line: int) -> bool:
     """Whether what a line stores is a constant, or put together by operators on bits, there or in its variables."""
-    try:
-        tree = ast.parse("".join(linecache.getlines(filename)))
-    except SyntaxError:
-        return False
-    functions = [one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef) and _covers(one, line)]
-    around = functions[-1] if functions else tree  # the innermost
-    stored = [one for one in ast.walk(around) if isinstance(one, ast.Assign | ast.AugAssign)]
-    relevant = [one for one in stored if _covers(one, line)]
+    function = around(filename, line)
+    stored = [one for one in ast.walk(function or ast.Pass()) if isinstance(one, ast.Assign | ast.AugAssign)]
+    relevant = [one for one in stored if covers(one, line)]
     if all(isinstance(one, ast.Assign) and isinstance(one.value, ast.Constant) for one in relevant):
         return True
     for one in relevant:  # which grows
@@ -54,12 +51,8 @@ def _are_bits(filename: str, line: int) -> bool:
         if any(isinstance(getattr(part, "op", None), _BITS) for part in (one, *parts)):
             return True
         names = {part.id for part in parts if isinstance(part, ast.Name)}
-        relevant += [other for other in stored if other not in relevant and names & set(_names(other))]
+        relevant += [other for other in stored if other not in relevant and names & stores([other])]
     return False
-
-
-def _covers(node: Any, line: int) -> bool:
-    return node.lineno <= line <= node.end_lineno
 
 
 def _parts(node: ast.AST) -> Iterator[ast.AST]:
@@ -67,14 +60,6 @@ def _parts(node: ast.AST) -> Iterator[ast.AST]:
     yield node
     for part in [node.value] if isinstance(node, ast.Subscript) else ast.iter_child_nodes(node):
         yield from _parts(part)
-
-
-def _names(node: ast.Assign | ast.AugAssign) -> Iterator[str]:
-    """The variables that a statement assigns."""
-    for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-        for part in ast.walk(target):
-            if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
-                yield part.id
 
 
 def check_added(old: Any, value: Any, new: Any, sign: int) -> None:

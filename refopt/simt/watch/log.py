@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NamedTuple
+from weakref import WeakSet
 
 import numpy as np
 
@@ -16,7 +17,6 @@ from ..base.places import here
 from ..base.state import current
 from ..base.streams import Operation, Stream
 from ..base.threads import Schedule, Thread
-from ..base.undefined import refuse
 from ..compiled import Compiled
 from ..machine.launch import Launch as Execution
 from ..machine.warps import warp_barrier
@@ -25,11 +25,14 @@ from ..memory.buffers import Buffer
 from ..memory.initialized import blank
 from ..memory.observed import ObservedArray
 from ..names import ptx
+from ..profile.profile import Profile
 from ..rules import Rules
 from .cells import EqualValues
+from .counts import Counts
 from .defects import Defects
 from .doubles import Double, check, doubles_of
-from .integers import check_added, check_stored
+from .floats import Floats
+from .integers import check_added
 from .orders import run_again
 from .races import Detector
 
@@ -49,41 +52,41 @@ class Log:
 
     def __init__(
         self, count: bool | Sequence[DeviceArray], watch: bool, schedules: list[Schedule], rules: Rules,
-        doubles: str = "ignore", compile: bool = False, keep_going: bool = False,
+        doubles: str = "ignore", compile: bool = False, keep_going: bool = False, profile: bool = False,
+        floats: bool = False,
     ) -> None:  # fmt: skip
-        self.schedule, self.rules = schedules[0], rules
+        self.schedule, self._schedules, self.rules = schedules[0], schedules, rules
         self.found = Defects(keep_going)
         self.gives_way = False  # to other observe blocks, as that of a whole process does
-        self._schedules = schedules
-        self._begun = 0  # launches
-        self._again = False  # the launch that runs has run in another order
+        self._begun, self._again = 0, False  # launches; whether the one that runs has run in another order
         self.doubles: list[Double] = []  # in the order in which they were met, each once
         self._on_doubles = doubles
         self.compiled: dict[str, str] | None = {} if compile else None  # what came of it, by the kernel
         self.launches: list[Launch] = []
         self.copies: list[Copy] = []
-        self.profile: Any = None  # with `observe(profile=True)`, a `Profile`
-        self.floats: Any = None  # with `observe(floats=True)`, a `Floats`
-        self._count = bool(count) if isinstance(count, bool) else True
+        self.profile = Profile() if profile else None
+        self.floats = Floats() if floats else None
+        self._looks_closely = profile or floats  # at every array
+        self._local: WeakSet[Buffer] = WeakSet()  # a compiler keeps these in registers, if it can
+        self._count = count is not False  # of all arrays, or of these alone
         self._only = None if isinstance(count, bool) else frozenset(array.buffer.base for array in count)
         self._detector = Detector(rules, self.report) if watch else None
-        self._reads: dict[int, dict[tuple[int, int], int]] = {}  # base -> (offset, nbytes) -> times
-        self._writes: dict[int, dict[tuple[int, int], int]] = {}
+        self._reads, self._writes = Counts(), Counts()
 
     def concerns(self, buffer: Buffer) -> bool:
-        """Whether access to a buffer is to be reported."""
-        return self._detector is not None or (self._count and self._counts(buffer))
+        """Whether access to a buffer is to be told."""
+        return self._detector is not None or self._looks_closely or self._counts(buffer)
 
     def _counts(self, buffer: Buffer) -> bool:
-        return buffer.base != 0 and (self._only is None or buffer.base in self._only)
+        return self._count and buffer.base != 0 and (self._only is None or buffer.base in self._only)
 
     def bytes_read(self, array: DeviceArray) -> int:
         """Bytes of the array that kernels loaded, by any route; an atomic operation loads and stores."""
-        return _total(self._reads.get(array.buffer.base, {}), array)
+        return self._reads.total(array)
 
     def bytes_written(self, array: DeviceArray) -> int:
         """Bytes of the array that kernels stored, by any route."""
-        return _total(self._writes.get(array.buffer.base, {}), array)
+        return self._writes.total(array)
 
     @property
     def defects(self) -> list[SimtError]:
@@ -152,9 +155,16 @@ class Log:
     def launch(self, run: Execution, operation: Operation, stream: Stream) -> Iterator[None]:
         """A launch, from start to end."""
         operation.extents = run.grid, run.block
+        profile = self.profile if not self._again else None
+        if profile is not None:
+            profile.begin(run)
         try:
             yield
         finally:
+            if profile is not None:
+                profile.end()
+            if self.floats is not None:
+                self.floats.end()
             if self._count:
                 self.launches.append(Launch(run.name, run.grid, run.block, stream, run.cooperative))
 
@@ -172,6 +182,8 @@ class Log:
         """A block becomes resident."""
         if self._detector is not None:
             self._detector.start(threads)
+        if self.floats is not None and not self._again:
+            self.floats.begin()
 
     def join(self, threads: list[Thread]) -> None:
         """Threads met at a barrier."""
@@ -193,9 +205,7 @@ class Log:
         if self._detector is not None:
             thread.clock.fence(device)
 
-    def copy(
-        self, copy: Copy, operation: Operation, source: DeviceArray | None, target: DeviceArray | None
-    ) -> None:
+    def copy(self, copy: Copy, operation: Operation, source: DeviceArray | None, target: DeviceArray | None) -> None:
         """The host asked for a copy."""
         if self._count:
             self.copies.append(copy)
@@ -208,20 +218,19 @@ class Log:
                 self._detector.copy("write", operation, target)
 
     def host_copy(self, kind: str, operation: Operation, buffer: Buffer, part: np.ndarray) -> None:
-        """A copy reads, or writes, a part of host memory that kernels access as well."""
-        if self._detector is not None:
-            self._detector.copy(kind, operation, DeviceArray(buffer, part))
+        """A watched copy reads, or writes, a part of host memory that kernels access as well."""
+        assert self._detector is not None
+        self._detector.copy(kind, operation, DeviceArray(buffer, part))
 
     def shared(self, buffer: Buffer, view: np.ndarray) -> Any:
         """A block made a shared array; what its threads see of it."""
-        if self._detector is None:
-            return view
-        if buffer.written is None:
+        if self._detector is not None and buffer.written is None:
             buffer.written = blank(buffer)
-        return ObservedArray(buffer, view, self)
+        return ObservedArray(buffer, view, self) if self._detector is not None or self._looks_closely else view
 
     def local(self, buffer: Buffer, view: np.ndarray) -> Any:
         """A thread made a local array."""
+        self._local.add(buffer)
         return self.shared(buffer, view)
 
     @property
@@ -231,14 +240,25 @@ class Log:
 
     def read(self, buffer: Buffer, offset: int, nbytes: int, frame: FrameType | None = None) -> None:
         """The running thread loads, in a frame of the executor or in the one it was called from."""
-        if self._count and self._counts(buffer):
-            _add(self._reads, buffer.base, offset, nbytes)
+        if self._counts(buffer):
+            self._reads.add(buffer, offset, nbytes)
         if self._detector is not None:
             self._detector.read(buffer, offset, nbytes, frame or sys._getframe(1))
+        if self._looks_closely:
+            self._look("load", buffer, offset, nbytes)
+
+    def _look(self, kind: str, buffer: Buffer, offset: int, nbytes: int) -> None:
+        """Hand an access to the profile, and to the record of floats."""
+        if self._again:
+            return
+        if self.profile is not None and buffer not in self._local:
+            self.profile.access(kind, buffer, offset, nbytes, sys._getframe(2))
+        if self.floats is not None:
+            (self.floats.load if kind == "load" else self.floats.store)(buffer, offset, nbytes)
 
     def reader(self, buffer: Buffer) -> Callable[[Buffer, int, int, FrameType], None]:
         """What is to be told of loads from a buffer: `read`, or what it would tell."""
-        if self._detector is None or (self._count and self._counts(buffer)):
+        if self._detector is None or self._looks_closely or self._counts(buffer):
             return self.read
         return self._detector.read
 
@@ -246,17 +266,12 @@ class Log:
         self, buffer: Buffer, offset: int, nbytes: int, value: Any, dtype: np.dtype, frame: FrameType | None = None
     ) -> None:
         """The running thread stores a value of a type, or several of them."""
-        if self._count and self._counts(buffer):
-            _add(self._writes, buffer.base, offset, nbytes)
+        if self._counts(buffer):
+            self._writes.add(buffer, offset, nbytes)
         if self._detector is not None:
-            refuse(value, f"a write to {buffer.label}")
-            if type(value) is np.int32 and current.thread.lost is not None:
-                check_stored(value, dtype, buffer.label)
-
-            def same() -> bool:
-                return bytes(buffer.data[offset : offset + nbytes]) == np.array(value, dtype).tobytes()
-
-            self._detector.write(buffer, offset, nbytes, frame or sys._getframe(1), same)
+            self._detector.store(buffer, offset, nbytes, frame or sys._getframe(1), value, dtype)
+        if self._looks_closely:
+            self._look("store", buffer, offset, nbytes)
 
     def narrowed(self, value: int, lowest: Any) -> None:
         """The running thread made an int64 a type that does not hold it."""
@@ -275,21 +290,10 @@ class Log:
 
     def atomic(self, buffer: Buffer, offset: int, nbytes: int, fresh: bool = False) -> None:
         """The running thread does an atomic operation."""
-        if self._count and self._counts(buffer):
-            _add(self._reads, buffer.base, offset, nbytes)
-            _add(self._writes, buffer.base, offset, nbytes)
+        if self._counts(buffer):
+            self._reads.add(buffer, offset, nbytes)
+            self._writes.add(buffer, offset, nbytes)
         if self._detector is not None:
             self._detector.atomic(buffer, offset, nbytes, sys._getframe(1), fresh)
-
-
-def _add(counts: dict[int, dict[tuple[int, int], int]], base: int, offset: int, nbytes: int) -> None:
-    times = counts.get(base)
-    if times is None:
-        times = counts[base] = {}
-    access = offset, nbytes
-    times[access] = times.get(access, 0) + 1
-
-
-def _total(times: dict[tuple[int, int], int], array: DeviceArray) -> int:
-    before = [0, *array.coverage().cumsum().tolist()]  # bytes of the array among the first of the allocation
-    return sum((before[at + n] - before[at]) * count for (at, n), count in times.items())
+        if self._looks_closely:
+            self._look("atomic", buffer, offset, nbytes)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 from ..base.arguments import flag, shown, whole
 from ..base.errors import LaunchError
@@ -12,15 +11,8 @@ from ..base.places import here
 from ..base.state import current, one_at_a_time
 from ..memory.arrays import DeviceArray
 from ..rules import Rules
-from .instrumented import InstrumentedLog
 from .log import Log
 from .orders import chosen
-
-
-def _log(profile: bool, floats: bool, *args: Any) -> Log:
-    if not (profile or floats):
-        return Log(*args)
-    return InstrumentedLog(*args, profile=profile, floats=floats)
 
 
 @contextmanager
@@ -66,7 +58,7 @@ def observe(
         raise ValueError("observe: orders and keep_going are for what is watched: watch=True")
     held = Rules(strict, lenient), doubles, flag("compile", compile)
     schedules = chosen(schedule, seed, watching, whole("orders", orders))
-    log = _log(*more, counted, watching, schedules, *held, going_on)
+    log = Log(counted, watching, schedules, *held, going_on, *more)
     with one_at_a_time:
         if current.inside:
             raise LaunchError("a kernel cannot be observed from within", here())

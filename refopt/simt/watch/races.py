@@ -11,17 +11,21 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+import numpy as np
+
 from ..base.errors import SimtError, UninitializedRead
 from ..base.places import Site, here
 from ..base.state import current
 from ..base.streams import Operation
 from ..base.threads import Thread
+from ..base.undefined import refuse
 from ..memory.buffers import Buffer, describe
 from ..memory.initialized import Kept, kept, track
 from ..rules import Rules
 from .cells import Access, Cell, EqualValues, Shadow, knows_one, unordered
 from .clocks import KEY_BITS, ThreadClock, View, join, share
 from .host import Reports
+from .integers import check_stored
 
 _RANK = (1 << KEY_BITS) - 1
 
@@ -107,6 +111,19 @@ class Detector(Reports):
         if last is None or last[1] != clock.epoch:
             cell.reads[clock.key] = _access(clock, frame)
             cell.reads_known = None
+
+    def store(
+        self, buffer: Buffer, offset: int, nbytes: int, frame: FrameType, value: Any, dtype: np.dtype
+    ) -> None:
+        """The running thread stores a value of a type, or several of them."""
+        refuse(value, f"a write to {buffer.label}")
+        if type(value) is np.int32 and current.thread.lost is not None:
+            check_stored(value, dtype, buffer.label)
+
+        def same() -> bool:
+            return bytes(buffer.data[offset : offset + nbytes]) == np.array(value, dtype).tobytes()
+
+        self.write(buffer, offset, nbytes, frame, same)
 
     def write(self, buffer: Buffer, offset: int, nbytes: int, frame: FrameType, same: Callable[[], bool]) -> None:
         """The running thread stores; `same` tells whether that changes nothing."""

@@ -1,4 +1,4 @@
-"""What Numba refuses of calls, of what is looped over, and of the attributes of modules."""
+"""What Numba refuses of calls, and of the attributes of modules."""
 
 from __future__ import annotations
 
@@ -17,20 +17,28 @@ from ...machine import atomics, barriers, half, indices
 from ...machine.warps import syncwarp
 from ...memory import shared
 from .. import functions
-from ..kinds import Array, Kind, Known, Record, Scalar, Tuple, items_of, scalar
-from .elements import described, mixed
+from ..kinds import TEXTS, Array, Kind, Known, Scalar, Tuple, items_of
 from .shapes import declared, not_constant
 from .syntax import NewArray, Refusal
+from .uses import ELEMENTS, described, sort, unfit
 
 _OF_NUMBERS = (abs, int, float, bool, round, divmod, complex, pow, *vars(math).values())
-_TAKE_NO_NAMES = (*_OF_NUMBERS[:8], min, max, enumerate, zip, range, len, tuple)
-_PREDICATES = (barriers.syncthreads_count, barriers.syncthreads_and, barriers.syncthreads_or)
-# What takes no arguments by name.
-_PLACES = (syncwarp, barriers.nanosleep, half.fma, half.cbrt, indices.selp, indices.popc, indices.clz, indices.brev,
-           indices.ffs)  # fmt: skip
+# What the arguments of functions are used for, by the functions' identity.
+_USES = {
+    id(function): use
+    for use, functions_of_it in {
+        "number": _OF_NUMBERS, "print": (print,), "range": (range,), "len": (len,), "tuple": (tuple,),
+        "predicate": (barriers.syncthreads_count, barriers.syncthreads_and, barriers.syncthreads_or),
+    }.items()
+    for function in functions_of_it
+}  # fmt: skip
+# What takes no arguments by name, besides atomics.
+_BY_PLACE = set(map(id, (
+    *_OF_NUMBERS[:8], min, max, enumerate, zip, range, len, tuple, print, syncwarp, barriers.nanosleep, half.fma,
+    half.cbrt, indices.selp, indices.popc, indices.clz, indices.brev, indices.ffs,
+)))  # fmt: skip
 _REDUCTIONS = {"sum", "prod", "mean", "std", "var", "all", "any", "argmax", "argmin", "item"}
 _WHOLE_ATOMICS = {"and_", "or_", "xor", "inc", "dec", "exch", "cas", "compare_and_swap"}
-_ELEMENTS = "loop over the elements, or let each thread take one: x[i]"
 _METHODS = {
     "append": "use cuda.local.array with a constant size, and count what is in it",
     "copy": "copy by elements into cuda.local.array",
@@ -69,16 +77,6 @@ def lacking(owner: Any, name: str, spelled: str) -> tuple[str, str] | None:
     return None
 
 
-def iterated(node: ast.expr, kind: Kind) -> Iterator[Refusal]:
-    """What Numba refuses to loop over."""
-    if scalar(kind) is not None:
-        yield node, f"a loop over {described(kind)}", "loop over range(n)"
-    elif isinstance(kind, Known) and isinstance(kind.value, str):
-        yield node, "a loop over text", "loop over a tuple of numbers"
-    elif mixed(kind):
-        yield node, "a loop over a tuple of several types", "make them one type, or write the steps out"
-
-
 def device(node: ast.Call, function: types.FunctionType) -> Iterator[Refusal]:
     """What Numba refuses of a call of a function of Python's, by its definition."""
     if is_internal(function.__code__.co_filename) or hasattr(function, "__simt_types__"):
@@ -105,100 +103,74 @@ def literals(typer: Any, node: ast.Call, function: types.FunctionType, needed: f
 
 def call(typer: Any, node: ast.Call) -> Iterator[Refusal]:
     """What Numba refuses of a call, by the kinds of the function and of its arguments."""
-    kind = typer.kinds.get(node.func)
+    kind, place = typer.kinds.get(node.func), node.func
     kinds = [typer.kinds.get(arg) for arg in node.args]
-    plain = isinstance(kind, Known) and (kind.value is None or isinstance(kind.value, str | tuple))
-    if plain or isinstance(kind, Array | Tuple | Record) or scalar(kind) is not None:
-        yield node, f"a call of {described(kind)}", "an element is x[i], with brackets"
-    place = node.func
+    yield from unfit("call", node, kind)
     of_array = isinstance(place, ast.Attribute) and isinstance(typer.kinds.get(place.value), Array)
     if isinstance(place, ast.Attribute) and of_array and (node.keywords or (node.args and place.attr in _REDUCTIONS)):
         yield node, NewArray(f"{place.attr} of an array with arguments"), "write a loop, or x[i]"
     if not isinstance(kind, Known):
         return
     function, name = kind.value, ast.unparse(node.func)
-    starred = any(isinstance(arg, ast.Starred) for arg in node.args)
-    yield from _of_python(node, function, kinds)
-    if isinstance(function, type) and issubclass(function, np.generic) and any(map(_is_text, kinds)):
-        yield node, f"{name} of text", "write the number"
-    if isinstance(function, np.ufunc):
-        yield from _ufunc(node, function, kinds, name)
-    whole = [kind for kind in kinds if isinstance(kind, Array | Tuple) or _is_text(kind)]
-    if whole and any(function is each for each in _OF_NUMBERS) and not (function is float and _is_text(kinds[0])):
-        yield node, f"{name} of {described(whole[0])}", _ELEMENTS
-    of_math = isinstance(function, types.BuiltinFunctionType)
-    if of_math and (function in functions.ONE or function in functions.TWO):
-        takes = 1 if function in functions.ONE else 2
-        if len(kinds) != takes and not starred:
-            hint = "math.log(x) / math.log(base)" if function is math.log else f"give it {takes}"
-            yield node, f"{name} with {len(kinds)} argument{'s' * (len(kinds) != 1)}", hint
-    if isinstance(function, types.FunctionType) and is_internal(function.__code__.co_filename):
-        yield from _executors(typer, node, function, kinds, starred)
-
-
-def _is_text(kind: Kind) -> bool:
-    return isinstance(kind, Known) and isinstance(kind.value, str)
-
-
-def _of_python(node: ast.Call, function: Any, kinds: list[Kind]) -> Iterator[Refusal]:
-    """What Numba refuses of a call of a function of Python's own."""
-    if function is print:
-        if node.keywords:
-            yield node.keywords[0].value, f"print with {node.keywords[0].arg}", "print values alone"
-        for arg, kind in zip(node.args, kinds, strict=True):
-            if isinstance(kind, Array) or (isinstance(kind, Known) and isinstance(kind.value, complex | None)):
-                yield arg, f"print of {described(kind)}", "print its elements"
-    elif node.keywords and any(function is each for each in _TAKE_NO_NAMES):
-        reason = f"{function.__name__} with {node.keywords[0].arg} by name"
+    executors = isinstance(function, types.FunctionType) and is_internal(function.__code__.co_filename)
+    atomic = executors and function.__module__ == atomics.__name__
+    if node.keywords and (id(function) in _BY_PLACE or atomic):
+        reason = f"{name} with {node.keywords[0].arg} by name"
         yield node.keywords[0].value, reason, "give arguments by their places, or write a loop"
-    if function is pow and len(kinds) > 2:
+    converts = isinstance(function, type) and issubclass(function, np.generic)
+    use = "type" if converts else _USES.get(id(function), "")
+    for arg, given in zip(node.args, kinds, strict=True):
+        if use == "print" and any(sort(part) == "text" for part in items_of(given) or ()):
+            given = TEXTS  # Numba prints text that it knows, by itself
+        if function is not float or sort(given) != "text":
+            yield from unfit(use, arg, given, name)
+    yield from _counted(node, function, name)
+    if isinstance(function, np.ufunc):
+        if node.keywords:
+            instead = "give the result's array as last argument"
+            yield node.keywords[0].value, f"{name} with {node.keywords[0].arg}", instead
+        elif any(isinstance(kind, Array) for kind in kinds) and len(kinds) <= function.nin:
+            yield node, NewArray(f"{name} of a whole array, whose result would be a new array"), ELEMENTS
+    if executors:
+        yield from _executors(typer, node, function, name)
+    if atomic and kinds:
+        yield from _atomic(node, function.__name__, kinds, name)
+
+
+def _counted(node: ast.Call, function: Any, name: str) -> Iterator[Refusal]:
+    """Another number of arguments than there is a form for."""
+    count = len(node.args)
+    if any(isinstance(arg, ast.Starred) for arg in node.args):
+        return
+    if function is pow and count > 2:
         yield node, "pow with three arguments", "write pow(x, n) % m"
-    if function is int and len(kinds) > 1:
+    if function is int and count > 1:
         yield node, "int with a base", "read numbers in the caller"
-    if function is range and any(isinstance(kind, Array | Tuple) or _is_text(kind) for kind in kinds):
-        yield node, f"range of {described(kinds[0])}", "write range(x.size) or range(len(x))"
-    if function is tuple and kinds and isinstance(kinds[0], Array):
-        yield node, "a tuple of an array", "index the array: how long it is, is known at run time alone"
-    if function is len and kinds and scalar(kinds[0]) is not None:
-        yield node, f"len of {described(kinds[0])}", "is it an argument that should be an array?"
+    of_math = isinstance(function, types.BuiltinFunctionType)
+    takes = 1 if of_math and function in functions.ONE else 2 if of_math and function in functions.TWO else count
+    if count != takes:
+        hint = "math.log(x) / math.log(base)" if function is math.log else f"give it {takes}"
+        yield node, f"{name} with {count} argument{'s' * (count != 1)}", hint
 
 
-def _ufunc(node: ast.Call, function: np.ufunc, kinds: list[Kind], name: str) -> Iterator[Refusal]:
-    if node.keywords:
-        yield node.keywords[0].value, f"{name} with {node.keywords[0].arg}", "give the result's array as last argument"
-    elif any(isinstance(kind, Array) for kind in kinds) and len(kinds) <= function.nin:
-        yield node, NewArray(f"{name} of a whole array, whose result would be a new array"), _ELEMENTS
-
-
-def _executors(
-    typer: Any, node: ast.Call, function: types.FunctionType, kinds: list[Kind], starred: bool
-) -> Iterator[Refusal]:
+def _executors(typer: Any, node: ast.Call, function: types.FunctionType, name: str) -> Iterator[Refusal]:
     """What Numba refuses of a call of a function of `numba.cuda`."""
-    name = ast.unparse(node.func)
-    if not starred and not node.keywords:
+    if not node.keywords and not any(isinstance(arg, ast.Starred) for arg in node.args):
         try:
             inspect.signature(function).bind(*node.args)
         except TypeError as error:
             yield node, f"{name}: {error}", "see its parameters"
-    if node.keywords and (any(function is each for each in _PLACES) or function.__module__ == atomics.__name__):
-        yield node.keywords[0].value, f"{name} with {node.keywords[0].arg} by name", "give arguments by their places"
     if function in (shared.shared.array, shared.local.array):
         yield from declared(typer, node)
     if function in (indices.grid, indices.gridsize):
         axes = typer.kinds.get(node.args[0] if node.args else node.keywords[0].value)
         if not isinstance(axes, Known) or axes.value not in (1, 2, 3):
             yield node, f"{name} with other than the number 1, 2 or 3", "write how many dimensions as a number"
-    one = scalar(kinds[0] if kinds else None)
-    if function in _PREDICATES and one is not None and one.name in ("bool", "float16", "float32", "float64"):
-        yield node.args[0], f"{name} of {described(kinds[0])}", "make it an integer: int(...)"
-    if function.__module__ == atomics.__name__ and kinds:
-        yield from _atomic(node, function.__name__, kinds, name)
 
 
 def _atomic(node: ast.Call, operation: str, kinds: list[Kind], name: str) -> Iterator[Refusal]:
     array = kinds[0]
-    if scalar(array) is not None or items_of(array) is not None:
-        yield node.args[0], f"{name} on {described(array)}", "it takes an array, then an index, then a value"
+    yield from unfit("atomic", node.args[0], array, name)
     if not isinstance(array, Array) or array.dtype is None:
         return
     allowed = atomics.COUNTERS if operation in ("inc", "dec") else atomics.WHOLE
@@ -213,6 +185,4 @@ def _atomic(node: ast.Call, operation: str, kinds: list[Kind], name: str) -> Ite
             reason = f"{name} with {len(parts)} of {array.axes} indices"
             yield node, reason, "give as many as it has dimensions, two or three in a tuple"
     for arg, kind in zip(node.args[2:], kinds[2:], strict=True):
-        nothing = isinstance(kind, Known) and kind.value is None
-        if isinstance(kind, Array | Tuple) or nothing or _is_text(kind):
-            yield arg, f"{name} of {described(kind)}", "give it one number"
+        yield from unfit("operand of an atomic", arg, kind, name)

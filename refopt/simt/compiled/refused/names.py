@@ -76,6 +76,8 @@ def refusal(value: Any, spelled: str) -> tuple[str, str] | None:
     """Why Numba refuses what a name or an attribute stands for, and what to write instead; None if it does not."""
     if id(value) in _COMPILED or value is builtins:
         return None
+    if getattr(value, "__name__", "") == "prange":
+        return f"{spelled} is for the threads of a CPU", "write range, or let each thread of the grid take a step"
     if isinstance(value, dict | set | frozenset):
         return f"{spelled} is a {type(value).__name__}", "use a tuple, or an array that is an argument"
     if isinstance(value, list):

@@ -6,11 +6,11 @@ import ast
 from typing import Any
 
 from ..expressions import Unsupported
-from ..kinds import Array, Kind, Known, Record, Scalar, Tuple, items_of, scalar
-from . import calls, syntax
-from .elements import described, index
+from ..kinds import Array, Kind, Known, Record, Scalar, items_of, scalar
+from . import syntax
 from .syntax import NewArray
-from .typed import ELEMENTS, WHOLE, Expressions, is_object, is_text
+from .typed import Expressions
+from .uses import ELEMENTS, WHOLE, index, unfit
 
 
 class Refusals(Expressions):
@@ -65,7 +65,7 @@ class Refusals(Expressions):
 
     def _loop(self, node: Any, iterated: ast.expr | None = None, element: Kind = None) -> list[ast.stmt]:
         if iterated is not None:
-            self.hold(calls.iterated(node.iter, self.kinds.get(node.iter)))
+            self.hold(unfit("loop", node.iter, self.kinds.get(node.iter)))
         return super()._loop(node, iterated, element)
 
     def _target(self, node: ast.expr, kind: Kind) -> ast.expr:
@@ -100,11 +100,8 @@ class Refusals(Expressions):
         if isinstance(place, Array) and isinstance(kind, Array):
             instead = "copy by elements, in a loop or one for each thread"
             self.refuse(target, NewArray("a copy of a whole array"), instead)
-        if isinstance(place, Scalar):
-            wrong = isinstance(kind, Tuple) or (isinstance(kind, Array) and kind.axes > 0)
-            wrong = wrong or is_text(kind) or isinstance(getattr(kind, "value", 0), complex)
-            if wrong or is_object(kind) or (isinstance(kind, Known) and kind.value is None):
-                self.refuse(target, f"{described(kind)} for an element of {place.name}", "store one number")
+        if isinstance(place, Scalar) and not (isinstance(kind, Array) and not kind.axes):
+            self.hold(unfit("element", target, kind, place.name))
 
     def _do_Assign(self, node: ast.Assign) -> list[ast.stmt]:
         new = super()._do_Assign(node)
@@ -115,14 +112,8 @@ class Refusals(Expressions):
                     self.refuse(target, f"an assignment to .{target.attr}", "only fields of records can be assigned to")
         return new
 
-    def _do_AugAssign(self, node: ast.AugAssign) -> list[ast.stmt]:
-        target = node.target
-        if isinstance(target, ast.Name) and isinstance(self.scope.get(target.id), Array):
-            self.refuse(target, WHOLE, ELEMENTS)
-        new = super()._do_AugAssign(node)
-        if isinstance(target, ast.Subscript):
-            base, at = self.kinds.get(target.value), self.kinds.get(target.slice)
-            if isinstance(base, Array) and isinstance(self.item(base, at, target.slice), Array):
-                self.refuse(target, NewArray("an operator on a view of an array"), ELEMENTS)
-            self._stored_at(target, None)
-        return new
+    def changed_in_place(self, node: ast.AugAssign, place: ast.expr, kind: Kind) -> list[ast.stmt]:
+        if isinstance(kind, Array):
+            whole = isinstance(node.target, ast.Name)
+            self.refuse(node.target, WHOLE if whole else NewArray("an operator on a view of an array"), ELEMENTS)
+        return super().changed_in_place(node, place, kind)

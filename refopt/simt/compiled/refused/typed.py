@@ -10,16 +10,15 @@ import types
 from collections.abc import Iterable
 from typing import Any
 
-from ...base import state
 from ...base.errors import CompileError, Place
 from ...base.places import is_internal
 from ...base.scalars import FLOATS
 from ..expressions import Typed, Unsupported
-from ..kinds import Array, Clash, Kind, Known, Tuple, items_of, scalar
+from ..kinds import Array, Clash, Kind, Known, items_of, named_of, scalar
 from ..loops import Loops
 from . import calls, names, syntax
-from .elements import described, index
 from .syntax import NewArray, Refusal
+from .uses import described, index, sort, unfit
 
 _ARRAY = frozenset((
     "T", "all", "any", "argmax", "argmin", "ctypes", "dtype", "fill", "flat", "item", "itemsize", "mean", "nbytes",
@@ -31,16 +30,12 @@ _TEXT = frozenset((
     "isupper", "rfind", "rindex",
 ))  # fmt: skip
 _BITWISE = {"BitAnd", "BitOr", "BitXor", "LShift", "RShift"}
-WHOLE = NewArray("an operator on a whole array, whose result would be a new array")
-_COMPARED = NewArray("a comparison of a whole array, whose result would be a new array")
-ELEMENTS = "loop over the elements, or let each thread take one: x[i]"
 _MISSING = object()
 
 
 class Expressions(Loops):
     """The visits of expressions, each looked at before its type is used."""
 
-    function: Any
 
     def __init__(self) -> None:
         super().__init__()
@@ -131,8 +126,8 @@ class Expressions(Loops):
                 held = kind.value
             if held is not _MISSING and (found := names.refusal(held, ast.unparse(node))):
                 self.refuse(node, *found)
-        if test and isinstance(kind, Array):
-            self.refuse(node, "the truth of an array", "test an element, or x is not None")
+        if test:
+            self.hold(unfit("truth", node, kind))
         return new, kind
 
     def _clash(self, node: ast.expr, clash: Clash) -> str:
@@ -163,10 +158,11 @@ class Expressions(Loops):
             self.refuse(node, NewArray(f"{spelled}: an array of a kernel has no {name}"), calls.method(name))
         if scalar(kind) is not None and name not in _SCALAR:
             self.refuse(node, f"{spelled}: a number has no {name}", calls.method(name))
-        if isinstance(kind, Known) and isinstance(kind.value, str) and name not in _TEXT:
+        if sort(kind) in ("text", "texts") and name not in _TEXT:
             self.refuse(node, f"{spelled}: text has no {name} in a kernel", "make text in the caller")
-        constant = isinstance(kind, Known) and type(kind.value) is tuple
-        if (isinstance(kind, Tuple) and name in ("count", "__len__")) or (constant and name in ("count", "index")):
+        if (named := named_of(kind)) is not None and name not in named._fields:
+            self.refuse(node, f"{spelled}: a {named.__name__} has no field {name}", "take one that it has")
+        if items_of(kind) is not None and name in ("count", "index" if isinstance(kind, Known) else "__len__"):
             self.refuse(node, f"{spelled}: a tuple of a kernel has no {name}", "write a loop over it")
         if isinstance(kind, Known) and (reason := calls.lacking(kind.value, name, spelled)):
             self.refuse(node, *reason)
@@ -179,59 +175,52 @@ class Expressions(Loops):
 
     def operation(self, node: ast.expr, symbol: str, left: Typed, right: Typed) -> Typed:
         kinds = left[1], right[1]
-        one, other = map(scalar, kinds)
-        if any(isinstance(kind, Array) for kind in kinds):
-            self.refuse(node, WHOLE, ELEMENTS)
-        if one is not None and other is not None:
-            if symbol in _BITWISE and (one.name in FLOATS or other.name in FLOATS):
-                reason = f"a bit operator on {one.name} and {other.name}"
+        one, other = sorts = [sort(kind) for kind in kinds]
+        for kind in kinds:
+            self.hold(unfit("operand", node, kind))
+        if set(sorts) <= {"int", "float", "bool"}:
+            if symbol in _BITWISE and "float" in sorts:
+                reason = "a bit operator on {} and {}".format(*(scalar(kind).name for kind in kinds))  # type: ignore
                 self.refuse(node, reason, "convert to an integer first: int(x), or x.view(np.int32) for its bits")
-        elif sum(items_of(kind) is not None for kind in kinds) == 1 and None not in kinds and symbol != "Mult":
-            reason = f"{described(kinds[0])} and {described(kinds[1])} in one operation"
-            self.refuse(node, reason, "use its parts: t[0]")
-        elif any(is_text(kind) for kind in kinds) and not (all(map(is_text, kinds)) and symbol == "Add"):
-            if None not in kinds:
+        elif None not in kinds:
+            both = f"{described(kinds[0])} and {described(kinds[1])} in one operation"
+            if (sorts.count("tuple") == 1 and symbol != "Mult") or any(map(named_of, kinds)):
+                self.refuse(node, both, "use its parts: t[0]")
+            if "text" in sorts and not (one == other and symbol == "Add"):
                 self.refuse(node, "an operator on text", 'print takes several values: print("x is", x)')
-        elif any(isinstance(kind, Known) and kind.value is None for kind in kinds) and None not in kinds:
-            self.refuse(node, "None in a computation", "use a number that stands for nothing, such as -1")
-        elif None not in kinds and any(map(is_object, kinds)):
-            self.refuse(node, f"{described(kinds[0])} and {described(kinds[1])} in one operation", "use numbers")
+            if "None" in sorts:
+                self.refuse(node, "None in a computation", "use a number that stands for nothing, such as -1")
+            if "object" in sorts:
+                self.refuse(node, both, "use numbers")
         return super().operation(node, symbol, left, right)
 
     def _UnaryOp(self, node: ast.UnaryOp) -> Typed:
         if not isinstance(node.op, ast.Not):
             kind = self.visit(node.operand)[1]
-            one = scalar(kind)
-            if isinstance(kind, Array):
-                self.refuse(node, WHOLE, ELEMENTS)
-            if items_of(kind) is not None or is_text(kind):
-                self.refuse(node, f"{described(kind)} with a sign", "use its parts: t[0]")
-            if one is not None and isinstance(node.op, ast.Invert) and one.name in FLOATS:
-                self.refuse(node, f"~ of {one.name}", "convert to an integer first: int(x)")
+            self.hold(unfit("sign", node, kind))
+            self.hold(unfit("invert" if isinstance(node.op, ast.Invert) else "", node, kind))
         return super()._UnaryOp(node)
 
     def _Compare(self, node: ast.Compare) -> Typed:
-        self._listed |= {
-            part for op, part in zip(node.ops, node.comparators, strict=True) if isinstance(op, ast.In | ast.NotIn)
-        }
+        pairs = zip(node.ops, node.comparators, strict=True)
+        self._listed |= {part for op, part in pairs if isinstance(op, ast.In | ast.NotIn)}
         typed = super()._Compare(node)
         parts = [self.kinds.get(part) for part in (node.left, *node.comparators)]
-        for one, other, op in zip(parts, parts[1:], node.ops, strict=False):
+        for *kinds, op in zip(parts, parts[1:], node.ops, strict=False):
+            sorts = [sort(kind) for kind in kinds]
             if isinstance(op, ast.Is | ast.IsNot | ast.In | ast.NotIn):
                 continue
-            kinds = one, other
-            nothing = any(isinstance(kind, Known) and kind.value is None for kind in kinds)
-            if any(isinstance(kind, Array) for kind in kinds) and not nothing:
-                self.refuse(node, _COMPARED, ELEMENTS)
-            if not isinstance(op, ast.Eq | ast.NotEq) and sum(map(is_text, kinds)) == 1 and None not in kinds:
+            for kind in kinds if "None" not in sorts else ():
+                self.hold(unfit("compare", node, kind))
+            one_is_text = sum(each in ("text", "texts") for each in sorts) == 1 and None not in kinds
+            if one_is_text and not isinstance(op, ast.Eq | ast.NotEq):
                 self.refuse(node, "text compared with what is none", "compare numbers")
         return typed
 
     def _BoolOp(self, node: ast.BoolOp, test: bool = False) -> Typed:
         typed = super()._BoolOp(node, test)
         for value in node.values[:-1]:
-            if isinstance(self.kinds.get(value), Array):
-                self.refuse(value, "the truth of an array", "test an element, or x is not None")
+            self.hold(unfit("truth", value, self.kinds.get(value)))
         return typed
 
     def _Lambda(self, node: ast.Lambda) -> Typed:
@@ -258,15 +247,3 @@ def _allocates() -> bool:
     config = sys.modules.get("numba.cuda.core.config") or sys.modules.get("numba.core.config")
     set_there = os.environ.get("NUMBA_CUDA_ENABLE_NRT", "0") not in ("", "0")
     return set_there or bool(getattr(config, "CUDA_ENABLE_NRT", False))
-
-
-def is_object(kind: Kind) -> bool:
-    """Whether a kind is that of a function, a module or an index such as `cuda.blockIdx`: nothing to compute with."""
-    if not isinstance(kind, Known):
-        return False
-    return callable(kind.value) or isinstance(kind.value, types.ModuleType | state.Dim3)
-
-
-def is_text(kind: Kind) -> bool:
-    """Whether a kind is that of a constant text."""
-    return isinstance(kind, Known) and isinstance(kind.value, str)

@@ -1,6 +1,6 @@
 """Statements without jumps: what `return`, `break` and `continue` skip stands in branches instead.
 
-All lanes of a statement then go on together after it, whichever way each has taken in it.
+Whichever way is taken in a statement, all go on together after it: lanes, and who looks at the text.
 """
 
 from __future__ import annotations
@@ -71,8 +71,9 @@ class Structure:
         body = self.block(node.body, _Place(go, broken))
         loop: ast.While | ast.For
         if isinstance(node, ast.While):
-            test = ast.Assign([ast.Name(go, ast.Store())], node.test)
-            loop = ast.While(ast.Constant(True), [test, _if(_name(go), body, [], node)], [])
+            if not (isinstance(node.test, ast.Constant) and node.test.value):
+                body = [ast.Assign([ast.Name(go, ast.Store())], node.test), _if(_name(go), body, [], node)]
+            loop = ast.While(ast.Constant(True), body, [])
         else:
             loop = ast.For(node.target, node.iter, body, [])
         loop.go, loop.source = go, node  # type: ignore[union-attr]

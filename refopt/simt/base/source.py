@@ -1,4 +1,4 @@
-"""The syntax tree of a function, from its file."""
+"""The syntax trees of functions, from their files."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def trust(code: CodeType) -> None:
 
 
 def _definition(code: CodeType) -> Definition | None:
-    candidates = [node for node in _definitions(code).get(code.co_firstlineno, ()) if _fits(node, code)]
+    candidates = [node for node in _definitions(code.co_filename).get(code.co_firstlineno, ()) if _fits(node, code)]
     if len(candidates) > 1:
         places = {(p[0], p[2]) for p in code.co_positions() if p[0] is not None and p[2] is not None}
         held = [sum(_contains(node, place) for place in places) for node in candidates]
@@ -90,9 +90,19 @@ def _same(one: CodeType, other: CodeType) -> bool:
     )
 
 
-def _definitions(code: CodeType) -> dict[int, list[Definition]]:
+def around(file: str, line: int) -> ast.FunctionDef | None:
+    """The innermost function of a file around a line."""
+    every = [node for nodes in _definitions(file).values() for node in nodes if isinstance(node, ast.FunctionDef)]
+    return max((node for node in every if covers(node, line)), key=lambda node: node.lineno, default=None)
+
+
+def covers(node: Any, line: int) -> bool:
+    """Whether a statement stands on a line, among others perhaps."""
+    return node.lineno <= line <= node.end_lineno
+
+
+def _definitions(file: str) -> dict[int, list[Definition]]:
     """All definitions of a file by the line that their code names as its first."""
-    file = code.co_filename
     lines = linecache.getlines(file)
     if file not in _trees or _trees[file][0] is not lines:
         definitions: dict[int, list[Definition]] = {}
