@@ -7,8 +7,7 @@ import numpy as np
 from refopt.checks.arguments import kind_of
 from refopt.oracle.bound import storage
 from refopt.oracle.broken import Broken, Where
-from refopt.oracle.cases import Case, memory
-from refopt.oracle.exact.cases import Outcome
+from refopt.oracle.exact.cases import Case, Outcome, memory
 from refopt.oracle.ulp import same_bits
 
 

@@ -10,10 +10,10 @@ import numpy as np
 from refopt.checks.dtypes import numpy_dtype
 from refopt.checks.rows import Routine
 from refopt.oracle import cases
-from refopt.oracle.cases import has
 from refopt.oracle.diagnosis.arrays import kept
 from refopt.oracle.diagnosis.hypothesis import Hypothesis
 from refopt.oracle.diagnosis.situation import NONE, Situation
+from refopt.oracle.exact.cases import has
 
 CORRECTS = {
     "beta1_pow": "no bias correction of the first moment", "beta2_pow": "no bias correction of the second moment",

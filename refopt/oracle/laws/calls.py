@@ -5,8 +5,7 @@ from functools import partial
 from typing import Any
 
 from refopt.oracle.broken import Broken, Crashed, Skipped
-from refopt.oracle.cases import Case
-from refopt.oracle.exact.cases import Outcome
+from refopt.oracle.exact.cases import Case, Outcome
 from refopt.oracle.exact.laws import reference
 from refopt.oracle.laws import again, together
 from refopt.oracle.laws.law import Law, Try, both, of_bound

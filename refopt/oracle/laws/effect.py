@@ -8,8 +8,8 @@ import numpy as np
 
 from refopt.oracle.bound import sums
 from refopt.oracle.broken import Broken
-from refopt.oracle.cases import Case, by_count, memory
-from refopt.oracle.exact.cases import Outcome
+from refopt.oracle.cases import by_count
+from refopt.oracle.exact.cases import Case, Outcome, memory
 from refopt.oracle.laws.law import Law, Try
 from refopt.oracle.laws.step import free
 from refopt.oracle.trial import Trial

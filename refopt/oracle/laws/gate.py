@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from refopt.oracle.broken import Broken, Where
-from refopt.oracle.cases import NUMBERS, Case, memory
+from refopt.oracle.cases import NUMBERS
+from refopt.oracle.exact.cases import Case, memory
 from refopt.oracle.laws import again
 from refopt.oracle.laws.law import Law, Try, both
 from refopt.oracle.trial import Trial

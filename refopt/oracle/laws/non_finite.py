@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 
 from refopt.oracle.broken import Broken, Where
-from refopt.oracle.cases import Case, memory
+from refopt.oracle.exact.cases import Case, memory
 from refopt.oracle.exact.laws import reference
 from refopt.oracle.laws.law import Law, Try
 from refopt.oracle.trial import Trial

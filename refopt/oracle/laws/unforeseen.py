@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from refopt.oracle.broken import Broken
-from refopt.oracle.cases import Case, memory
-from refopt.oracle.exact.cases import Outcome
+from refopt.oracle.exact.cases import Case, Outcome, memory
 from refopt.oracle.laws.law import Law, Try
 from refopt.oracle.laws.step import numbers_of_example
 from refopt.oracle.trial import Trial

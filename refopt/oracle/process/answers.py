@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from refopt.checks.dtypes import numpy_dtype
-from refopt.oracle.cases import Case
+from refopt.oracle.exact.cases import Case
 from refopt.oracle.memory import soiled
 from refopt.oracle.observing import Seen, observe, starts, surroundings, watch_threads
 from refopt.oracle.process.child import is_failure, raised
