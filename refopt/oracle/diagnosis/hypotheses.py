@@ -87,8 +87,13 @@ def _exchanges(row: Routine) -> Iterator[Hypothesis]:
     """Two states, each in the other's place."""
     for one, two in itertools.combinations([name for name in row.states if name not in row.scalars], 2):
         places = row.carried.index(one), row.carried.index(two)
-        change = lambda s, places=places: s._replace(rule=partial(_exchanged, rule=s.rule, places=places))  # noqa: E731
+        change = _around(_exchanged, places=places)
         yield Hypothesis(f"{one} and {two} exchanged, each in the other's place", change, "array", one, False)
+
+
+def _around(function: Callable[..., tuple], **named: Any) -> Callable[[Situation], Situation]:
+    """The rule with a function around it."""
+    return lambda s: s._replace(rule=partial(function, rule=s.rule, **named))
 
 
 def _exchanged(p: Any, g: Any, *states: Any, rule: Rule, places: tuple[int, int], **numbers: Any) -> tuple:
@@ -119,11 +124,11 @@ def _approximate(row: Routine) -> Iterator[Hypothesis]:
     if any(hyper.name == "epsilon" for hyper in row.hypers):
         for bits in (20, 11, 9):
             text = f"a fast reciprocal or root: the update is off by as much as 2**-{bits} of it, either way"
-            yield Hypothesis(text, partial(_loosened, bits=bits), "rough", "", False)
+            yield Hypothesis(text, partial(_loosened, off=2.0**-bits), "rough", "", False)
 
 
-def _loosened(s: Situation, bits: int) -> Situation | None:
-    return s._replace(rule=partial(_nearly, rule=s.rule, off=2.0**-bits), loose=True)
+def _loosened(s: Situation, off: float) -> Situation | None:
+    return _around(_nearly, off=off)(s)._replace(loose=True)
 
 
 def _nearly(p: Any, *arrays: Any, rule: Rule, off: float, lr: Any, **numbers: Any) -> tuple:
@@ -139,7 +144,7 @@ def _nearly(p: Any, *arrays: Any, rule: Rule, off: float, lr: Any, **numbers: An
 def scaled(factor: float, apart: bool) -> Hypothesis:
     """The update times a factor, which evidence tells; ``apart`` from a decay of the parameter by itself."""
     what = "the update apart from decay" if apart else "the update"
-    change = lambda s: s._replace(rule=partial(_times, rule=s.rule, factor=factor, apart=apart))  # noqa: E731
+    change = _around(_times, factor=factor, apart=apart)
     return Hypothesis(f"{what} times {factor:.9g}", change, "rule", "", False)
 
 
@@ -166,17 +171,13 @@ def _gradients(row: Routine) -> Iterator[Hypothesis]:
         )
         changes[f"clipped by element to {limit:g}"] = partial(limits.within, limit=limit)
     for text, to in changes.items():
-        yield Hypothesis(f"gradient {text}", partial(_with_gradient, to=to), "gradient", "", text.startswith("clip"))
+        yield Hypothesis(f"gradient {text}", _around(_of_gradient, to=to), "gradient", "", text.startswith("clip"))
     for name in DECAYS & {hyper.name for hyper in row.hypers}:
         yield Hypothesis(f"{name} * p added to the gradient as well", partial(_decayed, name=name), "gradient")
 
 
-def _with_gradient(s: Situation, to: Callable[[Any], Any]) -> Situation | None:
-    return s._replace(rule=partial(_of_gradient, rule=s.rule, to=to))
-
-
 def _decayed(s: Situation, name: str) -> Situation | None:
-    return s._replace(rule=partial(_of_decayed, rule=s.rule, name=name)) if s.numbers[name] else None
+    return _around(_of_decayed, name=name)(s) if s.numbers[name] else None
 
 
 def _of_decayed(p: Any, g: Any, *others: Any, rule: Rule, name: str, **numbers: Any) -> tuple:

@@ -53,6 +53,13 @@ class Case:
         """The same case with arrays of its own, of the same memory order."""
         return self.replace(**{name: values and _copies(values) for name, values in self.slots.items()})
 
+    def fill(self, other: "Case") -> None:
+        """Write what the arrays of a case of the same shapes hold into these."""
+        for name, values in other.slots.items():
+            for x, given in zip(self.slots[name] or (), values or (), strict=True):
+                if x is not None:
+                    x[...] = given
+
     def only(self, indices: Sequence[int]) -> "Case":
         """The case of some of the tensors, in the order given."""
 

@@ -89,10 +89,7 @@ def going_on(trial: Trial) -> Iterator[Try]:
         """Arrays may be written between two calls, as by a checkpoint that is loaded into them."""
         mine, other = case.copy(), trial.case(SIZES, count=2, seed=1)
         trial.run_in_place(mine)
-        for name, values in other.slots.items():
-            for x, loaded in zip(mine.slots[name] or (), values or (), strict=True):
-                if x is not None:
-                    x[...] = loaded
+        mine.fill(other)
         trial.hold(other, trial.run_in_place(mine.replace(steps=other.steps, count=other.count)))
 
     in_a_row = partial(row_of_steps, trial)

@@ -75,10 +75,7 @@ def refilled(trial: Trial, case: Case) -> None:
     """So they are where the arrays are the same, and hold other data."""
     mine, other = case.copy(), _others(trial, case)
     before = {name: [None if x is None else x.copy() for x in xs] for name, xs in trial.run_in_place(mine).items()}
-    for name, values in other.slots.items():
-        for x, filled in zip(mine.slots[name] or (), values or (), strict=True):
-            if x is not None:
-                x[...] = filled
+    mine.fill(other)
     _held(trial, other, trial.run_in_place(mine.replace(steps=other.steps, count=other.count)), before)
 
 
