@@ -16,6 +16,7 @@ from refopt.oracle.memory import Placed
 from refopt.oracle.subject import Lacks
 from refopt.oracle.subjects.arrays import Jax
 from refopt.oracle.subjects.names import public_name
+from refopt.oracle.subjects.optax_peers import PEERS
 from refopt.oracle.subjects.run import LibraryRun
 
 RATE = "learning_rate"
@@ -31,6 +32,7 @@ class OptaxOptimizer:
 
     dtypes = "float32", "float64"
     gated, in_place, recompiled = False, False, True
+    peers = tuple(PEERS.values())
 
     def __init__(self, make: Any, options: Mapping[str, Any]) -> None:
         self.arrays, self.optax = Jax(), importlib.import_module("optax")
@@ -49,6 +51,10 @@ class OptaxOptimizer:
                 what = f"expected a GradientTransformation, got {kind_of(error)}: {error}"
                 raise TypeError(f"check: {self.name}: {what}") from error
         self.notes = ["XLA compiles each list anew: together and alone within the tolerance, not bit for bit"]
+
+    def called(self, routine: str) -> tuple[Mapping[str, str], Mapping[str, Any]]:
+        """What it calls the numbers of a routine, and which it has for itself."""
+        return PEERS[routine].numbers, PEERS[routine].choices
 
     def start(self, params: Sequence[Placed], saved: Any = None, apart: bool = False) -> "OptaxRun":
         if apart:

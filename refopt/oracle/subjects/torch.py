@@ -16,6 +16,8 @@ from refopt.oracle.subject import Lacks, Wrong
 from refopt.oracle.subjects.arrays import Torch
 from refopt.oracle.subjects.names import accepted, public_name
 from refopt.oracle.subjects.run import LibraryRun
+from refopt.oracle.subjects.timm import TIMM, USUAL, peer_of
+from refopt.oracle.subjects.torch_peers import TORCH
 
 
 class TorchOptimizer:
@@ -29,6 +31,7 @@ class TorchOptimizer:
 
     dtypes = "float32", "float64", "float16", "bfloat16"
     in_place, recompiled = True, False
+    peers = *TORCH.values(), *TIMM.values(), *USUAL.values()
 
     def __init__(self, make: Callable[..., Any], options: Mapping[str, Any], device: str = "cpu") -> None:
         own = {"device": device} if device != "cpu" else {}
@@ -79,6 +82,11 @@ class TorchOptimizer:
         finally:
             optimizer.__class__ = kind
         return "found_inf" in seen
+
+    def called(self, routine: str) -> tuple[Mapping[str, str], Mapping[str, Any]]:
+        """What it calls the numbers of a routine, and which it has for itself."""
+        peer = peer_of(routine, self.kind, self.options)[0]
+        return peer.numbers, peer.choices if (routine, self.kind.__name__) in TIMM else {}
 
     def built(self, params: list[Any]) -> Any:
         """An optimizer of parameters, or of groups of them."""
