@@ -35,3 +35,11 @@ class Where(NamedTuple):
     error: float
     got: float
     wrong: np.ndarray  # which elements of the tensor
+
+
+def at_first(slot: str, tensor: int, wrong: np.ndarray, expected: np.ndarray, got: np.ndarray, why: str = "") -> Broken:
+    """What says of the first wrong element of a tensor, in memory order, what it had to be, ``why``, and what it is."""
+    k = int(np.argmax(wrong))
+    one, other = float(expected[k]), float(got[k])
+    text = f"{slot}[{tensor}], element {k} of {wrong.size}: expected {one!r}{why}, got {other!r}"
+    return Broken(text, None, Where(slot, tensor, k, one, 0.0, other, wrong))

@@ -9,13 +9,15 @@ import numpy as np
 
 from refopt import checks
 from refopt.catalog import Hyper, Routine
-from refopt.checks.dtypes import arithmetic_name, numpy_dtype
+from refopt.checks.arguments import chosen, flag, is_number, kind_of, shown
+from refopt.checks.dtypes import arithmetic, arithmetic_name, numpy_dtype
 from refopt.cpu.merged import run, tensors
 from refopt.cpu.remainder import split_numbers
 from refopt.oracle.bound.bounded import SLACK, Arithmetic, Bounded
 from refopt.oracle.bound.evaluate import evaluate, rounded_off, rule_of
+from refopt.oracle.bound.expected import Expected, expected_of
 from refopt.oracle.bound.values import high, size
-from refopt.oracle.exact import cases
+from refopt.oracle.exact.cases import Case, Outcome
 from refopt.oracle.variants import initial_of
 from refopt.oracle.variants.variant import STEP_NUMBER
 from refopt.state.steps import BASES
@@ -59,74 +61,12 @@ class Dtypes(NamedTuple):
         return names if self.master is None else f"{names}, {'remainder' if self.master == 'uint16' else 'master'}"
 
 
-def has(dtype: str) -> bool:
-    """Whether NumPy has the dtype here."""
-    try:
-        numpy_dtype(dtype)
-    except ImportError:
-        return False
-    return True
-
-
 def alike(dtype: str) -> Dtypes:
     """One dtype for all slots."""
     return Dtypes(dtype, dtype, dtype)
 
 
-class Case(cases.Case):
-    """A case whose first step is number ``count`` of its tensors, from 1. The states are those of the steps before."""
-
-    def __init__(self, routine: Routine, slots: dict[str, Any], steps: list, choices: Any = None, count: int = 1):
-        super().__init__(routine, slots, steps, choices)
-        self.count = count
-
-    def replace(self, **changed: Any) -> "Case":
-        """The case with other slots, ``steps``, ``choices`` or ``count``; what is not named is shared."""
-        count = changed.pop("count", self.count)
-        case = super().replace(**changed)
-        return Case(case.routine, case.slots, case.steps, case.choices, count)
-
-    def only(self, indices: Sequence[int]) -> "Case":
-        case = super().only(indices)
-        assert isinstance(case, Case)
-        return case
-
-    def part(self, tensor: int, start: int, stop: int) -> "Case":
-        """The case with some elements of one of its tensors, in memory order, flat."""
-        changed = {}
-        for name, values in self.slots.items():
-            if values is not None and values[tensor] is not None and name not in self.routine.scalars:
-                piece = memory(values[tensor])[start:stop].copy()
-                changed[name] = [piece if i == tensor else x for i, x in enumerate(values)]
-        return self.replace(**changed)
-
-    def copy(self) -> "Case":
-        case = super().copy()
-        assert isinstance(case, Case)
-        return case
-
-    def tensor(self, i: int) -> dict[str, Any]:
-        """The arrays of one tensor, by slot."""
-        return {name: values[i] for name, values in self.lists().items()}
-
-    def numbers_of(self, i: int) -> dict[str, Any]:
-        """The numbers of the only step for one tensor, ``grad_factor`` among them."""
-        step = {name: x for name, x in self.steps[0].items() if name != "found_inf"}
-        return {name: _one(x, i) for name, x in step.items()}
-
-
-def _one(x: Any, i: int) -> Any:
-    return x[i] if isinstance(x, list) else np.ravel(x)[0] if isinstance(x, np.ndarray) else x
-
-
-def memory(x: np.ndarray) -> np.ndarray:
-    """A dense array's elements in memory order."""
-    elements = checks.flat(x)
-    assert elements is not None
-    return elements
-
-
-def in_one_order(case: Case, got: cases.Outcome) -> tuple[Case, cases.Outcome]:
+def in_one_order(case: Case, got: Outcome) -> tuple[Case, Outcome]:
     """A case and what has come of it, in the order of C where arrays of a tensor lie in several orders."""
     lists = [values for values in case.slots.values() if values is not None]
     orders = ({x.flags.c_contiguous for x in of if x is not None and x.ndim > 1} for of in zip(*lists, strict=True))
@@ -257,6 +197,47 @@ def true_scalars(row: Routine, arrays: Mapping[str, Any], numbers: Mapping[str, 
             error += _lost_in_double(float(numbers["beta2"]), count)
         scalars[name] = Bounded(value, np.float64(error), arithmetic_)
     return scalars
+
+
+def expected_at(
+    row: Routine, arrays: Mapping[str, Any], numbers: Mapping[str, Any], choices: Mapping[str, Any], count: int,
+    **allowed: Any,
+) -> dict[str, Expected]:  # fmt: skip
+    """What step ``count`` of one tensor has to come to, whoever makes its powers; ``allowed`` is for `Arithmetic`."""
+    real = arithmetic(arrays["params"].dtype.name)
+    known, without = (
+        true_scalars(row, arrays, numbers, choices, count, Arithmetic(real, inputs=inputs)) for inputs in (True, False)
+    )
+    return expected_of(row, arrays, numbers, choices, scalars=known, scalars_without=without, **allowed)
+
+
+def settings_of(where: str, row: Routine, given: Any, apart: Sequence[str] = (), flags: Sequence[str] = ()) -> Any:
+    """Numbers and choices of a routine by name, as a caller has set them; raises TypeError or ValueError.
+
+    Args:
+        where: the function, which errors name.
+        apart: what it leaves as it is.
+        flags: what it takes beside them.
+    """
+    hypers = {hyper.name: hyper for hyper in row.hypers if hyper.name not in apart}
+    choices = {name: values for name, values in row.choices.items() if name not in apart}
+    if not isinstance(given, Mapping):
+        raise TypeError(f"{where}: set: expected numbers and choices by name, got {kind_of(given)}")
+    set_: dict[str, Any] = {}
+    for name, value in given.items():
+        at = f"{where}: set[{name!r}]"
+        if name in choices:
+            set_[name] = chosen(at, value, choices[name])
+        elif name in flags:
+            set_[name] = flag(at, value)
+        elif name not in hypers:
+            known = ", ".join([*hypers, *choices, *flags])
+            raise ValueError(f"{where}: set: expected names of {known}, got {shown(name)}")
+        elif not is_number(value) or not 0 <= float(value) < hypers[name].below:
+            raise ValueError(f"{at}: expected a number that {row.name} takes, got {shown(value)}")
+        else:
+            set_[name] = float(value)
+    return set_
 
 
 @functools.cache

@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from refopt.catalog import Routine
-from refopt.checks.arguments import chosen, flag, is_number, kind_of, number, shown, whole
+from refopt.checks.arguments import chosen, flag, is_number, number, shown, whole
 from refopt.checks.arguments import names as list_of_names
 from refopt.checks.dtypes import SIZES
-from refopt.oracle.cases import has
+from refopt.oracle.cases import settings_of
 from refopt.oracle.diagnosis import ENOUGH, Cause
+from refopt.oracle.exact.cases import has
 from refopt.oracle.exceptions import covers, reason, reasons
 from refopt.oracle.laws import LAWS, SYMMETRIES, Law, current_id
 from refopt.oracle.related import Related
@@ -120,8 +121,9 @@ def check(
     exact = flag("check: exact", exact)
     there = {law.id: law for law in LAWS.values() if law.runs or row is not None}
     wanted = _laws(laws, exact, declared, there)
+    settings = {} if row is None else settings_of("check", row, {} if set is None else set, flags=[FLUSHES])
     of = _Asked(
-        wanted, dtypes, {} if row is None else _fixed(row, {} if set is None else set), declared,
+        wanted, dtypes, settings, declared,
         whole("check: examples", 5 if examples is None else examples, least=0), whole("check: seed", seed, least=0),
         int.from_bytes(os.urandom(6)) if secret is None else whole("check: secret", secret, least=0),
         _allowed(reasons("expected_failures", expected_failures, there), wanted), reasons("skips", skips, there),
@@ -135,8 +137,7 @@ def check(
     with contextlib.ExitStack() as stack, np.errstate(all="ignore"):
         make = optimizer_of if row is None else subject_of
         tested, remarks = in_process(make, row, subject, process=process, deadline=deadline, stack=stack, **named)
-        held = _without_formula if row is None else partial(_held, row)
-        return held(tested, of, remarks, started)
+        return _held(row, tested, of, remarks, started)
 
 
 class _Asked(NamedTuple):
@@ -163,58 +164,41 @@ class _Asked(NamedTuple):
         return {law.id: law.name for law in self.wanted}
 
 
-def _without_formula(tested: Any, of: _Asked, remarks: Sequence[str], started: float) -> Related:
-    """Hold an optimizer to the laws that need no formula, and report."""
-    dtypes = _dtypes(of.dtypes, tested.dtypes)
-    items: list[Item] = []
-    notes = [*tested.notes, *remarks]
-    compared = 0
-    for kind in dtypes:
-        if not has(kind):
-            items += _uninstalled(kind, of.wanted)
-            continue
-        trial = Running(tested, kind, of.seed, exact=of.exact, tolerance=of.tolerance)
-        items += _of_dtype(trial, of, dtypes).items
-        compared += trial.compared
-        notes += _off(trial)
-    return Related(
-        tested.name, items, of.laws, compared=compared, expected_failures=of.allowed, dtypes=dtypes,
-        notes=list(dict.fromkeys(notes)), seconds=time.perf_counter() - started, allow_skips=of.allow_skips,
-        usual_dtypes=of.dtypes is None,
-    )  # fmt: skip
-
-
-def _held(row: Routine, tested: Any, of: _Asked, remarks: Sequence[str], started: float) -> Report:
-    """Hold a subject to the laws of a routine, and report."""
+def _held(row: Routine | None, tested: Any, of: _Asked, remarks: Sequence[str], started: float) -> Report:
+    """Hold a subject to the laws, those of a routine or those that need no formula, and report."""
     tried = _dtypes(of.dtypes, getattr(tested, "dtypes", DTYPES))
     fixed = {**getattr(tested, "fixed", {}), **of.settings}
-    _require_numbers(row, tested, fixed)
-    row = row_for(row.name, [*fixed, *(name for name in added(row.name) if tested.takes(name))])
+    if row is not None:
+        _require_numbers(row, tested, fixed)
+        row = row_for(row.name, [*fixed, *(name for name in added(row.name) if tested.takes(name))])
     items: list[Item] = []
     causes: list[Cause] = []
-    largest: dict[str, dict[str, float]] = {}
-    compared = unbounded = 0
+    trials: list[Any] = []
     notes: dict[str, None] = dict.fromkeys([*getattr(tested, "notes", ()), *remarks])
     for kind in tried:
         if not has(kind):
             items += _uninstalled(kind, of.wanted)
             continue
-        trial = Trial(row, tested, kind, of.seed, fixed, tried, of.secret, of.tolerance)
+        trial: Any = (
+            Running(tested, kind, of.seed, exact=of.exact, tolerance=of.tolerance) if row is None
+            else Trial(row, tested, kind, of.seed, fixed, tried, of.secret, of.tolerance)
+        )  # fmt: skip
         of_kind = _of_dtype(trial, of, tried)
         causes += of_kind.explained([cause.text for cause in causes if cause.share >= ENOUGH], of.diagnose)
         items += of_kind.items
-        largest[kind] = dict(trial.largest)
-        compared, unbounded = compared + trial.compared, unbounded + trial.unbounded
-        notes |= dict.fromkeys([*_rounded(trial), *_silent(trial)])
-        notes |= {f"what ran, {kind}: {', '.join(trial.paths)}": None} if trial.paths else {}
-    notes |= dict.fromkeys(_of_items(items, compared, tested))
-    if missing := _missing(row, tested, fixed):
-        held = Trial(row, tested, tried[0], of.seed, fixed).numbers() if tried else {}
-        notes[_not_taken(missing, held)] = None
-    return Report(
-        row.name, tested.name, items, of.laws, largest=largest, compared=compared, unbounded=unbounded,
-        expected_failures=of.allowed, dtypes=tried, notes=list(notes), causes=causes,
-        seconds=time.perf_counter() - started, allow_skips=of.allow_skips, usual_dtypes=of.dtypes is None,
+        trials.append(trial)
+        notes |= dict.fromkeys(_off(trial) if row is None else [*_rounded(trial), *_silent(trial), *_ran(trial)])
+    compared = sum(trial.compared for trial in trials)
+    if row is not None:
+        notes |= dict.fromkeys(_of_items(items, compared, tested))
+        if missing := _missing(row, tested, fixed):
+            held = Trial(row, tested, tried[0], of.seed, fixed).numbers() if tried else {}
+            notes[_not_taken(missing, held)] = None
+    return (Related if row is None else partial(Report, row.name))(
+        tested.name, items, of.laws, largest={x.dtype: dict(x.largest) for x in trials if row}, compared=compared,
+        unbounded=sum(trial.unbounded for trial in trials), expected_failures=of.allowed, dtypes=tried,
+        notes=list(notes), causes=causes, seconds=time.perf_counter() - started, allow_skips=of.allow_skips,
+        usual_dtypes=of.dtypes is None,
     )  # fmt: skip
 
 
@@ -251,6 +235,10 @@ def _uninstalled(kind: str, wanted: Iterable[Law]) -> list[Item]:
 
 def _silent(trial: Trial) -> list[str]:
     return [f"not returned, so not compared: {', '.join(sorted(trial.silent))}"] if trial.silent else []
+
+
+def _ran(trial: Trial) -> list[str]:
+    return [f"what ran, {trial.dtype}: {', '.join(trial.paths)}"] if trial.paths else []
 
 
 def _allowed(expected: Mapping[str, str], wanted: Iterable[Law]) -> dict[str, str]:
@@ -310,26 +298,6 @@ def _laws(laws: Any, exact: bool, declared: Sequence[str], there: Mapping[str, L
     asked = usual if laws is None else list_of_names("check: laws", laws)
     ids = [chosen(f"check: laws[{i}]", current_id(x), there) for i, x in enumerate(asked)]
     return [law for law in there.values() if law.id in ids]
-
-
-def _fixed(row: Routine, settings: Any) -> dict[str, Any]:
-    if not isinstance(settings, Mapping):
-        raise TypeError(f"check: set: expected numbers and choices by name, got {kind_of(settings)}")
-    hypers = {hyper.name: hyper for hyper in row.hypers}
-    fixed: dict[str, Any] = {}
-    for name, value in settings.items():
-        if name in row.choices:
-            fixed[name] = chosen(f"check: set[{name!r}]", value, row.choices[name])
-        elif name == FLUSHES:
-            fixed[name] = flag(f"check: set[{name!r}]", value)
-        elif name in hypers:
-            if not is_number(value) or not 0 <= float(value) < hypers[name].below:
-                raise ValueError(f"check: set[{name!r}]: expected a number that {row.name} takes, got {shown(value)}")
-            fixed[name] = float(value)
-        else:
-            known = ", ".join([*hypers, *row.choices, FLUSHES])
-            raise ValueError(f"check: set: expected names of {known}, got {shown(name)}")
-    return fixed
 
 
 def _command(trial: Running, dtypes: Sequence[str], law: Law, of: _Asked) -> str:

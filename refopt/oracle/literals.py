@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from refopt.oracle.cases import memory
+from refopt.oracle.exact.cases import memory
 
 
 class Literals(NamedTuple):

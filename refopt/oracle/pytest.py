@@ -8,7 +8,7 @@ import pytest
 from refopt.catalog import ROUTINES
 from refopt.checks.arguments import chosen
 from refopt.oracle import checking
-from refopt.oracle.cases import has
+from refopt.oracle.exact.cases import has
 from refopt.oracle.exceptions import reason, reasons
 from refopt.oracle.laws import LAWS
 from refopt.oracle.process import Kept

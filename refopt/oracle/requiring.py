@@ -6,9 +6,8 @@ import numpy as np
 
 from refopt.checks.arguments import kind_of
 from refopt.oracle.bound import storage
-from refopt.oracle.broken import Broken, Where
-from refopt.oracle.cases import Case, memory
-from refopt.oracle.exact.cases import Outcome
+from refopt.oracle.broken import Broken, Where, at_first
+from refopt.oracle.exact.cases import Case, Outcome, memory
 from refopt.oracle.ulp import same_bits
 
 
@@ -46,8 +45,4 @@ def require_rounded(case: Case, got: Outcome, i: int) -> None:
     rounded = storage.stored(exact, param.dtype)
     off = ~(param.astype(rounded.dtype) == rounded) & ~np.isnan(rounded)
     if off.any():
-        k = int(np.argmax(off))
-        raise Broken(
-            f"params[{i}], element {k}: expected master_params[{i}] rounded to {param.dtype}, "
-            f"{float(rounded[k])!r}, got {float(param[k])!r}"
-        )
+        raise at_first("params", i, off, rounded, param, f", master_params[{i}] rounded to {param.dtype}")

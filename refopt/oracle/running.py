@@ -45,6 +45,7 @@ class Running:
         compared: elements.
         off: by law, the largest distance in ULPs of results that are within the tolerance, and not of the same bits.
         axes: how many axes tensors have at least.
+        largest, unbounded: of elements that are held to a bound, which without a routine none are.
     """
 
     row: Any = None
@@ -56,7 +57,8 @@ class Running:
         self.optimizer, self.why_not = optimizer_in(subject)
         self.stored: Any = numpy_dtype(dtype)
         self.eps = 2.0 ** -{"float64": 52, "float32": 23, "float16": 10, "bfloat16": 7}[dtype]
-        self.compared = 0
+        self.compared = self.unbounded = 0
+        self.largest: dict[str, float] = {}
         self.off: dict[str, int] = {}
         self.law = ""
         self.axes = 1
@@ -176,6 +178,11 @@ class Running:
     def steps(self, shapes: Sequence[tuple[int, ...]], count: int = STEPS) -> list[list[np.ndarray]]:
         """Gradients of some steps."""
         return [self.grads(shapes, t) for t in range(1, count + 1)]
+
+    def made(self, sizes: Sequence[Any], count: int = STEPS) -> tuple[list[np.ndarray], list[list[np.ndarray]]]:
+        """Parameters of the shapes that the optimizer takes, and gradients of some steps."""
+        shapes = self.shapes(sizes)
+        return self.params(shapes), self.steps(shapes, count)
 
     def same(
         self, expected: Came, got: Came, what: str, first: Sequence[np.ndarray], bits: bool = False, at: int = 0

@@ -9,7 +9,7 @@ import numpy as np
 from refopt.oracle.bound import sums
 from refopt.oracle.bound.expected import Expected
 from refopt.oracle.broken import Broken
-from refopt.oracle.cases import Case
+from refopt.oracle.exact.cases import Case
 from refopt.oracle.literals import Literals, definition, floats, library_of, lists, number
 from refopt.oracle.subject import STEP
 from refopt.oracle.trial import Trial

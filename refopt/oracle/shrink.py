@@ -9,7 +9,8 @@ import numpy as np
 from refopt.checks.dtypes import arithmetic
 from refopt.oracle.bound.values import high
 from refopt.oracle.broken import Broken, Crashed
-from refopt.oracle.cases import Case, by_count, memory, truth
+from refopt.oracle.cases import by_count, truth
+from refopt.oracle.exact.cases import Case, memory
 
 RUNS, SECONDS = 150, 2.0
 LAST = 4096  # steps up to which the first wrong one is looked for

@@ -6,8 +6,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from refopt.checks.arguments import kind_of
-from refopt.oracle.cases import Case
-from refopt.oracle.exact.cases import Outcome
+from refopt.oracle.exact.cases import Case, Outcome
 from refopt.oracle.memory import Placed
 
 GATE = "grad_factor", "found_inf"

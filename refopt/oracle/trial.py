@@ -10,12 +10,11 @@ from refopt.catalog import Routine
 from refopt.checks.dtypes import arithmetic
 from refopt.oracle import cases
 from refopt.oracle.bound import storage, sums
-from refopt.oracle.bound.bounded import Arithmetic
 from refopt.oracle.bound.evaluate import rounded_off
-from refopt.oracle.bound.expected import Expected, expected_of, unchanged
+from refopt.oracle.bound.expected import Expected, unchanged
 from refopt.oracle.broken import Broken, Skipped, Where
-from refopt.oracle.cases import NEUTRAL, Case, Dtypes, alike, memory
-from refopt.oracle.exact.cases import Outcome
+from refopt.oracle.cases import NEUTRAL, Dtypes, alike
+from refopt.oracle.exact.cases import Case, Outcome, memory
 from refopt.oracle.observing import Seen, observe
 from refopt.oracle.requiring import require_alike, require_rounded
 from refopt.oracle.running import Running
@@ -49,10 +48,8 @@ class Trial(Running):
         super().__init__(subject, dtype, seed, tolerance=tolerance)
         self.row, self.fixed, self.dtypes = row, dict(fixed), tuple(dtypes)
         self.real: Any = arithmetic(dtype)
-        self.largest: dict[str, float] = {}
         self.apart: dict[str, float] = {}
         self.rounded: dict[str, float] = {}
-        self.unbounded = 0
         self.silent: set[str] = set()
         self.secret = secret
         self.paths: dict[str, None] = {}
@@ -150,25 +147,19 @@ class Trial(Running):
                 _expectations.popitem(last=False)
         return expected
 
-    def _note_rounded(self, numbers: Mapping[str, Any], arrays: Mapping[str, Any]) -> Any:
-        """Note the numbers that the arithmetic of a tensor's arrays rounds, and return that arithmetic's type."""
+    def _note_rounded(self, numbers: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
+        """Note the numbers that the arithmetic of a tensor's arrays rounds."""
         real = arithmetic(arrays["params"].dtype.name)
         self.rounded |= {name: float(numbers[name]) for name in rounded_off(numbers, real)}
-        return real
 
     def expected_of_arrays(
         self, case: Case, i: int, arrays: Mapping[str, Any], depth: sums.Depth, leasts: int = 1
     ) -> dict[str, Expected]:
         """The same of other arrays for the tensor's, such as some of its elements."""
-        numbers, choices = case.numbers_of(i), case.choices
-        real = self._note_rounded(numbers, arrays)
-        known, without = (
-            cases.true_scalars(self.row, arrays, numbers, choices, case.count, Arithmetic(real, inputs=inputs))
-            for inputs in (True, False)
-        )
-        return expected_of(
-            self.row, arrays, numbers, choices, depth=depth, flushes=self._flushes, leasts=leasts, scalars=known,
-            scalars_without=without,
+        numbers = case.numbers_of(i)
+        self._note_rounded(numbers, arrays)
+        return cases.expected_at(
+            self.row, arrays, numbers, case.choices, case.count, depth=depth, flushes=self._flushes, leasts=leasts
         )
 
     def hold(

@@ -7,8 +7,8 @@ from typing import Any
 
 from refopt.oracle import diagnosis, shrink
 from refopt.oracle.broken import Broken, Crashed, Skipped
-from refopt.oracle.cases import Case
 from refopt.oracle.diagnosis import Cause, Failure
+from refopt.oracle.exact.cases import Case
 from refopt.oracle.laws import Law, Try
 from refopt.oracle.laws.step import random_tries
 from refopt.oracle.report import FAILED, PASSED, SKIPPED, Item

@@ -9,7 +9,8 @@ from refopt import cpu, oracle
 from refopt.catalog import ROUTINES
 from refopt.cpu.merged import merged
 from refopt.oracle import shrink
-from refopt.oracle.wrong import RULES
+from refopt.oracle.source import rewritten
+from refopt.oracle.wrong import RULES, Wrong
 
 # The same formula in another order of operations, or with another convention for -0 or for NaN in a norm.
 RIGHT = {"sgd": {"DecayDecoupled", "Distributed"}, "adam": {"SquareFirst", "StepRegrouped"},
@@ -45,6 +46,21 @@ def test_wrong_formulas_are_found(routine, monkeypatch):
         report = oracle.check(routine, step_of(routine, rule), **named)
         assert report.failed_laws == ([] if name in RIGHT.get(routine, ()) else laws), f"{name}: {report}"
         assert report.wrong == [] or max(item.ratio or 20 for item in report.of("failed")) >= 20, f"{name}: {report}"
+
+
+def test_text_that_is_nowhere_is_refused():
+    with pytest.raises(ValueError, match=r"sgd: expected 'p \+ lr \* g' in the source of its rule, got none"):
+        rewritten(ROUTINES["sgd"].rule, {"p - lr * g": "p + 2 * lr * g", "p + lr * g": "p"})
+
+
+def test_a_rule_is_rewritten_in_what_it_calls_and_nowhere_else():
+    """Names that its module lacks may be told; the functions that others call stay as they are."""
+    row, states = ROUTINES["sgd"], (np.ones(2), np.ones(2))
+    numbers = dict(lr=0.5, l2_decay=0.0, maximize=False)
+    twice = rewritten(row.rule, {"p - lr * g": "p - factor * lr * g"}, factor=2)
+    assert twice(*states, **numbers)[0].tolist() == [0, 0] and row.rule(*states, **numbers)[0].tolist() == [0.5, 0.5]
+    uphill = Wrong("uphill", lambda p, g, **_: (p + g,))
+    assert uphill.of(row.rule)(*states)[0].tolist() == [2, 2]
 
 
 def test_a_parameter_that_a_tie_rounds_towards_zero_is_found():

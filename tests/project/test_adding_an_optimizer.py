@@ -70,7 +70,7 @@ for name in ("yogi", "ngd"):
     for wrong in [*OF[name].values()][:1]:
         def step(*lists, grad_factor=None, found_inf=None, master_params=None, wrong=wrong, row=row, **numbers):
             slots = dict(zip((s.name for s in row.slots if not s.optional), lists)) | {"master_params": master_params}
-            merged(row, wrong.rule, slots, numbers, grad_factor, found_inf)
+            merged(row, wrong.of(row.rule), slots, numbers, grad_factor, found_inf)
         report = oracle.check(name, step, laws=["L1"], dtypes=["float32"], examples=0)
         assert wrong.name in str(report), str(report)
 """

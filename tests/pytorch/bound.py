@@ -12,7 +12,7 @@ import pytest
 
 from refopt.checks.dtypes import arithmetic
 from refopt.oracle.broken import Broken
-from refopt.oracle.cases import Case
+from refopt.oracle.exact.cases import Case
 from refopt.oracle.subjects.arrays import Torch
 from refopt.oracle.subjects.shared import scalar_after
 from refopt.oracle.subjects.torch_peers import TORCH

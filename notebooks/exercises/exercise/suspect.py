@@ -2,13 +2,12 @@
 
 import numpy as np
 
-from refopt.oracle.wrong import adamw as wrong
+from refopt.oracle.wrong import RULES
 
 
 def adamw(p, g, m, u, lr, beta1, beta2, epsilon, coeff, beta1_pow, beta2_pow):
     """One step, in place."""
-    rule = wrong.RULES["DecaySubtracted"].rule
-    new = rule(
+    new = RULES["adamw"]["DecaySubtracted"](
         p, g, m, u, beta1_pow, beta2_pow, None, lr=lr, beta1=beta1, beta2=beta2, epsilon=epsilon,
         epsilon_at="corrected", maximize=False, coeff=coeff, lr_ratio=np.float32(1),
     )  # fmt: skip

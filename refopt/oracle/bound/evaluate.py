@@ -30,30 +30,38 @@ def _names(code: CodeType) -> set[str]:
     return set(code.co_names).union(*map(_names, inner))
 
 
+def copied(function: Any, other: Callable[[Any], Any]) -> Any:
+    """A function of the same code, which finds something else under the names that it looks up, and for defaults."""
+    names = dict(function.__globals__)
+    for name in _names(function.__code__) & names.keys():
+        if names[name] is not function:
+            names[name] = other(names[name])
+    copy = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
+    copy.__kwdefaults__ = {name: other(value) for name, value in (function.__kwdefaults__ or {}).items()}
+    return copy
+
+
+def is_ours(value: Any) -> bool:
+    """Whether a value is a function of refopt."""
+    return isinstance(value, FunctionType) and value.__module__.partition(".")[0] == "refopt"
+
+
 @functools.cache
 def rebound(function: Any) -> Any:
     """A function that runs the same code over bounded numbers, and so does what it calls."""
     if isinstance(function, functools.partial):
         keywords = {name: _replaced(value) for name, value in function.keywords.items()}
         return functools.partial(rebound(function.func), *function.args, **keywords)
-    names = dict(function.__globals__)
-    for name in _names(function.__code__) & names.keys():
-        if names[name] is not function:
-            names[name] = _replaced(names[name])
-    copy = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
-    copy.__kwdefaults__ = {name: _replaced(value) for name, value in (function.__kwdefaults__ or {}).items()}
-    return copy
+    return copied(function, _replaced)
 
 
 def _replaced(value: Any) -> Any:
     """What a rule looks up or is given: functions of refopt run over bounded numbers, others are as they are."""
     if isinstance(value, functools.partial):
         return rebound(value)
-    if not isinstance(value, FunctionType):
-        return value
-    if value in PRIMITIVES:
+    if isinstance(value, FunctionType) and value in PRIMITIVES:
         return PRIMITIVES[value]
-    return rebound(value) if value.__module__.partition(".")[0] == "refopt" else value
+    return rebound(value) if is_ours(value) else value
 
 
 def rule_of(routine: Routine) -> Callable[..., tuple]:

@@ -10,12 +10,12 @@ from refopt.checks.arguments import chosen, mapped, number, whole
 from refopt.checks.arguments import names as list_of_names
 from refopt.checks.dtypes import SIZES
 from refopt.oracle.broken import Broken, Crashed, Skipped
-from refopt.oracle.cases import has
 from refopt.oracle.checking import DEADLINE, where_steps_run
 from refopt.oracle.comparison.bounded import within_bound
 from refopt.oracle.comparison.data import PARTS, Data, every
 from refopt.oracle.comparison.recorded import Recorded, Recorder
 from refopt.oracle.comparison.report import Compared
+from refopt.oracle.exact.cases import has
 from refopt.oracle.exceptions import reasons
 from refopt.oracle.report import FAILED, PASSED, SKIPPED, Item
 from refopt.oracle.running import Came, Running, shown

@@ -7,13 +7,13 @@ import numpy as np
 
 from refopt.oracle.bound import sums
 from refopt.oracle.broken import Crashed
-from refopt.oracle.cases import Case, memory
 from refopt.oracle.diagnosis import conduct, pattern
 from refopt.oracle.diagnosis.explain import UNWRITTEN, Explainer
 from refopt.oracle.diagnosis.failure import Failure
 from refopt.oracle.diagnosis.hypothesis import base_rule
-from refopt.oracle.diagnosis.source import legend
 from refopt.oracle.diagnosis.weighing import ENOUGH, Explanation
+from refopt.oracle.exact.cases import Case, memory
+from refopt.oracle.source import legend
 from refopt.oracle.trial import Trial
 
 MOST = 2**14  # elements of a case that explanations are tried on

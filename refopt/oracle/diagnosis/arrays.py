@@ -8,9 +8,10 @@ import numpy as np
 
 from refopt.checks.dtypes import SIZES, numpy_dtype
 from refopt.checks.rows import Routine, Slot
-from refopt.oracle.cases import by_count, has, memory
+from refopt.oracle.cases import by_count
 from refopt.oracle.diagnosis.hypothesis import Hypothesis
 from refopt.oracle.diagnosis.situation import Situation
+from refopt.oracle.exact.cases import has, memory
 
 
 def of_arrays(row: Routine) -> Iterator[Hypothesis]:

@@ -13,8 +13,8 @@ import numpy as np
 
 from refopt.oracle.bound import sums
 from refopt.oracle.broken import Broken, Skipped
-from refopt.oracle.cases import Case, memory
 from refopt.oracle.diagnosis.failure import Failure
+from refopt.oracle.exact.cases import Case, memory
 from refopt.oracle.trial import Trial
 
 BITS = 16, 12, 10, 8  # of an index that may be too narrow

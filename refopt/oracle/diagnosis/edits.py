@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from refopt.catalog import Routine
 from refopt.oracle.diagnosis.hypotheses import Hypothesis, base_rule
 from refopt.oracle.diagnosis.situation import Rule, Situation
-from refopt.oracle.diagnosis.source import (
+from refopt.oracle.source import (
     OLD,
     compiled,
     formulas,
@@ -37,7 +37,7 @@ def of_rule(row: Routine) -> tuple[Hypothesis, ...]:
         for change in _changes(source(function)):
             edited = compiled(function, change.tree)
             if edited is not None:
-                changed = substituted(rule, function, edited)
+                changed = substituted(rule, {function: edited})
                 hypotheses.append(Hypothesis(change.text, partial(_with, rule=changed, base=rule), "edit"))
     return tuple(hypotheses)
 
@@ -56,13 +56,13 @@ def _changes(tree: ast.FunctionDef) -> Iterator[Change]:
     nodes = [(node, statement) for statement in tree.body for node in ast.walk(statement)]
     for k, (node, statement) in enumerate(nodes):
         if isinstance(node, ast.expr) and not isinstance(getattr(node, "ctx", None), ast.Store):
-            for after in _instead(node, tree):
+            for after in _instead(node):
                 text = f"as if `{text_of(node)}` were `{text_of(after)}`{within(statement, node)}"
                 yield Change(text, replaced_node(tree, k, after))
     yield from _old_values(tree)
 
 
-def _instead(node: ast.expr, tree: ast.FunctionDef) -> Iterator[ast.expr]:
+def _instead(node: ast.expr) -> Iterator[ast.expr]:
     """What may have been written for an expression."""
     if isinstance(node, ast.BinOp):
         yield node.left
@@ -84,19 +84,9 @@ def _instead(node: ast.expr, tree: ast.FunctionDef) -> Iterator[ast.expr]:
     elif isinstance(node, ast.IfExp):
         yield node.body
         yield node.orelse
-    elif isinstance(node, ast.Name):
-        yield from _instead_of_name(node, tree)
     elif isinstance(node, ast.Constant) and isinstance(node.value, int | float) and not isinstance(node.value, bool):
         for value in {0, 1, 2, 2 * node.value} - {node.value}:
             yield ast.Constant(value)
-
-
-def _instead_of_name(node: ast.Name, tree: ast.FunctionDef) -> Iterator[ast.expr]:
-    for name in _alike(node.id, tree):
-        yield ast.Name(name, ast.Load())
-    if node.id not in ("np", "p", "type") and node.id in _values(tree):
-        yield ast.BinOp(node, ast.Mult(), node)
-        yield _root(node)
 
 
 def _reordered(node: ast.BinOp) -> Iterator[ast.expr]:
@@ -144,29 +134,12 @@ def _factor_moved(node: ast.BinOp) -> Iterator[ast.expr]:
                     yield ast.BinOp(by, node.op, term) if swapped else ast.BinOp(term, node.op, by)
 
 
-def _values(tree: ast.FunctionDef) -> set[str]:
-    """The names of a function's parameters and variables."""
-    params = {x.arg for x in (*tree.args.posonlyargs, *tree.args.args, *tree.args.kwonlyargs)}
-    nodes = ast.walk(tree)
-    return params | {x.id for x in nodes if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Store)}
-
-
 def _is_root(node: ast.expr) -> bool:
     return isinstance(node, ast.Call) and ast.unparse(node.func) == "np.sqrt"
 
 
 def _root(node: ast.expr) -> ast.expr:
     return ast.Call(ast.Attribute(ast.Name("np", ast.Load()), "sqrt", ast.Load()), [node], [])
-
-
-def _alike(name: str, tree: ast.FunctionDef) -> list[str]:
-    """Other parameters of a function that may be taken for one: arrays for arrays, numbers for numbers."""
-    numbers = [x.arg for x in tree.args.kwonlyargs]
-    parameters = [x.arg for x in (*tree.args.posonlyargs, *tree.args.args)]
-    arrays = [x for x in parameters if len(x) == 1 or x.startswith("u_")]
-    singles = [x for x in (*parameters, *numbers) if x not in arrays]
-    same = arrays if name in arrays else singles if name in singles else []
-    return [x for x in same if x != name]
 
 
 def _old_values(tree: ast.FunctionDef) -> Iterator[Change]:

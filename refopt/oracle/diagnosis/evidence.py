@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from refopt.oracle.bound import sums
-from refopt.oracle.cases import Case, in_one_order, memory
+from refopt.oracle.cases import in_one_order
+from refopt.oracle.exact.cases import Case, memory
 from refopt.oracle.trial import Trial
 
 WHOLE = 2**11  # elements of a tensor that is looked at as a whole, where each element is by itself

@@ -6,14 +6,17 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from refopt.oracle.diagnosis import edits, operands
-from refopt.oracle.diagnosis.hypotheses import Hypothesis, named
+from refopt.oracle.diagnosis.hypotheses import Hypothesis, named, scaled, without_update
 from refopt.oracle.diagnosis.weighing import ENOUGH, FIRST, PARTLY, SPOILT, Explanation, Weighing
 from refopt.oracle.trial import Trial
 
 SHARES = {"edit": 0.7, "pair": 0.7}  # of the time that is left, for kinds of hypotheses that are many
 OFTEN = 16  # hypotheses between two looks at the clock
 UNWRITTEN = "elements that are not written: they are as they were"
+ALIKE = 0.02  # how far apart, of itself, a factor may be that elements have in common
 RANKS = {"rule": 0, "choice": 0, "power": 0, "number": 1}
 
 
@@ -44,15 +47,29 @@ class Explainer(Weighing):
         if not self.moved:
             laws = frozenset(x.law for x in self.wrong)
             return [Explanation(UNWRITTEN, 1.0, sum(x.telling[2] for x in self.wrong), laws)]
-        for kind in (edits, operands):
-            changed = self._tried(((h,) for h in kind.of_rule(self.row)), SHARES["edit"])
+        for kind in (edits.of_rule(self.row), [*self._scaled()], operands.of_rule(self.row)):
+            changed = self._tried(((h,) for h in kind), SHARES["edit"])
             if full := _full(changed):
                 return sorted(full, key=lambda x: (-len(x.laws), len(x.text)))
-            single += changed
+            single += [x for x in changed if len(kind) > 1]  # a factor is of all elements, or of none
         rough = ((h,) for h in self.named if h.kind == "rough")
         if full := _full(self._tried(rough)) or _full(self._tried(self._pairs(), SHARES["pair"])):
             return full
         return _partly(single + self._by_slot())
+
+    def _scaled(self) -> Iterator[Hypothesis]:
+        """That the update has a factor, as far as the elements of a tensor have one in common."""
+        for tensor in self.wrong:
+            situation = self._as_it_is(tensor)[0]
+            numbers = {name: float(x) for name, x in situation.numbers.items()}
+            old = self._before(tensor)
+            for apart, before in ((False, old), (True, without_update(old, numbers["lr"], numbers))):
+                off = self._off(tensor, before)
+                if off.size and np.ptp(off) <= ALIKE * abs(np.median(off)):
+                    x = float(np.median(off))
+                    short = float(f"{x:.3g}")
+                    yield scaled(1 + (short if abs(short - x) < 1e-3 * ALIKE * abs(x) else x), apart)
+                    return
 
     def _of_names(self, known: Sequence[str]) -> list[Hypothesis]:
         """The hypotheses that explained something before."""

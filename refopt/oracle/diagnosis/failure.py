@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from refopt.oracle.broken import Broken
-from refopt.oracle.cases import Case
+from refopt.oracle.exact.cases import Case
 
 
 class Failure(NamedTuple):

@@ -2,7 +2,7 @@
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -10,17 +10,16 @@ import numpy as np
 
 from refopt import catalog
 from refopt.checks.rows import Routine
+from refopt.cpu.reduce import sum_of_squares
 from refopt.oracle import variants
 from refopt.oracle.bound.bounded import Bounded
 from refopt.oracle.bound.evaluate import rule_of
-from refopt.oracle.cases import Case, memory
 from refopt.oracle.diagnosis.arrays import of_arrays, of_precision
 from refopt.oracle.diagnosis.hypothesis import DECAYS, Hypothesis, base_rule
 from refopt.oracle.diagnosis.numbers import of_numbers, of_steps
 from refopt.oracle.diagnosis.situation import Rule, Situation
-from refopt.oracle.diagnosis.source import substituted
-from refopt.oracle.wrong import IN_PAPERS, MORE, OF, WITH_SQUARES, limits, norms
-from refopt.oracle.wrong.options import prepares
+from refopt.oracle.exact.cases import Case, memory
+from refopt.oracle.wrong import MORE, OF, Wrong, limits, norms
 
 
 @functools.cache
@@ -53,7 +52,8 @@ def with_variants(s: Situation) -> Situation | None:
         return None
     row, (numbers, choices) = variants.ROUTINES[s.row.name], variants.neutral(s.row.name)
     real, case = np.dtype(s.real), s.case
-    more = {name: [np.full(1, case.count, real)] * len(case) for name in {*row.scalars} - {*s.row.scalars}}
+    added = {*row.scalars} - {*s.row.scalars}
+    more: dict[str, Any] = {name: [np.full(1, case.count, real)] * len(case) for name in added}
     steps = [step | numbers for step in case.steps]
     wide = Case(row, case.slots | more, steps, {**case.choices, **choices}, case.count)
     arrays = s.arrays | {name: arrays[s.tensor] for name, arrays in more.items()}
@@ -63,28 +63,37 @@ def with_variants(s: Situation) -> Situation | None:
 
 
 def _rules(row: Routine) -> Iterator[Hypothesis]:
-    yield from _written(row, OF[row.name])
-    if row.name in WITH_SQUARES:
-        for text, squares in norms.squares():
-            rule = _in_place(row, partial(WITH_SQUARES[row.name], squares=squares))
-            yield Hypothesis(text, partial(_with_rule, rule=rule), "rule", "", False)
+    yield from _written(OF[row.name].values())
+    if not row.elementwise:
+        for text, elements in norms.summands():
+            named = f"norms of {text.format('the elements')}", {"sum_of_squares(": "squares("}
+            yield from _written([Wrong(*named, {"squares": partial(_summed, elements=elements)})], paired=False)
         yield Hypothesis("one norm over all tensors, not one for each", _of_all_tensors, "rule", "", False)
-    yield from _written(row, MORE[row.name])
+    yield from _written(MORE[row.name].values())
 
 
-def _written(row: Routine, rules: Mapping[str, Any]) -> Iterator[Hypothesis]:
+def _summed(x: Any, elements: Callable[[Any], Any]) -> Any:
+    return sum_of_squares(elements(x))
+
+
+def _written(rules: Iterable[Wrong], paired: bool = True) -> Iterator[Hypothesis]:
     """Wrong rules that have names."""
-    for wrong in rules.values():
+    for wrong in rules:
         if wrong.name:
-            yield Hypothesis(wrong.name, partial(_with_rule, rule=_in_place(row, wrong.rule)), "rule")
+            yield Hypothesis(wrong.name, partial(_with_rule, wrong=wrong), "rule", "", paired)
 
 
 def _exchanges(row: Routine) -> Iterator[Hypothesis]:
     """Two states, each in the other's place."""
     for one, two in itertools.combinations([name for name in row.states if name not in row.scalars], 2):
         places = row.carried.index(one), row.carried.index(two)
-        change = lambda s, places=places: s._replace(rule=partial(_exchanged, rule=s.rule, places=places))  # noqa: E731
+        change = _around(_exchanged, places=places)
         yield Hypothesis(f"{one} and {two} exchanged, each in the other's place", change, "array", one, False)
+
+
+def _around(function: Callable[..., tuple], **named: Any) -> Callable[[Situation], Situation]:
+    """The rule with a function around it."""
+    return lambda s: s._replace(rule=partial(function, rule=s.rule, **named))
 
 
 def _exchanged(p: Any, g: Any, *states: Any, rule: Rule, places: tuple[int, int], **numbers: Any) -> tuple:
@@ -115,11 +124,11 @@ def _approximate(row: Routine) -> Iterator[Hypothesis]:
     if any(hyper.name == "epsilon" for hyper in row.hypers):
         for bits in (20, 11, 9):
             text = f"a fast reciprocal or root: the update is off by as much as 2**-{bits} of it, either way"
-            yield Hypothesis(text, partial(_loosened, bits=bits), "rough", "", False)
+            yield Hypothesis(text, partial(_loosened, off=2.0**-bits), "rough", "", False)
 
 
-def _loosened(s: Situation, bits: int) -> Situation | None:
-    return s._replace(rule=partial(_nearly, rule=s.rule, off=2.0**-bits), loose=True)
+def _loosened(s: Situation, off: float) -> Situation | None:
+    return _around(_nearly, off=off)(s)._replace(loose=True)
 
 
 def _nearly(p: Any, *arrays: Any, rule: Rule, off: float, lr: Any, **numbers: Any) -> tuple:
@@ -132,10 +141,22 @@ def _nearly(p: Any, *arrays: Any, rule: Rule, off: float, lr: Any, **numbers: An
     return new, *rest
 
 
-def _in_place(row: Routine, rule: Rule) -> Rule:
-    """The rule of a row with another in place of the catalogue's."""
-    own = IN_PAPERS.get(row.name, catalog.ROUTINES[row.name].rule)
-    return substituted(rule_of(row), own, rule) if variants.is_extended(row) else rule
+def scaled(factor: float, apart: bool) -> Hypothesis:
+    """The update times a factor, which evidence tells; ``apart`` from a decay of the parameter by itself."""
+    what = "the update apart from decay" if apart else "the update"
+    change = _around(_times, factor=factor, apart=apart)
+    return Hypothesis(f"{what} times {factor:.9g}", change, "rule", "", False)
+
+
+def _times(p: Any, *arrays: Any, rule: Rule, factor: float, apart: bool, lr: Any, **numbers: Any) -> tuple:
+    new, *rest = rule(p, *arrays, lr=lr, **numbers)
+    before = without_update(p, lr, numbers) if apart else p
+    return before + factor * (new - before), *rest
+
+
+def without_update(p: Any, lr: Any, numbers: Mapping[str, Any]) -> Any:
+    """A parameter that has only decayed."""
+    return p * (1 - sum(lr * x for name, x in numbers.items() if name in DECAYS))
 
 
 def _gradients(row: Routine) -> Iterator[Hypothesis]:
@@ -150,17 +171,13 @@ def _gradients(row: Routine) -> Iterator[Hypothesis]:
         )
         changes[f"clipped by element to {limit:g}"] = partial(limits.within, limit=limit)
     for text, to in changes.items():
-        yield Hypothesis(f"gradient {text}", partial(_with_gradient, to=to), "gradient", "", text.startswith("clip"))
+        yield Hypothesis(f"gradient {text}", _around(_of_gradient, to=to), "gradient", "", text.startswith("clip"))
     for name in DECAYS & {hyper.name for hyper in row.hypers}:
         yield Hypothesis(f"{name} * p added to the gradient as well", partial(_decayed, name=name), "gradient")
 
 
-def _with_gradient(s: Situation, to: Callable[[Any], Any]) -> Situation | None:
-    return s._replace(rule=partial(_of_gradient, rule=s.rule, to=to))
-
-
 def _decayed(s: Situation, name: str) -> Situation | None:
-    return s._replace(rule=partial(_of_decayed, rule=s.rule, name=name)) if s.numbers[name] else None
+    return _around(_of_decayed, name=name)(s) if s.numbers[name] else None
 
 
 def _of_decayed(p: Any, g: Any, *others: Any, rule: Rule, name: str, **numbers: Any) -> tuple:
@@ -171,23 +188,12 @@ def _of_gradient(p: Any, g: Any, *others: Any, rule: Rule, to: Callable[[Any], A
     return rule(p, to(g), *others, **numbers)
 
 
-def _with_rule(s: Situation, rule: Rule) -> Situation | None:
-    if s.rule is base_rule(s.row):
-        return s._replace(rule=rule)
-    both = _both(s.rule, rule) or _both(rule, s.rule)
-    return both and s._replace(rule=both)
-
-
-def _both(one: Rule, other: Rule) -> Rule | None:
-    """Two wrong rules in one: places of the same rule, or Adam's under a decay of AdamW's."""
-    inner = [x.keywords["rule"] for x in (one, other) if isinstance(x, partial) and x.func is prepares]
-    if len(inner) == 2:
-        both = _both(*inner)
-        return both and partial(prepares, rule=both)
-    if isinstance(one, partial) and isinstance(other, partial) and one.func is other.func:
-        if one.args or other.args:
-            return None
-        return partial(one.func, **one.keywords, **other.keywords) if not one.keywords.keys() & other.keywords else None
-    if isinstance(other, partial) and "adam" in other.keywords and not isinstance(one, partial):
-        return partial(one, adam=other.keywords["adam"])
-    return None
+def _with_rule(s: Situation, wrong: Wrong) -> Situation | None:
+    """A rule that is wrong in one place, or in another one as well."""
+    before = {} if s.rule is base_rule(s.row) else getattr(s.rule, "changes", None)
+    if before is None or (before and not isinstance(wrong.how, Mapping)):
+        return None
+    both = wrong._replace(how={**before, **wrong.how}) if before else wrong  # type: ignore[dict-item]
+    if before and len(both.how) < len(before) + len(wrong.how):  # type: ignore[arg-type]
+        return None
+    return s._replace(rule=both.of(rule_of(s.row), catalog.ROUTINES[s.row.name].rule))

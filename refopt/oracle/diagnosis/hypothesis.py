@@ -8,11 +8,9 @@ import numpy as np
 
 from refopt.checks.rows import Routine
 from refopt.cpu.adam import descend, moments
-from refopt.oracle import variants
 from refopt.oracle.bound.evaluate import rule_of
 from refopt.oracle.diagnosis.situation import Rule, Situation
-from refopt.oracle.diagnosis.source import substituted
-from refopt.oracle.wrong import IN_PAPERS
+from refopt.oracle.source import substituted
 
 DECAYS = {"l2_decay", "coeff", "weight_decay", "lars_weight_decay"}
 
@@ -35,9 +33,7 @@ class Hypothesis(NamedTuple):
 @functools.cache
 def base_rule(row: Routine) -> Rule:
     """The rule, all of whose code can be looked at, as it stands in papers."""
-    if row.name in IN_PAPERS and not variants.is_extended(row):
-        return IN_PAPERS[row.name]
-    return substituted(substituted(rule_of(row), descend, descend_as_in_the_paper), moments, moments_one_by_one)
+    return substituted(rule_of(row), {descend: descend_as_in_the_paper, moments: moments_one_by_one})
 
 
 def moments_one_by_one(g, m, u, *, beta1, beta2):

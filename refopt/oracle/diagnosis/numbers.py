@@ -10,10 +10,10 @@ import numpy as np
 from refopt.checks.dtypes import numpy_dtype
 from refopt.checks.rows import Routine
 from refopt.oracle import cases
-from refopt.oracle.cases import has
 from refopt.oracle.diagnosis.arrays import kept
 from refopt.oracle.diagnosis.hypothesis import Hypothesis
 from refopt.oracle.diagnosis.situation import NONE, Situation
+from refopt.oracle.exact.cases import has
 
 CORRECTS = {
     "beta1_pow": "no bias correction of the first moment", "beta2_pow": "no bias correction of the second moment",
@@ -30,12 +30,9 @@ def of_numbers(row: Routine) -> Iterator[Hypothesis]:
             yield from _changed(row, text, lambda s, x, usual=usual: usual, (hyper.name,), False)  # type: ignore[misc]
     betas = {hyper.name: cases.number(hyper) for hyper in row.hypers if hyper.name in ("beta1", "beta2")}
     if len(betas) == 2:
-
-        def captured(s: Situation, x: float) -> float:
-            return next(usual for name, usual in betas.items() if s.numbers[name] == x)
-
         both_usual = " and ".join(f"{x:.6g}" for x in betas.values())
         text = f"beta1 and beta2 of the first call, {both_usual}, in every other: captured once"
+        captured = lambda s, x: next(usual for name, usual in betas.items() if s.numbers[name] == x)  # noqa: E731
         yield from _changed(row, text, captured, ("beta1", "beta2"), False)
     for dtype, real in _narrow_numbers():
         yield Hypothesis(f"all numbers rounded to {dtype}", partial(_all_rounded, real=real), "number", "", False)
@@ -43,25 +40,16 @@ def of_numbers(row: Routine) -> Iterator[Hypothesis]:
         yield from _changed(row, text, lambda s, x, to=to: to(x), ("grad_factor",), paired)  # type: ignore[misc]
     names = [hyper.name for hyper in row.hypers if hyper.name != "seed"]
     for one, two in itertools.combinations(names, 2):
-
-        def other(s: Situation, x: float, one: str = one, two: str = two) -> float:
-            return float(s.numbers[two if x == s.numbers[one] else one])
-
         both = one, two
+        other = partial(_exchanged, one, two)
         for first, second in (both, both[::-1]):
-
-            def product(s: Situation, x: float, by: str = second) -> float:
-                return x * float(s.numbers[by])
-
+            product = lambda s, x, by=second: x * float(s.numbers[by])  # noqa: E731
             yield from _changed(row, f"{first} * {second} for {first}", product, (first,), False, both)
         yield from _changed(row, f"{one} and {two} swapped", other, both, False, both)
         yield from _changed(row, f"{two} for {one}", other, (one,), False, both)
         yield from _changed(row, f"{one} for {two}", other, (two,), False, both)
     for name, (what, tensor) in itertools.product(names, {"first": 0, "last": -1}.items()):
-
-        def of_tensor(s: Situation, x: float, name: str = name, tensor: int = tensor) -> float:
-            return s.case.numbers_of(tensor % len(s.case))[name]
-
+        of_tensor = lambda s, x, name=name, k=tensor: s.case.numbers_of(k % len(s.case))[name]  # noqa: E731
         yield from _changed(row, f"{name} of the {what} tensor (or group) for all", of_tensor, (name,), False)
     yield Hypothesis("numbers of the first tensor (or group) for all", _of_first, "number", "", False)
 
@@ -81,6 +69,10 @@ def _other_numbers(name: str, default: float | None) -> Iterator[tuple[str, Call
     yield f"minus {name} for {name}", lambda x: -x, False
     for dtype, real in _narrow_numbers():
         yield f"{name} rounded to {dtype}", lambda x, real=real: float(real(x)), False  # type: ignore[misc]
+
+
+def _exchanged(one: str, two: str, s: Situation, x: float) -> float:
+    return float(s.numbers[two if x == s.numbers[one] else one])
 
 
 def _of_first(s: Situation) -> Situation | None:

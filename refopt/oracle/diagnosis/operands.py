@@ -7,7 +7,7 @@ the variables of the function that it stands in. What that function makes of the
 import ast
 import copy
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,53 +16,65 @@ import numpy as np
 from refopt.catalog import Routine
 from refopt.checks.dtypes import numpy_dtype
 from refopt.oracle.bound.bounded import Bounded
-from refopt.oracle.cases import has
 from refopt.oracle.diagnosis.hypotheses import DECAYS, Hypothesis, base_rule
 from refopt.oracle.diagnosis.situation import Rule, Situation
-from refopt.oracle.diagnosis.source import compiled, formulas, replaced_node, source, substituted, text_of, within
+from refopt.oracle.exact.cases import has
+from refopt.oracle.source import compiled, formulas, replaced_node, source, substituted, text_of, within
 from refopt.oracle.wrong import limits, norms
 
-HOLE, DTYPE, NARROW = "_instead", "_dtype", "in the gradient's dtype"
+HOLE, VALUE, NARROW = "_instead", "_value", "in the gradient's dtype"
+NARROWER = "float16", "bfloat16", "float32"
 MOVED = (*sorted(DECAYS), "epsilon")  # numbers that do nothing if they are 0, and may stand elsewhere
 WEIGHTS = DECAYS | {"lr", "mu", "beta1", "beta2", "rho", "local_lr"}  # what arrays are multiplied by
-Value = Callable[[Any, dict[str, Any]], Any]  # of an expression's value and the variables around it
 
 
 @functools.cache
 def of_rule(row: Routine) -> tuple[Hypothesis, ...]:
     """A hypothesis for each expression of a routine's rule, and each value that it may have instead."""
     rule = base_rule(row)
-    summed: list[tuple[str, Value, str]] = [(text, partial(_alone, by=by), "") for text, by in norms.summands()]
+    summed = [Value(text, by, ()) for text, by in norms.summands()]
     hypotheses: list[tuple[int, Hypothesis]] = []
     for function in formulas(rule):
         tree = source(function)
-        values = [(text, value, _moved(value)) for text, value in _values(row, tree)]
+        values = [_value(text) for text in _texts(row, tree)]
         for place in _places(tree):
             hole = Hole()
-            inside = compiled(function, place.tree)
-            inside.__globals__[HOLE] = hole
-            changed = substituted(rule, function, inside)
-            for number, (text, value, elsewhere) in enumerate((summed if place.summed else []) + values):
-                name = place.named(text)
+            inside = compiled(function, place.tree, **{HOLE: hole})
+            changed = substituted(rule, {function: inside})
+            for number, value in enumerate((summed if place.summed else []) + values):
+                name = place.named(value.text)
                 if name:
                     change = partial(_with, base=rule, changed=changed, hole=hole, value=value)
                     hypotheses.append((number, Hypothesis(name, change, "edit")))
-                    if elsewhere:
-                        change = partial(change, without=elsewhere)
-                        hypotheses.append((number, Hypothesis(f"{name}, and no {elsewhere} elsewhere", change, "edit")))
+                    if moved := next((x for x in MOVED if x in value.names), ""):
+                        change = partial(change, without=moved)
+                        hypotheses.append((number, Hypothesis(f"{name}, and no {moved} elsewhere", change, "edit")))
     return tuple(hypothesis for _, hypothesis in sorted(hypotheses, key=lambda x: x[0]))
 
 
-def _moved(value: Value) -> str:
-    """The number, of those that may stand elsewhere, that a value is made of."""
-    names = value.keywords.values() if isinstance(value, partial) else ()
-    return next((x for x in MOVED if any(x == name for name in names)), "")
+class Value(NamedTuple):
+    """What an expression may be instead: the text, with ``{}`` for the expression, and a function that has its value.
+
+    ``names`` are the variables that the function takes beside the expression's value.
+    """
+
+    text: str
+    of: Callable[..., Any]
+    names: tuple[str, ...]
+
+
+@functools.cache
+def _value(text: str) -> Value:
+    """What a text says: Python of variables and of `FUNCTIONS`, but for those of `MEANT`."""
+    code = MEANT.get(text, text).format(VALUE).replace("**t", "_t")
+    names = [x for x in compile(code, text, "eval").co_names if x not in FUNCTIONS and x != VALUE]
+    return Value(text, eval(f"lambda {', '.join([VALUE, *names])}: {code}", FUNCTIONS), tuple(names))
 
 
 class Hole:
     """What stands around an expression: it makes another value of its value, and of the variables around it."""
 
-    now: Value
+    now: Callable[[Any, dict[str, Any]], Any]
 
     def __call__(self, x: Any, values: dict[str, Any]) -> Any:
         return self.now(x, values)
@@ -72,15 +84,25 @@ def _with(s: Situation, base: Rule, changed: Rule, hole: Hole, value: Value, wit
     if s.rule is not base:
         return None
     known: dict[str, Any] = {name: np.float64(s.real(x)) for name, x in s.numbers.items()}
-    known |= {f"{name}**t": x**s.case.count for name, x in known.items() if name.startswith("beta")}
-    known[DTYPE] = s.arrays["grads"].dtype
-    filled = s._replace(rule=partial(_filled, rule=changed, hole=hole, value=value, known=known))
-    return filled._replace(numbers=s.numbers | {without: 0.0}) if without else filled
+    known |= {f"{name}_t": x**s.case.count for name, x in known.items() if name.startswith("beta")}
+    known["dtype"] = s.arrays["grads"].dtype.name
+    rule = partial(_filled, rule=changed, hole=hole, value=value.of, names=value.names, known=known)
+    return s._replace(rule=rule, numbers=s.numbers | ({without: 0.0} if without else {}))
 
 
-def _filled(*arrays: Any, rule: Rule, hole: Hole, value: Value, known: dict[str, Any], **numbers: Any) -> tuple:
+def _filled(
+    *arrays: Any, rule: Rule, hole: Hole, value: Callable[..., Any], names: tuple[str, ...], known: dict[str, Any],
+    **numbers: Any,
+) -> tuple:  # fmt: skip
     """A rule with a hole in it, which is filled as long as it runs. What it is filled with knows the step's numbers."""
-    hole.now = lambda x, values: value(x, known | values)
+
+    def now(x: Any, values: dict[str, Any]) -> Any:
+        variables = [values.get(name, known.get(name)) for name in names]
+        if any(variable is None for variable in variables):
+            raise TypeError(f"expected numbers or arrays, got no {' or no '.join(names)}")
+        return value(x, *variables)
+
+    hole.now = now
     return rule(*arrays, **numbers)
 
 
@@ -173,19 +195,35 @@ def _hole(node: Any) -> ast.Call:
     return ast.Call(ast.Name(HOLE, ast.Load()), [copy.deepcopy(node), variables], [])
 
 
-def _values(row: Routine, tree: ast.FunctionDef) -> Iterator[tuple[str, Value]]:
+def _texts(row: Routine, tree: ast.FunctionDef) -> Iterator[str]:
     """What an expression ``{}`` may be instead, simple things first."""
     numbers, arrays = _operands(row, tree)
+    arrays, decays = sorted(arrays), [name for name in numbers if name in DECAYS]
     if "epsilon" in numbers:
-        yield "{} + epsilon", partial(_by_one, by=lambda x, n: x + n, name="epsilon")
-    for decay in [name for name in numbers if name in DECAYS]:
-        yield f"{{}} * (1 - lr * {decay})", partial(_by_both, by=_decayed, number="lr", array=decay)
-    yield from _plain_values()
-    for name in dict.fromkeys([*numbers, *sorted(arrays)]):
-        yield name, partial(_other, name=name)
-    yield from _with_numbers(row, numbers)
-    for array in sorted(arrays):
-        yield from _with_array(array, numbers)
+        yield "{} + epsilon"
+    yield from _each_of(["{} * (1 - lr * %s)"], decays)
+    yield from _each_of(["min({}, %s)", "max({}, %s)", "clip({}, -%s, %s)", "{} of norm %s at most"], LIMITS)
+    yield "{} in the gradient's dtype"
+    yield from _each_of(["{} rounded to %s"], [x for x in NARROWER if has(x)])
+    yield from PLAIN
+    yield from dict.fromkeys([*numbers, *arrays])
+    yield from _each_of(["{} * %s", "{} / %s", "{} * (1 - %s)", "{} / (1 - %s)"], numbers)
+    if not row.scalars or "second_moment" in row.scalars:  # no powers, and so no corrections of its own
+        powers = [f"{name}**t" for name in numbers if name.startswith("beta")]
+        yield from _each_of(["{} / (1 - %s)", "{} * (1 - %s)"], powers)
+    yield from _each_of(["max({}, %s)", "min({}, %s)"], [name for name in ("lr", "epsilon") if name in numbers])
+    powers = [name for name in numbers if name.endswith("_pow") or name in ("b1", "b2")]
+    yield from _each_of(["{} * sqrt(1 - %s)", "{} / sqrt(1 - %s)"], powers)
+    for array in arrays:
+        yield from _each_of([f"{{}} - lr * %s * {array}"], decays)
+        yield from _each_of(["{} + %s", "{} - %s", "{} * %s", "{} / %s"], [array])
+        weights = [name for name in numbers if name in WEIGHTS]
+        yield from _each_of([f"{{}} + %s * {array}", f"{{}} - %s * {array}", f"{{}} * %s + {array}"], weights)
+
+
+def _each_of(texts: Sequence[str], names: Iterable[str]) -> Iterator[str]:
+    """Texts with each of some names in them."""
+    return (text.replace("%s", name) for name in names for text in texts)
 
 
 def _operands(row: Routine, tree: ast.FunctionDef) -> tuple[list[str], list[str]]:
@@ -199,102 +237,34 @@ def _operands(row: Routine, tree: ast.FunctionDef) -> tuple[list[str], list[str]
     return list(dict.fromkeys([*numbers, *singles, *(x for x in ("b1", "b2") if x in inputs)])), arrays
 
 
-def _with_numbers(row: Routine, numbers: list[str]) -> Iterator[tuple[str, Value]]:
-    for number in numbers:
-        for text, value in (
-            ("{} * %s", lambda x, n: x * n), ("{} / %s", lambda x, n: x / n),
-            ("{} * (1 - %s)", lambda x, n: x * (1 - n)), ("{} / (1 - %s)", lambda x, n: x / (1 - n)),
-        ):  # fmt: skip
-            yield text % number, partial(_by_one, by=value, name=number)
-    if not row.scalars or "second_moment" in row.scalars:  # no powers, and so no corrections of its own
-        for power in [f"{name}**t" for name in numbers if name.startswith("beta")]:
-            yield f"{{}} / (1 - {power})", partial(_by_one, by=lambda x, n: x / (1 - n), name=power)
-            yield f"{{}} * (1 - {power})", partial(_by_one, by=lambda x, n: x * (1 - n), name=power)
-    for number in [name for name in ("lr", "epsilon") if name in numbers]:
-        yield f"max({{}}, {number})", partial(_by_one, by=limits.at_least, name=number)
-        yield f"min({{}}, {number})", partial(_by_one, by=limits.at_most, name=number)
-    for power in [name for name in numbers if name.endswith("_pow") or name in ("b1", "b2")]:
-        yield f"{{}} * sqrt(1 - {power})", partial(_by_one, by=lambda x, n: x * np.sqrt(1 - n), name=power)
-        yield f"{{}} / sqrt(1 - {power})", partial(_by_one, by=lambda x, n: x / np.sqrt(1 - n), name=power)
-
-
-def _with_array(array: str, numbers: list[str]) -> Iterator[tuple[str, Value]]:
-    for decay in [name for name in numbers if name in DECAYS]:
-        yield f"{{}} - lr * {decay} * {array}", partial(_decayed_by, decay=decay, array=array)
-    for text, value in (
-        ("{} + %s", lambda x, a: x + a), ("{} - %s", lambda x, a: x - a), ("{} * %s", lambda x, a: x * a),
-        ("{} / %s", lambda x, a: x / a),
-    ):  # fmt: skip
-        yield text % array, partial(_by_one, by=value, name=array)
-    for number in [name for name in numbers if name in WEIGHTS]:
-        for text, of_three in (
-            ("{} + %s * %s", lambda x, n, a: x + n * a), ("{} - %s * %s", lambda x, n, a: x - n * a),
-            ("{} * %s + %s", lambda x, n, a: x * n + a),
-        ):  # fmt: skip
-            yield text % (number, array), partial(_by_both, by=of_three, number=number, array=array)
-
-
-def _decayed(x: Any, lr: Any, decay: Any) -> Any:
-    return x * (1 - lr * decay)
-
-
 def _assigned(tree: ast.FunctionDef) -> set[str]:
     return {x.id for x in ast.walk(tree) if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Store)}
 
 
-def _plain_values() -> Iterator[tuple[str, Value]]:
-    for limit in limits.USUAL:
-        for text, by in (
-            ("min({}, %g)", limits.at_most), ("max({}, %g)", limits.at_least), ("clip({}, -%g, %g)", limits.within),
-            ("{} of norm %g at most", limits.norm_at_most),
-        ):  # fmt: skip
-            yield text.replace("%g", f"{limit:g}"), partial(_limited, by=by, limit=limit)
-    yield f"{{}} {NARROW}", lambda x, values: _rounded(x, values[DTYPE])
-    for dtype in ("float16", "bfloat16", "float32"):
-        if has(dtype):
-            yield f"{{}} rounded to {dtype}", partial(_alone, by=partial(_rounded, dtype=numpy_dtype(dtype)))
-    for text, alone in (
-        ("abs({})", abs), ("sign({})", np.sign), ("sqrt({})", np.sqrt), ("{} ** 2", lambda x: x * x),
-        ("{0} * abs({0})", lambda x: x * abs(x)), ("1 / {}", lambda x: 1 / x), ("1 - {}", lambda x: 1 - x),
-        ("{} + 1", lambda x: x + 1), ("-{}", lambda x: -x), ("2 * {}", lambda x: 2 * x), ("{} / 2", lambda x: x / 2),
-        ("0", lambda x: 0 * x), ("1", lambda x: 0 * x + 1), ("{} / its norm", limits.normalized),
-    ):  # fmt: skip
-        yield text, partial(_alone, by=alone)
-
-
-def _variable(values: dict[str, Any], name: str) -> Any:
-    if values.get(name) is None:
-        raise TypeError(f"expected a number or an array, got no {name}")
-    return values[name]
-
-
-def _limited(x: Any, values: dict[str, Any], by: Any, limit: float) -> Any:
-    return by(x, limit)
-
-
-def _alone(x: Any, values: dict[str, Any], by: Any) -> Any:
-    return by(x)
-
-
-def _rounded(x: Any, dtype: np.dtype) -> Any:
+def _rounded(x: Any, name: str) -> Any:
     """What an expression comes to in a narrower dtype."""
+    dtype = numpy_dtype(name)
     if not isinstance(x, Bounded):
         return np.asarray(x).astype(dtype).astype(np.float64)
     low, up = (np.asarray(end).astype(dtype).astype(np.float64) for end in x.ends())
     return Bounded((low + up) / 2, (up - low) / 2, x.arithmetic)
 
 
-def _other(x: Any, values: dict[str, Any], name: str) -> Any:
-    return _variable(values, name)
-
-
-def _decayed_by(x: Any, values: dict[str, Any], decay: str, array: str) -> Any:
-    return x - _variable(values, "lr") * _variable(values, decay) * _variable(values, array)
-
-
-def _by_one(x: Any, values: dict[str, Any], by: Any, name: str) -> Any:
-    return by(x, _variable(values, name))
-
-
-def _by_both(x: Any, values: dict[str, Any], by: Any, number: str, array: str) -> Any:
-    return by(x, _variable(values, number), _variable(values, array))
+LIMITS = [f"{limit:g}" for limit in limits.USUAL]
+PLAIN = (
+    "abs({})", "sign({})", "sqrt({})", "{} ** 2", "{0} * abs({0})", "1 / {}", "1 - {}", "{} + 1", "-{}", "2 * {}",
+    "{} / 2", "0", "1", "{} / its norm",
+)  # fmt: skip
+# Texts that are no Python, or that are to be worked out in another way.
+MEANT = {
+    "{} ** 2": "{0} * {0}", "0": "0 * {}", "1": "0 * {} + 1", "{} / its norm": "normalized({})",
+    "{} in the gradient's dtype": "rounded({}, dtype)",
+    **{f"{{}} of norm {limit} at most": f"norm_at_most({{}}, {limit})" for limit in LIMITS},
+    **{f"{{}} rounded to {dtype}": f"rounded({{}}, {dtype!r})" for dtype in NARROWER},
+}  # fmt: skip
+FUNCTIONS: dict[str, Any] = {
+    "__name__": __name__, "min": limits.at_most, "max": limits.at_least, 
+    "clip": lambda x, _, limit: limits.within(x, limit),
+    "abs": abs, "sign": np.sign, "sqrt": np.sqrt, "rounded": _rounded, "normalized": limits.normalized,
+    "norm_at_most": limits.norm_at_most,
+}  # fmt: skip

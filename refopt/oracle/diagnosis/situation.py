@@ -14,7 +14,7 @@ from refopt.oracle.bound import sums
 from refopt.oracle.bound.bounded import Arithmetic, Bounded, high, roundings_of, size
 from refopt.oracle.bound.evaluate import evaluate
 from refopt.oracle.bound.expected import Expected, stored
-from refopt.oracle.cases import Case, memory
+from refopt.oracle.exact.cases import Case, memory
 
 Rule = Callable[..., tuple]
 NONE = -1000

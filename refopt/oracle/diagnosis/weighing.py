@@ -5,17 +5,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from refopt.oracle.cases import Case, memory
 from refopt.oracle.diagnosis.evidence import Tensor, spread, tensors_of
 from refopt.oracle.diagnosis.failure import Failure
 from refopt.oracle.diagnosis.hypothesis import Hypothesis, base_rule
 from refopt.oracle.diagnosis.situation import Inputs, Situation, of_case
+from refopt.oracle.exact.cases import Case, memory
 from refopt.oracle.trial import FLUSHES, Trial
 
 FIRST, OTHERS, RIGHT = 6, 2, 24  # tensors that are looked at: of the first law, of each other, and right ones
 ENOUGH = 0.9995  # of what a hypothesis has to explain
 SPOILT = 0.01  # of a tensor's elements that it may make wrong
 PARTLY = 0.25
+FEWEST = 3  # elements that a share of the update is told by
 ROUGHLY = 0.1  # of its bound, that errors of a rough operation use: a wider one explains whatever is small
 
 
@@ -137,16 +138,23 @@ class Weighing:
 
     def _scattered(self) -> bool:
         """Whether the parameters are off by another share of the update in each element, as roundings are."""
-        for tensor in self.wrong:
-            expected = self._as_it_is(tensor)[0].plain() or {}
-            if "params" not in expected or tensor.wrong["params"].sum() < 3:
-                continue
-            old = np.ravel(memory(tensor.case.params[tensor.tensor])[tensor.elements]).astype(np.float64)
-            with np.errstate(all="ignore"):
-                off = (tensor.wide["params"] - expected["params"]) / (expected["params"] - old)
-            off = off[tensor.wrong["params"] & np.isfinite(off)]
-            return bool(off.size and np.ptp(off) > 0.3 * abs(off).max())
+        for off in (self._off(tensor, self._before(tensor)) for tensor in self.wrong):
+            if off.size:
+                return bool(np.ptp(off) > 0.3 * abs(off).max())
         return False
+
+    def _before(self, tensor: Tensor) -> np.ndarray:
+        """The parameter's elements before the step."""
+        return np.ravel(memory(tensor.case.params[tensor.tensor])[tensor.elements]).astype(np.float64)
+
+    def _off(self, tensor: Tensor, before: np.ndarray) -> np.ndarray:
+        """By which shares of what has been changed wrong elements of a parameter are off; nothing of a few elements."""
+        expected = (self._as_it_is(tensor)[0].plain() or {}).get("params")
+        if expected is None or tensor.wrong["params"].sum() < FEWEST:
+            return np.zeros(0)
+        with np.errstate(all="ignore"):
+            off = (tensor.wide["params"] - expected) / (expected - before)
+        return off[tensor.wrong["params"] & np.isfinite(off)]
 
     def _spoils(self, tensor: Tensor, hypotheses: tuple[Hypothesis, ...]) -> bool:
         changed = self._changed(tensor, hypotheses)

@@ -8,7 +8,7 @@ from refopt.catalog import Hyper, Routine
 from refopt.checks.arguments import chosen
 from refopt.checks.dtypes import numpy_dtype
 from refopt.cpu.remainder import split
-from refopt.oracle.exact.cases import Case, row
+from refopt.oracle.exact.cases import Case, has, row
 
 SMALL = [3, 1, 0, 7, 260]
 # Dtypes of p, g, states and master that between them cover what kernels do differently.
@@ -103,7 +103,7 @@ def storages() -> list[tuple[str, ...]]:
         ("float16", "float16", "float32", "float32"),
         ("float32", "float16", "float32"),
     ]
-    if not _has_brain():
+    if not has("bfloat16"):
         return both
     brain = ("bfloat16", "bfloat16", "float32")
     return [*both, brain, (*brain, "float32"), ("float16", "bfloat16", "float32", "float32")]
@@ -112,22 +112,13 @@ def storages() -> list[tuple[str, ...]]:
 def stochastic() -> list[tuple[str, ...]]:
     """Dtypes some of which a step can round to stochastically."""
     brain = "bfloat16"
-    if not _has_brain():
+    if not has("bfloat16"):
         return []
     return [(brain,) * 3, (brain, brain, "float32", "float32"), (brain, "float32", brain, "uint16")]
 
 
 def remainders() -> list[tuple[str, ...]]:
     """Dtypes with a 16-bit remainder in place of a master."""
-    if not _has_brain():
+    if not has("bfloat16"):
         return []
     return [("bfloat16", "bfloat16", "float32", "uint16"), ("bfloat16", "float32", "bfloat16", "uint16")]
-
-
-def _has_brain() -> bool:
-    """Whether NumPy has bf16 here."""
-    try:
-        numpy_dtype("bfloat16")
-    except ImportError:
-        return False
-    return True

@@ -6,7 +6,9 @@ from typing import Any
 import numpy as np
 
 from refopt.catalog import Routine, Spec
+from refopt.checks import flat
 from refopt.checks.arguments import kind_of, mapped, shown
+from refopt.checks.dtypes import numpy_dtype
 from refopt.oracle.ulp import same_bits
 
 Outcome = dict[str, list[Any]]
@@ -16,7 +18,8 @@ class Case:
     """A routine, its lists of arrays, the hyperparameters of each step, and the named choices.
 
     ``slots`` has every slot of the routine; gradients and optional entries may be ``None``, and so may an
-    optional slot as a whole. Each slot is an attribute, too: ``case.params``.
+    optional slot as a whole. Each slot is an attribute, too: ``case.params``. The first step is number ``count`` of the
+    tensors, from 1.
     """
 
     def __init__(
@@ -25,9 +28,10 @@ class Case:
         slots: dict[str, list[Any] | None],
         steps: list[dict[str, Any]],
         choices: dict[str, Any] | None = None,
+        count: int = 1,
     ) -> None:
         row(self.__class__.__name__, routine)
-        self.routine, self.steps, self.choices = routine, steps, choices or {}
+        self.routine, self.steps, self.choices, self.count = routine, steps, choices or {}, count
         mapped(f"Case: slots of {routine.name}", slots, routine.slot_names)
         self.slots = {name: slots.get(name) for name in routine.slot_names}
 
@@ -41,13 +45,20 @@ class Case:
         return len(self.params)
 
     def replace(self, **changed: Any) -> "Case":
-        """The case with other slots, ``steps`` or ``choices``; what is not named is shared."""
-        steps, choices = changed.pop("steps", self.steps), changed.pop("choices", self.choices)
-        return Case(self.routine, self.slots | changed, steps, choices)
+        """The case with other slots, ``steps``, ``choices`` or ``count``; what is not named is shared."""
+        others = [changed.pop(name, getattr(self, name)) for name in ("steps", "choices", "count")]
+        return Case(self.routine, self.slots | changed, *others)
 
     def copy(self) -> "Case":
         """The same case with arrays of its own, of the same memory order."""
         return self.replace(**{name: values and _copies(values) for name, values in self.slots.items()})
+
+    def fill(self, other: "Case") -> None:
+        """Write what the arrays of a case of the same shapes hold into these."""
+        for name, values in other.slots.items():
+            for x, given in zip(self.slots[name] or (), values or (), strict=True):
+                if x is not None:
+                    x[...] = given
 
     def only(self, indices: Sequence[int]) -> "Case":
         """The case of some of the tensors, in the order given."""
@@ -57,6 +68,24 @@ class Case:
 
         steps = [{name: pick(value) for name, value in step.items()} for step in self.steps]
         return self.replace(**{name: pick(values) for name, values in self.slots.items()}, steps=steps)
+
+    def part(self, tensor: int, start: int, stop: int) -> "Case":
+        """The case with some elements of one of its tensors, in memory order, flat."""
+        changed = {}
+        for name, values in self.slots.items():
+            if values is not None and values[tensor] is not None and name not in self.routine.scalars:
+                piece = memory(values[tensor])[start:stop].copy()
+                changed[name] = [piece if i == tensor else x for i, x in enumerate(values)]
+        return self.replace(**changed)
+
+    def tensor(self, i: int) -> dict[str, Any]:
+        """The arrays of one tensor, by slot."""
+        return {name: values[i] for name, values in self.lists().items()}
+
+    def numbers_of(self, i: int) -> dict[str, Any]:
+        """The numbers of the only step for one tensor, ``grad_factor`` among them."""
+        step = {name: x for name, x in self.steps[0].items() if name != "found_inf"}
+        return {name: _one(x, i) for name, x in step.items()}
 
     def lists(self) -> dict[str, list[Any]]:
         """Every slot with an entry per tensor."""
@@ -78,6 +107,26 @@ class Case:
             f"{p.shape} {' '.join('None' if x is None else x.dtype.name for x in (p, *rest))}" for p, *rest in columns
         )
         return f"Case({self.routine.name}: {tensors}; steps={self.steps}, choices={self.choices})"
+
+
+def _one(x: Any, i: int) -> Any:
+    return x[i] if isinstance(x, list) else np.ravel(x)[0] if isinstance(x, np.ndarray) else x
+
+
+def memory(x: np.ndarray) -> np.ndarray:
+    """A dense array's elements in memory order."""
+    elements = flat(x)
+    assert elements is not None
+    return elements
+
+
+def has(dtype: str) -> bool:
+    """Whether NumPy has the dtype here."""
+    try:
+        numpy_dtype(dtype)
+    except ImportError:
+        return False
+    return True
 
 
 Run = Callable[[Case], Outcome]

@@ -15,9 +15,6 @@ from refopt.oracle.identity.report import Identity, Match, merged
 from refopt.oracle.memory import dense
 from refopt.oracle.subject import Optimizer
 from refopt.oracle.subjects import optimizer_of
-from refopt.oracle.subjects.keras import KerasOptimizer
-from refopt.oracle.subjects.optax import OptaxOptimizer
-from refopt.oracle.subjects.torch import TorchOptimizer
 from refopt.oracle.variants import ROUTINES
 
 # Of each step's gradients: a maximum of them shows, and an average, and the step from which RAdam rectifies.
@@ -102,7 +99,7 @@ def _telling(
         )
 
     optimizer = made(options)
-    if not isinstance(optimizer, TorchOptimizer | OptaxOptimizer | KerasOptimizer) or not (own := telling(optimizer)):
+    if not (own := telling(optimizer)):
         return optimizer, optimizer
     try:
         told = made({**own, **options})

@@ -8,29 +8,18 @@ from refopt.catalog import Routine
 from refopt.checks.arguments import is_number
 from refopt.oracle.cases import NEUTRAL, NUMBERS
 from refopt.oracle.subject import Optimizer
-from refopt.oracle.subjects import keras_peers, optax_peers
-from refopt.oracle.subjects.keras import KerasOptimizer
-from refopt.oracle.subjects.optax import OptaxOptimizer
-from refopt.oracle.subjects.timm import TIMM, USUAL, peer_of
-from refopt.oracle.subjects.torch import TorchOptimizer
-from refopt.oracle.subjects.torch_peers import ON_REQUEST, TORCH
+from refopt.oracle.subjects.torch_peers import ON_REQUEST
 from refopt.oracle.variants import ROUTINES
 
 SCHEDULE = "decay_base"  # of NAdam; 0 is none, as several libraries have it
 
 
-def telling(optimizer: Optimizer) -> dict[str, Any]:
+def telling(optimizer: Any) -> dict[str, Any]:
     """Options, of those that are left to their defaults, of numbers that no two formulas agree on."""
-    if isinstance(optimizer, TorchOptimizer):
-        tables: list[Any] = [*TORCH.values(), *TIMM.values(), *USUAL.values()]
-    elif isinstance(optimizer, OptaxOptimizer):
-        tables = [*optax_peers.PEERS.values()]
-    elif isinstance(optimizer, KerasOptimizer):
-        tables = [*keras_peers.PEERS.values()]
-    else:
+    if not is_of_library(optimizer):
         return {}
     named: dict[str, Any] = {}
-    for peer in tables:
+    for peer in optimizer.peers:
         for ours, theirs in peer.numbers.items():
             if ours in NUMBERS and ours not in ON_REQUEST:
                 x = float(NUMBERS[ours])
@@ -41,6 +30,11 @@ def telling(optimizer: Optimizer) -> dict[str, Any]:
         name: named[name] for name, default in optimizer.accepts.items()
         if name in named and name not in optimizer.options and _alike(name, default)
     }  # fmt: skip
+
+
+def is_of_library(optimizer: Any) -> bool:
+    """Whether it is a class or a function of a library's, of which it is known what that calls its numbers."""
+    return hasattr(optimizer, "peers")
 
 
 def _alike(name: str, default: Any) -> bool:
@@ -80,26 +74,13 @@ def _is_scalar(value: Any) -> bool:
     return is_number(value) or (hasattr(value, "item") and getattr(value, "ndim", 1) == 0)
 
 
-def _tables(row: Routine, optimizer: Optimizer) -> tuple[Mapping[str, str], Mapping[str, Any]]:
+def _tables(row: Routine, optimizer: Any) -> tuple[Mapping[str, str], Mapping[str, Any]]:
     """The optimizer's names of a routine's numbers, and numbers that its library has for itself."""
-    peer: Any
-    if isinstance(optimizer, TorchOptimizer):
-        peer = peer_of(row.name, optimizer.kind, optimizer.options)[0]
-        own = peer.choices if _is_in(row.name, optimizer.kind.__name__) else {}
-    elif isinstance(optimizer, OptaxOptimizer):
-        peer = optax_peers.PEERS[row.name]
-        own = peer.choices
-    elif isinstance(optimizer, KerasOptimizer):
-        peer = keras_peers.PEERS.get(row.name, keras_peers.OTHER)
-        own = peer.choices
-    else:
+    if not is_of_library(optimizer):
         return {}, {}
+    numbers, own = optimizer.called(row.name)
     hypers = {hyper.name for hyper in row.hypers}
-    return peer.numbers, {name: x for name, x in own.items() if name in hypers}
-
-
-def _is_in(routine: str, kind: str) -> bool:
-    return (routine, kind) in TIMM
+    return numbers, {name: x for name, x in own.items() if name in hypers}
 
 
 def rows() -> list[Routine]:

@@ -18,17 +18,15 @@ STEPS = 6
 
 def determinism(trial: Running) -> Iterator[Try]:
     def again(sizes: Sequence[Any], times: int) -> None:
-        shapes = trial.shapes(sizes)
-        params, grads = trial.params(shapes), trial.steps(shapes)
+        params, grads = trial.made(sizes)
         first = trial.after(params, grads)
         for k in range(times):
-            trial.soil(shapes, k)
+            trial.soil([x.shape for x in params], k)
             trial.same(first, trial.after(params, grads), "the result of the same steps before", params, bits=True)
 
     def others_between() -> None:
         """Two runs that take turns."""
-        shapes = trial.shapes(SIZES)
-        params, grads = trial.params(shapes), trial.steps(shapes)
+        params, grads = trial.made(SIZES)
         others = [x + x for x in params]
         mine, other = trial.start(params), trial.start(others)
         for of in grads:
@@ -42,8 +40,7 @@ def determinism(trial: Running) -> Iterator[Try]:
 
 
 def resume(trial: Running) -> Iterator[Try]:
-    shapes = trial.shapes(SIZES)
-    params, grads = trial.params(shapes), trial.steps(shapes, STEPS)
+    params, grads = trial.made(SIZES, STEPS)
 
     def stopped(*stops: int) -> None:
         """Saved after some steps, loaded in another run, with another between the two."""
@@ -94,8 +91,7 @@ def resume(trial: Running) -> Iterator[Try]:
 
 
 def gate(trial: Running) -> Iterator[Try]:
-    shapes = trial.shapes(SIZES)
-    params, grads = trial.params(shapes), trial.steps(shapes, 5)
+    params, grads = trial.made(SIZES, 5)
     lost = [np.full_like(x, np.nan) for x in grads[0]]
 
     def need() -> None:

@@ -5,8 +5,7 @@ from functools import partial
 from typing import Any
 
 from refopt.oracle.broken import Broken, Crashed, Skipped
-from refopt.oracle.cases import Case
-from refopt.oracle.exact.cases import Outcome
+from refopt.oracle.exact.cases import Case, Outcome
 from refopt.oracle.exact.laws import reference
 from refopt.oracle.laws import again, together
 from refopt.oracle.laws.law import Law, Try, both, of_bound
@@ -90,10 +89,7 @@ def going_on(trial: Trial) -> Iterator[Try]:
         """Arrays may be written between two calls, as by a checkpoint that is loaded into them."""
         mine, other = case.copy(), trial.case(SIZES, count=2, seed=1)
         trial.run_in_place(mine)
-        for name, values in other.slots.items():
-            for x, loaded in zip(mine.slots[name] or (), values or (), strict=True):
-                if x is not None:
-                    x[...] = loaded
+        mine.fill(other)
         trial.hold(other, trial.run_in_place(mine.replace(steps=other.steps, count=other.count)))
 
     in_a_row = partial(row_of_steps, trial)

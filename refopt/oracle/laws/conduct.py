@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 
 from refopt.oracle.broken import Broken
-from refopt.oracle.cases import Case
+from refopt.oracle.exact.cases import Case
 from refopt.oracle.laws.calls import altered
 from refopt.oracle.laws.law import Law, Try
 from refopt.oracle.requiring import require_same

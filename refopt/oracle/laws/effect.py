@@ -8,8 +8,8 @@ import numpy as np
 
 from refopt.oracle.bound import sums
 from refopt.oracle.broken import Broken
-from refopt.oracle.cases import Case, by_count, memory
-from refopt.oracle.exact.cases import Outcome
+from refopt.oracle.cases import by_count
+from refopt.oracle.exact.cases import Case, memory
 from refopt.oracle.laws.law import Law, Try
 from refopt.oracle.laws.step import free
 from refopt.oracle.trial import Trial
@@ -51,7 +51,7 @@ def counts(trial: Trial, change: partial, name: str, case: Case) -> None:
     if not _differs(trial, case, other):
         return
     one, two = trial.run(case), trial.run(other)
-    if _same(one, two, name):
+    if all(memory(x).tobytes() == memory(y).tobytes() for x, y in zip(one["params"], two["params"], strict=True)):
         had = f"{case.steps[0][name]:g} and {other.steps[0][name]:g}" if name in case.steps[0] else "another one"
         raise Broken(f"{name}: expected to have an effect, got the same bits with {had}")
     trial.hold(other, two)
@@ -62,10 +62,6 @@ def _differs(trial: Trial, case: Case, other: Case) -> bool:
     one, two = (trial.expected(x, 0, sums.random_data)["params"] for x in (case, other))
     apart = abs(np.asarray(one.value, np.float64) - np.asarray(two.value, np.float64))
     return bool((apart > 2 * (np.asarray(one.error) + np.asarray(two.error))).any())
-
-
-def _same(one: Outcome, two: Outcome, name: str) -> bool:
-    return all(memory(x).tobytes() == memory(y).tobytes() for x, y in zip(one["params"], two["params"], strict=True))
 
 
 def path(trial: Trial, case: Case) -> None:

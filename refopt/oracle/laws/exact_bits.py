@@ -4,10 +4,9 @@ from collections.abc import Iterator
 from functools import partial
 
 from refopt.oracle.broken import Broken, Skipped
-from refopt.oracle.cases import NEUTRAL, Case
-from refopt.oracle.exact import cases as of_bits
+from refopt.oracle.cases import NEUTRAL
 from refopt.oracle.exact import lars
-from refopt.oracle.exact.cases import Outcome, assert_same
+from refopt.oracle.exact.cases import Case, Outcome, assert_same
 from refopt.oracle.exact.examples import examples
 from refopt.oracle.exact.laws import LAWS as BITS
 from refopt.oracle.exact.laws import reference
@@ -37,14 +36,14 @@ def fixed_cases(trial: Trial) -> Iterator[Try]:
             yield Try(name, partial(taken, trial, case), partial(same_bits, trial))
 
 
-def taken(trial: Trial, case: of_bits.Case) -> Case:
+def taken(trial: Trial, case: Case) -> Case:
     """A case without the numbers that the step does not take; skipped if it lacks anything else of the case."""
     if trial.row.scalars and not getattr(trial.subject, "is_function", False):
         raise Skipped("powers that are those of no step")
     trial.need(*_needs(trial, case))
     known = {h.name: NEUTRAL.get(h.name, h.default) for h in trial.row.hypers}
     held = {name: trial.fixed.get(name, known[name]) for name in known if not trial.takes(name)}
-    gated = Case(case.routine, case.slots, [step | held for step in case.steps], case.choices)
+    gated = case.replace(steps=[step | held for step in case.steps])
     if any(g is None for g in gated.grads):
         run_if_taken(trial, gated, "gradients of None")
     if any(isinstance(x, list) for step in gated.steps for x in step.values()):
@@ -52,7 +51,7 @@ def taken(trial: Trial, case: of_bits.Case) -> Case:
     return gated
 
 
-def _needs(trial: Trial, case: of_bits.Case) -> list[str]:
+def _needs(trial: Trial, case: Case) -> list[str]:
     """What a step has to take for a case: slots, the gate, and choices that are not the subject's."""
     present = [slot.name for slot in trial.row.slots if not slot.optional or case.slots[slot.name] is not None]
     gate = [name for name in GATE if any(name in step for step in case.steps)]
@@ -62,8 +61,7 @@ def _needs(trial: Trial, case: of_bits.Case) -> list[str]:
 def same_bits(trial: Trial, case: Case) -> None:
     """The bits are the reference's, merged or alone, in any order; what is not to be written is not."""
 
-    def run(one: of_bits.Case) -> Outcome:
-        assert isinstance(one, Case)
+    def run(one: Case) -> Outcome:
         mine = one.copy()
         got = trial.run_in_place(mine)
         for slot in one.routine.slots:

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from refopt.oracle.broken import Broken, Where
-from refopt.oracle.cases import NUMBERS, Case, memory
+from refopt.oracle.broken import at_first
+from refopt.oracle.cases import NUMBERS
+from refopt.oracle.exact.cases import Case, memory
 from refopt.oracle.laws import again
 from refopt.oracle.laws.law import Law, Try, both
 from refopt.oracle.trial import Trial
@@ -40,11 +41,8 @@ def still(trial: Trial, case: Case) -> None:
                 continue
             now, before = memory(now).astype(np.float64), memory(before).astype(np.float64)
             changed = ~((now == before) | (np.isnan(now) & np.isnan(before)))
-            k = int(np.argmax(changed))
             flag = case.steps[0]["found_inf"][0]
-            text = f"{name}[{i}], element {k} of {now.size}: expected {float(before[k])!r} as it was, "
-            text += f"since found_inf is {flag:g}, got {float(now[k])!r}"
-            raise Broken(text, None, Where(name, i, k, float(before[k]), 0.0, float(now[k]), changed))
+            raise at_first(name, i, changed, before, now, f" as it was, since found_inf is {flag:g}")
 
 
 def factor(trial: Trial) -> Iterator[Try]:

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from functools import partial
 
 from refopt.oracle.broken import Broken
-from refopt.oracle.cases import Case, in_one_order
+from refopt.oracle.cases import in_one_order
+from refopt.oracle.exact.cases import Case
 from refopt.oracle.laws import places
 from refopt.oracle.laws.conduct import numbers_kept
 from refopt.oracle.laws.law import Law, Try, both, of_bound

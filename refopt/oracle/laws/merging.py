@@ -5,8 +5,8 @@ from functools import partial
 from typing import Any
 
 from refopt.oracle.broken import Skipped
-from refopt.oracle.cases import PATTERNS, Case
-from refopt.oracle.exact.cases import Outcome
+from refopt.oracle.cases import PATTERNS
+from refopt.oracle.exact.cases import Case, Outcome
 from refopt.oracle.laws import together
 from refopt.oracle.laws.law import Law, Try, both
 from refopt.oracle.requiring import require_same

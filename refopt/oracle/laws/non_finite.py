@@ -5,8 +5,8 @@ from functools import partial
 
 import numpy as np
 
-from refopt.oracle.broken import Broken, Where
-from refopt.oracle.cases import Case, memory
+from refopt.oracle.broken import at_first
+from refopt.oracle.exact.cases import Case, memory
 from refopt.oracle.exact.laws import reference
 from refopt.oracle.laws.law import Law, Try
 from refopt.oracle.trial import Trial
@@ -41,9 +41,7 @@ def contained(trial: Trial, case: Case) -> None:
         ours, theirs = memory(ours).astype(np.float64), memory(theirs).astype(np.float64)
         hidden = ~np.isfinite(ours) & np.isfinite(theirs)
         if hidden.any():
-            k = int(np.argmax(hidden))
-            text = f"params[{i}], element {k} of {ours.size}: expected {ours[k]}, got {theirs[k]!r}"
-            raise Broken(text, None, Where("params", i, k, float(ours[k]), 0.0, float(theirs[k]), hidden))
+            raise at_first("params", i, hidden, ours, theirs)
 
 
 def subnormal(trial: Trial) -> Iterator[Try]:

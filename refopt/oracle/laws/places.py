@@ -29,8 +29,7 @@ def refusals() -> Iterator[None]:
 
 def layouts(trial: Running) -> Iterator[Try]:
     def placed(make: Callable[[np.ndarray], Placed], where: str) -> None:
-        shapes = trial.shapes(SHAPES)
-        params, grads = trial.params(shapes), trial.steps(shapes)
+        params, grads = trial.made(SHAPES)
         expected = trial.after(params, grads)
         mine = [make(x) if "parameters" in where else dense(x) for x in params]
         theirs = [[make(x) if "gradients" in where else dense(x) for x in of] for of in grads]

@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 
 from refopt.oracle.bound import sums
-from refopt.oracle.cases import Case
+from refopt.oracle.exact.cases import Case
 from refopt.oracle.laws.law import Law, Try, of_bound
 from refopt.oracle.trial import Trial
 

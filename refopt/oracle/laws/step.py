@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 
-from refopt.oracle.cases import Case, memory
+from refopt.oracle.exact.cases import Case, memory
 from refopt.oracle.laws.law import Law, Try, of_bound
 from refopt.oracle.trial import Trial
 from refopt.oracle.variants import by_request

@@ -10,7 +10,8 @@ from refopt.oracle.bound import storage
 from refopt.oracle.bound.bounded import Arithmetic
 from refopt.oracle.bound.evaluate import evaluate
 from refopt.oracle.broken import Broken
-from refopt.oracle.cases import Case, Dtypes, has, memory
+from refopt.oracle.cases import Dtypes
+from refopt.oracle.exact.cases import Case, has, memory
 from refopt.oracle.laws.law import Law, Try
 from refopt.oracle.trial import Trial
 

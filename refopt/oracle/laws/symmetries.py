@@ -16,8 +16,7 @@ SIZES = 45, 7, 300, (4, 5), (15, 20)
 
 def sign(trial: Running) -> Iterator[Try]:
     def negated(steps: int) -> None:
-        shapes = trial.shapes(SIZES)
-        params, grads = trial.params(shapes), trial.steps(shapes, steps)
+        params, grads = trial.made(SIZES, steps)
         got = trial.after([-x for x in params], [[-x for x in of] for of in grads])
         expected = trial.after(params, grads)
         mirrored = Came([-x + 0 for x in got.params], [{} for _ in params])

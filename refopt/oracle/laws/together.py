@@ -23,16 +23,14 @@ def part(came: Came, indices: Sequence[int]) -> Came:
 
 
 def merging(trial: Running) -> Iterator[Try]:
-    shapes = trial.shapes(SIZES)
-    params, grads = trial.params(shapes), trial.steps(shapes)
+    params, grads = trial.made(SIZES)
 
     def alone(params: Sequence[np.ndarray], grads: Sequence[Sequence[np.ndarray]]) -> Came:
         runs = [trial.after([p], [[of[i]] for of in grads]) for i, p in enumerate(params)]
         return Came([run.params[0] for run in runs], [run.states[0] for run in runs])
 
     def together(sizes: Sequence[Any]) -> None:
-        mine = trial.shapes(sizes)
-        params, grads = trial.params(mine), trial.steps(mine)
+        params, grads = trial.made(sizes)
         trial.same(alone(params, grads), trial.after(params, grads), SAME, params)
 
     def two_dtypes() -> None:
@@ -67,7 +65,7 @@ def merging(trial: Running) -> Iterator[Try]:
         for value in (np.nan, np.inf):
             spoiled = [[x.copy() for x in of] for of in grads]
             spoiled[1][1].reshape(-1)[0] = value
-            others = [0, *range(2, len(shapes))]
+            others = [0, *range(2, len(params))]
             got = part(trial.after(params, spoiled), others)
             what = f"the result without {value} in the gradient of params[1]"
             trial.same(part(trial.after(params, grads), others), got, what, [params[i] for i in others])
@@ -83,8 +81,7 @@ def merging(trial: Running) -> Iterator[Try]:
 
 
 def order(trial: Running) -> Iterator[Try]:
-    shapes = trial.shapes(SIZES)
-    params, grads = trial.params(shapes), trial.steps(shapes)
+    params, grads = trial.made(SIZES)
 
     def reordered(indices: Sequence[int]) -> None:
         plain = trial.after(params, grads)
@@ -92,8 +89,8 @@ def order(trial: Running) -> Iterator[Try]:
         got = trial.after(mine, [[of[i] for i in indices] for of in grads])
         trial.same(part(plain, indices), got, f"the result in the order {sorted(indices)}", mine)
 
-    yield of_runs("backwards", partial(reordered, range(len(shapes))[::-1]))
-    yield of_runs("rotated", partial(reordered, [*range(1, len(shapes)), 0]))
+    yield of_runs("backwards", partial(reordered, range(len(params))[::-1]))
+    yield of_runs("rotated", partial(reordered, [*range(1, len(params)), 0]))
 
 
 def number(trial: Running) -> Iterator[Try]:
@@ -144,8 +141,7 @@ def _equal(alone: Came, got: Came, i: int) -> bool:
 
 
 def without(trial: Running) -> Iterator[Try]:
-    shapes = trial.shapes(SIZES)
-    params, grads = trial.params(shapes), trial.steps(shapes)
+    params, grads = trial.made(SIZES)
     absent = 1, 3
 
     def some(first: int) -> None:
@@ -157,7 +153,7 @@ def without(trial: Running) -> Iterator[Try]:
         expected = part(still, absent).params
         for i, before in zip(absent, expected, strict=True):
             trial.alike(f"params[{i}]", "params", before, got.params[i], 0, "as it was, without a gradient", True)
-        others = [i for i in range(len(shapes)) if i not in absent]
+        others = [i for i in range(len(params)) if i not in absent]
         if first == 0:
             mine = [params[i] for i in others]
             plain = trial.after(mine, [[of[i] for i in others] for of in grads])

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from refopt.oracle.broken import Broken
-from refopt.oracle.cases import Case, memory
-from refopt.oracle.exact.cases import Outcome
+from refopt.oracle.exact.cases import Case, Outcome, memory
 from refopt.oracle.laws.law import Law, Try
 from refopt.oracle.laws.step import numbers_of_example
 from refopt.oracle.trial import Trial
@@ -76,10 +75,7 @@ def refilled(trial: Trial, case: Case) -> None:
     """So they are where the arrays are the same, and hold other data."""
     mine, other = case.copy(), _others(trial, case)
     before = {name: [None if x is None else x.copy() for x in xs] for name, xs in trial.run_in_place(mine).items()}
-    for name, values in other.slots.items():
-        for x, filled in zip(mine.slots[name] or (), values or (), strict=True):
-            if x is not None:
-                x[...] = filled
+    mine.fill(other)
     _held(trial, other, trial.run_in_place(mine.replace(steps=other.steps, count=other.count)), before)
 
 

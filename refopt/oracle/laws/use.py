@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from refopt.oracle.broken import Skipped
-from refopt.oracle.cases import Case, by_count
+from refopt.oracle.cases import by_count
+from refopt.oracle.exact.cases import Case
 from refopt.oracle.laws.calls import SIZES, STEPS, after, repeated, row_of_steps, varied
 from refopt.oracle.laws.law import Law, Try, both, of_runs
 from refopt.oracle.laws.step import free
@@ -71,8 +72,7 @@ def _calls(trial: Trial, calls: int, case: Case) -> None:
 
 
 def of_an_optimizer(trial: Running) -> Iterator[Try]:
-    shapes = trial.shapes(SIZES)
-    params, grads = trial.params(shapes), trial.steps(shapes, 4)
+    params, grads = trial.made(SIZES, 4)
 
     def refilled() -> None:
         """Gradients keep their memory, as where it is set to 0 and added to."""

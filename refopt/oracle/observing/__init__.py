@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from refopt.oracle.cases import Case
-from refopt.oracle.exact.cases import Outcome
+from refopt.oracle.exact.cases import Case, Outcome
 from refopt.oracle.observing import starts
 from refopt.oracle.observing.callers import Callers, watch_threads
 from refopt.oracle.observing.paths import known_paths, paths_of

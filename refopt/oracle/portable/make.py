@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 
 from refopt.catalog import Routine
-from refopt.checks.arguments import chosen, is_number, mapped, shown, whole
+from refopt.checks.arguments import chosen, mapped, whole
 from refopt.checks.arguments import names as list_of_names
-from refopt.checks.dtypes import SIZES, arithmetic
+from refopt.checks.dtypes import SIZES
 from refopt.oracle import cases
 from refopt.oracle.bound import sums
-from refopt.oracle.bound.bounded import Arithmetic
-from refopt.oracle.bound.expected import Expected, expected_of
-from refopt.oracle.cases import NEUTRAL, Case
+from refopt.oracle.bound.expected import Expected
+from refopt.oracle.cases import NEUTRAL
+from refopt.oracle.exact.cases import Case
 from refopt.oracle.portable.written import Vector, Vectors
 from refopt.oracle.variants import ROUTINES, added, row_for
 
@@ -48,29 +48,12 @@ def vectors(
     """
     settings = mapped("vectors: set", {} if set is None else set)
     row = row_for(chosen("vectors: routine", routine, ROUTINES), settings)
-    fixed = _fixed(row, settings)
+    fixed = cases.settings_of("vectors", row, settings, apart=("seed", *HELD))
     tried = [chosen(f"vectors: dtypes[{i}]", x, SIZES) for i, x in enumerate(list_of_names("vectors: dtypes", dtypes))]
     more = whole("vectors: examples", examples, least=0)
     seed = whole("vectors: seed", seed, least=0)
     made = [_vector(*one) for dtype in tried for one in _cases(row, dtype, fixed, more, seed)]
     return Vectors(row.name, made, dtypes=tried, seed=seed)
-
-
-def _fixed(row: Routine, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings that a routine takes."""
-    hypers = {hyper.name: hyper for hyper in row.hypers if hyper.name != "seed"}
-    choices = {name: values for name, values in row.choices.items() if name not in HELD}
-    fixed: dict[str, Any] = {}
-    for name, value in settings.items():
-        if name in choices:
-            fixed[name] = chosen(f"vectors: set[{name!r}]", value, choices[name])
-        elif name not in hypers:
-            raise ValueError(f"vectors: set: expected names of {', '.join([*hypers, *choices])}, got {shown(name)}")
-        elif not is_number(value) or not 0 <= float(value) < hypers[name].below:
-            raise ValueError(f"vectors: set[{name!r}]: expected a number that {row.name} takes, got {shown(value)}")
-        else:
-            fixed[name] = float(value)
-    return fixed
 
 
 def _cases(row: Routine, dtype: str, fixed: Mapping[str, Any], more: int, seed: int) -> Iterator[tuple[str, Case]]:
@@ -122,14 +105,7 @@ def _is_plain(row: Routine, name: str) -> bool:
 def _vector(name: str, case: Case) -> Vector:
     """A case with what it has to come to. Powers and the like may be the caller's own."""
     arrays, numbers = case.tensor(0), case.numbers_of(0)
-    real: Any = arithmetic(arrays["params"].dtype.name)
-    known, without = (
-        cases.true_scalars(case.routine, arrays, numbers, case.choices, case.count, Arithmetic(real, inputs=inputs))
-        for inputs in (True, False)
-    )
-    expected = expected_of(
-        case.routine, arrays, numbers, case.choices, depth=sums.random_data, scalars=known, scalars_without=without
-    )
+    expected = cases.expected_at(case.routine, arrays, numbers, case.choices, case.count, depth=sums.random_data)
     written = {slot: _bounded(x) for slot, x in expected.items()}
     kept = {slot: x for slot, x in arrays.items() if x is not None}
     shown_numbers = {x: float(value) for x, value in numbers.items() if x != "seed"}

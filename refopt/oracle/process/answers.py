@@ -2,13 +2,14 @@
 
 import pickle
 from collections.abc import Callable, Sequence
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
 
 from refopt.checks.dtypes import numpy_dtype
-from refopt.oracle.cases import Case
+from refopt.oracle.exact.cases import Case
 from refopt.oracle.memory import soiled
 from refopt.oracle.observing import Seen, observe, starts, surroundings, watch_threads
 from refopt.oracle.process.child import is_failure, raised
@@ -40,17 +41,31 @@ class SubjectAnswers:
     def to(self, what: str, argument: Any) -> Callable[[], None]:
         """Do what is asked; the function that is returned answers."""
         blob = self.channel.recv_bytes() if isinstance(argument, Packed) else b""
+        if what in ("run", "observe", "rest"):
+            of_case = self._message(lambda: self._run(argument, blob, what), lambda: self.good_case)
+            return lambda: self._send(of_case, self.receiver.blob(argument))
+        if what == "of_runs":
+            dropped, *asked = argument
+            for key in dropped:
+                self.runs.pop(key, None)
+                self.begun.pop(key, None)
+            of_run = self._message(lambda: self._done(*asked), lambda: self.good_run)
+            return lambda: self._send(of_run)
+        ask = partial(self._call, argument, blob) if what == "call" else partial(getattr(self.subject, what), *argument)
+        message = self._message(ask, lambda: None)
+        return lambda: self._send(message)
+
+    def _message(self, work: Callable[[], Any], good: Callable[[], Callable[[], object] | None]) -> bytes:
+        """What work comes to, or raises, and whether what was ``good`` before then raises something, too."""
         try:
-            if what in ("run", "observe", "rest"):
-                return self._run(argument, blob, what)
-            if what == "of_runs":
-                return self._of_runs(*argument)
-            value = self._call(argument, blob) if what == "call" else getattr(self.subject, what)(*argument)
-            data = pickle.dumps(("value", value))
+            with np.errstate(all="ignore"):
+                return pickle.dumps(("value", work()))
         except BaseException as error:
-            told = raised(error)
-            return lambda: self.channel.send(("raised", told))
-        return lambda: self.channel.send_bytes(data)
+            return pickle.dumps(("raised", raised(error, spoiled=is_failure(error) and _fails(good()))))
+
+    def _send(self, *messages: bytes) -> None:
+        for message in messages:
+            self.channel.send_bytes(message)
 
     def described(self) -> dict[str, Any]:
         """What a subject says of itself."""
@@ -59,44 +74,23 @@ class SubjectAnswers:
         known |= {"name": self.subject.name, "why_not": self.why_not}
         return known | {"has_stores": hasattr(self.subject, "stores")}
 
-    def _run(self, packed: Packed, blob: bytes, what: str) -> Callable[[], None]:
+    def _run(self, packed: Packed, blob: bytes, what: str) -> Any:
         case = self.receiver.unpack(packed, blob)
-        try:
-            value = self._ran(case) if what == "run" else self._observed(case, what == "rest")
-        except BaseException as error:
-            told = raised(error, spoiled=is_failure(error) and _fails(self.good_case))
-            return lambda: self._send(("raised", told), packed)
+        value = self._ran(case) if what == "run" else self._observed(case, what == "rest")
         if len(blob) <= SMALL:
             whole = {token: (self.receiver.memories[token].size, 0) for token in packed.order}
             good = packed._replace(fresh=whole, dropped=[]), blob
             self.good_case = lambda: self.subject.run(Receiver().unpack(*good))
-        return lambda: self._send(("value", value), packed)
+        return value
 
     def _ran(self, case: Case) -> Any:
-        with np.errstate(all="ignore"):
-            got = self.subject.run(case)
+        got = self.subject.run(case)
         return outcome_sent(case, got), bool(getattr(self.subject, "replaced", False))
 
     def _observed(self, case: Case, rest: bool) -> Seen:
         seen = observe(self.subject, case, self.before, rest)
         later = seen.later and outcome_sent(case, seen.later)
         return seen._replace(got=outcome_sent(case, seen.got), later=later)
-
-    def _send(self, message: Any, packed: Packed) -> None:
-        self.channel.send(message)
-        self.channel.send_bytes(self.receiver.blob(packed))
-
-    def _of_runs(self, dropped: Sequence[int], what: str, number: int, arguments: Sequence[Any]) -> Callable[[], None]:
-        for key in dropped:
-            self.runs.pop(key, None)
-            self.begun.pop(key, None)
-        try:
-            with np.errstate(all="ignore"):
-                data = pickle.dumps(("value", self._done(what, number, arguments)))
-        except BaseException as error:
-            told = raised(error, spoiled=is_failure(error) and _fails(self.good_run))
-            return lambda: self.channel.send(("raised", told))
-        return lambda: self.channel.send_bytes(data)
 
     def _done(self, what: str, number: int, arguments: Sequence[Any]) -> Any:
         if what == "soil":

@@ -15,8 +15,7 @@ from refopt import catalog
 from refopt.catalog import Routine
 from refopt.checks.dtypes import numpy_dtype
 from refopt.oracle import variants
-from refopt.oracle.cases import Case, memory
-from refopt.oracle.exact.cases import Outcome
+from refopt.oracle.exact.cases import Case, Outcome, memory
 from refopt.oracle.subject import Wrong
 
 LINE = 64  # bytes; an address on the other side is the same but for multiples of so many
@@ -83,7 +82,7 @@ class Sender:
         steps = [{name: place(x) for name, x in step.items()} for step in case.steps]
         dropped, self.dropped = self.dropped, []
         row = case.routine.name, case.routine is not catalog.ROUTINES.get(case.routine.name)
-        packed = Packed(row, slots, steps, dict(case.choices), getattr(case, "count", 1), list(roots), fresh, dropped)
+        packed = Packed(row, slots, steps, dict(case.choices), case.count, list(roots), fresh, dropped)
         return packed, list(roots.values())
 
     def _token(self, root: np.ndarray) -> int:

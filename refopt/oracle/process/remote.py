@@ -1,14 +1,25 @@
-"""What runs in another process: how it is made there, asked, and made anew."""
+"""A subject whose steps run in another process: how it is made there, asked, and made anew.
+
+The laws, and all that they compare, stay in this one.
+"""
 
 import builtins
 import pickle
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
+from refopt.oracle.exact.cases import Case, Outcome
+from refopt.oracle.literals import library_named
+from refopt.oracle.memory import Placed
+from refopt.oracle.observing import Seen
 from refopt.oracle.process.child import Raised, Task
+from refopt.oracle.process.memory import Sender, outcome_back
 from refopt.oracle.process.ways import FORK
 from refopt.oracle.process.worker import START, THREADS, Worker
+from refopt.oracle.script import Call
 from refopt.oracle.subject import Ended, Lacks, Wrong
 
 FASTER, SHORTEST = 10.0, 10.0  # after a step has hung once, others may take so many times as long as any that has not
@@ -21,10 +32,11 @@ class NotThere(Exception):
 
 
 class Remote:
-    """Something whose steps run in another process, which is made anew where it has ended.
+    """A `Subject` of another process, which is made anew where it has ended.
 
     Attributes:
         described: what that says of itself; attributes of this.
+        replaced: whether the last run put other arrays into the lists.
     """
 
     def __init__(self, task: Task, way: str, threads: bool, deadline: float) -> None:
@@ -33,6 +45,10 @@ class Remote:
         self.over = False
         self.longest = 0.0
         self.described: Mapping[str, Any] = {}
+        self.replaced = False
+        self.known: dict[Any, Any] = {}
+        self.last = 0  # number of a run
+        self.dropped: list[int] = []
 
     def make(self) -> None:
         """Make the process.
@@ -57,14 +73,11 @@ class Remote:
             raise kind(described.text)
         self.described = described
 
-    def begin(self) -> None:
-        """What is to be done on this side when there is a new process."""
-
     def _make(self) -> Any:
         """A new process; returns what is said of what it has made, or `Raised`."""
         quiet = self.way == FORK and self.threads and "torch" in sys.modules
         self.worker = Worker(self.task, self.way, self.threads, quiet)
-        self.begin()
+        self.sender = Sender()
         try:
             (answer,) = self.worker.ask(None, None, THREADS if quiet else START)
             kind, value = pickle.loads(answer)
@@ -95,6 +108,8 @@ class Remote:
 
     def __getattr__(self, name: str) -> Any:
         described = self.__dict__.get("described", {})
+        if name == "stores" and described.get("has_stores"):
+            return self._stores
         if name in described:
             return described[name]
         raise AttributeError(name)
@@ -143,6 +158,81 @@ class Remote:
             raise KINDS[value.kind](value.text)
         of = {"type": TypeError, "value": ValueError}.get(value.kind, Exception)
         raise type(value.name, (of,), {})(value.text)
+
+    def takes(self, what: str) -> bool:
+        return bool(self._ask("takes", what))
+
+    def _stores(self, dtype: str) -> Any:
+        return self._ask("stores", dtype)
+
+    def call(self, case: Case) -> Call:
+        """How a script calls it."""
+        packed, memories = Sender().pack(case)
+        fields, of = self.value(self.asked(("call", packed), memories)[0])
+        return Call(**fields, of=library_named(*of))
+
+    def _ask(self, what: str, argument: str) -> Any:
+        """An answer that stays the same."""
+        if (what, argument) not in self.known:
+            self.known[what, argument] = self.value(self.asked((what, (argument,)), None)[0])
+        return self.known[what, argument]
+
+    def run(self, case: Case) -> Outcome:
+        """Take the steps of a case there, and write what they write here."""
+        sent, self.replaced = self._run("run", case)
+        return outcome_back(case, sent)
+
+    def observe(self, case: Case, rest: bool) -> Seen:
+        """The same, and what they do beside."""
+        seen = self._run("rest" if rest else "observe", case)
+        later = seen.later and outcome_back(case, seen.later)
+        return seen._replace(got=outcome_back(case, seen.got), later=later)
+
+    def _run(self, what: str, case: Case) -> Any:
+        self.anew()
+        packed, memories = self.sender.pack(case)
+        started = time.monotonic()
+        answer, after = self.asked((what, packed), memories, answers=2)
+        self.longest = max(self.longest, time.monotonic() - started)
+        self.sender.take_back(memories, after)
+        return self.value(answer)
+
+    def start(self, params: Sequence[Placed], saved: Any = None, apart: bool = False) -> Any:
+        self.last += 1
+        self.of_run("start", self.last, list(params), saved, apart)
+        return RemoteRun(self, self.last)
+
+    def soil(self, shapes: Sequence[tuple[int, ...]], dtype: str, k: int) -> None:
+        """Leave numbers in memory that is free there."""
+        self.of_run("soil", 0, list(shapes), dtype, k)
+
+    def of_run(self, what: str, run: int, *arguments: Any) -> Any:
+        """What a method returns there, or raises; of the optimizer, or of a run by its number."""
+        dropped, self.dropped = self.dropped, []
+        started = time.monotonic()
+        (answer,) = self.asked(("of_runs", (dropped, what, run, arguments)))
+        self.longest = max(self.longest, time.monotonic() - started)
+        return self.value(answer)
+
+
+class RemoteRun:
+    """A `Run` of another process, which has it until it is forgotten here: its methods are asked for there."""
+
+    def __init__(self, of: Remote, number: int) -> None:
+        self.of, self.number, self.worker = of, number, of.worker
+
+    def __del__(self) -> None:
+        self.of.dropped.append(self.number)
+
+    def _ask(self, what: str, *arguments: Any) -> Any:
+        if self.of.worker is not self.worker:
+            raise Ended("the end of its process in an earlier call", [])
+        return self.of.of_run(what, self.number, *arguments)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return partial(self._ask, name)
 
 
 def _interruption(raised: Raised) -> BaseException:

@@ -11,7 +11,6 @@ from refopt.catalog import Routine
 from refopt.oracle.process.answers import SubjectAnswers
 from refopt.oracle.process.child import Task
 from refopt.oracle.process.remote import NotThere, Remote, lost
-from refopt.oracle.process.remote_subject import RemoteSubject
 from refopt.oracle.process.ways import FORK, SPAWN, ways
 
 IN_PLACE = "in this process, without deadlines, since none of its own can be made: "
@@ -46,7 +45,7 @@ def in_process(
     _import_ahead()
     there, against = ways(task)
     for way, threads in _tried(there):
-        remote = RemoteSubject(task, way, threads, deadline)
+        remote = Remote(task, way, threads, deadline)
         stack.callback(remote.end)
         try:
             remote.make()
@@ -96,7 +95,7 @@ class Kept:
         of = self.task
         return of is not None and of.subject is task.subject and (of[:2], of.named) == (task[:2], task.named)
 
-    def keep(self, task: Task, remote: "Remote", remarks: list[str]) -> None:
+    def keep(self, task: Task, remote: Remote, remarks: list[str]) -> None:
         """Have a process, in the place of whichever was kept before."""
         if Kept.current is not None:
             Kept.current.end()

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from refopt.oracle.cases import Case
+from refopt.oracle.exact.cases import Case
 from refopt.oracle.literals import Literals, definition, library_of, number
 from refopt.oracle.script import Call
 from refopt.oracle.subjects.shared import is_initial

@@ -8,10 +8,10 @@ from typing import Any
 
 from refopt.catalog import Routine
 from refopt.checks.arguments import kind_of
-from refopt.oracle.cases import NEUTRAL, Case, number
-from refopt.oracle.exact.cases import Outcome
-from refopt.oracle.subject import GATE, LIBRARIES, STEP, Arrays, NumPy, Wrong
-from refopt.oracle.subjects.step import Step
+from refopt.oracle.cases import NEUTRAL, number
+from refopt.oracle.exact.cases import Case, Outcome
+from refopt.oracle.subject import GATE, LIBRARIES, STEP, Arrays, NumPy
+from refopt.oracle.subjects.step import Step, lists_of
 from refopt.oracle.variants import by_request, initial_of
 
 
@@ -106,7 +106,8 @@ class Function:
             options |= {name: values for name, values in lists.items() if name in self.named}
             result = self.function(*(lists[name] for name in self.positional), **options)
             if result is not None:
-                slots |= self._returned(result, slots)
+                written = [slot.name for slot in self.row.slots if slot.written and slots.get(slot.name) is not None]
+                slots |= lists_of(result, written, len(case))
             elif any(not _same(values, lists[name]) for name, values in slots.items()):
                 replaced = True
         self.replaced = replaced
@@ -126,29 +127,6 @@ class Function:
         options |= {name: self.arrays.of(x) for name, x in options.items() if name in GATE and x is not None}
         return {name: value for name, value in options.items() if name in self.named}
 
-    def _returned(self, result: Any, slots: Mapping[str, Any]) -> dict[str, Any]:
-        """New lists by slot."""
-        written = [slot.name for slot in self.row.slots if slot.written and slots.get(slot.name) is not None]
-        if isinstance(result, Mapping):
-            returned = dict(result)
-        elif isinstance(result, tuple) and len(result) == len(written):
-            returned = dict(zip(written, result, strict=True))
-        elif isinstance(result, list) and (len(written) == 1 or len(result) == len(slots["params"])):
-            returned = {"params": result}
-        else:
-            raise Wrong(f"returned: expected None or lists of {', '.join(written)}, got {_of_so_many(result)}")
-        self._check_returned(returned, written, len(slots["params"]))
-        return {name: list(values) for name, values in returned.items()}
-
-    def _check_returned(self, returned: Mapping[str, Any], written: list[str], count: int) -> None:
-        for name, values in returned.items():
-            if name not in written:
-                raise Wrong(f"returned: expected lists of {', '.join(written)}, got one of {name!r}")
-            if not isinstance(values, Sequence) or len(values) != count:
-                many = "one array" if count == 1 else f"{count} arrays"
-                raise Wrong(f"returned: {name}: expected a list of {many}, got {_of_so_many(values)}")
-
-
 def _each(function: Callable[[Any], Any], values: Sequence[Any] | None) -> list[Any] | None:
     """A list of what a function makes of each array that there is."""
     return None if values is None else [None if x is None else function(x) for x in values]
@@ -157,7 +135,3 @@ def _each(function: Callable[[Any], Any], values: Sequence[Any] | None) -> list[
 def _same(before: Any, now: Any) -> bool:
     """Whether a list still has the arrays that it was given with."""
     return before is None or (len(before) == len(now) and all(x is y for x, y in zip(before, now, strict=True)))
-
-
-def _of_so_many(value: Any) -> str:
-    return f"{kind_of(value)} of {len(value)}" if isinstance(value, Sequence) else kind_of(value)

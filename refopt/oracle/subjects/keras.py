@@ -13,6 +13,7 @@ from refopt.oracle.cases import NUMBERS
 from refopt.oracle.memory import Placed
 from refopt.oracle.subject import Lacks, Wrong
 from refopt.oracle.subjects.arrays import arrays_of
+from refopt.oracle.subjects.keras_peers import OTHER, PEERS
 from refopt.oracle.subjects.keras_run import KerasRun, inner
 from refopt.oracle.subjects.names import accepted, public_name
 
@@ -30,6 +31,7 @@ class KerasOptimizer:
 
     dtypes = "float32", "float64", "float16", "bfloat16"
     gated, recompiled = False, False
+    peers = tuple(PEERS.values())
 
     def __init__(self, keras: Any, make: Callable[..., Any], options: Mapping[str, Any], name: str) -> None:
         self.keras, self.make, self.options, self.name = keras, make, dict(options), name
@@ -80,6 +82,11 @@ class KerasOptimizer:
             if self.backend == "torch":
                 stack.enter_context(self.arrays.torch.no_grad())  # type: ignore[attr-defined]
             yield
+
+    def called(self, routine: str) -> tuple[Mapping[str, str], Mapping[str, Any]]:
+        """What it calls the numbers of a routine, and which it has for itself."""
+        peer = PEERS.get(routine, OTHER)
+        return peer.numbers, peer.choices
 
     def start(self, params: Sequence[Placed], saved: Any = None, apart: bool = False) -> KerasRun:
         if apart:

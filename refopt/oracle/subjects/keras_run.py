@@ -9,31 +9,32 @@ import numpy as np
 
 from refopt.oracle.memory import Placed, into
 from refopt.oracle.subject import Lacks
+from refopt.oracle.subjects.run import LibraryRun
 
 
-class KerasRun:
+class KerasRun(LibraryRun):
     """A run of an optimizer of Keras. A checkpoint is what ``save_own_variables`` has."""
 
+    optimizer: Any = None
+
     def __init__(self, of: Any, params: Sequence[Placed], saved: bytes | None) -> None:
-        self.of = of
         self.wide = any(p.whole.dtype == np.float64 for p in params)
         with of.types(self.wide):
-            both = [self._placed(p, of.in_place) for p in params]
-            self._wholes = [whole if of.in_place else None for whole, _ in both]
-            self._params = [self._variable(part, i) for i, (_, part) in enumerate(both)]
-            self._grads: list[Any] = []
+            super().__init__(of, params)
+            self._params = [self._variable(x, i) for i, x in enumerate(self._params)]
             self.optimizer = of.built()
             self.optimizer.build(self._params)
             if saved is not None:
                 self.optimizer.load_own_variables(pickle.loads(saved))
 
-    def _placed(self, placed: Placed, kept: bool) -> tuple[Any, Any]:
+    def _placed(self, placed: Placed) -> tuple[Any, Any]:
         """The whole and the part as the backend's arrays, if these may have a place in memory."""
         whole, part = into(self.of.arrays, placed)
         alone = placed.whole.size == np.prod(placed.shape) and placed.view().flags.c_contiguous
+        kept = self.of.in_place or self.optimizer is not None  # gradients, which are no variables
         if not alone and (whole is None or not kept):
             raise Lacks(f"arrays of Keras on {self.of.backend} have no layout of the caller's")
-        return whole, part
+        return whole if kept else None, part
 
     def _variable(self, part: Any, i: int) -> Any:
         """A variable; on PyTorch one that shares memory."""
@@ -47,14 +48,7 @@ class KerasRun:
             raise Lacks("its gradients are new arrays")
         with self.of.types(self.wide), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Gradients do not exist")
-            same: dict[int, tuple[Any, Any]] = {}
-            self._grads = [
-                (None, None) if g is None else same.setdefault(id(g), self._placed(g, kept=True)) for g in grads
-            ]
-            self.optimizer.apply([part for _, part in self._grads])
-
-    def add(self, params: Sequence[Placed]) -> None:
-        raise Lacks("has no groups")
+            self.optimizer.apply(self._given(grads))
 
     def params(self) -> list[np.ndarray]:
         return [self._copy(p.value) for p in self._params]
@@ -74,15 +68,6 @@ class KerasRun:
         """Whether something is a list of a variable for each tensor, or none."""
         kinds = self.of.keras.Variable, type(None)
         return isinstance(held, list) and len(held) == len(self._params) and all(isinstance(x, kinds) for x in held)
-
-    def _copy(self, x: Any) -> Any:
-        return None if x is None else np.array(self.of.arrays.back(x), order="C")
-
-    def grads(self) -> list[Any]:
-        return [(self._copy(whole), self._copy(part)) for whole, part in self._grads]
-
-    def wholes(self) -> list[Any]:
-        return [self._copy(x) for x in self._wholes]
 
     def slow(self, group: int | None = None) -> None:
         with self.of.types(self.wide):

@@ -16,6 +16,8 @@ from refopt.oracle.memory import Placed
 from refopt.oracle.subject import Lacks
 from refopt.oracle.subjects.arrays import Jax
 from refopt.oracle.subjects.names import public_name
+from refopt.oracle.subjects.optax_peers import PEERS
+from refopt.oracle.subjects.run import LibraryRun
 
 RATE = "learning_rate"
 
@@ -30,6 +32,7 @@ class OptaxOptimizer:
 
     dtypes = "float32", "float64"
     gated, in_place, recompiled = False, False, True
+    peers = tuple(PEERS.values())
 
     def __init__(self, make: Any, options: Mapping[str, Any]) -> None:
         self.arrays, self.optax = Jax(), importlib.import_module("optax")
@@ -49,21 +52,24 @@ class OptaxOptimizer:
                 raise TypeError(f"check: {self.name}: {what}") from error
         self.notes = ["XLA compiles each list anew: together and alone within the tolerance, not bit for bit"]
 
+    def called(self, routine: str) -> tuple[Mapping[str, str], Mapping[str, Any]]:
+        """What it calls the numbers of a routine, and which it has for itself."""
+        return PEERS[routine].numbers, PEERS[routine].choices
+
     def start(self, params: Sequence[Placed], saved: Any = None, apart: bool = False) -> "OptaxRun":
         if apart:
             raise Lacks("a transformation has no groups")
         return OptaxRun(self, params, saved)
 
 
-class OptaxRun:
+class OptaxRun(LibraryRun):
     """A run of a transformation. A checkpoint is the leaves of its state."""
 
     def __init__(self, of: OptaxOptimizer, params: Sequence[Placed], saved: bytes | None) -> None:
-        self.of, self.tree = of, of.arrays.jax.tree_util
+        self.jax, self.tree = of.arrays.jax, of.arrays.jax.tree_util
         self.wide = any(p.whole.dtype == np.float64 for p in params)
         with self._width():
-            self._params = [of.arrays.of(p.view()) for p in params]
-            self._grads: list[Any] = []
+            super().__init__(of, params)
             self.state = of.transformation.init(self._params)
             if saved is not None:
                 leaves, structure = self.tree.tree_flatten(self.state)
@@ -71,7 +77,7 @@ class OptaxRun:
                 self.state = self.tree.tree_unflatten(structure, loaded)
 
     def _width(self) -> Any:
-        return self.of.arrays.jax.enable_x64(True) if self.wide else contextlib.nullcontext()
+        return self.jax.enable_x64(True) if self.wide else contextlib.nullcontext()
 
     def step(self, grads: Sequence[Placed | None], found_inf: float | None = None, refill: bool = False) -> None:
         if refill:
@@ -79,15 +85,8 @@ class OptaxRun:
         if any(g is None for g in grads):
             raise Lacks("a tensor without a gradient")
         with self._width():
-            self._grads = [self.of.arrays.of(g.view()) for g in grads if g is not None]
-            updates, self.state = self.of.transformation.update(self._grads, self.state, self._params)
+            updates, self.state = self.of.transformation.update(self._given(grads), self.state, self._params)
             self._params = self.of.optax.apply_updates(self._params, updates)
-
-    def add(self, params: Sequence[Placed]) -> None:
-        raise Lacks("has no groups")
-
-    def params(self) -> list[np.ndarray]:
-        return [np.array(x) for x in self._params]
 
     def states(self) -> list[dict[str, np.ndarray]]:
         of: list[dict[str, np.ndarray]] = [{} for _ in self._params]
@@ -97,28 +96,19 @@ class OptaxRun:
                 of[index][self.tree.keystr(path[:-1])] = self._saved(leaf)
         return of
 
-    def grads(self) -> list[Any]:
-        return [(None, np.array(x)) for x in self._grads]
-
-    def wholes(self) -> list[Any]:
-        return [None for _ in self._params]
-
-    def slow(self, group: int | None = None) -> None:
-        raise Lacks("its numbers are the caller's")
-
     def save(self) -> bytes:
         return pickle.dumps([self._saved(x) for x in self.tree.tree_leaves(self.state)])
 
     def _saved(self, leaf: Any) -> np.ndarray:
-        return np.array(self.of.arrays.jax.random.key_data(leaf) if self._is_key(leaf) else leaf)
+        return np.array(self.jax.random.key_data(leaf) if self._is_key(leaf) else leaf)
 
     def _loaded(self, x: np.ndarray, leaf: Any) -> Any:
-        array = self.of.arrays.jax.numpy.asarray(x)
-        return self.of.arrays.jax.random.wrap_key_data(array) if self._is_key(leaf) else array
+        array = self.jax.numpy.asarray(x)
+        return self.jax.random.wrap_key_data(array) if self._is_key(leaf) else array
 
     def _is_key(self, leaf: Any) -> bool:
         """Whether it is a key of a generator of random numbers, which NumPy has not."""
-        dtypes = self.of.arrays.jax.dtypes
+        dtypes = self.jax.dtypes
         return hasattr(leaf, "dtype") and dtypes.issubdtype(leaf.dtype, dtypes.prng_key)
 
 

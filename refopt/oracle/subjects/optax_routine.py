@@ -17,9 +17,8 @@ import numpy as np
 from refopt.catalog import Routine
 from refopt.checks.arguments import chosen, flag, is_number, kind_of, number
 from refopt.checks.dtypes import arithmetic
-from refopt.oracle.cases import Case
 from refopt.oracle.cases import number as usual
-from refopt.oracle.exact.cases import Outcome
+from refopt.oracle.exact.cases import Case, Outcome
 from refopt.oracle.subject import Lacks, Wrong
 from refopt.oracle.subjects.arrays import Jax
 from refopt.oracle.subjects.optax import OptaxOptimizer

@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from refopt.oracle.cases import Case, Dtypes, alike
+from refopt.oracle.cases import Dtypes, alike
+from refopt.oracle.exact.cases import Case
 from refopt.oracle.subject import Lacks
 from refopt.oracle.variants import initial_of
 from refopt.oracle.variants.variant import STEP_NUMBER

@@ -11,8 +11,9 @@ from refopt.catalog import ROUTINES
 from refopt.checks.arguments import kind_of
 from refopt.checks.dtypes import arithmetic, numpy_dtype
 from refopt.oracle.cases import NUMBERS
-from refopt.oracle.memory import Placed, into
+from refopt.oracle.memory import Placed
 from refopt.oracle.subject import GATE, STEP, Arrays, Lacks, Run, Wrong
+from refopt.oracle.subjects.run import LibraryRun
 
 LISTS = "params", "grads"
 SCALARS = {slot.name: slot for row in ROUTINES.values() for slot in row.slots if slot.scalar}
@@ -71,29 +72,28 @@ class Step:
         return StepRun(self, params, saved)
 
 
-class StepRun:
+class StepRun(LibraryRun):
     """A run of a `Step`."""
 
     def __init__(self, of: Step, params: Sequence[Placed], saved: bytes | None) -> None:
-        self.of, self.count = of, 0
-        self._wholes, self._params = _lists(of.arrays, params)
+        super().__init__(of, params)
+        self.count = 0
         if saved is None:
             states = {name: [of.first(name, p, i) for i, p in enumerate(params)] for name in of.states}
         else:
             self.count, states = pickle.loads(saved)
         self._states = {name: [of.arrays.of(x) for x in values] for name, values in states.items()}
-        self._grads: list[Any] = []
 
     def step(self, grads: Sequence[Placed | None], found_inf: float | None = None, refill: bool = False) -> None:
         of = self.of
         if refill and not of.in_place:
             raise Lacks("its arrays cannot be written")
         if refill and self._grads:
-            wholes, parts = ([both[k] for both in self._grads] for k in (0, 1))
+            parts = [part for _, part in self._grads]
             for part, grad in zip(parts, grads, strict=True):
                 part[...] = of.arrays.of(grad.view().copy()) if grad is not None else 0
         else:
-            wholes, parts = _lists(of.arrays, grads)
+            parts = self._given(grads)
         given = dict(zip(of.lists, [self._params, parts, *self._states.values()], strict=True))
         given = {name: list(values) for name, values in given.items()}
         gate = {"grad_factor": None, "found_inf": None, STEP: self.count + 1}
@@ -109,68 +109,46 @@ class StepRun:
             kept = all(x is y for name, values in before.items() for x, y in zip(values, given[name], strict=True))
             if not kept:
                 raise Wrong("the lists: expected as they were, since a step writes arrays, got other arrays in them")
-        self._grads = list(zip(wholes, parts, strict=True))
         self.count += not found_inf  # NaN is no 0 either
 
     def _returned(self, result: Any) -> None:
         """New lists in place of those that there are."""
-        names = ["params", *self.of.states]
         own = [next(iter(self.of.lists)), *self.of.states]
-        if isinstance(result, Mapping):
-            new = {names[own.index(name)] if name in own else name: values for name, values in result.items()}
-        elif isinstance(result, tuple) and len(result) == len(names):
-            new = dict(zip(names, result, strict=True))
-        elif isinstance(result, list) and len(result) == len(self._params):
-            new = {"params": result}
-        else:
-            raise Wrong(f"returned: expected None, or lists of {', '.join(own)}, got {kind_of(result)}")
-        for name, values in new.items():
-            if name not in names or len(values) != len(self._params):
-                raise Wrong(f"returned: expected lists of {', '.join(own)}, of {len(self._params)} each, got {name!r}")
-        self._params = list(new.pop("params", self._params))
-        self._states |= {name: list(values) for name, values in new.items()}
-
-    def add(self, params: Sequence[Placed]) -> None:
-        raise Lacks("a function has no groups")
-
-    def params(self) -> list[np.ndarray]:
-        return [_copy(self.of.arrays.back(x)) for x in self._params]
+        new = lists_of(result, own, len(self._params))
+        self._params = new.pop(own[0], self._params)
+        self._states |= new
 
     def states(self) -> list[dict[str, np.ndarray]]:
-        back = {name: [_copy(self.of.arrays.back(x)) for x in values] for name, values in self._states.items()}
+        back = {name: [self._copy(x) for x in values] for name, values in self._states.items()}
         return [{name: values[i] for name, values in back.items()} for i in range(len(self._params))]
-
-    def grads(self) -> list[Any]:
-        return [(_back(self.of.arrays, whole), _back(self.of.arrays, part)) for whole, part in self._grads]
-
-    def wholes(self) -> list[Any]:
-        return [_back(self.of.arrays, whole) for whole in self._wholes]
-
-    def slow(self, group: int | None = None) -> None:
-        raise Lacks("its numbers are the caller's")
 
     def save(self) -> bytes:
         by_tensor = self.states()
         return pickle.dumps((self.count, {name: [x[name] for x in by_tensor] for name in self.of.states}))
 
 
-def _lists(arrays: Arrays, placed: Iterable[Placed | None]) -> tuple[list[Any], list[Any]]:
-    """Wholes and parts; arrays that are one and the same in NumPy are so in the library."""
-    made: dict[int, tuple[Any, Any]] = {}
-    wholes, parts = [], []
-    for one in placed:
-        both = (None, None) if one is None else made.setdefault(id(one), into(arrays, one))
-        wholes.append(both[0])
-        parts.append(both[1])
-    return wholes, parts
+def lists_of(result: Any, names: Sequence[str], count: int) -> dict[str, list[Any]]:
+    """New lists that a step has returned, of ``count`` arrays each, by name; the first name is the parameters'."""
+    expected = f"returned: expected None or lists of {', '.join(names)}"
+    if isinstance(result, Mapping):
+        new = dict(result)
+    elif isinstance(result, tuple) and len(result) == len(names):
+        new = dict(zip(names, result, strict=True))
+    elif isinstance(result, list) and (len(names) == 1 or len(result) == count):
+        new = {names[0]: result}
+    else:
+        raise Wrong(f"{expected}, got {_of_so_many(result)}")
+    for name, values in new.items():
+        if name not in names:
+            raise Wrong(f"{expected}, got one of {name!r}")
+        if not isinstance(values, Sequence) or len(values) != count:
+            many = "one array" if count == 1 else f"{count} arrays"
+            raise Wrong(f"returned: {name}: expected a list of {many}, got {_of_so_many(values)}")
+    return {name: list(values) for name, values in new.items()}
 
 
-def _copy(x: Any) -> np.ndarray:
-    return np.array(x, order="C")
-
-
-def _back(arrays: Arrays, x: Any) -> Any:
-    return None if x is None else _copy(arrays.back(x))
+def _of_so_many(value: Any) -> str:
+    return f"{kind_of(value)} of {len(value)}" if isinstance(value, Sequence) else kind_of(value)
 
 
 def step_of(

@@ -11,10 +11,13 @@ import numpy as np
 
 from refopt.checks.arguments import kind_of
 from refopt.oracle.cases import NUMBERS
-from refopt.oracle.memory import Placed, into
+from refopt.oracle.memory import Placed
 from refopt.oracle.subject import Lacks, Wrong
 from refopt.oracle.subjects.arrays import Torch
 from refopt.oracle.subjects.names import accepted, public_name
+from refopt.oracle.subjects.run import LibraryRun
+from refopt.oracle.subjects.timm import TIMM, USUAL, peer_of
+from refopt.oracle.subjects.torch_peers import TORCH
 
 
 class TorchOptimizer:
@@ -28,6 +31,7 @@ class TorchOptimizer:
 
     dtypes = "float32", "float64", "float16", "bfloat16"
     in_place, recompiled = True, False
+    peers = *TORCH.values(), *TIMM.values(), *USUAL.values()
 
     def __init__(self, make: Callable[..., Any], options: Mapping[str, Any], device: str = "cpu") -> None:
         own = {"device": device} if device != "cpu" else {}
@@ -79,6 +83,11 @@ class TorchOptimizer:
             optimizer.__class__ = kind
         return "found_inf" in seen
 
+    def called(self, routine: str) -> tuple[Mapping[str, str], Mapping[str, Any]]:
+        """What it calls the numbers of a routine, and which it has for itself."""
+        peer = peer_of(routine, self.kind, self.options)[0]
+        return peer.numbers, peer.choices if (routine, self.kind.__name__) in TIMM else {}
+
     def built(self, params: list[Any]) -> Any:
         """An optimizer of parameters, or of groups of them."""
         optimizer = self.make(params, **self.options)
@@ -92,15 +101,13 @@ class TorchOptimizer:
         return TorchRun(self, params, saved, apart)
 
 
-class TorchRun:
+class TorchRun(LibraryRun):
     """A run of an optimizer of PyTorch. A checkpoint is its ``state_dict``, saved and loaded by ``torch``."""
 
     def __init__(self, of: TorchOptimizer, params: Sequence[Placed], saved: bytes | None, apart: bool) -> None:
-        self.of, self.torch = of, of.torch
-        both = [into(of.arrays, p) for p in params]
-        self._wholes = [whole for whole, _ in both]
-        self._params = [self.torch.nn.Parameter(part) for _, part in both]
-        self._grads: list[Any] = []
+        super().__init__(of, params)
+        self.torch = of.torch
+        self._params = [self.torch.nn.Parameter(x) for x in self._params]
         try:
             self.optimizer = of.built([{"params": [p]} for p in self._params] if apart else list(self._params))
         except (TypeError, ValueError) as error:  # shapes, dtypes or groups that it does not take
@@ -115,11 +122,11 @@ class TorchRun:
             self.optimizer.load_state_dict(self.torch.load(io.BytesIO(saved), weights_only=False))
 
     def add(self, params: Sequence[Placed]) -> None:
-        both = [into(self.of.arrays, p) for p in params]
-        added = [self.torch.nn.Parameter(part) for _, part in both]
+        wholes, parts = self._lists(params)
+        added = [self.torch.nn.Parameter(part) for part in parts]
         self.optimizer.add_param_group({"params": added})
         self._params += added
-        self._wholes += [whole for whole, _ in both]
+        self._wholes += wholes
         self._grads = []
 
     def step(self, grads: Sequence[Placed | None], found_inf: float | None = None, refill: bool = False) -> None:
@@ -129,7 +136,8 @@ class TorchRun:
                 if g is not None:
                     p.grad.copy_(self.of.arrays.of(g.view().copy()))
         else:
-            self._give(grads)
+            for p, g in zip(self._params, self._given(grads), strict=True):
+                p.grad = g
         named = {}
         if found_inf is not None:
             flag = self.torch.full((), found_inf, dtype=self.torch.float32, device=self.of.arrays.device)
@@ -146,17 +154,6 @@ class TorchRun:
             if found_inf is not None and not self.of.named:
                 del self.optimizer.found_inf, self.optimizer.grad_scale
 
-    def _give(self, grads: Sequence[Placed | None]) -> None:
-        same: dict[int, tuple[Any, Any]] = {}
-        self._grads = []
-        for p, g in zip(self._params, grads, strict=True):
-            both = (None, None) if g is None else same.setdefault(id(g), into(self.of.arrays, g))
-            self._grads.append(both)
-            p.grad = both[1]
-
-    def params(self) -> list[np.ndarray]:
-        return [self._copy(p) for p in self._params]
-
     def states(self) -> list[dict[str, np.ndarray]]:
         return [self._entry(self.optimizer.state.get(p, {})) for p in self._params]
 
@@ -172,15 +169,6 @@ class TorchRun:
                     if type(x) is self.torch.Tensor and not x.is_sparse:
                         seen[str(name)] = self._copy(x.detach().contiguous().view(self.torch.uint8))
         return seen
-
-    def _copy(self, x: Any) -> np.ndarray:
-        return np.array(self.of.arrays.back(x), order="C")
-
-    def grads(self) -> list[Any]:
-        return [(None, None) if part is None else (self._copy(x), self._copy(part)) for x, part in self._grads]
-
-    def wholes(self) -> list[Any]:
-        return [self._copy(x) for x in self._wholes]
 
     def slow(self, group: int | None = None) -> None:
         groups = self.optimizer.param_groups

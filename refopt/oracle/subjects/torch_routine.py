@@ -14,8 +14,8 @@ import numpy as np
 from refopt.catalog import Routine
 from refopt.checks.arguments import is_number, kind_of
 from refopt.checks.dtypes import arithmetic, arithmetic_name, numpy_dtype
-from refopt.oracle.cases import NUMBERS, Case, Dtypes, alike
-from refopt.oracle.exact.cases import Outcome
+from refopt.oracle.cases import NUMBERS, Dtypes, alike
+from refopt.oracle.exact.cases import Case, Outcome
 from refopt.oracle.subject import GATE, Lacks, Wrong
 from refopt.oracle.subjects.arrays import Torch
 from refopt.oracle.subjects.shared import check_dtypes, is_initial, scalar_after

@@ -1,7 +1,6 @@
 """Rules that are wrong in one place, for each routine: what has been, or easily is, written."""
 
 import importlib
-from collections.abc import Callable
 from typing import Any
 
 from refopt.catalog import ROUTINES
@@ -30,17 +29,17 @@ def _rules(name: str) -> dict[str, Wrong]:
 
 
 OF: dict[str, dict[str, Wrong]] = {name: _rules(name) for name in ROUTINES}
-RULES: dict[str, dict[str, Callable[..., tuple]]] = {
-    routine: {name: wrong.rule for name, wrong in rules.items()} for routine, rules in OF.items()
-}
-# Further rules, by another routine's with something on top; the rule with ``squares`` for sums of squares, where there
-# are norms; and the rule as papers have it, where `refopt.cpu` has it in pieces.
+# Further rules, that are another routine's under the own one's decay.
 MORE: dict[str, dict[str, Wrong]] = {name: _attribute(name, "MORE", {}) for name in ROUTINES}
-WITH_SQUARES: dict[str, Callable[..., tuple]] = {
-    name: rule for name in ROUTINES if (rule := _attribute(name, "WITH_SQUARES"))
-}
-IN_PAPERS: dict[str, Callable[..., tuple]] = {
-    name: rule for name in ROUTINES if (rule := _attribute(name, "IN_PAPERS"))
-}
 
-__all__ = ["IN_PAPERS", "MORE", "OF", "RULES", "WITH_SQUARES", "Wrong"]
+__all__ = ["MORE", "OF", "RULES", "Wrong"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "RULES":  # as functions, which take a moment to make
+        made = {
+            routine: {key: wrong.of(ROUTINES[routine].rule) for key, wrong in rules.items()}
+            for routine, rules in OF.items()
+        }
+        return globals().setdefault("RULES", made)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

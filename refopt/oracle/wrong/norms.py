@@ -7,8 +7,17 @@ from typing import Any
 import numpy as np
 
 from refopt.cpu.reduce import sum_of_squares
+from refopt.oracle.wrong.rule import Wrong
 
 BLOCKS = 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 65536
+# The sum in another order.
+OTHER_SUMS = {
+    "SumByNumPy": Wrong(None, {"sum_of_squares(": "by_numpy("}, {"by_numpy": lambda x: np.sum(x * x)}),
+    "SumInIndexOrder": Wrong(
+        None, {"sum_of_squares(": "in_order("},
+        {"in_order": lambda x: np.add.accumulate(x * x)[-1] if x.size else x.sum()},
+    ),
+}  # fmt: skip
 
 
 def count_of(x: Any) -> int:
@@ -53,13 +62,3 @@ def summands() -> Iterator[tuple[str, Callable[[Any], Any]]]:
     for block in BLOCKS:
         yield f"{{}} without the tail after whole blocks of {block}", partial(of_whole_blocks, block=block)
         yield f"the first {block} elements of {{}} alone", partial(of_first, block=block)
-
-
-def squares() -> Iterator[tuple[str, Callable[[Any], Any]]]:
-    """Other sums of squares, by what is said of them where every norm is one."""
-    for text, elements in summands():
-        yield f"norms of {text.format('the elements')}", partial(_summed, elements=elements)
-
-
-def _summed(x: Any, elements: Callable[[Any], Any]) -> Any:
-    return sum_of_squares(elements(x))

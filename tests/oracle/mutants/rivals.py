@@ -21,8 +21,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from refopt.catalog import ROUTINES
-from refopt.oracle.cases import Case, alike, draw
-from refopt.oracle.exact.cases import Outcome
+from refopt.oracle.cases import alike, draw
+from refopt.oracle.exact.cases import Case, Outcome
 from refopt.oracle.exact.laws import reference
 from refopt.oracle.subjects.function import Function
 

@@ -6,34 +6,27 @@ import functools
 import inspect
 import re
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from types import FunctionType
 from typing import Any
 
 import numpy as np
 
-from refopt.oracle.bound.evaluate import PRIMITIVES
+from refopt.oracle.bound.evaluate import PRIMITIVES, copied, is_ours
 
 SIGNS: dict[type, str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.Pow: "**"}
 OLD = "_before"
 LONG = 60  # characters of a statement that is shown
 
 
-def _inner(function: Any) -> Iterator[Any]:
-    """The functions of refopt that one calls, or has as defaults."""
-    values = [function.__globals__.get(name) for name in function.__code__.co_names]
-    for value in (*values, *(function.__kwdefaults__ or {}).values()):
-        ours = isinstance(value, FunctionType) and value.__module__.partition(".")[0] == "refopt"
-        if ours and value not in PRIMITIVES and value is not function:
-            yield value
-
-
 @functools.cache
 def reached(function: Any) -> tuple[Any, ...]:
-    """A function, and those of refopt that it calls, directly or not."""
+    """A function, and those of refopt that it calls or has as defaults, directly or not."""
+    values = [function.__globals__.get(name) for name in function.__code__.co_names]
     functions = {function: None}
-    for value in _inner(function):
-        functions |= dict.fromkeys(reached(value))
+    for value in (*values, *(function.__kwdefaults__ or {}).values()):
+        if is_ours(value) and value not in PRIMITIVES and value is not function:
+            functions |= dict.fromkeys(reached(value))
     return tuple(functions)
 
 
@@ -54,22 +47,44 @@ def legend(function: Any, text: str, slots: Sequence[str]) -> str:
     return f" ({', '.join(used)})" if used else ""
 
 
-def substituted(function: Any, old: Any, new: Any) -> Any:
-    """A function that calls ``new`` wherever it, or what it calls, called ``old``."""
-    if function is old:
-        return new
-    if old not in reached(function):
+def substituted(function: Any, others: Mapping[Any, Any]) -> Any:
+    """A function that calls others in place of some, wherever it, or what it calls, called these."""
+    if not others.keys() & {*reached(function)}:
         return function
-    names = dict(function.__globals__)
 
     def other(value: Any) -> Any:
-        ours = isinstance(value, FunctionType) and value.__module__.partition(".")[0] == "refopt"
-        return substituted(value, old, new) if ours and value is not function and value not in PRIMITIVES else value
+        inner = is_ours(value) and value is not function and value not in PRIMITIVES
+        return substituted(value, others) if inner else value
 
-    names |= {name: other(names[name]) for name in function.__code__.co_names if name in names}
-    twin = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
-    twin.__kwdefaults__ = {name: other(value) for name, value in (function.__kwdefaults__ or {}).items()}
-    return twin
+    new = others.get(function, function)
+    return copied(new, other) if isinstance(new, FunctionType) else new
+
+
+def rewritten(rule: Any, changes: Mapping[str, str], **names: Any) -> Any:
+    """A rule in which some text of its functions' source is other text, wherever it stands.
+
+    Changes are made in their order, each of what the ones before have left. What new text refers to is looked up in the
+    module of its function, in NumPy as ``np``, and in ``names``. The rule that is returned has ``changes``.
+
+    Raises:
+        ValueError: text that is to be changed is nowhere.
+    """
+    written = {function: textwrap.dedent(inspect.getsource(function)) for function in reached(rule)}
+    others: dict[Any, Any] = {}
+    for old, new in changes.items():
+        found = [function for function, text in written.items() if old in text]
+        if not found:
+            raise ValueError(f"{rule.__module__}: expected {old!r} in the source of its rule, got none")
+        for function in found:
+            written[function] = written[function].replace(old, new)
+            others[function] = None
+    for function in others:
+        tree = ast.parse(written[function]).body[0]
+        assert isinstance(tree, ast.FunctionDef)
+        others[function] = compiled(function, tree, **names)
+    changed = substituted(rule, others)
+    changed.changes = dict(changes)
+    return changed
 
 
 def source(function: Any) -> ast.FunctionDef:
@@ -81,9 +96,9 @@ def source(function: Any) -> ast.FunctionDef:
     return tree
 
 
-def compiled(function: Any, tree: ast.FunctionDef) -> Any:
-    """The function that a changed source defines, in the module of the original one."""
-    names = {"np": np, **function.__globals__}
+def compiled(function: Any, tree: ast.FunctionDef, **more: Any) -> Any:
+    """The function that a changed source defines, in the module of the original one, and with more names."""
+    names = {"np": np, **function.__globals__, **more}
     tree.decorator_list = []
     tree.args.kw_defaults = [None] * len(tree.args.kwonlyargs)
     module = ast.fix_missing_locations(ast.Module([tree], []))
