@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks import torch_pages
 from benchmarks.detector_table import with_detectors
 from benchmarks.findings import page as findings
-from benchmarks.readme import elements, reductions, shards, with_tables
+from benchmarks.readme import elements, muon, reductions, shards, with_tables
 from benchmarks.record import RESULTS, ROOT
 from benchmarks.sections import table, with_section
 
@@ -55,6 +55,27 @@ def with_ladder(page: str) -> str:
     return with_section(page, "ladder", table(lines))
 
 
+def with_muon(page: str) -> str:
+    """docs/muon.md with how many elements of a GPU's results differ from NumPy's, and the times of a step."""
+    steps, products = (_record(f"{name}-h200.json") for name in ("muon", "products"))
+    compared = [(f"two steps, {row['list']}", [row]) for row in steps["bits"]]
+    compared.append(("sampled rows of the products in the models below", steps["rows"]))
+    for dtype in dict.fromkeys(row["dtype"] for row in products["bits"]):
+        compared.append((f"products of {dtype}", [row for row in products["bits"] if row["dtype"] == dtype]))
+    compared.append(("products with rare numbers: subnormal, infinite, NaN, overflowing", products["edges"]))
+    compared.append(("five iterations of a matrix", products["iterations"]))
+    lines = [["compared with NumPy", "elements", "that differ"], ["---", "---:", "---:"]]
+    lines += [[what, *(f"{sum(row[key] for row in rows):,}" for key in ("elements", "differing"))]
+              for what, rows in compared]  # fmt: skip
+    first, *_ = times = steps["products"]
+    parts = [key for key in first if key not in ("model", "by")]
+    heads = [["model", "by", *(f"`{part}`" for part in parts)], ["---", "---", *["---:"] * len(parts)]]
+    rates = [[row["model"], f"`{row['by']}`", *(f"{row[part]:.2f}" for part in parts)] for row in times]
+    for name, text in (("bits", table(lines)), ("muon", muon()), ("products", table([*heads, *rates]))):
+        page = with_section(page, name, text)
+    return page
+
+
 # GPUs of a compute capability. Of those that kernels have run on, the records of laws are named.
 SUCH_AS = {
     "7.5": "T4, RTX 20, GTX 16", "8.0": "A100, A30", "8.6": "A10, A40, RTX 30", "8.9": "L4, L40, RTX 40",
@@ -87,6 +108,7 @@ PAGES: dict[Path, Callable[[str], str]] = {
     ROOT / "docs" / "gpus.md": with_gpus,
     ROOT / "docs" / "gradient-coalescing.md": lambda page: with_section(page, "reductions", reductions()),
     ROOT / "docs" / "merging.md": with_ladder,
+    ROOT / "docs" / "muon.md": with_muon,
     ROOT / "docs" / "oracle.md": with_ratios,
     ROOT / "docs" / "sharding.md": lambda page: with_section(page, "shards", shards()),
     ROOT / "docs" / "sharding-by-element.md": lambda page: with_section(page, "elements", elements()),

@@ -6,7 +6,7 @@ from page_code import known, run, session
 from refopt import gpu
 
 NAMES = ["read-a-kernel", "checkpoints", "several-gpus", "find-a-race", "merging", "gradient-coalescing", "sharding",
-         "sharding-by-element", "measuring"]
+         "sharding-by-element", "measuring", "muon"]
 CHECKS = "getting-started", "check-your-optimizer", "vectors"  # by commands, which take seconds
 
 
