@@ -55,7 +55,7 @@ class Gate:
             found_inf: the scaler's.
             factor: what gradients are multiplied by beside, where they are not clipped here.
             max_norm: to what norm they are, where they are.
-            moved: whether any gradient lies elsewhere than it did.
+            moved: whether any gradient lies elsewhere than it did, has come or gone.
         """
         if self._scale is not None and scale is not None:
             self._scale.copy_(scale.reshape(1), non_blocking=True)
@@ -87,8 +87,6 @@ class Gate:
         if check is None:
             scale = None if self._scale is None else array_of(self._scale)
             check, moved = gpu.gradient_check(self._of_all(), loss_scale=scale), self._on_gpu
-        else:
-            moved |= kind != self._checks.last
         self._checks.use(kind, check)
         if moved and self._on_gpu:  # it does not keep the gradients alive: PyTorch may want their memory
             check.move(np.concatenate([each.places for each in self._gradients]))
