@@ -81,7 +81,8 @@ def test_which_mistakes_are_thought_of():
     corrected = {f"as if `m` were `m {by} (1 - beta1**t)` in `return (p - lr * m, m, v)`" for by in "*/"}
     none = {f"no bias correction of the {which} moment" for which in ("first", "second")}
     for of, routine, expected in ((named, "sgd", changed), (named, "adamw", none), (edits.of_rule, "nadam", numbers),
-                                  (operands.of_rule, "novograd", corrected)):
+                                  (operands.of_rule, "novograd", corrected),
+                                  (operands.of_rule, "adamw", {"as if `g * g` were `sqrt((g * g))`"})):
         names = {hypothesis.name for hypothesis in of(ROUTINES[routine])}
         assert all(any(name.startswith(x) for name in names) for x in expected)
     assert not any("**t" in hypothesis.name for hypothesis in operands.of_rule(ROUTINES["adamax"]))
