@@ -67,7 +67,8 @@ def test_changes_in_changed_lines_alone(tmp_path):
 
 
 @pytest.mark.parametrize("source", ['"""A module."""\n', "import a.b\n", "a: int\n", "__all__ = [1, 2]\n",
-                                    "raise ValueError(1, 2)\n", "def f():\n    return None\n", "@dataclass(frozen=True)\nclass A:\n    b: int\n",
+                                    "raise ValueError(1, 2)\n", "def f():\n    return None\n",
+                                    "@dataclass(frozen=True)\nclass A:\n    b: int\n",
                                     "if TYPE_CHECKING:\n    a = 1\n", "a = f'{b + 1}'\n", "a = b(strict=True)\n"])
 def test_nothing_to_change(source):
     assert changed(source) == set()
