@@ -56,7 +56,7 @@ class Gate:
             found_inf: the scaler's.
             factor: what gradients are multiplied by beside, where they are not clipped here.
             max_norm: to what norm they are, where they are.
-            moved: whether any gradient lies elsewhere than it did.
+            moved: whether any gradient lies elsewhere than it did, has come or gone.
         """
         if self._scale is not None and scale is not None:
             self._scale.copy_(scale.reshape(1), non_blocking=True)
@@ -89,8 +89,6 @@ class Gate:
             scale = None if self._scale is None else array_of(self._scale)
             grads = [array for each in self._gradients for array in each.arrays()]
             check, moved = gpu.gradient_check(grads, loss_scale=scale), self._on_gpu
-        else:
-            moved |= kind != self._checks.last
         self._checks.use(kind, check)
         if moved:
             places, arrays = zip(*(each.there() for each in self._gradients), strict=True)

@@ -113,7 +113,7 @@ class _Finder:
         lines = (node.lineno, last if first is None else max(node.lineno, first - 1))
         if _can_be_dropped(node):
             yield self._edit("statement dropped", node, "pass", scope, lines)
-        if isinstance(node, ast.Return) and node.value is not None and not _is_none(node.value):
+        if isinstance(node, ast.Return) and node.value is not None and not _is_false(node.value):
             yield self._edit("result dropped", node.value, "None", scope, lines)
         if isinstance(node, ast.If | ast.While):
             yield self._edit("condition negated", node.test, self._negated(node.test), scope, lines)
@@ -219,8 +219,9 @@ def _name(node: ast.AST) -> str:
     return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 
 
-def _is_none(node: ast.AST) -> bool:
-    return isinstance(node, ast.Constant) and node.value is None
+def _is_false(node: ast.AST) -> bool:
+    """Whether it is None, or what None is as false as: that it becomes True is a change of its own."""
+    return isinstance(node, ast.Constant) and (node.value is None or node.value is False)
 
 
 def _is_strict(node: ast.AST) -> bool:

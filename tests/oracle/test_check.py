@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import tomllib
+import warnings
 from pathlib import Path
 from types import FunctionType, ModuleType
 
@@ -118,6 +119,23 @@ def test_the_smallest_example_is_the_smallest(least):
 
     report = oracle.check("sgd", step, dtypes=["float32"], laws=["L1"], examples=0, process=False, diagnose=False)
     assert f"smallest example: 1 tensor of {least} elements, step 1\n" in str(report)
+
+
+@pytest.mark.parametrize(("added", "wrong"), [
+    (("ignore", None, Warning, None, 0), ["L23"]), (("ignore", None, DeprecationWarning, None, 0), []),
+    (("ignore", re.compile("slow"), Warning, None, 0), []), (("ignore", None, Warning, re.compile("some"), 0), []),
+    (("default", None, Warning, None, 0), [])])
+def test_a_step_may_ignore_some_warnings(added, wrong):
+    """But not all there are."""
+    def step(params, grads, *, lr):
+        warnings.filters.insert(0, added)
+        for p, g in zip(params, grads, strict=True):
+            p -= lr * g
+
+    with warnings.catch_warnings():
+        report = oracle.check("sgd", step, dtypes=["float32"], laws=["L23"], process=False)
+    assert report.failed_laws == wrong
+    assert ("one more that ignores all warnings" in report.details()) == bool(wrong)
 
 
 def test_what_is_not_taken_is_skipped_and_listed():

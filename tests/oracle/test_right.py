@@ -148,3 +148,10 @@ def test_other_orders_are_right(routine, laws):
     report = oracle.check(routine, step_of(routine, {}), dtypes=["float32", "float64"], laws=laws, process=False)
     assert report.ok, str(report)
     assert report.step_compared and 0.05 < report.largest["float32"]["params"] <= 1
+
+
+def test_radam_is_right_after_thousands_of_steps():
+    """Of which it takes its scalars in closed form."""
+    options = {"dtypes": ["float32"], "laws": ["L24"], "examples": 0, "process": False}
+    report = oracle.check("radam", cpu.merged_radam, **options)
+    assert not report.failed_laws and report.compared > 5000

@@ -39,7 +39,9 @@ def changed(source):
      {"if not (a):\n    b = 'ü', c if d else e\n", "if a:\n    b = 'ü', c if (not (d)) else e\n"}),
     ("def f(a: int = 1) -> int:\n    return a\n", "constant",
      {"def f(a: int = 2) -> int:\n    return a\n", "def f(a: int = 0) -> int:\n    return a\n"}),
-    ("def f(a):\n    return a\n", "result dropped", {"def f(a):\n    return None\n"})])
+    ("def f(a):\n    return a\n", "result dropped", {"def f(a):\n    return None\n"}),
+    ("def f(a):\n    return False\n", "constant", {"def f(a):\n    return True\n"}),
+    ("def f(a):\n    return False\n", "result dropped", set())])
 def test_changes_of_each_kind(source, kind, expected):
     assert {text for found, text in changed(source) if found == kind} == expected
 
@@ -65,7 +67,8 @@ def test_changes_in_changed_lines_alone(tmp_path):
 
 
 @pytest.mark.parametrize("source", ['"""A module."""\n', "import a.b\n", "a: int\n", "__all__ = [1, 2]\n",
-                                    "raise ValueError(1, 2)\n", "@dataclass(frozen=True)\nclass A:\n    b: int\n",
+                                    "raise ValueError(1, 2)\n", "def f():\n    return None\n",
+                                    "@dataclass(frozen=True)\nclass A:\n    b: int\n",
                                     "if TYPE_CHECKING:\n    a = 1\n", "a = f'{b + 1}'\n", "a = b(strict=True)\n"])
 def test_nothing_to_change(source):
     assert changed(source) == set()

@@ -73,13 +73,13 @@ def test_skipped_steps_are_counted_by_parameter(name):
     assert all_bits(params, ours) == all_bits(others, plain)
 
 
-@pytest.mark.parametrize("name", ["SGD", "AdamW"])
-def test_a_skipped_step_beside_pytorchs(name):
+@pytest.mark.parametrize(("name", "options"), [("SGD", {}), ("SGD", {"momentum": 0.5}), ("AdamW", {})])
+def test_a_skipped_step_beside_pytorchs(name, options):
     """The state after a first step that is left out is that of PyTorch's fused class."""
     states = []
     for kind in (class_of, theirs):
         params = parameters()
-        optimizer, scaler = kind(name)(params, lr=LR, fused=True), scaler_of()
+        optimizer, scaler = kind(name)(params, lr=LR, fused=True, **options), scaler_of()
         scaled_step(scaler, optimizer, params, 0, overflow=True)
         states.append({i: sorted(entry) for i, entry in optimizer.state_dict()["state"].items()})
         assert all("step" not in optimizer.state[p] or float(optimizer.state[p]["step"]) == 0 for p in params)
