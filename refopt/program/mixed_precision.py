@@ -16,7 +16,7 @@ from refopt.cpu import update_loss_scaling
 from refopt.program.model import Op, Var, mapping
 from refopt.program.ops.mixed_precision import SCALING
 from refopt.program.program import Program
-from refopt.program.step import begun_alike, check_owner, named_shapes, parameters, variables
+from refopt.program.step import begun, check_owner, named_shapes, parameters, variables
 
 CAST = "cast_fp16"
 RECOMPUTED = "subprog"
@@ -134,10 +134,7 @@ def amp_program(
     gates = {"grad_factor": ("grad_factor",), "found_inf": ("found_inf",)}
     updates = (step.update() for step in steps)
     builder.main += [op.replace(inputs={**op.inputs, **gates}) for op in updates]
-    program = Program(builder.vars, (), tuple(builder.main))
-    program = program.replace(startup=begun_alike(program, world_size))
-    program.check()
-    return program
+    return begun(Program(builder.vars, (), tuple(builder.main)), world_size)
 
 
 def _check(params: list[str], wide: frozenset[str], world_size: int, accumulate: int) -> None:

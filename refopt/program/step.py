@@ -64,8 +64,12 @@ def step_program(
     ops = [op for step in reversed(steps) for op in step.gradient()]
     ops += [step.update() for step in steps]
     ops += [op for step in steps for op in step.advances()]
-    program = Program(variables(steps), (), tuple(ops))
-    program = program.replace(startup=begun_alike(program, world_size))
+    return begun(Program(variables(steps), (), tuple(ops)), world_size)
+
+
+def begun(program: Program, ranks: int) -> Program:
+    """A step of several ranks, checked, with what has them begin alike."""
+    program = program.replace(startup=begun_alike(program, ranks))
     program.check()
     return program
 

@@ -51,8 +51,9 @@ def layout(tensor: Tensor) -> tuple[int, ...] | None:
     return described(tensor).layout()
 
 
-def require_apart(tensors: Sequence[Tensor], labels: Sequence[str]) -> None:
+def require_apart(found: Sequence[tuple[Tensor, str]]) -> None:
     """Raise ValueError naming two of some dense tensors that share memory, which one launch would write twice."""
+    tensors, labels = [sharded.local(x) for x, _ in found], [label for _, label in found]
     spans = sorted((str(x.device), x.data_ptr(), x.nbytes, i) for i, x in enumerate(tensors) if x.numel())
     for (device, place, size, i), (other, start, _, k) in pairwise(spans):
         if device == other and start < place + size:

@@ -92,7 +92,7 @@ class Bucket:
         found = [(param, member.label) for param, member in zip(self.params, self._members, strict=True)]
         for member, kept in zip(self._members, self._states, strict=True):
             found += [(x, f"{member.label}: state[{key!r}]") for key, x in kept.items()]
-        require_apart([local(x) for x, _ in found], [label for _, label in found])
+        require_apart(found)
 
     def bind(self, gate: Gate) -> None:
         """Make a plan, which reads what a gate on the same device has."""

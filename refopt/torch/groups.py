@@ -10,8 +10,8 @@ from torch.optim import Optimizer
 from refopt.torch import host, options
 from refopt.torch.arrays import has_memory, refusal, require_apart
 from refopt.torch.formulas import Formula, plain
-from refopt.torch.masters import MASTER, restore
-from refopt.torch.sharded import is_cut, local
+from refopt.torch.masters import DTYPES, MASTER, restore
+from refopt.torch.sharded import is_cut
 
 Group = dict[str, Any]
 NO_OPTIONS = "params", "param_names"  # entries of a group
@@ -56,8 +56,7 @@ class Grouped(Optimizer):
     def _check_apart(self) -> None:
         """Refuse parameters that share memory."""
         where = ((k, i, param) for k, group in enumerate(self.param_groups) for i, param in enumerate(group["params"]))
-        here = [(local(param), self._label(k, i)) for k, i, param in where if has_memory(param)]
-        require_apart([param for param, _ in here], [label for _, label in here])
+        require_apart([(param, self._label(k, i)) for k, i, param in where if has_memory(param)])
 
     def _check_param(self, k: int, i: int, param: Tensor, formula: Formula) -> None:
         because = refusal(param)
@@ -122,7 +121,6 @@ class Grouped(Optimizer):
         restore(self._state, dict(zip(indices, params, strict=True)), held[0]["state"], masters)
 
     def _check_loaded(self, loaded: Mapping[str, Any]) -> None:
-        dtypes = {None: None, "fp32": torch.float32, "remainder": torch.uint16}
         masters: dict[Any, str | None] = {}
         for k, (own, group) in enumerate(zip(self.param_groups, loaded["param_groups"], strict=False)):
             options.check(self._group_label(k), group, group.keys() - {*NO_OPTIONS}, own["params"])
@@ -136,7 +134,7 @@ class Grouped(Optimizer):
                     raise ValueError(f"{type(self).__name__}: load_state_dict: state[{i}]: {said}")
         for i, state in loaded["state"].items():
             expected, got = masters.get(i, self._masters), state[MASTER].dtype if MASTER in state else None
-            if MASTER in state and got != dtypes[expected]:
+            if MASTER in state and got != DTYPES.get(expected):
                 said = f"expected masters={expected!r}, as the optimizer has, got one of {got}"
                 less = f"without {MASTER!r} they begin from the parameters"
                 raise ValueError(f"{type(self).__name__}: load_state_dict: state[{i}]: {said}; {less}")

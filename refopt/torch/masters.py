@@ -10,6 +10,7 @@ from refopt.torch import host
 from refopt.torch.sharded import is_dtensor, like, local
 
 MASTER = "master_param"
+DTYPES: dict[Any, torch.dtype] = {"fp32": torch.float32, "remainder": torch.uint16}
 
 
 def has_master(param: Tensor, masters: str | None) -> bool:

@@ -18,7 +18,7 @@ from refopt.checks.dtypes import arithmetic, name_of
 from refopt.state.steps import BASES, power_after, rho_after
 from refopt.torch.arrays import layout
 from refopt.torch.formulas import Formula
-from refopt.torch.masters import MASTER, first_master, has_master
+from refopt.torch.masters import DTYPES, MASTER, first_master, has_master
 from refopt.torch.sharded import like, local, spread_of
 from refopt.torch.watched import State
 
@@ -36,12 +36,6 @@ class Member(NamedTuple):
 def real_dtype(param: Tensor) -> torch.dtype:
     """The arithmetic type of a parameter."""
     return torch.float64 if param.dtype == torch.float64 else torch.float32
-
-
-def tensor_states(formula: Formula) -> dict[str, str]:
-    """The states of a parameter's shape: by the routine's slot, PyTorch's key."""
-    scalars = formula.row.scalars
-    return {slot: key for slot, key in formula.states.items() if slot not in scalars}
 
 
 def completed(
@@ -65,7 +59,7 @@ def completed(
     dtype, part = torch.float32 if widens else param.dtype, local(param)
     begun = "step" in state and bool(state["step"] > 0)
     kept = {}
-    for slot, key in tensor_states(formula).items():
+    for slot, key in ((slot, key) for slot, key in formula.states.items() if slot not in formula.row.scalars):
         held = state.get(key)
         # Adagrad's class makes its state at construction, in the parameter's dtype.
         if held is None or (widens and not begun and "step" in state and held.dtype != dtype):
@@ -75,8 +69,7 @@ def completed(
     if widens:
         master = state.get(MASTER)
         master = first_master(param, str(masters)) if master is None else master
-        dtype = torch.uint16 if masters == "remainder" else torch.float32
-        kept[MASTER] = _fitting(f"{where}: state[{MASTER!r}]", master, param, dtype)
+        kept[MASTER] = _fitting(f"{where}: state[{MASTER!r}]", master, param, DTYPES[str(masters)])
     return kept
 
 

@@ -406,6 +406,6 @@ def test_a_group_for_each_parameter():
     """Memory is looked at once, after all groups: not anew for each of them."""
     looked, params = [], parameters([(2,)] * 50)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(groups, "require_apart", lambda tensors, labels: looked.append(len(tensors)))
+        patch.setattr(groups, "require_apart", lambda found: looked.append(len(found)))
         class_of("AdamW")([{"params": [p]} for p in params], lr=LR)
     assert looked == [50]

@@ -49,6 +49,14 @@ def is_of_each(routine: Routine, key: str, value: Any) -> bool:
     return key in routine.of_each and type(value) in (list, tuple)
 
 
+def uncut(op: Op) -> str:
+    """Why a tensor of an update cannot be cut; empty if each of its elements is for itself."""
+    if op.attrs.get("rounding") == "stochastic":
+        return "stochastic rounding counts the elements of each tensor"
+    routine = routine_of(op)
+    return routine.whole if routine else ""
+
+
 def is_flat(graph: Graph, op: Op) -> bool:
     """Whether an op of a routine takes a buffer for one tensor."""
     return not graph.views.keys().isdisjoint(op.inputs.get("params", ()))

@@ -9,7 +9,7 @@ from itertools import chain, pairwise
 from refopt.checks.arguments import whole
 from refopt.program.model import Op
 from refopt.program.ops.coalescing import padded, part_size
-from refopt.program.ops.updates import SHARED, routine_of
+from refopt.program.ops.updates import SHARED, routine_of, uncut
 from refopt.program.passes import dependencies
 from refopt.program.passes.collectives import checked
 from refopt.program.passes.dependencies import title
@@ -141,10 +141,8 @@ class _Search:
         program, routine = self._program, routine_of(op)
         assert routine is not None
         param, grad = op.inputs["params"][k], op.inputs["grads"][k]
-        if routine.whole:
-            return routine.whole
-        if op.attrs.get("rounding") == "stochastic":
-            return "stochastic rounding counts the elements of each tensor"
+        if reason := uncut(op):
+            return reason
         sources, made = self._sources.get(param, []), self._made.get(param, [])
         if grad not in (*sources, *made):
             return f"{grad!r} has no all_reduce of its own"

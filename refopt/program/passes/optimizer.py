@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from refopt.catalog import KNOWN, Routine
 from refopt.checks.arguments import chosen, flag
 from refopt.program.model import Op, Var
-from refopt.program.ops.updates import MERGED, SHARED, advances, is_flat
+from refopt.program.ops.updates import MERGED, SHARED, advances, is_flat, uncut
 from refopt.program.passes import dependencies
 from refopt.program.passes.attributes import differences, differing, unlike
 from refopt.program.passes.flat import flattened, gradient_buffer
@@ -195,13 +195,11 @@ def _find_powers(program: Program, unit: Unit, scales: dict[str, list[int]]) -> 
 
 def _not_flat(program: Program, unit: Unit, rooted: Set[str]) -> str:
     """Why ops cannot be a flat one. Empty if they can. What is ``rooted`` one rank alone gets, or sends."""
-    ops, routine = unit.ops(program), unit.routine
-    if routine.whole:
-        return routine.whole
-    if unit.uneven:
+    ops = unit.ops(program)
+    if unit.uneven and not unit.routine.whole:
         return next(iter(unit.uneven.values()))
-    if ops[0].attrs.get("rounding") == "stochastic":
-        return "stochastic rounding counts the elements of each tensor"
+    if reason := uncut(ops[0]):
+        return reason
     for op in ops:
         if math.prod(program.vars[op.inputs["params"][0]].shape) == 0:
             return f"{dependencies.title(op)} has no elements"

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from refopt.cpu.blocks import Blocks, cut
+from refopt.cpu.blocks import cut
 from refopt.program.blocks import Block, block_shape, slice_variable
 from refopt.program.model import Op, Part, Var
 from refopt.program.ops.checks import Describer
-from refopt.program.ops.updates import SHARED, routine_of
+from refopt.program.ops.updates import SHARED, uncut
 from refopt.program.passes.balance import Balancer
 from refopt.program.program import Program
 
@@ -88,31 +88,28 @@ def _cut(
     program: Program, op: Op, slice_count: int, min_block_size: int
 ) -> tuple[tuple[Block, ...], list[dict[str, Any]], str]:
     """The blocks of a parameter, attributes of their updates, and why it is one although it need not be."""
-    (name,), routine = op.inputs["params"], routine_of(op)
-    shape = program.vars[name].shape
-    (blocks,) = slice_variable([shape], slice_count, min_block_size)
-    assert routine is not None
-    size, reason = math.prod(shape), ""
-    if routine.whole and len(blocks) > 1:
-        runs = _of_matrices(program.vars[name], op, blocks[0].size) if routine.told else [(0, size, {})]
-        blocks = tuple(Block(k, first, stop - first) for k, (first, stop, _) in enumerate(runs))
-        if len(blocks) > 1:
-            return blocks, [attrs for *_, attrs in runs], ""
-        reason = routine.whole
-    elif op.attrs.get("rounding") == "stochastic" and len(blocks) > 1:
-        blocks, reason = (Block(0, 0, size),), "stochastic rounding counts the elements of each tensor"
-    return blocks, [{}] * len(blocks), f"{name!r} is not cut: {reason}" if reason else ""
+    (name,) = op.inputs["params"]
+    var = program.vars[name]
+    (blocks,) = slice_variable([var.shape], slice_count, min_block_size)
+    reason = uncut(op) if len(blocks) > 1 else ""
+    if not reason:
+        return blocks, [{}] * len(blocks), ""
+    runs = _of_matrices(var, op, blocks[0].size) if "blocks" in op.attrs else []
+    if len(runs) < 2:
+        return (Block(0, 0, math.prod(var.shape)),), [{}], f"{name!r} is not cut: {reason}"
+    return tuple(Block(k, *run) for k, (run, _) in enumerate(runs)), [attrs for _, attrs in runs], ""
 
 
-def _of_matrices(var: Var, op: Op, size: int) -> list[tuple[int, int, dict[str, Any]]]:
-    """Runs of rows of whole matrices, of so many elements or a few more: first element, end, and how each is cut."""
-    blocks, width = op.attrs.get("blocks", Blocks()), math.prod(var.shape[1:])
+def _of_matrices(var: Var, op: Op, size: int) -> list[tuple[tuple[int, int], dict[str, Any]]]:
+    """Runs of rows of whole matrices, of so many elements or a few more: where, how many, and what cuts them."""
+    blocks, width = op.attrs["blocks"], math.prod(var.shape[1:])
     apart = blocks.of == "experts" and len(var.shape) > 2
     ends = range(var.shape[0] + 1) if apart else cut(var.name, Describer()(var, ""), blocks, "blocks").ends[0]
     runs, last = [], 0
     for k, end in enumerate(ends):
-        if (end - ends[last]) * width >= size or end == ends[-1]:
+        length = (end - ends[last]) * width
+        if length >= size or end == ends[-1]:
             rows = tuple(stop - first for first, stop in pairwise(ends[last : k + 1]))
-            runs.append((ends[last] * width, end * width, {} if apart else {"blocks": blocks._replace(rows=rows)}))
+            runs.append(((ends[last] * width, length), {} if apart else {"blocks": blocks._replace(rows=rows)}))
             last = k
     return runs
