@@ -6,10 +6,11 @@
 `refopt.cpu.merged_muon`. ``rows`` has sampled rows of each of the three products of an iteration in the full models:
 elements, and how many differ from `refopt.cpu.matmul`, given the product's inputs on the device. ``products`` has
 milliseconds of each, by ``mma.sync`` and by ``wgmma``. ``steps`` has milliseconds of the device for a whole step, fp32
-parameters and five iterations in bf16, and the rate of the products, as if they were computed in full: refopt's, of
-which symmetric ones are computed by half; `torch.optim.Muon`'s as its users have it, and as a CUDA graph; PyTorch's
-operations on stacks of all matrices of a shape, as a CUDA graph, as they are and compiled by ``torch.compile``; and the
-same with QuACK's kernels for the products, symmetric ones by half, where ``quack-kernels`` is installed.
+parameters and five iterations in bf16, those that the call takes the host, and the rate of the products, as if they
+were computed in full: refopt's, of which symmetric ones are computed by half, as a plan and as `refopt.torch.Muon`;
+`torch.optim.Muon`'s as its users have it, and as a CUDA graph; PyTorch's operations on stacks of all matrices of a
+shape, as a CUDA graph, as they are and compiled by ``torch.compile``; and the same with QuACK's kernels for the
+products, symmetric ones by half, where ``quack-kernels`` is installed.
 """
 
 from collections import defaultdict
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.measure import captured, device_ms, free
+from benchmarks.measure import captured, device_ms, free, host_us
 from benchmarks.peers import compiled
 from benchmarks.record import by_parts
 from refopt import cpu, gpu
@@ -68,9 +69,9 @@ def bits() -> Iterator[dict[str, Any]]:
 
 def steps() -> Iterator[dict[str, Any]]:
     for model, shapes in MODELS.items():
-        made = {"refopt, merged": _refopt, "torch.optim.Muon": _torch, "torch.optim.Muon, graph": _torch_graph,
-                "PyTorch, by shape, graph": _by_shape, "PyTorch, by shape, compiled, graph": _compiled,
-                "QuACK, by shape, graph": _by_quack}  # fmt: skip
+        made = {"refopt, merged": _refopt, "refopt.torch.Muon": _drop_in, "torch.optim.Muon": _torch,
+                "torch.optim.Muon, graph": _torch_graph, "PyTorch, by shape, graph": _by_shape,
+                "PyTorch, by shape, compiled, graph": _compiled, "QuACK, by shape, graph": _by_quack}  # fmt: skip
         for name, make in made.items():
             torch.manual_seed(0)
             arrays = [[torch.randn(shape, device="cuda") for shape in shapes] for _ in range(2)]
@@ -78,6 +79,7 @@ def steps() -> Iterator[dict[str, Any]]:
             try:
                 call = make(*arrays)
                 row["ms"] = round(device_ms(call, 7, 2), 3)
+                row["host_ms"] = round(host_us(call, 3, 5, 1) / 1e3, 3)
                 row["tflop_per_s"] = round(tflop(shapes) / row["ms"] * 1e3, 1)
             except (RuntimeError, ValueError, ImportError) as error:  # memory, or a graph that cannot be captured
                 row["error"] = str(error)[:200]
@@ -97,11 +99,17 @@ def _refopt(params: list[Any], grads: list[Any]) -> Callable[[], object]:
     return gpu.plan("muon", params, grads, momentum, lr=LR, iterations=ITERATIONS)
 
 
-def _optimizer(params: list[Any], grads: list[Any]) -> Any:
+def _optimizer(params: list[Any], grads: list[Any], kind: Any = torch.optim.Muon) -> Any:
     leaves = [torch.nn.Parameter(p) for p in params]
     for p, g in zip(leaves, grads, strict=True):
         p.grad = g
-    return torch.optim.Muon(leaves, lr=LR, weight_decay=DECAY)
+    return kind(leaves, lr=LR, weight_decay=DECAY)
+
+
+def _drop_in(params: list[Any], grads: list[Any]) -> Callable[[], object]:
+    import refopt.torch
+
+    return _optimizer(params, grads, refopt.torch.Muon).step
 
 
 def _torch(params: list[Any], grads: list[Any]) -> Callable[[], object]:
