@@ -55,7 +55,7 @@ class Operations(Comparisons):
         if result == "float64":
             self.doubled(node, f"{one.name} and {other.name}")
         if rule is not None and result in FLOATS and symbol in _FLOAT:
-            x, y = self._float_operands(self.settled(x, a), self.settled(y, b), rule)
+            x, y = (self.converted(*self.settled(*operand), rule[2]) for operand in (left, right))
             return self._infix(node, symbol, x, y), number(rule[2])
         if result == "int64" and (new := self._whole_operation(node, symbol, (x, one), (y, other))):
             return new
@@ -91,19 +91,6 @@ class Operations(Comparisons):
             return self._infix(node, "Mult", x, again), number(name)
         power = ast.copy_location(ast.Constant(exponent), node)
         return self.apply(operators.squarings, "squarings", node, x, power), number(name)
-
-    def _float_operands(self, left: Typed, right: Typed, rule: tuple[str, str, str]) -> tuple[ast.expr, ast.expr]:
-        """Operands that NumPy promotes to the type of the rule."""
-        (x, a), (y, b) = left, right
-        one, other = scalar(a), scalar(b)
-        assert one is not None and other is not None
-        meet = rule[2]
-        if binary("Add", one.name, other.name)[2] != meet or not self.meets(one, other, meet):  # type: ignore[index]
-            if one.name != meet:
-                x = self.converted(x, a, meet)
-            if other.name != meet:
-                y = self.converted(y, b, meet)
-        return x, y
 
     def _whole_operation(
         self, node: ast.expr, symbol: str, left: tuple[ast.expr, Scalar], right: tuple[ast.expr, Scalar]

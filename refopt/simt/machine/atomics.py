@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -21,15 +21,9 @@ COUNTERS = {"uint32", "uint64"}
 
 
 def _update(
-    array: Any,
-    index: Any,
-    value: Any,
-    operation: Callable[[Any, Any], Any],
-    types: set[str],
-    lock: bool = False,
-    fresh: bool = False,
-    sign: int = 0,
-) -> Any:
+    array: Any, index: Any, value: Any, operation: Callable[[Any, Any], Any], types: set[str], called: str = "",
+    lock: bool = False, fresh: bool = False, sign: int = 0,
+) -> Any:  # fmt: skip
     """An atomic operation on elements of the types that Numba has it for.
 
     `lock`: locks are built of it, so that what it learns needs a fence; `fresh`: what was there does not matter;
@@ -47,8 +41,7 @@ def _update(
     old = array[index]
     name = name_of(old)
     if name not in types:
-        caller = sys._getframe(1).f_code.co_name
-        raise TypeError(f"cuda.atomic.{caller}: expected an array of {', '.join(sorted(types))}, got {old.dtype}")
+        raise TypeError(f"cuda.atomic.{called}: expected an array of {', '.join(sorted(types))}, got {old.dtype}")
     new = operation(old, CONVERSIONS[name](value))
     array[index] = new
     if watched and not lock and new != old:
@@ -64,68 +57,36 @@ def _whole(index: Any) -> Any:
     return as_int64(index) if isinstance(index, float | np.floating) else index
 
 
-def add(array: Any, index: Any, value: Any) -> Any:
-    """array[index] += value."""
-    return _update(array, index, value, lambda old, value: old + value, NUMBERS, sign=1)
+def _of(name: str, what: str, operation: Callable[[Any, Any], Any], types: set[str] = NUMBERS, **how: Any) -> Any:
+    """The atomic operation of a name, from what it makes of the old value and an operand."""
+
+    def atomic(array: Any, index: Any, value: Any) -> Any:
+        return _update(array, index, value, operation, types, name, **how)
+
+    atomic.__name__ = atomic.__qualname__ = name
+    atomic.__doc__ = what
+    return atomic
 
 
-def sub(array: Any, index: Any, value: Any) -> Any:
-    """array[index] -= value."""
-    return _update(array, index, value, lambda old, value: old - value, NUMBERS, sign=-1)
-
-
-def and_(array: Any, index: Any, value: Any) -> Any:
-    """array[index] &= value."""
-    return _update(array, index, value, lambda old, value: old & value, WHOLE)
-
-
-def or_(array: Any, index: Any, value: Any) -> Any:
-    """array[index] |= value."""
-    return _update(array, index, value, lambda old, value: old | value, WHOLE)
-
-
-def xor(array: Any, index: Any, value: Any) -> Any:
-    """array[index] ^= value."""
-    return _update(array, index, value, lambda old, value: old ^ value, WHOLE)
-
-
-def exch(array: Any, index: Any, value: Any) -> Any:
-    """array[index] = value."""
-    return _update(array, index, value, lambda old, value: value, WHOLE, lock=True, fresh=True)
-
-
-def max(array: Any, index: Any, value: Any) -> Any:
-    """array[index] = the greater; no change if either is NaN, as in Numba."""
-    return _update(array, index, value, lambda old, value: value if value > old else old, NUMBERS)
-
-
-def min(array: Any, index: Any, value: Any) -> Any:
-    """array[index] = the lesser; no change if either is NaN, as in Numba."""
-    return _update(array, index, value, lambda old, value: value if value < old else old, NUMBERS)
-
-
-def nanmax(array: Any, index: Any, value: Any) -> Any:
-    """array[index] = the greater; a NaN there is replaced."""
-    return _update(array, index, value, lambda old, value: value if value > old or old != old else old, NUMBERS)
-
-
-def nanmin(array: Any, index: Any, value: Any) -> Any:
-    """array[index] = the lesser; a NaN there is replaced."""
-    return _update(array, index, value, lambda old, value: value if value < old or old != old else old, NUMBERS)
-
-
-def inc(array: Any, index: Any, value: Any) -> Any:
-    """Count up, from `value` to 0."""
-    return _update(
-        array, index, value, lambda old, value: type(old)(0) if old >= value else old + type(old)(1), COUNTERS
-    )
-
-
-def dec(array: Any, index: Any, value: Any) -> Any:
-    """Count down, from 0 to `value`."""
-    return _update(
-        array, index, value, lambda old, value: value if old == 0 or old > value else old - type(old)(1), COUNTERS
-    )
+_BOTH_NUMBERS = "array[index] = the {}; no change if either is NaN, as in Numba."
+_A_NUMBER = "array[index] = the {}; a NaN there is replaced."
+add = _of("add", "array[index] += value.", operator.add, sign=1)
+sub = _of("sub", "array[index] -= value.", operator.sub, sign=-1)
+and_ = _of("and_", "array[index] &= value.", operator.and_, WHOLE)
+or_ = _of("or_", "array[index] |= value.", operator.or_, WHOLE)
+xor = _of("xor", "array[index] ^= value.", operator.xor, WHOLE)
+exch = _of("exch", "array[index] = value.", lambda old, value: value, WHOLE, lock=True, fresh=True)
+max = _of("max", _BOTH_NUMBERS.format("greater"), lambda old, value: value if value > old else old)
+min = _of("min", _BOTH_NUMBERS.format("lesser"), lambda old, value: value if value < old else old)
+nanmax = _of("nanmax", _A_NUMBER.format("greater"), lambda old, value: value if value > old or old != old else old)
+nanmin = _of("nanmin", _A_NUMBER.format("lesser"), lambda old, value: value if value < old or old != old else old)
+inc = _of(
+    "inc", "Count up, from `value` to 0.", lambda old, value: type(old)(0 if old >= value else old + 1), COUNTERS
+)
+dec = _of(
+    "dec", "Count down, from 0 to `value`.",
+    lambda old, value: value if old == 0 or old > value else type(old)(old - 1), COUNTERS,
+)  # fmt: skip
 
 
 def cas(array: Any, index: Any, old: Any, value: Any) -> Any:
@@ -134,7 +95,7 @@ def cas(array: Any, index: Any, old: Any, value: Any) -> Any:
     def swapped(current: Any, value: Any) -> Any:
         return value if current == CONVERSIONS[name_of(current)](old) else current  # type: ignore[index]
 
-    return _update(array, index, value, swapped, WHOLE, lock=True)
+    return _update(array, index, value, swapped, WHOLE, "cas", lock=True)
 
 
 def compare_and_swap(array: Any, old: Any, val: Any) -> Any:
