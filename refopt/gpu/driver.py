@@ -212,9 +212,9 @@ class Gpu:
             words.append([int(word) for word in made.opaque])
         return self.to_device(np.array(words, np.uint64).reshape(-1, 16))
 
-    def resident(self, kernel: Kernel, block: int, args: tuple) -> int:
-        """Blocks of a cooperative launch: as many as can be resident at once."""
-        return kernel.compiled(signature_of(args)).max_cooperative_grid_blocks(block)
+    def resident(self, kernel: Kernel, block: int, args: tuple, wanted: int) -> int:
+        """Blocks of a cooperative launch that has work for so many: of these as many as can be resident at once."""
+        return min(wanted, kernel.compiled(signature_of(args)).max_cooperative_grid_blocks(block))
 
     def prepare(self, kernel: Kernel, grid: int, block: int, args: tuple, mode: str = "") -> Callable[[Any], None]:
         own = tuple(a if isinstance(a, int | np.float32 | DeviceNDArray) else cuda.as_cuda_array(a) for a in args)

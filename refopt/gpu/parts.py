@@ -127,7 +127,7 @@ class Table:
             argument_spelled(f"launch: args[{k}]", arg)
         grid, args = self.count, (self.addresses, self.chunks, *args)
         if flag("launch: cooperative", cooperative) and grid:
-            grid = min(grid, self._machine.resident(kernel, block, args))
+            grid = self._machine.resident(kernel, block, args, grid)
         return Launch(kernel, grid, block, args, "cooperative" if cooperative else "", self)
 
 

@@ -102,9 +102,13 @@ class Executor:
         write = self.writer(array)
         return lambda value, stream: write(first, np.full(count, value), stream)
 
-    def resident(self, kernel: Kernel, block: int, args: tuple) -> int:
-        """Blocks of a cooperative launch: few, since each of their threads lives through the launch."""
-        return 4
+    def resident(self, kernel: Kernel, block: int, args: tuple, wanted: int) -> int:
+        """Blocks of a cooperative launch that has work for so many.
+
+        They are few where it may run by threads, each of which lives through the launch, and many where the work is
+        such that it runs by lanes.
+        """
+        return min(wanted, 256 if wanted >= 1024 else 4)
 
     def prepare(self, kernel: Kernel, grid: int, block: int, args: tuple, mode: str = "") -> Callable[[Any], None]:
         kernel.require(self.properties)

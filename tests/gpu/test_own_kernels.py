@@ -295,6 +295,11 @@ def test_a_cooperative_launch_has_no_more_blocks_than_are_resident(executor):
     assert clip_of(executor, [ones(executor, 3)], ONE, cooperative=True).grid == 1
 
 
+def test_a_cooperative_launch_of_many_elements_has_blocks_enough_to_run_by_lanes(executor):
+    many = executor.to_device(np.ones(6_000_000, np.float32))
+    assert clip_of(executor, [many], ONE, cooperative=True).grid == 256
+
+
 # What is refused.
 
 

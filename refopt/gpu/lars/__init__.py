@@ -30,7 +30,7 @@ def launches(group: Group, form: str, **choices: Any) -> Launches:
     args = *tables, group.nodes, group.counters, *scratch
     if form == "cooperative":
         kernel = lars_cooperative(*asked, tiles)
-        grid = min(machine.resident(kernel, NORM_BLOCK, (*args, *gate)), group.chunk_count)
+        grid = machine.resident(kernel, NORM_BLOCK, (*args, *gate), group.chunk_count)
         return Launches(machine, [machine.prepare(kernel, grid, NORM_BLOCK, (*args, *gate), "cooperative")])
     # Even if the first step is skipped, the next one finds the norm of p: no flag for the launch that takes it.
     both = machine.prepare(norms.norms_kernel(*asked), group.chunk_count, NORM_BLOCK, (*args, 0, gate[0], 0))
@@ -48,6 +48,6 @@ def _separate(group: Group, asked: tuple) -> list:
     for tensor, addresses in enumerate(group.table.host.T.tolist()):
         size = group.sizes[tensor]
         args = *addresses, tensor, size, int(group.aligned[tensor]), sums, group.hypers.values, *group.gate
-        grid = min(group.machine.resident(kernel, NORM_BLOCK, args), -(-tiles[tensor] // (NORM_BLOCK // 32)))
+        grid = group.machine.resident(kernel, NORM_BLOCK, args, -(-tiles[tensor] // (NORM_BLOCK // 32)))
         steps.append(group.machine.prepare(kernel, grid, NORM_BLOCK, args, "cooperative"))
     return steps

@@ -21,7 +21,7 @@ COUNTERS = {"uint32", "uint64"}
 
 
 def _update(
-    called: str, array: Any, index: Any, value: Any, operation: Callable[[Any, Any], Any], types: set[str],
+    array: Any, index: Any, value: Any, operation: Callable[[Any, Any], Any], types: set[str], called: str = "",
     lock: bool = False, fresh: bool = False, sign: int = 0,
 ) -> Any:  # fmt: skip
     """An atomic operation on elements of the types that Numba has it for.
@@ -61,7 +61,7 @@ def _of(name: str, what: str, operation: Callable[[Any, Any], Any], types: set[s
     """The atomic operation of a name, from what it makes of the old value and an operand."""
 
     def atomic(array: Any, index: Any, value: Any) -> Any:
-        return _update(name, array, index, value, operation, types, **how)
+        return _update(array, index, value, operation, types, name, **how)
 
     atomic.__name__ = atomic.__qualname__ = name
     atomic.__doc__ = what
@@ -95,7 +95,7 @@ def cas(array: Any, index: Any, old: Any, value: Any) -> Any:
     def swapped(current: Any, value: Any) -> Any:
         return value if current == CONVERSIONS[name_of(current)](old) else current  # type: ignore[index]
 
-    return _update("cas", array, index, value, swapped, WHOLE, lock=True)
+    return _update(array, index, value, swapped, WHOLE, "cas", lock=True)
 
 
 def compare_and_swap(array: Any, old: Any, val: Any) -> Any:

@@ -200,14 +200,8 @@ def _copied(
     if target is not None:
         initialized.copied(target, source)
     if current.observer is not None:
-        copy = Copy(
-            kind,
-            nbytes,
-            source.name if source is not None else None,
-            target.name if target is not None else None,
-            queue,
-        )
-        current.observer.copy(copy, operation, source, target)
+        names = [end.name if end is not None else None for end in (source, target)]
+        current.observer.copy(Copy(kind, nbytes, names[0], names[1], queue), operation, source, target)
     return operation
 
 
@@ -222,14 +216,9 @@ def device_array(
         strides = wholes("strides", strides)
         if len(strides) != len(shape):
             raise ValueError(f"strides: expected {len(shape)}, as shape has, got {len(strides)}")
-    if strides is None:
-        nbytes = math.prod(shape) * kind.itemsize
-    else:
-        nbytes = (
-            (sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) + kind.itemsize)
-            if all(shape)
-            else 0
-        )
+    nbytes = math.prod(shape) * kind.itemsize
+    if strides is not None and nbytes:
+        nbytes = sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) + kind.itemsize
     buffer = allocate(nbytes)
     buffer.shape, buffer.dtype = shape, kind
     initialized.fresh(buffer)
