@@ -320,7 +320,7 @@ THIRD_SET = {
         "mu squared in Nesterov": ({"g + real(mu) * v if": "g + real(mu * mu) * v if"},
             "as if `mu` were `mu * mu` (in update)"),
         "lr by 1 - mu": ({"real(lr) * d": "real(lr / (1 - mu)) * d"},
-            "as if `v` were `v / (1 - mu)` in `return (p - lr * (g + mu * v if use_nesterov else v), v)`"),
+            "as if `lr` were `lr / (1 - mu)` in `return (p - lr * (g + mu * v if use_nesterov else v), v)`"),
         "gradient left out of the step": ({"real(lr) * d": "real(lr) * (d - g)"},
             "as if `p` were `p + lr * g` in `return (p - lr * (g + mu * v if use_nesterov else v), v)`"),
         "square with sign": ({"v += g": "v += g * abs(g)"},
