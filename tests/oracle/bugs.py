@@ -34,6 +34,7 @@ LARS = """
 def step(params, grads, velocities, *, lr, mu, lars_coeff, lars_weight_decay, epsilon):
     for p, g, v in zip(params, grads, velocities):
         real = p.dtype.type
+        g = g.astype(p.dtype)  # before its norm is taken
         wd, eps = real(lars_weight_decay), real(epsilon)
         w, n = np.linalg.norm(p.ravel()), np.linalg.norm(g.ravel())
         local = real(lr)
@@ -47,6 +48,7 @@ NOVOGRAD = """
 def step(params, grads, moment, second_moment, *, lr, beta1, beta2, epsilon, weight_decay):
     for p, g, m, v in zip(params, grads, moment, second_moment):
         real = p.dtype.type
+        g = g.astype(p.dtype)  # before its norm is taken
         n = np.dot(g.ravel(), g.ravel())
         v[...] = n if v[0] == 0 else real(beta2) * v + real(1 - beta2) * n
         d = g / (np.sqrt(v) + real(epsilon))
