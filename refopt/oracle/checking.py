@@ -3,7 +3,7 @@
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -13,14 +13,15 @@ from refopt.catalog import Routine
 from refopt.checks.arguments import chosen, flag, is_number, number, shown, whole
 from refopt.checks.arguments import names as list_of_names
 from refopt.checks.dtypes import SIZES
-from refopt.oracle.cases import settings_of
 from refopt.oracle.diagnosis import ENOUGH, Cause
 from refopt.oracle.exact.cases import has
 from refopt.oracle.exceptions import covers, reason, reasons
 from refopt.oracle.laws import LAWS, SYMMETRIES, Law, current_id
+from refopt.oracle.notes import of_items, of_trial
 from refopt.oracle.related import Related
-from refopt.oracle.report import FAILED, SKIPPED, Item, Report
-from refopt.oracle.running import NO_ERROR, Running
+from refopt.oracle.report import SKIPPED, Item, Report
+from refopt.oracle.running import Running
+from refopt.oracle.settings import settings_of
 from refopt.oracle.subjects import optimizer_of, subject_of
 from refopt.oracle.trial import FLUSHES, Trial
 from refopt.oracle.trying import Tried, tries_of
@@ -187,13 +188,14 @@ def _held(row: Routine | None, tested: Any, of: _Asked, remarks: Sequence[str], 
         causes += of_kind.explained([cause.text for cause in causes if cause.share >= ENOUGH], of.diagnose)
         items += of_kind.items
         trials.append(trial)
-        notes |= dict.fromkeys(_off(trial) if row is None else [*_rounded(trial), *_silent(trial), *_ran(trial)])
+        notes |= dict.fromkeys(of_trial(trial))
     compared = sum(trial.compared for trial in trials)
     if row is not None:
-        notes |= dict.fromkeys(_of_items(items, compared, tested))
+        notes |= dict.fromkeys(of_items(items, compared, tested))
         if missing := _missing(row, tested, fixed):
             held = Trial(row, tested, tried[0], of.seed, fixed).numbers() if tried else {}
-            notes[_not_taken(missing, held)] = None
+            left_out = ", ".join(f"{name} ({held[name]:g} in the rule)" for name in missing if held)
+            notes[f"not taken: {left_out}"] = None
     return (Related if row is None else partial(Report, row.name))(
         tested.name, items, of.laws, largest={x.dtype: dict(x.largest) for x in trials if row}, compared=compared,
         unbounded=sum(trial.unbounded for trial in trials), expected_failures=of.allowed, dtypes=tried,
@@ -233,22 +235,10 @@ def _uninstalled(kind: str, wanted: Iterable[Law]) -> list[Item]:
     return [Item(law.id, kind, law.name, SKIPPED, "ml_dtypes is not installed", lacks=True) for law in wanted]
 
 
-def _silent(trial: Trial) -> list[str]:
-    return [f"not returned, so not compared: {', '.join(sorted(trial.silent))}"] if trial.silent else []
-
-
-def _ran(trial: Trial) -> list[str]:
-    return [f"what ran, {trial.dtype}: {', '.join(trial.paths)}"] if trial.paths else []
-
-
 def _allowed(expected: Mapping[str, str], wanted: Iterable[Law]) -> dict[str, str]:
     """The expected failures of the laws that are asked of it."""
     ids = [law.id for law in wanted]
     return {entry: because for entry, because in expected.items() if any(covers(entry, x) for x in ids)}
-
-
-def _not_taken(missing: Sequence[str], held: Mapping[str, float]) -> str:
-    return f"not taken: {', '.join(f'{name} ({held[name]:g} in the rule)' for name in missing if held)}"
 
 
 def _require_numbers(row: Routine, tested: Any, fixed: Mapping[str, Any]) -> None:
@@ -264,27 +254,6 @@ def _missing(row: Routine, tested: Any, fixed: Mapping[str, Any]) -> list[str]:
     own = [h.name for h in row.hypers if h.name not in by_request(row.name)]
     missing = [name for name in own if not tested.takes(name) and name not in fixed]
     return [name for name in missing if name != "seed" or tested.takes("rounding")]  # for stochastic rounding alone
-
-
-def _of_items(items: Sequence[Item], compared: int, tested: Any) -> Iterator[str]:
-    """What whoever wrote the step should know of what came of it."""
-    if any(item.status == FAILED and NO_ERROR in item.text for item in items):
-        yield "what a step does not take, such as a dtype, is skipped if it raises NotImplementedError"
-    if not compared and (libraries := getattr(tested, "libraries", [])):
-        yield f"the step was given arrays of NumPy; for others, arrays={' or '.join(map(repr, libraries))}"
-
-
-def _rounded(trial: Trial) -> list[str]:
-    """What a reader should know of numbers that the arithmetic has not."""
-    if not trial.rounded:
-        return []
-    named = ", ".join(f"{name}={x:g}" for name, x in trial.rounded.items())
-    real = np.dtype(trial.real).name
-    text = f"{trial.dtype}: {named}: not numbers of {real}; that code may keep them in double is an error of the input"
-    worst = max(trial.apart, key=lambda name: trial.apart[name], default="")
-    if worst and trial.apart[worst] > 1:
-        text += f", without which {worst} would be {trial.apart[worst]:.2g} times the bound"
-    return [text]
 
 
 def _dtypes(asked: Any, usual: Sequence[str]) -> list[str]:
@@ -308,12 +277,3 @@ def _command(trial: Running, dtypes: Sequence[str], law: Law, of: _Asked) -> str
     named += f", secret={of.secret}" if law.id == "L21" else ""
     named += f", symmetries={[*of.declared]}" if law.declared else ""
     return f"oracle.check({routine!r}, {trial.subject.name}, dtypes={[*dtypes]!r}, laws=[{law.id!r}]{named})"
-
-
-def _off(trial: Running) -> list[str]:
-    """What a reader should know of results that are within the tolerance alone."""
-    if not trial.off:
-        return []
-    by_law = ", ".join(f"{law} {most}" for law, most in trial.off.items())
-    room = trial.given if trial.given is not None else trial.tolerance().get("params", 0.0)
-    return [f"{trial.dtype}: within {room:.2g} of the largest change, not bit for bit; ULPs at most: {by_law}"]

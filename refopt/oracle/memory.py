@@ -67,6 +67,12 @@ def columns(x: np.ndarray) -> Placed:
     return _filled(x, _strides(wider), 2 * room + int(np.prod(wider)), room)
 
 
+LAYOUTS = {
+    "axes in another order": fortran, "every other element": gapped, "columns of a wider matrix": columns,
+    "an element off alignment": guarded,
+}  # fmt: skip
+
+
 def spread(x: np.ndarray) -> Placed:
     """One number for all elements, as ``expand`` and ``broadcast_to`` make it. For what is not written."""
     return Placed(np.ravel(x)[:1].copy(), x.shape, (0,) * x.ndim, 0)

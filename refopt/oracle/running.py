@@ -12,9 +12,10 @@ from refopt.checks.arguments import kind_of
 from refopt.checks.dtypes import numpy_dtype
 from refopt.oracle.broken import Broken, Crashed, Skipped
 from refopt.oracle.cases import noise
+from refopt.oracle.differing import equal, largest, told, wide
 from refopt.oracle.memory import Placed, dense, soiled
 from refopt.oracle.subject import Ended, Lacks, Run, Wrong
-from refopt.oracle.ulp import distance, same_bits
+from refopt.oracle.ulp import distance
 
 STEPS = 3
 SMALL = 2.0**-16  # the relative change of data that shows how far rounding may go
@@ -198,11 +199,11 @@ class Running:
         """
         for i, (x, y) in enumerate(zip(expected.params, got.params, strict=True)):
             with np.errstate(invalid="ignore"):
-                change = _largest(_wide(x) - _wide(np.asarray(first[i])))
+                change = largest(wide(x) - wide(np.asarray(first[i])))
             self.alike(f"params[{at + i}]", "params", x, y, change, what, bits)
         for i, (of, other) in enumerate(zip(expected.states, got.states, strict=True)):
             for name in of.keys() & other.keys():
-                self.alike(f"{name}[{at + i}]", name, of[name], other[name], _largest(_wide(of[name])), what, bits)
+                self.alike(f"{name}[{at + i}]", name, of[name], other[name], largest(wide(of[name])), what, bits)
 
     def alike(self, where: str, slot: str, x: Any, y: Any, scale: float, what: str, bits: bool) -> None:
         """The same of two arrays; ``scale`` is what the tolerance is relative to."""
@@ -217,11 +218,11 @@ class Running:
         if not (bits or self.exact):
             if x.dtype.kind in "iub":  # a code, such as that of 8-bit states, is as good as what comes of it
                 return
-            room = self.tolerance().get(slot, 0.0) * scale + 2 * self.eps * _largest(_wide(x))
+            room = self.tolerance().get(slot, 0.0) * scale + 2 * self.eps * largest(wide(x))
             with np.errstate(all="ignore"):
-                off = abs(_wide(x) - _wide(y))
+                off = abs(wide(x) - wide(y))
                 # NaN beside infinity is another order of a sum; NaN beside a number is none.
-                lost = (np.isnan(_wide(x)) & ~np.isfinite(_wide(y))) | (np.isnan(_wide(y)) & ~np.isfinite(_wide(x)))
+                lost = (np.isnan(wide(x)) & ~np.isfinite(wide(y))) | (np.isnan(wide(y)) & ~np.isfinite(wide(x)))
             far = differ & ~(off <= room) & ~lost
             if not far.any():
                 if x.dtype == self.stored:
@@ -249,11 +250,11 @@ class Running:
                 rng = np.random.default_rng([self.seed, 77, k])
                 changed = [_perturbed(x, rng) for x in params], [[_perturbed(x, rng) for x in of] for of in grads]
                 other = self.after(*changed)
-                _note(most, "params", _wide(plain.params[0]) - _wide(params[0]),
-                      _wide(other.params[0]) - _wide(changed[0][0]))  # fmt: skip
+                _note(most, "params", wide(plain.params[0]) - wide(params[0]),
+                      wide(other.params[0]) - wide(changed[0][0]))  # fmt: skip
                 for name in plain.states[0].keys() & other.states[0].keys():
                     if plain.states[0][name].dtype.kind not in "iub":
-                        _note(most, name, _wide(plain.states[0][name]), _wide(other.states[0][name]))
+                        _note(most, name, wide(plain.states[0][name]), wide(other.states[0][name]))
         return {name: min(ROOM * (x + self.eps), MOST) for name, x in most.items()}
 
 
@@ -289,50 +290,17 @@ class _Same(dict):
         return self.value
 
 
-def equal(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Which elements have the same bits, or are NaN in both."""
-    if x.dtype.kind in "iub" or x.dtype.kind == "c":
-        return x == y
-    return same_bits(x, y)
-
-
-def told(x: np.ndarray, y: np.ndarray, differ: np.ndarray, what: str) -> str:
-    """The first element that differs, in decimal and in hexadecimal, and by how many units in the last place."""
-    k = int(np.argmax(differ))
-    one, other = np.ravel(x)[k], np.ravel(y)[k]
-    text = f"element {k} of {x.size} ({int(differ.sum())} differ): expected {shown(one)}, {what}, got {shown(other)}"
-    if x.dtype.kind not in "iub" and not (np.isnan(float(one)) or np.isnan(float(other))):
-        text += f", {int(distance(one, other))} ULPs away"
-    return text
-
-
-def shown(x: Any) -> str:
-    """A number in decimal, and its bits."""
-    value = float(x) if x.dtype.kind not in "iub" else int(x)
-    return f"{value!r} (0x{x.tobytes()[::-1].hex()})"
-
-
 def _note(most: dict[str, float], name: str, x: np.ndarray, y: np.ndarray) -> None:
-    scale = _largest(x)
+    scale = largest(x)
     if scale and x.shape == y.shape:
-        most[name] = max(most.get(name, 0.0), _largest(x - y) / scale)
+        most[name] = max(most.get(name, 0.0), largest(x - y) / scale)
 
 
 def _perturbed(x: np.ndarray, rng: Any) -> np.ndarray:
     """Numbers that are off by ``SMALL``, or by a unit in the last place where that is more."""
     sign = rng.choice([-1.0, 1.0], x.shape)
-    near = (_wide(x) * (1 + SMALL * sign)).astype(x.dtype)
+    near = (wide(x) * (1 + SMALL * sign)).astype(x.dtype)
     if x.dtype.itemsize > 2:
         return near
     bits = x.view(np.int16)
     return np.asarray(bits + rng.integers(-1, 2, x.shape).astype(np.int16)).view(x.dtype)
-
-
-def _wide(x: np.ndarray) -> np.ndarray:
-    return np.asarray(x).astype(np.float64)
-
-
-def _largest(x: np.ndarray) -> float:
-    """The largest size of finite numbers; 0 of none."""
-    finite = abs(x[np.isfinite(x)]) if x.ndim else np.abs(np.atleast_1d(x)[np.isfinite(np.atleast_1d(x))])
-    return float(finite.max()) if finite.size else 0.0

@@ -48,13 +48,17 @@ def legend(function: Any, text: str, slots: Sequence[str]) -> str:
 
 
 def substituted(function: Any, others: Mapping[Any, Any]) -> Any:
-    """A function that calls others in place of some, wherever it, or what it calls, called these."""
+    """A function that calls others in place of some, wherever it, or what it calls, called these.
+
+    What is in place of a function may call that.
+    """
     if not others.keys() & {*reached(function)}:
         return function
+    rest = {one: new for one, new in others.items() if one is not function}
 
     def other(value: Any) -> Any:
         inner = is_ours(value) and value is not function and value not in PRIMITIVES
-        return substituted(value, others) if inner else value
+        return substituted(value, rest) if inner else value
 
     new = others.get(function, function)
     return copied(new, other) if isinstance(new, FunctionType) else new

@@ -34,6 +34,7 @@ LARS = """
 def step(params, grads, velocities, *, lr, mu, lars_coeff, lars_weight_decay, epsilon):
     for p, g, v in zip(params, grads, velocities):
         real = p.dtype.type
+        g = g.astype(p.dtype)  # before its norm is taken
         wd, eps = real(lars_weight_decay), real(epsilon)
         w, n = np.linalg.norm(p.ravel()), np.linalg.norm(g.ravel())
         local = real(lr)
@@ -47,6 +48,7 @@ NOVOGRAD = """
 def step(params, grads, moment, second_moment, *, lr, beta1, beta2, epsilon, weight_decay):
     for p, g, m, v in zip(params, grads, moment, second_moment):
         real = p.dtype.type
+        g = g.astype(p.dtype)  # before its norm is taken
         n = np.dot(g.ravel(), g.ravel())
         v[...] = n if v[0] == 0 else real(beta2) * v + real(1 - beta2) * n
         d = g / (np.sqrt(v) + real(epsilon))
@@ -320,7 +322,7 @@ THIRD_SET = {
         "mu squared in Nesterov": ({"g + real(mu) * v if": "g + real(mu * mu) * v if"},
             "as if `mu` were `mu * mu` (in update)"),
         "lr by 1 - mu": ({"real(lr) * d": "real(lr / (1 - mu)) * d"},
-            "as if `v` were `v / (1 - mu)` in `return (p - lr * (g + mu * v if use_nesterov else v), v)`"),
+            "as if `lr` were `lr / (1 - mu)` in `return (p - lr * (g + mu * v if use_nesterov else v), v)`"),
         "gradient left out of the step": ({"real(lr) * d": "real(lr) * (d - g)"},
             "as if `p` were `p + lr * g` in `return (p - lr * (g + mu * v if use_nesterov else v), v)`"),
         "square with sign": ({"v += g": "v += g * abs(g)"},

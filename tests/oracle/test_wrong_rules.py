@@ -7,9 +7,10 @@ import pytest
 
 from refopt import cpu, oracle
 from refopt.catalog import ROUTINES
+from refopt.cpu.adam import descend
 from refopt.cpu.merged import merged
 from refopt.oracle import shrink
-from refopt.oracle.source import rewritten
+from refopt.oracle.source import rewritten, substituted
 from refopt.oracle.wrong import RULES, Wrong
 
 # The same formula in another order of operations, or with another convention for -0 or for NaN in a norm.
@@ -61,6 +62,14 @@ def test_a_rule_is_rewritten_in_what_it_calls_and_nowhere_else():
     assert twice(*states, **numbers)[0].tolist() == [0, 0] and row.rule(*states, **numbers)[0].tolist() == [0.5, 0.5]
     uphill = Wrong("uphill", lambda p, g, **_: (p + g,))
     assert uphill.of(row.rule)(*states)[0].tolist() == [2, 2]
+
+
+def test_what_is_in_place_of_a_function_may_call_that():
+    """By way of another one, too: it is not put in its own place again."""
+    rule, update = ROUTINES["adam"].rule, ROUTINES["adam"].rule.__globals__["update"]
+    changed = substituted(rule, {descend: rule})
+    inner = changed.__globals__["update"].__globals__["descend"]
+    assert inner.__code__ is rule.__code__ and inner.__globals__["update"] is update
 
 
 def test_a_parameter_that_a_tie_rounds_towards_zero_is_found():

@@ -15,10 +15,11 @@ from refopt.oracle.comparison.bounded import within_bound
 from refopt.oracle.comparison.data import PARTS, Data, every
 from refopt.oracle.comparison.recorded import Recorded, Recorder
 from refopt.oracle.comparison.report import Compared
+from refopt.oracle.differing import shown
 from refopt.oracle.exact.cases import has
 from refopt.oracle.exceptions import reasons
 from refopt.oracle.report import FAILED, PASSED, SKIPPED, Item
-from refopt.oracle.running import Came, Running, shown
+from refopt.oracle.running import Came, Running
 from refopt.oracle.subject import Optimizer
 from refopt.oracle.subjects import optimizer_of
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from refopt.oracle.memory import Placed, columns, dense, fortran, gapped, guarded
+from refopt.oracle.memory import LAYOUTS, Placed, dense
 from refopt.oracle.running import Running
 
 # The parts of a comparison, by ids as laws have them.
@@ -58,11 +58,7 @@ def every(trial: Running) -> Iterator[Data]:
     yield data("C2", "an empty tensor among others", [5, 0, 7])
     for shape in trial.shapes(SHAPES):
         yield data("C3", f"shape {shape}", [shape])
-    layouts = {
-        "axes in another order": fortran, "every other element": gapped, "columns of a wider matrix": columns,
-        "an element off alignment": guarded,
-    }  # fmt: skip
-    for label, place in layouts.items():
+    for label, place in LAYOUTS.items():
         yield data("C4", label, [45, (4, 5), (15, 20)], place=place)
     for value in (np.nan, np.inf, -np.inf):
         plain = data("C5", f"{value} in a gradient", [45, 7])

@@ -68,7 +68,9 @@ class Explainer(Weighing):
                 if off.size and np.ptp(off) <= ALIKE * abs(np.median(off)):
                     x = float(np.median(off))
                     short = float(f"{x:.3g}")
-                    yield scaled(1 + (short if abs(short - x) < 1e-3 * ALIKE * abs(x) else x), apart)
+                    factor = 1 + (short if abs(short - x) < 1e-3 * ALIKE * abs(x) else x)
+                    if not _is_of(factor, numbers.values()):
+                        yield scaled(factor, apart)
                     return
 
     def _of_names(self, known: Sequence[str]) -> list[Hypothesis]:
@@ -143,6 +145,12 @@ class Explainer(Weighing):
             if explanation and explanation.share >= PARTLY:
                 explanations.append(explanation)
         return explanations
+
+
+def _is_of(factor: float, numbers: Iterable[float]) -> bool:
+    """Whether a factor is one of the step's numbers, or 1 less that, or what these divide, and has a truer name."""
+    own = [y for x in numbers for y in (x, 1 - x)]
+    return any(abs(x - y) <= 1e-4 * abs(y) for x in (factor, 1 / factor if factor else factor) for y in own)
 
 
 def _begins(text: str, name: str) -> bool:

@@ -9,6 +9,7 @@ from refopt.catalog import Routine, Spec
 from refopt.checks import flat
 from refopt.checks.arguments import kind_of, mapped, shown
 from refopt.checks.dtypes import numpy_dtype
+from refopt.oracle.differing import shown as shown_bits
 from refopt.oracle.ulp import same_bits
 
 Outcome = dict[str, list[Any]]
@@ -188,12 +189,8 @@ def assert_same(expected: Outcome, got: Outcome, clause: str) -> None:
                 k = int(np.argmin(same))
                 raise AssertionError(
                     f"{where}, element {k} of {x.size} {x.dtype} ({(~same).sum()} differ): "
-                    f"expected {_shown(x[k])}, got {_shown(y[k])}"
+                    f"expected {shown_bits(x[k])}, got {shown_bits(y[k])}"
                 )
-
-
-def _shown(value: Any) -> str:
-    return f"{float(value)!r} (0x{value.tobytes()[::-1].hex()})"
 
 
 def _copies(arrays: Sequence[np.ndarray | None]) -> list[Any]:

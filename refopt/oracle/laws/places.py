@@ -8,7 +8,7 @@ import numpy as np
 
 from refopt.oracle.broken import Broken, Skipped
 from refopt.oracle.laws.law import Try, of_runs
-from refopt.oracle.memory import Placed, columns, dense, fortran, gapped, guarded, spread
+from refopt.oracle.memory import LAYOUTS, Placed, columns, dense, gapped, guarded, spread
 from refopt.oracle.running import Running
 
 SHAPES = 45, (4, 5), (40, 61), (2, 3, 7), ()
@@ -54,11 +54,7 @@ def layouts(trial: Running) -> Iterator[Try]:
         expected = trial.after(params, [[x.copy() for x in of] for of in grads])
         trial.same(expected, trial.after(params, grads), "the result of two gradients of the same numbers", params)
 
-    kinds = {
-        "axes in another order": fortran, "every other element": gapped, "columns of a wider matrix": columns,
-        "an element off alignment": guarded,
-    }  # fmt: skip
-    for label, make in kinds.items():
+    for label, make in LAYOUTS.items():
         for where in EVERYWHERE:
             yield of_runs(f"{label}, {where}", partial(placed, make, where))
     yield of_runs("a gradient of one number, expanded", expanded)

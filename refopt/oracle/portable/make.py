@@ -16,6 +16,7 @@ from refopt.oracle.bound.expected import Expected
 from refopt.oracle.cases import NEUTRAL
 from refopt.oracle.exact.cases import Case
 from refopt.oracle.portable.written import Vector, Vectors
+from refopt.oracle.settings import settings_of
 from refopt.oracle.variants import ROUTINES, added, row_for
 
 SIZE, EXAMPLE = 17, 33  # elements
@@ -48,7 +49,7 @@ def vectors(
     """
     settings = mapped("vectors: set", {} if set is None else set)
     row = row_for(chosen("vectors: routine", routine, ROUTINES), settings)
-    fixed = cases.settings_of("vectors", row, settings, apart=("seed", *HELD))
+    fixed = settings_of("vectors", row, settings, apart=("seed", *HELD))
     tried = [chosen(f"vectors: dtypes[{i}]", x, SIZES) for i, x in enumerate(list_of_names("vectors: dtypes", dtypes))]
     more = whole("vectors: examples", examples, least=0)
     seed = whole("vectors: seed", seed, least=0)

@@ -14,8 +14,7 @@ import numpy as np
 from refopt import catalog
 from refopt.checks.rows import Hyper
 from refopt.cpu.adagrad import rule as adagrad_rule
-from refopt.cpu.weight_decay import prepared
-from refopt.oracle.variants.variant import STEP_NUMBER, Variants, advanced, extended
+from refopt.oracle.variants.variant import STEP_NUMBER, Variants, advanced, after_options, extended
 
 
 def epsilon_in_the_root(p, g, s, *, lr, epsilon):
@@ -23,16 +22,11 @@ def epsilon_in_the_root(p, g, s, *, lr, epsilon):
     return p - lr * g / np.sqrt(s + epsilon), s
 
 
-def prepared_in_the_root(p, g, s, *, lr, epsilon, **options):
-    p, g = prepared(p, g, lr=lr, **options)
-    return epsilon_in_the_root(p, g, s, lr=lr, epsilon=epsilon)
-
-
 def rule(p, g, s, step_number, *, lr, lr_decay, epsilon_at, initial_accumulator, **numbers):
     if lr_decay != 0:
         lr = lr / (1 + (step_number - 1) * lr_decay)
     if epsilon_at == "inside":
-        return *prepared_in_the_root(p, g, s, lr=lr, **numbers), advanced(step_number)
+        return *after_options(epsilon_in_the_root, p, g, s, lr=lr, **numbers), advanced(step_number)
     return *adagrad_rule(p, g, s, lr=lr, **numbers), advanced(step_number)
 
 

@@ -11,8 +11,7 @@ import numpy as np
 from refopt import catalog
 from refopt.cpu.adam import larger, moments
 from refopt.cpu.adam import rule as adam_rule
-from refopt.cpu.weight_decay import prepared
-from refopt.oracle.variants.variant import EPSILON_ROOT, Variants, extended
+from refopt.oracle.variants.variant import EPSILON_ROOT, Variants, after_options, extended
 
 
 def of_the_corrected(p, g, m, u, beta1_pow, beta2_pow, u_max, *, lr, beta1, beta2, epsilon, epsilon_root, max_of):
@@ -28,17 +27,13 @@ def of_the_corrected(p, g, m, u, beta1_pow, beta2_pow, u_max, *, lr, beta1, beta
     return p, m, u, beta1_pow * beta1, beta2_pow * beta2, u_max
 
 
-def prepared_of_the_corrected(p, g, *states, lr, weight_decay, decay, maximize, **numbers):
-    p, g = prepared(p, g, lr=lr, weight_decay=weight_decay, decay=decay, maximize=maximize)
-    return of_the_corrected(p, g, *states, lr=lr, **numbers)
-
-
 def rule(p, g, *states, epsilon_at, epsilon_root, max_of, **numbers):
     """The catalogue's step, or that of the corrected; with the uncorrected root there is none of the others."""
     plain = epsilon_root == 0 and (states[-1] is None or max_of == "moment")
     if plain or epsilon_at == "uncorrected":
         return adam_rule(p, g, *states, epsilon_at=epsilon_at, **numbers)
-    return prepared_of_the_corrected(p, g, *states, epsilon_root=epsilon_root, max_of=max_of, **numbers)
+    numbers |= dict(epsilon_root=epsilon_root, max_of=max_of)
+    return after_options(of_the_corrected, p, g, *states, **numbers)
 
 
 MAX_OF = {"max_of": ("moment", "corrected")}

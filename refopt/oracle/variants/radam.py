@@ -13,8 +13,7 @@ from refopt import catalog
 from refopt.cpu.adam import moments
 from refopt.cpu.radam import next_rho, rectification
 from refopt.cpu.radam import rule as radam_rule
-from refopt.cpu.weight_decay import prepared
-from refopt.oracle.variants.variant import EPSILON_ROOT, Variants, extended
+from refopt.oracle.variants.variant import EPSILON_ROOT, Variants, after_options, extended
 
 
 def rectified(
@@ -33,16 +32,11 @@ def rectified(
     return p, m, u, beta1_pow * beta1, beta2_pow, next_rho(rho, beta2, beta2_pow)
 
 
-def prepared_and_rectified(p, g, *states, lr, weight_decay, decay, maximize, **numbers):
-    p, g = prepared(p, g, lr=lr, weight_decay=weight_decay, decay=decay, maximize=maximize)
-    return rectified(p, g, *states, lr=lr, **numbers)
-
-
 def rule(p, g, *states, epsilon_root, epsilon_at, threshold, **numbers):
     if epsilon_at == "uncorrected" and threshold == 5:
         return radam_rule(p, g, *states, **numbers)
     numbers |= dict(epsilon_root=epsilon_root, epsilon_at=epsilon_at, threshold=threshold)
-    return prepared_and_rectified(p, g, *states, **numbers)
+    return after_options(rectified, p, g, *states, **numbers)
 
 
 RADAM = Variants(

@@ -5,6 +5,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from refopt.checks.rows import Hyper, Routine, Slot
+from refopt.cpu.weight_decay import prepared
 
 NONE: Mapping[str, Any] = MappingProxyType({})
 
@@ -42,6 +43,12 @@ def extended(
     numbers = *row.hypers[:k], *hypers, *row.hypers[k:]
     fields = row._asdict() | {"slots": (*row.slots[:-1], *slots, row.slots[-1]), "hypers": numbers}
     return Routine(**fields | {"choices": {**row.choices, **choices}})
+
+
+def after_options(rule, p, g, *states, lr, weight_decay, decay, maximize, **numbers):
+    """A rule of the gradient and the parameter as `refopt.cpu.weight_decay` makes them."""
+    p, g = prepared(p, g, lr=lr, weight_decay=weight_decay, decay=decay, maximize=maximize)
+    return rule(p, g, *states, lr=lr, **numbers)
 
 
 def advanced(step_number):

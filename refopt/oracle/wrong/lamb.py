@@ -52,5 +52,6 @@ RULES = {
     "RatioOfSquares": Wrong("squared norms for norms: a root forgotten", {"(*norms": "(*[x * x for x in norms]"}),
     "RatioForgotten": Wrong("no trust ratio", {"param_norm / direction_norm if adapts else": ""}),
     "RatioClipped": Wrong("trust ratio clipped at 1", {RATIO: f"min({RATIO}, type(norms[0])(1))"}),
+    **OTHER_SUMS,
     "StepRegrouped": Wrong(None, {STEP: "p - lr * (ratio * r)"}),
-} | OTHER_SUMS  # fmt: skip
+}  # fmt: skip

@@ -1,0 +1,40 @@
+"""Which elements of two arrays differ, by how much, and in words."""
+
+from typing import Any
+
+import numpy as np
+
+from refopt.oracle.ulp import distance, same_bits
+
+
+def equal(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Which elements have the same bits, or are NaN in both."""
+    if x.dtype.kind in "iub" or x.dtype.kind == "c":
+        return x == y
+    return same_bits(x, y)
+
+
+def told(x: np.ndarray, y: np.ndarray, differ: np.ndarray, what: str) -> str:
+    """The first element that differs, in decimal and in hexadecimal, and by how many units in the last place."""
+    k = int(np.argmax(differ))
+    one, other = np.ravel(x)[k], np.ravel(y)[k]
+    text = f"element {k} of {x.size} ({int(differ.sum())} differ): expected {shown(one)}, {what}, got {shown(other)}"
+    if x.dtype.kind not in "iub" and not (np.isnan(float(one)) or np.isnan(float(other))):
+        text += f", {int(distance(one, other))} ULPs away"
+    return text
+
+
+def shown(x: Any) -> str:
+    """A number in decimal, and its bits."""
+    value = float(x) if x.dtype.kind not in "iub" else int(x)
+    return f"{value!r} (0x{x.tobytes()[::-1].hex()})"
+
+
+def wide(x: np.ndarray) -> np.ndarray:
+    return np.asarray(x).astype(np.float64)
+
+
+def largest(x: np.ndarray) -> float:
+    """The largest size of finite numbers; 0 of none."""
+    finite = abs(x[np.isfinite(x)]) if x.ndim else np.abs(np.atleast_1d(x)[np.isfinite(np.atleast_1d(x))])
+    return float(finite.max()) if finite.size else 0.0

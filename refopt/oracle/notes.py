@@ -1,0 +1,39 @@
+"""What a reader of a report should know beside its verdict."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from refopt.oracle.report import FAILED, Item
+from refopt.oracle.running import NO_ERROR
+
+
+def of_trial(trial: Any) -> Iterator[str]:
+    """Of a dtype: what was compared less exactly than it might be, or not at all; what ran of a library."""
+    if trial.row is None:
+        if trial.off:
+            by_law = ", ".join(f"{law} {most}" for law, most in trial.off.items())
+            room = trial.given if trial.given is not None else trial.tolerance().get("params", 0.0)
+            within = f"within {room:.2g} of the largest change, not bit for bit"
+            yield f"{trial.dtype}: {within}; ULPs at most: {by_law}"
+        return
+    if trial.rounded:
+        named = ", ".join(f"{name}={x:g}" for name, x in trial.rounded.items())
+        kept = f"not numbers of {np.dtype(trial.real).name}; that code may keep them in double is an error of the input"
+        worst = max(trial.apart, key=lambda name: trial.apart[name], default="")
+        most = trial.apart.get(worst, 0.0)
+        more = f", without which {worst} would be {most:.2g} times the bound" if most > 1 else ""
+        yield f"{trial.dtype}: {named}: {kept}{more}"
+    if trial.silent:
+        yield f"not returned, so not compared: {', '.join(sorted(trial.silent))}"
+    if trial.paths:
+        yield f"what ran, {trial.dtype}: {', '.join(trial.paths)}"
+
+
+def of_items(items: Sequence[Item], compared: int, tested: Any) -> Iterator[str]:
+    """What whoever wrote the step should know of what came of it."""
+    if any(item.status == FAILED and NO_ERROR in item.text for item in items):
+        yield "what a step does not take, such as a dtype, is skipped if it raises NotImplementedError"
+    if not compared and (libraries := getattr(tested, "libraries", [])):
+        yield f"the step was given arrays of NumPy; for others, arrays={' or '.join(map(repr, libraries))}"

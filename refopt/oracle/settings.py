@@ -1,0 +1,36 @@
+"""Numbers and choices that a step has for itself, as a caller says."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from refopt.catalog import Routine
+from refopt.checks.arguments import chosen, flag, is_number, kind_of, shown
+
+
+def settings_of(where: str, row: Routine, given: Any, apart: Sequence[str] = (), flags: Sequence[str] = ()) -> Any:
+    """Numbers and choices of a routine by name, as a caller has set them; raises TypeError or ValueError.
+
+    Args:
+        where: the function, which errors name.
+        apart: what it leaves as it is.
+        flags: what it takes beside them.
+    """
+    hypers = {hyper.name: hyper for hyper in row.hypers if hyper.name not in apart}
+    choices = {name: values for name, values in row.choices.items() if name not in apart}
+    if not isinstance(given, Mapping):
+        raise TypeError(f"{where}: set: expected numbers and choices by name, got {kind_of(given)}")
+    set_: dict[str, Any] = {}
+    for name, value in given.items():
+        at = f"{where}: set[{name!r}]"
+        if name in choices:
+            set_[name] = chosen(at, value, choices[name])
+        elif name in flags:
+            set_[name] = flag(at, value)
+        elif name not in hypers:
+            known = ", ".join([*hypers, *choices, *flags])
+            raise ValueError(f"{where}: set: expected names of {known}, got {shown(name)}")
+        elif not is_number(value) or not 0 <= float(value) < hypers[name].below:
+            raise ValueError(f"{at}: expected a number that {row.name} takes, got {shown(value)}")
+        else:
+            set_[name] = float(value)
+    return set_
