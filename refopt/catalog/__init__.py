@@ -14,8 +14,9 @@ come first: those of one launch before those of two, and by how many states and 
 
 from refopt import cpu
 from refopt.checks.rows import Form, Hyper, Limit, Routine, Slot, Spec
+from refopt.cpu.muon import MUON
 
-__all__ = ["ROUTINES", "Form", "Hyper", "Limit", "Routine", "Slot", "Spec"]
+__all__ = ["KNOWN", "ROUTINES", "Form", "Hyper", "Limit", "Routine", "Slot", "Spec"]
 
 
 def _order(row: Routine) -> tuple:
@@ -23,6 +24,7 @@ def _order(row: Routine) -> tuple:
 
 
 ROUTINES: dict[str, Routine] = {row.name: row for row in sorted(cpu.ROWS.values(), key=_order)}
+KNOWN = ROUTINES | {MUON.name: MUON}  # with those that are for matrices alone
 
 
 def __getattr__(name: str) -> Routine:

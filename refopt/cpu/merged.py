@@ -13,6 +13,7 @@ holds before the step, which need not be what the master holds.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -51,7 +52,9 @@ def merged(
 
 def tensors(rule: Callable[..., tuple], call: checks.Call) -> list[Tensor]:
     """The tensors of a checked call that have a gradient, to which the rule is applied whenever it is asked for."""
-    return [Tensor(rule, call, i) for i in call.active]
+    shaped = call.routine.shaped
+    told = shaped(call.slots["params"]) if shaped else [{}] * len(call.slots["params"])
+    return [Tensor(partial(rule, **told[i]) if shaped else rule, call, i) for i in call.active]
 
 
 def run(every: list[Tensor], *, grad_factor: Any = None, found_inf: Any = None) -> None:

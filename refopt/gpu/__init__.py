@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from refopt import checks
-from refopt.catalog import ROUTINES
+from refopt.catalog import KNOWN
 from refopt.checks.arguments import chosen
 from refopt.checks.renamed import renamed_attribute
 from refopt.gpu import family
@@ -30,7 +30,6 @@ from refopt.gpu.cast import CastPlan, cast_plan, merged_cast
 from refopt.gpu.check_plan import GradientCheck, gradient_check
 from refopt.gpu.coalesce import Coalesced, coalesce_tensor
 from refopt.gpu.loss_scale import loss_scaling, update_loss_scaling
-from refopt.gpu.muon import ROW as MUON
 from refopt.gpu.plan import Plan
 from refopt.gpu.runtime import device, use
 from refopt.gpu.transfer import Transfer
@@ -40,9 +39,8 @@ __all__ = [
     "gradient_check", "loss_scaling", "merged_cast", "plan", "to_device", "update_loss_scaling", "use",
 ]  # fmt: skip
 
-_ROWS = {**ROUTINES, "muon": MUON}
-_PLANS = {name: family.planner(routine) for name, routine in _ROWS.items()}
-for _row in _ROWS.values():  # the kernels of every optimizer
+_PLANS = {name: family.planner(routine) for name, routine in KNOWN.items()}
+for _row in KNOWN.values():  # the kernels of every optimizer
     globals()[_row.merged_name], globals()[_row.name] = family.functions(_row)
     __all__ += _row.merged_name, _row.name
 
@@ -55,7 +53,7 @@ def plan(routine: str, *slots: Any, **options: Any) -> Plan:
     """Bind a routine to its arrays: check them, build and upload the tables, compile.
 
     Args:
-        routine: a name of `refopt.catalog.ROUTINES`, or "muon".
+        routine: a name of `refopt.catalog.KNOWN`.
         slots: the routine's lists of device arrays, in its order.
         options: the routine's optional slots and hyperparameters by name; ``form``, one of the routine's
             forms; ``stream``, the stream that steps run on (the legacy default stream if not given).

@@ -7,11 +7,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from refopt import checks
-from refopt.catalog import ROUTINES, Routine, Slot
+from refopt.catalog import KNOWN, Routine, Slot
 from refopt.checks import Array
 from refopt.checks.arguments import chosen, listed, mapped, shown, whole
 from refopt.checks.dtypes import ITEM_SIZES, name_of
-from refopt.cpu.muon import MUON
 from refopt.state.saved import check_values, saved_array
 
 VERSION = 1
@@ -54,7 +53,7 @@ def state_dict(
     """Host copies of what a step of a routine changes beside the parameters.
 
     Args:
-        routine: a name of `refopt.catalog.ROUTINES`, or "muon".
+        routine: a name of `refopt.catalog.KNOWN`.
         slots: the routine's lists of arrays by name, as its functions take them; ``params`` among them. Gradients may
             be left out, and are not looked at.
         hypers: the hyperparameters and named choices to be kept with them.
@@ -136,11 +135,10 @@ def load(
 
 
 def routine_of(where: str, name: Any) -> Routine:
-    """The row of the catalogue, or Muon's."""
-    known = ROUTINES | {MUON.name: MUON}
-    row = known.get(name.removeprefix("merged_")) if isinstance(name, str) else None
+    """The row of a name."""
+    row = KNOWN.get(name.removeprefix("merged_")) if isinstance(name, str) else None
     if row is None:
-        raise ValueError(f"{where}: routine: expected one of {', '.join(known)}, got {shown(name)}")
+        raise ValueError(f"{where}: routine: expected one of {', '.join(KNOWN)}, got {shown(name)}")
     return row
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from refopt import cpu, oracle
-from refopt.catalog import ROUTINES
+from refopt.catalog import KNOWN
 from refopt.cpu.merged import merged
 from refopt.oracle import shrink
 from refopt.oracle.wrong import RULES
@@ -19,11 +19,11 @@ RIGHT = {"sgd": {"DecayDecoupled", "Distributed"}, "adam": {"SquareFirst", "Step
          "adadelta": {"RootsDivided", "SquareFirst", "StepRegrouped"}, "adamax": {"NormTakesNan", "NormLosesNan"},
          "radam": {"ThresholdReached"},
          "lamb": {"RootsDivided", "StepPrepared", "SumByNumPy", "SumInIndexOrder", "StepRegrouped"},
-         "novograd": {"TimesTheReciprocal", "SumByNumPy", "SumInIndexOrder"}}
+         "novograd": {"TimesTheReciprocal", "SumByNumPy", "SumInIndexOrder"}, "muon": {"DecaySubtracted"}}
 
 
 def step_of(routine, rule):
-    row = ROUTINES[routine]
+    row = KNOWN[routine]
 
     @functools.wraps(getattr(cpu, row.merged_name))
     def step(*lists, grad_factor=None, found_inf=None, **named):

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from refopt.checks import Call
-from refopt.checks.rows import Form
 from refopt.cpu.blocks import cuts
 from refopt.cpu.matmul import tensor_core
 from refopt.cpu.muon import COEFFICIENTS, MUON, WHOLE, ratio, schedule
@@ -24,7 +23,6 @@ from refopt.gpu.plan import Plan
 from refopt.gpu.products import merged, tiles, tiling
 from refopt.gpu.tensor_core import MMA
 
-ROW = MUON._replace(forms={"merged": Form(3)})  # and three for each iteration
 ONE = np.float32(1)
 
 
@@ -40,10 +38,10 @@ class MuonPlan(Plan):
         own = {"coefficients": COEFFICIENTS, "blocks": WHOLE}
         self._coefficients, self._blocks = (hypers.get(name, default) for name, default in own.items())
         numbers = {name: value for name, value in hypers.items() if name not in own}
-        super().__init__(ROW, self._launches_of, slots, numbers, form, stream, shared)
+        super().__init__(MUON, self._launches_of, slots, numbers, form, stream, shared)
 
     def _build(self) -> None:
-        name, params, compute = ROW.merged_name, self._call.arrays["params"], self._choices["compute"]
+        name, params, compute = MUON.merged_name, self._call.arrays["params"], self._choices["compute"]
         tensor_core(self.device.properties.capability)
         if compute not in MMA:
             raise ValueError(f"{name}: compute: expected one of {', '.join(MMA)} on a device, got {compute}")

@@ -134,7 +134,7 @@ def _nearly(p: Any, *arrays: Any, rule: Rule, off: float, lr: Any, **numbers: An
 
 def _in_place(row: Routine, rule: Rule) -> Rule:
     """The rule of a row with another in place of the catalogue's."""
-    own = IN_PAPERS.get(row.name, catalog.ROUTINES[row.name].rule)
+    own = IN_PAPERS.get(row.name, catalog.KNOWN[row.name].rule)
     return substituted(rule_of(row), own, rule) if variants.is_extended(row) else rule
 
 

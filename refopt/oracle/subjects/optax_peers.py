@@ -72,6 +72,12 @@ PEERS = {
     "nadam": Peer(
         MOMENTS, BETAS | DECAY, {"decay_base": 0.0, "decay": "decoupled"}, only={"nesterov": True, "eps_root": 0.0}
     ),
+    "muon": Peer(
+        {"velocities": "mu"},
+        LR | DECAY | {"mu": "beta", "epsilon": "eps", "iterations": "ns_steps", "use_nesterov": "nesterov"},
+        {"lookahead": "corrected", "outputs": "columns", "epsilon_is": "added", "compute": "float32"},
+        only={"adaptive": False, "preconditioning": "frobenius", "consistent_rms": None},
+    ),
     "radam": Peer(MOMENTS, BETAS | ROOT | {"threshold": "threshold"}, {"epsilon_at": "corrected"}, only=PLAIN),
 }  # fmt: skip
 # Every routine that a function of optax is; more than one, where an argument decides.
@@ -79,7 +85,7 @@ FUNCTIONS = {
     "sgd": ("sgd", "momentum"), "adam": ("adam", "nadam"), "amsgrad": ("adam",), "adamw": ("adamw",),
     "lion": ("lion",), "rmsprop": ("rmsprop",), "adadelta": ("adadelta",), "lamb": ("lamb",),
     "novograd": ("novograd",), "lars": ("lars_momentum",), "adagrad": ("adagrad",), "adamax": ("adamax",),
-    "adamaxw": ("adamax",), "nadam": ("nadam",), "nadamw": ("nadam",), "radam": ("radam",),
+    "adamaxw": ("adamax",), "nadam": ("nadam",), "nadamw": ("nadam",), "radam": ("radam",), "muon": ("muon",),
 }  # fmt: skip
 # What a function has not, of the arguments of its routine.
 WITHOUT = {

@@ -24,13 +24,20 @@ def _with(routine: str, more: Mapping[str, str] = NONE, choices: Mapping[str, An
 
 
 TORCH = PEERS | {
+    "muon": Peer(
+        {"velocities": "momentum_buffer"},
+        LR | DECAY
+        | {"mu": "momentum", "epsilon": "eps", "iterations": "ns_steps", "use_nesterov": "nesterov",
+           "adjust_lr": "adjust_lr_fn"},
+        {}, counts=False,
+    ),
     "momentum": _with("momentum", choices={"dampened_from": 2}),
     "adagrad": _with("adagrad", {"lr_decay": "lr_decay", "initial_accumulator": "initial_accumulator_value"}),
 }
 # The class that a routine is.
 CLASSES = {
     "sgd": "SGD", "momentum": "SGD", "adam": "Adam", "adamw": "AdamW", "adagrad": "Adagrad", "rmsprop": "RMSprop",
-    "adadelta": "Adadelta", "adamax": "Adamax", "nadam": "NAdam", "radam": "RAdam",
+    "adadelta": "Adadelta", "adamax": "Adamax", "nadam": "NAdam", "radam": "RAdam", "muon": "Muon",
 }  # fmt: skip
 # The classes of `refopt.torch` that PyTorch has not.
 OWN = {

@@ -4,7 +4,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from refopt.catalog import ROUTINES
+from refopt.catalog import KNOWN
 from refopt.oracle.wrong.rule import Wrong
 
 
@@ -29,18 +29,18 @@ def _rules(name: str) -> dict[str, Wrong]:
     return dict(rules)
 
 
-OF: dict[str, dict[str, Wrong]] = {name: _rules(name) for name in ROUTINES}
+OF: dict[str, dict[str, Wrong]] = {name: _rules(name) for name in KNOWN}
 RULES: dict[str, dict[str, Callable[..., tuple]]] = {
     routine: {name: wrong.rule for name, wrong in rules.items()} for routine, rules in OF.items()
 }
 # Further rules, by another routine's with something on top; the rule with ``squares`` for sums of squares, where there
 # are norms; and the rule as papers have it, where `refopt.cpu` has it in pieces.
-MORE: dict[str, dict[str, Wrong]] = {name: _attribute(name, "MORE", {}) for name in ROUTINES}
+MORE: dict[str, dict[str, Wrong]] = {name: _attribute(name, "MORE", {}) for name in KNOWN}
 WITH_SQUARES: dict[str, Callable[..., tuple]] = {
-    name: rule for name in ROUTINES if (rule := _attribute(name, "WITH_SQUARES"))
+    name: rule for name in KNOWN if (rule := _attribute(name, "WITH_SQUARES"))
 }
 IN_PAPERS: dict[str, Callable[..., tuple]] = {
-    name: rule for name in ROUTINES if (rule := _attribute(name, "IN_PAPERS"))
+    name: rule for name in KNOWN if (rule := _attribute(name, "IN_PAPERS"))
 }
 
 __all__ = ["IN_PAPERS", "MORE", "OF", "RULES", "WITH_SQUARES", "Wrong"]
