@@ -90,8 +90,8 @@ def _identified(optimizer: Optimizer, own: Mapping[str, str], seed: int) -> Iden
             found = _found(optimizer, dtype, params, grads, came, own)
             if not found.matches and axes == 1:  # what is told by matrices alone, vectors being another routine's
                 with contextlib.suppress(Skipped, Broken, NotImplementedError):
-                    probed = _probed(optimizer, dtype, SHAPES[2], seed)
-                    matrices = _found(optimizer, dtype, *probed, names=own, shaped=True)
+                    params, grads, came = _probed(optimizer, dtype, SHAPES[2], seed)
+                    matrices = _found(optimizer, dtype, params, grads, came, own, shaped=True)
                     found = matrices if matrices.matches else found
             return found
     return Identity(optimizer.name, [], tried=0, steps=len(SIZES), dtype="float64", why=why)
