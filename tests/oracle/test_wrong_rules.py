@@ -37,14 +37,16 @@ def step_of(routine, rule):
 @pytest.mark.parametrize("routine", [
     pytest.param(x, marks=[pytest.mark.slow] * (x not in ("sgd", "lion", "lars_momentum", "novograd"))) for x in RULES])
 def test_wrong_formulas_are_found(routine, monkeypatch):
-    """By far; nobody asks for the smallest example."""
+    """By far, or where the bound is one of random roundings by much; nobody asks for the smallest example."""
+    far = 5 if KNOWN[routine].shaped else 20
     monkeypatch.setattr(shrink, "smallest", lambda case, holds, broken, until: (case, broken))
     for name, rule in RULES[routine].items():
         laws = ["L6"] if name == "NanTakenForZero" else ["L1"]
         named = dict(dtypes=["float32"], laws={"L1", *laws}, examples=0, diagnose=False, process=False)
         report = oracle.check(routine, step_of(routine, rule), **named)
         assert report.failed_laws == ([] if name in RIGHT.get(routine, ()) else laws), f"{name}: {report}"
-        assert report.wrong == [] or max(item.ratio or 20 for item in report.of("failed")) >= 20, f"{name}: {report}"
+        largest = max((item.ratio or far for item in report.of("failed")), default=far)
+        assert largest >= far, f"{name}: {report}"
 
 
 def test_a_parameter_that_a_tie_rounds_towards_zero_is_found():

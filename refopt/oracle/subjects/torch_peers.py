@@ -7,6 +7,7 @@ only if an option of the class asks for them, since they leave others no choice:
 from collections.abc import Mapping
 from typing import Any
 
+from refopt.cpu.muon import COEFFICIENTS
 from refopt.state.peers import BETAS, DECAY, LR, MOMENTS, NONE, PEERS, Peer
 
 ON_REQUEST = "maximize", "dampening", "initial_accumulator"
@@ -29,7 +30,7 @@ TORCH = PEERS | {
         LR | DECAY
         | {"mu": "momentum", "epsilon": "eps", "iterations": "ns_steps", "use_nesterov": "nesterov",
            "adjust_lr": "adjust_lr_fn"},
-        {}, counts=False,
+        {"ns_coefficients": COEFFICIENTS}, counts=False,
     ),
     "momentum": _with("momentum", choices={"dampened_from": 2}),
     "adagrad": _with("adagrad", {"lr_decay": "lr_decay", "initial_accumulator": "initial_accumulator_value"}),
