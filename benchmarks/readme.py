@@ -6,7 +6,7 @@ from pathlib import Path
 
 from benchmarks import sections, torch_pages
 from benchmarks.sections import with_section
-from refopt.catalog import ROUTINES, Spec
+from refopt.catalog import KNOWN, Spec
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -136,7 +136,7 @@ def routines() -> str:
         ["routine", "what it is", "states", "launches", "fp32", "amp", "source"],
         ["---"] * 4 + ["---:"] * 2 + ["---"],
     ]
-    for routine in ROUTINES.values():
+    for routine in KNOWN.values():
         title = (importlib.import_module(f"refopt.cpu.{routine.name}").__doc__ or "").partition(":")[0]
         form = routine.merged_form
         required = {slot.name: not slot.optional for slot in routine.slots}
@@ -147,6 +147,7 @@ def routines() -> str:
             dtypes = (named.get(n, "float32") if n in named or required[n] else None for n in routine.slot_names)
             moved.append(str(routine.bytes([Spec(1, tuple(dtypes))], form)))
         launches = str(routine.forms[form].launches)
+        launches += f" + {routine.forms[form].iterated} n" if routine.forms[form].iterated else ""
         names = ", ".join(f"`{name}`" for name in states)
         lines.append([f"`{routine.name}`", title, names, launches, *moved, routine.source])
     return sections.table(lines)

@@ -44,6 +44,7 @@ HYPERS = {
 # From where to where powers and averages of tensors are drawn, and lengths: RAdam rectifies where its is above 5.
 SCALARS = 0.3, 0.95
 LENGTHS = {"rho": (3.0, 12.0)}
+FEW = 6  # matrices
 NO_DECAY = ("*.bias", "*bn?.*", "*downsample.1.*", "*LayerNorm.*", "*.ln_?.*", "*norm.*")  # biases and norms
 
 
@@ -60,6 +61,9 @@ class Case(NamedTuple):
     @property
     def choices(self) -> dict[str, Any]:
         """The choices that are not the routine's defaults."""
+        if self.routine.told:
+            kinds = ("convolution" if len(tensor.shape) > 2 else "matrix" for tensor in self.workload.tensors)
+            return {"blocks": [cpu.Blocks(of=kind) for kind in kinds]}
         return {"rounding": "stochastic"} if DTYPES[self.dtype].chance else {}
 
     @property
@@ -81,6 +85,8 @@ def unavailable(dtype: str) -> str:
 
 def offered(routine: Routine, dtype: str) -> bool:
     """Whether a routine has what a dtype configuration asks for."""
+    if routine.told and (DTYPES[dtype].param == "float64" or unavailable("bf16")):  # products are of tensor cores
+        return False
     return "rounding" in routine.choices or not DTYPES[dtype].chance
 
 
@@ -106,6 +112,15 @@ def extents(
         scaled = replace(workload, tensors=tuple(by_limit[limit[i]][i] for i in range(len(workload))))
         how = "at most 17,500 (1 tensor; 1,500 without norms), 1,500 (2), 300 (4), 16 (others)"
     return scaled, how if scaled.elements < workload.elements else ""
+
+
+def matrices(workload: Workload, device: str, cap: int | None = None) -> Workload:
+    """The matrices of a workload at a size for the device: on the executor, where products take long, a few of them."""
+    every = workload.matrices()
+    if device == "gpu" or cap is not None:
+        return extents(every, device, cap)[0]
+    apart = -(-len(every) // FEW)
+    return replace(every, tensors=every.tensors[::-apart][::-1]).scaled(300)
 
 
 def slot_dtype(slot: Slot, dtype: str) -> str:

@@ -76,13 +76,15 @@ class Spec(NamedTuple):
 class Form(NamedTuple):
     """One way to run a routine on the device: launches for one dtype signature, merged or for each tensor.
 
-    ``usual`` marks the one that plans take, if it is not the first that merges.
+    ``usual`` marks the one that plans take, if it is not the first that merges. ``iterated`` are the launches that come
+    to it for each of the routine's ``iterations``.
     """
 
     launches: int
     merged: bool = True
     norm_reads_param: bool = True
     usual: bool = False
+    iterated: int = 0
 
 
 class _Row(NamedTuple):
@@ -107,7 +109,8 @@ class Routine(_Row):
     ``trial`` has numbers for ``refopt verify`` where its usual ones would leave little of a gradient.
     ``elementwise`` says that each element is for itself: one pass, by the kernel that such routines share.
     ``own`` has the arguments of the function that are no numbers and no choices, with their defaults, and
-    ``told(call, **own)`` is what the rule is told of each tensor beside: of matrices, which they are.
+    ``told(params, numbers, **own)`` is what the rule is told of each tensor beside, which has to be a matrix then, or
+    several.
 
     Raises:
         TypeError: naming what is missing or misplaced, when a row is made.
@@ -173,11 +176,11 @@ class Routine(_Row):
     def slot_names(self) -> tuple[str, ...]:
         return tuple(slot.name for slot in self.slots)
 
-    def launches(self, specs: Iterable[Spec], form: str) -> int:
+    def launches(self, specs: Iterable[Spec], form: str, iterations: float = 0) -> int:
         """Launches of one step: each dtype signature has its own; a tensor without elements or scalars has none."""
         specs = [spec for spec in specs if spec.size or self.scalars]
         units = {spec.dtypes for spec in specs} if self.forms[form].merged else specs
-        return len(units) * self.forms[form].launches
+        return len(units) * (self.forms[form].launches + int(iterations) * self.forms[form].iterated)
 
     def bytes(self, specs: Iterable[Spec], form: str, **choices: Any) -> int:
         """Bytes of the tensors that one step reads and writes; tables, scalars and partial sums are not in it."""

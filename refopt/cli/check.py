@@ -13,7 +13,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from refopt.catalog import ROUTINES
+from refopt.catalog import KNOWN
 from refopt.cli.output import DIFFERS, EQUAL, Unusable, write
 from refopt.cli.progress import Progress
 from refopt.cli.report_file import Target
@@ -35,8 +35,8 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
     )
     command.add_argument("step", nargs="?", metavar="STEP", help="module:name, or path/to/file.py:name")
     command.add_argument(
-        "--as", dest="routine", choices=[*ROUTINES, NONE], metavar="ROUTINE",
-        help=f"{', '.join(ROUTINES)}; or {NONE}, for the laws that need no formula",
+        "--as", dest="routine", choices=[*KNOWN, NONE], metavar="ROUTINE",
+        help=f"{', '.join(KNOWN)}; or {NONE}, for the laws that need no formula",
     )  # fmt: skip
     command.add_argument(
         "--with", dest="options", nargs="+", default=[], metavar="NAME=VALUE", help="arguments of the optimizer's own"
@@ -107,7 +107,7 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     if args.identify:
         return _identified(args, parser)
     if args.routine is None:
-        parser.error(f"expected the routine that it is, --as with one of {', '.join([*ROUTINES, NONE])}")
+        parser.error(f"expected the routine that it is, --as with one of {', '.join([*KNOWN, NONE])}")
     named = _named(args, parser)
     step = found(args.step)
     _checked(args, parser, step, named)

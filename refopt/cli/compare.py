@@ -7,7 +7,7 @@ import os
 import sys
 from typing import Any
 
-from refopt.catalog import ROUTINES
+from refopt.catalog import KNOWN
 from refopt.cli.check import SHORT, found, pairs, readable
 from refopt.cli.output import DIFFERS, EQUAL, Unusable, write
 from refopt.cli.report_file import Target
@@ -30,7 +30,7 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
         "--within", default="bits", metavar="W", help="bits, measured, bound, or a tolerance; default bits"
     )
     command.add_argument(
-        "--as", dest="routine", choices=list(ROUTINES), metavar="ROUTINE", help="the routine, for --within bound"
+        "--as", dest="routine", choices=list(KNOWN), metavar="ROUTINE", help="the routine, for --within bound"
     )
     for name, what in (("--with", "both"), ("--with-a", "A"), ("--with-b", "B")):
         dest = name.strip("-").replace("-", "_").replace("with", "options")

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from refopt.catalog import ROUTINES
+from refopt.catalog import KNOWN
 from refopt.cli.check import SHORT, pairs
 from refopt.cli.output import EQUAL, Unusable, write
 from refopt.oracle import DTYPES, vectors
@@ -20,7 +20,7 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
         description="Write test vectors of a routine: inputs in hexadecimal, what they have to come to, and a bound "
         "for each element.",
     )
-    command.add_argument("routine", choices=list(ROUTINES), metavar="ROUTINE", help=", ".join(ROUTINES))
+    command.add_argument("routine", choices=list(KNOWN), metavar="ROUTINE", help=", ".join(KNOWN))
     command.add_argument("--format", choices=FORMATS, metavar="F", help="json or npz; default by the file's name")
     command.add_argument("--to", metavar="FILE", help="default standard output, for json")
     command.add_argument(

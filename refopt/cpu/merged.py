@@ -46,8 +46,9 @@ def merged(
 
 def tensors(rule: Callable[..., tuple], call: checks.Call, own: Mapping[str, Any] = {}) -> list[Tensor]:
     """The tensors of a checked call that have a gradient, to which the rule is applied whenever it is asked for."""
-    told = call.routine.told
-    rules = [partial(rule, **x) for x in told(call, **own)] if told else [rule] * len(call.slots["params"])
+    rules = [rule] * len(call.slots["params"])
+    if call.routine.told:
+        rules = [partial(rule, **told) for told in call.routine.told(call.arrays["params"], call.hypers, **own)]
     return [Tensor(rules[i], call, i) for i in call.active]
 
 

@@ -26,8 +26,9 @@ term with b or a has been added in fp32 (numerics, N18).
 import numpy as np
 
 from refopt.checks.arguments import listed, number
+from refopt.checks.arrays import host_array
 from refopt.checks.dtypes import arithmetic, numpy_dtype
-from refopt.checks.rows import Limit, Slot
+from refopt.checks.rows import Form, Limit, Slot
 from refopt.cpu.blocks import Blocks, cuts
 from refopt.cpu.cast import rounded
 from refopt.cpu.matmul import matmul
@@ -46,10 +47,14 @@ def momentum(g, v, *, mu, use_nesterov, average):
     return v, mu * v + g if use_nesterov else v
 
 
-def normalized(u, *, epsilon, compute):
-    """A matrix divided by its Frobenius norm, rounded once to the compute dtype. The norm's sum is in memory order."""
-    norm = np.sqrt(sum_of_squares(u.ravel(order="K")))
-    return rounded(u / (epsilon if norm < epsilon else norm), numpy_dtype(compute))
+def norm_of(u, epsilon):
+    """The Frobenius norm of a matrix, whose sum is in memory order, or epsilon, if that is more."""
+    return np.maximum(np.sqrt(sum_of_squares(u.ravel(order="K"))), epsilon)
+
+
+def normalized(u, *, epsilon, compute, norm=norm_of):
+    """A matrix divided by its norm, rounded once to the compute dtype."""
+    return rounded(u / norm(u, epsilon), numpy_dtype(compute))
 
 
 def orthogonalized(x, triples):
@@ -71,6 +76,17 @@ def ratio(rows, columns, adjust_lr, real):
     return real(0.2) * np.sqrt(real(max(rows, columns))) if adjust_lr == "match_rms_adamw" else real(1)
 
 
+def updates(u, *, cut, triples, lr, epsilon, adjust_lr, compute, norm=norm_of, scale=ratio):
+    """What is subtracted from the parameter: of each matrix, x times the learning rate and the ratio."""
+    update, real = np.empty_like(u), u.dtype.type
+    for matrix, updated in zip(cut.matrices(u), cut.matrices(update), strict=True):
+        rows, columns = matrix.shape
+        if matrix.size:
+            x = orthogonalized(normalized(matrix, epsilon=epsilon, compute=compute, norm=norm), triples)
+            updated[...] = lr * scale(rows, columns, adjust_lr, real) * x.astype(real)
+    return update
+
+
 def rule(
     p, g, v, *, stored, cut, coefficients, iterations, lr, mu, weight_decay, epsilon, use_nesterov, average, adjust_lr,
     compute,
@@ -78,12 +94,7 @@ def rule(
     """The new parameter and velocity. ``cut`` has the matrices; there is one triple, or one for each iteration."""
     v, u = momentum(g, v, mu=mu, use_nesterov=use_nesterov, average=average)
     triples = coefficients if len(coefficients) > 1 else coefficients * int(iterations)
-    update, real = np.empty_like(u), u.dtype.type
-    for matrix, updated in zip(cut.matrices(u), cut.matrices(update), strict=True):
-        rows, columns = matrix.shape
-        if matrix.size:
-            x = orthogonalized(normalized(matrix, epsilon=epsilon, compute=compute), triples)
-            updated[...] = lr * ratio(rows, columns, adjust_lr, real) * x.astype(real)
+    update = updates(u, cut=cut, triples=triples, lr=lr, epsilon=epsilon, adjust_lr=adjust_lr, compute=compute)
     return p * (1 - lr * weight_decay) - update, v
 
 
@@ -114,11 +125,12 @@ def merged_muon(
     step(MUON, locals())
 
 
-def told(call, *, coefficients=COEFFICIENTS, blocks=WHOLE):
-    """What the rule is told of each tensor: its matrices, and the coefficients."""
+def told(params, numbers, *, coefficients=COEFFICIENTS, blocks=WHOLE):
+    """What the rule is told of each parameter: its matrices, and the coefficients; raises, naming what is no matrix."""
     name = MUON.merged_name
-    triples = schedule(f"{name}: coefficients", coefficients, int(call.hypers["iterations"]))
-    return [{"cut": cut, "coefficients": triples} for cut in cuts(name, call.arrays["params"], blocks)]
+    triples = schedule(f"{name}: coefficients", coefficients, int(numbers.get("iterations", 0)))
+    arrays = [host_array(x, f"{name}: params[{i}]") if isinstance(x, np.ndarray) else x for i, x in enumerate(params)]
+    return [{"cut": cut, "coefficients": triples} for cut in cuts(name, arrays, blocks)]
 
 
 def schedule(where, coefficients, iterations):
@@ -146,7 +158,8 @@ MUON = routine(
         "adjust_lr": ("original", "match_rms_adamw", "none"),
         "compute": ("bfloat16", "float16", "float32", "float64"),
     },
-    launches=0,
+    forms={"merged": Form(3, iterated=3)},
+    trial={"iterations": 2},  # each takes the executor as long as all else
     told=told,
 )  # fmt: skip
 muon = single(merged_muon)

@@ -52,8 +52,7 @@ def routine(
         states: a slot for each state and scalar, in the order of the signature; optional ones are given by keyword.
         limits: of numbers that only it has, those that are not just at least 0.
         choices: the values of each choice that is a word, the default first.
-        launches: of a step on the device: 1 if each element is for itself; 0 for a row that is not for the catalogue,
-            since it is not for tensors of every shape.
+        launches: of a step on the device: 1 if each element is for itself.
         passes: how often a step reads or writes a slot, where that is not once for gradients and twice for all else; or
             a function of form, dtypes and choices.
         forms: the ways to run it on the device, where there are others than by tensor and merged.
@@ -70,7 +69,7 @@ def routine(
     values = _values(where, own, choices)
     numbers = {name: x for name, x in own.items() if name not in values and not isinstance(x, tuple)}
     _expect(where, "limits", [name for name in limits if name not in numbers], [])
-    usual = {"separate": Form(launches, merged=False), "merged": Form(launches)} if launches else {}
+    usual = {"separate": Form(launches, merged=False), "merged": Form(launches)}
     each = {slot.name: 2 for slot in slots if not slot.scalar} | {"grads": 1}
     row = Routine(
         name=function.__name__.removeprefix("merged_"),

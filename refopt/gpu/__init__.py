@@ -30,7 +30,6 @@ from refopt.gpu.cast import CastPlan, cast_plan, merged_cast
 from refopt.gpu.check_plan import GradientCheck, gradient_check
 from refopt.gpu.coalesce import Coalesced, coalesce_tensor
 from refopt.gpu.loss_scale import loss_scaling, update_loss_scaling
-from refopt.gpu.muon import ROW as MUON
 from refopt.gpu.plan import Plan
 from refopt.gpu.runtime import device, use
 from refopt.gpu.transfer import Transfer
@@ -40,9 +39,8 @@ __all__ = [
     "gradient_check", "loss_scaling", "merged_cast", "plan", "to_device", "update_loss_scaling", "use",
 ]  # fmt: skip
 
-_ROWS = KNOWN | {"muon": MUON}
-_PLANS = {name: family.planner(routine) for name, routine in _ROWS.items()}
-for _row in _ROWS.values():  # the kernels of every optimizer
+_PLANS = {name: family.planner(routine) for name, routine in KNOWN.items()}
+for _row in KNOWN.values():  # the kernels of every optimizer
     globals()[_row.merged_name], globals()[_row.name] = family.functions(_row)
     __all__ += _row.merged_name, _row.name
 

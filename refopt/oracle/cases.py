@@ -91,7 +91,7 @@ def number(hyper: Hyper) -> float:
     """The number of a routine that cases have."""
     if hyper.name in NUMBERS and hyper.allows(NUMBERS[hyper.name]):
         return NUMBERS[hyper.name]
-    return hyper.other if hyper.whole else longer(hyper.other)
+    return int(hyper.default or hyper.other) if hyper.whole else longer(hyper.other)
 
 
 def draw(
@@ -138,12 +138,14 @@ def _drawn(
     if count > 1:
         checks.require_subnormals()
         before = {name: value for name, value in choices.items() if name != "rounding"}
+        if row.told:  # no state follows from iterations, which take long
+            numbers = numbers | {"iterations": 0}
         every_tensor = tensors(rule_of(row), checks.check(row, slots, numbers | before, checks.host_array))
         for t in range(1, count):
             fill(t)
             run(every_tensor)
     fill(count)
-    case = Case(row, slots, [numbers], choices, count)
+    case = Case(row, slots, [dict(known)], choices, count)
     case = case.replace(**_absent(case))
     return case if unlike == every else case.only([unlike.index(one) for one in every])
 

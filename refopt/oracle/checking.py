@@ -55,7 +55,7 @@ def check(
     Whatever the step does or raises is a failure in the report, and never an error here.
 
     Args:
-        routine: a name of `refopt.catalog.ROUTINES`; ``None`` for the laws that need no formula.
+        routine: a name of `refopt.catalog.KNOWN`; ``None`` for the laws that need no formula.
         subject: the step, or a `subject.Subject`.
         dtypes: of the parameters, of float32, float64, float16 and bfloat16; by default all, but fp32 and fp64 for
             unfused optimizers of PyTorch, whose arithmetic in 16-bit dtypes is not fp32.

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from refopt.catalog import ROUTINES
+from refopt.catalog import KNOWN
 from refopt.checks.arguments import chosen
 from refopt.oracle import checking
 from refopt.oracle.exact.cases import has
@@ -71,7 +71,7 @@ def parametrize(
     Raises:
         TypeError, ValueError: naming the argument, if these are not what is expected.
     """
-    chosen("parametrize: routine", routine, ROUTINES)
+    chosen("parametrize: routine", routine, KNOWN)
     asked = [law.id for law in LAWS.values() if not law.asked] if laws is None else list(laws)
     checking.check(routine, subject, laws=asked, dtypes=[], **named)  # which refuses what is not expected
     tried = checking.check(routine, subject, laws=[], dtypes=dtypes, **named).dtypes

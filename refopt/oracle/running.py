@@ -146,7 +146,8 @@ class Running:
         if self.settled or self.why_not:
             return
         self.settled, told = True, []
-        for axes in (1, 2):
+        usual = self.axes
+        for axes in (1, 2)[usual - 1 :]:
             self.axes = axes
             shapes = self.shapes([45, 300])
             params = self.params(shapes)
@@ -164,7 +165,7 @@ class Running:
                 told.append("two steps of finite gradients leave parameters that are not finite")
             else:
                 return
-        self.axes, self.why_not = 1, told[0]
+        self.axes, self.why_not = usual, told[0]
 
     def came(self, run: Run) -> Came:
         return self.tried(lambda: Came(run.params(), run.states()))

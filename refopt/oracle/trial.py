@@ -1,6 +1,7 @@
 """What a law of a routine works with: the cases a subject can be given, and the bound of what it makes of them."""
 
 import collections
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -24,6 +25,8 @@ FLUSHES = "flush_to_zero"  # what a step may declare of itself
 CACHED = 2**14  # bytes of the arrays of a tensor whose expectation is kept, for other trials as well
 _expectations: collections.OrderedDict[Any, dict[str, Expected]] = collections.OrderedDict()
 MOST = 1024  # of them
+LARGEST = 5000  # elements of a matrix in place of a vector of as many
+LARGE, EMPTY = (130, 136), (0, 3)  # in place of larger ones; of which rows / columns is a number
 
 
 class Trial(Running):
@@ -47,6 +50,7 @@ class Trial(Running):
     ) -> None:  # fmt: skip
         super().__init__(subject, dtype, seed, tolerance=tolerance)
         self.row, self.fixed, self.dtypes = row, dict(fixed), tuple(dtypes)
+        self.axes = 2 if row.told else 1
         self.real: Any = arithmetic(dtype)
         self.apart: dict[str, float] = {}
         self.rounded: dict[str, float] = {}
@@ -88,7 +92,7 @@ class Trial(Running):
         optional: Sequence[str] = (), seed: int = 0, choices: Mapping[str, Any] | None = None, **numbers: Any,
     ) -> Case:  # fmt: skip
         """A case of tensors of some shapes, or sizes, at the step ``count``. Skips what the subject does not take."""
-        shapes = [(shape,) if isinstance(shape, int) else tuple(shape) for shape in shapes]
+        shapes = [self.case_shape(shape) for shape in shapes]
         types = dtypes or self.kinds(self.dtype)
         rows = [types] * len(shapes) if isinstance(types, Dtypes) else list(types)
         others = {name: x for name, x in (choices or {}).items() if x != self.choices()[name]}
@@ -98,6 +102,13 @@ class Trial(Running):
             self.row, shapes, rows, seed=self.seed + 1000 * seed, numbers=self.numbers() | numbers,
             choices=self.choices() | others, optional=optional, count=count,
         )  # fmt: skip
+
+    def case_shape(self, shape: Any) -> tuple[int, ...]:
+        """A shape of so many elements; where it has to be a matrix, one that is not too large to be iterated."""
+        if not self.row.told or (not isinstance(shape, int) and len(shape) == 2):
+            return self.shape(shape)
+        size = shape if isinstance(shape, int) else math.prod(shape)
+        return LARGE if size > LARGEST else self.shape(size) if size else EMPTY
 
     def run(self, case: Case) -> Outcome:
         """What the subject makes of a copy of a case. Whatever it raises breaks the law."""

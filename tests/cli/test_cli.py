@@ -256,14 +256,14 @@ def all_idle(patch):
 
 def other_launches(patch):
     forms = {**LARS_MOMENTUM.forms, "two_launches": catalog.Form(launches=3)}
-    patch.setitem(catalog.ROUTINES, "lars_momentum", LARS_MOMENTUM._replace(forms=forms))
+    patch.setitem(catalog.KNOWN, "lars_momentum", LARS_MOMENTUM._replace(forms=forms))
 
 
 def other_bytes(patch):
     def traffic(form, dtypes, **choices):
         return LARS_MOMENTUM.traffic(form, dtypes, **choices) | {"grads": 3}
 
-    patch.setitem(catalog.ROUTINES, "lars_momentum", LARS_MOMENTUM._replace(traffic=traffic))
+    patch.setitem(catalog.KNOWN, "lars_momentum", LARS_MOMENTUM._replace(traffic=traffic))
 
 
 @pytest.mark.parametrize(("breaking", "slots", "problems"),
@@ -283,7 +283,7 @@ def test_what_is_broken_is_found(capsys, monkeypatch, breaking, slots, problems)
 @pytest.mark.parametrize(("args", "named"),
                          [(["--dtype", "fp8"], list(verify.DTYPES)),
                           (["--form", "fast"], list(LARS_MOMENTUM.forms)),
-                          (["--routine", "sgdm"], list(catalog.ROUTINES)),
+                          (["--routine", "sgdm"], list(catalog.KNOWN)),
                           (["--workload", "vgg"], ["resnet50", "bert-large", "gpt2-xl", "llama-3-8b"]),
                           (["--device", "tpu"], ["gpu", "executor"]), (["--steps", "1"], ["at least 2"]),
                           (["--max-elements", "none"], ["at least 1"]),

@@ -6,8 +6,8 @@ from functools import cache
 
 import pytest
 
-from refopt import cpu
-from refopt.catalog import ROUTINES, Hyper, Slot, data, workloads
+from refopt import cli, cpu
+from refopt.catalog import KNOWN, ROUTINES, Hyper, Slot, data, workloads
 from refopt.cli import verify
 from refopt.cli.verify.compare import idle, reference
 from refopt.oracle import ulp
@@ -128,3 +128,17 @@ def test_what_is_in_no_table():
     case = case_of.__wrapped__(radam._replace(**more), "fp32")
     assert case.hypers[0]["gamma"][:2] == [0.75, 0.75 * 1.125]
     assert all(0.3 <= x[0] <= 0.95 for x in case.slots["delta"])
+
+
+def test_a_routine_for_matrices_has_those_of_the_model(capsys, monkeypatch):
+    """And says how many these are."""
+    monkeypatch.setattr(data, "FEW", 2)
+    resnet = workloads.load("resnet50")
+    assert [tensor.name for tensor in data.matrices(resnet, "executor").tensors][-1] == "fc.weight"
+    assert len(data.matrices(resnet, "gpu")) == len(resnet.matrices()) == 54
+    muon = KNOWN["muon"]
+    assert [dtype for dtype in data.DTYPES if not data.offered(muon, dtype)] == ["fp64", "bf16-sr"]
+    assert cli.main(["verify", "--routine", "muon", "--dtype", "fp32"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "54 of the 161 are matrices, 53 of them kernels of convolutions" in out
+    assert "2 of them are taken: " in out and "fp32 merged 2 1 18 9 " in out and "scaled to" not in out

@@ -113,9 +113,14 @@ def test_factor_and_flag():
     assert raw(scaled[0], scaled[2]) == raw(params, velocities)
 
 
-def test_a_routine_without_kernels_is_in_no_catalogue():
-    """Its functions are there; plans and laws of the catalogue do not ask for it."""
-    assert MUON.forms == {} and "muon" not in catalog.ROUTINES and {"muon", "merged_muon"} <= set(cpu.__all__)
+def test_a_routine_for_matrices_is_known_apart():
+    """What goes through the routines gives them tensors of every shape."""
+    assert catalog.KNOWN.keys() - catalog.ROUTINES.keys() == {"muon"} and catalog.KNOWN["muon"] is MUON
+    assert {"muon", "merged_muon"} <= set(cpu.__all__)
+    assert MUON.told([ONES], {})[0]["cut"].ends == ([0, 4], [0, 6])
+    with pytest.raises(ValueError, match=r"params\[1\]: expected a matrix, got shape \(6,\)"):
+        MUON.told([ONES, ONES[0]], {})
+    assert MUON.launches([catalog.Spec(24, ("float32",) * 3)], "merged", 5) == 18
 
 
 ONES = np.ones((4, 6), np.float32)

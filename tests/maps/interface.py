@@ -10,7 +10,7 @@ from typing import Any
 
 from maps.collect import ROOT, Item, head
 
-from refopt.catalog import ROUTINES, Hyper, Routine, Slot, Spec
+from refopt.catalog import KNOWN, Hyper, Routine, Slot, Spec
 from refopt.state.peers import PEERS
 
 PAGE = ROOT / "docs" / "interface.md"
@@ -25,7 +25,7 @@ SIGNATURES = {"fp32": ("float32",) * 3, "fp64": ("float64",) * 3,
 def page(items: Iterable[Item] = ()) -> str:
     """The page."""
     lines = [head(PAGE), "## Routines", ""]
-    for routine in ROUTINES.values():
+    for routine in KNOWN.values():
         lines += row(routine)
     lines += ["## In PyTorch", "", *peers(), ""]
     for name in PACKAGES:
@@ -43,7 +43,8 @@ def row(routine: Routine) -> list[str]:
     for name, form in routine.forms.items():
         counts = ", ".join(f"{each} {bytes_of(routine, name, dtypes)}" for each, dtypes in SIGNATURES.items())
         what = "for all tensors of a dtype signature" if form.merged else "for each tensor"
-        lines += [f"- {name}: launches {what}: {form.launches}; bytes per element: {counts}"]
+        more = f", and {form.iterated} for each iteration" if form.iterated else ""
+        lines += [f"- {name}: launches {what}: {form.launches}{more}; bytes per element: {counts}"]
     return [*lines, ""]
 
 

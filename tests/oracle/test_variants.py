@@ -10,7 +10,7 @@ from oracle.bugs import step_of
 from oracle.mutants import built, mutant
 from oracle.mutants.table import MUTANTS
 from refopt import cpu, oracle
-from refopt.catalog import ROUTINES as OWN
+from refopt.catalog import KNOWN as OWN
 from refopt.oracle import variants
 from refopt.oracle.cases import Dtypes, draw, number
 from refopt.oracle.exact.cases import assert_same, runner
@@ -25,8 +25,8 @@ def drawn(row, choices=None, numbers=None, count=3, dtype="float32"):
     of_row = {hyper.name: number(hyper) for hyper in row.hypers} | {"rescale_grad": 1.0} | (numbers or {})
     every = {name: values[0] for name, values in row.choices.items()} | (choices or {})
     optional = [slot.name for slot in row.slots if slot.optional and slot.name != "master_params"]
-    kinds = [Dtypes(dtype, dtype, dtype)]
-    return draw(row, [(40,)], kinds, seed=0, numbers=of_row, choices=every, optional=optional, count=count)
+    kinds, shape = [Dtypes(dtype, dtype, dtype)], (5, 8) if row.told else (40,)
+    return draw(row, [shape], kinds, seed=0, numbers=of_row, choices=every, optional=optional, count=count)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from refopt import cpu, oracle
-from refopt.catalog import ROUTINES
+from refopt.catalog import KNOWN, ROUTINES
 from refopt.cpu.adam import descend
 from refopt.cpu.merged import merged
 from refopt.oracle import shrink
@@ -21,11 +21,11 @@ RIGHT = {"sgd": {"DecayDecoupled", "Distributed"}, "adam": {"SquareFirst", "Step
          "adadelta": {"RootsDivided", "SquareFirst", "StepRegrouped"}, "adamax": {"NormTakesNan", "NormLosesNan"},
          "radam": {"ThresholdReached"},
          "lamb": {"RootsDivided", "StepPrepared", "SumByNumPy", "SumInIndexOrder", "StepRegrouped"},
-         "novograd": {"TimesTheReciprocal", "SumByNumPy", "SumInIndexOrder"}}
+         "novograd": {"TimesTheReciprocal", "SumByNumPy", "SumInIndexOrder"}, "muon": {"DecaySubtracted"}}
 
 
 def step_of(routine, rule):
-    row = ROUTINES[routine]
+    row = KNOWN[routine]
 
     @functools.wraps(getattr(cpu, row.merged_name))
     def step(*lists, grad_factor=None, found_inf=None, **named):
@@ -39,14 +39,16 @@ def step_of(routine, rule):
 @pytest.mark.parametrize("routine", [
     pytest.param(x, marks=[pytest.mark.slow] * (x not in ("sgd", "lion", "lars_momentum", "novograd"))) for x in RULES])
 def test_wrong_formulas_are_found(routine, monkeypatch):
-    """By far; nobody asks for the smallest example."""
+    """By far, or where the bound is one of random roundings by much; nobody asks for the smallest example."""
+    far = 5 if KNOWN[routine].told else 20
     monkeypatch.setattr(shrink, "smallest", lambda case, holds, broken, until: (case, broken))
     for name, rule in RULES[routine].items():
         laws = ["L6"] if name == "NanTakenForZero" else ["L1"]
         named = dict(dtypes=["float32"], laws={"L1", *laws}, examples=0, diagnose=False, process=False)
         report = oracle.check(routine, step_of(routine, rule), **named)
         assert report.failed_laws == ([] if name in RIGHT.get(routine, ()) else laws), f"{name}: {report}"
-        assert report.wrong == [] or max(item.ratio or 20 for item in report.of("failed")) >= 20, f"{name}: {report}"
+        largest = max((item.ratio or far for item in report.of("failed")), default=far)
+        assert largest >= far, f"{name}: {report}"
 
 
 def test_text_that_is_nowhere_is_refused():

@@ -52,6 +52,10 @@ class Workload:
     def elements(self) -> int:
         return sum(tensor.elements for tensor in self.tensors)
 
+    def matrices(self) -> "Workload":
+        """The tensors of two axes or more, which are matrices or, such as the kernels of convolutions, can be."""
+        return replace(self, tensors=tuple(tensor for tensor in self.tensors if len(tensor.shape) > 1))
+
     def scaled(self, max_elements: int) -> "Workload":
         """The same tensors, none with more than `max_elements` elements: for machines without a GPU.
 

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from refopt import gpu
-from refopt.catalog import ROUTINES, Routine, workloads
+from refopt.catalog import KNOWN, Routine, workloads
 from refopt.checks.renamed import OPS, renamed
 from refopt.cli import verify
 from refopt.cli.output import DIFFERS, EQUAL, Unusable, write
@@ -46,8 +46,8 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
         epilog="Exit status: 0 if all is equal, 1 if anything differs, 2 for arguments or files that cannot be used, "
         "3 if the command itself fails; 130, 141 and 143 for Ctrl-C, a closed pipe and SIGTERM.",
     )
-    forms = list(dict.fromkeys(form for routine in ROUTINES.values() for form in routine.forms))
-    several = {"routine": [*ROUTINES, *verify.AROUND], "dtype": list(verify.DTYPES), "form": forms}
+    forms = list(dict.fromkeys(form for routine in KNOWN.values() for form in routine.forms))
+    several = {"routine": [*KNOWN, *verify.AROUND], "dtype": list(verify.DTYPES), "form": forms}
     for name, choices in several.items():
         text = f"{', '.join(choices)}; default all" + (" but separate, where there are two" if name == "form" else "")
         word = partial(renamed, names=OPS, where=f"refopt verify: --{name} ")
@@ -81,7 +81,7 @@ def _chosen(args: argparse.Namespace, parser: argparse.ArgumentParser) -> tuple[
         machine = gpu.device(args.device)
     except (RuntimeError, ValueError) as error:
         raise Unusable(str(error)) from error
-    routines = [ROUTINES[name] for name in dict.fromkeys(args.routine or ROUTINES) if name in ROUTINES]
+    routines = [KNOWN[name] for name in dict.fromkeys(args.routine or KNOWN) if name in KNOWN]
     for routine in routines if args.routine else ():
         if not _forms(routine, args.form):
             parser.error(f"argument --form: {routine.name} has {', '.join(routine.forms)}")
@@ -92,8 +92,9 @@ def _chosen(args: argparse.Namespace, parser: argparse.ArgumentParser) -> tuple[
     most = max(tensor.elements for tensor in whole.tensors) if args.full else args.max_elements
     workload, scaled = verify.extents(whole, machine.name, most)
     small, _ = verify.extents(whole, machine.name, most, norms=False)
+    matrices = verify.matrices(whole, machine.name, most)
     tasks = [
-        Task(routine.name, dtype, small if routine.elementwise else workload, tuple(forms))
+        Task(routine.name, dtype, small if routine.elementwise else matrices if routine.told else workload, (*forms,))
         for routine in routines
         if (forms := _forms(routine, args.form))
         for dtype in dtypes
@@ -169,11 +170,11 @@ def _verify(args: argparse.Namespace, machine: Any, tasks: list[Task], scaled: s
         say(table.wrap("device", _described(device)))
         say(table.wrap("kernels", device["kernels"]))
         say(table.wrap("tensors", f"the {len(whole)} of {workload.name}, {whole.elements:,} elements"))
-        if scaled:
+        if scaled and len(workload) == len(whole):
             say(table.wrap("", f"scaled to {workload.elements:,}: {scaled}"))
         for name, reason in skipped.items():
             say(table.wrap("skipped", f"{name}: {reason}"))
-        rows = _rows(tasks, machine, args.steps, copy, progress, say)
+        rows = _rows(tasks, whole, machine, args.steps, copy, progress, say)
         for row in rows:
             if not row.ok:
                 say(table.explain(row) + "\n")
@@ -199,16 +200,30 @@ def _verify(args: argparse.Namespace, machine: Any, tasks: list[Task], scaled: s
     return EQUAL if ok else DIFFERS
 
 
+def _matrices(taken: workloads.Workload, whole: workloads.Workload) -> str:
+    """Which tensors a routine has that takes matrices alone."""
+    every = whole.matrices()
+    cut = sum(len(tensor.shape) > 2 for tensor in every.tensors)
+    kernels = f", {cut} of them kernels of convolutions with a row for each output channel" if cut else ""
+    few = f"; {len(taken)} of them are taken" if len(taken) < len(every) else ""
+    text = f"{len(every)} of the {len(whole)} are matrices{kernels}{few}: {taken.elements:,} elements"
+    return table.wrap("tensors", text)
+
+
 def _rows(
-    tasks: list[Task], machine: Any, steps: int, copy: float | None, progress: Progress, say: Callable[..., None]
+    tasks: list[Task], whole: workloads.Workload, machine: Any, steps: int, copy: float | None, progress: Progress,
+    say: Callable[..., None],
 ) -> list[verify.Row]:
     """All rows, each told of as it comes."""
     rows: list[verify.Row] = []
     with contextlib.closing(all_rows(tasks, machine, steps, progress.show)) as stream:
         for name, of_name in itertools.groupby(stream, key=lambda pair: pair[0].name):
-            first, routine = len(rows), ROUTINES.get(name)
+            first, routine = len(rows), KNOWN.get(name)
             compared = f", compared after each of {steps} steps" if routine else ""
-            say(f"\n{name}: CPU reference and kernels{compared}\n\n{table.HEADER}")
+            say(f"\n{name}: CPU reference and kernels{compared}\n")
+            if routine and routine.told:
+                say(_matrices(next(task.workload for task in tasks if task.name == name), whole) + "\n")
+            say(table.HEADER)
             for task, row in of_name:
                 rows.append(row)
                 progress.done = tasks.index(task)
@@ -217,7 +232,7 @@ def _rows(
                 say(f"\n{table.SPEED_HEADER}")
                 for row in rows[first:]:
                     say(table.speed_line(row, copy))
-                if routine:
+                if routine and rows[first].speedup:
                     say(table.wrap("of copy", f"of 2 GB on the device, read and written at {copy / 1e9:,.0f} GB/s"))
                     say(table.wrap("speed-up", f"over {verify.unmerged(routine)}, which launches for each tensor"))
     say()

@@ -97,7 +97,7 @@ def rows(
         row, plan = _verify(case, expected, form, machine)
         if machine.name == "gpu":
             time = step_time(plan.step)
-            if alone is None:
+            if alone is None and not routine.forms[before].merged:
                 alone = time if form == before else step_time(_plan(case, before, machine)[0].step)
             row = row._replace(milliseconds=time, speedup=alone / time if alone else None)
         yield row._replace(problems=(*lying_still, *row.problems))
@@ -109,13 +109,13 @@ def counts(machine: Any, workload: Workload) -> bool:
 
 
 def unmerged(routine: Routine) -> str:
-    """The form with launches for each tensor, which the others are measured against."""
-    return next(name for name, form in routine.forms.items() if not form.merged)
+    """The form with launches for each tensor, which the others are measured against; without one, the merged form."""
+    return next((name for name, form in routine.forms.items() if not form.merged), routine.merged_form)
 
 
 def _verify(case: Case, expected: States, form: str, machine: Any) -> tuple[Row, Any]:
     routine, specs = case.routine, case.specs
-    before = unmerged(routine)
+    before, iterations = unmerged(routine), case.hypers[-1].get("iterations", 0)
     plan, arrays = _plan(case, form, machine)
     tensors = [x for name, values in arrays.items() if name not in routine.scalars for x in values]
     mismatches: list[Mismatch] = []
@@ -154,14 +154,14 @@ def _verify(case: Case, expected: States, form: str, machine: Any) -> tuple[Row,
         elements=case.workload.elements,
         ops_before=len(specs),
         ops_after=signatures if routine.forms[form].merged else len(specs),
-        launches_before=routine.launches(specs, before),
+        launches_before=sum(routine.launches([spec], before, iterations) for spec in specs),
         launches_after=launches,
         bytes=traffic,
         counted=log is not None,
         max_ulps=most,
         differing=differing,
         mismatches=tuple(mismatches),
-        problems=_counts(routine, specs, form, launches, traffic),
+        problems=_counts(routine, specs, form, iterations, launches, traffic),
     ), plan
 
 
@@ -174,10 +174,12 @@ def compare(want: np.ndarray, got: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return where, ulp.distance(a[where], b[where])
 
 
-def _counts(routine: Routine, specs: list[Spec], form: str, launches: int, traffic: int) -> tuple[str, ...]:
+def _counts(
+    routine: Routine, specs: list[Spec], form: str, iterations: float, launches: int, traffic: int
+) -> tuple[str, ...]:  # fmt: skip
     """What is counted against what the catalogue says."""
     counts = {
-        "launches": (routine.launches(specs, form), launches),
+        "launches": (routine.launches(specs, form, iterations), launches),
         "bytes": (routine.bytes(specs, form), traffic),
     }
     return tuple(

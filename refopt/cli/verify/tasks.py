@@ -11,7 +11,7 @@ from multiprocessing.connection import wait
 from typing import Any, NamedTuple
 
 from refopt import gpu
-from refopt.catalog import ROUTINES
+from refopt.catalog import KNOWN
 from refopt.catalog.workloads import Workload
 from refopt.cli.verify import around, compare
 from refopt.cli.verify.compare import Row
@@ -30,7 +30,7 @@ class Task(NamedTuple):
         if self.name in around.AROUND:
             report(f"{self.dtype} {self.name}")
             return around.AROUND[self.name](self.workload, self.dtype, machine)
-        return compare.rows(ROUTINES[self.name], self.workload, self.dtype, self.forms, machine, steps, report)
+        return compare.rows(KNOWN[self.name], self.workload, self.dtype, self.forms, machine, steps, report)
 
 
 def all_rows(

@@ -12,7 +12,6 @@ import numpy as np
 
 from refopt.checks import Call
 from refopt.checks.dtypes import arithmetic
-from refopt.checks.rows import Form
 from refopt.cpu.blocks import cuts
 from refopt.cpu.matmul import tensor_core
 from refopt.cpu.muon import COEFFICIENTS, MUON, WHOLE, ratio, schedule
@@ -27,7 +26,6 @@ from refopt.gpu.plan import Plan
 from refopt.gpu.tensor_core import MMA
 
 COMPUTED = {"float32": (*MMA, "float32"), "float64": ("float64",)}  # by the arithmetic type
-ROW = MUON._replace(forms={"merged": Form(3)})  # and three for each iteration
 
 
 class MuonPlan(Plan):
@@ -42,10 +40,10 @@ class MuonPlan(Plan):
         own = {"coefficients": COEFFICIENTS, "blocks": WHOLE}
         self._coefficients, self._blocks = (hypers.get(name, default) for name, default in own.items())
         numbers = {name: value for name, value in hypers.items() if name not in own}
-        super().__init__(ROW, self._launches_of, slots, numbers, form, stream, shared)
+        super().__init__(MUON, self._launches_of, slots, numbers, form, stream, shared)
 
     def _build(self) -> None:
-        name, params, compute = ROW.merged_name, self._call.arrays["params"], self._choices["compute"]
+        name, params, compute = MUON.merged_name, self._call.arrays["params"], self._choices["compute"]
         for i, param in enumerate(params):
             if param and compute not in (kinds := COMPUTED["float64" if param.dtype == "float64" else "float32"]):
                 expected = f"expected one of {', '.join(kinds)} on a device for params[{i}] of {param.dtype}"
@@ -68,7 +66,7 @@ class MuonPlan(Plan):
             self._build()
 
     def _schedule(self, iterations: int) -> list:
-        return schedule(f"{ROW.merged_name}: coefficients", self._coefficients, iterations)
+        return schedule(f"{MUON.merged_name}: coefficients", self._coefficients, iterations)
 
     def _exchange(self, call: Call, bound: Any, moved: Any, values: Any) -> None:
         before = self._call

@@ -192,8 +192,13 @@ class Bounded:
         return self.lift(other) / self
 
     def __pow__(self, count):
-        """A running product."""
+        """A running product; of a number of a step, which is whole, by squares."""
         power = self.lift(1)
+        if isinstance(count, Bounded):
+            base, left = self, int(high(count.value))
+            while left:
+                power, base, left = power * base if left % 2 else power, base * base, left // 2
+            return power
         for k in range(count):
             power = power * self if k else self
         return power

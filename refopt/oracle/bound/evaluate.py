@@ -16,12 +16,18 @@ from refopt.catalog import Routine
 from refopt.checks import flat
 from refopt.cpu import reduce
 from refopt.cpu.merged import exact
-from refopt.oracle.bound import bounded
+from refopt.cpu.muon import updates
+from refopt.oracle.bound import bounded, iterations
 from refopt.oracle.bound.bounded import Arithmetic, Bounded
 from refopt.oracle.bound.branches import every_way
 from refopt.oracle.variants import variants_of
 
-PRIMITIVES = {reduce.sum_of_squares: lambda x: x.sum_of_squares()}
+
+def _sum_of_squares(x: Any) -> Any:
+    return x.sum_of_squares() if isinstance(x, Bounded) else reduce.sum_of_squares(x)
+
+
+PRIMITIVES: dict[Any, Any] = {reduce.sum_of_squares: _sum_of_squares, updates: iterations.updates}
 
 
 def _names(code: CodeType) -> set[str]:
@@ -51,7 +57,8 @@ def rebound(function: Any) -> Any:
     """A function that runs the same code over bounded numbers, and so does what it calls."""
     if isinstance(function, functools.partial):
         keywords = {name: _replaced(value) for name, value in function.keywords.items()}
-        return functools.partial(rebound(function.func), *function.args, **keywords)
+        own = PRIMITIVES.get(function.func) or rebound(function.func)
+        return functools.partial(own, *function.args, **keywords)
     return copied(function, _replaced)
 
 
@@ -133,6 +140,8 @@ def evaluate(
         x = held.get(name)
         return None if x is None else lift(x.reshape(-1)[0] if name in routine.scalars else x.astype(real))
 
+    if routine.told:
+        values |= routine.told([arrays["params"]], {})[0]
     if not routine.elementwise:
         values["stored"] = _stored(routine, held, after or {}, lambda x: lift(x.astype(real)))
     run = rebound(rule or rule_of(routine))
@@ -151,7 +160,9 @@ def _values(
     routine: Routine, numbers: Mapping[str, float], choices: Mapping[str, Any], arithmetic: Arithmetic
 ) -> dict[str, Any]:
     """The numbers as the arithmetic has them, and the choices."""
-    values: dict[str, Any] = {name: arithmetic.number(x) for name, x in numbers.items() if name != "seed"}
+    counts = [hyper.name for hyper in routine.hypers if hyper.whole]
+    values: dict[str, Any] = {name: arithmetic.number(x) for name, x in numbers.items() if name not in counts}
+    values |= {name: numbers[name] for name in counts if name != "seed"}
     values |= {name: value for name, value in choices.items() if name != "rounding"}
     for hyper in routine.hypers:
         if arithmetic.regroups and hyper.below == 1 and hyper.name in values:

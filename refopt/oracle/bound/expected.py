@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from refopt import checks, cpu
-from refopt.catalog import ROUTINES
+from refopt.catalog import KNOWN
 from refopt.checks import flat
 from refopt.checks.arguments import chosen, whole
 from refopt.checks.dtypes import arithmetic, numpy_dtype
@@ -94,7 +94,7 @@ def expect(
     much of a bound that is.
 
     Args:
-        routine: a name of `refopt.catalog.ROUTINES`.
+        routine: a name of `refopt.catalog.KNOWN`.
         params, grads: lists of P arrays, as `refopt.cpu` takes them. A gradient of ``None`` skips its tensor.
         sum_of: what squares are summed, for routines with norms: ``"random"`` data, of any order within
             ``sums.LAMBDA * sqrt(n)`` roundings; ``"any"`` data, n roundings; or an integer, through how many additions
@@ -120,12 +120,14 @@ def expect(
     >>> expected["params"][0].ratio(np.array([0.5, 0.50000006, 0.6], np.float32)).round(2)
     array([0.0000000e+00, 8.0000000e-02, 1.3981016e+05])
     """
-    row = row_for(chosen("expect: routine", routine, ROUTINES), given)
+    row = row_for(chosen("expect: routine", routine, KNOWN), given)
     depth = _depth(sum_of)
     slots, numbers = _arguments(row, {"params": params, "grads": grads} | given)
     gate = {name: given.get(name) for name in GATE}
     try:
         call = checks.check(row, slots, numbers, checks.host_array, gate)
+        if row.told:
+            row.told(call.arrays["params"], call.hypers)
     except (TypeError, ValueError) as error:
         raise type(error)(str(error).replace(f"{row.merged_name}:", "expect:", 1)) from None
     factor, skipped = gate["grad_factor"], _is_set(gate["found_inf"])
@@ -216,7 +218,8 @@ def _is_set(flag: Any) -> bool:
 def _defaults(row: Routine) -> dict[str, Any]:
     """By name, of the merged function, and beside them of what variants have."""
     parameters = inspect.signature(getattr(cpu, row.merged_name)).parameters
-    defaults = {name: parameter.default for name, parameter in parameters.items()}
+    defaults = {name: parameter.default for name, parameter in parameters.items()
+                if not isinstance(parameter.default, tuple)}  # which the row does not have
     own = {hyper.name: hyper.default for hyper in row.hypers} | dict.fromkeys(row.slot_names)
     own |= {name: values[0] for name, values in row.choices.items()}
     return defaults | {name: value for name, value in own.items() if name not in defaults}

@@ -45,7 +45,7 @@ def compare(
         within: "bits"; or what differences may be, relative to a tensor's largest change; or "measured", for 16 times
             what a change of the data by 2^-16 makes, as `check` has it without a routine; or "bound", for the bound of
             a formula, that of ``routine``, around which either is.
-        routine: a name of `refopt.catalog.ROUTINES`, for the bound alone.
+        routine: a name of `refopt.catalog.KNOWN`, for the bound alone.
         dtypes: by default those that both have, or those of the record.
         parts: ids of `PARTS`; by default all.
         set, states, arrays, device, options: of both, as `check` has them; ``options_a`` and ``options_b`` of one.

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from refopt import cpu
-from refopt.catalog import ROUTINES, Routine
+from refopt.catalog import KNOWN, Routine
 from refopt.checks.arguments import chosen, kind_of
 from refopt.oracle.exact.cases import Case, Outcome, Run, assert_same, runner
 from refopt.oracle.exact.examples import examples
@@ -84,7 +84,7 @@ def check_run(routine: str, run: Run) -> None:
 def _routine(where: str, name: Any) -> Routine:
     """The row of a name, with or without what the merged functions have before it."""
     bare = name.removeprefix("merged_") if isinstance(name, str) else name
-    return ROUTINES[chosen(f"{where}: routine", bare, ROUTINES)]
+    return KNOWN[chosen(f"{where}: routine", bare, KNOWN)]
 
 
 def _check(routine: Routine, what: str, run: Run) -> None:

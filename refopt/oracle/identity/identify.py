@@ -1,5 +1,6 @@
 """`identify`: which routine and choices an optimizer is, or none."""
 
+import contextlib
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -9,7 +10,7 @@ import numpy as np
 from refopt.checks.arguments import mapped, number
 from refopt.oracle.broken import Broken, Skipped
 from refopt.oracle.cases import noise
-from refopt.oracle.identity.candidates import Candidate, candidates, off
+from refopt.oracle.identity.candidates import LEFT_OUT, Candidate, candidates, off
 from refopt.oracle.identity.numbers import numbers_of, rows, telling
 from refopt.oracle.identity.report import Identity, Match, merged
 from refopt.oracle.memory import dense
@@ -25,6 +26,7 @@ SHAPES: dict[int, list[tuple[int, ...]]] = {1: [(12,), (4, 5), (7,)], 2: [(4, 6)
 ENOUGH = {"float64": 2.0**-22, "float32": 2.0**-12}
 KNOWN = sorted({hyper.name for row in ROUTINES.values() for hyper in row.hypers})  # numbers of any routine
 COARSE = 2.0**-16  # of what computes in fp32, whatever its parameters are
+ROUGH = 2.0**-3  # of what iterates in 16 bits
 
 
 def identify(
@@ -82,7 +84,13 @@ def _identified(optimizer: Optimizer, own: Mapping[str, str], seed: int) -> Iden
             if not all(np.isfinite(x).all() for x in came[-1]):
                 why = "its parameters are not finite after eight steps"
                 continue
-            return _found(optimizer, dtype, params, grads, came, own)
+            found = _found(optimizer, dtype, params, grads, came, own)
+            if not found.matches and axes == 1:  # what is told by matrices alone, vectors being another routine's
+                with contextlib.suppress(Skipped, Broken, NotImplementedError):
+                    params, grads, came = _probed(optimizer, dtype, SHAPES[2], seed)
+                    matrices = _found(optimizer, dtype, params, grads, came, own, shaped=True)
+                    found = matrices if matrices.matches else found
+            return found
     return Identity(optimizer.name, [], tried=0, steps=len(SIZES), dtype="float64", why=why)
 
 
@@ -145,17 +153,21 @@ def _probed(optimizer: Optimizer, dtype: str, shapes: Sequence[tuple[int, ...]],
 
 
 def _found(
-    optimizer: Optimizer, dtype: str, params: Any, grads: Any, came: Any, names: Mapping[str, str]
-) -> Identity:
-    """Every formula that comes to the same."""
+    optimizer: Optimizer, dtype: str, params: Any, grads: Any, came: Any, names: Mapping[str, str],
+    shaped: bool = False,
+) -> Identity:  # fmt: skip
+    """Every formula that comes to the same; if ``shaped``, of those for matrices alone."""
     tried = 0
     matches: list[tuple[Match, Mapping[str, tuple]]] = []
     nearest: tuple[int, float, Match] | None = None
     for of in _every(optimizer, names):
         if of.ones and matches:
             break
+        if any(x.ndim != 2 for x in params) if of.row.told else shaped:
+            continue
         tried += 1
-        steps, away = off(of, params, grads, came, max(COARSE, ENOUGH[dtype]))
+        enough = ROUGH if of.row.told else max(COARSE, ENOUGH[dtype])
+        steps, away = off(of, params, grads, came, enough)
         match = _match(of, away)
         if steps == len(grads):
             matches.append((match, of.row.choices))
@@ -183,7 +195,7 @@ def _size(match: Match) -> tuple[bool, int, int]:
 
 def _match(of: Candidate, away: float) -> Match:
     scalars = {slot.name for slot in of.row.slots if slot.scalar}
-    kept = {name: x for name, x in of.choices.items() if name not in ("rounding", "norm_of")}
+    kept = {name: x for name, x in of.choices.items() if name not in LEFT_OUT}
     numbers = {name: float(x) for name, x in of.numbers.items() if name not in ("seed", "rescale_grad")}
     states = tuple(x for x in of.states if x not in scalars) + tuple(f"{name} from 1" for name in of.ones)
     return Match(of.row.name, kept, states, numbers, away)

@@ -121,7 +121,8 @@ def repeated(case: Case) -> Case:
 def changing(trial: Trial, case: Case) -> Case:
     """Steps whose numbers change, but for those that states of several steps depend on."""
     stay = {"rescale_grad", "seed", "rho", "decay_base", "beta1", "beta2", *trial.fixed}
-    names = [hyper.name for hyper in trial.row.hypers if trial.takes(hyper.name) and hyper.name not in stay]
+    there = [hyper.name for hyper in trial.row.hypers if trial.takes(hyper.name) and not hyper.whole]
+    names = [name for name in there if name not in stay]
     step = case.steps[0]
     return case.replace(steps=[step | {name: step[name] * (1 - k / 4) for name in names} for k in range(STEPS)])
 

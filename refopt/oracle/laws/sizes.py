@@ -7,6 +7,7 @@ import numpy as np
 
 from refopt.oracle.bound import sums
 from refopt.oracle.exact.cases import Case
+from refopt.oracle.laws import matrices
 from refopt.oracle.laws.law import Law, Try, of_bound
 from refopt.oracle.trial import Trial
 
@@ -18,6 +19,9 @@ HUGE = 2**20 + 3  # with norms, a part that is left out shows only if it is larg
 
 
 def sizes(trial: Trial) -> Iterator[Try]:
+    if trial.row.told:
+        yield from matrices.sizes(trial)
+        return
     first, count = trial.dtype == "float32", 2 if trial.row.elementwise else LATE
     for size in TAILS:
         yield of_bound(trial, f"{size} elements", [size], count=count)

@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 
 from refopt.oracle.exact.cases import Case, memory
+from refopt.oracle.laws import matrices
 from refopt.oracle.laws.law import Law, Try, of_bound
 from refopt.oracle.trial import Trial
 from refopt.oracle.variants import by_request
@@ -28,6 +29,8 @@ def tries(trial: Trial) -> Iterator[Try]:
         yield of_bound(trial, f"step {count}", [SIZE], count=count)
     yield from _of_row(trial)
     yield from _of_sizes(trial)
+    if trial.row.told:
+        yield from matrices.step(trial)
     if "second_moment" in trial.row.scalars and not trial.takes("step"):
         yield Try("second_moment zero", partial(zeroed, trial, ("second_moment",)), trial.hold)
 

@@ -32,7 +32,7 @@ def vectors(
     """Test vectors of a routine: cases of one step of one tensor, fit for code in any language.
 
     Args:
-        routine: a name of `refopt.catalog.ROUTINES`.
+        routine: a name of `refopt.catalog.KNOWN`.
         dtypes: of the parameter, the gradient and the states.
         set: numbers and choices that every case has, by name, those of variants among them.
         examples: how many more cases, of other data, each dtype has.
@@ -74,8 +74,8 @@ def _cases(row: Routine, dtype: str, fixed: Mapping[str, Any], more: int, seed: 
         choices = {x: changed.get(x, value) for x, value in usual.items()}
         own = {x: changed.get(x, value) for x, value in numbers.items()}
         case = cases.draw(
-            row, [(size,)], [cases.alike(dtype)], seed=seed + 1000 * k, numbers=own, choices=choices,
-            optional=(*optional, *steps), count=count,
+            row, [(3, size // 3) if row.told else (size,)], [cases.alike(dtype)], seed=seed + 1000 * k, numbers=own,
+            choices=choices, optional=(*optional, *steps), count=count,
         )  # fmt: skip
         return name, case
 

@@ -81,7 +81,7 @@ class Sender:
         slots = {name: values and [place(x) for x in values] for name, values in case.slots.items()}
         steps = [{name: place(x) for name, x in step.items()} for step in case.steps]
         dropped, self.dropped = self.dropped, []
-        row = case.routine.name, case.routine is not catalog.ROUTINES.get(case.routine.name)
+        row = case.routine.name, case.routine is not catalog.KNOWN.get(case.routine.name)
         packed = Packed(row, slots, steps, dict(case.choices), case.count, list(roots), fresh, dropped)
         return packed, list(roots.values())
 
@@ -147,7 +147,7 @@ class Receiver:
 
 
 def _row(name: str, extended: bool) -> Routine:
-    return variants.ROUTINES[name] if extended else catalog.ROUTINES[name]
+    return variants.ROUTINES[name] if extended else catalog.KNOWN[name]
 
 
 def outcome_sent(case: Case, got: Outcome) -> dict[str, list[Any]]:

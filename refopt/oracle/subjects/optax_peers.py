@@ -72,6 +72,12 @@ PEERS = {
     "nadam": Peer(
         MOMENTS, BETAS | DECAY, {"decay_base": 0.0, "decay": "decoupled"}, only={"nesterov": True, "eps_root": 0.0}
     ),
+    "muon": Peer(
+        {"velocities": "mu"},
+        LR | DECAY | {"mu": "beta", "epsilon": "eps", "iterations": "ns_steps", "use_nesterov": "nesterov"},
+        {"lookahead": "corrected", "outputs": "columns", "epsilon_is": "added", "compute": "float32"},
+        only={"adaptive": False, "preconditioning": "frobenius", "consistent_rms": None},
+    ),
     "radam": Peer(MOMENTS, BETAS | ROOT | {"threshold": "threshold"}, {"epsilon_at": "corrected"}, only=PLAIN),
 }  # fmt: skip
 # Every routine that a function of optax is; more than one, where an argument decides.

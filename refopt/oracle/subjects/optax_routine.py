@@ -23,7 +23,7 @@ from refopt.oracle.subject import Lacks, Wrong
 from refopt.oracle.subjects.arrays import Jax
 from refopt.oracle.subjects.optax import OptaxOptimizer
 from refopt.oracle.subjects.optax_peers import PEERS, SWITCHED
-from refopt.oracle.subjects.shared import check_dtypes, is_initial, scalar_after
+from refopt.oracle.subjects.shared import as_told, check_dtypes, is_initial, scalar_after
 from refopt.oracle.variants.variant import STEP_NUMBER
 from refopt.state.steps import BASES
 
@@ -129,7 +129,7 @@ class OptaxRoutine:
     def _fields(self, numbers: dict[str, Any]) -> set[str]:
         """The names in the state of one step, of a parameter of one element."""
         try:
-            state = self._made(numbers).init([self.arrays.jax.numpy.ones(1)])
+            state = self._made(numbers).init([self.arrays.jax.numpy.ones((4, 4) if self.row.told else 1)])
         except Wrong as error:
             raise TypeError(f"check: {self.name}: {error}") from None
         except Exception as error:  # whatever somebody's function raises
@@ -199,7 +199,7 @@ class OptaxRoutine:
         if any(isinstance(x, list) for x in step.values()):
             raise Lacks("numbers in lists")
         real: Any = arithmetic(case.params[0].dtype.name) if len(case) else np.float64
-        values = {name: float(real(x)) for name, x in step.items()} | case.choices
+        values = {name: as_told(self.row, name, real(x)) for name, x in step.items()} | case.choices
         named = {theirs: values[ours] for ours, theirs in self.numbers.items() if ours in values}
         for theirs in named.keys() & SWITCHED.keys():
             named[theirs] = next(x for x, choice in SWITCHED[theirs].items() if choice == named[theirs])

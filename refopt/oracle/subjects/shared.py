@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from refopt.catalog import Routine
 from refopt.oracle.cases import Dtypes, alike
 from refopt.oracle.exact.cases import Case
 from refopt.oracle.subject import Lacks
@@ -43,6 +44,11 @@ def is_initial(case: Case, states: Iterable[str]) -> bool:
                 if x is not None and x.tobytes() != np.full(x.shape, first, x.dtype).tobytes():
                     return False
     return True
+
+
+def as_told(row: Routine, name: str, x: Any) -> float:
+    """A number of a routine as Python has it."""
+    return int(x) if any(hyper.name == name and hyper.whole for hyper in row.hypers) else float(x)
 
 
 def scalar_after(name: str, numbers: Mapping[str, Any], steps: int, real: Any) -> np.ndarray:

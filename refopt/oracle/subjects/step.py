@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from refopt.catalog import ROUTINES
+from refopt.catalog import KNOWN
 from refopt.checks.arguments import kind_of
 from refopt.checks.dtypes import arithmetic, numpy_dtype
 from refopt.oracle.cases import NUMBERS
@@ -16,7 +16,7 @@ from refopt.oracle.subject import GATE, STEP, Arrays, Lacks, Run, Wrong
 from refopt.oracle.subjects.run import LibraryRun
 
 LISTS = "params", "grads"
-SCALARS = {slot.name: slot for row in ROUTINES.values() for slot in row.slots if slot.scalar}
+SCALARS = {slot.name: slot for row in KNOWN.values() for slot in row.slots if slot.scalar}
 
 
 class Step:

@@ -7,7 +7,8 @@ only if an option of the class asks for them, since they leave others no choice:
 from collections.abc import Mapping
 from typing import Any
 
-from refopt.state.peers import NONE, PEERS, Peer
+from refopt.cpu.muon import COEFFICIENTS
+from refopt.state.peers import MUON, NONE, PEERS, Peer
 
 ON_REQUEST = "maximize", "dampening", "initial_accumulator"
 
@@ -24,11 +25,15 @@ def _with(routine: str, more: Mapping[str, str] = NONE, choices: Mapping[str, An
 
 
 TORCH = PEERS | {
+    "muon": MUON._replace(
+        numbers={**MUON.numbers, "iterations": "ns_steps", "adjust_lr": "adjust_lr_fn"},
+        only={"ns_coefficients": COEFFICIENTS},
+    ),
     "momentum": _with("momentum", choices={"dampened_from": 2}),
     "adagrad": _with("adagrad", {"lr_decay": "lr_decay", "initial_accumulator": "initial_accumulator_value"}),
 }
 # The class that a routine is.
 CLASSES = {
     "sgd": "SGD", "momentum": "SGD", "adam": "Adam", "adamw": "AdamW", "adagrad": "Adagrad", "rmsprop": "RMSprop",
-    "adadelta": "Adadelta", "adamax": "Adamax", "nadam": "NAdam", "radam": "RAdam",
+    "adadelta": "Adadelta", "adamax": "Adamax", "nadam": "NAdam", "radam": "RAdam", "muon": "Muon",
 }  # fmt: skip

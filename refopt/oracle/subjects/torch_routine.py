@@ -14,11 +14,11 @@ import numpy as np
 from refopt.catalog import Routine
 from refopt.checks.arguments import is_number, kind_of
 from refopt.checks.dtypes import arithmetic, arithmetic_name, numpy_dtype
-from refopt.oracle.cases import NUMBERS, Dtypes, alike
+from refopt.oracle.cases import Dtypes, alike, number
 from refopt.oracle.exact.cases import Case, Outcome
 from refopt.oracle.subject import GATE, Lacks, Wrong
 from refopt.oracle.subjects.arrays import Torch
-from refopt.oracle.subjects.shared import check_dtypes, is_initial, scalar_after
+from refopt.oracle.subjects.shared import as_told, check_dtypes, is_initial, scalar_after
 from refopt.oracle.subjects.torch import TorchOptimizer
 from refopt.oracle.subjects.torch_peers import ON_REQUEST
 from refopt.oracle.variants import by_request, defaults
@@ -88,12 +88,16 @@ class TorchRoutine:
     def _first(self) -> Any:
         """An optimizer of one parameter."""
         try:
-            return self._built([self._parameter(np.ones(1, np.float32))], [self.numbers], ())
+            return self._built([self._parameter(self._ones(np.float32))], [self.numbers], ())
         except Exception as error:  # whatever somebody's function raises
             kind = ValueError if isinstance(error, NotImplementedError) else TypeError
             own = isinstance(error, Wrong | NotImplementedError)
             what = str(error) if own else f"expected an optimizer, got {kind_of(error)}: {error}"
             raise kind(f"check: {self.name}: {what}") from error
+
+    def _ones(self, dtype: Any) -> np.ndarray:
+        """A parameter, and its gradient, to look at the optimizer with."""
+        return np.ones((4, 4) if self.row.told else 2, dtype)
 
     def _settle(self) -> None:
         """The numbers that the options, or the rule, leave no choice of."""
@@ -209,7 +213,8 @@ class TorchRoutine:
         named = {name: x for name, x in step.items() if name not in GATE}
         apart = any(isinstance(x, list) for x in named.values())
         return [
-            {name: float(real(x[i] if isinstance(x, list) else x)) for name, x in named.items()} | case.choices
+            {name: as_told(self.row, name, real(x[i] if isinstance(x, list) else x)) for name, x in named.items()}
+            | case.choices
             for i in range(len(case) if apart else 1)
         ]
 
@@ -282,9 +287,9 @@ class TorchRoutine:
         """What a step leaves in the state of a parameter, and where the number of steps is."""
         key = dtype, optional, numbers.get("mu") == 0
         if key not in self._templates:
-            p = self._parameter(np.ones(2, dtype))
+            p = self._parameter(self._ones(dtype))
             optimizer = self._built([p], [numbers], optional)
-            p.grad, group = self.arrays.of(np.ones(2, dtype)), optimizer.param_groups[0]
+            p.grad, group = self.arrays.of(self._ones(dtype)), optimizer.param_groups[0]
             before = {name: x for name, x in group.items() if _is_mark(x)}
             self._take_step(optimizer)
             marks = {name: x for name, x in group.items() if _is_mark(x) and (name not in before or before[name] != x)}
@@ -384,6 +389,6 @@ def _like(torch: Any, template: Any, value: float) -> Any:
 def _numbers(row: Routine, peer: Peer) -> dict[str, Any]:
     """Numbers and choices of a first step."""
     told = peer.numbers.keys() - {*ON_REQUEST}
-    numbers = {h.name: NUMBERS[h.name] if h.name in told else h.default for h in row.hypers}
+    numbers: dict[str, Any] = {h.name: number(h) if h.name in told else h.default for h in row.hypers}
     numbers |= {ours: peer.only[x] for ours, x in peer.numbers.items() if x in peer.only}
     return numbers | {name: values[0] for name, values in row.choices.items()} | dict(peer.choices)

@@ -16,15 +16,16 @@ from refopt.oracle.variants.adam import ADAM
 from refopt.oracle.variants.adamw import ADAMW
 from refopt.oracle.variants.lars_momentum import LARS_MOMENTUM
 from refopt.oracle.variants.momentum import MOMENTUM
+from refopt.oracle.variants.muon import MUON
 from refopt.oracle.variants.novograd import NOVOGRAD
 from refopt.oracle.variants.options import ABOUT, MATTERS, OF_DECAY, options
 from refopt.oracle.variants.radam import RADAM
 from refopt.oracle.variants.variant import Variants
 
-EVERY = MOMENTUM, ADAM, ADAMW, ADAGRAD, RADAM, LARS_MOMENTUM, NOVOGRAD
+EVERY = MOMENTUM, ADAM, ADAMW, ADAGRAD, RADAM, LARS_MOMENTUM, NOVOGRAD, MUON
 VARIANTS: dict[str, Variants] = {of.row.name: of for of in EVERY}
 ROUTINES: dict[str, Routine] = {
-    name: VARIANTS[name].row if name in VARIANTS else row for name, row in catalog.ROUTINES.items()
+    name: VARIANTS[name].row if name in VARIANTS else row for name, row in catalog.KNOWN.items()
 }
 
 __all__ = [
@@ -45,14 +46,14 @@ def variants_of(row: Routine) -> Variants | None:
 
 def added(name: str) -> frozenset[str]:
     """The choices and numbers that a routine's variants have beyond the catalogue."""
-    own, every = catalog.ROUTINES[name], ROUTINES[name]
+    own, every = catalog.KNOWN[name], ROUTINES[name]
     numbers = {hyper.name for hyper in every.hypers} - {hyper.name for hyper in own.hypers}
     return frozenset(numbers | (every.choices.keys() - own.choices.keys()))
 
 
 def by_request(name: str) -> frozenset[str]:
     """What a step is tried with only if it takes it: of variants, and options of the catalogue's."""
-    return added(name) | options(catalog.ROUTINES[name])
+    return added(name) | options(catalog.KNOWN[name])
 
 
 def about(name: str) -> Mapping[str, str]:
@@ -68,7 +69,7 @@ def matters(name: str) -> Mapping[str, str]:
 
 def row_for(name: str, named: Iterable[str]) -> Routine:
     """The catalogue's row of a routine, or the one with variants if any of theirs is among the names."""
-    return ROUTINES[name] if added(name) & {*named} else catalog.ROUTINES[name]
+    return ROUTINES[name] if added(name) & {*named} else catalog.KNOWN[name]
 
 
 def neutral(name: str) -> tuple[dict[str, float], dict[str, Any]]:

@@ -3,7 +3,7 @@
 import importlib
 from typing import Any
 
-from refopt.catalog import ROUTINES
+from refopt.catalog import KNOWN
 from refopt.oracle.wrong.rule import Wrong
 
 
@@ -28,9 +28,9 @@ def _rules(name: str) -> dict[str, Wrong]:
     return dict(rules)
 
 
-OF: dict[str, dict[str, Wrong]] = {name: _rules(name) for name in ROUTINES}
+OF: dict[str, dict[str, Wrong]] = {name: _rules(name) for name in KNOWN}
 # Further rules, that are another routine's under the own one's decay.
-MORE: dict[str, dict[str, Wrong]] = {name: _attribute(name, "MORE", {}) for name in ROUTINES}
+MORE: dict[str, dict[str, Wrong]] = {name: _attribute(name, "MORE", {}) for name in KNOWN}
 
 __all__ = ["MORE", "OF", "RULES", "Wrong"]
 
@@ -38,7 +38,7 @@ __all__ = ["MORE", "OF", "RULES", "Wrong"]
 def __getattr__(name: str) -> Any:
     if name == "RULES":  # as functions, which take a moment to make
         made = {
-            routine: {key: wrong.of(ROUTINES[routine].rule) for key, wrong in rules.items()}
+            routine: {key: wrong.of(KNOWN[routine].rule) for key, wrong in rules.items()}
             for routine, rules in OF.items()
         }
         return globals().setdefault("RULES", made)

@@ -112,7 +112,8 @@ def _check_routine(graph: Graph, op: Op, routine: Routine) -> None:
     numbers = {key: x for key, x in op.attrs.items() if key not in routine.own}
     call = checks.check(routine, {name: None for name in routine.slot_names} | vars, numbers, Describer(), shared)
     if routine.told:
-        routine.told(call, **{key: x for key, x in op.attrs.items() if key in routine.own})
+        own = {key: x for key, x in op.attrs.items() if key in routine.own}
+        routine.told(call.arrays["params"], call.hypers, **own)
 
 
 def _check_inputs(graph: Graph, op: Op) -> None:

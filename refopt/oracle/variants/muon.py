@@ -1,0 +1,56 @@
+"""Muon: corrected momentum, epsilon beside a norm, and outputs along columns, as in optax.
+
+::
+
+    u      = mu * v / (1 - mu**(t + 1)) + (1 - mu) * g' / (1 - mu**t)    lookahead="corrected"; t is the step's number
+    u      = v / (1 - mu**t)                                             without Nesterov's momentum
+    x      = u / (||u|| + epsilon)                                       epsilon_is="added"
+    ratio  = sqrt(max(1, columns / rows))                                outputs="columns"
+"""
+
+from refopt.catalog import KNOWN
+from refopt.cpu.muon import momentum, norm_of, ratio, updates
+from refopt.oracle.variants.variant import STEP_NUMBER, Variants, advanced, extended
+
+
+def norm_and_epsilon(u, epsilon):
+    return norm_of(u, 0) + epsilon
+
+
+def ratio_of_columns(rows, columns, *how):
+    return ratio(columns, rows, *how)
+
+
+def rule(
+    p, g, v, step_number, *, stored, coefficients, iterations, lr, mu, weight_decay, use_nesterov, average, lookahead,
+    outputs, epsilon_is, **numbers,
+):  # fmt: skip
+    v, u = momentum(g, v, mu=mu, use_nesterov=use_nesterov, average=average)
+    if lookahead == "corrected":
+        now, entering = 1 - mu**step_number, (1 - mu) * g if average else g
+        u = mu * v / (1 - mu ** (step_number + 1)) + entering / now if use_nesterov else v / now
+    triples = coefficients if len(coefficients) > 1 else coefficients * int(iterations)
+    others = {} if outputs == "rows" else {"scale": ratio_of_columns}
+    others |= {} if epsilon_is == "least" else {"norm": norm_and_epsilon}
+    update = updates(u, triples=triples, lr=lr, **others, **numbers)
+    return p * (1 - lr * weight_decay) - update, v, advanced(step_number)
+
+
+MUON = Variants(
+    extended(
+        KNOWN["muon"], slots=[STEP_NUMBER],
+        choices={
+            "lookahead": ("plain", "corrected"), "outputs": ("rows", "columns"), "epsilon_is": ("least", "added"),
+        },
+    ),
+    rule,
+    {
+        "lookahead=plain": "momentum and gradient as they are, as PyTorch has it",
+        "lookahead=corrected": "momentum and gradient divided by the sum of their weights, as optax has it",
+        "epsilon_is=least": "the least that a norm is, as PyTorch has it",
+        "epsilon_is=added": "added to the norm, as Keller Jordan and optax have it",
+        "outputs=rows": "the ratio of rows to columns: outputs along rows, as PyTorch has them",
+        "outputs=columns": "the ratio of columns to rows: outputs along columns, as optax has them",
+    },
+    matters={"epsilon_is": "epsilon"}, counted=("lookahead",),
+)  # fmt: skip

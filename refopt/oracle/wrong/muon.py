@@ -1,0 +1,83 @@
+"""What is wrong, or easily is, in Muon."""
+
+from functools import partial
+
+import numpy as np
+
+from refopt.cpu.muon import momentum, ratio, updates
+from refopt.oracle.wrong.rule import Wrong
+
+
+def muon_with(
+    p, g, v, *, stored, cut, coefficients, iterations, lr, mu, weight_decay, epsilon, use_nesterov, average, adjust_lr,
+    compute, ahead=momentum, triples=lambda triples: triples, update=updates,
+    decayed=lambda p, lr, decay: p * (1 - lr * decay),
+):  # fmt: skip
+    """The rule, with places to change."""
+    v, u = ahead(g, v, mu=mu, use_nesterov=use_nesterov, average=average)
+    every = triples(coefficients if len(coefficients) > 1 else coefficients * int(iterations))
+    moved = update(u, cut=cut, triples=every, lr=lr, epsilon=epsilon, adjust_lr=adjust_lr, compute=compute)
+    return decayed(p, lr, weight_decay) - moved, v
+
+
+def other_triples(*triple):
+    return partial(muon_with, triples=lambda triples: [triple] * len(triples))
+
+
+def other_scale(scale):
+    return partial(muon_with, update=partial(updates, scale=scale))
+
+
+def other_norm(norm):
+    return partial(muon_with, update=partial(updates, norm=norm))
+
+
+def of_the_gradient(g, v, *, mu, use_nesterov, average):
+    """Momentum that is kept, and not used: the update is the gradient's."""
+    return momentum(g, v, mu=mu, use_nesterov=use_nesterov, average=average)[0], g
+
+
+def ahead_twice(g, v, *, mu, use_nesterov, average):
+    v, u = momentum(g, v, mu=mu, use_nesterov=use_nesterov, average=average)
+    return v, mu * u + ((1 - mu) * g if average else g)
+
+
+def as_it_is(u, *, lr, **_):
+    """No matrix is made orthogonal: gradient descent with momentum."""
+    return lr * u
+
+
+def of_halves(u, *, cut, **numbers):
+    """Of the upper and the lower rows, each by itself, as of a matrix that two ranks have a half of."""
+    top, (*_, bottom) = cut.ends[0][0], cut.ends[0]
+    rows = [top, (top + bottom + 1) // 2, bottom] if bottom - top > 1 else [top, bottom]
+    return updates(u, cut=cut._replace(ends=(rows, cut.ends[1])), **numbers)
+
+
+RULES = {
+    "NotIterated": Wrong("no iteration: a matrix divided by its norm", partial(muon_with, triples=lambda t: t[:0])),
+    "OneLess": Wrong("an iteration too few", partial(muon_with, triples=lambda t: t[:-1])),
+    "OneMore": Wrong("an iteration too many", partial(muon_with, triples=lambda t: [*t, *t[-1:]])),
+    "Cubic": Wrong("coefficients (1.5, -0.5, 0), of Newton and Schulz", other_triples(1.5, -0.5, 0.0)),
+    "Quintic": Wrong("coefficients (2, -1.5, 0.5)", other_triples(2.0, -1.5, 0.5)),
+    "OfTaylor": Wrong("coefficients (15, -10, 3) / 8", other_triples(1.875, -1.25, 0.375)),
+    "LastCoefficient": Wrong("c = 2 for 2.0315", other_triples(3.4445, -4.7750, 2.0)),
+    "SpectralNorm": Wrong("divided by the largest singular value", other_norm(lambda u, epsilon: np.linalg.norm(u, 2))),
+    "NormOfRows": Wrong("each row divided by its own norm", other_norm(
+        lambda u, epsilon: np.sqrt(u.shape[0]) * np.linalg.norm(u, axis=1, keepdims=True))),
+    "NormOfColumns": Wrong("each column divided by its own norm", other_norm(
+        lambda u, epsilon: np.sqrt(u.shape[1]) * np.linalg.norm(u, axis=0, keepdims=True))),
+    "Halves": Wrong("rows in two halves, each made orthogonal by itself", partial(muon_with, update=of_halves)),
+    "AsItIs": Wrong("nothing made orthogonal: momentum alone", partial(muon_with, update=as_it_is)),
+    "OfTheGradient": Wrong("the gradient made orthogonal, not the momentum", partial(muon_with, ahead=of_the_gradient)),
+    "AheadTwice": Wrong("Nesterov's momentum applied twice", partial(muon_with, ahead=ahead_twice)),
+    "DecayForgotten": Wrong("no weight decay", partial(muon_with, decayed=lambda p, lr, decay: p)),
+    "DecayWithoutRate": Wrong("weight decay without the learning rate",
+                              partial(muon_with, decayed=lambda p, lr, decay: p * (1 - decay))),
+    "RatioInverted": Wrong("columns / rows for rows / columns in the ratio",
+                           other_scale(lambda rows, columns, *to: ratio(columns, rows, *to))),
+    "RatioBelowOne": Wrong("the ratio not limited to 1 from below",
+                           other_scale(lambda rows, columns, adjust_lr, real: np.sqrt(real(rows / columns)))),
+    "RatioOfSquares": Wrong("the root of the ratio forgotten", other_scale(lambda *of: ratio(*of) ** 2)),
+    "DecaySubtracted": Wrong(None, partial(muon_with, decayed=lambda p, lr, decay: p - lr * decay * p)),
+}  # fmt: skip

@@ -1,0 +1,234 @@
+"""Muon by the oracle: matrices alone, the bound on its iterations, and what of wrong steps is found."""
+
+import numpy as np
+import pytest
+
+from refopt import cpu, oracle
+from refopt.checks.dtypes import numpy_dtype
+from refopt.cpu.muon import COEFFICIENTS, norm_of
+from refopt.oracle.bound import iterations
+from refopt.oracle.bound.iterations import half_a_unit, orthogonalized
+
+FIVE = [COEFFICIENTS] * 5
+ROUNDED = 2.0**-24, 2.0**-20
+
+
+def spread(shape, least, seed=0):
+    """A matrix whose singular values are from least to 1, in equal ratios."""
+    rng, small = np.random.default_rng(seed), min(shape)
+    left, right = (np.linalg.qr(rng.standard_normal((n, small)))[0] for n in shape)
+    return left * np.geomspace(1, least, small) @ right.T
+
+
+def iterated(u, triples=FIVE, *, rounded=lambda x: x, unfused=lambda x: x, product=np.matmul):
+    """The iterations in fp64, with a rounding after each stage, and within it."""
+    x = rounded(rounded(u) / np.linalg.norm(u))
+    for a, b, c in triples:
+        square = rounded(product(x, x.T))
+        polynomial = rounded(unfused(b * square) + unfused(product(unfused(c * square), square)))
+        x = rounded(unfused(a * x) + unfused(product(polynomial, x)))
+    return x
+
+
+def to_bf16(x):
+    return x.astype(np.float32).astype(numpy_dtype("bfloat16")).astype(np.float64)
+
+
+def ratio(u, got, compute="bfloat16"):
+    """The largest error over its bound."""
+    value, bound = orthogonalized(u, np.zeros(u.shape), FIVE, 1e-7, compute, ROUNDED)
+    return np.max(abs(got - value) / bound)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_half_a_unit_in_the_last_place(dtype):
+    """Nothing is rounded by more, and the middle of two neighbours is by as much."""
+    kind = numpy_dtype(dtype)
+    numbers = np.random.default_rng(1).standard_normal(999) * 2.0 ** np.random.default_rng(2).integers(-30, 9, 999)
+    rounded = numbers.astype(kind).astype(np.float64)
+    inside = np.isfinite(rounded)
+    assert (abs(rounded - numbers) <= half_a_unit(numbers, dtype))[inside].all()
+    integers = rounded.astype(kind).view(f"i{kind.itemsize}")
+    middles = (rounded + (integers + 1).view(kind).astype(np.float64)) / 2
+    assert np.array_equal(abs(middles - rounded)[inside], half_a_unit(middles, dtype)[inside])
+    assert half_a_unit(0.0, dtype) == 0
+
+
+@pytest.mark.parametrize("shape", [(6, 9), (9, 6), (5, 5)])
+def test_an_error_arrives_as_the_derivative_has_it(shape, monkeypatch):
+    """Of the norm alone, which is sure: the others are 0."""
+    u = spread(shape, 0.2)
+    monkeypatch.setattr(iterations, "half_a_unit", lambda x, dtype: 0 * np.asarray(x))
+    monkeypatch.setattr(iterations, "TENSOR_CORE", 0.0)
+    value, bound = orthogonalized(u, np.zeros(shape), FIVE, 1e-7, "bfloat16", (0.0, 2.0**-20))
+    assert np.allclose(value, iterated(u), rtol=1e-12, atol=1e-12)
+    x = u / np.linalg.norm(u)
+    off = iterated_from(x * (1 + 2.0**-20)) - iterated_from(x * (1 - 2.0**-20))
+    assert np.allclose(bound, abs(off) / 2, rtol=1e-5, atol=1e-12)
+
+
+def iterated_from(x):
+    for a, b, c in FIVE:
+        square = x @ x.T
+        x = a * x + (b * square + c * square @ square) @ x
+    return x
+
+
+def test_the_deviation_is_that_of_random_roundings():
+    """Uniform errors of up to half a unit at every stage: within a fifth of what the bound has for them."""
+    u, rng = spread((12, 20), 0.1), np.random.default_rng(5)
+
+    def off(x):
+        return x + rng.uniform(-1, 1, x.shape) * half_a_unit(x, "bfloat16")
+
+    def symmetric(x):
+        moved = off(x)
+        return np.triu(moved) + np.triu(moved, 1).T if x.shape == (12, 12) else moved
+
+    value, bound = orthogonalized(u, np.zeros(u.shape), FIVE, 1e-7, "bfloat16", ROUNDED)
+    runs = np.array([iterated(u, rounded=symmetric, unfused=symmetric) - value for _ in range(200)])
+    draws = iterations.DRAWS
+    t = draws / 2 * ((2 / iterations.DELTA) ** (2 / draws) - 1)
+    share = np.sqrt(np.mean(runs**2)) / (np.sqrt(np.mean(bound**2)) / np.sqrt(2 * t))
+    assert 0.7 < share < 1.1  # the bound has room for the norm as well
+    assert (abs(runs) <= bound).all()
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 9), (7, 9), (24, 40), (48, 32)])
+@pytest.mark.parametrize("least", [0.05, 0.3])
+def test_right_spellings_are_within(shape, least):
+    u = to_bf16(spread(shape, least))
+    for unfused in (to_bf16, lambda x: x):
+        assert ratio(u, iterated(u, rounded=to_bf16, unfused=unfused)) < 0.9
+    assert ratio(u, iterated(u)) < 0.2
+
+
+def in_bf16(u, triples=FIVE, **named):
+    return iterated(u, triples, rounded=to_bf16, **named)
+
+
+def without_tail(x, y):
+    return x[:, :-8] @ y[:-8]
+
+
+WRONG = {"no iteration": lambda u: in_bf16(u, []), "four": lambda u: in_bf16(u, FIVE[:4]),
+         "six": lambda u: in_bf16(u, FIVE + FIVE[:1]), "c = 2": lambda u: in_bf16(u, [(3.4445, -4.775, 2.0)] * 5),
+         "b = -4.7": lambda u: in_bf16(u, [(3.4445, -4.7, 2.0315)] * 5),
+         "spectral norm": lambda u: iterated_from(u / np.linalg.norm(u, 2)),
+         "each row by itself": lambda u: in_bf16(u / np.linalg.norm(u, axis=1, keepdims=True)),
+         "a tail lost": lambda u: in_bf16(u, product=without_tail),
+         "two halves": lambda u: np.concatenate([in_bf16(u[:24]), in_bf16(u[24:])])}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_iterations_are_outside(name):
+    u = to_bf16(spread((48, 64), 0.05))
+    with np.errstate(all="ignore"):
+        assert not ratio(u, WRONG[name](u)) <= 1.3
+
+
+def test_coefficients_in_bf16_are_within():
+    """They are off by no more than the products that they are in may be rounded by."""
+    triple = [tuple(to_bf16(np.array(COEFFICIENTS)))] * 5
+    assert triple[0] != COEFFICIENTS
+    assert max(ratio(to_bf16(spread(shape, least)), in_bf16(to_bf16(spread(shape, least)), triple))
+               for shape in ((24, 40), (48, 64)) for least in (0.05, 0.1)) < 1
+
+
+def test_what_the_bound_cannot_tell():
+    """The same mathematics, or a smaller change than a rounding."""
+    u = to_bf16(spread((48, 32), 0.05))
+    assert ratio(u, in_bf16(u)) < 0.9  # a tall matrix that is not transposed
+    fp16 = lambda x: x.astype(np.float16).astype(np.float64)  # noqa: E731
+    assert ratio(u, iterated(u, rounded=fp16)) < 0.2
+
+
+def held(step, *laws, dtypes=("float32",), **named):
+    return oracle.check("muon", step, laws=laws or None, dtypes=dtypes, process=False, **named)
+
+
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow),
+                                   pytest.param("float16", marks=pytest.mark.slow),
+                                   pytest.param("float64", marks=pytest.mark.slow)])
+def test_the_reference_is_right(dtype):
+    laws = () if dtype != "float32" else ("L1", "L6", "L8", "L9", "L10")
+    report = held(cpu.merged_muon, *laws, dtypes=[dtype], skips={"L19": "it is the reference"})
+    assert report.ok and max(report.largest[dtype].values(), default=0.5) < 0.9, report
+
+
+def test_parameters_are_matrices():
+    """In every law; and what is none is refused, by its argument and index."""
+    shapes = set()
+
+    def step(params, grads, velocities, *, lr, mu, weight_decay, found_inf=None, grad_factor=None):
+        shapes.update(x.shape for x in params)
+        gate = dict(found_inf=found_inf, grad_factor=grad_factor)
+        cpu.merged_muon(params, grads, velocities, lr=lr, mu=mu, weight_decay=weight_decay, iterations=1, **gate)
+
+    held(step, "L2", "L4", "L5", "L8", "L16", diagnose=False, set={"iterations": 1})
+    assert {len(shape) for shape in shapes} == {2} and (17, 33) in shapes and (0, 3) in shapes
+    lists = {name: [np.ones((3, 2), np.float32), np.ones(3, np.float32)] for name in ("params", "grads", "velocities")}
+    with pytest.raises(ValueError, match=r"expect: params\[1\]: expected a matrix, got shape \(3,\)"):
+        oracle.expect("muon", **lists, lr=0.1)
+
+
+def by_tiles(params, grads, velocities, *, lr, mu, weight_decay):
+    """Right up to the size of a tile of 128 columns, of which a second one is left out of the products."""
+    for p, g, v in zip(params, grads, velocities, strict=True):
+        before, first = v.copy(), (slice(None), slice(128))
+        cpu.muon(p, g, v, lr=lr, mu=mu, weight_decay=weight_decay)
+        if p.shape[1] > 128:
+            part = [np.ascontiguousarray(x[first]) for x in (p / (1 - lr * weight_decay), g, before)]
+            cpu.muon(*part, lr=lr, mu=mu, weight_decay=weight_decay)
+            p[first] = part[0]
+
+
+def heads_as_one(params, grads, velocities, *, lr, mu, weight_decay):
+    """Every parameter in one matrix with the others of its shape."""
+    wide = [np.concatenate(xs, 1) for xs in (params, grads, velocities)] if len(params) > 1 else None
+    if wide is None or len({x.shape for x in params}) > 1:
+        cpu.merged_muon(params, grads, velocities, lr=lr, mu=mu, weight_decay=weight_decay)
+        return
+    cpu.muon(*wide, lr=lr, mu=mu, weight_decay=weight_decay)
+    columns = params[0].shape[1]
+    for k, (p, v) in enumerate(zip(params, velocities, strict=True)):
+        p[...], v[...] = (x[:, k * columns : (k + 1) * columns] for x in (wide[0], wide[2]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("step", "laws", "found"), [(by_tiles, ["L1", "L5"], ["L5"]),
+                                                     (heads_as_one, ["L1", "L24"], ["L24"])])
+def test_a_step_that_is_wrong_for_some_sizes_or_lists_is_found(step, laws, found):
+    report = held(step, *laws, diagnose=False, examples=0)
+    assert report.failed_laws == found, report
+
+
+def as_it_is(params, grads, velocities, *, lr, mu, weight_decay):
+    """Muon without iterations, as DeepSpeed's was at stage 0: gradient descent with momentum."""
+    for p, g, v in zip(params, grads, velocities, strict=True):
+        v += (1 - mu) * (g - v)
+        p -= lr * (weight_decay * p + mu * v + (1 - mu) * g)
+
+
+def without_decay(params, grads, velocities, *, lr, mu, weight_decay):
+    cpu.merged_muon(params, grads, velocities, lr=lr, mu=mu, weight_decay=0.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("step", "words"), [(as_it_is, "nothing made orthogonal"), (without_decay, "no weight decay")])
+def test_a_cause_is_named(step, words):
+    report = held(step, "L1", examples=0)
+    assert not report.ok and words in report.causes[0].text, report
+
+
+def test_it_is_identified():
+    """From matrices alone, in its choices."""
+    found = oracle.identify(cpu.merged_muon, set={"mu": 0.875})
+    assert found.routine == "muon" and found.choices["use_nesterov"], found
+    assert oracle.identify(cpu.merged_momentum, set={"mu": 0.875}).routine == "momentum"
+
+
+def test_a_norm_is_that_of_memory():
+    """Its least is epsilon."""
+    u = np.asfortranarray(np.arange(6, dtype=np.float32).reshape(2, 3))
+    assert norm_of(u, np.float32(0)) == np.sqrt(np.float32(55)) and norm_of(u, np.float32(9)) == 9
