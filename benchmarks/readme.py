@@ -78,6 +78,7 @@ MUON = {
     "PyTorch, by shape, graph": "PyTorch, all matrices of a shape at once, as a CUDA graph",
     "PyTorch, by shape, compiled, graph": "the same by `torch.compile`",
     "QuACK, by shape, graph": "the same with the products of QuACK 0.6.5, symmetric ones by half",
+    "refopt.torch.Muon": "`refopt.torch.Muon`",
     "refopt, merged": "**refopt, 18 launches**",
 }  # fmt: skip
 
