@@ -69,10 +69,12 @@ class RAdam(Merged, torch.optim.RAdam):
     formula = staticmethod(partial(formulas.formula, "radam"))
 
 
-class _OfBlocks(torch.optim.Muon):
+class _OfBlocks(getattr(torch.optim, "Muon", torch.optim.Optimizer)):  # type: ignore[misc]
     """PyTorch's Muon with blocks in its groups, and with parameters of any shape."""
 
     def __init__(self, params: Iterable[Any], *args: Any, blocks: Blocks = WHOLE, **named: Any) -> None:
+        if not hasattr(torch.optim, "Muon"):
+            raise RuntimeError(f"Muon: expected PyTorch 2.9 or later, with torch.optim.Muon, got {torch.__version__}")
         defaults = torch.optim.Muon([torch.empty(0, 0)], *args, **named).defaults  # which are checked there
         torch.optim.Optimizer.__init__(self, params, defaults | {"blocks": blocks})
 

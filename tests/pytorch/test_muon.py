@@ -246,3 +246,10 @@ def test_what_kernels_have_not_is_refused():
     last = drawn((4, 3, 2, 2), torch.Generator().manual_seed(0)).permute(1, 0, 2, 3)
     with pytest.raises(ValueError, match=re.escape(f"{ONE}: expected output channels outermost in memory, got axes (")):
         made([torch.nn.Parameter(last)], blocks=Blocks(of="convolution"))
+
+
+def test_an_older_pytorch_is_told_which_is_needed(monkeypatch):
+    """The other classes are there without PyTorch's Muon."""
+    monkeypatch.delattr(torch.optim, "Muon")
+    with pytest.raises(RuntimeError, match=r"Muon: expected PyTorch 2\.9 or later, with torch\.optim\.Muon, got "):
+        class_of("Muon")([torch.nn.Parameter(torch.ones(2, 3))])
