@@ -63,7 +63,8 @@ class Case(NamedTuple):
         """The choices that are not the routine's defaults."""
         if self.routine.told:
             kinds = ("convolution" if len(tensor.shape) > 2 else "matrix" for tensor in self.workload.tensors)
-            return {"blocks": [cpu.Blocks(of=kind) for kind in kinds]}
+            wide = {"compute": "float64"} if DTYPES[self.dtype].param == "float64" else {}
+            return {"blocks": [cpu.Blocks(of=kind) for kind in kinds]} | wide
         return {"rounding": "stochastic"} if DTYPES[self.dtype].chance else {}
 
     @property
@@ -85,7 +86,7 @@ def unavailable(dtype: str) -> str:
 
 def offered(routine: Routine, dtype: str) -> bool:
     """Whether a routine has what a dtype configuration asks for."""
-    if routine.told and (DTYPES[dtype].param == "float64" or unavailable("bf16")):  # products are of tensor cores
+    if routine.told and DTYPES[dtype].param != "float64" and unavailable("bf16"):  # which it iterates in
         return False
     return "rounding" in routine.choices or not DTYPES[dtype].chance
 
@@ -115,12 +116,12 @@ def extents(
 
 
 def matrices(workload: Workload, device: str, cap: int | None = None) -> Workload:
-    """The matrices of a workload at a size for the device: on the executor, where products take long, a few of them."""
+    """The matrices of a workload at a size for the device: a few of them, whose products NumPy takes seconds for."""
     every = workload.matrices()
-    if device == "gpu" or cap is not None:
+    if cap is not None:
         return extents(every, device, cap)[0]
     apart = -(-len(every) // FEW)
-    return replace(every, tensors=every.tensors[::-apart][::-1]).scaled(300)
+    return replace(every, tensors=every.tensors[::-apart][::-1]).scaled(60_000 if device == "gpu" else 300)
 
 
 def slot_dtype(slot: Slot, dtype: str) -> str:
