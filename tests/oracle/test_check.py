@@ -217,6 +217,24 @@ def test_a_step_may_name_its_lists_itself():
     assert report.ok and "not returned, so not compared: beta1_pow, beta2_pow" in report.notes
 
 
+@pytest.mark.parametrize(("text", "lists", "named"), [
+    ("params, grads, velocities, lr, mu", ["params", "grads", "velocities"], {"lr", "mu"}),
+    ("p, g, v, *, lr, mu", ["params", "grads", "velocities"], {"lr", "mu"}),
+    ("*lists, lr, mu, step", ["params", "grads", "velocities"], {"lr", "mu", "step"}),
+    ("params, *others, lr, mu", ["params", "grads", "velocities"], {"lr", "mu"}),
+    ("grads, params, lr, mu, velocities", ["grads", "params"], {"lr", "mu", "velocities"}),
+    ("p, g, v=None, *, lr, mu, found_inf=None, scale=1", ["params", "grads"], {"lr", "mu", "found_inf"}),
+    ("p, g, *, velocities=None, lr=0.5, mu", ["params", "grads"], {"velocities", "lr", "mu"})])
+def test_what_parameters_are_for(text, lists, named):
+    """A list by its name or its place, all else by its name; what has a default may be neither."""
+    known = {}
+    exec(f"def step({text}): pass", known)
+    function = Function(ROUTINES["momentum"], known["step"])
+    assert (function.positional, function.named) == (lists, named)
+    with pytest.raises(TypeError, match=r"expected parameters of the names dampening, .*, got 'v'"):
+        Function(ROUTINES["momentum"], lambda p, params, v, *, lr, mu: None)
+
+
 def test_the_libraries_that_a_step_has_imported():
     step = FunctionType(sgd.__code__, {"np": np, "linear": ModuleType("jaxlib.linear")})
     assert Function(ROUTINES["sgd"], step).libraries == ["jax"]

@@ -8,6 +8,7 @@ import os
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from refopt import oracle
@@ -39,6 +40,12 @@ def whole_blocks(params, grads, *, lr, l2_decay):
         p.reshape(-1)[:whole] -= (lr * (g + l2_decay * p)).reshape(-1)[:whole]
 
 
+def two_mistakes(params, grads, *, lr, l2_decay):
+    """Signs of gradients, and no decay."""
+    for p, g in zip(params, grads, strict=True):
+        p -= lr * np.sign(g)
+
+
 def by_place(params, grads, momentum, *, lr, found_inf=None):
     """With a rate for each place in the list, and a gate of parameters alone."""
     for i, (p, g, m) in enumerate(zip(params, grads, momentum, strict=True)):
@@ -57,6 +64,18 @@ def by_norm(params, grads, *, lr):
     return [p - (lr * g / (size + 1)).astype(p.dtype) for p, g in zip(params, grads, strict=True)]
 
 
+def matrices(params, grads, *, lr, step):
+    """Which decay without a gradient, and whose steps are counted for all runs at once."""
+    CALLS[0] = 1 if step == 1 else CALLS[0] + 1
+    for p, g in zip(params, grads, strict=True):
+        if p.ndim != 2:
+            raise NotImplementedError("matrices alone")
+        p -= (lr * CALLS[0] / step * (0.25 * p if g is None else g)).astype(p.dtype)
+
+
+CALLS = [0]
+
+
 def alike(params, grads, momentum, *, lr, found_inf=None):
     for p, g, m in zip(params, grads, momentum, strict=True):
         m[...] = 0.875 * m + g
@@ -70,8 +89,10 @@ REPORTS = {
     "dampened": lambda: oracle.check("momentum", dampened, dtypes=["float32"], laws=LAWS, **OF_RULES),
     "in_16_bits": lambda: oracle.check("sgd", in_16_bits, dtypes=["bfloat16"], laws=["L1", "L7", "L13"], **OF_RULES),
     "whole_blocks": lambda: oracle.check("sgd", whole_blocks, dtypes=["float64"], laws=["L1", "L3"], **OF_RULES),
+    "two_mistakes": lambda: oracle.check("sgd", two_mistakes, dtypes=["float32"], laws=["L1"], **OF_RULES),
     "by_place": lambda: oracle.check(None, by_place, dtypes=["float32", "bfloat16"], **OF_RUNS),
     "by_norm": lambda: oracle.check(None, by_norm, dtypes=["float32"], **OF_RUNS),
+    "matrices": lambda: oracle.check(None, matrices, dtypes=["float32"], **OF_RUNS),
     "compared": lambda: oracle.compare(by_place, alike, dtypes=["float32"], process=False)}
 
 

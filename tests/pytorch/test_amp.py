@@ -101,11 +101,11 @@ def test_a_first_step_that_is_left_out_is_ahead(more):
     for key, x in more.items():
         optimizer.state[params[2]][key] = x
     optimizer.found_inf = torch.zeros(())
+    buffers, factors = [first, 0, 0], [0.75, 1, 1]
     for step in (2, 3):
         steps(optimizer, params, [step])
-        known = [0.5 * buffer for buffer in buffers] if step == 3 else [0.5 * first, 0, 0]
-        buffers = [x + (1 if step == 2 and i else 0.75) * p.grad for i, (x, p) in enumerate(zip(known, params))]
-        states = optimizer.state_dict()["state"]
+        buffers = [0.5 * x + factor * p.grad for x, factor, p in zip(buffers, factors, params, strict=True)]
+        states, factors = optimizer.state_dict()["state"], [0.75] * 3
         torch.testing.assert_close([entry["momentum_buffer"] for entry in states.values()], buffers)
     assert states[2].items() >= more.items()
 
