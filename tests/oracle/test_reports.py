@@ -3,6 +3,7 @@
 Where a change of the oracle means to change them, ``REFOPT_REPORTS=write`` with this file's tests writes them again.
 """
 
+import dataclasses
 import json
 import os
 import re
@@ -26,6 +27,11 @@ def dampened(params, grads, velocities, *, lr, mu, found_inf=None):
         p -= (lr * v).astype(p.dtype)
         if len(params) > 4:
             g[...] = 0
+
+
+def uphill(params, grads, *, lr):
+    for p, g in zip(params, grads, strict=True):
+        p += lr * g
 
 
 def in_16_bits(params, grads, *, lr):
@@ -87,6 +93,7 @@ OF_RULES = {"process": False, "secret": 1}
 OF_RUNS = {"process": False, "symmetries": ["sign", "elements", "zero"]}
 REPORTS = {
     "dampened": lambda: oracle.check("momentum", dampened, dtypes=["float32"], laws=LAWS, **OF_RULES),
+    "uphill": lambda: oracle.check("sgd", uphill, dtypes=["float32", "float64"], laws=["L1"], seed=3, process=False),
     "in_16_bits": lambda: oracle.check("sgd", in_16_bits, dtypes=["bfloat16"], laws=["L1", "L7", "L13"], **OF_RULES),
     "whole_blocks": lambda: oracle.check("sgd", whole_blocks, dtypes=["float64"], laws=["L1", "L3"], **OF_RULES),
     "two_mistakes": lambda: oracle.check("sgd", two_mistakes, dtypes=["float32"], laws=["L1"], **OF_RULES),
@@ -122,4 +129,8 @@ def test_reports(name):
         reasons = item.reasons and [{"name": of, "share": share} for of, share in item.reasons]
         expected = {of: x for of, x in item._asdict().items() if of != "smallest"}
         assert row == expected | {"reasons": reasons if item.reasons is None or reasons else []}
-    assert fields["largest_ratio"] == report.largest and fields["notes"] == report.notes
+    assert fields["causes"] == [dataclasses.asdict(x) | {"others": [*x.others]} for x in getattr(report, "causes", [])]
+    for of in ("ok", "wrong", "failed_laws", "laws", "dtypes", "compared", "unbounded", "notes", "expected_failures"):
+        assert fields[of] == getattr(report, of), of
+    assert fields["schema"].startswith("refopt.") and fields["verdict"] == str(report).splitlines()[0]
+    assert fields["largest_ratio"] == report.largest and report.details().startswith(str(report))
