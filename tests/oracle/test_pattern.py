@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from refopt import oracle
 from refopt.oracle.diagnosis.pattern import BLOCKS, described, of_tensor, of_tensors
 
 
@@ -74,20 +73,3 @@ def test_what_is_unchanged_stands_apart():
     tail = "the last 4 of 20 elements, a tail after whole blocks of 8 or 16: unchanged"
     assert text.startswith(f"params: {tail}, and the first 16 of 20") and text.endswith("right: moment")
     assert described({"params": [(mask(20, slice(None)), before, before)]}) == "params: all elements: unchanged"
-
-
-def test_blocks_that_are_dropped():
-    """As PyTorch's fused SGD on the CPU in 16 bits: whole blocks are never written."""
-
-    def step(params, grads, *, lr):
-        for p, g in zip(params, grads, strict=True):
-            if p.ndim == 1:
-                k = p.size // 32 * 32
-                new = p - lr * g
-                p.reshape(-1)[k:] = new[k:]
-                for i in range(0, k, 32):
-                    p[i : i + 16] = new[i : i + 16]
-
-    report = oracle.check("sgd", step, dtypes=["float32"], laws=["L1"], process=False)
-    pattern = next(item.pattern for item in report.items if item.pattern)
-    assert "blocks of 16 elements" in pattern and "unchanged" in pattern

@@ -9,7 +9,6 @@ import os
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from refopt import oracle
@@ -39,17 +38,21 @@ def in_16_bits(params, grads, *, lr):
         p -= p.dtype.type(lr) * g.astype(p.dtype)
 
 
-def whole_blocks(params, grads, *, lr, l2_decay):
-    """Of which the last elements have no step, nor have tensors from the eighth on."""
-    for p, g in zip(params[:7], grads, strict=False):
-        whole = p.size // 8 * 8
-        p.reshape(-1)[:whole] -= (lr * (g + l2_decay * p)).reshape(-1)[:whole]
+def whole_blocks(params, grads, velocities, *, lr, mu):
+    """With dampened gradients, and none of the last elements, nor of tensors from the eighth on."""
+    for p, g, v in zip(params[:7], grads, velocities, strict=False):
+        k = p.size // 16 * 16
+        new, old = v.reshape(-1)[:k], p.reshape(-1)[:k]
+        new[...] = mu * new + (1 - mu) * g.reshape(-1)[:k]
+        old -= lr * new
 
 
-def two_mistakes(params, grads, *, lr, l2_decay):
-    """Signs of gradients, and no decay."""
+def two_halves(params, grads, *, lr, l2_decay):
+    """One without decay, the other uphill and three times too far."""
     for p, g in zip(params, grads, strict=True):
-        p -= lr * np.sign(g)
+        half = p.size // 2
+        p[:half] -= lr * g[:half]
+        p[half:] += lr * (g[half:] + l2_decay * p[half:]) * 3
 
 
 def by_place(params, grads, momentum, *, lr, found_inf=None):
@@ -95,8 +98,8 @@ REPORTS = {
     "dampened": lambda: oracle.check("momentum", dampened, dtypes=["float32"], laws=LAWS, **OF_RULES),
     "uphill": lambda: oracle.check("sgd", uphill, dtypes=["float32", "float64"], laws=["L1"], seed=3, process=False),
     "in_16_bits": lambda: oracle.check("sgd", in_16_bits, dtypes=["bfloat16"], laws=["L1", "L7", "L13"], **OF_RULES),
-    "whole_blocks": lambda: oracle.check("sgd", whole_blocks, dtypes=["float64"], laws=["L1", "L3"], **OF_RULES),
-    "two_mistakes": lambda: oracle.check("sgd", two_mistakes, dtypes=["float32"], laws=["L1"], **OF_RULES),
+    "whole_blocks": lambda: oracle.check("momentum", whole_blocks, dtypes=["float64"], laws=["L1", "L3"], **OF_RULES),
+    "two_halves": lambda: oracle.check("sgd", two_halves, dtypes=["float32"], laws=["L1"], **OF_RULES),
     "by_place": lambda: oracle.check(None, by_place, dtypes=["float32", "bfloat16"], **OF_RUNS),
     "by_norm": lambda: oracle.check(None, by_norm, dtypes=["float32"], **OF_RUNS),
     "matrices": lambda: oracle.check(None, matrices, dtypes=["float32"], **OF_RUNS),
