@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from oracle import ends
+from oracle.test_reports import uphill
 from refopt import oracle
 from refopt.oracle.cases import alike, draw
 from refopt.oracle.process import Kept, memory, ways
@@ -148,6 +149,15 @@ def test_a_process_that_is_kept_has_the_shortest_deadline():
         assert not oracle.check("sgd", ends.elsewhere, process=kept, **named).failed_laws
         assert kept.remote.deadline == shortest
     kept.end()
+
+
+def test_the_report_is_that_of_a_check_in_place():
+    """With its examples, causes and scripts."""
+    named = dict(dtypes=["bfloat16"], laws=["L1", "L10"])
+    there, here = (oracle.check("sgd", uphill, process=process, **named) for process in (True, False))
+    for one, other in zip(there.items, here.items, strict=True):
+        assert one._replace(smallest=None) == other._replace(smallest=None)
+    assert there.causes == here.causes and there.largest == here.largest and there.script() == here.script()
 
 
 def test_nothing_of_it_reaches_this_process():

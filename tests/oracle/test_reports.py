@@ -73,9 +73,11 @@ def by_norm(params, grads, *, lr):
     return [p - (lr * g / (size + 1)).astype(p.dtype) for p, g in zip(params, grads, strict=True)]
 
 
-def matrices(params, grads, *, lr, step):
-    """Which decay without a gradient, and whose steps are counted for all runs at once."""
+def matrices(params, grads, *, lr, step, found_inf=None):
+    """Which decay without a gradient, and whose steps are counted for all runs at once, and those that are skipped."""
     CALLS[0] = 1 if step == 1 else CALLS[0] + 1
+    if found_inf is not None and found_inf[0] != 0:
+        return
     for p, g in zip(params, grads, strict=True):
         if p.ndim != 2:
             raise NotImplementedError("matrices alone")
