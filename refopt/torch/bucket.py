@@ -64,7 +64,7 @@ class Bucket:
         self.watch(states_too)
         self.masters = Masters(self.params, [kept.get(MASTER) for kept in self._states])
         held, self._labels = [member.state for member in members], [member.label for member in members]
-        begun = [any(x is not None for x in state.values()) for state in held]
+        begun = [any(state.get(key) is not None for key in self._formula.states.values()) for state in held]
         self.steps = Steps(counts_of(self._labels, held) if self._formula.counts else begun)
         self._skipped = torch.zeros(1, dtype=torch.float64, device=self.params[0].device)
         self._waits = False  # whether that may be anything but 0

@@ -121,33 +121,6 @@ def test_nothing_is_made_up():
     assert why(report) == () and "why: none of the hypotheses explains it" in str(report)
 
 
-def test_a_part_that_is_explained_has_its_share():
-    """Half of the elements by one mistake, the others by another."""
-
-    def step(params, grads, *, lr, l2_decay):
-        for p, g in zip(params, grads, strict=True):
-            half = p.size // 2
-            p[:half] -= lr * g[:half]
-            p[half:] += lr * (g[half:] + l2_decay * p[half:]) * 3
-
-    ((reason, share), *_) = why(oracle.check("sgd", step, **NAMED))
-    assert reason in ("no L2 decay", "l2_decay ignored: taken as 0") and 0.3 < share < 0.55
-
-
-def test_a_tail_apart_from_a_wrong_formula():
-    """Elements that no step was taken for are a pattern; what is wrong with the others is explained."""
-
-    def step(params, grads, velocities, *, lr, mu):
-        for p, g, v in zip(params, grads, velocities, strict=True):
-            k = p.size // 16 * 16
-            v[:k] = mu * v[:k] + (1 - mu) * g[:k]
-            p[:k] -= lr * v[:k]
-
-    report = oracle.check("momentum", step, **NAMED)
-    assert why(report)[0] == ("gradient dampened by 1 - mu, the decay not", 1.0)
-    assert "the last 12 of 300 elements, a tail after whole blocks of 16 or 32: unchanged" in str(report)
-
-
 def test_a_narrow_dtype_is_explained_by_what_is_known():
     """16-bit arithmetic beside the mistake that was found in fp32."""
     dampened = step_of("momentum", {"v += g": "v += real(1 - mu) * g"})

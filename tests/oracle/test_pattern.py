@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from refopt import oracle
-from refopt.oracle.diagnosis.pattern import described, of_tensor, of_tensors
+from refopt.oracle.diagnosis.pattern import BLOCKS, described, of_tensor, of_tensors
 
 
 def mask(size, *spans):
@@ -27,7 +26,20 @@ def mask(size, *spans):
     (mask(100, slice(1, None, 2)), "every second element from 1"),
     (mask(100, slice(3, 8)), "elements 3 to 7 of 100"), (mask(100, 41), "element 41 of 100"),
     (mask(100, slice(0, 17), slice(18, None)), "nearly all, 99 of 100 elements"),
-    (mask(100, 3, 5, 11, 12), "4 of 100 elements, scattered (4 %)")])
+    (mask(100, 3, 5, 11, 12), "4 of 100 elements, scattered (4 %)"),
+    (mask(100, 3, 41), "2 of 100 elements, scattered (3 and 41)"), (mask(2, slice(None)), "all elements"),
+    (mask(100, 3, 5, 11), "3 of 100 elements, scattered (3 %)"), (mask(100, 3, 4), "elements 3 to 4 of 100"),
+    (mask(100, slice(98, None)), "the last 2 of 100 elements"), (mask(99, 0, 1), "the first 2 of 99 elements"),
+    (mask(16, slice(0, 8)), "the first 8 of 16 elements"),
+    (mask(19, slice(16, None)), "the last 3 of 19 elements, a tail after whole blocks of 4 to 16"),
+    (mask(150, slice(1, None, 64)), "every 64th element from 1"),
+    (mask(9, slice(2, None, 3)), "every third element from 2"),
+    (mask(200, slice(1, None, 65)), "4 of 200 elements, scattered (2 %)"),
+    *((mask(4 * b, slice(b, 2 * b)), f"1 of 4 blocks of {b} elements, from element {b} to {2 * b - 1}")
+      for b in BLOCKS),
+    *((~mask(size, *range(3, 3 + 7 * n, 7)), text.format(f"{size - n} of {size} elements"))
+      for size, n, text in ((100, 3, "nearly all, {}"), (100, 4, "{}, scattered (96 %)"), (200, 4, "nearly all, {}"),
+                            (245, 5, "{}, scattered (98 %)")))])
 def test_elements(wrong, text):
     assert of_tensor(wrong) == text
 
@@ -61,20 +73,3 @@ def test_what_is_unchanged_stands_apart():
     tail = "the last 4 of 20 elements, a tail after whole blocks of 8 or 16: unchanged"
     assert text.startswith(f"params: {tail}, and the first 16 of 20") and text.endswith("right: moment")
     assert described({"params": [(mask(20, slice(None)), before, before)]}) == "params: all elements: unchanged"
-
-
-def test_blocks_that_are_dropped():
-    """As PyTorch's fused SGD on the CPU in 16 bits: whole blocks are never written."""
-
-    def step(params, grads, *, lr):
-        for p, g in zip(params, grads, strict=True):
-            if p.ndim == 1:
-                k = p.size // 32 * 32
-                new = p - lr * g
-                p.reshape(-1)[k:] = new[k:]
-                for i in range(0, k, 32):
-                    p[i : i + 16] = new[i : i + 16]
-
-    report = oracle.check("sgd", step, dtypes=["float32"], laws=["L1"], process=False)
-    pattern = next(item.pattern for item in report.items if item.pattern)
-    assert "blocks of 16 elements" in pattern and "unchanged" in pattern

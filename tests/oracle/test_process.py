@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from oracle import ends
+from oracle.test_reports import uphill
 from refopt import oracle
 from refopt.oracle.cases import alike, draw
 from refopt.oracle.process import Kept, memory, ways
@@ -150,6 +151,15 @@ def test_a_process_that_is_kept_has_the_shortest_deadline():
     kept.end()
 
 
+def test_the_report_is_that_of_a_check_in_place():
+    """With its examples, causes and scripts."""
+    named = dict(dtypes=["bfloat16"], laws=["L1", "L10"])
+    there, here = (oracle.check("sgd", uphill, process=process, **named) for process in (True, False))
+    for one, other in zip(there.items, here.items, strict=True):
+        assert one._replace(smallest=None) == other._replace(smallest=None)
+    assert there.causes == here.causes and there.largest == here.largest and there.script() == here.script()
+
+
 def test_nothing_of_it_reaches_this_process():
     def step(params, grads, *, lr):
         np.seterr(all="raise")
@@ -227,8 +237,9 @@ def alive(pid):
 def test_a_case_comes_there_as_it_is():
     """Views of one memory, guards, shared gradients; what is written there is written here, and memory is kept."""
     row = ROUTINES["momentum"]
-    numbers = {hyper.name: 0.5 for hyper in row.hypers}
-    case = draw(row, [(3, 5), (), (0,)], [alike("float32")] * 3, seed=1, numbers=numbers, choices={})
+    numbers = {hyper.name: 0.5 * (not hyper.whole) for hyper in row.hypers}
+    case = draw(row, [(3, 5), (), (0,)], [alike("float32")] * 3, seed=1, numbers=numbers,
+                choices={"use_nesterov": True}, count=3)
     image = np.arange(40, dtype=np.uint8)
     shared = np.ndarray((4,), np.float32, image.data, 5)
     case = case.replace(grads=[case.grads[0].T.copy().T, shared, shared], steps=[{"lr": [1.0, np.float32(2)]}])
@@ -236,6 +247,7 @@ def test_a_case_comes_there_as_it_is():
     packed, memories = sender.pack(case)
     there = receiver.unpack(packed, b"".join(memories))
     assert there.grads[1] is there.grads[2] and there.routine is case.routine and there.steps == case.steps
+    assert there.choices == case.choices == {"use_nesterov": True} and there.count == case.count == 3
     for name, values in case.slots.items():
         for x, y in zip(values or (), there.slots[name] or (), strict=True):
             assert x.tobytes() == y.tobytes() and (x.shape, x.strides, x.dtype) == (y.shape, y.strides, y.dtype)
@@ -252,6 +264,7 @@ def test_a_case_comes_there_as_it_is():
     other = draw(row, [(3,)], [alike("float32")], seed=1, numbers=numbers, choices={})
     receiver.unpack(sender.pack(other)[0], b"".join(sender.pack(other)[1]))
     assert packed.slots["velocities"][0].token not in receiver.memories
+    assert {token for _, token in sender.tokens.values()} == {*receiver.memories} == {*receiver.arrays}
 
 
 def test_an_outcome_comes_back_in_the_arrays_of_the_case():

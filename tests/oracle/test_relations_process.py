@@ -6,6 +6,7 @@ import pytest
 
 from oracle import ends
 from oracle.test_process import ENDS, children, counted, deadline_of, each_way, way  # noqa: F401 (a fixture)
+from oracle.test_reports import by_place
 from refopt import cli, oracle
 from refopt.oracle.process import ways
 from refopt.oracle.process.worker import Worker
@@ -64,19 +65,7 @@ def test_what_ends_at_once_is_not_compared():
     assert "NOT COMPARED: " in str(report) and "with exit code 4" in str(report).splitlines()[0]
 
 
-def wrong_in_many_ways(params, grads, momentum, *, lr, found_inf=None):
-    """By its place in the list, without a gate of its momentum, for some layouts alone; and it writes gradients."""
-    for i, (p, g, m) in enumerate(zip(params, grads, momentum, strict=True)):
-        if not p.flags.c_contiguous:
-            raise ValueError("contiguous arrays alone")
-        m[...] = 0.875 * m + g
-        if found_inf is None or found_inf[0] == 0:
-            p -= (lr * (1 + 2.0**-20 * i) * m).astype(p.dtype)
-        if len(params) > 4:
-            g[...] = 0
-
-
-@pytest.mark.parametrize(("step", "dtype"), [(ends.plain_lr, "bfloat16"), (wrong_in_many_ways, "float32")])
+@pytest.mark.parametrize(("step", "dtype"), [(ends.plain_lr, "bfloat16"), (by_place, "float32")])
 def test_the_report_is_that_of_a_check_in_place(step, dtype):
     """Case by case, refusals of layouts among them."""
     named = dict(symmetries=["sign", "elements", "zero"], dtypes=[dtype])

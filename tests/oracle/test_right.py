@@ -73,7 +73,7 @@ class Drawn:
 
 
 @pytest.mark.parametrize(("routine", "dtype", "some"), [
-    ("lars_momentum", "float32", {"L1", "L9", "L14"}),
+    ("lars_momentum", "float32", {"L1", "L9", "L14"}), ("lamb", "bfloat16", {"L1", "L12"}),
     *(pytest.param(*of, set(), marks=[pytest.mark.slow] * (of[0] not in ("adamw", "momentum"))) for of in DRAWN)])
 def test_the_reference_is_right(routine, dtype, some, monkeypatch):
     """Nothing is skipped, nothing is without a bound but what cannot have one, and cases and bounds are what they are.

@@ -87,6 +87,29 @@ def test_a_skipped_step_beside_pytorchs(name, options):
     assert states[0] == states[1]
 
 
+@pytest.mark.parametrize("more", [{}, {"mine": 7}], ids=str)
+def test_a_first_step_that_is_left_out_is_ahead(more):
+    """Its parameter has no state but what its caller keeps there, and the next step is its first: without dampening."""
+    params = parameters(((3,),) * 3)
+    optimizer = class_of("SGD")(params, lr=LR, momentum=0.5, dampening=0.25)
+    new_gradients(params, 0, only={0})
+    first = params[0].grad
+    optimizer.step()
+    optimizer.grad_scale, optimizer.found_inf = torch.ones(()), torch.ones(())
+    steps(optimizer, params, [1])
+    assert [[*entry] for entry in optimizer.state_dict()["state"].values()] == [["momentum_buffer"], [], []]
+    for key, x in more.items():
+        optimizer.state[params[2]][key] = x
+    optimizer.found_inf = torch.zeros(())
+    buffers, factors = [first, 0, 0], [0.75, 1, 1]
+    for step in (2, 3):
+        steps(optimizer, params, [step])
+        buffers = [0.5 * x + factor * p.grad for x, factor, p in zip(buffers, factors, params, strict=True)]
+        states, factors = optimizer.state_dict()["state"], [0.75] * 3
+        torch.testing.assert_close([entry["momentum_buffer"] for entry in states.values()], buffers)
+    assert states[2].items() >= more.items()
+
+
 @every_class
 def test_unscaled_before_the_step(name):
     """``unscale_``, clipping by PyTorch, then the step: as without a scaler."""

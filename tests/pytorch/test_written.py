@@ -412,7 +412,9 @@ def test_tensors_are_rounded_by_other_bits():
     params = [torch.nn.Parameter(torch.ones(64, dtype=torch.bfloat16)) for _ in range(2)]
     for p in params:
         p.grad = torch.full_like(p, 2.0**-9)
-    ours.SGD(params, lr=0.5, rounding="stochastic").step()
+    optimizer = ours.SGD(params, lr=0.5, rounding="stochastic")
+    assert optimizer.param_groups[0]["seed"] == 0
+    optimizer.step()
     assert not torch.equal(*params)
 
 
