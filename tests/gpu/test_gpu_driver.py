@@ -140,7 +140,7 @@ def test_launches(fake, monkeypatch, mode, capability, attribute):
     code = of(_codelibrary=of(get_cufunc=lambda: of(handle=of(value=5))), regs_per_thread=17)
     monkeypatch.setattr(driver.cuda, "get_current_device", lambda: of(compute_capability=capability))
     array = driver.Gpu().pinned(np.zeros((3, 4), np.float16))
-    kernel = of(compiled=lambda signature: code)
+    kernel = of(compiled=lambda signature: code, dynamic_shared=0)
     launch = driver.Gpu().prepare(kernel, 7, 64, (array, 3, np.float32(1)), mode)
     address = array.__cuda_array_interface__["data"][0]
     assert [*launch._words] == [0, 0, 12, 2, address, 3, 4, 8, 2, 3, 0x3F800000] and launch.registers == 17
@@ -150,6 +150,40 @@ def test_launches(fake, monkeypatch, mode, capability, attribute):
     assert (name, function, words[0], config.hStream) == ("cuLaunchKernelEx", 5, address, CUDA.CUstream(9))
     assert (config.gridDimX, config.blockDimX, config.numAttrs) == (7, 64, int(attribute is not None))
     assert [x.id.name.removeprefix("CU_LAUNCH_ATTRIBUTE_") for x in config.attrs] == [attribute] * config.numAttrs
+
+
+def test_a_kernel_is_allowed_its_dynamic_shared_memory(fake, monkeypatch):
+    """Of its function in the context, if its handle is a kernel's; each launch has as much."""
+    monkeypatch.setattr(driver.cuda, "get_current_device", lambda: of(compute_capability=(9, 0)))
+    code = of(_codelibrary=of(get_cufunc=lambda: of(handle=of(value=5))))
+    kernel, most = of(compiled=lambda signature: code, dynamic_shared=229_472), "MAX_DYNAMIC_SHARED_SIZE_BYTES"
+    for status, function in ((SUCCESS, 77), (INVALID, 5)):
+        fake.cuKernelGetFunction = lambda _, status=status: (status, CUDA.CUfunction(77))
+        launch = driver.Gpu().prepare(kernel, 7, 64, (3,))
+        name, allowed, attribute, nbytes = fake.calls[-1]
+        assert (name, allowed, nbytes) == ("cuFuncSetAttribute", function, 229_472)
+        assert attribute == getattr(CUDA.CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{most}")
+        launch(9)
+        assert fake.calls[-1][1].sharedMemBytes == 229_472 and fake.calls[-1][2] == function
+
+
+def test_tensor_maps(fake, monkeypatch):
+    """Columns, rows and the pitch in bytes; boxes of 64 x 64, swizzled, with zeros outside; sixteen words each."""
+    monkeypatch.setattr(driver.Gpu, "to_device", lambda self, array: array)
+    words = iter([range(16), range(16, 32)])
+    encoded = []
+
+    def encode(*args):
+        encoded.append(args)
+        return SUCCESS, of(opaque=list(next(words)))
+
+    fake.cuTensorMapEncodeTiled, fake.cuuint32_t, fake.cuuint64_t = encode, int, int
+    maps = driver.Gpu().tensor_maps([1024, 4096], [(5, 7, 8), (130, 64, 64)])
+    assert maps.dtype == np.uint64 and maps.tolist() == [[*range(16)], [*range(16, 32)]]
+    for args, address, sizes, pitch in zip(encoded, (1024, 4096), ((7, 5), (64, 130)), (16, 128), strict=True):
+        kind, axes, at, extents, strides, box, ones, interleave, swizzle, _, outside = args
+        assert (axes, at, extents, strides, box, ones) == (2, address, [*sizes], [pitch], [64, 64], [1, 1])
+        assert [x.name.split("_")[-1] for x in (kind, interleave, swizzle, outside)] == ["UINT16", "NONE", "128B", "NONE"]
 
 
 def test_writing(fake, monkeypatch):

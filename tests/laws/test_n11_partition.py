@@ -140,7 +140,7 @@ class Shaped(runtime.Executor):
     def __init__(self, block, grid):
         self.block, self.grid = block, grid
 
-    def resident(self, kernel, block, args):
+    def resident(self, kernel, block, args, wanted):
         return self.grid
 
     def prepare(self, kernel, grid, block, args, *how):

@@ -15,6 +15,7 @@ import pytest
 from refopt import cpu, oracle
 from refopt.catalog import ROUTINES
 from refopt.cli import Terminated
+from refopt.oracle import shrink
 from refopt.oracle.cases import NUMBERS
 from refopt.oracle.laws import LAWS
 from refopt.oracle.subjects import public_name
@@ -88,8 +89,9 @@ def test_whatever_a_step_does_is_a_failure(text):
 
 
 @pytest.mark.parametrize("least", [2, 7, 13, 61])
-def test_the_smallest_example_is_the_smallest(least):
+def test_the_smallest_example_is_the_smallest(least, monkeypatch):
     """Of a fault of tensors of so many elements, whichever these are."""
+    monkeypatch.setattr(shrink, "SECONDS", 60.0)
     def step(params, grads, *, lr):
         for p, g in zip(params, grads, strict=True):
             p -= lr * g if p.size < least else 0 * g

@@ -8,6 +8,7 @@ import pytest
 from oracle.corpus import NEW, PLANTED, headline, held, verdict
 from refopt import oracle
 from refopt.cli.check import readable
+from refopt.oracle import shrink
 from refopt.oracle.diagnosis import explain
 from refopt.oracle.diagnosis.hypothesis import Hypothesis
 
@@ -76,7 +77,9 @@ def test_betas_that_are_captured_are_told_by_a_schedule_alone():
     assert "cause: beta1 and beta2 of the first call in every other" in str(report), str(report)
 
 
-def test_the_first_wrong_step_is_told():
+def test_the_first_wrong_step_is_told(monkeypatch):
+    monkeypatch.setattr(shrink, "SECONDS", 60.0)
+
     def step(params, grads, moment1, moment2, *, lr, beta1, beta2, epsilon, step):
         step = min(step, 256)
         for p, g, m, v in zip(params, grads, moment1, moment2, strict=True):

@@ -24,7 +24,7 @@ from refopt.oracle.variants import variants_of
 
 
 def _sum_of_squares(x: Any) -> Any:
-    return x.sum_of_squares() if isinstance(x, Bounded) else reduce.sum_of_squares(x)
+    return x.sum_of_squares() if hasattr(x, "sum_of_squares") else reduce.sum_of_squares(x)
 
 
 PRIMITIVES: dict[Any, Any] = {reduce.sum_of_squares: _sum_of_squares, updates: iterations.updates}
