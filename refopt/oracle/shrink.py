@@ -130,8 +130,9 @@ def _parts(case: Case, broken: Broken) -> Iterator[Case]:
             step = -(-size // pieces)
             if size > pieces - 1 > 0:
                 yield from (case.part(i, at, min(at + step, size)) for at in range(0, size, step))
-        if size > 1:
-            yield case.part(i, 0, size - 1)
+        for fewer in (size // 8, min(1, size - 1)):
+            if fewer:
+                yield case.part(i, 0, size - fewer)
 
 
 def _without_some(case: Case) -> Iterator[Case]:

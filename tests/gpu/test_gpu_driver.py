@@ -183,7 +183,8 @@ def test_tensor_maps(fake, monkeypatch):
     for args, address, sizes, pitch in zip(encoded, (1024, 4096), ((7, 5), (64, 130)), (16, 128), strict=True):
         kind, axes, at, extents, strides, box, ones, interleave, swizzle, _, outside = args
         assert (axes, at, extents, strides, box, ones) == (2, address, [*sizes], [pitch], [64, 64], [1, 1])
-        assert [x.name.split("_")[-1] for x in (kind, interleave, swizzle, outside)] == ["UINT16", "NONE", "128B", "NONE"]
+        names = [x.name.split("_")[-1] for x in (kind, interleave, swizzle, outside)]
+        assert names == ["UINT16", "NONE", "128B", "NONE"]
 
 
 def test_writing(fake, monkeypatch):
