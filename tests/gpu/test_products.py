@@ -97,7 +97,8 @@ def test_the_executor_says_that_it_has_no_warpgroups(executor):
         kernel.require(later)
 
 
-@pytest.mark.parametrize(("symmetric", "width", "rows"), [(True, 128, 0), (False, 256, 1)])
+@pytest.mark.parametrize(("symmetric", "width", "rows"), [
+    pytest.param(True, 128, 0, marks=pytest.mark.slow), (False, 256, 1)])
 def test_warpgroups_multiply_as_registers_allow(symmetric, width, rows):
     """Instructions of Hopper's, 64 of k at a time; sums in registers; stages that fit into shared memory."""
     needs.compiler()

@@ -14,7 +14,7 @@ from refopt.oracle.diagnosis.hypothesis import Hypothesis
 
 BY_NAME = {planted.name: planted for planted in PLANTED}
 FAST = ["epsilon outside the roots", "lr of the first call", "gradient decayed in place", "index of 16 bits",
-        "states of the gradient", "numbers of the first tensor", "AdamW without decay"]
+        "states of the gradient"]
 
 
 def test_there_are_enough():
@@ -66,7 +66,8 @@ def adamw_scaled(factor):
     return step
 
 
-@pytest.mark.parametrize(("factor", "ok"), [(1.0, True), (1 + 4e-6, False), (1 - 4e-6, False)])
+@pytest.mark.parametrize(("factor", "ok"), [
+    (1.0, True), (1 + 4e-6, False), pytest.param(1 - 4e-6, False, marks=pytest.mark.slow)])
 def test_a_factor_of_a_few_ulps_shows_and_has_no_false_cause(factor, ok):
     report = oracle.check("adamw", adamw_scaled(factor), dtypes=["float32"], laws=["L1"], process=False)
     assert report.ok is ok and "\ncause: " not in str(report), str(report)
