@@ -51,7 +51,7 @@ def test_an_end_is_the_verdict_of_one_law(make, name):
     assert bool(left) == (name != "exit")
 
 
-@pytest.mark.parametrize("kind", [torch.optim.Adadelta, torch.optim.ASGD])
+@pytest.mark.parametrize("kind", [torch.optim.Adadelta, pytest.param(torch.optim.ASGD, marks=pytest.mark.slow)])
 def test_the_report_is_that_of_a_check_in_place(kind):
     """Case by case, of one that holds and of one that does not."""
     named = dict(dtypes=["float64"], laws=["L4", "L4", "L16", "L8"])  # small: threads here are none in a fork
