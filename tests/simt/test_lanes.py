@@ -1,5 +1,6 @@
 """Launches by lanes: the bits, errors and memory are those of threads; what does not run so says why."""
 
+import contextlib
 import gc
 import math
 import subprocess
@@ -17,6 +18,7 @@ from refopt.oracle import ulp
 from refopt.oracle.exact.cases import arguments
 from refopt.simt import cuda, memory
 from refopt.simt.lanes import run as lanes
+from refopt.simt.lanes import values
 from refopt.simt.machine.launch import Launch
 
 FULL = 0xFFFFFFFF
@@ -497,3 +499,30 @@ def test_a_launch_that_is_over_keeps_no_memory(monkeypatch):
     others.clear()
     gc.collect()
     assert memory.live_allocations() == before - 20
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64])
+def test_exact_functions_of_math_are_one_operation_of_all_lanes(dtype, monkeypatch):
+    """With the bits of threads, for negative numbers and NaN as well."""
+    def refuse(function):
+        raise AssertionError(f"{function} lane by lane")
+
+    monkeypatch.setattr(values, "each", refuse)
+
+    @simt.cuda.jit
+    def all_of_them(x, out):
+        i = simt.cuda.grid(1)
+        if i < x.size:
+            out[0, i] = math.sqrt(x[i])
+            out[1, i] = math.fabs(x[i])
+            out[2, i] = math.floor(x[i]) + math.ceil(x[i]) + math.trunc(x[i])
+
+    given = np.array([0, 2, 3.5, -1.5, 1e-30, 7] if dtype != np.int64 else [0, 2, 7], dtype)
+    x, found = np.repeat(np.append(given, [np.nan] if dtype != np.int64 else [9]).astype(dtype), 40), []
+    launch, out = all_of_them[-(-x.size // 128), 128], np.zeros((3, x.size))
+    for by_lanes in (True, False):
+        out[...] = 0
+        with contextlib.nullcontext() if by_lanes else simt.observe():
+            launch(x, out)
+        found.append(out.tobytes())
+    assert str(simt.how(launch, x, out)) == "by lanes" and found[0] == found[1]

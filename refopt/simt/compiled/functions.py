@@ -40,7 +40,12 @@ def one(name: str, a: str) -> tuple[Callable[[Any], Any], str]:
     result = "float64" if a in INTEGERS else "float32" if a == "float16" and name not in _HALF else a
     ufunc = getattr(np, _SAME.get(name, name), None)
     kind, compute = getattr(np, result), ufunc if isinstance(ufunc, np.ufunc) else getattr(math, name)
-    return lambda x: kind(compute(np.float64(x))), result
+
+    def value(x: Any) -> Any:
+        return kind(compute(np.float64(x)))
+
+    value.ufunc = compute, kind  # type: ignore[attr-defined]
+    return value, result
 
 
 @cache

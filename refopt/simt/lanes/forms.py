@@ -21,8 +21,8 @@ _HELPERS = {function.__name__: function for function in (
 )}  # fmt: skip
 # NumPy's arrays and scalars give the same bits.
 _EXACT = {
-    np.add, np.subtract, np.multiply, np.divide, np.sqrt, np.abs, np.negative, np.floor, np.ceil, np.trunc, np.rint,
-    np.isnan, np.isinf, np.isfinite, np.signbit, np.copysign, np.fmax, np.fmin, np.maximum, np.minimum,
+    np.add, np.subtract, np.multiply, np.divide, np.sqrt, np.abs, np.fabs, np.negative, np.floor, np.ceil, np.trunc,
+    np.rint, np.isnan, np.isinf, np.isfinite, np.signbit, np.copysign, np.fmax, np.fmin, np.maximum, np.minimum,
 }  # fmt: skip
 _OF_VALUES: dict[Any, Callable | None] = {
     **dict.fromkeys(_EXACT), **device.PLAIN, tuple: tuple, zip: zip, len: len, wrapped: values.wrap,
@@ -96,6 +96,8 @@ def of_values(function: Any) -> Callable:
         return partial(values.cast, np.dtype(function).name)
     if (form := values.of_scalars(function)) is not None:
         return form
+    if (of := getattr(function, "ufunc", None)) and of[0] in _EXACT:  # of `math`, which is computed in fp64
+        return partial(values.rounded, *of)
     known = str(getattr(function, "__module__", "")).startswith(_SCALARS) and function is not functions.printed
     if known or isinstance(function, np.ufunc):
         return values.each(function)
