@@ -1,14 +1,18 @@
 """Products of many matrices in one launch: the bits of `cpu.matmul`, half of the tiles where they are symmetric."""
 
+import json
 import re
+from pathlib import Path
 
 import needs
 import numpy as np
 import pytest
 
+from benchmarks.records import compiler
+from gpu import kept_ptx
 from refopt import cpu
 from refopt.checks.dtypes import numpy_dtype
-from refopt.gpu import cuda, plain_products, products, warpgroup_products
+from refopt.gpu import cuda, notes, plain_products, products, warpgroup_products
 from refopt.gpu.matmul import THREADS, TILE
 from refopt.gpu.muon import iterations
 from refopt.gpu.muon.matrices import Matrix, Workspace
@@ -97,19 +101,36 @@ def test_the_executor_says_that_it_has_no_warpgroups(executor):
         kernel.require(later)
 
 
-@pytest.mark.parametrize(("symmetric", "width", "rows"), [
-    pytest.param(True, 128, 0, marks=pytest.mark.slow), (False, 256, 1)])
-def test_warpgroups_multiply_as_registers_allow(symmetric, width, rows):
-    """Instructions of Hopper's, 64 of k at a time; sums in registers; stages that fit into shared memory."""
+TESTED = Path(__file__).with_name("warpgroups.json")  # digests of the PTX that was tested on a GPU
+KINDS = {"x x^T": (True, True, False), "b A + c A A": (False, True, True), "a x + B x": (False, False, True)}
+
+
+@pytest.mark.parametrize("kind", [pytest.param(x, marks=[pytest.mark.slow] * (x == "b A + c A A")) for x in KINDS])
+def test_warpgroups_multiply_as_registers_allow(kind):
+    """Instructions of Hopper's, 64 of k at a time; sums in registers; stages that fit into shared memory.
+
+    Only a GPU runs them, so their PTX has to be what was tested there: after a change, test there, and then here with
+    REFOPT_PTX=write.
+    """
     needs.compiler()
-    kernel = warpgroup_products.merged("bfloat16", False, symmetric, True)
+    square, symmetric, adds = KINDS[kind]
+    width, rows = (128, 0) if symmetric else (256, 1)
+    kernel = warpgroup_products.merged("bfloat16", square, symmetric, adds)
     ptx = kernel.ptx(signature_spelled(["int64[2]", "int64[2]", "float32", "float32"]))
     assert ".target sm_90a" in ptx and kernel.dynamic_shared <= 227 * 1024
-    multiply = rf"wgmma\.mma_async\.sync\.aligned\.m64n{width}k16\.f32\.bf16\.bf16 [^;]*, 1, 1, 1, 0, (\d);"
-    assert re.findall(multiply, ptx) == [str(rows)] * 4
+    multiply = rf"wgmma\.mma_async\.sync\.aligned\.m64n{width}k16\.f32\.bf16\.bf16 [^;]*, 1, 1, 1, (\d), (\d);"
+    along = [("1", "1")] * 4 * square
+    assert sorted(re.findall(multiply, ptx)) == [("0", str(rows))] * 4 + along
     # Both numbers of a pair are alpha x + beta c, each operation rounded for itself.
-    assert [ptx.count(f"{what}.rn.f32") for what in ("mul", "add", "fma")] == [width, width // 2, 0]
+    operations = [width, width // 2, 0] if adds else [0, 0, 0]
+    assert [ptx.count(f"{what}.rn.f32") for what in ("mul", "add", "fma")] == operations
     assert ".local" not in ptx
+    tested = json.loads(TESTED.read_text())
+    if kept_ptx.WRITES:
+        tested |= {"compiler": compiler(), kind: notes.digest(ptx)}
+        TESTED.write_text(json.dumps(tested, indent=1) + "\n")
+    elif tested["compiler"] == compiler():
+        assert tested[kind] == notes.digest(ptx), "other PTX than was tested on a GPU"
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
