@@ -143,3 +143,24 @@ def test_plain_products_are_exact_and_in_registers(dtype):
     counts = [ptx.count(f"{what}.rn.f{of}") for what in ("mul", "add", "fma")]
     assert counts[0] == counts[1] > 0 and counts[0] % sums == 0 and counts[0] <= sums * steps and not counts[2]
     assert ".local" not in ptx
+
+
+def test_large_tiles_are_for_lists_that_fill_them():
+    """By elements: a few large matrices weigh more than many small ones; a side that is short fills none."""
+    def products_of(*sizes):
+        return [Product(0, 0, 0, 0, m, n, 64) for m, n in sizes]
+
+    assert iterations.are_large(products_of((256, 200), *[(100, 100)] * 5))
+    assert not iterations.are_large(products_of((256, 200), *[(100, 100)] * 6))
+    assert not iterations.are_large(products_of((128, 4000))) and not iterations.are_large([])
+
+
+def test_an_iteration_has_a_block_for_each_tile(executor, monkeypatch):
+    """Half of them for the two squares; the tables of the next iteration have x at its other place."""
+    grids, tables = [], []
+    monkeypatch.setattr(type(executor), "prepare", lambda self, kernel, grid, block, args, mode: (
+        grids.append(grid), tables.append(args[1].copy_to_host().tolist())))
+    work = Workspace(executor, [Matrix(0, 0, 130, 70, 70, 1, 130, 70, False)], "float16", np.float32)
+    [*iterations.launches(executor, work, np.ones((2, 3), np.float32), "float16")]
+    assert grids == [3, 3, 6] * 2 and tables[1] == tables[4]
+    assert tables[2][0][2] == tables[3][0][0] != tables[0][0][0] == tables[5][0][2]
