@@ -161,6 +161,11 @@ class Routine(_Row):
         numbers = {hyper.name: hyper.default for hyper in self.hypers}
         return numbers | {choice: values[0] for choice, values in self.choices.items()} | {**self.own}
 
+    def parted(self, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Arguments by name without those of its ``own``, and these."""
+        own = {name: x for name, x in arguments.items() if name in self.own}
+        return {name: x for name, x in arguments.items() if name not in own}, own
+
     @property
     def whole(self) -> str:
         """Why tensors cannot be cut; empty if each element is for itself."""

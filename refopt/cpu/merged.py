@@ -29,8 +29,7 @@ def step(row: Routine, arguments: dict[str, Any]) -> None:
     """A merged function's whole body: the routine's rule, applied to its arguments."""
     slots = {name: arguments[name] for name in row.slot_names}
     shared = {name: arguments[name] for name in ("grad_factor", "found_inf")}
-    own = {name: arguments[name] for name in row.own}
-    numbers = {name: x for name, x in arguments.items() if name not in slots | shared | own}
+    numbers, own = row.parted({name: x for name, x in arguments.items() if name not in slots | shared})
     merged(row, row.rule, slots, numbers, **shared, own=own)
 
 

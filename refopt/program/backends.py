@@ -73,8 +73,7 @@ class CpuStep:
         self, routine: Routine, slots: Mapping[str, list], shared: Mapping[str, Any], numbers: Mapping[str, Any]
     ) -> None:
         every = {name: slots.get(name) for name in routine.slot_names}
-        self._own = {name: numbers[name] for name in routine.own if name in numbers}
-        self._numbers = {name: x for name, x in numbers.items() if name not in self._own}
+        self._numbers, self._own = routine.parted(numbers)
         self._call = checks.check(routine, every, self._numbers, checks.host_array, dict(shared))
         self._tensors, self._shared = tensors(routine.rule, self._call, self._own), shared
 

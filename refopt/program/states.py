@@ -102,7 +102,7 @@ def _updated(graph: Graph) -> dict[str, Whole]:
         for k, param in enumerate(columns["params"]):
             own = _part(graph, param).name
             own = _part(graph, derived.get(own, own)).name
-            hypers = {key: x for key, x in of_tensor(op, routine, k).items() if key not in routine.own}
+            hypers, _ = routine.parted(of_tensor(op, routine, k))
             if param in derived and "norm_of" in hypers:
                 hypers["norm_of"] = "param"  # which is the master of its copy
             for slot, names in columns.items():

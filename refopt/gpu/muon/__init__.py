@@ -14,7 +14,7 @@ from refopt.checks import Call
 from refopt.checks.dtypes import arithmetic
 from refopt.cpu.blocks import cuts
 from refopt.cpu.matmul import tensor_core
-from refopt.cpu.muon import COEFFICIENTS, MUON, WHOLE, ratio, schedule
+from refopt.cpu.muon import MUON, ratio, schedule
 from refopt.gpu import tables
 from refopt.gpu.group import Group
 from refopt.gpu.launches import Launches
@@ -37,9 +37,9 @@ class MuonPlan(Plan):
     def __init__(
         self, slots: dict[str, Any], hypers: dict[str, Any], form: str, stream: Any, shared: dict[str, Any]
     ) -> None:
-        own = {"coefficients": COEFFICIENTS, "blocks": WHOLE}
-        self._coefficients, self._blocks = (hypers.get(name, default) for name, default in own.items())
-        numbers = {name: value for name, value in hypers.items() if name not in own}
+        numbers, own = MUON.parted(hypers)
+        own = {**MUON.own, **own}
+        self._coefficients, self._blocks = own["coefficients"], own["blocks"]
         super().__init__(MUON, self._launches_of, slots, numbers, form, stream, shared)
 
     def _build(self) -> None:

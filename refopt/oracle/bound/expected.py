@@ -218,11 +218,9 @@ def _is_set(flag: Any) -> bool:
 def _defaults(row: Routine) -> dict[str, Any]:
     """By name, of the merged function, and beside them of what variants have."""
     parameters = inspect.signature(getattr(cpu, row.merged_name)).parameters
-    defaults = {name: parameter.default for name, parameter in parameters.items()
-                if not isinstance(parameter.default, tuple)}  # which the row does not have
-    own = {hyper.name: hyper.default for hyper in row.hypers} | dict.fromkeys(row.slot_names)
-    own |= {name: values[0] for name, values in row.choices.items()}
-    return defaults | {name: value for name, value in own.items() if name not in defaults}
+    defaults = {name: parameter.default for name, parameter in parameters.items()}
+    more = row.defaults | dict.fromkeys(row.slot_names)
+    return row.parted(defaults | {name: value for name, value in more.items() if name not in defaults})[0]
 
 
 def _arguments(row: Routine, named: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

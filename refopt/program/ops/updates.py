@@ -109,10 +109,9 @@ def _check_routine(graph: Graph, op: Op, routine: Routine) -> None:
     _check_outputs(op, routine)
     vars = {slot: [graph.vars[name] for name in names] for slot, names in op.inputs.items() if slot not in SHARED}
     shared = {slot: graph.vars[op.inputs[slot][0]] for slot in SHARED if slot in op.inputs}
-    numbers = {key: x for key, x in op.attrs.items() if key not in routine.own}
+    numbers, own = routine.parted(op.attrs)
     call = checks.check(routine, {name: None for name in routine.slot_names} | vars, numbers, Describer(), shared)
     if routine.told:
-        own = {key: x for key, x in op.attrs.items() if key in routine.own}
         routine.told(call.arrays["params"], call.hypers, **own)
 
 
