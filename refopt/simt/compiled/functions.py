@@ -44,7 +44,7 @@ def one(name: str, a: str) -> tuple[Callable[[Any], Any], str]:
     def value(x: Any) -> Any:
         return kind(compute(np.float64(x)))
 
-    value.ufunc = compute, kind  # type: ignore[attr-defined]
+    value.ufunc = compute  # type: ignore[attr-defined]
     return value, result
 
 

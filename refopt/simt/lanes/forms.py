@@ -96,8 +96,8 @@ def of_values(function: Any) -> Callable:
         return partial(values.cast, np.dtype(function).name)
     if (form := values.of_scalars(function)) is not None:
         return form
-    if (of := getattr(function, "ufunc", None)) and of[0] in _EXACT:  # of `math`, which is computed in fp64
-        return partial(values.rounded, *of)
+    if getattr(function, "ufunc", None) in _EXACT:  # one of `math`, which takes arrays as it is
+        return function
     known = str(getattr(function, "__module__", "")).startswith(_SCALARS) and function is not functions.printed
     if known or isinstance(function, np.ufunc):
         return values.each(function)

@@ -199,11 +199,6 @@ def extreme(greatest: bool, names: tuple[str, ...], *values: Any) -> Any:
     return best
 
 
-def rounded(compute: np.ufunc, kind: type, x: Any) -> Any:
-    """A function that is computed in fp64 and then rounded to a type."""
-    return kind(compute(np.float64(x)))
-
-
 @cache
 def each(function: Callable) -> Callable:
     """A function of scalars, applied to each lane."""
