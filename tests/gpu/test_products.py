@@ -2,6 +2,7 @@
 
 import json
 import re
+import types
 from pathlib import Path
 
 import needs
@@ -164,3 +165,36 @@ def test_an_iteration_has_a_block_for_each_tile(executor, monkeypatch):
     [*iterations.launches(executor, work, np.ones((2, 3), np.float32), "float16")]
     assert grids == [3, 3, 6] * 2 and tables[1] == tables[4]
     assert tables[2][0][2] == tables[3][0][0] != tables[0][0][0] == tables[5][0][2]
+
+
+class OnDevice:
+    """An array of a GPU, as far as its description goes."""
+
+    def __init__(self, address, shape, dtype):
+        self.__cuda_array_interface__ = {"data": (address, False), "shape": shape, "typestr": np.dtype(dtype).str,
+                                         "strides": None, "version": 3}  # fmt: skip
+
+
+def test_tensor_maps_are_made_where_they_are_asked_for():
+    """Of x at both of its places, of A and of B, with the sizes that these have."""
+    asked = []
+
+    def tensor_maps(addresses, sizes):
+        asked.append((addresses, sizes))
+        return OnDevice(1 << 20, (len(sizes), 16), np.uint64)
+
+    machine = types.SimpleNamespace(
+        name="gpu", properties=types.SimpleNamespace(capability=(9, 0)), tensor_maps=tensor_maps,
+        empty=lambda shape, dtype: OnDevice(1 << 12, shape, dtype),
+        to_device=lambda array: OnDevice(1 << 16, array.shape, array.dtype))  # fmt: skip
+    matrices = [Matrix(0, 0, 130, 70, 70, 1, 130, 70, False), Matrix(1, 0, 8, 9, 9, 1, 8, 9, True)]
+    work = Workspace(machine, matrices, "bfloat16", np.float32)
+    assert work.mapped and not asked and not Workspace(machine, matrices, "float32", np.float32).mapped
+    plain, mapped = work.products(1), work.products(1, mapped=True)
+    ((addresses, sizes),) = asked
+    number = {at: (1 << 20) + 128 * i for i, at in enumerate(addresses)}
+    assert sizes == [(130, 70, 72), (8, 9, 16)] * 2 + [(70, 70, 72), (8, 8, 8)] * 2
+    for products_, of in zip(plain, mapped, strict=True):
+        for x, y in zip(products_, of, strict=True):
+            assert y == x._replace(a=number[x.a], b=number[x.b], out=number[x.out], added=number.get(x.added, 0))
+    assert work.products(0, mapped=True) and len(asked) == 1

@@ -52,5 +52,5 @@ def _launch(machine: Device, work: Workspace, n: int, which: int, compute: str) 
         height = width = matmul.TILE
         kernel, threads, mode = products.merged(compute, *kind), matmul.THREADS, "whole"
     tiles = products.tiles(rows, kind[1], height, width)
-    grid = min(len(tiles), most or len(tiles))
+    grid = len(tiles[:most])
     return kernel, grid, threads, (uploaded(machine, tiles), uploaded(machine, rows)), mode

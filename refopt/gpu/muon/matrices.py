@@ -7,6 +7,7 @@ the smaller of the two squares is X X^T where ``left`` holds, and else X^T X.
 """
 
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -87,14 +88,18 @@ class Workspace:
         base, wide = (describer(machine.name)(x, "workspace").address for x in (self.memory, self.lookaheads))
         self._places = (base + size * starts[:-1]).reshape(4, -1).tolist()
         self.mapped = machine.name == "gpu" and machine.properties.capability == WARPGROUPS and size == 2
-        if self.mapped:
-            whole, square = ([(*sizes, padded(sizes[1])) for sizes in of] for of in (
-                [(m.outer, m.inner) for m in matrices], [(m.small, m.small) for m in matrices]))  # fmt: skip
-            addresses = [address for of in self._places for address in of]
-            self.maps = machine.tensor_maps(addresses, [*whole, *whole, *square, *square])  # type: ignore[union-attr]
-            first = describer(machine.name)(self.maps, "tensor maps").address
-            self._maps = (first + 128 * np.arange(4 * len(matrices))).reshape(4, -1).tolist()
+        self._machine: Any = machine
         self._lookaheads = (wide + wide_size * firsts[:-1]).tolist()
+
+    @cached_property
+    def _maps(self) -> list[list[int]]:
+        """Addresses of tensor maps, as `_places` has those of matrices."""
+        whole, square = ([(*sizes, padded(sizes[1])) for sizes in of] for of in (
+            [(m.outer, m.inner) for m in self.matrices], [(m.small, m.small) for m in self.matrices]))  # fmt: skip
+        addresses = [address for of in self._places for address in of]
+        self._kept = self._machine.tensor_maps(addresses, [*whole, *whole, *square, *square])
+        first = describer(self._machine.name)(self._kept, "tensor maps").address
+        return (first + 128 * np.arange(len(addresses))).reshape(4, -1).tolist()
 
     def table(self, iterations: int) -> np.ndarray:
         """Where matrices are, a row for each: the columns above; x is first at one address, and at another at last."""
@@ -115,8 +120,8 @@ class Workspace:
             small, x = m.small, old[i]
             three[0].append(Product(x, x, square, 0, small, small, m.size // small, not m.left))
             three[1].append(Product(square, square, polynomial, square, small, small, small))
-            sides = (polynomial, x) if m.left else (x, polynomial)
-            three[2].append(Product(*sides, new[i], x, m.outer, m.inner, small))
+            left, right = (polynomial, x) if m.left else (x, polynomial)
+            three[2].append(Product(left, right, new[i], x, m.outer, m.inner, small))
         return three
 
 
