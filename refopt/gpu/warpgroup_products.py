@@ -12,8 +12,8 @@ shared memory; one thread **stores** from there, and loads what is added. They w
 
 There are as many blocks as multiprocessors. Each goes from tile to tile, and loads the next while one ends.
 
-The table of products has addresses of tensor maps here. Of a matrix that is added, and of B where a product is
-symmetric, rows and columns are the same; else B lies with a row for each k.
+The table of products has the addresses of tensor maps here. B lies in memory with a row for each k, unless the product
+is symmetric: then B is the transpose of A, and lies as A does.
 """
 
 from collections.abc import Callable
@@ -49,9 +49,8 @@ from refopt.gpu.warpgroup import (
     wait_for_stores,
 )  # fmt: skip
 
-HEIGHT = 128  # rows of a tile: a box for each warpgroup
-GROUPS, LOADING = HEIGHT // BOX, 8  # how many warpgroups multiply; the warp that loads, and the next one stores
-MULTIPLYING = 4 * GROUPS  # warps
+HEIGHT = 128  # rows of a tile: a box for each warpgroup, and 16 for each of its warps
+MULTIPLYING = LOADING = HEIGHT // 16  # so many warps multiply, the next one loads, and the last stores
 THREADS = 32 * (MULTIPLYING + 2)
 BARRIER = 4  # elements of 16 bits
 
