@@ -11,6 +11,7 @@ import pytest
 from refopt import cpu
 
 torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.usefixtures("one_thread")
 NAMES = {"momentum": "mu", "nesterov": "use_nesterov", "adjust_lr_fn": "adjust_lr", "ns_coefficients": "coefficients",
          "ns_steps": "iterations", "eps": "epsilon"}
 SHAPES = (24, 64), (64, 24), (40, 40)
@@ -19,15 +20,6 @@ LR, DECAY, STEPS = 0.1, 0.1, 3
 
 def draw(shape, seed):
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """More would wait for each other, in matrices of this size."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def theirs(shape, **named):

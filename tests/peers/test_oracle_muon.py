@@ -8,16 +8,8 @@ from benchmarks.findings.imports import optimizers_of_timm
 from refopt import oracle
 
 torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.usefixtures("one_thread")
 COEFFICIENTS = 3.4445, -4.7750, 2.0315
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """More would wait for each other, in matrices of this size."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def iterated(u, steps=5):
