@@ -10,24 +10,34 @@ import numpy as np
 import pytest
 
 from refopt import gpu, simt
+from refopt.gpu import arrays
+from refopt.gpu.machine import Properties
 
 needs.compiler()
 
-from refopt.gpu import driver, staging, streams  # noqa: E402
+from refopt.gpu import driver, memory, staging, streams  # noqa: E402
+from refopt.gpu.compiler import Linked  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("frozen")
 CUDA = driver.driver
+HERE = 500  # the context of this thread
+ASKED = "cuInit", "cuDeviceGetCount", "cuCtxGetCurrent", "cuCtxGetDevice"  # which nobody counts
 MADE = "cuGreenCtxStreamCreate", "cuStreamEndCapture", "cuGraphInstantiate"
 SUCCESS, INVALID = CUDA.CUresult.CUDA_SUCCESS, CUDA.CUresult.CUDA_ERROR_INVALID_VALUE
 TOO_MANY = CUDA.CUresult.CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION
 
 
+MODULES = driver, memory, staging, streams
+
+
 class Fake:
     """What is called, with handles from 100 on; copies are done at once."""
 
-    copies = "cuMemcpyAsync", "cuMemcpyHtoDAsync"
+    copies = "cuMemcpyAsync", "cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync", "cuMemcpyDtoDAsync"
 
     def __init__(self):
+        self.answers = {"cuDeviceGetCount": 1, "cuCtxGetCurrent": HERE, "cuCtxGetDevice": 0,
+                        "cuThreadExchangeStreamCaptureMode": CUDA.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL}
         self.calls, self.answer, self.memory, self.most = [], SUCCESS, {}, 132
         for name in dir(CUDA):
             if name.startswith("CU"):
@@ -38,19 +48,20 @@ class Fake:
         assert hasattr(CUDA, name)
 
         def call(*args):
-            self.calls.append((name, *(int(arg) if hasattr(arg, "__int__") else arg for arg in args)))
-            if name == "cuMemHostAlloc":
+            if name not in ASKED:
+                self.calls.append((name, *(int(arg) if hasattr(arg, "__int__") else arg for arg in args)))
+            if name in self.answers:
+                return self.answer, self.answers[name]
+            if name in ("cuMemHostAlloc", "cuMemAlloc"):
                 memory = (ctypes.c_uint8 * args[0])()
                 self.memory[ctypes.addressof(memory)] = memory
                 return self.answer, ctypes.addressof(memory)
-            if name == "cuMemFreeHost":
+            if name in ("cuMemFreeHost", "cuMemFree"):
                 del self.memory[args[0]]
             if name in self.copies:
                 ctypes.memmove(*map(int, args[:3]))  # target, source, bytes
             if name == "cuEventElapsedTime":
                 return self.answer, 1.5
-            if name == "cuCtxGetDevice":
-                return self.answer, 0
             if name == "cuDeviceGetDevResource":
                 return self.answer, types.SimpleNamespace(sm=types.SimpleNamespace(smCount=132))
             if name == "cuDevSmResourceSplitByCount":
@@ -67,14 +78,15 @@ class Fake:
 @pytest.fixture
 def fake(monkeypatch):
     made = Fake()
-    monkeypatch.setattr(driver, "driver", made)
-    monkeypatch.setattr(streams, "driver", made)
-    monkeypatch.setattr(staging, "driver", made)
-    streams._part.cache_clear()
-    monkeypatch.setattr(driver.cuda, "current_context", lambda: None)
+    for module in MODULES:
+        monkeypatch.setattr(module, "driver", made)
+    kept = streams._part, streams.primary, streams.device_count, driver._loaded
+    for each in kept:
+        each.cache_clear()
     yield made
     gc.collect()
-    streams._part.cache_clear()
+    for each in kept:
+        each.cache_clear()
 
 
 def test_streams(fake):
@@ -137,14 +149,17 @@ def test_default_streams_are_not_captured(fake):
     ("overlapping", (8, 9), None), ("overlapping", (9, 0), "PROGRAMMATIC_STREAM_SERIALIZATION")])
 def test_launches(fake, monkeypatch, mode, capability, attribute):
     """Arguments as Numba's kernels take them, and what is said of the launch."""
-    code = of(_codelibrary=of(get_cufunc=lambda: of(handle=of(value=5))), regs_per_thread=17)
-    monkeypatch.setattr(driver.cuda, "get_current_device", lambda: of(compute_capability=capability))
-    array = driver.Gpu().pinned(np.zeros((3, 4), np.float16))
-    kernel = of(compiled=lambda signature: code, dynamic_shared=0)
-    launch = driver.Gpu().prepare(kernel, 7, 64, (array, 3, np.float32(1)), mode)
+    fake.answers |= {"cuLibraryLoadData": 4, "cuLibraryGetKernel": 5, "cuKernelGetAttribute": 17}
+    machine = of_capability(*capability)
+    array, given = machine.pinned(np.zeros((3, 4), np.float16)), []
+    kernel = of(linked=lambda *args: given.append(args) or Linked("entry", b"cubin"), dynamic_shared=0, name="k")
+    launch = machine.prepare(kernel, 7, 64, (array, 3, np.float32(1)), mode)
+    assert given == [(("float16[2]", "int64", "float32"), machine.properties)]
+    assert [call[1] for call in fake.calls if call[0].startswith("cuLibrary")] == [b"cubin", 4]
     address = array.__cuda_array_interface__["data"][0]
     assert [*launch._words] == [0, 0, 12, 2, address, 3, 4, 8, 2, 3, 0x3F800000] and launch.registers == 17
     launch(9)
+    assert not any(call[0].startswith("cuFuncSet") for call in fake.calls)
     name, config, function, params, _ = fake.calls[-1]
     words = ctypes.cast((ctypes.c_void_p * 11).from_address(params)[4], ctypes.POINTER(ctypes.c_int64))
     assert (name, function, words[0], config.hStream) == ("cuLaunchKernelEx", 5, address, CUDA.CUstream(9))
@@ -152,19 +167,26 @@ def test_launches(fake, monkeypatch, mode, capability, attribute):
     assert [x.id.name.removeprefix("CU_LAUNCH_ATTRIBUTE_") for x in config.attrs] == [attribute] * config.numAttrs
 
 
-def test_a_kernel_is_allowed_its_dynamic_shared_memory(fake, monkeypatch):
-    """Of its function in the context, if its handle is a kernel's; each launch has as much."""
-    monkeypatch.setattr(driver.cuda, "get_current_device", lambda: of(compute_capability=(9, 0)))
-    code = of(_codelibrary=of(get_cufunc=lambda: of(handle=of(value=5))))
-    kernel, most = of(compiled=lambda signature: code, dynamic_shared=229_472), "MAX_DYNAMIC_SHARED_SIZE_BYTES"
-    for status, function in ((SUCCESS, 77), (INVALID, 5)):
-        fake.cuKernelGetFunction = lambda _, status=status: (status, CUDA.CUfunction(77))
-        launch = driver.Gpu().prepare(kernel, 7, 64, (3,))
-        name, allowed, attribute, nbytes = fake.calls[-1]
-        assert (name, allowed, nbytes) == ("cuFuncSetAttribute", function, 229_472)
-        assert attribute == getattr(CUDA.CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{most}")
-        launch(9)
-        assert fake.calls[-1][1].sharedMemBytes == 229_472 and fake.calls[-1][2] == function
+def of_capability(*capability):
+    """The GPU of the stand-in, which says that it has this one."""
+    machine = driver.Gpu()
+    machine.properties = Properties("a GPU", capability, 132, 50 << 20)
+    return machine
+
+
+def test_a_kernel_is_allowed_its_dynamic_shared_memory(fake):
+    """On the device; each launch has as much, and so has the question how many blocks there is room for."""
+    fake.answers |= {"cuLibraryGetKernel": 5, "cuOccupancyMaxActiveBlocksPerMultiprocessor": 2}
+    kernel = of(linked=lambda *_: Linked("entry", b"cubin"), dynamic_shared=229_472, name="k")
+    machine, most = of_capability(9, 0), "MAX_DYNAMIC_SHARED_SIZE_BYTES"
+    launch = machine.prepare(kernel, 7, 64, (3,))
+    name, attribute, nbytes, allowed, device = fake.calls[-1]
+    assert (name, nbytes, allowed, device) == ("cuKernelSetAttribute", 229_472, 5, 0)
+    assert attribute == getattr(CUDA.CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{most}")
+    launch(9)
+    assert fake.calls[-1][1].sharedMemBytes == 229_472 and fake.calls[-1][2] == 5
+    assert [machine.resident(kernel, 64, (3,), wanted) for wanted in (7, 1000)] == [7, 264]
+    assert fake.calls[-1] == ("cuOccupancyMaxActiveBlocksPerMultiprocessor", 5, 64, 229_472)
 
 
 def test_tensor_maps(fake, monkeypatch):
@@ -199,7 +221,6 @@ def test_writing(fake, monkeypatch):
     machine.filler(single, 2, 3)(1.0, 9)
     address = single.__cuda_array_interface__["data"][0]
     assert fake.calls[-1] == ("cuMemsetD32Async", address + 8, 0x3F800000, 3, 9)
-    monkeypatch.setattr(driver.cuda, "to_device", machine.pinned)
     given = np.asfortranarray(np.arange(6, dtype=np.float32).reshape(2, 3))
     assert machine.to_device(given).strides == given.strides and fake.calls[-1] == ("cuStreamSynchronize", 0)
 
@@ -330,7 +351,7 @@ class Late(Fake):
 @pytest.fixture
 def late(fake, monkeypatch):
     made = Late()
-    for module in (driver, streams, staging):
+    for module in MODULES:
         monkeypatch.setattr(module, "driver", made)
     yield made
     gc.collect()
@@ -383,27 +404,134 @@ def test_uploads_of_a_capture(late):
     assert target.tolist() == [2, 2]
 
 
-def test_the_device_of_an_index(fake, monkeypatch):
+def test_the_device_of_an_index(fake):
     """It is entered where another is current, and left again; where it is, that is all that is looked at."""
-    current, entered = [500], []
+    current = [HERE]
 
-    class Context:
-        def __enter__(self):
-            entered.append("in")
-            current.append(501)
+    def push(context):
+        current.append(int(context))
+        return (SUCCESS,)
 
-        def __exit__(self, *_):
-            entered.append("out")
-            current.pop()
+    def pop():
+        return SUCCESS, current.pop()
 
-    monkeypatch.setattr(driver.cuda, "gpus", {1: Context()})
     fake.cuCtxGetCurrent = lambda: (SUCCESS, current[-1])
+    fake.cuCtxPushCurrent, fake.cuCtxPopCurrent = push, pop
+    fake.answers |= {"cuDeviceGet": 1, "cuDevicePrimaryCtxRetain": 501}
     machine = driver.Gpu(1)
     for _ in range(2):
         leave = machine.enter()
-        assert machine.enter() is None  # it is current
+        assert current == [HERE, 501] and machine.enter() is None
         leave()
-    assert entered == ["in", "out"] * 2 and current == [500]
+        assert current == [HERE]
+    assert [call for call in fake.calls if call[0] == "cuDevicePrimaryCtxRetain"] == [("cuDevicePrimaryCtxRetain", 1)]
+
+
+def test_a_thread_without_a_context_has_the_first_devices(fake):
+    fake.answers |= {"cuCtxGetCurrent": 0, "cuDeviceGet": 7, "cuDevicePrimaryCtxRetain": 501}
+    assert driver.Gpu().enter() is None
+    assert fake.calls == [("cuDeviceGet", 0), ("cuDevicePrimaryCtxRetain", 7), ("cuCtxSetCurrent", 501)]
+
+
+def test_what_the_gpu_says_of_itself(fake):
+    said = {"COMPUTE_CAPABILITY_MAJOR": 9, "COMPUTE_CAPABILITY_MINOR": 0, "MULTIPROCESSOR_COUNT": 132,
+            "L2_CACHE_SIZE": 1 << 20}
+    fake.cuDeviceGetAttribute = lambda name, _: (SUCCESS, said[name.name.removeprefix("CU_DEVICE_ATTRIBUTE_")])
+    fake.answers["cuDeviceGetName"] = b"NVIDIA H200" + bytes(9)
+    assert driver.Gpu().properties == Properties("NVIDIA H200", (9, 0), 132, 1 << 20)
+
+
+ORDERS = {"C": np.arange(24.0).reshape(2, 3, 4), "F": np.arange(24.0).reshape(4, 3, 2).T,
+          "neither": np.arange(24.0).reshape(2, 4, 3).transpose(0, 2, 1), "none": np.zeros((3, 0)),
+          "one": np.array(5.0), "half": np.arange(24, dtype=np.float16)}
+PARTS = [0, -1, (slice(None), 1), (..., 0), slice(None, None, -1), (slice(None), slice(None, None, 2)), None, ...]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_arrays_on_the_device(fake, order):
+    """As those of NumPy: copies there and back, views and their elements, in whatever order of axes."""
+    host, machine = ORDERS[order], driver.Gpu()
+    array = machine.to_device(host)
+    assert array.copy_to_host().tobytes() == np.asarray(array).tobytes() == host.tobytes()
+    assert (array.shape, array.dtype, array.nbytes, array.ndim) == (host.shape, host.dtype, host.nbytes, host.ndim)
+    assert array.strides == host.strides or not host.size
+    assert len(fake.memory) == bool(host.size)
+    expected = host.copy("K")
+    for item in PARTS:
+        try:
+            view = expected[item]
+        except IndexError:
+            with pytest.raises(IndexError):
+                array[item]
+            continue
+        found = array[item]
+        if isinstance(view, np.ndarray):
+            assert found.strides == view.strides or not view.size
+            assert found.copy_to_host().tobytes() == np.ascontiguousarray(view).tobytes()
+            assert not view.size or found.address - array.address == view.ctypes.data - expected.ctypes.data
+        else:
+            assert found == view and type(found) is type(view)
+        array[item] = expected[item] = -1.5 * np.ones(np.shape(view))
+        assert np.array_equal(array.copy_to_host(), expected)
+    into = np.empty(host.shape, host.dtype)
+    assert array.T.copy_to_host().tobytes() == expected.T.tobytes() and array.copy_to_host(into) is into
+    assert np.array_equal(into, expected)
+    for name, reshaped in (("C", expected.flags.c_contiguous), ("F", expected.flags.f_contiguous)):
+        if reshaped:
+            flat = expected.reshape(-1, order=name).tolist()
+            assert array.reshape(-1, order=name).copy_to_host().tolist() == array.ravel(name).copy_to_host().tolist()
+            assert array.ravel(name).copy_to_host().tolist() == flat
+        else:
+            with pytest.raises(NotImplementedError, match="a copy, not a view"):
+                array.reshape(-1, order=name)
+    del array, found
+    gc.collect()
+    assert not fake.memory
+
+
+def test_arrays_are_copied_between_each_other(fake):
+    machine = driver.Gpu()
+    source, target = machine.to_device(np.arange(6.0).reshape(2, 3)), machine.empty((2, 3), float)
+    target.copy_to_device(source)
+    assert fake.calls[-2][0] == "cuMemcpyDtoDAsync" and target[1, 2] == 5
+    target.T[...] = source.T
+    target[:, 1] = source[:, 2]
+    assert target.copy_to_host().tolist() == [[0, 2, 2], [3, 5, 5]]
+    for wrong in (np.zeros(6), np.zeros((2, 3), np.float32), source.T):
+        with pytest.raises(ValueError, match="cannot copy"):
+            target.copy_to_device(wrong)
+    with pytest.raises(NotImplementedError, match="a copy, not a view"):
+        target[[0, 1]]
+
+
+def test_memory_goes_back_in_its_own_context_during_a_capture_too(fake):
+    """From whatever thread the last array on it is let go."""
+    array = driver.Gpu().to_device(np.ones(3))
+    view, address = array[1:], array.address
+    fake.calls.clear()
+    del array
+    gc.collect()
+    assert not fake.calls
+    del view
+    gc.collect()
+    modes = CUDA.CUstreamCaptureMode
+    relaxed, held = modes.CU_STREAM_CAPTURE_MODE_RELAXED, modes.CU_STREAM_CAPTURE_MODE_GLOBAL
+    exchange = "cuThreadExchangeStreamCaptureMode"
+    assert fake.calls == [("cuCtxPushCurrent", HERE), (exchange, relaxed), ("cuMemFree", address), (exchange, held),
+                          ("cuCtxPopCurrent",)]
+
+
+def test_what_an_array_says_to_other_libraries(fake):
+    """The array interface; which device it is on, by the driver; bf16 as NumPy says it."""
+    array = driver.Gpu().to_device(np.arange(6, dtype=np.float32).reshape(2, 3).T)
+    fake.answers["cuPointerGetAttribute"] = 1
+    assert array.__dlpack_device__() == (2, 1) == (2, arrays.ordinal_of(array))
+    interface = array.__cuda_array_interface__
+    assert interface == {"shape": (3, 2), "typestr": "<f4", "version": 3, "strides": (4, 12),
+                         "data": (array.address, False)}
+    assert arrays.describer("gpu")(array, "x") == (array.address, (3, 2), "float32", (4, 12), True)
+    assert driver.Gpu().empty((0, 2), np.float32).__cuda_array_interface__["data"] == (0, False)
+    assert repr(array) == f"DeviceArray({array.address:#x}, shape=(3, 2), dtype=float32)"
 
 
 def elsewhere(shape, typestr, strides=None):
