@@ -55,7 +55,7 @@ def no_compiler() -> str:
         with compiling(wanted := Wanted((9, 0))) as made:
             made.linked(lambda x: None, ("int64",), wanted)
     except Exception as error:  # each version of numba-cuda fails in its own ways beside a NumPy it does not know
-        text = textwrap.shorten(str(error), 200)
+        text = textwrap.shorten(str(error), 180)
         if isinstance(error, ModuleNotFoundError) and error.name in ("numba", "numba_cuda"):
             return f"numba-cuda is not installed ({text})"
         return f"numba-cuda fails ({type(error).__name__}: {text})"

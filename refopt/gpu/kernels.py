@@ -43,7 +43,7 @@ class Kernel(Compilable):
             raise RuntimeError(f"{self.name}: expected a compiler ({INSTALL}), got none: {reason}")
         require(self.name, machine, oldest())
         if not cache.origins["compiled"] and sys.stderr.isatty():
-            print("refopt: compiling kernels, which takes some seconds", file=sys.stderr, flush=True)
+            print("\r\033[Krefopt: compiling kernels, which takes some seconds", file=sys.stderr, flush=True)
         cache.origins["compiled"] += 1
         wanted = self.wanted(machine.capability)
         with compiling(wanted) as made:

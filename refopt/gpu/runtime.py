@@ -19,7 +19,7 @@ from refopt import checks, simt
 from refopt.checks.arguments import is_whole, rounded, shown
 from refopt.gpu import cache
 from refopt.gpu.arrays import device_of, ordinal_of
-from refopt.gpu.compiling import no_compiler
+from refopt.gpu.compiling import INSTALL, no_compiler
 from refopt.gpu.kernels import Kernel
 from refopt.gpu.machine import Event, Filler, Properties, Writer, require
 
@@ -213,4 +213,5 @@ def _why_no_gpu() -> str:
         why = f"{type(error).__name__}: {textwrap.shorten(str(error), 200)}"
         there = not re.match(r"DynamicLibNotFoundError|.*CUDA_ERROR_NO_DEVICE", why)
         return f"the CUDA driver fails ({why})" if there else "no CUDA device or driver was found"
-    return no_compiler() if cache.is_empty() else ""
+    reason = no_compiler() if cache.is_empty() else ""
+    return reason and f"{reason}; {INSTALL}"

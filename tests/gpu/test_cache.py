@@ -273,5 +273,5 @@ def test_who_watches_is_told_once_that_it_compiles(folder, monkeypatch, capsys):
     for held in (1.5, 2.5, 7.5):
         kernel = made(held=held)
         assert kernel.linked(("float32[1]", "int64"), HOPPER) is kernel.linked(("float32[1]", "int64"), HOPPER)
-    assert capsys.readouterr() == ("", "refopt: compiling kernels, which takes some seconds\n")
+    assert capsys.readouterr() == ("", "\r\033[Krefopt: compiling kernels, which takes some seconds\n")
     assert cache.origins == {"compiled": 2, "kept": 1}

@@ -170,7 +170,8 @@ def test_a_compiler_that_fails_later_is_none(monkeypatch, one_gpu):
 
     monkeypatch.setattr(compiling.compiler(), "linked", fails)
     compiling.no_compiler.cache_clear()
-    assert runtime._why_no_gpu() == "numba-cuda fails (AttributeError: no attribute 'row_stack')"
+    why = "numba-cuda fails (AttributeError: no attribute 'row_stack'); pip install 'refopt[cuda13]'"
+    assert runtime._why_no_gpu() == why
 
 
 @pytest.mark.parametrize(("error", "why"), [
