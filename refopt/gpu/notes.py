@@ -87,16 +87,19 @@ def made_from(kernel: Compilable, signature: tuple, whole: bool = False) -> str:
         if isinstance(value, SimpleNamespace):
             return [(name, named(x)) for name, x in vars(value).items()]
         if isinstance(value, tuple | list):
-            return [named(x) for x in value]
+            return [*map(named, value), *(value._fields if whole and hasattr(value, "_fields") else ())]
         if isinstance(value, np.ndarray):
-            return value.dtype.str, value.tolist()
+            return repr(value.dtype) if whole else value.dtype.str, value.tolist()
         if value is None or isinstance(value, bool | int | float | str | np.generic):
             return type(value).__name__, value
         if is_device_function(value):
             return function_of(value)
         if whole and isinstance(value, ModuleType) and not hasattr(value, "__refopt_numba__") and value is not cuda:
             return module_of(value, names)
-        if whole and not isinstance(value, _BY_NAME):
+        if isinstance(value, np.dtype) or hasattr(value, "bitwidth"):  # the latter of Numba's types
+            return type(value).__name__, repr(value)
+        of_python = isinstance(value, type) and value.__module__ in ("builtins", "numpy")
+        if whole and not (of_python or isinstance(value, _BY_NAME)):
             raise LookupError(f"{kernel.name} holds a {type(value).__name__}")
         return getattr(value, "__qualname__", None) or getattr(value, "__name__", type(value).__name__)
 
@@ -119,8 +122,8 @@ def made_from(kernel: Compilable, signature: tuple, whole: bool = False) -> str:
     return _digest((*about, *_of_function(kernel.function, named, whole)))
 
 
-# What has its meaning for a compiler by its name.
-_BY_NAME = FunctionType, BuiltinFunctionType, ModuleType, type, np.ufunc, np.dtype
+# What a compiler knows by its name; a function of Python's that is no device function it does not take.
+_BY_NAME = FunctionType, BuiltinFunctionType, ModuleType, np.ufunc
 
 
 def _of_function(function: Any, named: Callable[..., Any], whole: bool) -> tuple:
@@ -139,7 +142,7 @@ def _of_function(function: Any, named: Callable[..., Any], whole: bool) -> tuple
     within = [(each.co_code, each.co_names, [x for x in each.co_consts if x not in codes]) for each in codes[1:]]
     scope = [function.__globals__.get(name) for name in names]
     cells = [cell.cell_contents for cell in function.__closure__ or ()]
-    return *parts, within, [named(value, names) for value in (*scope, *cells)]
+    return *parts, within, [named(value, names) for value in (*(function.__defaults__ or ()), *scope, *cells)]
 
 
 def _digest(parts: tuple) -> str:

@@ -1,5 +1,6 @@
 """Kernels on disk: which are the same, what is found there, and that a process that finds its own needs no compiler."""
 
+import enum
 import hashlib
 import json
 import os
@@ -8,6 +9,7 @@ import sys
 import threading
 import warnings
 from types import ModuleType, SimpleNamespace
+from typing import NamedTuple
 
 import needs
 import numpy as np
@@ -235,7 +237,28 @@ def test_the_compiler_and_what_it_is_told_make_another(monkeypatch):
     assert len(keys) == 6 and key() == before
 
 
-@pytest.mark.parametrize("held", [{"a": 1}, object(), pytest], ids=["a dict", "an object", "a module"])
+class Colour(enum.Enum):
+    a = 1
+
+
+Pair, Turned = NamedTuple("Pair", [("a", int), ("b", int)]), NamedTuple("Turned", [("b", int), ("a", int)])
+KINDS = [np.dtype("i4"), np.dtype([("a", "i4")]), np.dtype([("b", "i4")]), np.float32, np.float64, int, cuda.float32,
+         cuda.float64, Pair(1, 2), Turned(1, 2), np.zeros(1, [("a", "i4")]), np.zeros(1, [("b", "i4")]), 1, 1.0, True]
+
+
+def test_values_of_each_kind_are_told_apart():
+    def holding(held):
+        def function(x):
+            x[0] = held.a
+
+        return cache.key(kernels.Kernel(function), ("float32[1]",), (9, 0))
+
+    keys = [holding(held) for held in KINDS]
+    assert all(keys) and len({*keys}) == len(KINDS) and keys == [holding(held) for held in KINDS]
+
+
+@pytest.mark.parametrize("held", [{"a": 1}, object(), Colour, Colour.a, pytest],
+                         ids=["a dict", "an object", "a class", "a member", "a module"])
 def test_what_holds_what_is_not_known_is_not_kept(held):
     """A module is known by what the kernel names in it."""
 
