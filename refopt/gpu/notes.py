@@ -96,7 +96,7 @@ def made_from(kernel: Compilable, signature: tuple, whole: bool = False) -> str:
             return function_of(value)
         if whole and isinstance(value, ModuleType) and not hasattr(value, "__refopt_numba__") and value is not cuda:
             return module_of(value, names)
-        if isinstance(value, np.dtype) or hasattr(value, "bitwidth"):  # the latter of Numba's types
+        if whole and (isinstance(value, np.dtype) or hasattr(value, "bitwidth")):  # the latter of Numba's types
             return type(value).__name__, repr(value)
         of_python = isinstance(value, type) and value.__module__ in ("builtins", "numpy")
         if whole and not (of_python or isinstance(value, _BY_NAME)):
