@@ -31,7 +31,7 @@ def stored8(dtypes: tuple, normed: str) -> Callable:
         return vectors.rounded8(dtypes[0])
 
     @device_function
-    def rounded(x):
+    def rounded8_away(x):
         return round4_away(x[:4]) + round4_away(x[4:])
 
-    return rounded
+    return rounded8_away

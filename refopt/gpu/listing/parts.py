@@ -14,11 +14,11 @@ import numpy as np
 from refopt.gpu.listing.expressions import SIMPLE, UNKNOWN, own_names
 from refopt.gpu.listing.source import Definition, File, Scope, defined, found
 from refopt.gpu.listing.writer import Writer, arity, assigned, moved, signature
-from refopt.gpu.vectors import POLICIES
 
 REFERENCE = re.compile("\ue000(\\d+)\ue001")  # to a part by its number, until it has its name
 CUDA = "from refopt.simt import cuda"
 MODULES = {"numpy": "import numpy as np", "refopt.simt.memory": "from refopt.simt import memory"}
+MODULES["refopt.simt.vectors"] = "from refopt.simt import vectors"
 MODULES |= dict.fromkeys(("refopt.simt.cuda", "refopt.gpu.cuda"), CUDA)
 UNROLLED = "<unrolled"  # how the files of functions that are made from strings begin
 
@@ -108,7 +108,8 @@ class Parts:
     def called(self, value: Any, name: str) -> Part | None:
         """The part of a function; None for any other value."""
         value = inspect.unwrap(value) if callable(value) and not isinstance(value, type) else value
-        return self.part(value, name) if isinstance(value, FunctionType) and _is_ours(value) else None
+        listed = isinstance(value, FunctionType) and _is_ours(value) and not hasattr(value, "__simt_warp__")
+        return self.part(value, name) if listed else None
 
     def keep(self, called: Part, parameter: str) -> NoReturn:
         """Have a parameter of a function stay.
@@ -127,6 +128,10 @@ class Parts:
             return self.reference(part)
         if isinstance(value, ModuleType):
             return self._module(value, name)
+        if hasattr(value, "__simt_warp__"):  # its sums are more than a text
+            name = value.__name__
+            self.imports[name] = f"from {value.__module__} import {name}"
+            return name
         if isinstance(value, type) and issubclass(value, np.generic):
             return f"{self._module(np, 'np')}.{value.__name__}"
         closed = name in scope.closed
@@ -183,15 +188,15 @@ class Parts:
         return self._of[id(function)]
 
     def _made(self, function: Callable, alias: str, whole: bool) -> Part:
-        body, name = _body_of(function, alias)
-        if hasattr(function, "__simt_warp__"):
-            raise LookupError(f"source: {name}: expected instructions of one thread each, got one of a whole warp")
-        part = Part(function, name.lstrip("_"))
-        file, node = found(body)
+        name = function.__name__
+        if name == "<lambda>":
+            name = alias or "function"
+        part = Part(function, name)
+        file, node = found(function)
         part.parameters = [x.arg for x in (*node.args.posonlyargs, *node.args.args)]
         part.own = own_names(node)
         whole = whole or not _is_device_function(function)
-        scope = Scope(body)
+        scope = Scope(function)
         writer, lines = self._written(file, node, scope)
         if not whole:
             part.dropped = frozenset(part.parameters) - writer.used
@@ -287,15 +292,3 @@ def literal(value: Any) -> str:
         text = repr(number).replace("inf", "np.inf").replace("nan", "np.nan")
         return f"np.{value.dtype.name}({text})"
     return repr(value)
-
-
-def _body_of(function: Callable, alias: str) -> tuple[Callable, str]:
-    """The function whose text is listed, and its name."""
-    asm, name = getattr(function, "asm", None), function.__name__
-    if asm and isinstance(found(function)[1], ast.Lambda):  # the twin of another intrinsic, under other PTX
-        ((_, body),) = inspect.getclosurevars(function).nonlocals.items()
-        policy = [name for name, bits in POLICIES.items() if f"{bits:#x}" in asm[0]]
-        return body, "_".join([body.__name__, *policy])
-    if name == "<lambda>" or function.__code__.co_filename.startswith(UNROLLED):
-        name = alias or name.strip("<>")
-    return function, name

@@ -7,7 +7,7 @@ from refopt.gpu.show.kernels import WORKLOAD, Launched, Launches, Request
 
 WIDTH = 118
 MODES = {
-    "": "", "cooperative": " with a barrier across the grid",
+    "": "", "whole": "", "cooperative": " with a barrier across the grid",
     "overlapping": " whose blocks may start while the launch before it drains",
 }  # fmt: skip
 
@@ -24,13 +24,13 @@ def header(asked: Request, launches: Launches) -> str:
     lines += _wrapped("rows of hyper: ", hypers)
     if routine.scalars and routine.elementwise:
         lines += _wrapped("rows of carried: ", [f"{k} {name}" for k, name in enumerate(routine.scalars)])
-    lines += ["", *_launched(launches), "", *_wrapped("", [HOW])]
+    lines += ["", *_launched(launches, "matrices" if routine.told else "tensors"), "", *_wrapped("", [HOW])]
     return "\n".join(f"# {line}".rstrip() for line in lines)
 
 
-def _launched(launches: Launches) -> list[str]:
+def _launched(launches: Launches, what: str) -> list[str]:
     """What is launched when."""
-    lines = [f"Launches for the tensors of {WORKLOAD}, as kernel[blocks, threads]:"]
+    lines = [f"Launches for the {what} of {WORKLOAD}, as kernel[blocks, threads]:"]
     lines += _wrapped("before the first step: ", _in_words(launches.before))
     if [x.kernel for x in launches.first] != [x.kernel for x in launches.steady]:
         lines += _wrapped("in the first step, and after refresh(): ", _in_words(launches.first))
