@@ -1,4 +1,4 @@
-"""Write the maps of the tests again: ``python -m maps``, with tests/ on the path."""
+"""Write what is generated again: ``python -m maps``, with tests/ on the path."""
 
 from maps import (
     api,
@@ -11,13 +11,15 @@ from maps import (
     names,
     non_finite,
     specification,
+    stubs,
     variants,
-)  # fmt: skip
+)
 from maps.collect import suite
 
 if __name__ == "__main__":
     architecture.write()
     kernels.write()
+    stubs.write()
     for path, text in api.pages().items():
         path.write_text(text)
     items = suite()
