@@ -141,7 +141,8 @@ def _of_torch(
     torch: Any, row: Routine, subject: Any, names: dict[str, str], options: dict[str, Any], device: str
 ) -> Subject | None:
     """An optimizer of PyTorch's, if the subject is one, or a function that returns one."""
-    from refopt.oracle.subjects.torch_routine import TorchRoutine, renamed
+    from refopt.oracle.subjects.torch_peers import renamed
+    from refopt.oracle.subjects.torch_routine import TorchRoutine
 
     base = torch.optim.Optimizer
     if isinstance(subject, partial) and isinstance(subject.func, type) and not subject.args:

@@ -14,13 +14,13 @@ import numpy as np
 from refopt.catalog import Routine
 from refopt.checks.arguments import is_number, kind_of
 from refopt.checks.dtypes import arithmetic, arithmetic_name, numpy_dtype
-from refopt.oracle.cases import Dtypes, alike, number
+from refopt.oracle.cases import Dtypes, alike
 from refopt.oracle.exact.cases import Case, Outcome
 from refopt.oracle.subject import GATE, Lacks, Wrong
 from refopt.oracle.subjects.arrays import Torch
 from refopt.oracle.subjects.shared import as_told, check_dtypes, is_initial, scalar_after
 from refopt.oracle.subjects.torch import TorchOptimizer
-from refopt.oracle.subjects.torch_peers import ON_REQUEST
+from refopt.oracle.subjects.torch_peers import ON_REQUEST, first_numbers
 from refopt.oracle.variants import by_request, defaults
 from refopt.oracle.variants.variant import STEP_NUMBER
 from refopt.state.peers import SWITCHED, Peer, to_group
@@ -65,7 +65,7 @@ class TorchRoutine:
         self._neutral: dict[str, Any] = numbers | choices
         self._templates: dict[Any, Template] = {}
         self.group: Mapping[str, Any] = self.options
-        self.numbers = _numbers(row, peer)
+        self.numbers = first_numbers(row, peer)
         first = self._first()
         self.kind = type(first)
         self.group = {name: x for name, x in first.param_groups[0].items() if name != "params"}
@@ -363,12 +363,6 @@ def _ours(name: str, value: Any) -> Any:
     return 0.96**value if name == "decay_base" else value
 
 
-def renamed(peer: Peer, names: Mapping[str, str]) -> Peer:
-    """A row of the table in which some states and numbers have other names."""
-    states = {ours: names.get(ours, theirs) for ours, theirs in peer.states.items()}
-    return peer._replace(states=states, numbers={x: names.get(x, theirs) for x, theirs in peer.numbers.items()})
-
-
 def _lacking(ours: str, theirs: str, entry: Mapping[str, Any]) -> str:
     named = ", ".join(map(str, entry)) or "none"
     return f"optimizer.state: expected {theirs} for {ours}, or names={{{ours!r}: ...}}, got {named}"
@@ -384,11 +378,3 @@ def _like(torch: Any, template: Any, value: float) -> Any:
     if isinstance(template, torch.Tensor):
         return torch.full_like(template, value)
     return type(template)(value)
-
-
-def _numbers(row: Routine, peer: Peer) -> dict[str, Any]:
-    """Numbers and choices of a first step."""
-    told = peer.numbers.keys() - {*ON_REQUEST}
-    numbers: dict[str, Any] = {h.name: number(h) if h.name in told else h.default for h in row.hypers}
-    numbers |= {ours: peer.only[x] for ours, x in peer.numbers.items() if x in peer.only}
-    return numbers | {name: values[0] for name, values in row.choices.items()} | dict(peer.choices)
