@@ -34,7 +34,7 @@ one = np.float32(1)
 def merged_adadelta(addresses, chunks, hyper, carried, phase, first_chunk, factor_at, found_at):
     c = first_chunk + cuda.blockIdx.x
     tensor, start, stop = chunks[c, TENSOR], chunks[c, START], chunks[c, STOP]
-    h, s = hypers_of(hyper, tensor), ()
+    h, s = hypers_of(hyper, tensor), scalars_of(carried, phase, tensor)
     if found(found_at):
         return
     at, common = (addresses, hyper, tensor), (h, s, factor_at)
@@ -45,6 +45,11 @@ def merged_adadelta(addresses, chunks, hyper, carried, phase, first_chunk, facto
 @cuda.jit(device=True)  # refopt/gpu/elementwise.py
 def hypers_of(hyper, tensor):
     return (hyper[0, tensor], hyper[1, tensor], hyper[2, tensor], hyper[3, tensor], hyper[4, tensor])
+
+
+@cuda.jit(device=True)  # refopt/gpu/elementwise.py
+def scalars_of(carried, phase, tensor):
+    return ()
 
 
 @cuda.jit(device=True)  # refopt/gpu/gate.py
@@ -61,20 +66,20 @@ def of_warp(start, stop, length):
 @cuda.jit(device=True)  # refopt/gpu/rows.py
 def update(at, first, stop, aligned, common):
     if aligned and first + 256 <= stop:
-        return update_full(at, first, common)
+        return update_full(at, first, stop, common)
     return update_partial(at, first, stop, common)
 
 
 @cuda.jit(device=True)  # refopt/gpu/elementwise.py
-def update_full(at, first, common):
+def update_full(at, first, stop, common):
     i = own(first)
     addresses, _, tensor = at
     h, s, factor_at = common
-    params = load8_float32(addresses[0, tensor], i)
-    grads = load8_float32(addresses[1, tensor], i)
-    avg_squared_grad = load8_float32(addresses[2, tensor], i)
-    avg_squared_update = load8_float32(addresses[3, tensor], i)
-    rescale, k = h[-1] * factor_of(factor_at), prepare(h)
+    params = load_params(addresses[0, tensor], addresses[4, tensor], i, stop)
+    grads = load8_float32(addresses[1, tensor], i, stop)
+    avg_squared_grad = load8_float32(addresses[2, tensor], i, stop)
+    avg_squared_update = load8_float32(addresses[3, tensor], i, stop)
+    rescale, k = h[-1] * factor_of(factor_at), prepare(h, s)
     params, avg_squared_grad, avg_squared_update = transposed((
         rule(params[0], rescale * grads[0], avg_squared_grad[0], avg_squared_update[0], k),
         rule(params[1], rescale * grads[1], avg_squared_grad[1], avg_squared_update[1], k),
@@ -85,13 +90,19 @@ def update_full(at, first, common):
         rule(params[6], rescale * grads[6], avg_squared_grad[6], avg_squared_update[6], k),
         rule(params[7], rescale * grads[7], avg_squared_grad[7], avg_squared_update[7], k),
     ))
-    store8_float32(addresses[0, tensor], i, params)
-    store8_float32(addresses[2, tensor], i, avg_squared_grad)
-    store8_float32(addresses[3, tensor], i, avg_squared_update)
+    exact = params
+    store_params(addresses[0, tensor], addresses[4, tensor], i, stop, exact, params)
+    store8_float32(addresses[2, tensor], i, stop, avg_squared_grad)
+    store8_float32(addresses[3, tensor], i, stop, avg_squared_update)
 
 
 @cuda.jit(device=True)  # refopt/gpu/vectors.py
-def load8_float32(address, i):
+def load_params(param_at, master_at, i, stop):
+    return load8_float32(param_at, i, stop)
+
+
+@cuda.jit(device=True)  # refopt/gpu/vectors.py
+def load8_float32(address, i, stop):
     begin = moved_float32(address, i)
     return load4_float32(begin) + load4_float32(moved_float32(begin, SECOND))
 
@@ -104,7 +115,12 @@ def load4_float32(address):
 
 
 @cuda.jit(device=True)  # refopt/gpu/vectors.py
-def store8_float32(address, i, values):
+def store_params(param_at, master_at, i, stop, exact, rounded):
+    store8_float32(param_at, i, stop, rounded)
+
+
+@cuda.jit(device=True)  # refopt/gpu/vectors.py
+def store8_float32(address, i, stop, values):
     begin = moved_float32(address, i)
     store4_float32(begin, values[:4])
     store4_float32(moved_float32(begin, SECOND), values[4:])
@@ -122,11 +138,11 @@ def update_partial(at, first, stop, common):
     i = own(first)
     addresses, _, tensor = at
     h, s, factor_at = common
-    params = load_some_float32(addresses[0, tensor], i, stop)
+    params = load_params_some(addresses[0, tensor], addresses[4, tensor], i, stop)
     grads = load_some_float32(addresses[1, tensor], i, stop)
     avg_squared_grad = load_some_float32(addresses[2, tensor], i, stop)
     avg_squared_update = load_some_float32(addresses[3, tensor], i, stop)
-    rescale, k = h[-1] * factor_of(factor_at), prepare(h)
+    rescale, k = h[-1] * factor_of(factor_at), prepare(h, s)
     params, avg_squared_grad, avg_squared_update = transposed((
         rule(params[0], rescale * grads[0], avg_squared_grad[0], avg_squared_update[0], k),
         rule(params[1], rescale * grads[1], avg_squared_grad[1], avg_squared_update[1], k),
@@ -137,7 +153,8 @@ def update_partial(at, first, stop, common):
         rule(params[6], rescale * grads[6], avg_squared_grad[6], avg_squared_update[6], k),
         rule(params[7], rescale * grads[7], avg_squared_grad[7], avg_squared_update[7], k),
     ))
-    store_some_float32(addresses[0, tensor], i, stop, params)
+    exact = params
+    store_params_some(addresses[0, tensor], addresses[4, tensor], i, stop, exact, params)
     store_some_float32(addresses[2, tensor], i, stop, avg_squared_grad)
     store_some_float32(addresses[3, tensor], i, stop, avg_squared_update)
 
@@ -149,6 +166,11 @@ def own(first):
     So the loads of a warp's lanes lie side by side and make whole lines of memory: they are coalesced.
     """
     return first + 4 * (cuda.threadIdx.x % 32)
+
+
+@cuda.jit(device=True)  # refopt/gpu/vectors.py
+def load_params_some(param_at, master_at, i, stop):
+    return load_some_float32(param_at, i, stop)
 
 
 @cuda.jit(device=True)  # refopt/gpu/vectors.py
@@ -192,9 +214,14 @@ def load_float32(address):
 
 
 @cuda.jit(device=True)  # refopt/gpu/rules/adadelta.py
-def prepare(h):
+def prepare(h, s):
     lr, rho, epsilon, weight_decay, _ = h
-    return lr, rho, one - rho, epsilon, weight_decay
+    return lr, rho, one - rho, epsilon, share(lr, weight_decay)
+
+
+@cuda.jit(device=True)  # refopt/gpu/rules/__init__.py
+def share(lr, weight_decay):
+    return weight_decay
 
 
 @cuda.jit(device=True)  # refopt/gpu/target.py
@@ -222,6 +249,11 @@ def in_gradient(p, g, by):
 def sqrt(x):
     """The square root, rounded once: ``sqrt.rn`` in the kernel."""
     return math.sqrt(x)
+
+
+@cuda.jit(device=True)  # refopt/gpu/vectors.py
+def store_params_some(param_at, master_at, i, stop, exact, rounded):
+    store_some_float32(param_at, i, stop, rounded)
 
 
 @cuda.jit(device=True)  # refopt/gpu/vectors.py

@@ -77,19 +77,19 @@ def of_warp(start, stop, length):
 @cuda.jit(device=True)  # refopt/gpu/rows.py
 def update(at, first, stop, aligned, common):
     if aligned and first + 256 <= stop:
-        return update_full(at, first, common)
+        return update_full(at, first, stop, common)
     return update_partial(at, first, stop, common)
 
 
 @cuda.jit(device=True)  # refopt/gpu/elementwise.py
-def update_full(at, first, common):
+def update_full(at, first, stop, common):
     i = own(first)
     addresses, _, tensor = at
     h, s, factor_at = common
-    params = load8_float32(addresses[0, tensor], i)
-    grads = load8_float32(addresses[1, tensor], i)
-    moment = load8_float32(addresses[2, tensor], i)
-    inf_norm = load8_float32(addresses[3, tensor], i)
+    params = load_params(addresses[0, tensor], addresses[5, tensor], i, stop)
+    grads = load8_float32(addresses[1, tensor], i, stop)
+    moment = load8_float32(addresses[2, tensor], i, stop)
+    inf_norm = load8_float32(addresses[3, tensor], i, stop)
     rescale, k = h[-1] * factor_of(factor_at), prepare(h, s)
     params, moment, inf_norm = transposed((
         rule(params[0], rescale * grads[0], moment[0], inf_norm[0], k),
@@ -101,13 +101,19 @@ def update_full(at, first, common):
         rule(params[6], rescale * grads[6], moment[6], inf_norm[6], k),
         rule(params[7], rescale * grads[7], moment[7], inf_norm[7], k),
     ))
-    store8_float32(addresses[0, tensor], i, params)
-    store8_float32(addresses[2, tensor], i, moment)
-    store8_float32(addresses[3, tensor], i, inf_norm)
+    exact = params
+    store_params(addresses[0, tensor], addresses[5, tensor], i, stop, exact, params)
+    store8_float32(addresses[2, tensor], i, stop, moment)
+    store8_float32(addresses[3, tensor], i, stop, inf_norm)
 
 
 @cuda.jit(device=True)  # refopt/gpu/vectors.py
-def load8_float32(address, i):
+def load_params(param_at, master_at, i, stop):
+    return load8_float32(param_at, i, stop)
+
+
+@cuda.jit(device=True)  # refopt/gpu/vectors.py
+def load8_float32(address, i, stop):
     begin = moved_float32(address, i)
     return load4_float32(begin) + load4_float32(moved_float32(begin, SECOND))
 
@@ -120,7 +126,12 @@ def load4_float32(address):
 
 
 @cuda.jit(device=True)  # refopt/gpu/vectors.py
-def store8_float32(address, i, values):
+def store_params(param_at, master_at, i, stop, exact, rounded):
+    store8_float32(param_at, i, stop, rounded)
+
+
+@cuda.jit(device=True)  # refopt/gpu/vectors.py
+def store8_float32(address, i, stop, values):
     begin = moved_float32(address, i)
     store4_float32(begin, values[:4])
     store4_float32(moved_float32(begin, SECOND), values[4:])
@@ -138,7 +149,7 @@ def update_partial(at, first, stop, common):
     i = own(first)
     addresses, _, tensor = at
     h, s, factor_at = common
-    params = load_some_float32(addresses[0, tensor], i, stop)
+    params = load_params_some(addresses[0, tensor], addresses[5, tensor], i, stop)
     grads = load_some_float32(addresses[1, tensor], i, stop)
     moment = load_some_float32(addresses[2, tensor], i, stop)
     inf_norm = load_some_float32(addresses[3, tensor], i, stop)
@@ -153,7 +164,8 @@ def update_partial(at, first, stop, common):
         rule(params[6], rescale * grads[6], moment[6], inf_norm[6], k),
         rule(params[7], rescale * grads[7], moment[7], inf_norm[7], k),
     ))
-    store_some_float32(addresses[0, tensor], i, stop, params)
+    exact = params
+    store_params_some(addresses[0, tensor], addresses[5, tensor], i, stop, exact, params)
     store_some_float32(addresses[2, tensor], i, stop, moment)
     store_some_float32(addresses[3, tensor], i, stop, inf_norm)
 
@@ -165,6 +177,11 @@ def own(first):
     So the loads of a warp's lanes lie side by side and make whole lines of memory: they are coalesced.
     """
     return first + 4 * (cuda.threadIdx.x % 32)
+
+
+@cuda.jit(device=True)  # refopt/gpu/vectors.py
+def load_params_some(param_at, master_at, i, stop):
+    return load_some_float32(param_at, i, stop)
 
 
 @cuda.jit(device=True)  # refopt/gpu/vectors.py
@@ -203,7 +220,12 @@ def factor_of(factor_at):
 @cuda.jit(device=True)  # refopt/gpu/rules/adamax.py
 def prepare(h, s):
     lr, beta1, beta2, epsilon, weight_decay, _ = h
-    return beta1, one - beta1, beta2, epsilon, lr / (one - s[0]), weight_decay
+    return beta1, one - beta1, beta2, epsilon, lr / (one - s[0]), share(lr, weight_decay)
+
+
+@cuda.jit(device=True)  # refopt/gpu/rules/__init__.py
+def share(lr, weight_decay):
+    return weight_decay
 
 
 @cuda.jit(device=True)  # refopt/gpu/target.py
@@ -234,6 +256,11 @@ def norm(g, n, beta2, epsilon):
 def larger(x, y):
     """The larger of two numbers; y where one of them is NaN."""
     return x if x > y else y
+
+
+@cuda.jit(device=True)  # refopt/gpu/vectors.py
+def store_params_some(param_at, master_at, i, stop, exact, rounded):
+    store_some_float32(param_at, i, stop, rounded)
 
 
 @cuda.jit(device=True)  # refopt/gpu/vectors.py

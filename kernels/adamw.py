@@ -88,19 +88,19 @@ def of_warp(start, stop, length):
 @cuda.jit(device=True)  # refopt/gpu/rows.py
 def update(at, first, stop, aligned, common):
     if aligned and first + 256 <= stop:
-        return update_full(at, first, common)
+        return update_full(at, first, stop, common)
     return update_partial(at, first, stop, common)
 
 
 @cuda.jit(device=True)  # refopt/gpu/elementwise.py
-def update_full(at, first, common):
+def update_full(at, first, stop, common):
     i = own(first)
     addresses, _, tensor = at
     h, s, factor_at = common
-    params = load8_float32(addresses[0, tensor], i)
-    grads = load8_float32(addresses[1, tensor], i)
-    moment1 = load8_float32(addresses[2, tensor], i)
-    moment2 = load8_float32(addresses[3, tensor], i)
+    params = load_params(addresses[0, tensor], addresses[7, tensor], i, stop)
+    grads = load8_float32(addresses[1, tensor], i, stop)
+    moment1 = load8_float32(addresses[2, tensor], i, stop)
+    moment2 = load8_float32(addresses[3, tensor], i, stop)
     rescale, k = h[-1] * factor_of(factor_at), prepare(h, s)
     params, moment1, moment2 = transposed((
         rule(params[0], rescale * grads[0], moment1[0], moment2[0], k),
@@ -112,13 +112,19 @@ def update_full(at, first, common):
         rule(params[6], rescale * grads[6], moment1[6], moment2[6], k),
         rule(params[7], rescale * grads[7], moment1[7], moment2[7], k),
     ))
-    store8_float32(addresses[0, tensor], i, params)
-    store8_float32(addresses[2, tensor], i, moment1)
-    store8_float32(addresses[3, tensor], i, moment2)
+    exact = params
+    store_params(addresses[0, tensor], addresses[7, tensor], i, stop, exact, params)
+    store8_float32(addresses[2, tensor], i, stop, moment1)
+    store8_float32(addresses[3, tensor], i, stop, moment2)
 
 
 @cuda.jit(device=True)  # refopt/gpu/vectors.py
-def load8_float32(address, i):
+def load_params(param_at, master_at, i, stop):
+    return load8_float32(param_at, i, stop)
+
+
+@cuda.jit(device=True)  # refopt/gpu/vectors.py
+def load8_float32(address, i, stop):
     begin = moved_float32(address, i)
     return load4_float32(begin) + load4_float32(moved_float32(begin, SECOND))
 
@@ -131,7 +137,12 @@ def load4_float32(address):
 
 
 @cuda.jit(device=True)  # refopt/gpu/vectors.py
-def store8_float32(address, i, values):
+def store_params(param_at, master_at, i, stop, exact, rounded):
+    store8_float32(param_at, i, stop, rounded)
+
+
+@cuda.jit(device=True)  # refopt/gpu/vectors.py
+def store8_float32(address, i, stop, values):
     begin = moved_float32(address, i)
     store4_float32(begin, values[:4])
     store4_float32(moved_float32(begin, SECOND), values[4:])
@@ -149,7 +160,7 @@ def update_partial(at, first, stop, common):
     i = own(first)
     addresses, _, tensor = at
     h, s, factor_at = common
-    params = load_some_float32(addresses[0, tensor], i, stop)
+    params = load_params_some(addresses[0, tensor], addresses[7, tensor], i, stop)
     grads = load_some_float32(addresses[1, tensor], i, stop)
     moment1 = load_some_float32(addresses[2, tensor], i, stop)
     moment2 = load_some_float32(addresses[3, tensor], i, stop)
@@ -164,7 +175,8 @@ def update_partial(at, first, stop, common):
         rule(params[6], rescale * grads[6], moment1[6], moment2[6], k),
         rule(params[7], rescale * grads[7], moment1[7], moment2[7], k),
     ))
-    store_some_float32(addresses[0, tensor], i, stop, params)
+    exact = params
+    store_params_some(addresses[0, tensor], addresses[7, tensor], i, stop, exact, params)
     store_some_float32(addresses[2, tensor], i, stop, moment1)
     store_some_float32(addresses[3, tensor], i, stop, moment2)
 
@@ -176,6 +188,11 @@ def own(first):
     So the loads of a warp's lanes lie side by side and make whole lines of memory: they are coalesced.
     """
     return first + 4 * (cuda.threadIdx.x % 32)
+
+
+@cuda.jit(device=True)  # refopt/gpu/vectors.py
+def load_params_some(param_at, master_at, i, stop):
+    return load_some_float32(param_at, i, stop)
 
 
 @cuda.jit(device=True)  # refopt/gpu/vectors.py
@@ -262,6 +279,11 @@ def moments(g, m, u, betas):
 def sqrt(x):
     """The square root, rounded once: ``sqrt.rn`` in the kernel."""
     return math.sqrt(x)
+
+
+@cuda.jit(device=True)  # refopt/gpu/vectors.py
+def store_params_some(param_at, master_at, i, stop, exact, rounded):
+    store_some_float32(param_at, i, stop, rounded)
 
 
 @cuda.jit(device=True)  # refopt/gpu/vectors.py

@@ -29,14 +29,14 @@ FIRST_CHILD, CHILDREN, OWN_SUM, ARRIVALS, PARENT = range(5)
 WHOLE_WARP = 0xFFFFFFFF
 TILE = 1024
 ROW = 256
-SECOND = 128  # from a thread's first four elements of a row to its other four
 LANES = 256
 ROWS = TILE // LANES
+SECOND = 128  # from a thread's first four elements of a row to its other four
 OFFSETS = 0, 1, 2, 3, SECOND, SECOND + 1, SECOND + 2, SECOND + 3  # from a thread's first element of a row to its eight
 
-one = np.float32(1)
 zero = np.float32(0)
 zeros = (np.float32(0),) * 8
+one = np.float32(1)
 
 
 @cuda.jit(launch_bounds=(128, 4))  # refopt/gpu/norms/__init__.py
@@ -44,21 +44,22 @@ def merged_lars_momentum_norms(
     addresses, chunks, nodes, counters, sums, numbers, hyper, first_chunk, factor_at, found_at
 ):
     c = first_chunk + cuda.blockIdx.x
-    norms(c, addresses, chunks, nodes, counters, sums, numbers, hyper)
+    if not found(found_at):
+        norms(c, addresses, chunks, nodes, counters, sums, numbers, hyper, factor_at)
 
 
 @cuda.jit(device=True)  # refopt/gpu/norms/chunks.py
-def norms(c, addresses, chunks, nodes, counters, sums, numbers, hyper):
+def norms(c, addresses, chunks, nodes, counters, sums, numbers, hyper, factor_at):
     """Tile sums of the chunk; in the block that is the last of its tensor, the tensor's numbers and scalars."""
     let_next_launch_begin()
     tensor = chunks[c, TENSOR]
     at = addresses_of(addresses, tensor)
-    common = common_of(hyper, tensor)
+    common = common_of(hyper, tensor, at, factor_at)
     closes, squares = sums_of_values(c, at, chunks, nodes, counters, sums, common)
     if closes and cuda.threadIdx.x == 0:
         # All blocks of the tensor have read its scalars by now, so they can be written. What is needed here
         # alone is read here alone, and takes no register before.
-        leave(tensor, close(squares, common_of(hyper, tensor)), numbers)
+        leave(tensor, at, close(squares, common_of(hyper, tensor, at, factor_at)), numbers)
 
 
 # PTX: from compute capability 9.0 on, before it nothing
@@ -69,9 +70,14 @@ def let_next_launch_begin():
 
 
 @cuda.jit(device=True)  # refopt/gpu/norms/chunks.py
-def common_of(hyper, tensor):
+def common_of(hyper, tensor, at, factor_at):
     """What the elements of a tensor have in common in the first launch: the numbers, then the scalars."""
-    return rescaled(hypers_of(hyper, tensor), one) + ()
+    return rescaled(hypers_of(hyper, tensor), factor_of(factor_at)) + scalars_of(at)
+
+
+@cuda.jit(device=True)  # refopt/gpu/norms/chunks.py
+def scalars_of(at):
+    return ()
 
 
 @cuda.jit(device=True)  # refopt/gpu/norms/chunks.py
@@ -117,40 +123,45 @@ def lane_tree_2(s, t):
 @cuda.jit(device=True)  # refopt/gpu/rows.py
 def lanes_of_values(at, first, stop, aligned, common):
     if aligned and first + 1024 <= stop:
-        return lanes_of_values_full(at, first, common)
+        return lanes_of_values_full(at, first, stop, common)
     return lanes_of_values_partial(at, first, stop, common)
 
 
 @cuda.jit(device=True)  # refopt/gpu/norms/elements.py
-def lanes_of_values_full(at, first, common):
+def lanes_of_values_full(at, first, stop, common):
     sums, others = zeros, zeros
-    for n in range(4):
-        x, y = values_full(at, first + ROW * n, common)
+    for n in range(all_rows(first, stop)):
+        x, y = values_full(at, first + ROW * n, stop, common)
         sums, others = add_squares(sums, x), add_squares(others, y)
     return sums, others
 
 
 @cuda.jit(device=True)  # refopt/gpu/norms/elements.py
-def values_full(at, first, common):
+def all_rows(first, stop):
+    return ROWS
+
+
+@cuda.jit(device=True)  # refopt/gpu/norms/elements.py
+def values_full(at, first, stop, common):
     i = own(first)
-    stored_params = load8_float32_keep(at[0], i)
-    grads = load8_float32_keep(at[1], i)
+    stored_params = load8_float32_keep(at[0], i, stop)
+    grads = load8_float32_keep(at[1], i, stop)
     grads = scale8(common[5], grads)
     x, y = transposed((
-        (stored_params[0], grads[0]),
-        (stored_params[1], grads[1]),
-        (stored_params[2], grads[2]),
-        (stored_params[3], grads[3]),
-        (stored_params[4], grads[4]),
-        (stored_params[5], grads[5]),
-        (stored_params[6], grads[6]),
-        (stored_params[7], grads[7]),
+        normed(stored_params[0], grads[0], common),
+        normed(stored_params[1], grads[1], common),
+        normed(stored_params[2], grads[2], common),
+        normed(stored_params[3], grads[3], common),
+        normed(stored_params[4], grads[4], common),
+        normed(stored_params[5], grads[5], common),
+        normed(stored_params[6], grads[6], common),
+        normed(stored_params[7], grads[7], common),
     ))
-    return (x, y)
+    return (kept(x, first, stop), kept(y, first, stop))
 
 
 @cuda.jit(device=True)  # refopt/gpu/vectors.py
-def load8_float32_keep(address, i):
+def load8_float32_keep(address, i, stop):
     begin = moved_float32(address, i)
     return load4_float32_keep(begin) + load4_float32_keep(moved_float32(begin, SECOND))
 
@@ -164,6 +175,11 @@ def load8_float32_keep(address, i):
 @ptx_twin("float32", "float32", "float32", "float32")  # refopt/gpu/vectors.py
 def load4_float32_keep(address):
     return memory.load(address, np.float32, 4)
+
+
+@cuda.jit(device=True)  # refopt/gpu/vectors.py
+def kept(x, first, stop):
+    return x
 
 
 @cuda.jit(device=True)  # refopt/gpu/norms/elements.py
@@ -188,16 +204,21 @@ def values_partial(at, first, stop, common):
     grads = load_some_float32(at[1], i, stop)
     grads = scale8(common[5], grads)
     x, y = transposed((
-        (stored_params[0], grads[0]),
-        (stored_params[1], grads[1]),
-        (stored_params[2], grads[2]),
-        (stored_params[3], grads[3]),
-        (stored_params[4], grads[4]),
-        (stored_params[5], grads[5]),
-        (stored_params[6], grads[6]),
-        (stored_params[7], grads[7]),
+        normed(stored_params[0], grads[0], common),
+        normed(stored_params[1], grads[1], common),
+        normed(stored_params[2], grads[2], common),
+        normed(stored_params[3], grads[3], common),
+        normed(stored_params[4], grads[4], common),
+        normed(stored_params[5], grads[5], common),
+        normed(stored_params[6], grads[6], common),
+        normed(stored_params[7], grads[7], common),
     ))
     return (kept_some(x, first, stop), kept_some(y, first, stop))
+
+
+@cuda.jit(device=True)  # refopt/gpu/rules/lars_momentum.py
+def normed(p, g, k):
+    return p, g
 
 
 @cuda.jit(device=True)  # refopt/gpu/vectors.py
@@ -317,7 +338,7 @@ def swap_join(odd, x, y, distance):
 
 
 @cuda.jit(device=True)  # refopt/gpu/norms/chunks.py
-def leave(tensor, closed, numbers):
+def leave(tensor, at, closed, numbers):
     numbers[0, tensor] = closed[0]
 
 
@@ -329,13 +350,13 @@ def close(sums, k):
 
 @cuda.jit(device=True)  # refopt/gpu/rules/lars_momentum.py
 def local_lr(p_norm, g_norm, lr, coeff, decay, epsilon):
-    if adapts(p_norm, g_norm):
+    if adapts(p_norm, g_norm, decay):
         return lr * coeff * p_norm / (g_norm + decay * p_norm + epsilon)
     return lr
 
 
 @cuda.jit(device=True)  # refopt/gpu/rules/lars_momentum.py
-def adapts(p_norm, g_norm):
+def adapts(p_norm, g_norm, decay):
     """Whether the ratio applies; Paddle has used each of three conditions."""
     if not (p_norm > zero and g_norm > zero):
         return False
@@ -352,19 +373,21 @@ def sqrt(x):
 def merged_lars_momentum_update(addresses, chunks, sums, numbers, hyper, first_chunk, factor_at, found_at):
     tile = cuda.gridDim.x - 1 - cuda.blockIdx.x
     c, offset = first_chunk + tile // 8, tile % 8 * TILE
-    update(c, offset, TILE, addresses, chunks, numbers, hyper)
+    update(c, offset, TILE, addresses, chunks, sums, numbers, hyper, factor_at, found_at)
 
 
 @cuda.jit(device=True)  # refopt/gpu/norms/chunks.py
-def update(c, offset, length, addresses, chunks, numbers, hyper):
+def update(c, offset, length, addresses, chunks, sums, numbers, hyper, factor_at, found_at):
     """Update a part of the chunk."""
     tensor, start = chunks[c, TENSOR], chunks[c, START] + offset
-    stop = min(chunks[c, STOP], start + length)
+    stop, slot = min(chunks[c, STOP], start + length), chunks[c, SLOT] + offset // TILE
     at, h = addresses_of(addresses, tensor), hypers_of(hyper, tensor)
     # Nothing up to here was written by the launch before this one. Now its numbers are needed.
     wait_for_previous_launch()
-    common = rescaled(h, one) + numbers_of(numbers, tensor)
-    over_rows(c, chunks, at, start, stop, common)
+    if found(found_at):
+        return
+    common = rescaled(h, factor_of(factor_at)) + numbers_of(numbers, tensor)
+    over_rows(c, chunks, at, start, stop, slot, sums, common)
 
 
 @cuda.jit(device=True)  # refopt/gpu/norms/chunks.py
@@ -384,9 +407,19 @@ def wait_for_previous_launch():
     """Wait until the launch before this one is complete and its writes can be seen."""
 
 
+@cuda.jit(device=True)  # refopt/gpu/gate.py
+def found(found_at):
+    return False
+
+
 @cuda.jit(device=True)  # refopt/gpu/norms/chunks.py
 def rescaled(h, factor):
     return (*h[:-1], h[-1] * factor)
+
+
+@cuda.jit(device=True)  # refopt/gpu/gate.py
+def factor_of(factor_at):
+    return one
 
 
 @cuda.jit(device=True)  # refopt/gpu/norms/chunks.py
@@ -395,7 +428,7 @@ def numbers_of(numbers, tensor):
 
 
 @cuda.jit(device=True)  # refopt/gpu/norms/chunks.py
-def over_rows(c, chunks, at, start, stop, common):
+def over_rows(c, chunks, at, start, stop, slot, sums, common):
     for first in of_warp(start, stop, ROW):
         update_row(at, first, stop, chunks[c, ALIGNED], common)
 
@@ -409,16 +442,16 @@ def of_warp(start, stop, length):
 @cuda.jit(device=True)  # refopt/gpu/rows.py
 def update_row(at, first, stop, aligned, common):
     if aligned and first + 256 <= stop:
-        return update_row_full(at, first, common)
+        return update_row_full(at, first, stop, common)
     return update_row_partial(at, first, stop, common)
 
 
 @cuda.jit(device=True)  # refopt/gpu/norms/elements.py
-def update_row_full(at, first, common):
+def update_row_full(at, first, stop, common):
     i = own(first)
-    params = load8_float32(at[0], i)
-    grads = load8_float32(at[1], i)
-    velocities = load8_float32(at[2], i)
+    params = load_params(at[0], at[3], i, stop)
+    grads = load8_float32(at[1], i, stop)
+    velocities = load8_float32(at[2], i, stop)
     grads = scale8(common[5], grads)
     params, velocities = transposed((
         rule(params[0], grads[0], velocities[0], common),
@@ -430,13 +463,18 @@ def update_row_full(at, first, common):
         rule(params[6], grads[6], velocities[6], common),
         rule(params[7], grads[7], velocities[7], common),
     ))
-    store8_float32(at[2], i, velocities)
-    store8_float32(at[0], i, params)
+    store8_float32(at[2], i, stop, velocities)
+    store_params(at[0], at[3], i, stop, params, params)
     return params
 
 
 @cuda.jit(device=True)  # refopt/gpu/vectors.py
-def load8_float32(address, i):
+def load_params(param_at, master_at, i, stop):
+    return load8_float32(param_at, i, stop)
+
+
+@cuda.jit(device=True)  # refopt/gpu/vectors.py
+def load8_float32(address, i, stop):
     begin = moved_float32(address, i)
     return load4_float32(begin) + load4_float32(moved_float32(begin, SECOND))
 
@@ -449,7 +487,12 @@ def load4_float32(address):
 
 
 @cuda.jit(device=True)  # refopt/gpu/vectors.py
-def store8_float32(address, i, values):
+def store_params(param_at, master_at, i, stop, exact, rounded):
+    store8_float32(param_at, i, stop, rounded)
+
+
+@cuda.jit(device=True)  # refopt/gpu/vectors.py
+def store8_float32(address, i, stop, values):
     begin = moved_float32(address, i)
     store4_float32(begin, values[:4])
     store4_float32(moved_float32(begin, SECOND), values[4:])
@@ -465,7 +508,7 @@ def store4_float32(address, values):
 @cuda.jit(device=True)  # refopt/gpu/norms/elements.py
 def update_row_partial(at, first, stop, common):
     i = own(first)
-    params = load_some_float32(at[0], i, stop)
+    params = load_params_some(at[0], at[3], i, stop)
     grads = load_some_float32(at[1], i, stop)
     velocities = load_some_float32(at[2], i, stop)
     grads = scale8(common[5], grads)
@@ -480,7 +523,7 @@ def update_row_partial(at, first, stop, common):
         rule(params[7], grads[7], velocities[7], common),
     ))
     store_some_float32(at[2], i, stop, velocities)
-    store_some_float32(at[0], i, stop, params)
+    store_params_some(at[0], at[3], i, stop, params, params)
     return params
 
 
@@ -491,6 +534,11 @@ def own(first):
     So the loads of a warp's lanes lie side by side and make whole lines of memory: they are coalesced.
     """
     return first + 4 * (cuda.threadIdx.x % 32)
+
+
+@cuda.jit(device=True)  # refopt/gpu/vectors.py
+def load_params_some(param_at, master_at, i, stop):
+    return load_some_float32(param_at, i, stop)
 
 
 @cuda.jit(device=True)  # refopt/gpu/vectors.py
@@ -551,6 +599,11 @@ def rule(p, g, v, k):
     _, mu, _, decay, _, _, rate = k
     v = mu * v + rate * (g + decay * p)
     return p - v, v
+
+
+@cuda.jit(device=True)  # refopt/gpu/vectors.py
+def store_params_some(param_at, master_at, i, stop, exact, rounded):
+    store_some_float32(param_at, i, stop, rounded)
 
 
 @cuda.jit(device=True)  # refopt/gpu/vectors.py

@@ -47,21 +47,22 @@ def merged_lars_momentum_norms(
     addresses, chunks, nodes, counters, sums, numbers, hyper, first_chunk, factor_at, found_at
 ):
     c = first_chunk + cuda.blockIdx.x
-    norms(c, addresses, chunks, nodes, counters, sums, numbers, hyper)
+    if not found(found_at):
+        norms(c, addresses, chunks, nodes, counters, sums, numbers, hyper, factor_at)
 
 
 @cuda.jit(device=True)  # refopt/gpu/norms/chunks.py
-def norms(c, addresses, chunks, nodes, counters, sums, numbers, hyper):
+def norms(c, addresses, chunks, nodes, counters, sums, numbers, hyper, factor_at):
     """Tile sums of the chunk; in the block that is the last of its tensor, the tensor's numbers and scalars."""
     let_next_launch_begin()
     tensor = chunks[c, TENSOR]
     at = addresses_of(addresses, tensor)
-    common = common_of(hyper, tensor)
+    common = common_of(hyper, tensor, at, factor_at)
     closes, squares = sums_of_values(c, at, chunks, nodes, counters, sums, common)
     if closes and cuda.threadIdx.x == 0:
         # All blocks of the tensor have read its scalars by now, so they can be written. What is needed here
         # alone is read here alone, and takes no register before.
-        leave(tensor, close(squares, common_of(hyper, tensor)), numbers)
+        leave(tensor, at, close(squares, common_of(hyper, tensor, at, factor_at)), numbers)
 
 
 @cuda.jit(device=True)  # refopt/gpu/norms/chunks.py
@@ -107,36 +108,36 @@ def lane_tree_2(s, t):
 @cuda.jit(device=True)  # refopt/gpu/rows.py
 def lanes_of_values(at, first, stop, aligned, common):
     if aligned and first + 1024 <= stop:
-        return lanes_of_values_full(at, first, common)
+        return lanes_of_values_full(at, first, stop, common)
     return lanes_of_values_partial(at, first, stop, common)
 
 
 @cuda.jit(device=True)  # refopt/gpu/norms/elements.py
-def lanes_of_values_full(at, first, common):
+def lanes_of_values_full(at, first, stop, common):
     sums, others = zeros, zeros
-    for n in range(4):
-        x, y = values_full(at, first + ROW * n, common)
+    for n in range(all_rows(first, stop)):
+        x, y = values_full(at, first + ROW * n, stop, common)
         sums, others = add_squares(sums, x), add_squares(others, y)
     return sums, others
 
 
 @cuda.jit(device=True)  # refopt/gpu/norms/elements.py
-def values_full(at, first, common):
+def values_full(at, first, stop, common):
     i = own(first)
-    stored_params = load8_float32_keep(at[0], i)
-    grads = load8_float32_keep(at[1], i)
+    stored_params = load8_float32_keep(at[0], i, stop)
+    grads = load8_float32_keep(at[1], i, stop)
     grads = scale8(common[5], grads)
     x, y = transposed((
-        (stored_params[0], grads[0]),
-        (stored_params[1], grads[1]),
-        (stored_params[2], grads[2]),
-        (stored_params[3], grads[3]),
-        (stored_params[4], grads[4]),
-        (stored_params[5], grads[5]),
-        (stored_params[6], grads[6]),
-        (stored_params[7], grads[7]),
+        normed(stored_params[0], grads[0], common),
+        normed(stored_params[1], grads[1], common),
+        normed(stored_params[2], grads[2], common),
+        normed(stored_params[3], grads[3], common),
+        normed(stored_params[4], grads[4], common),
+        normed(stored_params[5], grads[5], common),
+        normed(stored_params[6], grads[6], common),
+        normed(stored_params[7], grads[7], common),
     ))
-    return (x, y)
+    return (kept(x, first, stop), kept(y, first, stop))
 
 
 @cuda.jit(device=True)  # refopt/gpu/norms/elements.py
@@ -155,35 +156,41 @@ def values_partial(at, first, stop, common):
     grads = load_some_float32(at[1], i, stop)
     grads = scale8(common[5], grads)
     x, y = transposed((
-        (stored_params[0], grads[0]),
-        (stored_params[1], grads[1]),
-        (stored_params[2], grads[2]),
-        (stored_params[3], grads[3]),
-        (stored_params[4], grads[4]),
-        (stored_params[5], grads[5]),
-        (stored_params[6], grads[6]),
-        (stored_params[7], grads[7]),
+        normed(stored_params[0], grads[0], common),
+        normed(stored_params[1], grads[1], common),
+        normed(stored_params[2], grads[2], common),
+        normed(stored_params[3], grads[3], common),
+        normed(stored_params[4], grads[4], common),
+        normed(stored_params[5], grads[5], common),
+        normed(stored_params[6], grads[6], common),
+        normed(stored_params[7], grads[7], common),
     ))
     return (kept_some(x, first, stop), kept_some(y, first, stop))
 
 
+@cuda.jit(device=True)  # refopt/gpu/rules/lars_momentum.py
+def normed(p, g, k):
+    return p, g
+
+
 @cuda.jit(launch_bounds=(128, 4))  # refopt/gpu/lars/carried_norm.py
 def merged_lars_grad_norm(addresses, chunks, nodes, counters, sums, numbers, hyper, factor_at, found_at):
-    grad_norms(cuda.blockIdx.x, addresses, chunks, nodes, counters, sums, numbers, hyper)
+    if not found(found_at):
+        grad_norms(cuda.blockIdx.x, addresses, chunks, nodes, counters, sums, numbers, hyper, factor_at)
 
 
 @cuda.jit(device=True)  # refopt/gpu/norms/chunks.py
-def grad_norms(c, addresses, chunks, nodes, counters, sums, numbers, hyper):
+def grad_norms(c, addresses, chunks, nodes, counters, sums, numbers, hyper, factor_at):
     """Tile sums of the chunk; in the block that is the last of its tensor, the tensor's numbers and scalars."""
     let_next_launch_begin()
     tensor = chunks[c, TENSOR]
     at = addresses_of(addresses, tensor)
-    common = common_of(hyper, tensor)
+    common = common_of(hyper, tensor, at, factor_at)
     closes, squares = sums_of_grads(c, at, chunks, nodes, counters, sums, common)
     if closes and cuda.threadIdx.x == 0:
         # All blocks of the tensor have read its scalars by now, so they can be written. What is needed here
         # alone is read here alone, and takes no register before.
-        leave(tensor, close(squares, common_of(hyper, tensor)), numbers)
+        leave(tensor, at, close(squares, common_of(hyper, tensor, at, factor_at)), numbers)
 
 
 # PTX: from compute capability 9.0 on, before it nothing
@@ -194,9 +201,14 @@ def let_next_launch_begin():
 
 
 @cuda.jit(device=True)  # refopt/gpu/norms/chunks.py
-def common_of(hyper, tensor):
+def common_of(hyper, tensor, at, factor_at):
     """What the elements of a tensor have in common in the first launch: the numbers, then the scalars."""
-    return rescaled(hypers_of(hyper, tensor), one) + ()
+    return rescaled(hypers_of(hyper, tensor), factor_of(factor_at)) + scalars_of(at)
+
+
+@cuda.jit(device=True)  # refopt/gpu/norms/chunks.py
+def scalars_of(at):
+    return ()
 
 
 @cuda.jit(device=True)  # refopt/gpu/norms/chunks.py
@@ -229,38 +241,38 @@ def tile_of_grads(at, first, stop, aligned, common):
 @cuda.jit(device=True)  # refopt/gpu/rows.py
 def lanes_of_grads(at, first, stop, aligned, common):
     if aligned and first + 1024 <= stop:
-        return lanes_of_grads_full(at, first, common)
+        return lanes_of_grads_full(at, first, stop, common)
     return lanes_of_grads_partial(at, first, stop, common)
 
 
 @cuda.jit(device=True)  # refopt/gpu/norms/elements.py
-def lanes_of_grads_full(at, first, common):
+def lanes_of_grads_full(at, first, stop, common):
     sums = zeros
-    for n in range(4):
-        sums = add_squares(sums, grads_full(at, first + ROW * n, common)[0])
+    for n in range(all_rows(first, stop)):
+        sums = add_squares(sums, grads_full(at, first + ROW * n, stop, common)[0])
     return (sums,)
 
 
 @cuda.jit(device=True)  # refopt/gpu/norms/elements.py
-def grads_full(at, first, common):
+def grads_full(at, first, stop, common):
     i = own(first)
-    grads = load8_float32_keep(at[1], i)
+    grads = load8_float32_keep(at[1], i, stop)
     grads = scale8(common[5], grads)
     x, = transposed((
-        (grads[0],),
-        (grads[1],),
-        (grads[2],),
-        (grads[3],),
-        (grads[4],),
-        (grads[5],),
-        (grads[6],),
-        (grads[7],),
+        normed_grads(grads[0], common),
+        normed_grads(grads[1], common),
+        normed_grads(grads[2], common),
+        normed_grads(grads[3], common),
+        normed_grads(grads[4], common),
+        normed_grads(grads[5], common),
+        normed_grads(grads[6], common),
+        normed_grads(grads[7], common),
     ))
-    return (x,)
+    return (kept(x, first, stop),)
 
 
 @cuda.jit(device=True)  # refopt/gpu/vectors.py
-def load8_float32_keep(address, i):
+def load8_float32_keep(address, i, stop):
     begin = moved_float32(address, i)
     return load4_float32_keep(begin) + load4_float32_keep(moved_float32(begin, SECOND))
 
@@ -290,16 +302,21 @@ def grads_partial(at, first, stop, common):
     grads = load_some_float32(at[1], i, stop)
     grads = scale8(common[5], grads)
     x, = transposed((
-        (grads[0],),
-        (grads[1],),
-        (grads[2],),
-        (grads[3],),
-        (grads[4],),
-        (grads[5],),
-        (grads[6],),
-        (grads[7],),
+        normed_grads(grads[0], common),
+        normed_grads(grads[1], common),
+        normed_grads(grads[2], common),
+        normed_grads(grads[3], common),
+        normed_grads(grads[4], common),
+        normed_grads(grads[5], common),
+        normed_grads(grads[6], common),
+        normed_grads(grads[7], common),
     ))
     return (kept_some(x, first, stop),)
+
+
+@cuda.jit(device=True)  # refopt/gpu/lars/carried_norm.py
+def normed_grads(g, k):
+    return (g,)
 
 
 @cuda.jit(device=True)  # refopt/gpu/tiles.py
@@ -374,7 +391,7 @@ def warp_tree_2(x, y):
 
 
 @cuda.jit(device=True)  # refopt/gpu/norms/chunks.py
-def leave(tensor, closed, numbers):
+def leave(tensor, at, closed, numbers):
     numbers[0, tensor] = closed[0]
 
 
@@ -386,13 +403,13 @@ def close(sums, k):
 
 @cuda.jit(device=True)  # refopt/gpu/rules/lars_momentum.py
 def local_lr(p_norm, g_norm, lr, coeff, decay, epsilon):
-    if adapts(p_norm, g_norm):
+    if adapts(p_norm, g_norm, decay):
         return lr * coeff * p_norm / (g_norm + decay * p_norm + epsilon)
     return lr
 
 
 @cuda.jit(device=True)  # refopt/gpu/rules/lars_momentum.py
-def adapts(p_norm, g_norm):
+def adapts(p_norm, g_norm, decay):
     """Whether the ratio applies; Paddle has used each of three conditions."""
     if not (p_norm > zero and g_norm > zero):
         return False
@@ -409,18 +426,20 @@ def sqrt(x):
 def merged_lars_update_and_norm(addresses, chunks, sums, numbers, hyper, factor_at, found_at):
     pair = cuda.gridDim.x - 1 - cuda.blockIdx.x
     c, offset = pair // 4, pair % 4 * PAIR
-    update(c, offset, PAIR, addresses, chunks, sums, numbers, hyper)
+    update(c, offset, PAIR, addresses, chunks, sums, numbers, hyper, factor_at, found_at)
 
 
 @cuda.jit(device=True)  # refopt/gpu/norms/chunks.py
-def update(c, offset, length, addresses, chunks, sums, numbers, hyper):
+def update(c, offset, length, addresses, chunks, sums, numbers, hyper, factor_at, found_at):
     """Update a part of the chunk."""
     tensor, start = chunks[c, TENSOR], chunks[c, START] + offset
     stop, slot = min(chunks[c, STOP], start + length), chunks[c, SLOT] + offset // TILE
     at, h = addresses_of(addresses, tensor), hypers_of(hyper, tensor)
     # Nothing up to here was written by the launch before this one. Now its numbers are needed.
     wait_for_previous_launch()
-    common = rescaled(h, one) + numbers_of(numbers, tensor)
+    if found(found_at):
+        return
+    common = rescaled(h, factor_of(factor_at)) + numbers_of(numbers, tensor)
     over_tiles_of_new_params(c, chunks, at, start, stop, slot, sums, common)
 
 
@@ -441,9 +460,19 @@ def wait_for_previous_launch():
     """Wait until the launch before this one is complete and its writes can be seen."""
 
 
+@cuda.jit(device=True)  # refopt/gpu/gate.py
+def found(found_at):
+    return False
+
+
 @cuda.jit(device=True)  # refopt/gpu/norms/chunks.py
 def rescaled(h, factor):
     return (*h[:-1], h[-1] * factor)
+
+
+@cuda.jit(device=True)  # refopt/gpu/gate.py
+def factor_of(factor_at):
+    return one
 
 
 @cuda.jit(device=True)  # refopt/gpu/norms/chunks.py
@@ -497,29 +526,39 @@ def swap_join(odd, x, y, distance):
 @cuda.jit(device=True)  # refopt/gpu/rows.py
 def lanes_of_new_params(at, first, stop, aligned, common):
     if aligned and first + 1024 <= stop:
-        return lanes_of_new_params_full(at, first, common)
+        return lanes_of_new_params_full(at, first, stop, common)
     return lanes_of_new_params_partial(at, first, stop, common)
 
 
 @cuda.jit(device=True)  # refopt/gpu/norms/elements.py
-def lanes_of_new_params_full(at, first, common):
+def lanes_of_new_params_full(at, first, stop, common):
     sums = zeros
-    for n in range(4):
-        sums = add_squares(sums, new_params_full(at, first + ROW * n, common)[0])
+    for n in range(all_rows(first, stop)):
+        sums = add_squares(sums, new_params_full(at, first + ROW * n, stop, common)[0])
     return (sums,)
 
 
+@cuda.jit(device=True)  # refopt/gpu/norms/elements.py
+def all_rows(first, stop):
+    return ROWS
+
+
 @cuda.jit(device=True)  # refopt/gpu/lars/carried_norm.py
-def new_params_full(at, first, common):
-    return (update_row_full(at, first, common),)
+def new_params_full(at, first, stop, common):
+    return (kept(round8_float32(update_row_full(at, first, stop, common)), first, stop),)
+
+
+@cuda.jit(device=True)  # refopt/gpu/vectors.py
+def kept(x, first, stop):
+    return x
 
 
 @cuda.jit(device=True)  # refopt/gpu/norms/elements.py
-def update_row_full(at, first, common):
+def update_row_full(at, first, stop, common):
     i = own(first)
-    params = load8_float32(at[0], i)
-    grads = load8_float32(at[1], i)
-    velocities = load8_float32(at[2], i)
+    params = load_params(at[0], at[3], i, stop)
+    grads = load8_float32(at[1], i, stop)
+    velocities = load8_float32(at[2], i, stop)
     grads = scale8(common[5], grads)
     params, velocities = transposed((
         rule(params[0], grads[0], velocities[0], common),
@@ -531,13 +570,18 @@ def update_row_full(at, first, common):
         rule(params[6], grads[6], velocities[6], common),
         rule(params[7], grads[7], velocities[7], common),
     ))
-    store8_float32(at[2], i, velocities)
-    store8_float32(at[0], i, params)
+    store8_float32(at[2], i, stop, velocities)
+    store_params(at[0], at[3], i, stop, params, params)
     return params
 
 
 @cuda.jit(device=True)  # refopt/gpu/vectors.py
-def load8_float32(address, i):
+def load_params(param_at, master_at, i, stop):
+    return load8_float32(param_at, i, stop)
+
+
+@cuda.jit(device=True)  # refopt/gpu/vectors.py
+def load8_float32(address, i, stop):
     begin = moved_float32(address, i)
     return load4_float32(begin) + load4_float32(moved_float32(begin, SECOND))
 
@@ -550,7 +594,12 @@ def load4_float32(address):
 
 
 @cuda.jit(device=True)  # refopt/gpu/vectors.py
-def store8_float32(address, i, values):
+def store_params(param_at, master_at, i, stop, exact, rounded):
+    store8_float32(param_at, i, stop, rounded)
+
+
+@cuda.jit(device=True)  # refopt/gpu/vectors.py
+def store8_float32(address, i, stop, values):
     begin = moved_float32(address, i)
     store4_float32(begin, values[:4])
     store4_float32(moved_float32(begin, SECOND), values[4:])
@@ -593,7 +642,7 @@ def add_squares(sums, x):
 
 @cuda.jit(device=True)  # refopt/gpu/lars/carried_norm.py
 def new_params_partial(at, first, stop, common):
-    return (kept_some(update_row_partial(at, first, stop, common), first, stop),)
+    return (kept_some(round8_float32(update_row_partial(at, first, stop, common)), first, stop),)
 
 
 @cuda.jit(device=True)  # refopt/gpu/vectors.py
@@ -620,10 +669,15 @@ def value_or_zero(offset, x, i, stop):
     return x if i + offset < stop else zero
 
 
+@cuda.jit(device=True)  # refopt/gpu/vectors.py
+def round8_float32(x):
+    return x
+
+
 @cuda.jit(device=True)  # refopt/gpu/norms/elements.py
 def update_row_partial(at, first, stop, common):
     i = own(first)
-    params = load_some_float32(at[0], i, stop)
+    params = load_params_some(at[0], at[3], i, stop)
     grads = load_some_float32(at[1], i, stop)
     velocities = load_some_float32(at[2], i, stop)
     grads = scale8(common[5], grads)
@@ -638,7 +692,7 @@ def update_row_partial(at, first, stop, common):
         rule(params[7], grads[7], velocities[7], common),
     ))
     store_some_float32(at[2], i, stop, velocities)
-    store_some_float32(at[0], i, stop, params)
+    store_params_some(at[0], at[3], i, stop, params, params)
     return params
 
 
@@ -649,6 +703,11 @@ def own(first):
     So the loads of a warp's lanes lie side by side and make whole lines of memory: they are coalesced.
     """
     return first + 4 * (cuda.threadIdx.x % 32)
+
+
+@cuda.jit(device=True)  # refopt/gpu/vectors.py
+def load_params_some(param_at, master_at, i, stop):
+    return load_some_float32(param_at, i, stop)
 
 
 @cuda.jit(device=True)  # refopt/gpu/vectors.py
@@ -709,6 +768,11 @@ def rule(p, g, v, k):
     _, mu, _, decay, _, _, rate = k
     v = mu * v + rate * (g + decay * p)
     return p - v, v
+
+
+@cuda.jit(device=True)  # refopt/gpu/vectors.py
+def store_params_some(param_at, master_at, i, stop, exact, rounded):
+    store_some_float32(param_at, i, stop, rounded)
 
 
 @cuda.jit(device=True)  # refopt/gpu/vectors.py

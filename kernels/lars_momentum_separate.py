@@ -23,9 +23,9 @@ TILE = 1024
 FANOUT = 1024
 ROW = 256
 WHOLE_WARP = 0xFFFFFFFF
-SECOND = 128  # from a thread's first four elements of a row to its other four
 LANES = 256
 ROWS = TILE // LANES
+SECOND = 128  # from a thread's first four elements of a row to its other four
 OFFSETS = 0, 1, 2, 3, SECOND, SECOND + 1, SECOND + 2, SECOND + 3  # from a thread's first element of a row to its eight
 
 one = np.float32(1)
@@ -35,13 +35,15 @@ zero = np.float32(0)
 
 @cuda.jit(launch_bounds=(128, 4))  # refopt/gpu/lars/separate.py
 def lars_momentum(p, g, v, m, tensor, size, aligned, sums, hyper, factor_at, found_at):
+    if found(found_at):
+        return
     grid = cuda.cg.this_grid()
     lane = cuda.threadIdx.x % 32
     warp = cuda.grid(1) // 32
     warps = cuda.gridsize(1) // 32
     tiles = (size + TILE - 1) // TILE
     at = p, g, v, m
-    common = common_of(hyper, tensor)
+    common = common_of(hyper, tensor, at, factor_at)
 
     for tile in range(warp, tiles, warps):
         x = tile_of_values(at, tile * TILE, size, aligned, common)
@@ -66,10 +68,15 @@ def lars_momentum(p, g, v, m, tensor, size, aligned, sums, hyper, factor_at, fou
         update_row(at, row, size, aligned, common + closed)
 
 
+@cuda.jit(device=True)  # refopt/gpu/gate.py
+def found(found_at):
+    return False
+
+
 @cuda.jit(device=True)  # refopt/gpu/norms/chunks.py
-def common_of(hyper, tensor):
+def common_of(hyper, tensor, at, factor_at):
     """What the elements of a tensor have in common in the first launch: the numbers, then the scalars."""
-    return rescaled(hypers_of(hyper, tensor), one) + ()
+    return rescaled(hypers_of(hyper, tensor), factor_of(factor_at)) + scalars_of(at)
 
 
 @cuda.jit(device=True)  # refopt/gpu/norms/chunks.py
@@ -80,6 +87,16 @@ def rescaled(h, factor):
 @cuda.jit(device=True)  # refopt/gpu/norms/chunks.py
 def hypers_of(hyper, tensor):
     return (hyper[0, tensor], hyper[1, tensor], hyper[2, tensor], hyper[3, tensor], hyper[4, tensor], hyper[5, tensor])
+
+
+@cuda.jit(device=True)  # refopt/gpu/gate.py
+def factor_of(factor_at):
+    return one
+
+
+@cuda.jit(device=True)  # refopt/gpu/norms/chunks.py
+def scalars_of(at):
+    return ()
 
 
 @cuda.jit(device=True)  # refopt/gpu/norms/elements.py
@@ -103,40 +120,45 @@ def lane_tree_2(s, t):
 @cuda.jit(device=True)  # refopt/gpu/rows.py
 def lanes_of_values(at, first, stop, aligned, common):
     if aligned and first + 1024 <= stop:
-        return lanes_of_values_full(at, first, common)
+        return lanes_of_values_full(at, first, stop, common)
     return lanes_of_values_partial(at, first, stop, common)
 
 
 @cuda.jit(device=True)  # refopt/gpu/norms/elements.py
-def lanes_of_values_full(at, first, common):
+def lanes_of_values_full(at, first, stop, common):
     sums, others = zeros, zeros
-    for n in range(4):
-        x, y = values_full(at, first + ROW * n, common)
+    for n in range(all_rows(first, stop)):
+        x, y = values_full(at, first + ROW * n, stop, common)
         sums, others = add_squares(sums, x), add_squares(others, y)
     return sums, others
 
 
 @cuda.jit(device=True)  # refopt/gpu/norms/elements.py
-def values_full(at, first, common):
+def all_rows(first, stop):
+    return ROWS
+
+
+@cuda.jit(device=True)  # refopt/gpu/norms/elements.py
+def values_full(at, first, stop, common):
     i = own(first)
-    stored_params = load8_float32_keep(at[0], i)
-    grads = load8_float32_keep(at[1], i)
+    stored_params = load8_float32_keep(at[0], i, stop)
+    grads = load8_float32_keep(at[1], i, stop)
     grads = scale8(common[5], grads)
     x, y = transposed((
-        (stored_params[0], grads[0]),
-        (stored_params[1], grads[1]),
-        (stored_params[2], grads[2]),
-        (stored_params[3], grads[3]),
-        (stored_params[4], grads[4]),
-        (stored_params[5], grads[5]),
-        (stored_params[6], grads[6]),
-        (stored_params[7], grads[7]),
+        normed(stored_params[0], grads[0], common),
+        normed(stored_params[1], grads[1], common),
+        normed(stored_params[2], grads[2], common),
+        normed(stored_params[3], grads[3], common),
+        normed(stored_params[4], grads[4], common),
+        normed(stored_params[5], grads[5], common),
+        normed(stored_params[6], grads[6], common),
+        normed(stored_params[7], grads[7], common),
     ))
-    return (x, y)
+    return (kept(x, first, stop), kept(y, first, stop))
 
 
 @cuda.jit(device=True)  # refopt/gpu/vectors.py
-def load8_float32_keep(address, i):
+def load8_float32_keep(address, i, stop):
     begin = moved_float32(address, i)
     return load4_float32_keep(begin) + load4_float32_keep(moved_float32(begin, SECOND))
 
@@ -150,6 +172,11 @@ def load8_float32_keep(address, i):
 @ptx_twin("float32", "float32", "float32", "float32")  # refopt/gpu/vectors.py
 def load4_float32_keep(address):
     return memory.load(address, np.float32, 4)
+
+
+@cuda.jit(device=True)  # refopt/gpu/vectors.py
+def kept(x, first, stop):
+    return x
 
 
 @cuda.jit(device=True)  # refopt/gpu/norms/elements.py
@@ -174,16 +201,21 @@ def values_partial(at, first, stop, common):
     grads = load_some_float32(at[1], i, stop)
     grads = scale8(common[5], grads)
     x, y = transposed((
-        (stored_params[0], grads[0]),
-        (stored_params[1], grads[1]),
-        (stored_params[2], grads[2]),
-        (stored_params[3], grads[3]),
-        (stored_params[4], grads[4]),
-        (stored_params[5], grads[5]),
-        (stored_params[6], grads[6]),
-        (stored_params[7], grads[7]),
+        normed(stored_params[0], grads[0], common),
+        normed(stored_params[1], grads[1], common),
+        normed(stored_params[2], grads[2], common),
+        normed(stored_params[3], grads[3], common),
+        normed(stored_params[4], grads[4], common),
+        normed(stored_params[5], grads[5], common),
+        normed(stored_params[6], grads[6], common),
+        normed(stored_params[7], grads[7], common),
     ))
     return (kept_some(x, first, stop), kept_some(y, first, stop))
+
+
+@cuda.jit(device=True)  # refopt/gpu/rules/lars_momentum.py
+def normed(p, g, k):
+    return p, g
 
 
 @cuda.jit(device=True)  # refopt/gpu/vectors.py
@@ -267,13 +299,13 @@ def close(sums, k):
 
 @cuda.jit(device=True)  # refopt/gpu/rules/lars_momentum.py
 def local_lr(p_norm, g_norm, lr, coeff, decay, epsilon):
-    if adapts(p_norm, g_norm):
+    if adapts(p_norm, g_norm, decay):
         return lr * coeff * p_norm / (g_norm + decay * p_norm + epsilon)
     return lr
 
 
 @cuda.jit(device=True)  # refopt/gpu/rules/lars_momentum.py
-def adapts(p_norm, g_norm):
+def adapts(p_norm, g_norm, decay):
     """Whether the ratio applies; Paddle has used each of three conditions."""
     if not (p_norm > zero and g_norm > zero):
         return False
@@ -289,16 +321,16 @@ def sqrt(x):
 @cuda.jit(device=True)  # refopt/gpu/rows.py
 def update_row(at, first, stop, aligned, common):
     if aligned and first + 256 <= stop:
-        return update_row_full(at, first, common)
+        return update_row_full(at, first, stop, common)
     return update_row_partial(at, first, stop, common)
 
 
 @cuda.jit(device=True)  # refopt/gpu/norms/elements.py
-def update_row_full(at, first, common):
+def update_row_full(at, first, stop, common):
     i = own(first)
-    params = load8_float32(at[0], i)
-    grads = load8_float32(at[1], i)
-    velocities = load8_float32(at[2], i)
+    params = load_params(at[0], at[3], i, stop)
+    grads = load8_float32(at[1], i, stop)
+    velocities = load8_float32(at[2], i, stop)
     grads = scale8(common[5], grads)
     params, velocities = transposed((
         rule(params[0], grads[0], velocities[0], common),
@@ -310,13 +342,18 @@ def update_row_full(at, first, common):
         rule(params[6], grads[6], velocities[6], common),
         rule(params[7], grads[7], velocities[7], common),
     ))
-    store8_float32(at[2], i, velocities)
-    store8_float32(at[0], i, params)
+    store8_float32(at[2], i, stop, velocities)
+    store_params(at[0], at[3], i, stop, params, params)
     return params
 
 
 @cuda.jit(device=True)  # refopt/gpu/vectors.py
-def load8_float32(address, i):
+def load_params(param_at, master_at, i, stop):
+    return load8_float32(param_at, i, stop)
+
+
+@cuda.jit(device=True)  # refopt/gpu/vectors.py
+def load8_float32(address, i, stop):
     begin = moved_float32(address, i)
     return load4_float32(begin) + load4_float32(moved_float32(begin, SECOND))
 
@@ -329,7 +366,12 @@ def load4_float32(address):
 
 
 @cuda.jit(device=True)  # refopt/gpu/vectors.py
-def store8_float32(address, i, values):
+def store_params(param_at, master_at, i, stop, exact, rounded):
+    store8_float32(param_at, i, stop, rounded)
+
+
+@cuda.jit(device=True)  # refopt/gpu/vectors.py
+def store8_float32(address, i, stop, values):
     begin = moved_float32(address, i)
     store4_float32(begin, values[:4])
     store4_float32(moved_float32(begin, SECOND), values[4:])
@@ -345,7 +387,7 @@ def store4_float32(address, values):
 @cuda.jit(device=True)  # refopt/gpu/norms/elements.py
 def update_row_partial(at, first, stop, common):
     i = own(first)
-    params = load_some_float32(at[0], i, stop)
+    params = load_params_some(at[0], at[3], i, stop)
     grads = load_some_float32(at[1], i, stop)
     velocities = load_some_float32(at[2], i, stop)
     grads = scale8(common[5], grads)
@@ -360,7 +402,7 @@ def update_row_partial(at, first, stop, common):
         rule(params[7], grads[7], velocities[7], common),
     ))
     store_some_float32(at[2], i, stop, velocities)
-    store_some_float32(at[0], i, stop, params)
+    store_params_some(at[0], at[3], i, stop, params, params)
     return params
 
 
@@ -371,6 +413,11 @@ def own(first):
     So the loads of a warp's lanes lie side by side and make whole lines of memory: they are coalesced.
     """
     return first + 4 * (cuda.threadIdx.x % 32)
+
+
+@cuda.jit(device=True)  # refopt/gpu/vectors.py
+def load_params_some(param_at, master_at, i, stop):
+    return load_some_float32(param_at, i, stop)
 
 
 @cuda.jit(device=True)  # refopt/gpu/vectors.py
@@ -431,6 +478,11 @@ def rule(p, g, v, k):
     _, mu, _, decay, _, _, rate = k
     v = mu * v + rate * (g + decay * p)
     return p - v, v
+
+
+@cuda.jit(device=True)  # refopt/gpu/vectors.py
+def store_params_some(param_at, master_at, i, stop, exact, rounded):
+    store_some_float32(param_at, i, stop, rounded)
 
 
 @cuda.jit(device=True)  # refopt/gpu/vectors.py

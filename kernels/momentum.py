@@ -32,7 +32,7 @@ one = np.float32(1)
 def merged_momentum(addresses, chunks, hyper, carried, phase, first_chunk, factor_at, found_at):
     c = first_chunk + cuda.blockIdx.x
     tensor, start, stop = chunks[c, TENSOR], chunks[c, START], chunks[c, STOP]
-    h, s = hypers_of(hyper, tensor), ()
+    h, s = hypers_of(hyper, tensor), scalars_of(carried, phase, tensor)
     if found(found_at):
         return
     at, common = (addresses, hyper, tensor), (h, s, factor_at)
@@ -43,6 +43,11 @@ def merged_momentum(addresses, chunks, hyper, carried, phase, first_chunk, facto
 @cuda.jit(device=True)  # refopt/gpu/elementwise.py
 def hypers_of(hyper, tensor):
     return (hyper[0, tensor], hyper[1, tensor], hyper[2, tensor], hyper[3, tensor], hyper[4, tensor])
+
+
+@cuda.jit(device=True)  # refopt/gpu/elementwise.py
+def scalars_of(carried, phase, tensor):
+    return ()
 
 
 @cuda.jit(device=True)  # refopt/gpu/gate.py
@@ -59,19 +64,19 @@ def of_warp(start, stop, length):
 @cuda.jit(device=True)  # refopt/gpu/rows.py
 def update(at, first, stop, aligned, common):
     if aligned and first + 256 <= stop:
-        return update_full(at, first, common)
+        return update_full(at, first, stop, common)
     return update_partial(at, first, stop, common)
 
 
 @cuda.jit(device=True)  # refopt/gpu/elementwise.py
-def update_full(at, first, common):
+def update_full(at, first, stop, common):
     i = own(first)
     addresses, _, tensor = at
     h, s, factor_at = common
-    params = load8_float32(addresses[0, tensor], i)
-    grads = load8_float32(addresses[1, tensor], i)
-    velocities = load8_float32(addresses[2, tensor], i)
-    rescale, k = h[-1] * factor_of(factor_at), prepare(h)
+    params = load_params(addresses[0, tensor], addresses[3, tensor], i, stop)
+    grads = load8_float32(addresses[1, tensor], i, stop)
+    velocities = load8_float32(addresses[2, tensor], i, stop)
+    rescale, k = h[-1] * factor_of(factor_at), prepare(h, s)
     params, velocities = transposed((
         rule(params[0], rescale * grads[0], velocities[0], k),
         rule(params[1], rescale * grads[1], velocities[1], k),
@@ -82,12 +87,18 @@ def update_full(at, first, common):
         rule(params[6], rescale * grads[6], velocities[6], k),
         rule(params[7], rescale * grads[7], velocities[7], k),
     ))
-    store8_float32(addresses[0, tensor], i, params)
-    store8_float32(addresses[2, tensor], i, velocities)
+    exact = params
+    store_params(addresses[0, tensor], addresses[3, tensor], i, stop, exact, params)
+    store8_float32(addresses[2, tensor], i, stop, velocities)
 
 
 @cuda.jit(device=True)  # refopt/gpu/vectors.py
-def load8_float32(address, i):
+def load_params(param_at, master_at, i, stop):
+    return load8_float32(param_at, i, stop)
+
+
+@cuda.jit(device=True)  # refopt/gpu/vectors.py
+def load8_float32(address, i, stop):
     begin = moved_float32(address, i)
     return load4_float32(begin) + load4_float32(moved_float32(begin, SECOND))
 
@@ -100,7 +111,12 @@ def load4_float32(address):
 
 
 @cuda.jit(device=True)  # refopt/gpu/vectors.py
-def store8_float32(address, i, values):
+def store_params(param_at, master_at, i, stop, exact, rounded):
+    store8_float32(param_at, i, stop, rounded)
+
+
+@cuda.jit(device=True)  # refopt/gpu/vectors.py
+def store8_float32(address, i, stop, values):
     begin = moved_float32(address, i)
     store4_float32(begin, values[:4])
     store4_float32(moved_float32(begin, SECOND), values[4:])
@@ -118,10 +134,10 @@ def update_partial(at, first, stop, common):
     i = own(first)
     addresses, _, tensor = at
     h, s, factor_at = common
-    params = load_some_float32(addresses[0, tensor], i, stop)
+    params = load_params_some(addresses[0, tensor], addresses[3, tensor], i, stop)
     grads = load_some_float32(addresses[1, tensor], i, stop)
     velocities = load_some_float32(addresses[2, tensor], i, stop)
-    rescale, k = h[-1] * factor_of(factor_at), prepare(h)
+    rescale, k = h[-1] * factor_of(factor_at), prepare(h, s)
     params, velocities = transposed((
         rule(params[0], rescale * grads[0], velocities[0], k),
         rule(params[1], rescale * grads[1], velocities[1], k),
@@ -132,7 +148,8 @@ def update_partial(at, first, stop, common):
         rule(params[6], rescale * grads[6], velocities[6], k),
         rule(params[7], rescale * grads[7], velocities[7], k),
     ))
-    store_some_float32(addresses[0, tensor], i, stop, params)
+    exact = params
+    store_params_some(addresses[0, tensor], addresses[3, tensor], i, stop, exact, params)
     store_some_float32(addresses[2, tensor], i, stop, velocities)
 
 
@@ -143,6 +160,11 @@ def own(first):
     So the loads of a warp's lanes lie side by side and make whole lines of memory: they are coalesced.
     """
     return first + 4 * (cuda.threadIdx.x % 32)
+
+
+@cuda.jit(device=True)  # refopt/gpu/vectors.py
+def load_params_some(param_at, master_at, i, stop):
+    return load_some_float32(param_at, i, stop)
 
 
 @cuda.jit(device=True)  # refopt/gpu/vectors.py
@@ -186,7 +208,7 @@ def load_float32(address):
 
 
 @cuda.jit(device=True)  # refopt/gpu/rules/momentum.py
-def prepare(h):
+def prepare(h, s):
     lr, mu, l2_decay, dampening, _ = h
     return lr, mu, l2_decay, one - dampening
 
@@ -204,6 +226,11 @@ def rule(p, g, v, k):
     v = mu * v + rest * g
     # Nesterov looks ahead: the velocity that the next step would begin with.
     return p - lr * v, v
+
+
+@cuda.jit(device=True)  # refopt/gpu/vectors.py
+def store_params_some(param_at, master_at, i, stop, exact, rounded):
+    store_some_float32(param_at, i, stop, rounded)
 
 
 @cuda.jit(device=True)  # refopt/gpu/vectors.py

@@ -20,7 +20,7 @@ from struct import Struct
 
 import numpy as np
 
-from refopt.gpu.tensor_core import ldmatrix4, ldmatrix4_transposed, mma_bfloat16
+from refopt.gpu.tensor_core import ldmatrix4, ldmatrix4_transposed, mma
 from refopt.simt import cuda, memory, ptx_twin, vectors
 
 # Columns of the chunk table: the tensor, the first element and the last + 1, the slot of the first tile's sum, the node
@@ -60,18 +60,24 @@ zeros = (np.float32(0),) * 8
 @cuda.jit(launch_bounds=(128, 4))  # refopt/gpu/muon/elements.py
 def merged_muon_momentum(addresses, places, chunks, nodes, counters, sums, norms, hyper, factor_at, found_at):
     c = cuda.blockIdx.x
-    matrix = chunks[c, TENSOR]
-    tensor, offset = places[matrix, OF_TENSOR], places[matrix, OFFSET]
-    place = places[matrix, INNER], places[matrix, OUTER_STRIDE], places[matrix, INNER_STRIDE]
-    g_at = addresses[GRADS, tensor] + 4 * offset
-    v_at = addresses[VELOCITIES, tensor] + 4 * offset
-    mu = hyper[MU, tensor]
-    common = mu, whole - mu, hyper[RESCALE, tensor] * one
-    at = g_at, v_at, places[matrix, LOOKAHEAD], place
-    closes, squares = sums_of_momentum(c, at, chunks, nodes, counters, sums, common)
-    if closes and cuda.threadIdx.x == 0:
-        norm, epsilon = sqrt(squares[0]), hyper[EPSILON, tensor]
-        norms[matrix] = epsilon if norm < epsilon else norm
+    if not found(found_at):
+        matrix = chunks[c, TENSOR]
+        tensor, offset = places[matrix, OF_TENSOR], places[matrix, OFFSET]
+        place = places[matrix, INNER], places[matrix, OUTER_STRIDE], places[matrix, INNER_STRIDE]
+        g_at = addresses[GRADS, tensor] + 4 * offset
+        v_at = addresses[VELOCITIES, tensor] + 4 * offset
+        mu = hyper[MU, tensor]
+        common = mu, whole - mu, hyper[RESCALE, tensor] * factor_of(factor_at)
+        at = g_at, v_at, places[matrix, LOOKAHEAD], place
+        closes, squares = sums_of_momentum(c, at, chunks, nodes, counters, sums, common)
+        if closes and cuda.threadIdx.x == 0:
+            norm, epsilon = sqrt(squares[0]), hyper[EPSILON, tensor]
+            norms[matrix] = epsilon if norm < epsilon else norm
+
+
+@cuda.jit(device=True)  # refopt/gpu/gate.py
+def factor_of(factor_at):
+    return one
 
 
 @cuda.jit(device=True)  # refopt/gpu/norms/chunks.py
@@ -120,26 +126,31 @@ def lane_tree(s):
 @cuda.jit(device=True)  # refopt/gpu/rows.py
 def lanes_of_momentum(at, first, stop, aligned, common):
     if aligned and first + 1024 <= stop:
-        return lanes_of_momentum_full(at, first, common)
+        return lanes_of_momentum_full(at, first, stop, common)
     return lanes_of_momentum_partial(at, first, stop, common)
 
 
 @cuda.jit(device=True)  # refopt/gpu/norms/elements.py
-def lanes_of_momentum_full(at, first, common):
+def lanes_of_momentum_full(at, first, stop, common):
     sums = zeros
-    for n in range(4):
-        sums = add_squares(sums, momentum_full(at, first + ROW * n, common)[0])
+    for n in range(all_rows(first, stop)):
+        sums = add_squares(sums, momentum_full(at, first + ROW * n, stop, common)[0])
     return (sums,)
 
 
+@cuda.jit(device=True)  # refopt/gpu/norms/elements.py
+def all_rows(first, stop):
+    return ROWS
+
+
 @cuda.jit(device=True)  # refopt/gpu/muon/elements.py
-def momentum_full(at, first, common):
+def momentum_full(at, first, stop, common):
     g_at, v_at, u_at, _ = at
     i = own(first)
-    g = scale8(common[2], load8_float32(g_at, i))
-    v, u = transposed(step8(load8_float32(v_at, i), g, common))
-    store8_float32(v_at, i, v)
-    store8_float32(u_at, i, u)
+    g = scale8(common[2], load8_float32(g_at, i, stop))
+    v, u = transposed(step8(load8_float32(v_at, i, stop), g, common))
+    store8_float32(v_at, i, stop, v)
+    store8_float32(u_at, i, stop, u)
     return (u,)
 
 
@@ -349,19 +360,19 @@ def over_rows_to_normalize(c, offset, chunks, at, common):
 @cuda.jit(device=True)  # refopt/gpu/rows.py
 def normalize(at, first, stop, aligned, common):
     if aligned and first + 256 <= stop:
-        return normalize_full(at, first, common)
+        return normalize_full(at, first, stop, common)
     return normalize_partial(at, first, stop, common)
 
 
 @cuda.jit(device=True)  # refopt/gpu/muon/elements.py
-def normalize_full(at, first, norm):
+def normalize_full(at, first, stop, norm):
     u_at, x_at, _ = at
     i = own(first)
-    store8_bfloat16(x_at, i, divided8(load8_float32(u_at, i), norm))
+    store8_bfloat16(x_at, i, stop, divided8(load8_float32(u_at, i, stop), norm))
 
 
 @cuda.jit(device=True)  # refopt/gpu/vectors.py
-def store8_bfloat16(address, i, values):
+def store8_bfloat16(address, i, stop, values):
     begin = moved_bfloat16(address, i)
     store4_bfloat16(begin, values[:4])
     store4_bfloat16(moved_bfloat16(begin, SECOND), values[4:])
@@ -455,8 +466,8 @@ def products_square_symmetric(tiles, table, alpha, beta):
         add_up_along_along(sums, tile_a, tile_b, a, b, row, column, height, pitch, depth, top, left, lane)
     else:
         add_up_across_across(sums, tile_a, tile_b, a, b, row, column, height, pitch, depth, top, left, lane)
-    out = table[i, OUT]
-    store_mirrored(sums, row + top, column + left, lane, out, m, n, row != column)
+    out, added = table[i, OUT], table[i, ADDED]
+    store_mirrored(sums, row + top, column + left, lane, out, m, n, row != column, alpha, beta, added)
 
 
 @cuda.jit(device=True)  # refopt/gpu/matmul.py
@@ -486,57 +497,57 @@ def multiply_along_along(tile_a, base_a, tile_b, base_b, sums, top, left, lane):
     x0 = fragment_along(tile_a, base_a, top + 0, 0, odd, late)
     x16 = fragment_along(tile_a, base_a, top + 16, 0, odd, late)
     y = fragment_along(tile_b, base_b, left + 0, 0, late, odd)
-    sums[0], sums[1], sums[2], sums[3] = mma_bfloat16(
+    sums[0], sums[1], sums[2], sums[3] = mma(
         (x0[0], x0[1], x0[2], x0[3], y[0], y[1]), (sums[0], sums[1], sums[2], sums[3])
     )
-    sums[4], sums[5], sums[6], sums[7] = mma_bfloat16(
+    sums[4], sums[5], sums[6], sums[7] = mma(
         (x0[0], x0[1], x0[2], x0[3], y[2], y[3]), (sums[4], sums[5], sums[6], sums[7])
     )
-    sums[16], sums[17], sums[18], sums[19] = mma_bfloat16(
+    sums[16], sums[17], sums[18], sums[19] = mma(
         (x16[0], x16[1], x16[2], x16[3], y[0], y[1]), (sums[16], sums[17], sums[18], sums[19])
     )
-    sums[20], sums[21], sums[22], sums[23] = mma_bfloat16(
+    sums[20], sums[21], sums[22], sums[23] = mma(
         (x16[0], x16[1], x16[2], x16[3], y[2], y[3]), (sums[20], sums[21], sums[22], sums[23])
     )
     y = fragment_along(tile_b, base_b, left + 16, 0, late, odd)
-    sums[8], sums[9], sums[10], sums[11] = mma_bfloat16(
+    sums[8], sums[9], sums[10], sums[11] = mma(
         (x0[0], x0[1], x0[2], x0[3], y[0], y[1]), (sums[8], sums[9], sums[10], sums[11])
     )
-    sums[12], sums[13], sums[14], sums[15] = mma_bfloat16(
+    sums[12], sums[13], sums[14], sums[15] = mma(
         (x0[0], x0[1], x0[2], x0[3], y[2], y[3]), (sums[12], sums[13], sums[14], sums[15])
     )
-    sums[24], sums[25], sums[26], sums[27] = mma_bfloat16(
+    sums[24], sums[25], sums[26], sums[27] = mma(
         (x16[0], x16[1], x16[2], x16[3], y[0], y[1]), (sums[24], sums[25], sums[26], sums[27])
     )
-    sums[28], sums[29], sums[30], sums[31] = mma_bfloat16(
+    sums[28], sums[29], sums[30], sums[31] = mma(
         (x16[0], x16[1], x16[2], x16[3], y[2], y[3]), (sums[28], sums[29], sums[30], sums[31])
     )
     x0 = fragment_along(tile_a, base_a, top + 0, 16, odd, late)
     x16 = fragment_along(tile_a, base_a, top + 16, 16, odd, late)
     y = fragment_along(tile_b, base_b, left + 0, 16, late, odd)
-    sums[0], sums[1], sums[2], sums[3] = mma_bfloat16(
+    sums[0], sums[1], sums[2], sums[3] = mma(
         (x0[0], x0[1], x0[2], x0[3], y[0], y[1]), (sums[0], sums[1], sums[2], sums[3])
     )
-    sums[4], sums[5], sums[6], sums[7] = mma_bfloat16(
+    sums[4], sums[5], sums[6], sums[7] = mma(
         (x0[0], x0[1], x0[2], x0[3], y[2], y[3]), (sums[4], sums[5], sums[6], sums[7])
     )
-    sums[16], sums[17], sums[18], sums[19] = mma_bfloat16(
+    sums[16], sums[17], sums[18], sums[19] = mma(
         (x16[0], x16[1], x16[2], x16[3], y[0], y[1]), (sums[16], sums[17], sums[18], sums[19])
     )
-    sums[20], sums[21], sums[22], sums[23] = mma_bfloat16(
+    sums[20], sums[21], sums[22], sums[23] = mma(
         (x16[0], x16[1], x16[2], x16[3], y[2], y[3]), (sums[20], sums[21], sums[22], sums[23])
     )
     y = fragment_along(tile_b, base_b, left + 16, 16, late, odd)
-    sums[8], sums[9], sums[10], sums[11] = mma_bfloat16(
+    sums[8], sums[9], sums[10], sums[11] = mma(
         (x0[0], x0[1], x0[2], x0[3], y[0], y[1]), (sums[8], sums[9], sums[10], sums[11])
     )
-    sums[12], sums[13], sums[14], sums[15] = mma_bfloat16(
+    sums[12], sums[13], sums[14], sums[15] = mma(
         (x0[0], x0[1], x0[2], x0[3], y[2], y[3]), (sums[12], sums[13], sums[14], sums[15])
     )
-    sums[24], sums[25], sums[26], sums[27] = mma_bfloat16(
+    sums[24], sums[25], sums[26], sums[27] = mma(
         (x16[0], x16[1], x16[2], x16[3], y[0], y[1]), (sums[24], sums[25], sums[26], sums[27])
     )
-    sums[28], sums[29], sums[30], sums[31] = mma_bfloat16(
+    sums[28], sums[29], sums[30], sums[31] = mma(
         (x16[0], x16[1], x16[2], x16[3], y[2], y[3]), (sums[28], sums[29], sums[30], sums[31])
     )
 
@@ -568,84 +579,84 @@ def multiply_across_across(tile_a, base_a, tile_b, base_b, sums, top, left, lane
     x0 = fragment_across(tile_a, base_a, top + 0, 0, odd, late)
     x16 = fragment_across(tile_a, base_a, top + 16, 0, odd, late)
     y = fragment_across(tile_b, base_b, left + 0, 0, late, odd)
-    sums[0], sums[1], sums[2], sums[3] = mma_bfloat16(
+    sums[0], sums[1], sums[2], sums[3] = mma(
         (x0[0], x0[1], x0[2], x0[3], y[0], y[1]), (sums[0], sums[1], sums[2], sums[3])
     )
-    sums[4], sums[5], sums[6], sums[7] = mma_bfloat16(
+    sums[4], sums[5], sums[6], sums[7] = mma(
         (x0[0], x0[1], x0[2], x0[3], y[2], y[3]), (sums[4], sums[5], sums[6], sums[7])
     )
-    sums[16], sums[17], sums[18], sums[19] = mma_bfloat16(
+    sums[16], sums[17], sums[18], sums[19] = mma(
         (x16[0], x16[1], x16[2], x16[3], y[0], y[1]), (sums[16], sums[17], sums[18], sums[19])
     )
-    sums[20], sums[21], sums[22], sums[23] = mma_bfloat16(
+    sums[20], sums[21], sums[22], sums[23] = mma(
         (x16[0], x16[1], x16[2], x16[3], y[2], y[3]), (sums[20], sums[21], sums[22], sums[23])
     )
     y = fragment_across(tile_b, base_b, left + 16, 0, late, odd)
-    sums[8], sums[9], sums[10], sums[11] = mma_bfloat16(
+    sums[8], sums[9], sums[10], sums[11] = mma(
         (x0[0], x0[1], x0[2], x0[3], y[0], y[1]), (sums[8], sums[9], sums[10], sums[11])
     )
-    sums[12], sums[13], sums[14], sums[15] = mma_bfloat16(
+    sums[12], sums[13], sums[14], sums[15] = mma(
         (x0[0], x0[1], x0[2], x0[3], y[2], y[3]), (sums[12], sums[13], sums[14], sums[15])
     )
-    sums[24], sums[25], sums[26], sums[27] = mma_bfloat16(
+    sums[24], sums[25], sums[26], sums[27] = mma(
         (x16[0], x16[1], x16[2], x16[3], y[0], y[1]), (sums[24], sums[25], sums[26], sums[27])
     )
-    sums[28], sums[29], sums[30], sums[31] = mma_bfloat16(
+    sums[28], sums[29], sums[30], sums[31] = mma(
         (x16[0], x16[1], x16[2], x16[3], y[2], y[3]), (sums[28], sums[29], sums[30], sums[31])
     )
     x0 = fragment_across(tile_a, base_a, top + 0, 16, odd, late)
     x16 = fragment_across(tile_a, base_a, top + 16, 16, odd, late)
     y = fragment_across(tile_b, base_b, left + 0, 16, late, odd)
-    sums[0], sums[1], sums[2], sums[3] = mma_bfloat16(
+    sums[0], sums[1], sums[2], sums[3] = mma(
         (x0[0], x0[1], x0[2], x0[3], y[0], y[1]), (sums[0], sums[1], sums[2], sums[3])
     )
-    sums[4], sums[5], sums[6], sums[7] = mma_bfloat16(
+    sums[4], sums[5], sums[6], sums[7] = mma(
         (x0[0], x0[1], x0[2], x0[3], y[2], y[3]), (sums[4], sums[5], sums[6], sums[7])
     )
-    sums[16], sums[17], sums[18], sums[19] = mma_bfloat16(
+    sums[16], sums[17], sums[18], sums[19] = mma(
         (x16[0], x16[1], x16[2], x16[3], y[0], y[1]), (sums[16], sums[17], sums[18], sums[19])
     )
-    sums[20], sums[21], sums[22], sums[23] = mma_bfloat16(
+    sums[20], sums[21], sums[22], sums[23] = mma(
         (x16[0], x16[1], x16[2], x16[3], y[2], y[3]), (sums[20], sums[21], sums[22], sums[23])
     )
     y = fragment_across(tile_b, base_b, left + 16, 16, late, odd)
-    sums[8], sums[9], sums[10], sums[11] = mma_bfloat16(
+    sums[8], sums[9], sums[10], sums[11] = mma(
         (x0[0], x0[1], x0[2], x0[3], y[0], y[1]), (sums[8], sums[9], sums[10], sums[11])
     )
-    sums[12], sums[13], sums[14], sums[15] = mma_bfloat16(
+    sums[12], sums[13], sums[14], sums[15] = mma(
         (x0[0], x0[1], x0[2], x0[3], y[2], y[3]), (sums[12], sums[13], sums[14], sums[15])
     )
-    sums[24], sums[25], sums[26], sums[27] = mma_bfloat16(
+    sums[24], sums[25], sums[26], sums[27] = mma(
         (x16[0], x16[1], x16[2], x16[3], y[0], y[1]), (sums[24], sums[25], sums[26], sums[27])
     )
-    sums[28], sums[29], sums[30], sums[31] = mma_bfloat16(
+    sums[28], sums[29], sums[30], sums[31] = mma(
         (x16[0], x16[1], x16[2], x16[3], y[2], y[3]), (sums[28], sums[29], sums[30], sums[31])
     )
 
 
 @cuda.jit(device=True)  # refopt/gpu/products.py
-def store_mirrored(sums, row, column, lane, out, m, n, mirror):
+def store_mirrored(sums, row, column, lane, out, m, n, mirror, alpha, beta, added):
     row, column = row + lane // 4, column + lane % 4 * 2
-    put_mirrored(sums[0], sums[1], row + 0, column + 0, out, m, n, mirror)
-    put_mirrored(sums[2], sums[3], row + 8, column + 0, out, m, n, mirror)
-    put_mirrored(sums[4], sums[5], row + 0, column + 8, out, m, n, mirror)
-    put_mirrored(sums[6], sums[7], row + 8, column + 8, out, m, n, mirror)
-    put_mirrored(sums[8], sums[9], row + 0, column + 16, out, m, n, mirror)
-    put_mirrored(sums[10], sums[11], row + 8, column + 16, out, m, n, mirror)
-    put_mirrored(sums[12], sums[13], row + 0, column + 24, out, m, n, mirror)
-    put_mirrored(sums[14], sums[15], row + 8, column + 24, out, m, n, mirror)
-    put_mirrored(sums[16], sums[17], row + 16, column + 0, out, m, n, mirror)
-    put_mirrored(sums[18], sums[19], row + 24, column + 0, out, m, n, mirror)
-    put_mirrored(sums[20], sums[21], row + 16, column + 8, out, m, n, mirror)
-    put_mirrored(sums[22], sums[23], row + 24, column + 8, out, m, n, mirror)
-    put_mirrored(sums[24], sums[25], row + 16, column + 16, out, m, n, mirror)
-    put_mirrored(sums[26], sums[27], row + 24, column + 16, out, m, n, mirror)
-    put_mirrored(sums[28], sums[29], row + 16, column + 24, out, m, n, mirror)
-    put_mirrored(sums[30], sums[31], row + 24, column + 24, out, m, n, mirror)
+    put_mirrored(sums[0], sums[1], row + 0, column + 0, out, m, n, mirror, alpha, beta, added)
+    put_mirrored(sums[2], sums[3], row + 8, column + 0, out, m, n, mirror, alpha, beta, added)
+    put_mirrored(sums[4], sums[5], row + 0, column + 8, out, m, n, mirror, alpha, beta, added)
+    put_mirrored(sums[6], sums[7], row + 8, column + 8, out, m, n, mirror, alpha, beta, added)
+    put_mirrored(sums[8], sums[9], row + 0, column + 16, out, m, n, mirror, alpha, beta, added)
+    put_mirrored(sums[10], sums[11], row + 8, column + 16, out, m, n, mirror, alpha, beta, added)
+    put_mirrored(sums[12], sums[13], row + 0, column + 24, out, m, n, mirror, alpha, beta, added)
+    put_mirrored(sums[14], sums[15], row + 8, column + 24, out, m, n, mirror, alpha, beta, added)
+    put_mirrored(sums[16], sums[17], row + 16, column + 0, out, m, n, mirror, alpha, beta, added)
+    put_mirrored(sums[18], sums[19], row + 24, column + 0, out, m, n, mirror, alpha, beta, added)
+    put_mirrored(sums[20], sums[21], row + 16, column + 8, out, m, n, mirror, alpha, beta, added)
+    put_mirrored(sums[22], sums[23], row + 24, column + 8, out, m, n, mirror, alpha, beta, added)
+    put_mirrored(sums[24], sums[25], row + 16, column + 16, out, m, n, mirror, alpha, beta, added)
+    put_mirrored(sums[26], sums[27], row + 24, column + 16, out, m, n, mirror, alpha, beta, added)
+    put_mirrored(sums[28], sums[29], row + 16, column + 24, out, m, n, mirror, alpha, beta, added)
+    put_mirrored(sums[30], sums[31], row + 24, column + 24, out, m, n, mirror, alpha, beta, added)
 
 
 @cuda.jit(device=True)  # refopt/gpu/products.py
-def put_mirrored(x, y, row, column, out, m, n, mirror):
+def put_mirrored(x, y, row, column, out, m, n, mirror, alpha, beta, added):
     if row < m and column < n:
         pitch, both = padded_size(n), column + 1 < n
         here = row * pitch + column
@@ -741,7 +752,7 @@ def products_added(tiles, table, alpha, beta):
     height, pitch, depth = padded_size(m), padded_size(n), padded_size(table[i, K])
     add_up_across_along(sums, tile_a, tile_b, a, b, row, column, height, pitch, depth, top, left, lane)
     out, added = table[i, OUT], table[i, ADDED]
-    store_added(sums, row + top, column + left, lane, out, m, n, alpha, beta, added)
+    store_added(sums, row + top, column + left, lane, out, m, n, row != column, alpha, beta, added)
 
 
 @cuda.jit(device=True)  # refopt/gpu/matmul.py
@@ -829,57 +840,57 @@ def multiply_across_along(tile_a, base_a, tile_b, base_b, sums, top, left, lane)
     x0 = fragment_across(tile_a, base_a, top + 0, 0, odd, late)
     x16 = fragment_across(tile_a, base_a, top + 16, 0, odd, late)
     y = fragment_along(tile_b, base_b, left + 0, 0, late, odd)
-    sums[0], sums[1], sums[2], sums[3] = mma_bfloat16(
+    sums[0], sums[1], sums[2], sums[3] = mma(
         (x0[0], x0[1], x0[2], x0[3], y[0], y[1]), (sums[0], sums[1], sums[2], sums[3])
     )
-    sums[4], sums[5], sums[6], sums[7] = mma_bfloat16(
+    sums[4], sums[5], sums[6], sums[7] = mma(
         (x0[0], x0[1], x0[2], x0[3], y[2], y[3]), (sums[4], sums[5], sums[6], sums[7])
     )
-    sums[16], sums[17], sums[18], sums[19] = mma_bfloat16(
+    sums[16], sums[17], sums[18], sums[19] = mma(
         (x16[0], x16[1], x16[2], x16[3], y[0], y[1]), (sums[16], sums[17], sums[18], sums[19])
     )
-    sums[20], sums[21], sums[22], sums[23] = mma_bfloat16(
+    sums[20], sums[21], sums[22], sums[23] = mma(
         (x16[0], x16[1], x16[2], x16[3], y[2], y[3]), (sums[20], sums[21], sums[22], sums[23])
     )
     y = fragment_along(tile_b, base_b, left + 16, 0, late, odd)
-    sums[8], sums[9], sums[10], sums[11] = mma_bfloat16(
+    sums[8], sums[9], sums[10], sums[11] = mma(
         (x0[0], x0[1], x0[2], x0[3], y[0], y[1]), (sums[8], sums[9], sums[10], sums[11])
     )
-    sums[12], sums[13], sums[14], sums[15] = mma_bfloat16(
+    sums[12], sums[13], sums[14], sums[15] = mma(
         (x0[0], x0[1], x0[2], x0[3], y[2], y[3]), (sums[12], sums[13], sums[14], sums[15])
     )
-    sums[24], sums[25], sums[26], sums[27] = mma_bfloat16(
+    sums[24], sums[25], sums[26], sums[27] = mma(
         (x16[0], x16[1], x16[2], x16[3], y[0], y[1]), (sums[24], sums[25], sums[26], sums[27])
     )
-    sums[28], sums[29], sums[30], sums[31] = mma_bfloat16(
+    sums[28], sums[29], sums[30], sums[31] = mma(
         (x16[0], x16[1], x16[2], x16[3], y[2], y[3]), (sums[28], sums[29], sums[30], sums[31])
     )
     x0 = fragment_across(tile_a, base_a, top + 0, 16, odd, late)
     x16 = fragment_across(tile_a, base_a, top + 16, 16, odd, late)
     y = fragment_along(tile_b, base_b, left + 0, 16, late, odd)
-    sums[0], sums[1], sums[2], sums[3] = mma_bfloat16(
+    sums[0], sums[1], sums[2], sums[3] = mma(
         (x0[0], x0[1], x0[2], x0[3], y[0], y[1]), (sums[0], sums[1], sums[2], sums[3])
     )
-    sums[4], sums[5], sums[6], sums[7] = mma_bfloat16(
+    sums[4], sums[5], sums[6], sums[7] = mma(
         (x0[0], x0[1], x0[2], x0[3], y[2], y[3]), (sums[4], sums[5], sums[6], sums[7])
     )
-    sums[16], sums[17], sums[18], sums[19] = mma_bfloat16(
+    sums[16], sums[17], sums[18], sums[19] = mma(
         (x16[0], x16[1], x16[2], x16[3], y[0], y[1]), (sums[16], sums[17], sums[18], sums[19])
     )
-    sums[20], sums[21], sums[22], sums[23] = mma_bfloat16(
+    sums[20], sums[21], sums[22], sums[23] = mma(
         (x16[0], x16[1], x16[2], x16[3], y[2], y[3]), (sums[20], sums[21], sums[22], sums[23])
     )
     y = fragment_along(tile_b, base_b, left + 16, 16, late, odd)
-    sums[8], sums[9], sums[10], sums[11] = mma_bfloat16(
+    sums[8], sums[9], sums[10], sums[11] = mma(
         (x0[0], x0[1], x0[2], x0[3], y[0], y[1]), (sums[8], sums[9], sums[10], sums[11])
     )
-    sums[12], sums[13], sums[14], sums[15] = mma_bfloat16(
+    sums[12], sums[13], sums[14], sums[15] = mma(
         (x0[0], x0[1], x0[2], x0[3], y[2], y[3]), (sums[12], sums[13], sums[14], sums[15])
     )
-    sums[24], sums[25], sums[26], sums[27] = mma_bfloat16(
+    sums[24], sums[25], sums[26], sums[27] = mma(
         (x16[0], x16[1], x16[2], x16[3], y[0], y[1]), (sums[24], sums[25], sums[26], sums[27])
     )
-    sums[28], sums[29], sums[30], sums[31] = mma_bfloat16(
+    sums[28], sums[29], sums[30], sums[31] = mma(
         (x16[0], x16[1], x16[2], x16[3], y[2], y[3]), (sums[28], sums[29], sums[30], sums[31])
     )
 
@@ -913,28 +924,28 @@ def spot_along(row, chunk):
 
 
 @cuda.jit(device=True)  # refopt/gpu/products.py
-def store_added(sums, row, column, lane, out, m, n, alpha, beta, added):
+def store_added(sums, row, column, lane, out, m, n, mirror, alpha, beta, added):
     row, column = row + lane // 4, column + lane % 4 * 2
-    put_added(sums[0], sums[1], row + 0, column + 0, out, m, n, alpha, beta, added)
-    put_added(sums[2], sums[3], row + 8, column + 0, out, m, n, alpha, beta, added)
-    put_added(sums[4], sums[5], row + 0, column + 8, out, m, n, alpha, beta, added)
-    put_added(sums[6], sums[7], row + 8, column + 8, out, m, n, alpha, beta, added)
-    put_added(sums[8], sums[9], row + 0, column + 16, out, m, n, alpha, beta, added)
-    put_added(sums[10], sums[11], row + 8, column + 16, out, m, n, alpha, beta, added)
-    put_added(sums[12], sums[13], row + 0, column + 24, out, m, n, alpha, beta, added)
-    put_added(sums[14], sums[15], row + 8, column + 24, out, m, n, alpha, beta, added)
-    put_added(sums[16], sums[17], row + 16, column + 0, out, m, n, alpha, beta, added)
-    put_added(sums[18], sums[19], row + 24, column + 0, out, m, n, alpha, beta, added)
-    put_added(sums[20], sums[21], row + 16, column + 8, out, m, n, alpha, beta, added)
-    put_added(sums[22], sums[23], row + 24, column + 8, out, m, n, alpha, beta, added)
-    put_added(sums[24], sums[25], row + 16, column + 16, out, m, n, alpha, beta, added)
-    put_added(sums[26], sums[27], row + 24, column + 16, out, m, n, alpha, beta, added)
-    put_added(sums[28], sums[29], row + 16, column + 24, out, m, n, alpha, beta, added)
-    put_added(sums[30], sums[31], row + 24, column + 24, out, m, n, alpha, beta, added)
+    put_added(sums[0], sums[1], row + 0, column + 0, out, m, n, mirror, alpha, beta, added)
+    put_added(sums[2], sums[3], row + 8, column + 0, out, m, n, mirror, alpha, beta, added)
+    put_added(sums[4], sums[5], row + 0, column + 8, out, m, n, mirror, alpha, beta, added)
+    put_added(sums[6], sums[7], row + 8, column + 8, out, m, n, mirror, alpha, beta, added)
+    put_added(sums[8], sums[9], row + 0, column + 16, out, m, n, mirror, alpha, beta, added)
+    put_added(sums[10], sums[11], row + 8, column + 16, out, m, n, mirror, alpha, beta, added)
+    put_added(sums[12], sums[13], row + 0, column + 24, out, m, n, mirror, alpha, beta, added)
+    put_added(sums[14], sums[15], row + 8, column + 24, out, m, n, mirror, alpha, beta, added)
+    put_added(sums[16], sums[17], row + 16, column + 0, out, m, n, mirror, alpha, beta, added)
+    put_added(sums[18], sums[19], row + 24, column + 0, out, m, n, mirror, alpha, beta, added)
+    put_added(sums[20], sums[21], row + 16, column + 8, out, m, n, mirror, alpha, beta, added)
+    put_added(sums[22], sums[23], row + 24, column + 8, out, m, n, mirror, alpha, beta, added)
+    put_added(sums[24], sums[25], row + 16, column + 16, out, m, n, mirror, alpha, beta, added)
+    put_added(sums[26], sums[27], row + 24, column + 16, out, m, n, mirror, alpha, beta, added)
+    put_added(sums[28], sums[29], row + 16, column + 24, out, m, n, mirror, alpha, beta, added)
+    put_added(sums[30], sums[31], row + 24, column + 24, out, m, n, mirror, alpha, beta, added)
 
 
 @cuda.jit(device=True)  # refopt/gpu/products.py
-def put_added(x, y, row, column, out, m, n, alpha, beta, added):
+def put_added(x, y, row, column, out, m, n, mirror, alpha, beta, added):
     if row < m and column < n:
         pitch, both = padded_size(n), column + 1 < n
         here = row * pitch + column
@@ -1002,13 +1013,19 @@ def pattern_of(value):
 @cuda.jit(launch_bounds=(64, 14))  # refopt/gpu/muon/elements.py
 def merged_muon_update(addresses, places, chunks, ratios, hyper, found_at):
     c, offset = cuda.blockIdx.x // 8, cuda.blockIdx.x % 8 * TILE
-    matrix = chunks[c, TENSOR]
-    tensor, first = places[matrix, OF_TENSOR], places[matrix, OFFSET]
-    place = places[matrix, INNER], places[matrix, OUTER_STRIDE], places[matrix, INNER_STRIDE]
-    lr = hyper[LR, tensor]
-    at = (addresses[PARAMS, tensor] + 4 * first, addresses[MASTERS, tensor] + 4 * first,
-          places[matrix, LAST_X], place)
-    over_rows_to_update(c, offset, chunks, at, (one - lr * hyper[DECAY, tensor], lr * ratios[matrix]))
+    if not found(found_at):
+        matrix = chunks[c, TENSOR]
+        tensor, first = places[matrix, OF_TENSOR], places[matrix, OFFSET]
+        place = places[matrix, INNER], places[matrix, OUTER_STRIDE], places[matrix, INNER_STRIDE]
+        lr = hyper[LR, tensor]
+        at = (addresses[PARAMS, tensor] + 4 * first, addresses[MASTERS, tensor] + 4 * first,
+              places[matrix, LAST_X], place)
+        over_rows_to_update(c, offset, chunks, at, (one - lr * hyper[DECAY, tensor], lr * ratios[matrix]))
+
+
+@cuda.jit(device=True)  # refopt/gpu/gate.py
+def found(found_at):
+    return False
 
 
 @cuda.jit(device=True)  # refopt/gpu/muon/elements.py
@@ -1028,16 +1045,16 @@ def of_warp(start, stop, length):
 @cuda.jit(device=True)  # refopt/gpu/rows.py
 def update(at, first, stop, aligned, common):
     if aligned and first + 256 <= stop:
-        return update_full(at, first, common)
+        return update_full(at, first, stop, common)
     return update_partial(at, first, stop, common)
 
 
 @cuda.jit(device=True)  # refopt/gpu/muon/elements.py
-def update_full(at, first, common):
+def update_full(at, first, stop, common):
     p_at, m_at, x_at, _ = at
     i = own(first)
-    p = updated8(load8_float32(p_at, i), load8_bfloat16(x_at, i), common)
-    store8_float32(p_at, i, p)
+    p = updated8(load_params(p_at, m_at, i, stop), load8_bfloat16(x_at, i, stop), common)
+    store_params(p_at, m_at, i, stop, p, p)
 
 
 @cuda.jit(device=True)  # refopt/gpu/muon/elements.py
@@ -1055,7 +1072,12 @@ def updated8(ps, xs, common):
 
 
 @cuda.jit(device=True)  # refopt/gpu/vectors.py
-def load8_float32(address, i):
+def load_params(param_at, master_at, i, stop):
+    return load8_float32(param_at, i, stop)
+
+
+@cuda.jit(device=True)  # refopt/gpu/vectors.py
+def load8_float32(address, i, stop):
     begin = moved_float32(address, i)
     return load4_float32(begin) + load4_float32(moved_float32(begin, SECOND))
 
@@ -1068,7 +1090,7 @@ def load4_float32(address):
 
 
 @cuda.jit(device=True)  # refopt/gpu/vectors.py
-def load8_bfloat16(address, i):
+def load8_bfloat16(address, i, stop):
     begin = moved_bfloat16(address, i)
     return load4_bfloat16(begin) + load4_bfloat16(moved_bfloat16(begin, SECOND))
 
@@ -1091,7 +1113,12 @@ def load4_bfloat16(address):
 
 
 @cuda.jit(device=True)  # refopt/gpu/vectors.py
-def store8_float32(address, i, values):
+def store_params(param_at, master_at, i, stop, exact, rounded):
+    store8_float32(param_at, i, stop, rounded)
+
+
+@cuda.jit(device=True)  # refopt/gpu/vectors.py
+def store8_float32(address, i, stop, values):
     begin = moved_float32(address, i)
     store4_float32(begin, values[:4])
     store4_float32(moved_float32(begin, SECOND), values[4:])
@@ -1116,8 +1143,8 @@ def update_partial(at, first, stop, common):
         e = element_of(first, n)
         if e < stop:
             there = index_of(place, e)
-            p = p_at + 4 * there
-            store_float32(p, updated(load_float32(p), load_bfloat16(x_at + 2 * index_of_x(place[0], e)), common))
+            p, m = p_at + 4 * there, m_at + 4 * there
+            store_param(p, m, updated(load_param(p, m), load_bfloat16(x_at + 2 * index_of_x(place[0], e)), common))
 
 
 @cuda.jit(device=True)  # refopt/gpu/muon/elements.py
@@ -1142,6 +1169,11 @@ def index_of(place, e):
     return e // inner * outer_stride + e % inner * inner_stride
 
 
+@cuda.jit(device=True)  # refopt/gpu/muon/elements.py
+def store_param(param_at, master_at, value):
+    store_float32(param_at, value)
+
+
 # PTX: $0 and $1 are passed
 #     st.global.f32 [$0], $1;
 @ptx_twin()  # refopt/gpu/vectors.py
@@ -1152,6 +1184,11 @@ def store_float32(address, values):
 @cuda.jit(device=True)  # refopt/gpu/muon/elements.py
 def updated(p, x, common):
     return p * common[0] - common[1] * x
+
+
+@cuda.jit(device=True)  # refopt/gpu/muon/elements.py
+def load_param(param_at, master_at):
+    return load_float32(param_at)
 
 
 # PTX: $0 is returned; $1 is passed

@@ -56,18 +56,24 @@ zeros = (np.float32(0),) * 8
 @cuda.jit(launch_bounds=(128, 4))  # refopt/gpu/muon/elements.py
 def merged_muon_momentum(addresses, places, chunks, nodes, counters, sums, norms, hyper, factor_at, found_at):
     c = cuda.blockIdx.x
-    matrix = chunks[c, TENSOR]
-    tensor, offset = places[matrix, OF_TENSOR], places[matrix, OFFSET]
-    place = places[matrix, INNER], places[matrix, OUTER_STRIDE], places[matrix, INNER_STRIDE]
-    g_at = addresses[GRADS, tensor] + 4 * offset
-    v_at = addresses[VELOCITIES, tensor] + 4 * offset
-    mu = hyper[MU, tensor]
-    common = mu, whole - mu, hyper[RESCALE, tensor] * one
-    at = g_at, v_at, places[matrix, LOOKAHEAD], place
-    closes, squares = sums_of_momentum(c, at, chunks, nodes, counters, sums, common)
-    if closes and cuda.threadIdx.x == 0:
-        norm, epsilon = sqrt(squares[0]), hyper[EPSILON, tensor]
-        norms[matrix] = epsilon if norm < epsilon else norm
+    if not found(found_at):
+        matrix = chunks[c, TENSOR]
+        tensor, offset = places[matrix, OF_TENSOR], places[matrix, OFFSET]
+        place = places[matrix, INNER], places[matrix, OUTER_STRIDE], places[matrix, INNER_STRIDE]
+        g_at = addresses[GRADS, tensor] + 4 * offset
+        v_at = addresses[VELOCITIES, tensor] + 4 * offset
+        mu = hyper[MU, tensor]
+        common = mu, whole - mu, hyper[RESCALE, tensor] * factor_of(factor_at)
+        at = g_at, v_at, places[matrix, LOOKAHEAD], place
+        closes, squares = sums_of_momentum(c, at, chunks, nodes, counters, sums, common)
+        if closes and cuda.threadIdx.x == 0:
+            norm, epsilon = sqrt(squares[0]), hyper[EPSILON, tensor]
+            norms[matrix] = epsilon if norm < epsilon else norm
+
+
+@cuda.jit(device=True)  # refopt/gpu/gate.py
+def factor_of(factor_at):
+    return one
 
 
 @cuda.jit(device=True)  # refopt/gpu/norms/chunks.py
@@ -116,26 +122,31 @@ def lane_tree(s):
 @cuda.jit(device=True)  # refopt/gpu/rows.py
 def lanes_of_momentum(at, first, stop, aligned, common):
     if aligned and first + 1024 <= stop:
-        return lanes_of_momentum_full(at, first, common)
+        return lanes_of_momentum_full(at, first, stop, common)
     return lanes_of_momentum_partial(at, first, stop, common)
 
 
 @cuda.jit(device=True)  # refopt/gpu/norms/elements.py
-def lanes_of_momentum_full(at, first, common):
+def lanes_of_momentum_full(at, first, stop, common):
     sums = zeros
-    for n in range(4):
-        sums = add_squares(sums, momentum_full(at, first + ROW * n, common)[0])
+    for n in range(all_rows(first, stop)):
+        sums = add_squares(sums, momentum_full(at, first + ROW * n, stop, common)[0])
     return (sums,)
 
 
+@cuda.jit(device=True)  # refopt/gpu/norms/elements.py
+def all_rows(first, stop):
+    return ROWS
+
+
 @cuda.jit(device=True)  # refopt/gpu/muon/elements.py
-def momentum_full(at, first, common):
+def momentum_full(at, first, stop, common):
     g_at, v_at, u_at, _ = at
     i = own(first)
-    g = scale8(common[2], load8_float32(g_at, i))
-    v, u = transposed(step8(load8_float32(v_at, i), g, common))
-    store8_float32(v_at, i, v)
-    store8_float32(u_at, i, u)
+    g = scale8(common[2], load8_float32(g_at, i, stop))
+    v, u = transposed(step8(load8_float32(v_at, i, stop), g, common))
+    store8_float32(v_at, i, stop, v)
+    store8_float32(u_at, i, stop, u)
     return (u,)
 
 
@@ -345,15 +356,15 @@ def over_rows_to_normalize(c, offset, chunks, at, common):
 @cuda.jit(device=True)  # refopt/gpu/rows.py
 def normalize(at, first, stop, aligned, common):
     if aligned and first + 256 <= stop:
-        return normalize_full(at, first, common)
+        return normalize_full(at, first, stop, common)
     return normalize_partial(at, first, stop, common)
 
 
 @cuda.jit(device=True)  # refopt/gpu/muon/elements.py
-def normalize_full(at, first, norm):
+def normalize_full(at, first, stop, norm):
     u_at, x_at, _ = at
     i = own(first)
-    store8_float32(x_at, i, divided8(load8_float32(u_at, i), norm))
+    store8_float32(x_at, i, stop, divided8(load8_float32(u_at, i, stop), norm))
 
 
 @cuda.jit(device=True)  # refopt/gpu/muon/elements.py
@@ -484,13 +495,19 @@ def fill(tile, x, first, extent, k, depth, along):
 @cuda.jit(launch_bounds=(64, 14))  # refopt/gpu/muon/elements.py
 def merged_muon_update(addresses, places, chunks, ratios, hyper, found_at):
     c, offset = cuda.blockIdx.x // 8, cuda.blockIdx.x % 8 * TILE
-    matrix = chunks[c, TENSOR]
-    tensor, first = places[matrix, OF_TENSOR], places[matrix, OFFSET]
-    place = places[matrix, INNER], places[matrix, OUTER_STRIDE], places[matrix, INNER_STRIDE]
-    lr = hyper[LR, tensor]
-    at = (addresses[PARAMS, tensor] + 4 * first, addresses[MASTERS, tensor] + 4 * first,
-          places[matrix, LAST_X], place)
-    over_rows_to_update(c, offset, chunks, at, (one - lr * hyper[DECAY, tensor], lr * ratios[matrix]))
+    if not found(found_at):
+        matrix = chunks[c, TENSOR]
+        tensor, first = places[matrix, OF_TENSOR], places[matrix, OFFSET]
+        place = places[matrix, INNER], places[matrix, OUTER_STRIDE], places[matrix, INNER_STRIDE]
+        lr = hyper[LR, tensor]
+        at = (addresses[PARAMS, tensor] + 4 * first, addresses[MASTERS, tensor] + 4 * first,
+              places[matrix, LAST_X], place)
+        over_rows_to_update(c, offset, chunks, at, (one - lr * hyper[DECAY, tensor], lr * ratios[matrix]))
+
+
+@cuda.jit(device=True)  # refopt/gpu/gate.py
+def found(found_at):
+    return False
 
 
 @cuda.jit(device=True)  # refopt/gpu/muon/elements.py
@@ -510,16 +527,16 @@ def of_warp(start, stop, length):
 @cuda.jit(device=True)  # refopt/gpu/rows.py
 def update(at, first, stop, aligned, common):
     if aligned and first + 256 <= stop:
-        return update_full(at, first, common)
+        return update_full(at, first, stop, common)
     return update_partial(at, first, stop, common)
 
 
 @cuda.jit(device=True)  # refopt/gpu/muon/elements.py
-def update_full(at, first, common):
+def update_full(at, first, stop, common):
     p_at, m_at, x_at, _ = at
     i = own(first)
-    p = updated8(load8_float32(p_at, i), load8_float32(x_at, i), common)
-    store8_float32(p_at, i, p)
+    p = updated8(load_params(p_at, m_at, i, stop), load8_float32(x_at, i, stop), common)
+    store_params(p_at, m_at, i, stop, p, p)
 
 
 @cuda.jit(device=True)  # refopt/gpu/muon/elements.py
@@ -537,7 +554,12 @@ def updated8(ps, xs, common):
 
 
 @cuda.jit(device=True)  # refopt/gpu/vectors.py
-def load8_float32(address, i):
+def load_params(param_at, master_at, i, stop):
+    return load8_float32(param_at, i, stop)
+
+
+@cuda.jit(device=True)  # refopt/gpu/vectors.py
+def load8_float32(address, i, stop):
     begin = moved_float32(address, i)
     return load4_float32(begin) + load4_float32(moved_float32(begin, SECOND))
 
@@ -550,7 +572,12 @@ def load4_float32(address):
 
 
 @cuda.jit(device=True)  # refopt/gpu/vectors.py
-def store8_float32(address, i, values):
+def store_params(param_at, master_at, i, stop, exact, rounded):
+    store8_float32(param_at, i, stop, rounded)
+
+
+@cuda.jit(device=True)  # refopt/gpu/vectors.py
+def store8_float32(address, i, stop, values):
     begin = moved_float32(address, i)
     store4_float32(begin, values[:4])
     store4_float32(moved_float32(begin, SECOND), values[4:])
@@ -575,8 +602,8 @@ def update_partial(at, first, stop, common):
         e = element_of(first, n)
         if e < stop:
             there = index_of(place, e)
-            p = p_at + 4 * there
-            store_float32(p, updated(load_float32(p), load_float32(x_at + 4 * index_of_x(place[0], e)), common))
+            p, m = p_at + 4 * there, m_at + 4 * there
+            store_param(p, m, updated(load_param(p, m), load_float32(x_at + 4 * index_of_x(place[0], e)), common))
 
 
 @cuda.jit(device=True)  # refopt/gpu/muon/elements.py
@@ -601,6 +628,11 @@ def index_of(place, e):
     return e // inner * outer_stride + e % inner * inner_stride
 
 
+@cuda.jit(device=True)  # refopt/gpu/muon/elements.py
+def store_param(param_at, master_at, value):
+    store_float32(param_at, value)
+
+
 # PTX: $0 and $1 are passed
 #     st.global.f32 [$0], $1;
 @ptx_twin()  # refopt/gpu/vectors.py
@@ -611,6 +643,11 @@ def store_float32(address, values):
 @cuda.jit(device=True)  # refopt/gpu/muon/elements.py
 def updated(p, x, common):
     return p * common[0] - common[1] * x
+
+
+@cuda.jit(device=True)  # refopt/gpu/muon/elements.py
+def load_param(param_at, master_at):
+    return load_float32(param_at)
 
 
 # PTX: $0 is returned; $1 is passed

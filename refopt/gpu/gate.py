@@ -6,6 +6,7 @@ from typing import Any
 
 from refopt.gpu import vectors
 from refopt.gpu.target import device_function
+from refopt.gpu.unroll import named
 
 
 @lru_cache
@@ -18,7 +19,8 @@ def gate(real: Any, factor: str | None) -> tuple[Callable, Callable]:
     """
     zero, one = real(0), real(1)
     if factor is None:
-        return device_function(lambda found_at: False), device_function(lambda factor_at: one)
+        found, factor_of = device_function(lambda found_at: False), device_function(lambda factor_at: one)
+        return named(found, "found"), named(factor_of, "factor_of")
     load_found, load_factor = vectors.load_float32, getattr(vectors, f"load_{factor}")
 
     @device_function

@@ -343,10 +343,10 @@ def _joined_access(partial: bool, policy: str) -> Access:
 
     load_pair, store_pair = _access(
         "joined", policy, named(moved, "moved", "joined"),
-        device_function(lambda pair: load1(pair[0], pair[1])),
-        device_function(lambda pair: load4(pair[0], pair[1])),
-        device_function(lambda pair, value: store1(pair[0], pair[1], value)),
-        device_function(lambda pair, values: store4(pair[0], pair[1], values)),
+        named(device_function(lambda pair: load1(pair[0], pair[1])), "load1_of_pair"),
+        named(device_function(lambda pair: load4(pair[0], pair[1])), "load4_of_pair"),
+        named(device_function(lambda pair, value: store1(pair[0], pair[1], value)), "store1_of_pair"),
+        named(device_function(lambda pair, values: store4(pair[0], pair[1], values)), "store4_of_pair"),
         np.float32, False, partial,
     )  # fmt: skip
 
@@ -366,7 +366,7 @@ def _joined_access(partial: bool, policy: str) -> Access:
 def rounded8(dtype: str) -> Callable:
     """Eight values as they are after a store in a dtype."""
     if SIZES[dtype] > 2:
-        return device_function(lambda x: x)
+        return named(device_function(lambda x: x), "round8", dtype)
     return named(map8(globals()[f"round_{dtype}"], 1), "round8", dtype)
 
 

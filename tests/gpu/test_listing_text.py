@@ -94,9 +94,9 @@ def shown(x, n, unread):
     else:
         # The one that is left.
         x[2] = off[1]
-    if i == 0:
+    if always(x) and i == 0:
         values = pair(x, i)
-        store = values
+        store = same(values)
         x[4] = store[0] + store[1]
     x[5] = also  # deep
     return"""
@@ -106,8 +106,14 @@ def test_what_is_written_of_the_same_function_for_other_values():
     text = kernel_of(False, 3).source()
     assert body_of(text, "shown") == """\
 def shown(x, n, unread):
+    # Above.
+    i = cuda.threadIdx.x  # beside
     kept = counted(x, 0, zero)
     x[0] = 1
+    if always(x) and i == 0:
+        values = pair(x, i)
+        store = same(values)
+        x[4] = store[0] + (zero)
     x[7] = 1"""
 
 
@@ -237,10 +243,10 @@ def tangle(x, n):
     total = x[0]
     total += x[1]
     wide_counted = counted(x, 1)
-    values = (x[0], x[1], x[2])
-    pair = (values[0], values[1])
+    values = three(x)
+    pair = two_of(values)
     x[2] = turned(x, counted(x, 3), other(x, 4))
-    x[3] = apart(x, wide_counted, 0) + first_of(values)
+    x[3] = turned(x, 0, wide_counted) + first_of(values)
     if counted(x, 5) > 7:
         pass
     if n == 0:
@@ -251,7 +257,7 @@ def tangle(x, n):
         x[7] = 3
     if n == 2: x[8] = 4
     x[9] = twice(x, counted(x, 9)) + twice(x, n - n)
-    done = noted(x)
+    done = noted(x, 1)
     if (counted(x, 10) > 2 and False) or done is None:
         x[11] = 5
     if surely(counted(x, 11)):

@@ -29,7 +29,8 @@ UPDATE_AND_NORM_BOUNDS = 64, 8
 def lars_grad_norm(routine: Routine, dtypes: tuple, choices: tuple, factor: str | None) -> Kernel:
     """The first launch: the tile sums of g, which are joined together with those of p that lie there."""
     do = phases(routine, dtypes, choices, factor)
-    of_grads = do.rule._replace(reads=("grads",), normed=device_function(lambda g, k: (g,)))
+    normed = named(device_function(lambda g, k: (g,)), "normed_grads")
+    of_grads = do.rule._replace(reads=("grads",), normed=normed)
     tile = tile_sums("grads", norm_row(routine, dtypes, of_grads, 1), 1, arithmetic(dtypes[0]))
     grad_norms = do.closing("grad_norms", tile, (1, 2))
 

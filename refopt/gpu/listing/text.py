@@ -1,7 +1,6 @@
 """The listing: the parts in the order of the calls, each under a name of its own, with the PTX of intrinsics."""
 
 import builtins
-import contextlib
 import keyword
 import re
 import sys
@@ -9,11 +8,10 @@ import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, compress, count
 from pathlib import Path
-from types import CodeType
 from typing import Any, NamedTuple
 
 from refopt.catalog import Routine
-from refopt.gpu.listing.parts import REFERENCE, Again, Constant, Named, Part, Parts
+from refopt.gpu.listing.parts import REFERENCE, Constant, Named, Part, Parts
 from refopt.gpu.listing.wrap import wrapped
 from refopt.gpu.machine import OLDEST, dotted
 from refopt.gpu.target import TYPES, Compilable
@@ -83,12 +81,8 @@ def _names(
 
 def _parts_of(kernels: Sequence[Compilable]) -> tuple[Parts, dict[Part, Compilable]]:
     """All functions, and which of them are the kernels."""
-    kept: set[tuple[CodeType, str]] = set()
-    while True:
-        parts = Parts(kept)
-        with contextlib.suppress(Again):
-            tops = {parts.part(kernel.function, whole=True): kernel for kernel in dict.fromkeys(kernels)}
-            break
+    parts = Parts()
+    tops = {parts.part(kernel.function): kernel for kernel in dict.fromkeys(kernels)}
     for part, kernel in tops.items():
         part.base = kernel.name
     return parts, tops

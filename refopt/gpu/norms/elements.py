@@ -13,6 +13,11 @@ from refopt.gpu.tiles import ROW, ROWS, add_squares, lane_tree, lane_tree_2, row
 from refopt.gpu.unroll import named, tuple_of
 
 
+@device_function
+def all_rows(first, stop):
+    return ROWS
+
+
 def tile_sums(name: str, row: Callable[[bool], Callable], count: int, real: Any) -> Callable:
     """``tile(at, first, stop, aligned, common)``: the sums of squares of a tile by a warp, of one or two values an
     element.
@@ -25,7 +30,7 @@ def tile_sums(name: str, row: Callable[[bool], Callable], count: int, real: Any)
 
     def variant(partial: bool) -> Callable:
         values = named(row(partial), name, "partial" if partial else "full")
-        rows = rows_of if partial else device_function(lambda first, stop: ROWS)
+        rows = rows_of if partial else all_rows
 
         @device_function
         def lanes_of_one(at, first, stop, common):
