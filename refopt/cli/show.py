@@ -1,12 +1,12 @@
 """``refopt show``: the kernels of a routine, as text in Python or as PTX."""
 
 import argparse
-import ast
 from pathlib import Path
 from typing import Any
 
 from refopt.catalog import KNOWN
 from refopt.catalog.data import DTYPES
+from refopt.cli.check import pairs
 from refopt.cli.output import EQUAL, Unusable, write
 from refopt.gpu.show import ptx, request, whole
 from refopt.gpu.target import no_compiler
@@ -46,12 +46,7 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         SystemExit: an argument is wrong, which is told.
         Unusable: there is no compiler, or output cannot be written.
     """
-    choices: dict[str, Any] = {}
-    for pair in args.choices:
-        name, equals, text = pair.partition("=")
-        if not equals or not name.isidentifier():
-            parser.error(f"argument --set: expected NAME=VALUE, got {pair!r}")
-        choices[name] = _value(text)
+    choices = pairs("--set", args.choices, parser)
     try:
         asked = request(args.routine, args.dtype, args.form, args.state, choices)
     except (TypeError, ValueError) as error:
@@ -64,14 +59,6 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     else:
         _save(args.out, text)
     return EQUAL
-
-
-def _value(text: str) -> Any:
-    """A literal of Python's, in any case; any other text as it is."""
-    try:
-        return ast.literal_eval(text.capitalize() if text.lower() in ("true", "false", "none") else text)
-    except (ValueError, SyntaxError):
-        return text
 
 
 def _save(path: str, text: str) -> None:
