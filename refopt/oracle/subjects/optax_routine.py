@@ -17,15 +17,14 @@ import numpy as np
 from refopt.catalog import Routine
 from refopt.checks.arguments import chosen, flag, is_number, kind_of, number
 from refopt.checks.dtypes import arithmetic
+from refopt.oracle.cases import COUNTED, scalar_after
 from refopt.oracle.cases import number as usual
 from refopt.oracle.exact.cases import Case, Outcome
 from refopt.oracle.subject import Lacks, Wrong
 from refopt.oracle.subjects.arrays import Jax
 from refopt.oracle.subjects.optax import OptaxOptimizer
 from refopt.oracle.subjects.optax_peers import PEERS, SWITCHED
-from refopt.oracle.subjects.shared import as_told, check_dtypes, is_initial, scalar_after
-from refopt.oracle.variants.variant import STEP_NUMBER
-from refopt.state.steps import BASES
+from refopt.oracle.subjects.shared import as_told, check_dtypes, is_initial
 
 COUNT, FLUSHES = "count", "flush_to_zero"
 HYPERPARAMS = "hyperparams"  # what inject_hyperparams calls the numbers in its state
@@ -161,7 +160,7 @@ class OptaxRoutine:
 
     def _follows(self, slot: str) -> bool:
         """Whether a scalar follows from the number of steps."""
-        return self.counts and (slot in BASES or slot in ("rho", STEP_NUMBER.name)) and slot in self.row.scalars
+        return self.counts and slot in COUNTED and slot in self.row.scalars
 
     def call(self, case: Case) -> Any:
         """How a script calls it."""
