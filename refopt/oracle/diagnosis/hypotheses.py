@@ -14,8 +14,9 @@ from refopt.cpu.reduce import sum_of_squares
 from refopt.oracle import variants
 from refopt.oracle.bound.bounded import Bounded
 from refopt.oracle.bound.evaluate import rule_of
+from refopt.oracle.cases import DECAYS
 from refopt.oracle.diagnosis.arrays import of_arrays, of_precision
-from refopt.oracle.diagnosis.hypothesis import DECAYS, Hypothesis, base_rule
+from refopt.oracle.diagnosis.hypothesis import Hypothesis, base_rule
 from refopt.oracle.diagnosis.numbers import of_numbers, of_steps
 from refopt.oracle.diagnosis.situation import Rule, Situation
 from refopt.oracle.exact.cases import Case, memory

@@ -8,7 +8,7 @@ from typing import Any
 
 from refopt.catalog import Routine
 from refopt.checks.arguments import kind_of
-from refopt.oracle.cases import NEUTRAL, number
+from refopt.oracle.cases import choices_of, numbers_of
 from refopt.oracle.exact.cases import Case, Outcome
 from refopt.oracle.subject import GATE, LIBRARIES, STEP, Arrays, NumPy
 from refopt.oracle.subjects.step import Step
@@ -45,19 +45,14 @@ class Function(Step):
             if not self.takes(name):
                 got = f"the class {self.name}, of which an instance may be one" if isinstance(function, type) else "one"
                 raise TypeError(f"check: subject: expected a step that takes {name}, got {got} that does not")
-        numbers: dict[str, Any] = {name: values[0] for name, values in row.choices.items()}
-        for hyper in row.hypers:
-            plain = NEUTRAL.get(hyper.name, hyper.default)
-            numbers[hyper.name] = plain if hyper.name in ("rescale_grad", "seed") else number(hyper)
+        numbers = choices_of(row) | numbers_of(row)
         lists = {slot.name: slot.name in self.named for slot in row.slots
                  if slot.name in self.positional or (slot.name in self.named and not slot.optional)}  # fmt: skip
         first = {slot.name: initial_of(row, slot.name, numbers) for slot in row.slots[2:]
                  if slot.name in lists and not slot.scalar}  # fmt: skip
         taken = {name: x for name, x in numbers.items() if name in self.named}
         asked = self.named & {*GATE, STEP}
-        super().__init__(
-            function, self.name, arrays or NumPy(), lists, taken, numbers, first, asked, self.positional
-        )
+        super().__init__(function, self.name, arrays or NumPy(), lists, taken, numbers, first, asked, self.positional)
 
     def _take(self, parameter: inspect.Parameter, known: set[str]) -> None:
         """Find what a parameter is for: a slot by its place, or anything by its name."""

@@ -4,7 +4,7 @@ import contextlib
 import importlib
 import inspect
 import pickle
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,11 +15,11 @@ from refopt.oracle.cases import NUMBERS
 from refopt.oracle.memory import Placed
 from refopt.oracle.subject import Lacks, Wrong
 from refopt.oracle.subjects.arrays import Jax
-from refopt.oracle.subjects.names import public_name
+from refopt.oracle.subjects.names import public_name, refusing
 from refopt.oracle.subjects.optax_peers import PEERS
 from refopt.oracle.subjects.run import LibraryRun
 
-RATE = "learning_rate"
+RATE, EXPECTED = "learning_rate", "a GradientTransformation"
 
 
 class OptaxOptimizer:
@@ -49,7 +49,7 @@ class OptaxOptimizer:
             expected = ", ".join(sorted(self.accepts))
             raise TypeError(f"check: {self.name}: expected options of {expected}, got {unknown[0]}")
         self.values = {**self.accepts, **self.usual(), **self.options}
-        with self.refusing():
+        with refusing(self.name, EXPECTED):
             self.transformation = self.made(self.usual())
 
     def usual(self) -> dict[str, Any]:
@@ -60,18 +60,8 @@ class OptaxOptimizer:
         """The transformation of some numbers, where its options leave them open."""
         transformation = self.make(**{name: x for name, x in numbers.items() if name in self.accepts} | self.options)
         if not is_one(transformation):
-            raise Wrong(f"expected a GradientTransformation, got {kind_of(transformation)}")
+            raise Wrong(f"expected {EXPECTED}, got {kind_of(transformation)}")
         return transformation
-
-    @contextlib.contextmanager
-    def refusing(self) -> Iterator[None]:
-        """Whatever somebody's function raises is a TypeError that names it."""
-        try:
-            yield
-        except Exception as error:
-            own = isinstance(error, Wrong)
-            what = str(error) if own else f"expected a GradientTransformation, got {kind_of(error)}: {error}"
-            raise TypeError(f"check: {self.name}: {what}") from error
 
     def called(self, routine: str) -> tuple[Mapping[str, str], Mapping[str, Any]]:
         """What it calls the numbers of a routine, and which it has for itself."""

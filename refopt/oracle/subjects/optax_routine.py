@@ -17,7 +17,8 @@ from refopt.checks.dtypes import arithmetic
 from refopt.oracle.cases import number as usual
 from refopt.oracle.exact.cases import Case, Outcome
 from refopt.oracle.subject import Lacks
-from refopt.oracle.subjects.optax import OptaxOptimizer, OptaxRun
+from refopt.oracle.subjects.names import refusing
+from refopt.oracle.subjects.optax import EXPECTED, OptaxOptimizer, OptaxRun
 from refopt.oracle.subjects.optax_peers import PEERS, SWITCHED
 from refopt.oracle.subjects.shared import as_told, check_dtypes, is_initial, scalar_after
 from refopt.oracle.variants.variant import STEP_NUMBER
@@ -112,7 +113,7 @@ class OptaxRoutine(OptaxOptimizer):
 
     def _fields(self, numbers: dict[str, Any]) -> set[str]:
         """The names in the state of one step, of a parameter of one element."""
-        with self.refusing():
+        with refusing(self.name, EXPECTED):
             state = self.made(numbers).init([self.arrays.jax.numpy.ones((4, 4) if self.row.told else 1)])
         return {name for name, _ in self._leaves(state)}
 

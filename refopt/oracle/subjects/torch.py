@@ -14,7 +14,7 @@ from refopt.oracle.cases import NUMBERS
 from refopt.oracle.memory import Placed
 from refopt.oracle.subject import Lacks, Wrong
 from refopt.oracle.subjects.arrays import Torch
-from refopt.oracle.subjects.names import accepted, public_name
+from refopt.oracle.subjects.names import makes, names_of, public_name, refusing
 from refopt.oracle.subjects.run import LibraryRun
 from refopt.oracle.subjects.timm import TIMM, USUAL, peer_of
 from refopt.oracle.subjects.torch_peers import TORCH
@@ -43,7 +43,8 @@ class TorchOptimizer:
         self.name, self.accepts = name, names_of(make) if accepts is None else accepts
         self.notes: list[str] = []
         self.group: Mapping[str, Any] = self.options
-        first = self._first()
+        with refusing(self.name):  # of a matrix, which more of them take than a vector
+            first = self.built([self.parameter(self.ones(np.float32))])
         self.kind = type(first)
         self.group = {name: x for name, x in first.param_groups[0].items() if name != "params"}
         self.values: dict[str, Any] = {**self.options, **self.group}
@@ -55,16 +56,6 @@ class TorchOptimizer:
         self.scales = bool(getattr(first, "_step_supports_amp_scaling", False))
         told = self.scales or _reads(self.kind, "found_inf")
         self.gated = bool(self.named or (self.group.get("fused", True) and (told or self._looks(first))))
-
-    def _first(self) -> Any:
-        """An optimizer of a matrix, which more of them take than a vector."""
-        try:
-            return self.built([self.parameter(self.ones(np.float32))])
-        except Exception as error:  # whatever somebody's function raises
-            kind = ValueError if isinstance(error, NotImplementedError) else TypeError
-            own = isinstance(error, Wrong | NotImplementedError)
-            what = str(error) if own else f"expected an optimizer, got {kind_of(error)}: {error}"
-            raise kind(f"check: {self.name}: {what}") from error
 
     def ones(self, dtype: Any) -> np.ndarray:
         """A parameter, and its gradient, to look at the optimizer with."""
@@ -206,13 +197,6 @@ class TorchRun(LibraryRun):
         return file.getvalue()
 
 
-def names_of(make: Callable[..., Any]) -> dict[str, Any]:
-    """What a class, or a function, takes by name beside parameters: defaults."""
-    if isinstance(make, type):
-        return accepted(make)
-    return {name: x.default for name, x in list(inspect.signature(make).parameters.items())[1:]}
-
-
 def _reads(kind: type, name: str) -> bool:
     """Whether any method of a class, or of those that it is derived from, reads an attribute of the name."""
     for base in kind.__mro__:
@@ -248,16 +232,7 @@ def of_torch(torch: Any, subject: Any, options: Mapping[str, Any], device: str) 
         return None
     options = {name: x for name, x in own.items() if name in known} | options
     name = public_name(make, options | ({"device": device} if device != "cpu" else {}))
-    options = ({"lr": NUMBERS["lr"]} if "lr" in known else {}) | options
-    made = isinstance(make, type) or _makes(torch, make, options)
-    return TorchOptimizer(make, options, device, name) if made else None
-
-
-def _makes(torch: Any, function: Callable[..., Any], options: Mapping[str, Any]) -> bool:
-    """Whether a function of parameters alone returns an optimizer."""
-    try:
-        inspect.signature(function).bind([], **options)
-        made = function([torch.nn.Parameter(torch.ones(2, 2))], **options)
-    except Exception:  # whatever somebody's function raises: it is a step, or its fault shows there
-        return False
-    return isinstance(made, torch.optim.Optimizer)
+    rate = {"lr": NUMBERS["lr"]} if "lr" in known else {}
+    params = [torch.nn.Parameter(torch.ones(2, 2))]
+    made = isinstance(make, type) or makes(torch.optim.Optimizer, make, [params], rate, options)
+    return TorchOptimizer(make, rate | options, device, name) if made else None

@@ -13,7 +13,7 @@ import numpy as np
 from refopt.catalog import Routine
 from refopt.checks.arguments import is_number, kind_of
 from refopt.checks.dtypes import arithmetic, arithmetic_name, numpy_dtype
-from refopt.oracle.cases import Dtypes, alike, number
+from refopt.oracle.cases import Dtypes, alike, choices_of, number
 from refopt.oracle.exact.cases import Case, Outcome
 from refopt.oracle.subject import GATE, Lacks, Wrong
 from refopt.oracle.subjects.shared import as_told, check_dtypes, is_initial, scalar_after
@@ -339,4 +339,4 @@ def _numbers(row: Routine, peer: Peer) -> dict[str, Any]:
     told = peer.numbers.keys() - {*ON_REQUEST}
     numbers: dict[str, Any] = {h.name: number(h) if h.name in told else h.default for h in row.hypers}
     numbers |= {ours: peer.only[x] for ours, x in peer.numbers.items() if x in peer.only}
-    return numbers | {name: values[0] for name, values in row.choices.items()} | dict(peer.choices)
+    return numbers | choices_of(row) | dict(peer.choices)
