@@ -20,9 +20,7 @@ from refopt.oracle.subject import Lacks
 from refopt.oracle.subjects.names import refusing
 from refopt.oracle.subjects.optax import EXPECTED, OptaxOptimizer, OptaxRun
 from refopt.oracle.subjects.optax_peers import PEERS, SWITCHED
-from refopt.oracle.subjects.shared import as_told, check_dtypes, is_initial, scalar_after
-from refopt.oracle.variants.variant import STEP_NUMBER
-from refopt.state.steps import BASES
+from refopt.oracle.subjects.shared import as_told, check_dtypes, follows, is_initial, scalar_after
 
 COUNT, FLUSHES = "count", "flush_to_zero"
 HYPERPARAMS = "hyperparams"  # what inject_hyperparams calls the numbers in its state
@@ -135,7 +133,7 @@ class OptaxRoutine(OptaxOptimizer):
 
     def _follows(self, slot: str) -> bool:
         """Whether a scalar follows from the number of steps."""
-        return self.counts and (slot in BASES or slot in ("rho", STEP_NUMBER.name)) and slot in self.row.scalars
+        return self.counts and follows(self.row, slot)
 
     def call(self, case: Case) -> Any:
         """How a script calls it."""

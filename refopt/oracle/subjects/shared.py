@@ -46,6 +46,11 @@ def is_initial(case: Case, states: Iterable[str]) -> bool:
     return True
 
 
+def follows(row: Routine, slot: str) -> bool:
+    """Whether a scalar follows from the number of steps."""
+    return slot in row.scalars and (slot in BASES or slot in ("rho", STEP_NUMBER.name))
+
+
 def as_told(row: Routine, name: str, x: Any) -> float:
     """A number of a routine as Python has it."""
     return int(x) if any(hyper.name == name and hyper.whole for hyper in row.hypers) else float(x)

@@ -16,13 +16,11 @@ from refopt.checks.dtypes import arithmetic, arithmetic_name, numpy_dtype
 from refopt.oracle.cases import Dtypes, alike, choices_of, number
 from refopt.oracle.exact.cases import Case, Outcome
 from refopt.oracle.subject import GATE, Lacks, Wrong
-from refopt.oracle.subjects.shared import as_told, check_dtypes, is_initial, scalar_after
+from refopt.oracle.subjects.shared import as_told, check_dtypes, follows, is_initial, scalar_after
 from refopt.oracle.subjects.torch import TorchOptimizer, TorchRun
 from refopt.oracle.subjects.torch_peers import ON_REQUEST
 from refopt.oracle.variants import by_request, defaults
-from refopt.oracle.variants.variant import STEP_NUMBER
 from refopt.state.peers import SWITCHED, Peer, to_group
-from refopt.state.steps import BASES
 
 EXACT_LR = 0.125  # a power of 2: what is kept without lr has the same digits as refopt's, which has it
 
@@ -115,7 +113,7 @@ class TorchRoutine(TorchOptimizer):
 
     def _follows(self, slot: str) -> bool:
         """Whether a scalar follows from the number of steps."""
-        return self.peer.counts and (slot in BASES or slot in ("rho", STEP_NUMBER.name)) and slot in self.row.scalars
+        return self.peer.counts and follows(self.row, slot)
 
     def call(self, case: Case) -> Any:
         """How a script calls it."""
