@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,6 +43,7 @@ NEUTRAL = {
     "epsilon_root": 0.0,
 }  # fmt: skip
 COUNTED = {*BASES, "rho", STEP_NUMBER.name}  # scalars that the number of steps gives, and the numbers
+DECAYS = {"coeff", "weight_decay", "l2_decay", "lars_weight_decay"}  # of a parameter, by whatever routine
 KEPT = 2**13  # elements of a case that is kept, for laws and other checks to draw again
 LONG = 2000  # steps after which scalars are evaluated by closed forms
 PATTERNS = 37  # tensors of a long list repeat after so many, which no limit on a launch is a multiple of
@@ -93,6 +94,23 @@ def number(hyper: Hyper) -> float:
     if hyper.name in NUMBERS and hyper.allows(NUMBERS[hyper.name]):
         return NUMBERS[hyper.name]
     return int(hyper.default or hyper.other) if hyper.whole else longer(hyper.other)
+
+
+def numbers_of(row: Routine, takes: Callable[[str], bool] = lambda name: True) -> dict[str, Any]:
+    """The numbers of a step that takes some of a routine's; what it does not take is left out, or has the default."""
+    numbers = {hyper.name: NEUTRAL.get(hyper.name, hyper.default) for hyper in row.hypers}
+    told = [hyper for hyper in row.hypers if hyper.name not in ("rescale_grad", "seed") and takes(hyper.name)]
+    return numbers | {hyper.name: number(hyper) for hyper in told}
+
+
+def choices_of(row: Routine) -> dict[str, Any]:
+    """The choices of a step that is told none."""
+    return {name: values[0] for name, values in row.choices.items()}
+
+
+def optional_states(row: Routine) -> list[str]:
+    """States of tensors that need not be there, but for masters."""
+    return [x.name for x in row.slots if x.optional and not x.scalar and x.name != "master_params"]
 
 
 def draw(

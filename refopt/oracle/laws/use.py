@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from refopt.oracle.broken import Skipped
-from refopt.oracle.cases import COUNTED, by_count, scalar_after
+from refopt.oracle.cases import COUNTED, DECAYS, by_count, scalar_after
 from refopt.oracle.exact.cases import Case
 from refopt.oracle.laws.calls import SIZES, STEPS, after, repeated, row_of_steps, varied
 from refopt.oracle.laws.law import Law, Try, both, of_runs
@@ -20,7 +20,6 @@ ALIKE = (45,) * 5
 # After counts of fp16 have stuck at 2,048; where an index of 16 bits wraps; where counts of fp32 stick.
 COUNTS = 3001, 2**16 + 1, 2**24 + 1
 FEWEST, MOST = 2_050, 5_000  # calls
-DECAYS = "coeff", "weight_decay", "l2_decay", "lars_weight_decay"
 
 
 def of_cases(trial: Trial) -> Iterator[Try]:
