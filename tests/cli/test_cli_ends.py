@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from refopt import cli
-from refopt.cli import check
+from refopt.cli import check, commands
 
 ROOT = Path(__file__).parents[2]
 ALONE = ["verify", "--device", "executor", "--max-elements", "1", "--routine", "sgd", "--dtype", "fp32"]
@@ -63,6 +63,15 @@ def test_the_statuses_are_told(capfd):
                                                           cli.INTERRUPTED, cli.BROKEN_PIPE, cli.TERMINATED]
     listed = re.findall(r"^\| (\d+) \|", (ROOT / "docs" / "command-line.md").read_text(), re.MULTILINE)
     assert [int(n) for n in listed] == [int(n) for n in re.findall(r"\d+", told)]
+
+
+def test_defaults_are_what_help_says():
+    actions = [action for _, parser in commands.parsers()[1].values() for action in parser._actions]
+    said = [(action, found[1]) for action in actions if (found := re.search(r"default (\w+)", action.help or ""))]
+    assert len(said) >= 8
+    for action, text in said:
+        first = action.default[0] if isinstance(action.default, list) else action.default
+        assert first is None or str(first) == text, action.dest
 
 
 @pytest.mark.parametrize(("path", "why"),
