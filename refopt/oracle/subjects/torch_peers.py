@@ -7,9 +7,7 @@ only if an option of the class asks for them, since they leave others no choice:
 from collections.abc import Mapping
 from typing import Any
 
-from refopt.catalog import Routine
 from refopt.cpu.muon import COEFFICIENTS
-from refopt.oracle.cases import number
 from refopt.state.peers import MUON, NONE, PEERS, Peer
 
 ON_REQUEST = "maximize", "dampening", "initial_accumulator"
@@ -39,17 +37,3 @@ CLASSES = {
     "sgd": "SGD", "momentum": "SGD", "adam": "Adam", "adamw": "AdamW", "adagrad": "Adagrad", "rmsprop": "RMSprop",
     "adadelta": "Adadelta", "adamax": "Adamax", "nadam": "NAdam", "radam": "RAdam", "muon": "Muon",
 }  # fmt: skip
-
-
-def renamed(peer: Peer, names: Mapping[str, str]) -> Peer:
-    """A row of the table in which some states and numbers have other names."""
-    states = {ours: names.get(ours, theirs) for ours, theirs in peer.states.items()}
-    return peer._replace(states=states, numbers={x: names.get(x, theirs) for x, theirs in peer.numbers.items()})
-
-
-def first_numbers(row: Routine, peer: Peer) -> dict[str, Any]:
-    """Numbers and choices of a first step."""
-    told = peer.numbers.keys() - {*ON_REQUEST}
-    numbers: dict[str, Any] = {h.name: number(h) if h.name in told else h.default for h in row.hypers}
-    numbers |= {ours: peer.only[x] for ours, x in peer.numbers.items() if x in peer.only}
-    return numbers | {name: values[0] for name, values in row.choices.items()} | dict(peer.choices)
