@@ -19,7 +19,7 @@ from refopt.oracle.bound.values import high, size
 from refopt.oracle.exact.cases import Case, Outcome
 from refopt.oracle.variants import initial_of
 from refopt.oracle.variants.variant import STEP_NUMBER
-from refopt.state.steps import BASES
+from refopt.state.steps import BASES, power_after, rho_after
 
 
 def longer(x: float) -> float:
@@ -43,6 +43,7 @@ NEUTRAL = {
     "epsilon_root": 0.0,
 }  # fmt: skip
 DECAYS = {"coeff", "weight_decay", "l2_decay", "lars_weight_decay"}  # of a parameter, by whatever routine
+COUNTED = {*BASES, "rho", STEP_NUMBER.name}  # scalars that the number of steps gives, and the numbers
 KEPT = 2**13  # elements of a case that is kept, for laws and other checks to draw again
 LONG = 2000  # steps after which scalars are evaluated by closed forms
 PATTERNS = 37  # tensors of a long list repeat after so many, which no limit on a launch is a multiple of
@@ -235,6 +236,15 @@ def by_count(row: Routine) -> tuple[str, ...]:
     """The scalars of a routine that depend on the number of the step alone, not on data: powers and the like."""
     scalars = [slot for slot in row.slots if slot.scalar]
     return tuple(slot.name for slot in scalars if row.elementwise or isinstance(slot.initial, str))
+
+
+def scalar_after(name: str, numbers: Mapping[str, Any], steps: int, real: Any) -> np.ndarray:
+    """A power, the rho of RAdam, or the number of the step, as it is after so many steps."""
+    if name == STEP_NUMBER.name:
+        return np.full(1, steps + 1, real)
+    if name == "rho":
+        return np.full(1, rho_after(real(numbers["beta2"]), steps), real)
+    return np.full(1, power_after(real(numbers[BASES[name]]), steps), real)
 
 
 @functools.lru_cache(256)
