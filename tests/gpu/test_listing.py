@@ -21,6 +21,7 @@ from refopt.checks.dtypes import numpy_dtype
 from refopt.cli import verify
 from refopt.gpu import runtime, target
 from refopt.gpu.kernels import Kernel
+from refopt.gpu.listing.text import _instructions
 from refopt.gpu.show import listing, source
 from refopt.gpu.show.kernels import launches_of, request
 from refopt.gpu.target import device_function, sqrt, transposed
@@ -176,6 +177,14 @@ def test_the_traces_are_there_where_they_belong():
 def test_instructions_that_are_repeated_are_listed_once():
     text = text_of("adamw", "bf16-sr", "merged")
     assert text.count("mul.hi.u32 a, c0, 0xd2511f53;") == 1 and "\n#     10 times:\n#         mul.hi.u32" in text
+
+
+@pytest.mark.parametrize(("times", "said"), [(2, 0), (3, 1)])
+def test_instructions_that_come_twice_stay(times, said):
+    six, others = ([f"{name} r{k}, a, b;" for k in range(6)] for name in ("add", "mul"))
+    lines = _instructions([*six * times, *others])
+    found = lines.count(f"{times} times:"), sum(line.count("add r0") for line in lines)
+    assert found == (said, 1 if said else times)
 
 
 def functions_of(text):
