@@ -46,7 +46,7 @@ myst_enable_extensions = ["amsmath", "colon_fence", "dollarmath", "html_image"]
 myst_heading_anchors = 4
 
 napoleon_use_ivar = True
-autodoc_mock_imports = ["cuda", "mpi4py", "nccl", "torch"]
+autodoc_mock_imports = ["cuda", "mpi4py", "nccl", "pytest", "torch"]
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_preserve_defaults = True

@@ -33,21 +33,23 @@ PURPOSES: dict[str, dict[str, tuple[str, ...]]] = {
                                 "CastPlan", "merged_cast"),
             "Gradients in one buffer": ("coalesce_tensor", "Coalesced"), "One call for each routine": ()},
     "cpu": {"Mixed precision": ("check_gradients", "update_loss_scaling", "merged_cast"),
-            "Weight decay by name": ("weight_decays",), "Gradients in one buffer": ("coalesce_tensor", "Coalesced", "layout", "Layout"),
-            "Matrices": ("Blocks", "matmul", "TensorCore", "tensor_core", "HOPPER"), "One call for each routine": ()},
+            "Weight decay by name": ("weight_decays",),
+            "Gradients in one buffer": ("coalesce_tensor", "Coalesced", "layout", "Layout"),
+            "Matrices": ("Blocks", "matmul", "TensorCore", "tensor_core"), "One call for each routine": ()},
     "oracle": {"Check a step": ("check", "Report", "parametrize"), "Compare and identify": ("compare", "record",
-               "identify", "Identity"), "Expected values": ("expect", "Expected", "vectors", "Vectors"), "Others": ()},
+               "identify", "Identity"), "Expected values": ("expect", "Expected", "vectors", "Vectors"),
+               "Ids of laws": ("current_id",)},
     "simt": {"Run kernels": ("run", "replace_numba", "how"),
              "Watch, profile and draw": ("observe", "draw", "Picture", "occupancy"),
-             "The device": ("claim", "limits", "over", "outside", "DeviceArray"), "PTX": ("ptx_twin",),
+             "The device": ("claim", "over", "DeviceArray"), "PTX": ("ptx_twin",),
              "Errors": ("SimtError", "DataRace", "OutOfBounds", "MisalignedAddress", "UninitializedRead",
                         "BarrierDivergence", "Deadlock", "TimeLimitExceeded", "IntegerError", "CompileError",
                         "LaunchError", "Unsupported", "UntypedWarning")},
-    "program": {"Programs": ("step_program", "amp_program", "Program", "Op", "Var", "gradient_of"),
-                "Run them": ("bind", "Bound", "run"), "Compare them": ("side_by_side",), "Others": ()},
+    "program": {"Programs": ("step_program", "amp_program", "Program", "Op", "Var", "Config", "gradient_of"),
+                "Run them": ("bind", "Bound", "run"), "Compare them": ("side_by_side",)},
     "state": {"Save and resume": ("state_dict", "load"), "To and from PyTorch": ("to_torch", "from_torch")},
     "comm": {"Communicators": ("Communicator", "Mesh", "Counted", "CommError")},
-    "catalog": {"Routines": ("ROUTINES", "KNOWN", "Routine", "Spec"), "Parts of a row": ("Slot", "Hyper", "Limit",
+    "catalog": {"Routines": ("Routine", "Spec"), "Parts of a row": ("Slot", "Hyper", "Limit",
                                                                                         "Form")},
 }
 # What a door names for the rest of refopt alone, and the 200 names of docs/executor-names.md.
@@ -94,9 +96,9 @@ def entry(package: str, name: str) -> str:
 
 
 def public(package: str) -> list[str]:
-    """What a package's ``__all__`` names, but for modules."""
+    """The functions and classes that a package's ``__all__`` names: modules and constants have no docstrings here."""
     door = importlib.import_module(f"refopt.{package}")
-    return [x for x in door.__all__ if not inspect.ismodule(getattr(door, x))]
+    return [x for x in door.__all__ if callable(getattr(door, x))]
 
 
 def kind(package: str, name: str) -> str:
@@ -106,7 +108,7 @@ def kind(package: str, name: str) -> str:
     found = getattr(importlib.import_module(f"refopt.{package}"), name)
     if inspect.isclass(found):
         return "exception" if issubclass(found, BaseException) else "class"
-    return "function" if callable(found) else "data"
+    return "function"
 
 
 def modules(package: str) -> list[str]:

@@ -6,7 +6,6 @@ import numpy as np
 from maps.collect import ROOT, Item
 
 from benchmarks.sections import with_section
-
 from refopt.catalog import ROUTINES, Routine
 from refopt.oracle.exact.build import make
 from refopt.oracle.exact.laws import reference

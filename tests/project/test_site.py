@@ -60,7 +60,7 @@ def test_no_page_and_no_notebook_is_left_out():
 
 
 def test_the_paths_are_short():
-    """Four of at most five pages each, and a sidebar of at most 40 links, which are the front page's and the front page."""
+    """Four of at most five pages each, and a sidebar of at most 40 links: the front page's, and the way to it."""
     text = (ROOT / "docs" / "index.md").read_text()
     paths = [entries(f"```{{toctree}}\n{body}```\n")[0] for _, body in TREE.findall(text)]
     assert all(len(pages) <= 5 for pages in paths[:4]) and sum(map(len, paths)) < 40
