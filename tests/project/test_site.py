@@ -18,6 +18,8 @@ MARKDOWN = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("note
 LINK = re.compile(r"\]\((?!\w+:)([^)#\s]+)(?:#[^)]*)?\)")
 CODE = re.compile(r"(?s)```.*?```|`[^`\n]*`")
 OUTSIDE = {"CONTRIBUTING.md", "CHANGELOG.md"}
+WRITTEN = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/**/*.md")]
+FENCED = re.compile(r"(?ms)^( *)```(\w+)\n(.*?)^ *```$")
 
 
 def entries(text, folder="docs"):
@@ -72,6 +74,21 @@ def test_the_front_page_has_a_picture_five_lines_and_four_doors():
     lines = [x for x in code.splitlines() if x and not x.startswith(("import", "from"))]
     assert len(lines) == 5 and re.search(r"(?m)^!\[.+\]\(launches.svg\)$", text)
     assert len(re.findall(r"(?m)^- \*\*\[", text)) == 4
+
+
+def wide(text):
+    """Lines of code that a page of 1,280 pixels cuts off. Output and commands may be as long as they are."""
+    return [line for indent, language, body in FENCED.findall(text) if language in ("python", "diff", "toml")
+            for line in body.splitlines() if len(line) - len(indent) > 96]
+
+
+@pytest.mark.parametrize("path", WRITTEN, ids=lambda path: str(path.relative_to(ROOT)))
+def test_code_is_at_most_96_columns_wide(path):
+    assert wide(path.read_text()) == []
+
+
+def test_a_wide_line_is_noticed():
+    assert wide(f"```python\n{'x' * 97}\n{'x' * 96}\n```\n```text\n{'x' * 99}\n```\n") == ["x" * 97]
 
 
 def dead(path, text):
