@@ -24,7 +24,7 @@ BANNED = {
     r"\b(?:is|are|each) for (?:itself|themselves)\b": "independently",
     r"\b(?:dimension|tensor|element|thread) for itself\b": "separately",
     r"\b(?:has|have) for itself\b": "is built into",
-    r"\b(?:hold|holds|held|holding) (?:\w+ ){0,4}to (?:(?:the|its|a|all|each) )?(?:law|bound|formula|routine|table)s?\b":
+    r"\b(?:hold|holds|held|holding) (?:\w+ ){0,4}to (?:(?:the|its|a|all|each) )?(?:law|bound|routine|table)s?\b":
         "check against, compare with",
     r"\b(?:is|are) not to\b": "must not, should not",
     r"\b(?:is|are) to be (?!\w+ly\b)\w+ed\b": "must be, is to",
