@@ -83,7 +83,7 @@ def _entry(entry: Known, tried: Sequence[tuple[Record, Sequence[tuple[str, str, 
             by_laws.setdefault("; ".join(said), []).append(f"`{name}`")
         those = "; ".join(f"{', '.join(names)}: {said}" for said, names in by_laws.items())
         more = f"; and {len(optimizers) - MOST} more" if len(optimizers) > MOST else ""
-        yield f"*Does not hold:* {those}{more}.\n"
+        yield f"*Fails:* {those}{more}.\n"
     if entry.upstream or entry.report:
         where = [f"*Reported:* {entry.upstream}." if entry.upstream else ""]
         where += [f"*A report:* [{entry.report}](reports/{entry.report}.md)." if entry.report else ""]
@@ -146,7 +146,7 @@ def optimizers() -> Iterator[str]:
         libraries = dict.fromkeys(row["library"] for row in report["rows"])
         for library in libraries:
             yield f"### {_heading(report, library)}\n"
-            lines = [["optimizer", "is", "does not hold"], ["---"] * 3]
+            lines = [["optimizer", "formula", "fails"], ["---"] * 3]
             for row in report["rows"]:
                 if row["library"] == library:
                     lines.append([f"`{row['subject']}`", row.get("identity") or "", _said(row)])
