@@ -27,7 +27,7 @@ PURPOSES: dict[str, dict[str, tuple[str, ...]]] = {
     "torch": {"Optimizers of PyTorch": ("AdamW", "Adam", "SGD", "Muon", "RMSprop", "Adagrad", "Adadelta", "Adamax",
                                         "NAdam", "RAdam"),
               "Optimizers that PyTorch does not have": ("LAMB", "LARS", "Lion", "NovoGrad"),
-              "Around a step": ("clip_grad_norm_", "accelerate")},
+              "What all of them have": ("merged.Merged",), "Around a step": ("clip_grad_norm_", "accelerate")},
     "gpu": {"A merged step": ("plan", "Plan"), "Arrays and devices": ("to_device", "use", "device", "Transfer"),
             "Mixed precision": ("gradient_check", "GradientCheck", "loss_scaling", "update_loss_scaling", "cast_plan",
                                 "CastPlan", "merged_cast"),
@@ -91,7 +91,8 @@ def sections(package: str, purposes: dict[str, tuple[str, ...]]) -> Iterator[tup
 def entry(package: str, name: str) -> str:
     """The directive of a name, with the methods of a class."""
     what = kind(package, name)
-    members = "   :members:\n\n" if what in ("class", "exception") else ""
+    inherited = package == OF_PYTORCH and "." not in name  # from one class, which has an entry
+    members = "   :members:\n\n" if what in ("class", "exception") and not inherited else ""
     return f".. auto{what}:: refopt.{package}.{name}\n{members}"
 
 
@@ -104,7 +105,7 @@ def public(package: str) -> list[str]:
 def kind(package: str, name: str) -> str:
     """What autodoc calls a name; `refopt.torch` is not imported, since it needs PyTorch."""
     if package == OF_PYTORCH:
-        return "class" if name[0].isupper() else "function"
+        return "class" if name.rpartition(".")[2][0].isupper() else "function"
     found = getattr(importlib.import_module(f"refopt.{package}"), name)
     if inspect.isclass(found):
         return "exception" if issubclass(found, BaseException) else "class"

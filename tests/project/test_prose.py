@@ -104,6 +104,23 @@ def test_a_banned_phrase_is_noticed():
     assert not found("Adam updates each element independently. It is not too late.")
 
 
+# Of the field, or of refopt: what the pages use and a reader may have to look up.
+TERMS = re.findall(r"\S+", """all-gather all-reduce amp atomic barrier bf16 block bound bucket catalogue chunk clause coalesced coalescing
+collective contraction executor fence floor FMA form fp16 fused gate graph grid ladder lane latency law master merged
+mutant occupancy op oracle owner pass plan program PTX race rank ratio reduce-scatter remainder routine row rule rung
+sector shard signature slot state subnormal tile ULP upstream warp warpgroup""")
+
+
+def test_a_term_has_one_entry_in_the_glossary():
+    text = (ROOT / "docs" / "glossary.md").read_text()
+    rows = re.findall(r"(?m)^\| ([a-zA-Z][^|`]*) \| [^|]+ \|$", text[text.index("## Terms of") :])
+    listed = [term for row in rows if row != "term" for term in row.split(", ")]
+    assert len({*listed}) == len(listed) and {*TERMS} <= {*listed}, {*TERMS} - {*listed}
+    pages = " ".join(prose(path) for path in PAGES if path.name != "glossary.md")
+    unused = [term for term in TERMS if not re.search(rf"\b{term}", pages)]
+    assert not unused
+
+
 def test_a_version_is_told_in_a_page():
     """Each of the CHANGELOG has a date and at most 60 lines."""
     title, *versions = re.split(r"(?m)^## ", (ROOT / "CHANGELOG.md").read_text())
