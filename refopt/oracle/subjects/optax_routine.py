@@ -36,7 +36,7 @@ class OptaxRoutine(OptaxOptimizer):
     """A function of numbers that returns a ``GradientTransformation``, as a `Subject`.
 
     Attributes:
-        fixed: numbers and choices of refopt's that it has for itself.
+        fixed: numbers and choices of refopt's that it fixes.
         dtypes: in which it is checked by default.
         always: optional states that it has in every case.
         notes: what a reader of the report should know.

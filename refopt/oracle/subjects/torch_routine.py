@@ -41,7 +41,7 @@ class TorchRoutine(TorchOptimizer):
     """A class of optimizers, or a function ``make(params, **numbers)`` that returns one, as a `Subject`.
 
     Attributes:
-        fixed: numbers and choices of refopt's that it has for itself.
+        fixed: numbers and choices of refopt's that it fixes.
         dtypes: in which it is checked by default.
         always: optional states that it has in every case.
         notes: what a reader of the report should know.
