@@ -39,7 +39,7 @@ def ptx(function: Callable, signature: tuple, wanted: Wanted) -> str:
     own = (*wanted.capability, "a") if wanted.alone else wanted.capability
     with _set_for(wanted):
         text, _ = cuda.compile(
-            function, _types(signature), cc=own, device=False, abi="numba", output="ptx",
+            function, types_of(signature), cc=own, device=False, abi="numba", output="ptx",
             launch_bounds=wanted.launch_bounds, lineinfo=wanted.lines,
         )  # fmt: skip
     return text
@@ -49,7 +49,7 @@ def linked(function: Callable, signature: tuple, wanted: Wanted) -> Linked:
     """`Compiler.linked`."""
     with _set_for(wanted):
         jitted = cuda.jit(function, lto=False, launch_bounds=wanted.launch_bounds)
-        library = dispatcher._Kernel(function, _types(signature), **jitted.targetoptions)._codelibrary
+        library = dispatcher._Kernel(function, types_of(signature), **jitted.targetoptions)._codelibrary
         made = library.get_cubin()
     return Linked(library._entry_name, bytes(getattr(made, "code", made)))
 
@@ -59,7 +59,7 @@ def device_function(function: Callable, lines: bool) -> Any:
     return cuda.jit(function, device=True, forceinline=True, lineinfo=lines)
 
 
-def _types(signature: tuple) -> tuple:
+def types_of(signature: tuple) -> tuple:
     """Numba's types of a kernel's arguments, or those that are given in their place."""
     return tuple(_type(each) if isinstance(each, str) else each for each in signature)
 
@@ -90,13 +90,13 @@ def _set_for(wanted: Wanted) -> Iterator[None]:
 
 def inline_ptx(asm: str, constraints: str, result: str, arguments: str) -> Any:
     """`Compiler.inline_ptx`."""
-    types_of = {"f": nb.float32, "d": nb.float64, "l": nb.int64, "r": nb.uint32, "s": None}  # None: any array
-    outputs = [types_of[letter] for letter in result]
+    kind_of = {"f": nb.float32, "d": nb.float64, "l": nb.int64, "r": nb.uint32, "s": None}  # None: any array
+    outputs = [kind_of[letter] for letter in result]
     several = len(outputs) > 1
     returns: Any = nb.UniTuple(outputs[0], len(outputs)) if several else outputs[0] if outputs else nb.void
     takes: list[Any] = []
     for letter, run in itertools.groupby(arguments):
-        kind, count = types_of[letter], len(list(run))
+        kind, count = kind_of[letter], len(list(run))
         if letter == "s":
             takes += [None, nb.int64] * count
         else:

@@ -5,88 +5,16 @@ import gc
 import types
 from functools import partial
 
-import needs
 import numpy as np
 import pytest
 
+from gpu.fake_driver import CUDA, HERE, INVALID, MODULES, SUCCESS, Fake, host, of, of_capability
 from refopt import gpu, simt
-from refopt.gpu import arrays
+from refopt.gpu import driver, staging, streams
+from refopt.gpu.compiler import Linked
 from refopt.gpu.machine import Properties
 
-needs.compiler()
-
-from refopt.gpu import driver, memory, staging, streams  # noqa: E402
-from refopt.gpu.compiler import Linked  # noqa: E402
-
 pytestmark = pytest.mark.usefixtures("frozen")
-CUDA = driver.driver
-HERE = 500  # the context of this thread
-ASKED = "cuInit", "cuDeviceGetCount", "cuCtxGetCurrent", "cuCtxGetDevice"  # which nobody counts
-MADE = "cuGreenCtxStreamCreate", "cuStreamEndCapture", "cuGraphInstantiate"
-SUCCESS, INVALID = CUDA.CUresult.CUDA_SUCCESS, CUDA.CUresult.CUDA_ERROR_INVALID_VALUE
-TOO_MANY = CUDA.CUresult.CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION
-
-
-MODULES = driver, memory, staging, streams
-
-
-class Fake:
-    """What is called, with handles from 100 on; copies are done at once."""
-
-    copies = "cuMemcpyAsync", "cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync", "cuMemcpyDtoDAsync"
-
-    def __init__(self):
-        self.answers = {"cuDeviceGetCount": 1, "cuCtxGetCurrent": HERE, "cuCtxGetDevice": 0,
-                        "cuThreadExchangeStreamCaptureMode": CUDA.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL}
-        self.calls, self.answer, self.memory, self.most = [], SUCCESS, {}, 132
-        for name in dir(CUDA):
-            if name.startswith("CU"):
-                setattr(self, name, getattr(CUDA, name))
-        self.cuGetErrorString = lambda error: (SUCCESS, b"as told")
-
-    def __getattr__(self, name):
-        assert hasattr(CUDA, name)
-
-        def call(*args):
-            if name not in ASKED:
-                self.calls.append((name, *(int(arg) if hasattr(arg, "__int__") else arg for arg in args)))
-            if name in self.answers:
-                return self.answer, self.answers[name]
-            if name in ("cuMemHostAlloc", "cuMemAlloc"):
-                memory = (ctypes.c_uint8 * args[0])()
-                self.memory[ctypes.addressof(memory)] = memory
-                return self.answer, ctypes.addressof(memory)
-            if name in ("cuMemFreeHost", "cuMemFree"):
-                del self.memory[args[0]]
-            if name in self.copies:
-                ctypes.memmove(*map(int, args[:3]))  # target, source, bytes
-            if name == "cuEventElapsedTime":
-                return self.answer, 1.5
-            if name == "cuDeviceGetDevResource":
-                return self.answer, types.SimpleNamespace(sm=types.SimpleNamespace(smCount=132))
-            if name == "cuDevSmResourceSplitByCount":
-                enough = args[3] <= self.most
-                return self.answer if enough else TOO_MANY, ["part"], 1, "rest"
-            if name == "cuStreamIsCapturing":
-                return self.answer, CUDA.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
-            made = name.endswith("Create") or name in MADE
-            return (self.answer, 100 + len(self.calls)) if made else (self.answer,)
-
-        return call
-
-
-@pytest.fixture
-def fake(monkeypatch):
-    made = Fake()
-    for module in MODULES:
-        monkeypatch.setattr(module, "driver", made)
-    kept = streams._part, streams.primary, streams.device_count, driver._loaded
-    for each in kept:
-        each.cache_clear()
-    yield made
-    gc.collect()
-    for each in kept:
-        each.cache_clear()
 
 
 def test_streams(fake):
@@ -120,10 +48,6 @@ def test_streams_of_some_multiprocessors(fake):
     assert not streams._confined and [call[0] for call in fake.calls].count("cuGraphExecDestroy") == 1
     fake.calls.clear()
     assert driver.Sequenced([])(0) and fake.calls[0] == ("cuStreamCreate", CUDA.CUstream_flags.CU_STREAM_NON_BLOCKING)
-
-
-def of(**attributes):
-    return types.SimpleNamespace(**attributes)
 
 
 @pytest.mark.parametrize(("stream", "handle"), [
@@ -165,13 +89,6 @@ def test_launches(fake, monkeypatch, mode, capability, attribute):
     assert (name, function, words[0], config.hStream) == ("cuLaunchKernelEx", 5, address, CUDA.CUstream(9))
     assert (config.gridDimX, config.blockDimX, config.numAttrs) == (7, 64, int(attribute is not None))
     assert [x.id.name.removeprefix("CU_LAUNCH_ATTRIBUTE_") for x in config.attrs] == [attribute] * config.numAttrs
-
-
-def of_capability(*capability):
-    """The GPU of the stand-in, which says that it has this one."""
-    machine = driver.Gpu()
-    machine.properties = Properties("a GPU", capability, 132, 50 << 20)
-    return machine
 
 
 def test_a_kernel_is_allowed_its_dynamic_shared_memory(fake):
@@ -254,13 +171,6 @@ def test_events(fake):
     fake.calls.clear()
     del start, stop, plain, call
     assert sorted(fake.calls) == [("cuEventDestroy", handle) for handle in (101, 102, 103)]
-
-
-def host(array):
-    """The elements of an array in page-locked memory."""
-    address = array.__cuda_array_interface__["data"][0]
-    memory = (ctypes.c_uint8 * (array.size * array.dtype.itemsize)).from_address(address)
-    return np.frombuffer(memory, array.dtype).reshape(array.shape)
 
 
 def test_pinned_memory(fake):
@@ -439,99 +349,6 @@ def test_what_the_gpu_says_of_itself(fake):
     fake.cuDeviceGetAttribute = lambda name, _: (SUCCESS, said[name.name.removeprefix("CU_DEVICE_ATTRIBUTE_")])
     fake.answers["cuDeviceGetName"] = b"NVIDIA H200" + bytes(9)
     assert driver.Gpu().properties == Properties("NVIDIA H200", (9, 0), 132, 1 << 20)
-
-
-ORDERS = {"C": np.arange(24.0).reshape(2, 3, 4), "F": np.arange(24.0).reshape(4, 3, 2).T,
-          "neither": np.arange(24.0).reshape(2, 4, 3).transpose(0, 2, 1), "none": np.zeros((3, 0)),
-          "one": np.array(5.0), "half": np.arange(24, dtype=np.float16)}
-PARTS = [0, -1, (slice(None), 1), (..., 0), slice(None, None, -1), (slice(None), slice(None, None, 2)), None, ...]
-
-
-@pytest.mark.parametrize("order", ORDERS)
-def test_arrays_on_the_device(fake, order):
-    """As those of NumPy: copies there and back, views and their elements, in whatever order of axes."""
-    host, machine = ORDERS[order], driver.Gpu()
-    array = machine.to_device(host)
-    assert array.copy_to_host().tobytes() == np.asarray(array).tobytes() == host.tobytes()
-    assert (array.shape, array.dtype, array.nbytes, array.ndim) == (host.shape, host.dtype, host.nbytes, host.ndim)
-    assert array.strides == host.strides or not host.size
-    assert len(fake.memory) == bool(host.size)
-    expected = host.copy("K")
-    for item in PARTS:
-        try:
-            view = expected[item]
-        except IndexError:
-            with pytest.raises(IndexError):
-                array[item]
-            continue
-        found = array[item]
-        if isinstance(view, np.ndarray):
-            assert found.strides == view.strides or not view.size
-            assert found.copy_to_host().tobytes() == np.ascontiguousarray(view).tobytes()
-            assert not view.size or found.address - array.address == view.ctypes.data - expected.ctypes.data
-        else:
-            assert found == view and type(found) is type(view)
-        array[item] = expected[item] = -1.5 * np.ones(np.shape(view))
-        assert np.array_equal(array.copy_to_host(), expected)
-    into = np.empty(host.shape, host.dtype)
-    assert array.T.copy_to_host().tobytes() == expected.T.tobytes() and array.copy_to_host(into) is into
-    assert np.array_equal(into, expected)
-    for name, reshaped in (("C", expected.flags.c_contiguous), ("F", expected.flags.f_contiguous)):
-        if reshaped:
-            flat = expected.reshape(-1, order=name).tolist()
-            assert array.reshape(-1, order=name).copy_to_host().tolist() == array.ravel(name).copy_to_host().tolist()
-            assert array.ravel(name).copy_to_host().tolist() == flat
-        else:
-            with pytest.raises(NotImplementedError, match="a copy, not a view"):
-                array.reshape(-1, order=name)
-    del array, found
-    gc.collect()
-    assert not fake.memory
-
-
-def test_arrays_are_copied_between_each_other(fake):
-    machine = driver.Gpu()
-    source, target = machine.to_device(np.arange(6.0).reshape(2, 3)), machine.empty((2, 3), float)
-    target.copy_to_device(source)
-    assert fake.calls[-2][0] == "cuMemcpyDtoDAsync" and target[1, 2] == 5
-    target.T[...] = source.T
-    target[:, 1] = source[:, 2]
-    assert target.copy_to_host().tolist() == [[0, 2, 2], [3, 5, 5]]
-    for wrong in (np.zeros(6), np.zeros((2, 3), np.float32), source.T):
-        with pytest.raises(ValueError, match="cannot copy"):
-            target.copy_to_device(wrong)
-    with pytest.raises(NotImplementedError, match="a copy, not a view"):
-        target[[0, 1]]
-
-
-def test_memory_goes_back_in_its_own_context_during_a_capture_too(fake):
-    """From whatever thread the last array on it is let go."""
-    array = driver.Gpu().to_device(np.ones(3))
-    view, address = array[1:], array.address
-    fake.calls.clear()
-    del array
-    gc.collect()
-    assert not fake.calls
-    del view
-    gc.collect()
-    modes = CUDA.CUstreamCaptureMode
-    relaxed, held = modes.CU_STREAM_CAPTURE_MODE_RELAXED, modes.CU_STREAM_CAPTURE_MODE_GLOBAL
-    exchange = "cuThreadExchangeStreamCaptureMode"
-    assert fake.calls == [("cuCtxPushCurrent", HERE), (exchange, relaxed), ("cuMemFree", address), (exchange, held),
-                          ("cuCtxPopCurrent",)]
-
-
-def test_what_an_array_says_to_other_libraries(fake):
-    """The array interface; which device it is on, by the driver; bf16 as NumPy says it."""
-    array = driver.Gpu().to_device(np.arange(6, dtype=np.float32).reshape(2, 3).T)
-    fake.answers["cuPointerGetAttribute"] = 1
-    assert array.__dlpack_device__() == (2, 1) == (2, arrays.ordinal_of(array))
-    interface = array.__cuda_array_interface__
-    assert interface == {"shape": (3, 2), "typestr": "<f4", "version": 3, "strides": (4, 12),
-                         "data": (array.address, False)}
-    assert arrays.describer("gpu")(array, "x") == (array.address, (3, 2), "float32", (4, 12), True)
-    assert driver.Gpu().empty((0, 2), np.float32).__cuda_array_interface__["data"] == (0, False)
-    assert repr(array) == f"DeviceArray({array.address:#x}, shape=(3, 2), dtype=float32)"
 
 
 def elsewhere(shape, typestr, strides=None):

@@ -186,3 +186,12 @@ def test_a_driver_that_fails_is_none(one_gpu, monkeypatch, error, why):
 
     monkeypatch.setattr(runtime, "gpus", fails)
     assert runtime._why_no_gpu() == why and gpu.device().name == "executor"
+
+
+def test_a_plain_installation_imports_everything():
+    """Every package but `refopt.torch` with NumPy and greenlet alone: the extras stay away until they are used."""
+    extras = "ml_dtypes", "numba", "numba_cuda", "hypothesis", "torch", "matplotlib"
+    text = "import sys; sys.modules.update(dict.fromkeys(sys.argv[1:]))\n"
+    text += "from refopt import catalog, checks, cli, comm, cpu, gpu, oracle, program, simt, state\n"
+    text += "from refopt.gpu import ladder, matmul, parts, products, tensor_core"
+    subprocess.run([sys.executable, "-c", text, *extras], check=True, cwd=HERE.parent)
