@@ -74,6 +74,17 @@ def test_a_process_that_finds_its_kernels_imports_no_compiler(folder):
     assert json.loads(head)["kernel"] == "double" and cubin.startswith(b"\x7fELF")
 
 
+@pytest.mark.gpu
+def test_a_first_step_on_a_gpu_imports_no_compiler_once_its_kernels_are_kept(folder):
+    """Of AdamW on ResNet-50; the process before it compiles them."""
+    found = []
+    for _ in range(2):
+        command = [sys.executable, "-m", "benchmarks.fresh", "resnet50"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=True)
+        found.append(json.loads(done.stdout)["imported"])
+    assert found == [[*LIBRARIES], []]
+
+
 def entry(folder, key=KEY):
     return folder / f"{key}.kernel"
 
