@@ -179,7 +179,10 @@ def test_broken_rule_is_found(capsys, monkeypatch):
     assert re.search(r"expected 0x[0-9a-f]{8} = -?0\.\d+", out) and max(map(len, out.splitlines())) <= 80
     assert "1 of 1 FAILED" in out
     (row,) = report(capsys)["rows"]
-    assert row["mismatches"][0]["ulps"] == 1 and row["differing"] >= 2
+    first = row["mismatches"][0]
+    assert first["ulps"] == 1 and row["differing"] >= 2
+    expected, got = (np.array(int(first[side][0], 16), np.uint32).view(np.float32) for side in ("expected", "got"))
+    assert expected == np.nextafter(got, np.float32(np.inf))
 
 
 OFTEN = (HYPERS[0], "fp32"), (HYPERS[-1], "bf16+16")
@@ -227,6 +230,7 @@ def test_what_goes_on_around_a_step(capsys, monkeypatch, name):
         monkeypatch.setattr(idle, "__call__", lambda self, **scale: None)
     (row, *_) = report(capsys, name=name, form=None)["rows"]
     where = {(m["step"], m["slot"], m["tensor"], m["name"]) for m in row["mismatches"]}
+    assert {m["got"][1] for m in row["mismatches"]} == {"0.0"} != {m["expected"][1] for m in row["mismatches"]}
     assert min(where) == (1, row["form"], *((14, "result") if name == "check_gradients" else (0, "conv1.weight")))
     before = 28 if name == "check_gradients" else 14
     assert (row["tensors"], row["elements"], row["ops_before"], row["launches_before"]) == (14, 1430, before, before)
