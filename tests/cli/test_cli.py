@@ -14,7 +14,7 @@ from refopt import catalog, cli, cpu, gpu
 from refopt.catalog import LARS_MOMENTUM, workloads
 from refopt.cli import verify
 from refopt.cli.progress import Progress
-from refopt.cli.verify import around, table, times
+from refopt.cli.verify import around, command, table, times
 from refopt.cli.verify import report as result
 from refopt.cli.verify.compare import Row
 from refopt.gpu import cast, tables
@@ -73,15 +73,26 @@ def test_every_row_in_80_columns(capsys, dtypes):
     assert f"{4 * len(dtypes)} of {4 * len(dtypes)} equal in every bit" in out
 
 
+@pytest.mark.parametrize(("said", "reason"), [
+    ("device: expected a GPU, got none: no driver", "no driver"), ("device: one that is too old", None)])
+def test_the_executor_says_why_there_is_no_gpu(executor, monkeypatch, said, reason):
+    def refused(name):
+        raise RuntimeError(said)
+
+    monkeypatch.delenv("REFOPT_DEVICE", raising=False)
+    monkeypatch.setattr(gpu, "device", refused)
+    assert command._device(executor, None)["reason"] == (reason or said)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["adam", "check_gradients", "merged_cast", "coalesce_tensor"])
 def test_times_of_a_gpu(capsys, name):
     """On a GPU each row has a time, and the rates come after the table."""
-    command = ["verify", "--workload", "tiny", "--device", "gpu", "--dtype", "fp32", "--routine", name]
-    assert cli.main(command) == 0
+    args = ["verify", "--workload", "tiny", "--device", "gpu", "--dtype", "fp32", "--routine", name]
+    assert cli.main(args) == 0
     out = capsys.readouterr().out
     assert "ms/step     GB/s  of copy" in out and max(map(len, out.splitlines())) <= 80
-    assert cli.main([*command, "--json", "-"]) == 0
+    assert cli.main([*args, "--json", "-"]) == 0
     assert all(row["milliseconds"] > 0 for row in json.loads(capsys.readouterr().out)["rows"])
 
 
