@@ -105,10 +105,11 @@ def test_a_banned_phrase_is_noticed():
 
 
 # Of the field, or of refopt: what the pages use and a reader may have to look up.
-TERMS = re.findall(r"\S+", """all-gather all-reduce amp atomic barrier bf16 block bound bucket catalogue chunk
-clause coalesced coalescing collective contraction executor fence floor FMA form fp16 fused gate graph grid ladder lane
-latency law master merged mutant occupancy op oracle owner pass plan program PTX race rank ratio reduce-scatter
-remainder routine row rule rung sector shard signature slot state subnormal tile ULP upstream warp warpgroup""")
+TERMS = re.findall(r"\S+", """
+all-gather all-reduce amp atomic barrier bf16 block bound bucket catalogue chunk clause coalesced coalescing
+collective contraction executor fence floor FMA form fp16 fused gate graph grid ladder lane latency law master merged
+mutant occupancy op oracle owner pass plan program PTX race rank ratio reduce-scatter remainder routine row rule rung
+sector shard signature slot state subnormal tile ULP upstream warp warpgroup""")
 
 
 def test_a_term_has_one_entry_in_the_glossary():
