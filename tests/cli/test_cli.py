@@ -4,6 +4,7 @@ import io
 import json
 import re
 import sys
+from collections import Counter
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,7 +18,8 @@ from refopt.cli.progress import Progress
 from refopt.cli.verify import around, command, table, times
 from refopt.cli.verify import report as result
 from refopt.cli.verify.compare import Row
-from refopt.gpu import cast, tables
+from refopt.gpu import cache, cast, tables
+from refopt.gpu.machine import Properties
 from refopt.gpu.tiles import ROW, TILE
 from refopt.oracle import ulp
 
@@ -171,6 +173,21 @@ def test_words_of_a_row():
     assert result.record(row, 4e12)["copy_share"] == 0.5 and "copy_share" not in result.record(row, None)
     assert result.line([row, right], {"kind": "gpu", "name": "H200", "compute_capability": "9.0"}).startswith(
         f"refopt {refopt.__version__}: 1/2 equal, H200 9.0, numba-cuda ")
+
+
+def test_where_kernels_come_from(monkeypatch, tmp_path):
+    """On a GPU: from the folder that they are kept in, or from the compiler, whose version is said."""
+    about = Properties("H200", (9, 0), 132, 1)
+    monkeypatch.setenv("REFOPT_CACHE", str(tmp_path))
+    monkeypatch.setattr(cache, "origins", Counter(kept=5, compiled=2))
+    device = command._device(SimpleNamespace(name="gpu", properties=about), None)
+    assert device["kernels"].startswith(f"as kept in {tmp_path}, or compiled for 9.0 by numba-cuda ")
+    assert command._came_from(device).startswith(f"5 as kept in {tmp_path}, 2 compiled for 9.0 by numba-cuda ")
+    monkeypatch.setenv("REFOPT_CACHE", "0")
+    monkeypatch.setattr(cache, "origins", Counter(compiled=7))
+    assert command._came_from(device).startswith("7 compiled for 9.0 by numba-cuda ")
+    device = command._device(SimpleNamespace(name="gpu", properties=about), None)
+    assert device["kernels"].startswith("compiled for 9.0 by")
 
 
 def test_broken_rule_is_found(capsys, monkeypatch):

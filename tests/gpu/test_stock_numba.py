@@ -240,8 +240,10 @@ def stock_ptx(kernel, signature, capability, monkeypatch):
     from numba import cuda as numba_cuda
     from numba.cuda import dispatcher
 
+    from refopt.gpu.by_numba import types_of
+
     monkeypatch.setattr(dispatcher, "get_current_device", lambda: types.SimpleNamespace(compute_capability=capability))
-    return numba_cuda.compile_ptx(kernel.py_func, signature, cc=capability)[0]
+    return numba_cuda.compile_ptx(kernel.py_func, types_of(signature), cc=capability)[0]
 
 
 @pytest.mark.parametrize("capability", [(7, 5), pytest.param((9, 0), marks=pytest.mark.slow)], ids=dotted)
