@@ -10,7 +10,7 @@
     (1, np.float32(1.9), np.float32(0.81))
 
 For reading and for kernels of one's own: `refopt.gpu.ladder`, `refopt.gpu.cuda`, `refopt.gpu.parts`,
-`refopt.gpu.exactness`, `refopt.gpu.show`. For kernels elsewhere in refopt: `refopt.gpu.target` and
+`refopt.gpu.exactness`, `refopt.gpu.show`, `refopt.gpu.timing`. For kernels elsewhere in refopt: `refopt.gpu.target` and
 `refopt.gpu.kernels`, what they are compiled by; `refopt.gpu.machine`, what a machine says of itself;
 `refopt.gpu.vectors` and `refopt.gpu.words`, loads and stores; `refopt.gpu.tables`, chunks; `refopt.gpu.arrays`,
 `refopt.gpu.runtime` and `refopt.gpu.streams`, where arrays are and what runs there. For programs:
