@@ -31,6 +31,13 @@ def compiled(results: dict[str, str]) -> str:
     return f"{name}: {reason}."
 
 
+def doubles(found: Any) -> str:
+    """What is said of operations in fp64 among those of fp32."""
+    lines = "\n".join(f"{witness.source(x.filename, x.line)} ({x.operands})" for x in found)
+    advice = "Python's numbers are fp64, or integers of 64 bits; np.float32(...) is not."
+    return f"computes in fp64, at a fraction of the speed:\n{lines}\n{advice}"
+
+
 class Exercise:
     """A specification in NumPy, cases, and how an answer is launched."""
 
@@ -143,9 +150,7 @@ class Exercise:
         if words := self._raised(seen, title) or self._differences(title, args, seen.args, seen):
             return words
         if seen.log.doubles:
-            lines = "\n".join(f"{witness.source(x.filename, x.line)} ({x.operands})" for x in seen.log.doubles)
-            return (f"The numbers are right, but the kernel computes in fp64, at a fraction of the speed:\n{lines}\n"
-                    "A number of Python's is fp64, or an integer of 64 bits; np.float32(...) is not.")  # fmt: skip
+            return f"The numbers are right, but the kernel {doubles(seen.log.doubles)}"
         return ""
 
     def _raised(self, seen: witness.Run, title: str) -> str:
@@ -177,8 +182,10 @@ class Exercise:
             if seen is not None:
                 words.append(witness.touched(seen, dict(arrays(device, self.names))[name], found.at))
             words.append(f"{found.wrong} of {found.total} elements of {name} differ")
-            if found.is_rounding:
-                words.append("The last bits alone are others: are the operations in the order of the specification?")
+            if found.is_rounding and seen is not None and seen.log.doubles:
+                words.append(f"Only the last bits differ: the kernel {doubles(seen.log.doubles)}")
+            elif found.is_rounding:
+                words.append("Only the last bits differ: are the operations in the order of the specification?")
             return "\n".join(words)
         return ""
 

@@ -33,8 +33,8 @@ exercise = Exercise("01_guard_the_tail", spec, cases, launch, limits=["requests"
                     large=lambda: arguments(2**22))
 
 # %% [markdown]
-# The kernel runs once for each thread. `cuda.grid(1)` is the number of the thread in the whole grid:
-# `cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x`.
+# The kernel runs once for each thread. `cuda.grid(1)` is the index of the thread in the whole grid: `cuda.blockIdx.x *
+# cuda.blockDim.x + cuda.threadIdx.x`.
 
 
 # %%
@@ -61,12 +61,12 @@ def scale(x, out, k):
 # %% [markdown]
 # <details><summary>Hint 1</summary>
 #
-# Without a guard the executor says `OutOfBounds`, and which thread it was. What do that thread and its neighbours have
+# Without a guard the executor reports `OutOfBounds` and names the thread. What do that thread and its neighbours have
 # in common?
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# Only threads with `i < x.size` have an element. The others have nothing to do, and that is fine.
+# Only threads with `i < x.size` have an element. The others do nothing.
 #
 # </details>

@@ -1,14 +1,14 @@
 """Detective: a double among floats.
 
-Teaches: a number of Python's is fp64, and makes fp64 of all that it meets
+Teaches: a Python number is fp64, and so is every result computed with it
 
 Explained in: ../7-what-goes-wrong.ipynb
 """
 
 # %% [markdown]
-# AdamW shrinks the weights before its step. The kernel below has the right formula, and on some GPUs it takes many
-# times as long as it should. The numbers say nothing. The executor knows the type of each operation, as the compiler
-# would choose it.
+# AdamW shrinks the weights before its step. The kernel below has the right formula, but on some GPUs it takes many
+# times as long as it should. The numbers do not show it. The executor knows the type that the compiler would give each
+# operation.
 
 # %%
 import numpy as np
@@ -49,7 +49,7 @@ def shrink(p, lr, decay):
 
 
 # %% [markdown]
-# A test that looks at the numbers finds nothing:
+# A test of the numbers finds nothing:
 
 # %% [notebook]
 # exercise.compare(shrink)
@@ -66,7 +66,7 @@ def shrink(p, lr, decay):
 # %% [markdown]
 # <details><summary>Hint 1</summary>
 #
-# To the compiler, `1` is an integer of 64 bits. An integer and an fp32 number have no common type but fp64.
+# To the compiler, `1` is an integer of 64 bits. The only common type of an integer and an fp32 number is fp64.
 #
 # </details>
 # <details><summary>Hint 2</summary>

@@ -1,16 +1,16 @@
 """From columns to rows.
 
-Teaches: coalescing: neighbouring threads load neighbouring elements, and a warp moves 4 sectors where it moved 32
+Teaches: coalescing: neighbouring threads load neighbouring elements, so a warp moves 4 sectors instead of 32
 
 Explained in: ../7a-what-is-slow.ipynb
 """
 
 # %% [markdown]
-# Each row of a matrix has a factor of its own. In the kernel below a thread takes a row. It is right, and it is slow:
-# rows lie one after another in memory, so the threads of a warp load elements that are a whole row apart. Memory moves
-# sectors of 32 bytes, and each of these loads uses 4 bytes of its sector.
+# Each row of a matrix has its own factor. In the kernel below each thread takes a row. It is correct but slow: rows lie
+# one after another in memory, so the threads of a warp load elements that are a whole row apart. Memory moves sectors
+# of 32 bytes, and each of these loads uses 4 bytes of its sector.
 #
-# Look at the picture first, then rewrite the kernel: the same loads and stores, by other threads.
+# Look at the picture first, then rewrite the kernel: the same loads and stores, by different threads.
 
 # %%
 import numpy as np
@@ -58,7 +58,7 @@ def scale_rows(x, factors, out):
 # exercise.picture(scale_rows)
 
 # %% [markdown]
-# That is all accesses at once. What counts is what a warp asks for at a time: each line is one request.
+# The picture shows all accesses at once. The cost depends on what a warp requests at a time: each line is one request.
 
 # %% [notebook]
 # exercise.requests(scale_rows, "x")
@@ -74,6 +74,6 @@ def scale_rows(x, factors, out):
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# Let a thread take a column, and walk down its rows.
+# Let each thread take a column and loop over its rows.
 #
 # </details>

@@ -6,9 +6,9 @@ Explained in: ../2b-sums.ipynb
 """
 
 # %% [markdown]
-# Each block of 64 threads sums 64 elements; the last block may have fewer, and takes 0 for what is missing. Sums of
-# floating-point numbers depend on their order, so the specification has one: the second half is added to the first,
-# until one number is left.
+# Each block of 64 threads sums 64 elements; the last block may have fewer, and uses 0 for missing elements. A
+# floating-point sum depends on the order of the additions, so the specification fixes one: the second half is added to
+# the first, until one number is left.
 
 # %%
 import numpy as np
@@ -43,8 +43,8 @@ exercise = Exercise("06_a_sum_in_a_block", spec, cases, launch, limits=["request
 ZERO = np.float32(0)
 
 # %% [markdown]
-# Memory of `cuda.shared.array` is seen by all threads of a block. `cuda.syncthreads()` waits until all of them have
-# come to it; what was written before it can be read behind it.
+# All threads of a block see the memory of `cuda.shared.array`. `cuda.syncthreads()` waits until all of them have
+# reached it; values written before it can be read after it.
 
 
 # %%
@@ -80,11 +80,11 @@ def add_up(x, sums):
 # %% [markdown]
 # <details><summary>Hint 1</summary>
 #
-# In a level, thread t adds `shared[t + half]`, which another thread has written in the level before.
+# In a level, thread t adds `shared[t + half]`, which another thread has written on the previous level.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# The barrier stands outside the condition: all threads have to come to it, those that add nothing as well.
+# Put the barrier outside the condition: all threads must reach it, including those that add nothing.
 #
 # </details>

@@ -6,11 +6,11 @@ Explained in: ../7-what-goes-wrong.ipynb
 """
 
 # %% [markdown]
-# To place tensors in a buffer from its end, one needs for each of them how many elements are still to come: the sum of
-# its own size and of all later ones. A block does it in five rounds. In each, a thread adds what stands at a distance
-# of 1, 2, 4, 8, 16 behind it.
+# To place tensors in a buffer from its end, you need for each of them the number of elements still to come: its own
+# size plus all later ones. A block computes this in five rounds, in which each thread adds the element 1, 2, 4, 8 and
+# 16 places after its own.
 #
-# The kernel gives the right numbers here. On a GPU it does so on most days.
+# The kernel gives the right numbers here, and on a GPU on most days.
 
 # %%
 import numpy as np
@@ -83,6 +83,6 @@ def suffix_sums(sizes, to_come):
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# All have to read before any writes: keep what was read in a variable, and put a barrier between the two.
+# All threads must read before any writes: keep the value in a variable, and put a barrier between the two.
 #
 # </details>

@@ -1,14 +1,14 @@
 """Detective: the barrier that some never reach.
 
-Teaches: a barrier is for all threads of a block, and no condition may stand around it
+Teaches: all threads of a block must reach a barrier, so it must not be inside a condition
 
 Explained in: ../7-what-goes-wrong.ipynb
 """
 
 # %% [markdown]
-# The largest absolute value of each block of 64 elements, as a loss scaler looks for it. With 128 elements the kernel
-# is right. With 100 it stops on one GPU, and gives strange numbers on another. The executor says which threads wait at
-# a barrier, and which never come.
+# The largest absolute value of each block of 64 elements, as a loss scaler needs it. With 128 elements the kernel is
+# correct. With 100 it hangs on one GPU and gives wrong numbers on another. The executor says which threads wait at the
+# barrier, and which never reach it.
 
 # %%
 import numpy as np
@@ -80,6 +80,6 @@ def find_largest(x, largest):
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# A thread without an element still takes part: with the value that changes no maximum of absolute values.
+# A thread without an element still takes part: with a value that cannot change a maximum of absolute values.
 #
 # </details>

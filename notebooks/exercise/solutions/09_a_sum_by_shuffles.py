@@ -66,12 +66,12 @@ def sum_rows(x, sums):
 # %% [markdown]
 # <details><summary>Hint 1</summary>
 #
-# Lane 0 first needs the value of lane 1, and lane 2 that of lane 3: numbers that differ in bit 0. Then lane 0 needs
-# what lanes 2 and 3 have come to: bit 1.
+# Lane 0 first needs the value of lane 1, and lane 2 that of lane 3: numbers that differ in bit 0. Then lane 0 needs the
+# sum of lanes 2 and 3: bit 1.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# Five rounds, with k = 1, 2, 4, 8, 16. All lanes have the sum in the end; one of them stores it.
+# Five rounds, with k = 1, 2, 4, 8, 16. In the end all lanes have the sum; one of them stores it.
 #
 # </details>

@@ -6,9 +6,9 @@ Explained in: ../7a-what-is-slow.ipynb
 """
 
 # %% [markdown]
-# A transposition by way of shared memory: a warp loads the rows of a tile of 32 by 32 and stores its columns, so that
-# both the loads and the stores of global memory are coalesced. All numbers are right, no access is out of place, and
-# still the kernel is no faster than one without the tile. The score knows why.
+# A transposition through shared memory: a warp loads the rows of a tile of 32 by 32 and stores its columns, so that
+# both the loads and the stores of global memory are coalesced. All numbers are right and every access is in bounds, but
+# the kernel is no faster than one without the tile. The score shows why.
 
 # %%
 import numpy as np
@@ -65,7 +65,7 @@ def transpose(x, out):
 # exercise.picture(transpose)
 
 # %% [markdown]
-# In which banks are the words that a warp loads or stores at a time?
+# Which banks hold the words that a warp loads or stores at a time?
 
 # %% [notebook]
 # exercise.requests(transpose, "shared")

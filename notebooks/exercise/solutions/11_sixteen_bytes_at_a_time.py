@@ -1,14 +1,14 @@
 """Sixteen bytes at a time.
 
-Teaches: vector loads and stores, by which a thread moves four elements with one request, and the tail they leave
+Teaches: vector loads and stores, which move four elements with one request, and the tail they leave
 
 Explained in: ../2a-all-tensors.ipynb
 """
 
 # %% [markdown]
-# SGD, four elements at a time: `p = p - lr * g`. The kernel is given addresses in bytes, and how many elements there
-# are. `load4_float32(address)` gives a tuple of four, by one request of 16 bytes, and `store4_float32(address, values)`
-# takes one; the address has to be a multiple of 16. What does not fill four elements is taken one by one.
+# SGD, four elements at a time: `p = p - lr * g`. The kernel gets addresses in bytes and the number of elements.
+# `load4_float32(address)` returns a tuple of four with one request of 16 bytes, and `store4_float32(address, values)`
+# stores one; the address must be a multiple of 16. Load and store the remaining elements one by one.
 
 # %%
 import numpy as np
@@ -70,7 +70,7 @@ def sgd(p, g, size, lr):
 # %% [markdown]
 # <details><summary>Hint 1</summary>
 #
-# A grid-stride loop in which a thread takes four neighbours. Where does thread 0 go on, if thread 1 begins at
+# A grid-stride loop in which a thread takes four neighbours. Where does thread 0 continue, if thread 1 begins at
 # element 4?
 #
 # </details>

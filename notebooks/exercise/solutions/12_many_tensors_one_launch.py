@@ -1,6 +1,6 @@
 """Many tensors, one launch.
 
-Teaches: merging: a table says which part of which tensor a block takes, so one launch does for all tensors
+Teaches: merging: a table says which part of which tensor a block takes, so one launch updates all tensors
 
 Explained in: ../2a-all-tensors.ipynb
 """
@@ -8,7 +8,7 @@ Explained in: ../2a-all-tensors.ipynb
 # %% [markdown]
 # SGD for a list of tensors, which have 3, 70, 0 and 1100 elements. `parts.Table` writes their addresses into a table,
 # cuts them into chunks of at most 1024 elements, and launches a block for each chunk. The block looks up its own row of
-# `chunks`, and its threads walk over the elements from `start` to `stop`, as a grid walks over a whole tensor.
+# `chunks`, and its threads loop over the elements from `start` to `stop`, as a grid does over a whole tensor.
 
 # %%
 import numpy as np
@@ -65,7 +65,7 @@ def sgd(addresses, chunks, lr):
 # %% [markdown]
 # <details><summary>Hint 1</summary>
 #
-# The loop is that of a grid-stride loop, with a block in the place of the grid and a chunk in that of the tensor.
+# It is a grid-stride loop, with the block instead of the grid and the chunk instead of the tensor.
 #
 # </details>
 # <details><summary>Hint 2</summary>

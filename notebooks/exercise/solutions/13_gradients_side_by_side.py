@@ -7,7 +7,7 @@ Explained in: ../8-coalescing.ipynb
 
 # %% [markdown]
 # Gradients of fp32 go into one buffer of fp16, each at an offset that is a multiple of 128 elements, multiplied by a
-# scale. What lies between them stays as it is. A row of the table has the address of a gradient, its offset in the
+# scale. Leave the gaps between them unchanged. A row of the table has the address of a gradient, its offset in the
 # buffer, and its number of elements; a block takes a row.
 
 # %%
@@ -68,7 +68,7 @@ def gather(table, buffer, scale):
 # %% [markdown]
 # <details><summary>Hint 1</summary>
 #
-# Addresses are in bytes. How many has an element of the source, and how many one of the buffer?
+# Addresses are in bytes. How many bytes does an element of the source have, and an element of the buffer?
 #
 # </details>
 # <details><summary>Hint 2</summary>

@@ -6,7 +6,7 @@ Explained in: ../6-mixed-precision.ipynb
 """
 
 # %% [markdown]
-# In mixed precision a step is left out if any gradient is inf or NaN. If the host reads the flag, it waits for the GPU,
+# In mixed precision a step is skipped if any gradient is inf or NaN. If the host reads the flag, it waits for the GPU,
 # and the GPU then waits for the host. So the flag stays on the device: one kernel sets it, the next one reads it.
 
 # %%
@@ -40,7 +40,7 @@ exercise = Exercise("14_a_gate_on_the_device", spec, cases, limits=["launches", 
 ZERO = np.float32(0)
 
 # %% [markdown]
-# Several threads may find something at once. `cuda.atomic.max(array, index, value)` lets them all set the flag.
+# Several threads may find an inf or NaN at once. `cuda.atomic.max(array, index, value)` lets them all set the flag.
 
 
 # %%

@@ -1,14 +1,14 @@
 """Norms and a step.
 
-Teaches: LARS: two norms by one tree, and a learning rate of its own for each tensor, in one launch
+Teaches: LARS: two norms by one tree, and a separate learning rate for each tensor, in one launch
 
 Explained in: ../3-lars.ipynb
 """
 
 # %% [markdown]
-# LARS gives each tensor a rate by the norms of its parameter and its gradient. A block of 64 threads takes one tensor:
-# each thread adds up squares of elements that are 64 apart, a tree joins the 64 sums, and then all threads update.
-# Where a norm is 0 the rate stays as it is: a tensor that begins at 0 could never leave it otherwise.
+# LARS gives each tensor a rate that depends on the norms of its parameter and its gradient. A block of 64 threads takes
+# one tensor: each thread adds up squares of elements that are 64 apart, a tree joins the 64 sums, and then all threads
+# update. Where a norm is 0 the rate is `lr`: otherwise a tensor that begins at 0 could never leave it.
 
 # %%
 import numpy as np
@@ -104,6 +104,6 @@ def lars(table, lr, coeff):
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# All threads need the norms, not thread 0 alone: behind the last level there is one more barrier.
+# All threads need the norms, not just thread 0: after the last level there is one more barrier.
 #
 # </details>

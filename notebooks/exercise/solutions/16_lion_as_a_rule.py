@@ -1,14 +1,14 @@
 """Lion as a rule.
 
-Teaches: what is an optimizer's own is a rule for one element; loads, tables and launches are the same for all
+Teaches: only a rule for one element distinguishes an optimizer; loads, tables and launches are the same for all
 
 Explained in: ../../docs/adding-an-optimizer.md
 """
 
 # %% [markdown]
-# Lion goes a step of fixed size, by the sign of a blend of momentum and gradient. Write it for one element. The rest is
-# there: `parts.eight` applies the rule to the eight elements that a thread holds, `parts.rows` walks over a chunk, and
-# `parts.Table` over all tensors. The specification is the reference of refopt, `cpu.merged_lion`:
+# Lion takes a step of fixed size, in the direction of the sign of a blend of momentum and gradient. Write the rule for
+# one element. The rest is given: `parts.eight` applies the rule to the eight elements that a thread holds, `parts.rows`
+# loops over a chunk, and `parts.Table` over all tensors. The specification is refopt's reference, `cpu.merged_lion`:
 #
 #     c = beta1 * m + (1 - beta1) * g
 #     p = p * (1 - lr * coeff) - lr * sign(c)        with the old m
@@ -66,7 +66,7 @@ exercise = Exercise("16_lion_as_a_rule", spec, cases, launch, limits=["launches"
                     large=lambda: arguments(*[2**16] * 64))
 
 # %% [markdown]
-# The sign of 0 is 0. `k` has what all elements share: `1 - beta1`, for one, is worked out once.
+# The sign of 0 is 0. `k` holds the values that all elements share: `1 - beta1`, for example, is computed once.
 
 
 # %%
@@ -97,6 +97,6 @@ def rule(p, g, m, k):
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# The blend with beta1 is for the sign alone. The momentum that is kept is the blend with beta2.
+# The blend with beta1 is only for the sign. The stored momentum is the blend with beta2.
 #
 # </details>

@@ -1,15 +1,15 @@
 """Wrong by its bits.
 
-Teaches: formulae that are equal in exact arithmetic round differently, and which elements differ says where
+Teaches: formulas that are equal in exact arithmetic round differently; the elements that differ show where
 
 Explained in: ../15-the-oracle.ipynb
 """
 
 # %% [markdown]
-# Somebody's AdamW agrees with yours wherever a tolerance is allowed for, but not bit for bit, and two runs that should
-# be one training part ways. The source is not at hand; its results are. One line of the kernel below is not what the
-# suspect computes, though both are AdamW on paper. Find the line by the bits, and write what the suspect has. Four
-# suspicions, all of them equal to the kernel in exact arithmetic:
+# Another AdamW agrees with yours within any tolerance, but not bit for bit, so two runs of the same training drift
+# apart. You have its results, not its source. One line of the kernel below differs from what the suspect computes,
+# though both are AdamW on paper. Find the line by the bits, and write what the suspect has. There are four suspicions,
+# all of them equal to the kernel in exact arithmetic:
 #
 # - the decay is subtracted, `p - lr * coeff * p`, not a factor of p;
 # - the square is formed first, `(1 - beta2) * (g * g)`;
@@ -52,7 +52,7 @@ def sqrt(x):
 
 
 # %% [markdown]
-# The oracle allows for as much rounding as the formula may have. By its first law the suspect is right:
+# The oracle allows as much rounding error as the formula can cause. By its first law the suspect is right:
 
 # %% [notebook]
 # from refopt import oracle

@@ -1,15 +1,15 @@
 """Beat the bytes.
 
-Teaches: a step takes as long as its bytes; fusing launches saves loads and stores, and no arithmetic
+Teaches: a step takes as long as its bytes; fusing launches saves loads and stores, not arithmetic
 
 Explained in: ../1-why-merging-pays.ipynb
 """
 
 # %% [markdown]
-# Three kernels make one step of momentum, with a gradient that has to be scaled down. Each is as good as it can be: no
-# sector is moved in vain. Together they move 32 bytes per element in three launches. How few can it be?
+# Three kernels make one step of momentum, with a gradient that has to be scaled down. Each is as good as it can be:
+# every byte of every sector is used. Together they move 32 bytes per element in three launches. How few can it be?
 #
-# The numbers must keep their bits, so the operations keep their order.
+# Keep the order of the operations, so that the bits stay the same.
 
 # %%
 import numpy as np

@@ -6,11 +6,11 @@ Explained in: ../9-a-step-as-a-program.ipynb
 """
 
 # %% [markdown]
-# `step_program` writes a step down with one `momentum` op for each tensor: each of them is a launch. There is an op
-# `merged_momentum`, whose slots take any number of tensors. Write the pass that makes one of many.
+# `step_program` writes a step as one `momentum` op per tensor: each of them is a launch. There is an op
+# `merged_momentum`, whose slots take any number of tensors. Write the pass that merges the updates.
 #
 # An op has `type`, `inputs` and `outputs` (names of variables by slot), and `attrs`, its numbers. A merged op has one
-# learning rate. Some layers of the second case have another one.
+# learning rate. Some layers of the second case have a different one.
 
 # %%
 import numpy as np
@@ -46,7 +46,7 @@ exercise = Exercise("19_a_pass", spec, cases, launch, limits=["launches"])
 
 # %% [markdown]
 # The program before and after, as text: `print(program)`. A program does not change; `program.replace(main=...)` makes
-# another one, and a merged op stands behind all ops that its gradients come from.
+# another one, and a merged op must come after all ops that produce its gradients.
 
 
 # %%

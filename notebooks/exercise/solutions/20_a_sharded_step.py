@@ -1,18 +1,18 @@
 """A sharded step.
 
-Teaches: each rank owns a part: it adds up gradients of its part alone, updates it, and hands it to the others
+Teaches: each rank owns a part: it sums the gradients of its part only, updates it, and sends it to the others
 
 Explained in: ../12-sharding.ipynb
 """
 
 # %% [markdown]
-# Four ranks have the same parameter and each its own gradient. An all-reduce gives every rank the whole sum, and every
-# rank then updates everything, with a velocity as large as the parameter. Sharded, a rank owns a quarter: it gets the
-# sum of its quarter, updates that with a velocity of a quarter, and the quarters are gathered.
+# Four ranks have the same parameter, each with its own gradient. An all-reduce gives every rank the whole sum, and
+# every rank then updates everything, with a velocity as large as the parameter. Sharded, a rank owns a quarter: it gets
+# the sum of its quarter, updates that with a velocity of a quarter, and the quarters are gathered.
 #
-# `run_ranks` runs a function for each of four ranks in this process. `comm.reduce_scatter(source, target)` puts
-# part `comm.rank` of the sum into the target; `comm.all_gather(source, target)` puts the sources of all ranks side by
-# side. A slice such as `param[8:16]` is a view of the same memory.
+# `run_ranks` runs a function for each of four ranks in this process. `comm.reduce_scatter(source, target)` puts part
+# `comm.rank` of the sum into the target; `comm.all_gather(source, target)` puts the sources of all ranks side by side.
+# A slice such as `param[8:16]` is a view of the same memory.
 
 # %%
 import numpy as np

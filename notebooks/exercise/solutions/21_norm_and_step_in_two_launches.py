@@ -6,13 +6,13 @@ Explained in: ../2b-sums.ipynb
 """
 
 # %% [markdown]
-# Clip all gradients by their common norm, then step by AdamW, for any number of tensors. A launch orders what all
-# blocks of the one before have written, so one launch sums squares and the next one does the rest. No third launch is
-# needed for a single number: each block adds up the sums of all chunks for itself, in the same order.
+# Clip all gradients by their common norm, then step by AdamW, for any number of tensors. A launch sees everything that
+# the blocks of the previous one wrote, so one launch sums squares and the next one does the rest. No third launch is
+# needed for a single number: each block adds up the sums of all chunks, in the same order.
 #
-# The order is part of the specification. Lane t of 64 adds up the squares of elements t, t + 64, ... of its chunk of
-# at most 1024; the second half of the lanes is added to the first until one sum is left. The sums of chunks are added
-# one by one, in the order of the table: large tensors first.
+# The order is part of the specification. Lane t of 64 adds up the squares of elements t, t + 64, ... of its chunk of at
+# most 1024; the second half of the lanes is added to the first until one sum is left. The sums of chunks are added one
+# by one, in the order of the table: large tensors first.
 
 # %%
 import numpy as np
@@ -156,6 +156,6 @@ def step(table, sums, max_norm, *numbers):
 # <details><summary>Hint 2</summary>
 #
 # `square_sums` has a place in `sums` for each chunk, so no two blocks write to one. Why would an atomic addition to one
-# element have other bits?
+# element give different bits?
 #
 # </details>
