@@ -150,7 +150,7 @@ def routines() -> str:
         launches = str(routine.forms[form].launches)
         launches += f" + {routine.forms[form].iterated} n" if routine.forms[form].iterated else ""
         names = ", ".join(f"`{name}`" for name in states)
-        lines.append([f"`{routine.name}`", title, names, launches, *moved, routine.source])
+        lines.append([f"[`{routine.name}`](kernels/{routine.name}.py)", title, names, launches, *moved, routine.source])
     return sections.table(lines)
 
 

@@ -19,7 +19,7 @@ again: see there, and in `refopt.cpu.cast` and `refopt.cpu.loss_scale`.
 
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from refopt.checks.renamed import renamed_attribute
 from refopt.checks.rows import Routine
@@ -48,5 +48,9 @@ for _found in list(iter_modules(__path__)):
         __all__ += _names
 
 
-def __getattr__(name: str) -> Any:  # names of before; type checkers see no functions of the optimizers
-    return renamed_attribute(__name__, name, {"scan_gradients": "check_gradients"})
+if TYPE_CHECKING:
+    from refopt.cpu._functions import *  # noqa: F403
+else:
+
+    def __getattr__(name: str) -> Any:  # names of before
+        return renamed_attribute(__name__, name, {"scan_gradients": "check_gradients"})

@@ -17,7 +17,7 @@ For reading and for kernels of one's own: `refopt.gpu.ladder`, `refopt.gpu.cuda`
 `refopt.gpu.coalesce` and the kernels of `refopt.gpu.gradient_check`.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -45,8 +45,12 @@ for _row in KNOWN.values():  # the kernels of every optimizer
     __all__ += _row.merged_name, _row.name
 
 
-def __getattr__(name: str) -> Any:  # names of before; type checkers see no functions of the optimizers
-    return renamed_attribute(__name__, name, {"scan": "gradient_check", "GradientScan": "GradientCheck"})
+if TYPE_CHECKING:
+    from refopt.gpu._functions import *  # noqa: F403
+else:
+
+    def __getattr__(name: str) -> Any:  # names of before
+        return renamed_attribute(__name__, name, {"scan": "gradient_check", "GradientScan": "GradientCheck"})
 
 
 def plan(routine: str, *slots: Any, **options: Any) -> Plan:

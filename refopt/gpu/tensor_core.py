@@ -22,6 +22,7 @@ import numpy as np
 from refopt.checks.dtypes import numpy_dtype
 from refopt.cpu.matmul import accumulate, exponents
 from refopt.gpu.target import intrinsic
+from refopt.gpu.unroll import named
 from refopt.simt import memory, vectors
 
 SINCE = 9, 0  # of tensor cores whose sums are known
@@ -68,10 +69,11 @@ def _mma(dtype: str, short: str) -> Callable:
     def mma(words, numbers):
         return (*words, *numbers)
 
-    return mma
+    return named(mma, "mma", dtype)
 
 
-MMA = {"bfloat16": _mma("bfloat16", "bf16"), "float16": _mma("float16", "f16")}
+mma_bfloat16, mma_float16 = _mma("bfloat16", "bf16"), _mma("float16", "f16")
+MMA = {"bfloat16": mma_bfloat16, "float16": mma_float16}
 
 
 def _matrices(transposed: bool) -> Callable[..., tuple[np.ndarray, ...]]:

@@ -5,7 +5,7 @@ import re
 
 import pytest
 from evidence.cells import cells
-from maps import api, commands, evidence, finds, interface, names, non_finite, specification, variants
+from maps import api, commands, evidence, finds, interface, kernels, names, non_finite, specification, stubs, variants
 from maps.collect import ROOT, Item, described, suite
 from mutation.covered import READERS
 
@@ -61,6 +61,16 @@ def test_the_architecture_is_that_of_the_imports():
 def test_every_door_has_a_page():
     """If this fails, run make maps."""
     assert {path: path.read_text() for path in api.DOCS.glob("api-*.md")} == api.pages()
+
+
+def test_the_files_of_kernels_are_what_runs():
+    """If this fails, run make maps."""
+    assert {path: path.read_text() for path in kernels.FOLDER.glob("*.py")} == kernels.files()
+
+
+def test_types_are_those_of_the_catalogue():
+    """If this fails, run make maps."""
+    assert {path: path.read_text() for path in stubs.files()} == stubs.files()
 
 
 # That these can fail.
