@@ -35,9 +35,8 @@ def _halves(words: np.ndarray) -> np.ndarray:
 
 
 def _product(dtype: str) -> Callable[..., tuple[np.ndarray, ...]]:
-    kind = numpy_dtype(dtype)
-
     def widened(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        kind = numpy_dtype(dtype)  # here, so that the package is imported where ml_dtypes is not installed
         return x.view(kind).astype(np.float64), exponents(x.view(kind))
 
     def exchange(*brought: np.ndarray) -> tuple[np.ndarray, ...]:
