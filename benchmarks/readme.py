@@ -160,9 +160,6 @@ def with_tables(text: str) -> str:
     tables = {
         "lars": table("lars-h200.json", "lars_momentum", LARS, both),
         "adamw": table("optimizers-h200.json", "adamw", ADAMW, [*both, ("gpt2-xl", "fp32")]),
-        "reductions": reductions(),
-        "shards": shards(),
-        "muon": muon(),
         "torch": torch_pages.shown(torch_pages.STEP, torch_pages.step_in_short),
         "routines": routines(),
     }

@@ -9,12 +9,12 @@
     >>> step.launches, velocities[1].copy_to_host()[0], params[1].copy_to_host()[0]
     (1, np.float32(1.9), np.float32(0.81))
 
-For reading and for kernels of one's own: `refopt.gpu.ladder`, `refopt.gpu.cuda`, `refopt.gpu.parts`,
-`refopt.gpu.exactness`, `refopt.gpu.show`, `refopt.gpu.timing`. For kernels elsewhere in refopt: `refopt.gpu.target` and
-`refopt.gpu.kernels`, what they are compiled by; `refopt.gpu.machine`, what a machine says of itself;
-`refopt.gpu.vectors` and `refopt.gpu.words`, loads and stores; `refopt.gpu.tables`, chunks; `refopt.gpu.arrays`,
-`refopt.gpu.runtime` and `refopt.gpu.streams`, where arrays are and what runs there. For programs:
-`refopt.gpu.coalesce` and the kernels of `refopt.gpu.gradient_check`.
+To read kernels and to write your own: `refopt.gpu.ladder`, `refopt.gpu.cuda`, `refopt.gpu.parts`,
+`refopt.gpu.exactness`, `refopt.gpu.show`, `refopt.gpu.timing`. For kernels elsewhere in refopt: `refopt.gpu.target`
+and `refopt.gpu.kernels`, which compile them; `refopt.gpu.machine`, the properties of a device; `refopt.gpu.vectors`
+and `refopt.gpu.words`, loads and stores; `refopt.gpu.tables`, chunks; `refopt.gpu.arrays`, `refopt.gpu.runtime` and
+`refopt.gpu.streams`, where arrays are and what runs there. For programs: `refopt.gpu.coalesce` and the kernels of
+`refopt.gpu.gradient_check`.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -42,8 +42,8 @@ NEUTRAL = {
     "lars_weight_decay": 0.0, "mu": 0.0, "seed": 0, "dampening": 0.0, "lr_decay": 0.0, "initial_accumulator": 0.0,
     "epsilon_root": 0.0,
 }  # fmt: skip
-COUNTED = {*BASES, "rho", STEP_NUMBER.name}  # scalars that the number of steps gives, and the numbers
 DECAYS = {"coeff", "weight_decay", "l2_decay", "lars_weight_decay"}  # of a parameter, by whatever routine
+COUNTED = {*BASES, "rho", STEP_NUMBER.name}  # scalars that the number of steps gives, and the numbers
 KEPT = 2**13  # elements of a case that is kept, for laws and other checks to draw again
 LONG = 2000  # steps after which scalars are evaluated by closed forms
 PATTERNS = 37  # tensors of a long list repeat after so many, which no limit on a launch is a multiple of

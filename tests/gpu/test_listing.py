@@ -24,6 +24,7 @@ from refopt.gpu import runtime, target, words
 from refopt.gpu.gradient_check import checker
 from refopt.gpu.kernels import Kernel
 from refopt.gpu.ladder import coalesce as ladder_coalesce
+from refopt.gpu.listing.text import _instructions
 from refopt.gpu.show import listing, source
 from refopt.gpu.show.kernels import launches_of, request
 from refopt.gpu.target import device_function, sqrt, transposed
@@ -189,11 +190,20 @@ def test_fp32_has_no_trace_of_other_dtypes_or_chance(name, dtype, form):
 def test_the_traces_are_there_where_they_belong():
     assert {"dither4_low", "random4", "seed"} <= set(re.findall(r"\w+", text_of("adamw", "bf16-sr", "merged")))
     assert not re.search("dither|random", text_of("adamw", "bf16", "merged"))
+    assert "\n@lru_cache(1 << 16)\ndef words(" in text_of("adamw", "bf16-sr", "merged")  # which are kept, as there
 
 
 def test_instructions_that_are_repeated_are_listed_once():
     text = text_of("adamw", "bf16-sr", "merged")
     assert text.count("mul.hi.u32 a, c0, 0xd2511f53;") == 1 and "\n#     10 times:\n#         mul.hi.u32" in text
+
+
+@pytest.mark.parametrize(("times", "said"), [(2, 0), (3, 1)])
+def test_instructions_that_come_twice_stay(times, said):
+    six, others = ([f"{name} r{k}, a, b;" for k in range(6)] for name in ("add", "mul"))
+    lines = _instructions([*six * times, *others])
+    found = lines.count(f"{times} times:"), sum(line.count("add r0") for line in lines)
+    assert found == (said, 1 if said else times)
 
 
 def functions_of(text):

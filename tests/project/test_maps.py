@@ -47,13 +47,12 @@ def test_pages_are_up_to_date(items, module):
 
 
 def test_the_architecture_is_that_of_the_imports():
-    """In its page and in the README; if this fails, run make maps."""
+    """In its page and its picture; if this fails, run make maps."""
     pytest.importorskip("grimp")
     from maps import architecture
 
     assert architecture.PAGE.read_text() == architecture.page()
     assert architecture.PICTURE.read_text() == architecture.drawn()
-    assert architecture.README.read_text() == architecture.with_picture(architecture.README.read_text())
     for file, name in re.findall(r"\]\(\.\./(\S+\.py)\) `(\w+)`", architecture.PAGE.read_text()):
         assert re.search(rf"(?m)^(?:(?:def|class) {name}\b|{name}\b.* = )", (ROOT / file).read_text()), (file, name)
 

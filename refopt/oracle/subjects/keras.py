@@ -83,7 +83,7 @@ class KerasOptimizer:
             yield
 
     def called(self, routine: str) -> tuple[Mapping[str, str], Mapping[str, Any]]:
-        """What it calls the numbers of a routine, and which it has for itself."""
+        """What it calls the numbers of a routine, and which it fixes."""
         peer = PEERS.get(routine, OTHER)
         return peer.numbers, peer.choices
 

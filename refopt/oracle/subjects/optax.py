@@ -64,7 +64,7 @@ class OptaxOptimizer:
         return transformation
 
     def called(self, routine: str) -> tuple[Mapping[str, str], Mapping[str, Any]]:
-        """What it calls the numbers of a routine, and which it has for itself."""
+        """What it calls the numbers of a routine, and which it fixes."""
         return PEERS[routine].numbers, PEERS[routine].choices
 
     def start(self, params: Sequence[Placed], saved: Any = None, apart: bool = False) -> "OptaxRun":

@@ -14,14 +14,14 @@ import numpy as np
 from refopt.catalog import Routine
 from refopt.checks.arguments import chosen, flag, is_number, kind_of, number
 from refopt.checks.dtypes import arithmetic
+from refopt.oracle.cases import COUNTED, scalar_after
 from refopt.oracle.cases import number as usual
-from refopt.oracle.cases import scalar_after
 from refopt.oracle.exact.cases import Case, Outcome
 from refopt.oracle.subject import Lacks
 from refopt.oracle.subjects.names import refusing
 from refopt.oracle.subjects.optax import EXPECTED, OptaxOptimizer, OptaxRun
 from refopt.oracle.subjects.optax_peers import PEERS, SWITCHED
-from refopt.oracle.subjects.shared import as_told, check_dtypes, follows, is_initial
+from refopt.oracle.subjects.shared import as_told, check_dtypes, is_initial
 
 COUNT, FLUSHES = "count", "flush_to_zero"
 HYPERPARAMS = "hyperparams"  # what inject_hyperparams calls the numbers in its state
@@ -36,7 +36,7 @@ class OptaxRoutine(OptaxOptimizer):
     """A function of numbers that returns a ``GradientTransformation``, as a `Subject`.
 
     Attributes:
-        fixed: numbers and choices of refopt's that it has for itself.
+        fixed: numbers and choices of refopt's that it fixes.
         dtypes: in which it is checked by default.
         always: optional states that it has in every case.
         notes: what a reader of the report should know.
@@ -134,7 +134,7 @@ class OptaxRoutine(OptaxOptimizer):
 
     def _follows(self, slot: str) -> bool:
         """Whether a scalar follows from the number of steps."""
-        return self.counts and follows(self.row, slot)
+        return self.counts and slot in COUNTED and slot in self.row.scalars
 
     def call(self, case: Case) -> Any:
         """How a script calls it."""

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from refopt.catalog import Routine
-from refopt.oracle.cases import COUNTED, Dtypes, alike
+from refopt.oracle.cases import Dtypes, alike
 from refopt.oracle.exact.cases import Case
 from refopt.oracle.subject import Lacks
 from refopt.oracle.variants import initial_of
@@ -42,11 +42,6 @@ def is_initial(case: Case, states: Iterable[str]) -> bool:
                 if x is not None and x.tobytes() != np.full(x.shape, first, x.dtype).tobytes():
                     return False
     return True
-
-
-def follows(row: Routine, slot: str) -> bool:
-    """Whether a scalar follows from the number of steps."""
-    return slot in row.scalars and slot in COUNTED
 
 
 def as_told(row: Routine, name: str, x: Any) -> float:

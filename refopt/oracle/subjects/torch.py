@@ -87,7 +87,7 @@ class TorchOptimizer:
         return "found_inf" in seen
 
     def called(self, routine: str) -> tuple[Mapping[str, str], Mapping[str, Any]]:
-        """What it calls the numbers of a routine, and which it has for itself."""
+        """What it calls the numbers of a routine, and which it fixes."""
         peer = peer_of(routine, self.kind, self.options)[0]
         return peer.numbers, peer.choices if (routine, self.kind.__name__) in TIMM else {}
 

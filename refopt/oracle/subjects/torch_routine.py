@@ -13,10 +13,10 @@ import numpy as np
 from refopt.catalog import Routine
 from refopt.checks.arguments import is_number, kind_of
 from refopt.checks.dtypes import arithmetic, arithmetic_name, numpy_dtype
-from refopt.oracle.cases import Dtypes, alike, choices_of, number, scalar_after
+from refopt.oracle.cases import COUNTED, Dtypes, alike, choices_of, number, scalar_after
 from refopt.oracle.exact.cases import Case, Outcome
 from refopt.oracle.subject import GATE, Lacks, Wrong
-from refopt.oracle.subjects.shared import as_told, check_dtypes, follows, is_initial
+from refopt.oracle.subjects.shared import as_told, check_dtypes, is_initial
 from refopt.oracle.subjects.torch import TorchOptimizer, TorchRun
 from refopt.oracle.subjects.torch_peers import ON_REQUEST
 from refopt.oracle.variants import by_request, defaults
@@ -41,7 +41,7 @@ class TorchRoutine(TorchOptimizer):
     """A class of optimizers, or a function ``make(params, **numbers)`` that returns one, as a `Subject`.
 
     Attributes:
-        fixed: numbers and choices of refopt's that it has for itself.
+        fixed: numbers and choices of refopt's that it fixes.
         dtypes: in which it is checked by default.
         always: optional states that it has in every case.
         notes: what a reader of the report should know.
@@ -113,7 +113,7 @@ class TorchRoutine(TorchOptimizer):
 
     def _follows(self, slot: str) -> bool:
         """Whether a scalar follows from the number of steps."""
-        return self.peer.counts and follows(self.row, slot)
+        return self.peer.counts and slot in COUNTED and slot in self.row.scalars
 
     def call(self, case: Case) -> Any:
         """How a script calls it."""
