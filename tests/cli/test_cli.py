@@ -75,15 +75,26 @@ def test_every_row_in_80_columns(capsys, dtypes):
     assert f"{4 * len(dtypes)} of {4 * len(dtypes)} equal in every bit" in out
 
 
+@pytest.mark.parametrize(("said", "reason"), [
+    ("device: expected a GPU, got none: no driver", "no driver"), ("device: one that is too old", None)])
+def test_the_executor_says_why_there_is_no_gpu(executor, monkeypatch, said, reason):
+    def refused(name):
+        raise RuntimeError(said)
+
+    monkeypatch.delenv("REFOPT_DEVICE", raising=False)
+    monkeypatch.setattr(gpu, "device", refused)
+    assert command._device(executor, None)["reason"] == (reason or said)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["adam", "check_gradients", "merged_cast", "coalesce_tensor"])
 def test_times_of_a_gpu(capsys, name):
     """On a GPU each row has a time, and the rates come after the table."""
-    command = ["verify", "--workload", "tiny", "--device", "gpu", "--dtype", "fp32", "--routine", name]
-    assert cli.main(command) == 0
+    args = ["verify", "--workload", "tiny", "--device", "gpu", "--dtype", "fp32", "--routine", name]
+    assert cli.main(args) == 0
     out = capsys.readouterr().out
     assert "ms/step     GB/s  of copy" in out and max(map(len, out.splitlines())) <= 80
-    assert cli.main([*command, "--json", "-"]) == 0
+    assert cli.main([*args, "--json", "-"]) == 0
     assert all(row["milliseconds"] > 0 for row in json.loads(capsys.readouterr().out)["rows"])
 
 
@@ -196,7 +207,10 @@ def test_broken_rule_is_found(capsys, monkeypatch):
     assert re.search(r"expected 0x[0-9a-f]{8} = -?0\.\d+", out) and max(map(len, out.splitlines())) <= 80
     assert "1 of 1 FAILED" in out
     (row,) = report(capsys)["rows"]
-    assert row["mismatches"][0]["ulps"] == 1 and row["differing"] >= 2
+    first = row["mismatches"][0]
+    assert first["ulps"] == 1 and row["differing"] >= 2
+    expected, got = (np.array(int(first[side][0], 16), np.uint32).view(np.float32) for side in ("expected", "got"))
+    assert expected == np.nextafter(got, np.float32(np.inf))
 
 
 OFTEN = (HYPERS[0], "fp32"), (HYPERS[-1], "bf16+16")
@@ -244,6 +258,7 @@ def test_what_goes_on_around_a_step(capsys, monkeypatch, name):
         monkeypatch.setattr(idle, "__call__", lambda self, **scale: None)
     (row, *_) = report(capsys, name=name, form=None)["rows"]
     where = {(m["step"], m["slot"], m["tensor"], m["name"]) for m in row["mismatches"]}
+    assert {m["got"][1] for m in row["mismatches"]} == {"0.0"} != {m["expected"][1] for m in row["mismatches"]}
     assert min(where) == (1, row["form"], *((14, "result") if name == "check_gradients" else (0, "conv1.weight")))
     before = 28 if name == "check_gradients" else 14
     assert (row["tensors"], row["elements"], row["ops_before"], row["launches_before"]) == (14, 1430, before, before)
