@@ -162,6 +162,9 @@ class TorchRun(LibraryRun):
         for name, x in entry.items():
             if isinstance(x, bool | int | float):
                 seen[str(name)] = np.asarray(x)
+            elif isinstance(x, self.torch.Tensor) and hasattr(x, "__tensor_flatten__"):  # codes and their scales
+                parts = {f"{name}.{part}": getattr(x, part) for part in x.__tensor_flatten__()[0]}
+                seen |= self._entry(parts)
             elif isinstance(x, self.torch.Tensor):
                 try:
                     seen[str(name)] = self._copy(x)
