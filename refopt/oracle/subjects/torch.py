@@ -39,7 +39,7 @@ class TorchOptimizer:
         self.torch = self.arrays.torch
         self.name = public_name(make, {**options, **own})
         if "lr" in _names(make) and "lr" not in self.options:
-            self.options["lr"] = NUMBERS["lr"]
+            self.options["lr"] = float(NUMBERS["lr"])  # by which 0 is divided as in Python
         self.notes: list[str] = []
         first = self._first()
         self.kind = type(first)
@@ -224,7 +224,7 @@ def of_torch(torch: Any, subject: Any, options: Mapping[str, Any], device: str) 
 def _makes(torch: Any, function: Callable[..., Any], options: Mapping[str, Any]) -> bool:
     """Whether a function of parameters alone returns an optimizer."""
     try:
-        lr = {"lr": NUMBERS["lr"]} if "lr" in _names(function) else {}
+        lr = {"lr": float(NUMBERS["lr"])} if "lr" in _names(function) else {}
         options = {**lr, **options}
         inspect.signature(function).bind([], **options)
         made = function([torch.nn.Parameter(torch.ones(2, 2))], **options)
