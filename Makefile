@@ -81,7 +81,7 @@ site: $(SITE)  ## the documentation as web pages, in build/site, with every link
 	.venv-site/bin/sphinx-build -n -W --keep-going -q -c docs/_site -d build/doctrees . build/site
 	.venv-site/bin/python docs/_site/check.py build/site
 
-maps: $(INSTALLED)  ## the pages of docs/ that are generated, again
+maps: $(INSTALLED)  ## what is generated, again: pages of docs/, kernels/, types
 	PYTHONPATH=tests .venv/bin/python -m maps
 	$(if $(wildcard $(PEERS)),PYTHONPATH=tests .venv-peers/bin/python -m maps.torch_options)
 

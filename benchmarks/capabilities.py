@@ -91,7 +91,7 @@ def of_routine(
 ) -> Iterator[Case]:
     """The kernels of a form of a routine."""
     asked = request(routine.name, dtype, form, states, choices)
-    for launched in launches_of(asked, [5]).prepared:
+    for launched in launches_of(asked, [(5,)]).prepared:
         chosen = [f"{name}={value}" for name, value in choices.items()]
         computes = launched.kernel.name not in ("fetch_scalars", "settle_scalars")
         moved = tables_of(routine, dict(asked.dtypes)) if computes and routine.elementwise else {}

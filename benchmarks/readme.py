@@ -150,7 +150,7 @@ def routines() -> str:
         launches = str(routine.forms[form].launches)
         launches += f" + {routine.forms[form].iterated} n" if routine.forms[form].iterated else ""
         names = ", ".join(f"`{name}`" for name in states)
-        lines.append([f"`{routine.name}`", title, names, launches, *moved, routine.source])
+        lines.append([f"[`{routine.name}`](kernels/{routine.name}.py)", title, names, launches, *moved, routine.source])
     return sections.table(lines)
 
 
@@ -160,9 +160,6 @@ def with_tables(text: str) -> str:
     tables = {
         "lars": table("lars-h200.json", "lars_momentum", LARS, both),
         "adamw": table("optimizers-h200.json", "adamw", ADAMW, [*both, ("gpt2-xl", "fp32")]),
-        "reductions": reductions(),
-        "shards": shards(),
-        "muon": muon(),
         "torch": torch_pages.shown(torch_pages.STEP, torch_pages.step_in_short),
         "routines": routines(),
     }

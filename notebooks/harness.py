@@ -22,7 +22,7 @@ from PIL import Image
 
 from refopt import cpu, gpu, simt
 from refopt.gpu.show import listing, request
-from refopt.gpu.show.kernels import launches_of, sizes_of
+from refopt.gpu.show.kernels import launches_of
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "benchmarks" / "results"
@@ -72,12 +72,12 @@ class Walk:
     """A walk through all that kernels consist of, as ``refopt show`` lists it: a call quotes functions by their names.
 
     Attributes:
-        left: the names of functions that have not been quoted yet, callees first.
+        left: the names of functions that have not been quoted yet, callers first.
     """
 
     def __init__(self, routine: str, *forms: str, dtype: str = "fp32", after: "Walk | None" = None) -> None:
         """Functions that an earlier walk has quoted, perhaps under other names, are not left."""
-        launches = [launches_of(request(routine, dtype, form), sizes_of()) for form in forms or (None,)]
+        launches = [launches_of(request(routine, dtype, form)) for form in forms or (None,)]
         self._list([kernel for launch in launches for kernel in launch.kernels], after)
 
     @classmethod
@@ -92,9 +92,9 @@ class Walk:
         self._head, *blocks = text.rstrip().split("\n\n\n")
         self._blocks = {re.findall(r"^def (\w+)", block, re.MULTILINE)[0]: block for block in blocks}
         self._digests: dict[str, int] = {}  # of texts that have digests in the place of names
-        for name, block in self._blocks.items():  # callees first
+        for name, block in reversed(self._blocks.items()):  # callees first
             known = self._digests | {name: 0}
-            self._digests[name] = hash(tuple(known.get(word, word) for word in re.split(r"(\W+)", block)))
+            self._digests[name] = hash(tuple(known.get(word, word) for word in re.split(r"(\w+(?=\())", block)))
         self._quoted: set[int] = after._quoted if after else set()
         self.left = [name for name in self._blocks if self._digests[name] not in self._quoted]
 

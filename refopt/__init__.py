@@ -4,4 +4,4 @@
 that runs those kernels on a machine without a GPU, ``refopt.catalog`` the table of routines.
 """
 
-__version__ = "0.2.0.dev0"
+__version__ = "0.2.0"

@@ -1,4 +1,4 @@
-"""The parts of docs/findings.md and docs/findings-table.md that are made of records and explanations."""
+"""The parts of docs/findings.md that are made of records and explanations."""
 
 import json
 from collections import Counter
@@ -28,11 +28,7 @@ def with_findings(page: str) -> str:
     page = with_section(page, "libraries", table(libraries()))
     page = with_section(page, "explained", "\n".join(explained()))
     page = with_section(page, "swept", "\n".join(on_gpu()))
-    return with_section(page, "changes", "\n".join(changed()))
-
-
-def with_optimizers(page: str) -> str:
-    """docs/findings-table.md."""
+    page = with_section(page, "changes", "\n".join(changed()))
     return with_section(page, "optimizers", "\n".join(optimizers()))
 
 
@@ -87,7 +83,7 @@ def _entry(entry: Known, tried: Sequence[tuple[Record, Sequence[tuple[str, str, 
             by_laws.setdefault("; ".join(said), []).append(f"`{name}`")
         those = "; ".join(f"{', '.join(names)}: {said}" for said, names in by_laws.items())
         more = f"; and {len(optimizers) - MOST} more" if len(optimizers) > MOST else ""
-        yield f"*Does not hold:* {those}{more}.\n"
+        yield f"*Fails:* {those}{more}.\n"
     if entry.upstream or entry.report:
         where = [f"*Reported:* {entry.upstream}." if entry.upstream else ""]
         where += [f"*A report:* [{entry.report}](reports/{entry.report}.md)." if entry.report else ""]
@@ -149,8 +145,8 @@ def optimizers() -> Iterator[str]:
     for report in records():
         libraries = dict.fromkeys(row["library"] for row in report["rows"])
         for library in libraries:
-            yield f"## {_heading(report, library)}\n"
-            lines = [["optimizer", "is", "does not hold"], ["---"] * 3]
+            yield f"### {_heading(report, library)}\n"
+            lines = [["optimizer", "formula", "fails"], ["---"] * 3]
             for row in report["rows"]:
                 if row["library"] == library:
                     lines.append([f"`{row['subject']}`", row.get("identity") or "", _said(row)])
@@ -159,14 +155,15 @@ def optimizers() -> Iterator[str]:
 
 def _said(row: Mapping[str, Any]) -> str:
     if "error" in row:
-        return row["error"]
+        return str(row["error"])
     if "not_taken" in row:
         return f"not taken: {row['not_taken'][:MOST_TEXT].replace('|', ' ').replace('<', ' ')}"
-    said = [
-        f"{law} {', '.join(failure['dtypes'])}" if check["as"] == "none" else f"{law} as {check['as']}"
-        for check in row["checks"] for law, failure in failures(check).items()
-    ]  # fmt: skip
-    return "; ".join(said)
+    said: dict[str, list[str]] = {}  # what follows the laws, and these
+    for check in row["checks"]:
+        for law, failure in failures(check).items():
+            of = ", ".join(failure["dtypes"]) if check["as"] == "none" else f"as {check['as']}"
+            said.setdefault(of, []).append(law)
+    return "; ".join(f"{in_short(laws)} {of}" for of, laws in said.items())
 
 
 MOST_TEXT = 120

@@ -1,4 +1,4 @@
-"""The site: the pages of docs/, the README and the notebooks as they are stored, from the root of the repository."""
+"""The site: the pages of docs/ and the notebooks as they are stored, from the root of the repository."""
 
 import sys
 from pathlib import Path
@@ -7,14 +7,19 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 sys.path[:0] = [str(HERE), str(ROOT)]
 
+from sphinx.ext.autodoc.mock import _MockObject  # noqa: E402
+
 import refopt  # noqa: E402
+
+# In annotations of refopt.torch, which are evaluated: Tensor | None, of a Tensor that is mocked.
+_MockObject.__or__ = _MockObject.__ror__ = lambda self, other: self
 
 project = "refopt"
 author = "refopt"
 release = version = refopt.__version__
 root_doc = "docs/index"
-include_patterns = ["docs/*.md", "docs/reports/*.md", "notebooks/*.ipynb", "notebooks/exercises/*", "README.md",
-                    "CONTRIBUTING.md", "CHANGELOG.md"]  # fmt: skip
+include_patterns = ["docs/*.md", "docs/reports/*.md", "notebooks/*.ipynb", "notebooks/exercises/*", "CONTRIBUTING.md",
+                    "CHANGELOG.md"]  # fmt: skip
 exclude_patterns = [".*", "build", "dist", "refopt", "tests", "benchmarks", "docs/_site", "**/__pycache__"]
 extensions = [
     "myst_nb",
@@ -41,7 +46,7 @@ myst_enable_extensions = ["amsmath", "colon_fence", "dollarmath", "html_image"]
 myst_heading_anchors = 4
 
 napoleon_use_ivar = True
-autodoc_mock_imports = ["cuda", "mpi4py", "nccl"]
+autodoc_mock_imports = ["cuda", "mpi4py", "nccl", "pytest", "torch"]
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_preserve_defaults = True

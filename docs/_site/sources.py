@@ -16,6 +16,7 @@ from pygments.util import ClassNotFound
 from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
+from sphinx.ext.autodoc.mock import undecorate
 from sphinx.transforms import SphinxTransform
 
 ROOT = Path(__file__).parents[2]
@@ -59,7 +60,7 @@ def of_name(module: str, name: str) -> str | None:
     """Where the source of a name begins, from a page of docs/; nothing if it is no function and no class of refopt."""
     found: Any = importlib.import_module(module)
     for part in name.split("."):
-        found = inspect.getattr_static(found, part, None)
+        found = undecorate(inspect.getattr_static(found, part, None))  # of a decorator of PyTorch's, which is mocked
         found = getattr(found, "__func__", getattr(found, "fget", None) or found)
     found = inspect.unwrap(found) if callable(found) else found
     try:

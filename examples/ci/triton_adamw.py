@@ -32,5 +32,6 @@ def adamw(params, grads, moment1, moment2, *, lr, beta1, beta2, epsilon, coeff, 
             raise NotImplementedError("tensors are contiguous")
         n = p.numel()
         kernel[triton.cdiv(n, BLOCK),](
-            p, g, m, v, n, lr, beta1, beta2, epsilon, coeff, 1 - beta1**step, 1 - beta2**step, BLOCK
+            p, g, m, v, n, lr, beta1, beta2, epsilon, coeff,
+            1 - beta1**step, 1 - beta2**step, BLOCK,
         )

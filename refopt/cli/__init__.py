@@ -1,7 +1,7 @@
 """The command `refopt`: what it can do, how it starts, and how it ends, whatever comes.
 
-Each command is a file or a package, which `refopt.cli.commands` lists. NumPy and the rest are imported only once `run`
-sees to signals, so that Ctrl-C is no traceback even then.
+Each command is a file or a package, which `refopt.cli.commands` lists. NumPy and the rest are imported only after `run`
+has installed its signal handlers, so that Ctrl-C gives no traceback even then.
 """
 
 import os

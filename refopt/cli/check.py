@@ -43,7 +43,7 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
     )
     command.add_argument(
         "--set", dest="fixed", nargs="+", default=[], metavar="NAME=VALUE",
-        help="numbers and choices that the step has for itself, such as epsilon_at=uncorrected",
+        help="numbers and choices that are built into the step, such as epsilon_at=uncorrected",
     )  # fmt: skip
     command.add_argument(
         "--names", nargs="+", default=[], metavar="OURS=THEIRS",

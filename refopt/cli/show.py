@@ -1,12 +1,12 @@
 """``refopt show``: the kernels of a routine, as text in Python or as PTX."""
 
 import argparse
-import ast
 from pathlib import Path
 from typing import Any
 
-from refopt.catalog import ROUTINES
+from refopt.catalog import KNOWN
 from refopt.catalog.data import DTYPES
+from refopt.cli.check import pairs
 from refopt.cli.output import EQUAL, Unusable, write
 from refopt.gpu.show import ptx, request, whole
 from refopt.gpu.target import no_compiler
@@ -17,14 +17,13 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
     command = commands.add_parser(
         "show",
         help="print the kernels of a routine, whole",
-        description="Print all that a GPU runs for a routine as one text in Python: every function once, callees "
+        description="Print all that a GPU runs for a routine as one text in Python: every function once, callers "
         "first, made for the dtypes and the choices, each PTX intrinsic with its twin. It runs as it stands on the "
         "executor, with the same bits.",
         epilog="Exit status: 0, 2 for arguments or files that cannot be used, 3 if the command itself fails; 130, 141 "
         "and 143 for Ctrl-C, a closed pipe and SIGTERM.",
     )
-    names = ", ".join(ROUTINES)
-    command.add_argument("routine", choices=list(ROUTINES), metavar="ROUTINE", help=names)
+    command.add_argument("routine", choices=list(KNOWN), metavar="ROUTINE", help=", ".join(KNOWN))
     text = f"{', '.join(DTYPES)}; default fp32. amp has fp32 masters, +16 remainders, sr rounds stochastically"
     command.add_argument("--dtype", choices=list(DTYPES), default="fp32", metavar="D", help=text)
     command.add_argument("--form", metavar="F", help="one of the routine's forms; default the one that plans take")
@@ -47,12 +46,7 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         SystemExit: an argument is wrong, which is told.
         Unusable: there is no compiler, or output cannot be written.
     """
-    choices: dict[str, Any] = {}
-    for pair in args.choices:
-        name, equals, text = pair.partition("=")
-        if not equals or not name.isidentifier():
-            parser.error(f"argument --set: expected NAME=VALUE, got {pair!r}")
-        choices[name] = _value(text)
+    choices = pairs("--set", args.choices, parser)
     try:
         asked = request(args.routine, args.dtype, args.form, args.state, choices)
     except (TypeError, ValueError) as error:
@@ -65,14 +59,6 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     else:
         _save(args.out, text)
     return EQUAL
-
-
-def _value(text: str) -> Any:
-    """A literal of Python's, in any case; any other text as it is."""
-    try:
-        return ast.literal_eval(text.capitalize() if text.lower() in ("true", "false", "none") else text)
-    except (ValueError, SyntaxError):
-        return text
 
 
 def _save(path: str, text: str) -> None:

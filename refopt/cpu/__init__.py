@@ -8,18 +8,17 @@
     (np.float32(1.9), np.float32(0.81))
 
 Every file with a row (`refopt.cpu.routine`) is an optimizer; its functions, ``merged_NAME`` and ``NAME``, are here.
-The formulae in it are for the oracle, too, which varies them. What optimizers share, the kernels follow:
-`refopt.cpu.weight_decay`, what comes before a rule; `refopt.cpu.reduce`, the order of sums; `refopt.cpu.remainder` and
-`refopt.cpu.stochastic`, storage in bf16; `refopt.cpu.coalesce`, layouts; `refopt.cpu.gradient_check`, clipping;
-`refopt.cpu.matmul`, products of matrices, those of tensor cores among them; `refopt.cpu.muon` and `refopt.cpu.blocks`,
-the iterations of Muon, and the matrices of a parameter.
-`refopt.cpu.routine` and `refopt.cpu.merged`, how a rule becomes a step. What has been checked can be run again and
-again: see there, and in `refopt.cpu.cast` and `refopt.cpu.loss_scale`.
+The oracle uses the formulae too, and varies them. Optimizers share these modules, and the kernels follow them:
+`refopt.cpu.weight_decay`; `refopt.cpu.reduce`, the order of sums; `refopt.cpu.remainder` and `refopt.cpu.stochastic`,
+storage in bf16; `refopt.cpu.coalesce`, layouts; `refopt.cpu.gradient_check`, clipping; `refopt.cpu.matmul`, products of
+matrices, including those of tensor cores; `refopt.cpu.muon` and `refopt.cpu.blocks`, the iterations of Muon, and the
+matrices of a parameter. `refopt.cpu.routine` and `refopt.cpu.merged` turn a rule into a step. A checked call can be
+repeated: see these two, `refopt.cpu.cast` and `refopt.cpu.loss_scale`.
 """
 
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from refopt.checks.renamed import renamed_attribute
 from refopt.checks.rows import Routine
@@ -48,5 +47,9 @@ for _found in list(iter_modules(__path__)):
         __all__ += _names
 
 
-def __getattr__(name: str) -> Any:  # names of before; type checkers see no functions of the optimizers
-    return renamed_attribute(__name__, name, {"scan_gradients": "check_gradients"})
+if TYPE_CHECKING:
+    from refopt.cpu._functions import *  # noqa: F403
+else:
+
+    def __getattr__(name: str) -> Any:  # names of before
+        return renamed_attribute(__name__, name, {"scan_gradients": "check_gradients"})

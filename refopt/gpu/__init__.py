@@ -9,15 +9,15 @@
     >>> step.launches, velocities[1].copy_to_host()[0], params[1].copy_to_host()[0]
     (1, np.float32(1.9), np.float32(0.81))
 
-For reading and for kernels of one's own: `refopt.gpu.ladder`, `refopt.gpu.cuda`, `refopt.gpu.parts`,
+To read kernels and to write your own: `refopt.gpu.ladder`, `refopt.gpu.cuda`, `refopt.gpu.parts`,
 `refopt.gpu.exactness`, `refopt.gpu.show`. For kernels elsewhere in refopt: `refopt.gpu.target` and
-`refopt.gpu.kernels`, what they are compiled by; `refopt.gpu.machine`, what a machine says of itself;
-`refopt.gpu.vectors` and `refopt.gpu.words`, loads and stores; `refopt.gpu.tables`, chunks; `refopt.gpu.arrays`,
-`refopt.gpu.runtime` and `refopt.gpu.streams`, where arrays are and what runs there. For programs:
-`refopt.gpu.coalesce` and the kernels of `refopt.gpu.gradient_check`.
+`refopt.gpu.kernels`, which compile them; `refopt.gpu.machine`, the properties of a device; `refopt.gpu.vectors` and
+`refopt.gpu.words`, loads and stores; `refopt.gpu.tables`, chunks; `refopt.gpu.arrays`, `refopt.gpu.runtime` and
+`refopt.gpu.streams`, where arrays are and what runs there. For programs: `refopt.gpu.coalesce` and the kernels of
+`refopt.gpu.gradient_check`.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -45,8 +45,12 @@ for _row in KNOWN.values():  # the kernels of every optimizer
     __all__ += _row.merged_name, _row.name
 
 
-def __getattr__(name: str) -> Any:  # names of before; type checkers see no functions of the optimizers
-    return renamed_attribute(__name__, name, {"scan": "gradient_check", "GradientScan": "GradientCheck"})
+if TYPE_CHECKING:
+    from refopt.gpu._functions import *  # noqa: F403
+else:
+
+    def __getattr__(name: str) -> Any:  # names of before
+        return renamed_attribute(__name__, name, {"scan": "gradient_check", "GradientScan": "GradientCheck"})
 
 
 def plan(routine: str, *slots: Any, **options: Any) -> Plan:

@@ -22,7 +22,7 @@ from refopt.gpu.runtime import device
 from refopt.gpu.tables import ALIGNED, START, STOP, TENSOR
 from refopt.gpu.target import cuda, device_function, intrinsic
 from refopt.gpu.tiles import scale8
-from refopt.gpu.unroll import map8
+from refopt.gpu.unroll import map8, named
 from refopt.gpu.vectors import ROW
 
 BOUNDS = 64, 16  # threads of a block, and blocks to fit on a multiprocessor
@@ -57,17 +57,18 @@ def to_single(value):
 def narrowed8(dtype: str, real: Any) -> Callable:
     """Eight values of the arithmetic type as the stores of a dtype take them, to be rounded there if at all."""
     if real is np.float32 or dtype == "float64":
-        return device_function(lambda x: x)
-    return map8(to_single if dtype == "float32" else to_odd, 1, 0)
+        return named(device_function(lambda x: x), "narrowed8")
+    return map8(to_single if dtype == "float32" else to_odd, 1)
 
 
 @factory
 def caster(source: str, target: str, scale: str) -> Kernel:
     """The kernel for a pair of dtypes and the dtype of the scale, empty for none."""
     real: Any = checks.cast_type(source, target)
-    row = either(lambda partial: _variant(source, target, real, scale, partial), ROW)
+    row = either("cast_row", lambda partial: _variant(source, target, real, scale, partial), ROW)
     load_scale, one = getattr(vectors, f"load_{scale or 'float32'}"), real(1)
-    scale_of = device_function((lambda at: real(load_scale(at))) if scale else (lambda at: one))
+    scale_of = device_function((lambda scale_at: real(load_scale(scale_at))) if scale else (lambda scale_at: one))
+    named(scale_of, "scale_of")
 
     @kernel(BOUNDS)
     def merged_cast(addresses, chunks, scale_at):

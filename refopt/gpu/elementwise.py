@@ -1,11 +1,11 @@
-"""One kernel for every optimizer that takes each element for itself: all tensors in one launch, in one pass.
+"""One kernel for every elementwise optimizer: all tensors in one launch, in one pass.
 
-A block takes a chunk, which here is a tile. What belongs to the optimizer is its rule
-(``refopt.gpu.rules``); everything else is the same: find the tile in the table, load, apply the rule, store.
+A block takes a chunk, which here is a tile. Only the rule (``refopt.gpu.rules``) belongs to the optimizer. Everything
+else is the same: find the tile in the table, load, apply the rule, store.
 
-Scalars that a step carries on, such as the powers of beta, are read by all blocks of a tensor and written by
-its first. So that no block writes what another may still read (numerics, N9), they live in two slots: a step
-reads one and writes the other, and the next step goes the other way. The caller's arrays get a copy.
+All blocks of a tensor read the scalars that a step carries on, such as the powers of beta, and its first block writes
+them. So that no block writes what another may still read (numerics, N9), there are two copies: ``carried[phase]`` is
+read, ``carried[1 - phase]`` is written, and the next step swaps them. The caller's arrays get a copy.
 """
 
 from collections.abc import Callable
@@ -40,24 +40,26 @@ def merged_update(routine: Routine, dtypes: tuple, choices: tuple, factor: str =
     stochastic = named.pop("rounding") == "stochastic"
     rule = rule_for(routine, real, present, named)
     found, factor_of = gate(real, factor)
-    row = either(lambda partial: row_of(routine, dtypes, rule, factor_of, stochastic, partial), ROW)
-    numbers = unroll.gather("hyper[{k}, tensor]", "hyper, tensor", len(routine.hypers) - 1)
-    scalars = unroll.gather("carried[phase, {k}, tensor]", "carried, phase, tensor", len(routine.scalars))
+    update = either("update", lambda partial: row_of(routine, dtypes, rule, factor_of, stochastic, partial), ROW)
+    hypers_of = unroll.gather("hypers_of", "hyper[{k}, tensor]", "hyper, tensor", len(routine.hypers) - 1)
+    scalars_of = unroll.gather(
+        "scalars_of", "carried[phase, {k}, tensor]", "carried, phase, tensor", len(routine.scalars)
+    )
     carries = bool(routine.scalars)
     leave, stay = _leave(routine, rule.advance, real), _stay(routine)
 
     def merged(addresses, chunks, hyper, carried, phase, first_chunk, factor_at, found_at):
         c = first_chunk + cuda.blockIdx.x
         tensor, start, stop = chunks[c, TENSOR], chunks[c, START], chunks[c, STOP]
-        h, s = numbers(hyper, tensor), scalars(carried, phase, tensor)
+        h, s = hypers_of(hyper, tensor), scalars_of(carried, phase, tensor)
         opens = start == 0 and cuda.threadIdx.x == 0
         if found(found_at):
             if carries and opens:
                 stay(tensor, s, carried, 1 - phase)
             return
-        at, k = (addresses, hyper, tensor), (h, s, factor_at)
+        at, common = (addresses, hyper, tensor), (h, s, factor_at)
         for first in of_warp(start, stop, ROW):
-            row(at, first, stop, chunks[c, ALIGNED], k)
+            update(at, first, stop, chunks[c, ALIGNED], common)
         if carries and opens:
             leave(addresses, tensor, h, s, carried, 1 - phase)
 
@@ -78,14 +80,15 @@ def resident(real: Any, states: int) -> int:
 def row_of(
     routine: Routine, dtypes: tuple, rule: Rule, factor_of: Callable, stochastic: bool, partial: bool
 ) -> Callable:
-    """``row(at, first, stop, k)``: the update of a thread's eight elements of a row, the body of all these kernels."""
+    """The update of a thread's eight elements of a row, the body of all these kernels: `refopt.gpu.slots` shows one."""
     slots = Slots(routine, dtypes, partial, at="addresses[{}, tensor]")
     states = [name for name in routine.states if dtypes[slots.rows[name]]]
     elements, results = ["params", "rescale * grads", *states], ["params", *states]
-    lines = ["addresses, hyper, tensor, h, s, factor_at = *at, *k", *map(slots.load, ["params", "grads", *states])]
+    lines = [f"addresses, {'hyper' if stochastic else '_'}, tensor = at", "h, s, factor_at = common"]
+    lines += map(slots.load, ["params", "grads", *states])
     # What all elements have in common is made while the loads are under way.
     lines.append("rescale, k = h[-1] * factor_of(factor_at), prepare(h, s)")
-    lines += slots.apply("rule", rule.rule, elements, results)
+    lines += slots.apply("rule", rule.rule, elements, results, "k")
     slots.scope |= {"factor_of": factor_of, "prepare": rule.prepare}
     lines.append("exact = params")
     if stochastic:
@@ -104,25 +107,30 @@ def _by_chance(routine: Routine, dtypes: tuple, results: list[str]) -> dict[str,
 
 
 def _leave(routine: Routine, advance: Callable | None, real: type) -> Callable:
-    """Write the scalars of the next step: into the other slot, and into the caller's arrays. For Adamax::
+    """Write the scalars of the next step: where that reads them, and into the caller's arrays. For Adamax::
 
-        def leave(addresses, tensor, h, s, carried, slot):
+        def leave(addresses, tensor, h, s, carried, next_phase):
             after = advance(h, s)
-            carried[slot, 0, tensor] = after[0]
+            carried[next_phase, 0, tensor] = after[0]
             store(addresses[4, tensor], after[0])
     """
     store = getattr(vectors, f"store_{np.dtype(real).name}")
     lines = ["after = advance(h, s)"] if routine.scalars else ["pass"]
     for k, name in enumerate(routine.scalars):
         row = routine.slot_names.index(name)
-        lines += [f"carried[slot, {k}, tensor] = after[{k}]", f"store(addresses[{row}, tensor], after[{k}])"]
-    return unroll.written("leave", "addresses, tensor, h, s, carried, slot", lines, advance=advance, store=store)
+        lines += [f"carried[next_phase, {k}, tensor] = after[{k}]", f"store(addresses[{row}, tensor], after[{k}])"]
+    parameters = "addresses, tensor, h, s, carried, next_phase"
+    return unroll.written("leave", parameters, lines, advance=advance, store=store)
 
 
 def _stay(routine: Routine) -> Callable:
-    """Leave the scalars as they are to the next step, when this one is skipped: ``carried[slot, 0, tensor] = s[0]``."""
-    lines = [f"carried[slot, {k}, tensor] = s[{k}]" for k in range(len(routine.scalars))]
-    return unroll.written("stay", "tensor, s, carried, slot", lines or ["pass"])
+    """Leave the scalars as they are to the next step, when this one is skipped. For Adamax::
+
+        def stay(tensor, s, carried, next_phase):
+            carried[next_phase, 0, tensor] = s[0]
+    """
+    lines = [f"carried[next_phase, {k}, tensor] = s[{k}]" for k in range(len(routine.scalars))]
+    return unroll.written("stay", "tensor, s, carried, next_phase", lines or ["pass"])
 
 
 @factory
@@ -134,18 +142,18 @@ def fetcher(routine: Routine, real: Any) -> Kernel:
     @kernel()
     def fetch_scalars(addresses, carried, phase):
         for tensor in range(cuda.grid(1), carried.shape[2], cuda.gridsize(1)):
-            for k in range(count):
-                carried[phase, k, tensor] = load(addresses[first + k, tensor])
+            for n in range(count):
+                carried[phase, n, tensor] = load(addresses[first + n, tensor])
 
     return fetch_scalars
 
 
 @kernel()
 def settle_scalars(carried, phase):
-    """Bring the scalars of the next step back to the slot that the last one has read."""
+    """Copy the scalars of the next step to where the last step read its own."""
     for tensor in range(cuda.grid(1), carried.shape[2], cuda.gridsize(1)):
-        for k in range(carried.shape[1]):
-            carried[phase, k, tensor] = carried[1 - phase, k, tensor]
+        for n in range(carried.shape[1]):
+            carried[phase, n, tensor] = carried[1 - phase, n, tensor]
 
 
 def launches(group: Group, form: str, **choices: Any) -> Launches | Alternating:

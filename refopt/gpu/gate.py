@@ -6,29 +6,31 @@ from typing import Any
 
 from refopt.gpu import vectors
 from refopt.gpu.target import device_function
+from refopt.gpu.unroll import named
 
 
 @lru_cache
 def gate(real: Any, factor: str | None) -> tuple[Callable, Callable]:
     """Two device functions of an address, 0 for an array that is not given.
 
-    ``found(at)`` is whether the step is to change nothing; ``factor_of(at)`` is what every gradient is to be
-    multiplied by, widened from its dtype ``factor``. ``None`` is for a kernel that is never given either, which is
+    ``found(found_at)`` is whether the step is to change nothing; ``factor_of(factor_at)`` is what every gradient is to
+    be multiplied by, widened from its dtype ``factor``. ``None`` is for a kernel that is never given either, which is
     then spared the registers for them.
     """
     zero, one = real(0), real(1)
     if factor is None:
-        return device_function(lambda at: False), device_function(lambda at: one)
+        found, factor_of = device_function(lambda found_at: False), device_function(lambda factor_at: one)
+        return named(found, "found"), named(factor_of, "factor_of")
     load_found, load_factor = vectors.load_float32, getattr(vectors, f"load_{factor}")
 
     @device_function
-    def found(at):
-        return at != 0 and load_found(at) != zero
+    def found(found_at):
+        return found_at != 0 and load_found(found_at) != zero
 
     @device_function
-    def factor_of(at):
-        if at != 0:
-            return real(load_factor(at))
+    def factor_of(factor_at):
+        if factor_at != 0:
+            return real(load_factor(factor_at))
         return one
 
     return found, factor_of

@@ -24,6 +24,7 @@ from refopt.gpu.runtime import Device
 from refopt.gpu.tables import TENSOR
 from refopt.gpu.target import cuda, device_function, sqrt
 from refopt.gpu.tiles import FANOUT, ROW, WHOLE_WARP, joiner, rows_of
+from refopt.gpu.unroll import named
 
 # Of 8 bounds and 3 sizes of a chunk, measured best on an H200: chunks as of elements of 4 bytes, whatever the dtype.
 BOUNDS, CHUNK_ITEM = (128, 8), 4
@@ -54,22 +55,22 @@ def checker(dtype: str, real: Any) -> Kernel:
         load = vectors.access(dtype, real, partial).load
 
         @device_function
-        def values(g, first, stop, k):
+        def values(g, first, stop, common):
             return (load(g, own(first), stop),)
 
         return values
 
-    squares_of, elements_of = tile_sums(row, 1, real), row(True)
+    squares_of, elements_of = tile_sums("grads", row, 1, real), named(row(True), "grads_partial")
 
     @device_function
-    def oddness_of(g, first, stop, k):
+    def oddness_of(g, first, stop, common):
         odd = zero
         for n in range(rows_of(first, stop)):
-            odd += oddness(elements_of(g, first + ROW * n, stop, k)[0])
+            odd += oddness(elements_of(g, first + ROW * n, stop, common)[0])
         return odd
 
     @device_function
-    def tile(g, first, stop, aligned, odd_ones):
+    def tile_of_checked(g, first, stop, aligned, odd_ones):
         squares = squares_of(g, first, stop, aligned, odd_ones)
         if squares - squares != zero:
             odd = oddness_of(g, first, stop, odd_ones)
@@ -77,7 +78,7 @@ def checker(dtype: str, real: Any) -> Kernel:
                 cuda.atomic.max(odd_ones, 0, 1)
         return squares
 
-    sums_of = chunk_sums(tile, real, (0, 1))
+    sums_of = chunk_sums(tile_of_checked, real, (0, 1))
 
     @kernel(BOUNDS)
     def check_gradients(addresses, positions, chunks, nodes, counters, sums, roots, odd_ones):

@@ -26,7 +26,7 @@ class Kernel(Compilable):
 
         Raises:
             OSError: a function that it calls has no file that can be read.
-            LookupError: it has instructions of a whole warp, whose sums the text would have to contain.
+            LookupError: it has a value that no text stands for.
         """
         from refopt.gpu.listing.text import listing
 

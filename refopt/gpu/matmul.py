@@ -27,10 +27,11 @@ from refopt.gpu.cuda import Launch, address
 from refopt.gpu.kernels import factory
 from refopt.gpu.runtime import device
 from refopt.gpu.tensor_core import MMA, begin_copy16, end_group, ldmatrix4, ldmatrix4_transposed, wait_but
-from refopt.gpu.unroll import written
+from refopt.gpu.unroll import named, written
 from refopt.gpu.vectors import store_float32
 
-TILE, PART = 64, 32  # rows and columns of a block's tile, and of a warp's part of it
+TILE = 64  # rows and columns of a block's tile
+PART = 32  # rows and columns of a warp's part of it
 THREADS = 128
 STEP, CHUNK = 32, 8  # of k; elements of 16 bytes, which a thread copies at a time
 ZERO = np.float32(0)
@@ -61,24 +62,26 @@ def operand(along_k: bool) -> tuple[Callable, Callable, Callable, int]:
             tile[spot(r, c // CHUNK) + c % CHUNK] = x[(top + r) * width + left + c] if inside else 0
 
     @cuda.jit(device=True)
-    def begin(tile, at, x, first, extent, k, depth):
+    def begin(tile, base, x, first, extent, k, depth):
         top, left, height, width = (k, first, depth, extent) if along_k else (first, k, extent, depth)
         # The same eight elements at a time. A row has a multiple of eight, so all of these are inside, or none.
-        for part in range(parts):
-            i = cuda.threadIdx.x + part * THREADS
+        for n in range(parts):
+            i = cuda.threadIdx.x + n * THREADS
             r, c = i // chunks, i % chunks
             inside = top + r < height and left + c * CHUNK < width
             start = (top + r) * width + left + c * CHUNK if inside else 0
-            begin_copy16(tile, at + spot(r, c), x + 2 * start, 16 if inside else 0)
+            begin_copy16(tile, base + spot(r, c), x + 2 * start, 16 if inside else 0)
 
     @cuda.jit(device=True)
-    def fragment(tile, at, first, k, apart, k_apart):
+    def fragment(tile, base, first, k, apart, k_apart):
         # Each lane points to a row of one of four matrices of 8 x 8.
         line = cuda.threadIdx.x % 8
         if along_k:
-            return load(tile, at + spot(k + k_apart + line, (first + apart) // CHUNK))
-        return load(tile, at + spot(first + apart + line, (k + k_apart) // CHUNK))
+            return load(tile, base + spot(k + k_apart + line, (first + apart) // CHUNK))
+        return load(tile, base + spot(first + apart + line, (k + k_apart) // CHUNK))
 
+    for function in (spot, fill, begin, fragment):
+        named(function, function.__name__, "along" if along_k else "across")
     return fill, begin, fragment, rows * columns
 
 
@@ -101,15 +104,25 @@ PAIRS = [(4 * n + 2 * low, i + 8 * low, j)
 
 
 def storer(dtype: str, kind: str) -> Callable:
-    """What stores a warp's sums: as fp32, ``"rounded"`` to the dtype, or ``"added"`` to a matrix and then rounded."""
+    """What stores a warp's sums: as fp32, ``"rounded"`` to the dtype, or ``"added"`` to a matrix and then rounded.
+
+    It makes::
+
+        def store(sums, out, row, column, lane, m, n, alpha, beta, c):
+            row, column = row + lane // 4, column + lane % 4 * 2
+            put(sums[0], row + 0, column + 0, out, m, n, alpha, beta, c)
+            put(sums[1], row + 0, column + 1, out, m, n, alpha, beta, c)
+            put(sums[2], row + 8, column + 0, out, m, n, alpha, beta, c)
+            ...
+    """
     load_narrow, store_narrow = (getattr(vectors, f"{what}_{dtype}") for what in ("load", "store"))
     store_one, size, adds = (store_float32, 4, False) if kind == "sums" else (store_narrow, 2, kind == "added")
 
     @cuda.jit(device=True)
     def put(x, row, column, out, m, n, alpha, beta, c):
         if row < m and column < n:
-            at = row * n + column
-            store_one(out + size * at, beta * load_narrow(c + 2 * at) + alpha * x if adds else x)
+            here = row * n + column
+            store_one(out + size * here, beta * load_narrow(c + 2 * here) + alpha * x if adds else x)
 
     # Of each 16 x 8, lane 4 g + t has rows g and g + 8, and two neighbouring columns.
     lines = ["row, column = row + lane // 4, column + lane % 4 * 2"]
@@ -120,15 +133,24 @@ def storer(dtype: str, kind: str) -> Callable:
 
 
 def multiplier(dtype: str, fragment_a: Callable, fragment_b: Callable) -> Callable:
-    """What adds the products of two tiles, which begin at some elements of shared memory, to a warp's sums."""
+    """What adds the products of two tiles, which begin at some elements of shared memory, to a warp's sums. It makes::
+
+        def multiply(tile_a, base_a, tile_b, base_b, sums, top, left, lane):
+            odd, late = lane // 8 % 2 * 8, lane // 16 * 8
+            x0 = fragment_a(tile_a, base_a, top + 0, 0, odd, late)
+            x16 = fragment_a(tile_a, base_a, top + 16, 0, odd, late)
+            y = fragment_b(tile_b, base_b, left + 0, 0, late, odd)
+            sums[0], sums[1], sums[2], sums[3] = mma((x0[0], x0[1], x0[2], x0[3], y[0], y[1]), (sums[0], ...))
+            ...
+    """
     # Matrices 1 and 3, and 2 and 3, are eight apart from the others.
     lines = ["odd, late = lane // 8 % 2 * 8, lane // 16 * 8"]
     for step in range(0, STEP, 16):
         # Of 16 x 16 numbers each; and of those of B, two of 16 x 8.
         rows = range(0, PART, 16)
-        lines += [f"x{i} = fragment_a(tile_a, at_a, top + {i}, {step}, odd, late)" for i in rows]
+        lines += [f"x{i} = fragment_a(tile_a, base_a, top + {i}, {step}, odd, late)" for i in rows]
         for j in range(0, PART, 16):
-            lines.append(f"y = fragment_b(tile_b, at_b, left + {j}, {step}, late, odd)")
+            lines.append(f"y = fragment_b(tile_b, base_b, left + {j}, {step}, late, odd)")
             for i in rows:
                 for half in range(2):
                     first = (i // 16 * (PART // 8) + j // 8 + half) * 4
@@ -136,7 +158,8 @@ def multiplier(dtype: str, fragment_a: Callable, fragment_b: Callable) -> Callab
                     words = ", ".join([*(f"x{i}[{k}]" for k in range(4)), f"y[{2 * half}], y[{2 * half + 1}]"])
                     lines.append(f"{four} = mma(({words}), ({four}))")
     scope = {"fragment_a": fragment_a, "fragment_b": fragment_b, "mma": MMA[dtype]}
-    return written("multiply", "tile_a, at_a, tile_b, at_b, sums, top, left, lane", lines, **scope)
+    multiply = written("multiply", "tile_a, base_a, tile_b, base_b, sums, top, left, lane", lines, **scope)
+    return named(multiply, "multiply", *(x.__name__.removeprefix("fragment_") for x in (fragment_a, fragment_b)))
 
 
 @factory
@@ -185,25 +208,26 @@ def pipeline(
     multiply = multiplier(dtype, fragment_a, fragment_b)
 
     @cuda.jit(device=True)
-    def add_up(sums, tile_a, tile_b, a, b, row, column, m, n, k, top, left, lane):
+    def add_up(sums, tile_a, tile_b, a, b, row, column, m, n, depth, top, left, lane):
         inside = row + top < m and column + left < n  # any of the warp's part
         for stage in range(STAGES - 1):
-            begin_a(tile_a, stage * a_size, a, row, m, stage * STEP, k)
-            begin_b(tile_b, stage * b_size, b, column, n, stage * STEP, k)
+            begin_a(tile_a, stage * a_size, a, row, m, stage * STEP, depth)
+            begin_b(tile_b, stage * b_size, b, column, n, stage * STEP, depth)
             end_group()
-        for first in range(0, k, STEP):
+        for first in range(0, depth, STEP):
             # A thread waits for its own copies, and the barrier for those of the others. It also says that all warps
             # have multiplied the tiles of the step before, which the next copies overwrite.
             wait_but_one()
             cuda.syncthreads()
             ahead, stage = first + (STAGES - 1) * STEP, first // STEP % STAGES
             free = ahead // STEP % STAGES
-            begin_a(tile_a, free * a_size, a, row, m, ahead, k)
-            begin_b(tile_b, free * b_size, b, column, n, ahead, k)
+            begin_a(tile_a, free * a_size, a, row, m, ahead, depth)
+            begin_b(tile_b, free * b_size, b, column, n, ahead, depth)
             end_group()
             if inside:
                 multiply(tile_a, stage * a_size, tile_b, stage * b_size, sums, top, left, lane)
 
+    named(add_up, multiply.__name__.replace("multiply", "add_up"))
     return add_up, STAGES * a_size, STAGES * b_size
 
 

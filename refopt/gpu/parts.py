@@ -189,14 +189,14 @@ def rows(make: Callable[[bool], Callable]) -> Callable:
 
     def variant(partial: bool) -> Callable:
         row = make(partial)
-        return device_function(lambda at, first, stop, k: row(at[0], at[1], own(first), stop, k))
+        return device_function(lambda at, first, stop, common: row(at[0], at[1], own(first), stop, common))
 
-    row = either(variant, ROW)
+    row = either("row", variant, ROW)
 
     @device_function
-    def over_rows(addresses, chunks, c, k):
+    def over_rows(addresses, chunks, c, common):
         at, start, stop = (addresses, chunks[c, TENSOR]), chunks[c, START], chunks[c, STOP]
         for first in of_warp(start, stop, ROW):
-            row(at, first, stop, chunks[c, ALIGNED], k)
+            row(at, first, stop, chunks[c, ALIGNED], common)
 
     return over_rows

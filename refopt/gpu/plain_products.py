@@ -15,13 +15,17 @@ from refopt.checks.dtypes import SIZES
 from refopt.gpu import cuda, vectors
 from refopt.gpu.kernels import factory
 from refopt.gpu.matmul import TILE
-from refopt.gpu.products import ADDED, ALONG, OUT, A, B, K, M, N, padded_size
+from refopt.gpu.products import ADDED, ALONG, OUT, A, B, K, M, N, kind, padded_size
+from refopt.gpu.unroll import named
 
+EDGE = 64  # rows and columns of a tile
 STEP, SIDE = 16, 16  # of k; threads side by side
 THREADS = SIDE * SIDE
-EACH = TILE // SIDE  # rows and columns of a thread
-PITCH = TILE + 1  # of a row in shared memory, so that sixteen rows begin in different banks
+EACH = EDGE // SIDE  # rows and columns of a thread
+PITCH = EDGE + 1  # of a row in shared memory, so that sixteen rows begin in different banks
 ELEMENTS, SUMS = STEP * PITCH, EACH * EACH
+
+assert EDGE == TILE, "the tables of tiles are those of refopt.gpu.products"
 
 
 def filler(dtype: str) -> Callable:
@@ -30,9 +34,9 @@ def filler(dtype: str) -> Callable:
 
     @cuda.jit(device=True)
     def fill(tile, x, first, extent, k, depth, along):
-        for i in range(cuda.threadIdx.x, TILE * STEP, THREADS):
+        for i in range(cuda.threadIdx.x, EDGE * STEP, THREADS):
             # Neighbouring threads take neighbouring elements, as they lie in memory.
-            line, far = (i % TILE, i // TILE) if along else (i // STEP, i % STEP)
+            line, far = (i % EDGE, i // EDGE) if along else (i // STEP, i % STEP)
             inside = first + line < extent and k + far < depth
             row, column, pitch = (k + far, first + line, extent) if along else (first + line, k + far, depth)
             tile[far * PITCH + line] = load(x + size * (row * padded_size(pitch) + column)) if inside else zero
@@ -46,27 +50,26 @@ def merged(dtype: str, square: bool, symmetric: bool, adds: bool) -> Any:
     fill, size, real = filler(dtype), SIZES[dtype], np.dtype(dtype).type
     load, store, zero = getattr(vectors, f"load_{dtype}"), getattr(vectors, f"store_{dtype}"), real(0)
 
-    @cuda.jit(launch_bounds=(THREADS, 2))
-    def plain_products(tiles, products, numbers):
+    def plain_products(tiles, table, numbers):
         tile_a, tile_b = cuda.shared.array(ELEMENTS, real), cuda.shared.array(ELEMENTS, real)
         sums = cuda.local.array(SUMS, real)
         for e in range(SUMS):
             sums[e] = zero
         i, row, column = tiles[cuda.blockIdx.x, 0], tiles[cuda.blockIdx.x, 1], tiles[cuda.blockIdx.x, 2]
-        m, n, depth = products[i, M], products[i, N], products[i, K]
-        a_along = square and products[i, ALONG] != 0
+        m, n, depth = table[i, M], table[i, N], table[i, K]
+        a_along = square and table[i, ALONG] != 0
         b_along = a_along or not square
         down, right = cuda.threadIdx.x // SIDE, cuda.threadIdx.x % SIDE
         for k in range(0, depth, STEP):
-            fill(tile_a, products[i, A], row, m, k, depth, a_along)
-            fill(tile_b, products[i, B], column, n, k, depth, b_along)
+            fill(tile_a, table[i, A], row, m, k, depth, a_along)
+            fill(tile_b, table[i, B], column, n, k, depth, b_along)
             cuda.syncthreads()
             for far in range(STEP):
                 for e in range(SUMS):
                     x = tile_a[far * PITCH + down + SIDE * (e // EACH)]
                     sums[e] = sums[e] + x * tile_b[far * PITCH + right + SIDE * (e % EACH)]
             cuda.syncthreads()
-        out, added, pitch = products[i, OUT], products[i, ADDED], padded_size(n)
+        out, added, pitch = table[i, OUT], table[i, ADDED], padded_size(n)
         for e in range(SUMS):
             r, c, x = row + down + SIDE * (e // EACH), column + right + SIDE * (e % EACH), sums[e]
             if r < m and c < n:
@@ -76,4 +79,5 @@ def merged(dtype: str, square: bool, symmetric: bool, adds: bool) -> Any:
                 if symmetric and row != column:
                     store(out + size * (c * pitch + r), x)
 
-    return plain_products
+    name = "plain_products", *kind(square, symmetric, adds)
+    return cuda.jit(launch_bounds=(THREADS, 2))(named(plain_products, *name))

@@ -51,6 +51,13 @@ class Plan(OnStream):
         self._describe = describer(self.device.name, self.device.index)
         self._begin(slots, hypers)
 
+    def __repr__(self) -> str:
+        """What the plan is of, what a step of it costs, and where it runs."""
+        tensors, elements = len(self.specs), sum(spec.size for spec in self.specs)
+        of = f"{self.routine.name}, form {self.form}: tensors {tensors}, elements {elements:,}"
+        step = f"per step launches {self.launches}, bytes {self.bytes:,}"
+        return f"<Plan of {of}; {step}; device {self.device.name}: {self.device.properties}>"
+
     @in_turn
     def _begin(self, slots: dict[str, Any], hypers: dict[str, Any]) -> None:
         """Check the call and build the tables."""

@@ -20,7 +20,7 @@ import numpy as np
 from refopt.gpu import cuda, vectors
 from refopt.gpu.kernels import factory
 from refopt.gpu.matmul import PAIRS, PART, THREADS, ZERO, part, pipeline
-from refopt.gpu.unroll import written
+from refopt.gpu.unroll import named, written
 
 # Columns of the table of products: the fields of a `Product`. Columns of that of tiles: the product, row and column.
 A, B, OUT, ADDED, M, N, K, ALONG = range(8)
@@ -70,7 +70,14 @@ def padded_size(size):
 def storer(dtype: str, adds: bool, mirrored: bool) -> Callable:
     """What rounds a warp's sums and stores them, two at a time: where ``mirror`` holds, the transposed tile, too.
 
-    If it ``adds``, ``beta`` times a matrix is added to ``alpha`` times the sums before.
+    If it ``adds``, ``beta`` times a matrix is added to ``alpha`` times the sums before. It makes::
+
+        def store(sums, row, column, lane, out, m, n, mirror, alpha, beta, added):
+            row, column = row + lane // 4, column + lane % 4 * 2
+            put(sums[0], sums[1], row + 0, column + 0, out, m, n, mirror, alpha, beta, added)
+            put(sums[2], sums[3], row + 8, column + 0, out, m, n, mirror, alpha, beta, added)
+            put(sums[4], sums[5], row + 0, column + 8, out, m, n, mirror, alpha, beta, added)
+            ...
     """
     load2, store2, store1 = (getattr(vectors, f"{what}_{dtype}") for what in ("load2", "store2", "store"))
 
@@ -78,11 +85,11 @@ def storer(dtype: str, adds: bool, mirrored: bool) -> Callable:
     def put(x, y, row, column, out, m, n, mirror, alpha, beta, added):
         if row < m and column < n:
             pitch, both = padded_size(n), column + 1 < n
-            at = row * pitch + column
+            here = row * pitch + column
             if adds:
-                low, high = load2(added + 2 * at)
+                low, high = load2(added + 2 * here)
                 x, y = beta * low + alpha * x, beta * high + alpha * y
-            store2(out + 2 * at, (x, y if both else ZERO))
+            store2(out + 2 * here, (x, y if both else ZERO))
             if mirrored and mirror:
                 store1(out + 2 * (column * pitch + row), x)
                 if both:
@@ -91,7 +98,14 @@ def storer(dtype: str, adds: bool, mirrored: bool) -> Callable:
     common = "out, m, n, mirror, alpha, beta, added"
     lines = ["row, column = row + lane // 4, column + lane % 4 * 2"]
     lines += [f"put(sums[{k}], sums[{k + 1}], row + {i}, column + {j}, {common})" for k, i, j in PAIRS]
-    return written("store", f"sums, row, column, lane, {common}", lines, put=put)
+    words = ["added"] * adds + ["mirrored"] * mirrored
+    named(put, "put", *words)
+    return named(written("store", f"sums, row, column, lane, {common}", lines, put=put), "store", *words)
+
+
+def kind(square: bool, symmetric: bool, adds: bool) -> list[str]:
+    """Words for the name of a kernel."""
+    return ["square"] * square + ["symmetric"] * symmetric + ["added"] * adds
 
 
 @factory
@@ -102,8 +116,7 @@ def merged(dtype: str, square: bool, symmetric: bool, adds: bool) -> Any:
     a_elements, b_elements = max(a_elements, a_others), max(b_elements, b_others)
     store, count = storer(dtype, adds, symmetric), PART * PART // 32
 
-    @cuda.jit(launch_bounds=(THREADS, 4))
-    def products(tiles, products, alpha, beta):
+    def products(tiles, table, alpha, beta):
         tile_a = cuda.shared.array(a_elements, np.uint16, alignment=16)
         tile_b = cuda.shared.array(b_elements, np.uint16, alignment=16)
         sums = cuda.local.array(count, np.float32)
@@ -111,13 +124,13 @@ def merged(dtype: str, square: bool, symmetric: bool, adds: bool) -> Any:
             sums[i] = ZERO
         top, left, lane = part()
         i, row, column = tiles[cuda.blockIdx.x, 0], tiles[cuda.blockIdx.x, 1], tiles[cuda.blockIdx.x, 2]
-        a, b, m, n = products[i, A], products[i, B], products[i, M], products[i, N]
-        height, pitch, depth = padded_size(m), padded_size(n), padded_size(products[i, K])
-        if square and products[i, ALONG]:
+        a, b, m, n = table[i, A], table[i, B], table[i, M], table[i, N]
+        height, pitch, depth = padded_size(m), padded_size(n), padded_size(table[i, K])
+        if square and table[i, ALONG]:
             add_along(sums, tile_a, tile_b, a, b, row, column, height, pitch, depth, top, left, lane)
         else:
             add_up(sums, tile_a, tile_b, a, b, row, column, height, pitch, depth, top, left, lane)
-        out, added = products[i, OUT], products[i, ADDED]
+        out, added = table[i, OUT], table[i, ADDED]
         store(sums, row + top, column + left, lane, out, m, n, row != column, alpha, beta, added)
 
-    return products
+    return cuda.jit(launch_bounds=(THREADS, 4))(named(products, "products", *kind(square, symmetric, adds)))

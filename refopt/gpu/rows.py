@@ -7,11 +7,12 @@ a time, and each of its lanes eight elements of it.
 from collections.abc import Callable
 
 from refopt.gpu.target import cuda, device_function
+from refopt.gpu.unroll import named
 
 
 @device_function
 def of_warp(start, stop, length):
-    """Where the parts begin that fall to this warp, of so many elements each: the block's warps take turns."""
+    """Where this warp's parts of so many elements begin: the block's warps take turns."""
     return range(start + cuda.threadIdx.x // 32 * length, stop, cuda.blockDim.x // 32 * length)
 
 
@@ -24,20 +25,25 @@ def own(first):
     return first + 4 * (cuda.threadIdx.x % 32)
 
 
-def either(variant: Callable[[bool], Callable], length: int) -> Callable:
-    """``part(at, first, stop, aligned, k)``: the full variant of so many elements at ``first``, or the partial one.
+def either(name: str, variant: Callable[[bool], Callable], length: int) -> Callable:
+    """``either(at, first, stop, aligned, common)``: the full variant of so many elements at ``first``, or the partial.
 
-    ``variant(partial)`` makes them, as ``part(at, first, stop, k)``. The full one takes all elements to be there and
-    aligned, and loads four at a time. The partial one is for the end of a tensor, and for arrays that begin at an odd
-    address; it looks at each element by itself. All threads of a warp go the same way, so none waits while others go
-    another.
+    ``at`` says where the tensor's arrays are, and ``common`` is what its elements have in common: both are passed on as
+    they are. ``variant(partial)`` makes the variants, as ``row(at, first, stop, common)``. The full one assumes that
+    all elements are there and aligned, and loads four at a time. The partial one is for the end of a tensor, and for
+    arrays that begin at an odd address; it accesses one element at a time. All threads of a warp take the same branch,
+    so none waits for the others.
+
+    Listings show the three under a name, such as update, update_full and update_partial.
     """
     full, partial = variant(False), variant(True)
+    for function, word in (full, "full"), (partial, "partial"):
+        named(function, name, word)
 
     @device_function
-    def part(at, first, stop, aligned, k):
+    def either(at, first, stop, aligned, common):
         if aligned and first + length <= stop:
-            return full(at, first, stop, k)
-        return partial(at, first, stop, k)
+            return full(at, first, stop, common)
+        return partial(at, first, stop, common)
 
-    return part
+    return named(either, name)

@@ -1,22 +1,29 @@
 """A thread's eight elements of a row of each of an optimizer's arrays: the lines of code that load and store them.
 
-Which arrays there are depends on the optimizer, and by which function each is loaded on their dtypes. So the body of an
-update is put together from lines. For Adam with a master they make, of a thread's part of a row::
+The optimizer decides which arrays there are, and their dtypes decide which functions load and store them. So the body
+of an update is assembled from lines. For Adam with fp32 master copies, `refopt.gpu.elementwise` makes of them::
 
-    params = load_params(at[0], at[7], i, stop)
-    grads = load_grads(at[1], i, stop)
-    moment1 = load_moment1(at[2], i, stop)
-    moment2 = load_moment2(at[3], i, stop)
-    params, moment1, moment2 = transposed((
-        rule(params[0], rescale * grads[0], moment1[0], moment2[0], k),
-        rule(params[1], rescale * grads[1], moment1[1], moment2[1], k),
-        ...
-    ))
-    store_params(at[0], at[7], i, stop, params, params)
-    store_moment1(at[2], i, stop, moment1)
-    store_moment2(at[3], i, stop, moment2)
+    def row(at, first, stop, common):
+        i = own(first)
+        addresses, _, tensor = at
+        h, s, factor_at = common
+        params = load_params(addresses[0, tensor], addresses[7, tensor], i, stop)
+        grads = load_grads(addresses[1, tensor], i, stop)
+        moment1 = load_moment1(addresses[2, tensor], i, stop)
+        moment2 = load_moment2(addresses[3, tensor], i, stop)
+        rescale, k = h[-1] * factor_of(factor_at), prepare(h, s)
+        params, moment1, moment2 = transposed((
+            rule(params[0], rescale * grads[0], moment1[0], moment2[0], k),
+            rule(params[1], rescale * grads[1], moment1[1], moment2[1], k),
+            ...
+        ))
+        exact = params
+        store_params(addresses[0, tensor], addresses[7, tensor], i, stop, exact, params)
+        store_moment1(addresses[2, tensor], i, stop, moment1)
+        store_moment2(addresses[3, tensor], i, stop, moment2)
 
-No load waits for the one before it, so the latency of all is that of one.
+No load waits for the one before it, so all of them together take the latency of one. `refopt show` prints each kernel
+with the functions that it calls.
 """
 
 from collections.abc import Callable, Sequence
@@ -58,15 +65,17 @@ class Slots:
         self.scope[f"store_{name}"] = access.store
         return f"store_{name}({self._addresses(name, row)}, i, stop, {values})"
 
-    def apply(self, name: str, function: Callable, arrays: Sequence[str], results: Sequence[str]) -> list[str]:
-        """Make eight new elements of each of the results, by a function of an element of each array, and of k."""
+    def apply(
+        self, name: str, function: Callable, arrays: Sequence[str], results: Sequence[str], k: str = "common"
+    ) -> list[str]:
+        """Make eight new elements of each of the results, by a function of an element of each array, and of ``k``."""
         self.scope[name] = function
-        calls = [f"    {name}({', '.join(f'{x}[{e}]' for x in arrays)}, k)," for e in range(8)]
+        calls = [f"    {name}({', '.join(f'{x}[{e}]' for x in arrays)}, {k})," for e in range(8)]
         return [f"{', '.join(results)}{',' * (len(results) == 1)} = transposed((", *calls, "))"]
 
-    def row(self, lines: Sequence[str], parameters: str = "at, first, stop, k") -> Callable:
-        """The device function of the lines."""
-        return written("row", parameters, ["i = own(first)", *lines], **self.scope)
+    def row(self, lines: Sequence[str]) -> Callable:
+        """The device function of the lines, as `refopt.gpu.rows.either` takes it."""
+        return written("row", "at, first, stop, common", ["i = own(first)", *lines], **self.scope)
 
     def _addresses(self, name: str, row: int) -> str:
         """Of the exact parameters two: that of the parameter, and that of its master or remainder."""

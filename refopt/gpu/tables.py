@@ -12,8 +12,8 @@ from refopt.cpu.reduce import TILE
 from refopt.gpu.machine import Properties
 from refopt.gpu.tiles import FANOUT
 
-# Columns of the chunk table: tensor, first and last element + 1, slot of the first tile's sum, the node
-# that the chunk reports to, and whether all slots of the tensor can be accessed 16 bytes at a time.
+# Columns of the chunk table: the tensor, the first element and the last + 1, the slot of the first tile's sum, the node
+# that the chunk reports to, and whether all arrays of the tensor can be accessed 16 bytes at a time.
 TENSOR, START, STOP, SLOT, NODE, ALIGNED = range(6)
 
 # Bytes of parameter and gradient that a block takes the norms of, measured best on an H200; fewer on a GPU whose L2

@@ -22,6 +22,7 @@ import numpy as np
 from refopt.checks.dtypes import numpy_dtype
 from refopt.cpu.matmul import accumulate, exponents
 from refopt.gpu.target import intrinsic
+from refopt.gpu.unroll import named
 from refopt.simt import memory, vectors
 
 SINCE = 9, 0  # of tensor cores whose sums are known
@@ -34,9 +35,8 @@ def _halves(words: np.ndarray) -> np.ndarray:
 
 
 def _product(dtype: str) -> Callable[..., tuple[np.ndarray, ...]]:
-    kind = numpy_dtype(dtype)
-
     def widened(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        kind = numpy_dtype(dtype)  # here, so that the package is imported where ml_dtypes is not installed
         return x.view(kind).astype(np.float64), exponents(x.view(kind))
 
     def exchange(*brought: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -68,10 +68,11 @@ def _mma(dtype: str, short: str) -> Callable:
     def mma(words, numbers):
         return (*words, *numbers)
 
-    return mma
+    return named(mma, "mma", dtype)
 
 
-MMA = {"bfloat16": _mma("bfloat16", "bf16"), "float16": _mma("float16", "f16")}
+mma_bfloat16, mma_float16 = _mma("bfloat16", "bf16"), _mma("float16", "f16")
+MMA = {"bfloat16": mma_bfloat16, "float16": mma_float16}
 
 
 def _matrices(transposed: bool) -> Callable[..., tuple[np.ndarray, ...]]:

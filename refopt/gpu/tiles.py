@@ -20,15 +20,16 @@ ROWS = TILE // LANES
 FANOUT = 1024
 WHOLE_WARP = 0xFFFFFFFF
 
-# Columns of the node table: first child's slot, children, own slot, arrivals to wait for, parent or -1.
-FIRST, COUNT, OUT, ARRIVALS, PARENT = range(5)
+# Columns of the node table: the slot of the first child's sum, how many children, the slot of the node's own sum, how
+# many arrivals it waits for, and its parent or -1.
+FIRST_CHILD, CHILDREN, OWN_SUM, ARRIVALS, PARENT = range(5)
 
 assert ROW == LANES, "a thread's eight elements of a row are its eight lanes"
 
 
 # Eight lanes, each with the square of its element added; and eight products.
-add_squares = gather("sums[{k}] + x[{k}] * x[{k}]", "sums, x", 8, "add_squares")
-scale8 = gather("factor * x[{k}]", "factor, x", 8, "scale8")
+add_squares = gather("add_squares", "sums[{k}] + x[{k}] * x[{k}]", "sums, x", 8)
+scale8 = gather("scale8", "factor * x[{k}]", "factor, x", 8)
 
 
 @device_function
@@ -92,8 +93,8 @@ def joiner(real: type) -> SimpleNamespace:
     zero = real(0)
 
     @device_function
-    def join(sums, first, count):
-        """The tree over up to 1024 sums: each warp joins 32 at a time, then every warp what came of it."""
+    def join_sums(sums, first, count):
+        """The tree over up to 1024 sums: each warp joins 32 at a time, then every warp joins the results."""
         joined = cuda.shared.array((2, 32), real)
         warp, lane = cuda.threadIdx.x // 32, cuda.threadIdx.x % 32
         for group in range(warp, (count + 31) // 32, cuda.blockDim.x // 32):
@@ -127,18 +128,18 @@ def joiner(real: type) -> SimpleNamespace:
     def climb(node, arrivals, nodes, counters, sums):
         """Join upwards from a node that waits for so many arrivals.
 
-        Returns whether this block has formed the sums of the tensor, and if so the sums.
+        Returns whether this block has made the sums of the tensor, and if so the sums.
         """
         x = zero
         while node >= 0:
             if not is_last(node, arrivals, counters):
                 return False, zero
-            x = join(sums, nodes[node, FIRST], nodes[node, COUNT])
+            x = join_sums(sums, nodes[node, FIRST_CHILD], nodes[node, CHILDREN])
             if cuda.threadIdx.x < 2:
-                sums[cuda.threadIdx.x, nodes[node, OUT]] = x
+                sums[cuda.threadIdx.x, nodes[node, OWN_SUM]] = x
             node = nodes[node, PARENT]
             if node >= 0:
                 arrivals = nodes[node, ARRIVALS]
         return True, x
 
-    return SimpleNamespace(join=join, climb=climb)
+    return SimpleNamespace(join=join_sums, climb=climb)

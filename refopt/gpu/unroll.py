@@ -1,13 +1,15 @@
 """What a kernel cannot loop over, written out: a thread's eight elements, and the arrays of an optimizer.
 
-Registers have no index. A loop over values that are in registers is possible only if the compiler unrolls it, and one
-that makes a tuple of them is none that Numba compiles. So eight elements stand side by side, in what `map8` makes. How
-many arrays a kernel loads, and each by which function, depends on the optimizer and its dtypes, and Numba cannot call
-one of several functions by a number. So such functions are made as text; each maker shows what it makes. It is plain
-code: tracebacks, ``inspect.getsource`` and ``refopt show`` have it.
+Registers have no index. The compiler has to unroll a loop over values in registers, and Numba does not compile a loop
+that makes a tuple of them. So `map8` writes eight calls side by side. How many arrays a kernel loads, and by which
+functions, depends on the optimizer and its dtypes, and Numba cannot choose a function by its number. So these functions
+are assembled from text. The docstring of each maker shows one that it makes, and a test compares the two. The text is
+ordinary code: tracebacks, ``inspect.getsource`` and ``refopt show`` print it.
 """
 
+import inspect
 import linecache
+import sys
 from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import count
@@ -15,13 +17,17 @@ from types import CodeType
 
 from refopt.gpu.target import device_function
 
+MAKERS = __name__, "refopt.gpu.slots"
 _files = count()
 
 
 def written(name: str, parameters: str, lines: Sequence[str], **scope: object) -> Callable:
     """A device function from the text of its body's lines, which may use the names in ``scope``."""
     text = f"def {name}({parameters}):\n" + "".join(f"    {line}\n" for line in lines)
-    namespace = dict(scope)
+    maker = sys._getframe(1)
+    while maker.f_globals["__name__"] in MAKERS and maker.f_back:
+        maker = maker.f_back
+    namespace = scope | {"__name__": maker.f_globals["__name__"]}  # of the module that the text is for
     exec(_code(text, name), namespace)
     return device_function(namespace[name])  # type: ignore[arg-type]
 
@@ -33,29 +39,42 @@ def _code(text: str, name: str) -> CodeType:
     return compile(text, file, "exec")
 
 
-def gather(item: str, parameters: str, size: int, name: str = "gather", **scope: object) -> Callable:
-    """A tuple of so many values, each from an expression in its number ``{k}``. Of ``hyper[{k}, tensor]``, for SGD::
+def named(function: Callable, *words: str) -> Callable:
+    """A function that a factory makes, under the name that listings and tracebacks show: the words that are not empty.
 
-        def gather(hyper, tensor):
+    A function of the same text for another dtype has another name, such as load8_float32 and load8_float16.
+    """
+    function.__name__ = function.__qualname__ = "_".join(filter(None, words))
+    return function
+
+
+def gather(name: str, item: str, parameters: str, size: int, **scope: object) -> Callable:
+    """A tuple of so many values, each from an expression in its number ``{k}``.
+
+    ``gather("hypers_of", "hyper[{k}, tensor]", "hyper, tensor", 3)``, for SGD, makes::
+
+        def hypers_of(hyper, tensor):
             return (hyper[0, tensor], hyper[1, tensor], hyper[2, tensor])
     """
     values = tuple_of([item.format(k=k) for k in range(size)])
     return written(name, parameters, [f"return {values}"], **scope)
 
 
-def map8(function: Callable, arrays: int, common: int = 1) -> Callable:
+def map8(function: Callable, arrays: int) -> Callable:
     """A function of one element of so many arrays, and of what is common to all, applied to a thread's eight.
 
-    An array is a tuple of eight, and so are the results. Of a function of two arrays and k it makes::
+    An array is a tuple of eight elements, and so are the results. For ``step(v, g, k)``, a function of two arrays, it
+    makes::
 
-        def map8(x0, x1, k):
-            return (function(x0[0], x1[0], k), function(x0[1], x1[1], k), ...)
+        def step8(vs, gs, k):
+            return (function(vs[0], gs[0], k), function(vs[1], gs[1], k), ...)
 
     Where the function returns a tuple, `transposed` makes an array of each of its numbers.
     """
-    xs, ks = [f"x{n}" for n in range(arrays)], [f"k{n or ''}" for n in range(common)]
-    call = f"function({', '.join([*(f'{x}[{{k}}]' for x in xs), *ks])})"
-    return gather(call, ", ".join(xs + ks), 8, "map8", function=function)
+    own = [*inspect.signature(function).parameters]
+    lists, common = [f"{x}s" for x in own[:arrays]], own[arrays:]
+    call = f"function({', '.join([*(f'{x}[{{k}}]' for x in lists), *common])})"
+    return gather(f"{function.__name__}8", call, ", ".join(lists + common), 8, function=function)
 
 
 def tuple_of(parts: Sequence[str]) -> str:

@@ -22,6 +22,7 @@ so a cache in front of L2 has nothing to give.
 
 from collections.abc import Callable
 from functools import lru_cache
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,7 +33,7 @@ from refopt.gpu.machine import OLDEST
 from refopt.gpu.patterns import narrow_bfloat16, widen_bfloat16
 from refopt.gpu.rows import own
 from refopt.gpu.target import device_function, intrinsic
-from refopt.gpu.unroll import map8
+from refopt.gpu.unroll import map8, named
 from refopt.simt import memory
 
 ROW = 256
@@ -207,13 +208,16 @@ def _with_policy(load: Callable, policy: str) -> Callable:
     plain, constraints, result, arguments = load.asm  # type: ignore[attr-defined]
     asm = plain.replace("ld.global.", "ld.global.L2::cache_hint.").replace("];", "], policy;")
     asm = f"{{ .reg .b64 policy; mov.b64 policy, {POLICIES[policy]:#x}; {asm} }}"
-    return intrinsic(asm, constraints, result, arguments, (8, 0), plain, True)(lambda *addresses: load(*addresses))
+    twin = FunctionType(load.__code__, load.__globals__, None, None, load.__closure__)
+    named(twin, load.__name__, policy)
+    return intrinsic(asm, constraints, result, arguments, (8, 0), plain, True)(twin)
 
 
 class Access(NamedTuple):
-    """How a thread loads and stores its eight elements of a row: ``load(address, first, stop)``.
+    """How a thread loads and stores its eight elements of a row: ``load(address, i, stop)``, ``store(..., values)``.
 
-    ``first`` is the index of the thread's first element, ``stop`` where the elements end.
+    ``address`` is where the array begins, ``i`` the index of the thread's first element, ``stop`` where the elements
+    end.
     """
 
     load: Callable
@@ -238,65 +242,75 @@ def access(dtype: str, real: type, partial: bool, policy: str = "") -> Access:
     def moved(address, elements):
         return address + size * elements
 
-    return _access(moved, load1, load4, store1, store4, real, widens, partial)
+    return _access(dtype, policy, named(moved, "moved", dtype), load1, load4, store1, store4, real, widens, partial)
 
 
 def _access(
-    moved: Callable, load1: Callable, load4: Callable, store1: Callable, store4: Callable, real: Any, widens: bool,
-    partial: bool,
+    dtype: str, policy: str, moved: Callable, load1: Callable, load4: Callable, store1: Callable, store4: Callable,
+    real: Any, widens: bool, partial: bool,
 ) -> Access:  # fmt: skip
-    """Access by loads and stores of one element and of four; ``moved`` is an address so many elements on."""
+    """Access by loads and stores of one element and of four; ``moved`` is an address so many elements on.
+
+    Listings show ``load8`` as load8_float32, or load8_float32_keep with a policy, and so on.
+    """
     zero = real(0)
 
     @device_function
-    def load(address, first, stop):
-        at = moved(address, first)
-        return load4(at) + load4(moved(at, SECOND))
-
-    widened8 = map8(device_function(lambda x: real(x)), 1, 0)
+    def load8(address, i, stop):
+        begin = moved(address, i)
+        return load4(begin) + load4(moved(begin, SECOND))
 
     @device_function
-    def load_widened(address, first, stop):
-        return widened8(load(address, first, stop))
+    def widened(x):
+        return real(x)
+
+    widened8 = map8(widened, 1)
 
     @device_function
-    def store(address, first, stop, values):
-        at = moved(address, first)
-        store4(at, values[:4])
-        store4(moved(at, SECOND), values[4:])
+    def load8_widened(address, i, stop):
+        return widened8(load8(address, i, stop))
 
     @device_function
-    def load_or_zero(offset, at, left):
+    def store8(address, i, stop, values):
+        begin = moved(address, i)
+        store4(begin, values[:4])
+        store4(moved(begin, SECOND), values[4:])
+
+    @device_function
+    def load_or_zero(offset, begin, left):
         if offset < left:
-            return real(load1(moved(at, offset)))
+            return real(load1(moved(begin, offset)))
         return zero
 
-    load_each = map8(load_or_zero, 1, 2)
+    load_or_zero8 = named(map8(load_or_zero, 1), "load_or_zero8", dtype)
+    named(load_or_zero, "load_or_zero", dtype)
 
     @device_function
-    def load_some(address, first, stop):
-        return load_each(OFFSETS, moved(address, first), stop - first)
+    def load_some(address, i, stop):
+        return load_or_zero8(OFFSETS, moved(address, i), stop - i)
 
     @device_function
-    def store_some(address, first, stop, values):
-        at, left = moved(address, first), stop - first
-        for k in range(4):
-            if left > k:
-                store1(moved(at, k), values[k])
-            if left > SECOND + k:
-                store1(moved(at, SECOND + k), values[k + 4])
+    def store_some(address, i, stop, values):
+        begin, left = moved(address, i), stop - i
+        for e in range(4):
+            if left > e:
+                store1(moved(begin, e), values[e])
+            if left > SECOND + e:
+                store1(moved(begin, SECOND + e), values[e + 4])
 
     if partial:
-        return Access(load_some, store_some)
-    return Access(load_widened if widens else load, store)
+        return Access(named(load_some, "load_some", dtype), named(store_some, "store_some", dtype))
+    named(load8, "load8", dtype, policy)
+    named(load8_widened, "load8_widened", dtype, policy)
+    return Access(load8_widened if widens else load8, named(store8, "store8", dtype))
 
 
 @lru_cache
 def exact_access(param: str, master: str | None, real: type, partial: bool, policy: str = "") -> Access:
-    """The access to the exact parameters, wherever they are: ``load(p, x, first, stop)``.
+    """The access to the exact parameters, wherever they are: ``load(param_at, master_at, i, stop)``.
 
-    ``p`` is the address of the parameter, ``x`` that of its master or remainder, 0 if there is none. ``store``
-    takes the exact values and, besides, those that the parameter is rounded from where there is no remainder.
+    ``param_at`` is the address of the parameter, ``master_at`` that of its master or remainder, 0 if there is none.
+    ``store`` takes the exact values, and those that the parameter is rounded from where there is no remainder.
     """
     if master == "uint16":
         return _joined_access(partial, policy)
@@ -305,16 +319,17 @@ def exact_access(param: str, master: str | None, real: type, partial: bool, poli
     has_master = master is not None
 
     @device_function
-    def load(p, x, first, stop):
-        return load_exact(x if has_master else p, first, stop)
+    def load_params(param_at, master_at, i, stop):
+        return load_exact(master_at if has_master else param_at, i, stop)
 
     @device_function
-    def store(p, x, first, stop, exact, rounded):
-        store_rounded(p, first, stop, rounded)
+    def store_params(param_at, master_at, i, stop, exact, rounded):
+        store_rounded(param_at, i, stop, rounded)
         if has_master:
-            store_exact(x, first, stop, exact)
+            store_exact(master_at, i, stop, exact)
 
-    return Access(load, store)
+    some = "some" if partial else ""
+    return Access(named(load_params, "load_params", some), named(store_params, "store_params", some))
 
 
 def _joined_access(partial: bool, policy: str) -> Access:
@@ -327,31 +342,32 @@ def _joined_access(partial: bool, policy: str) -> Access:
         return pair[0] + 2 * elements, pair[1] + 2 * elements
 
     load_pair, store_pair = _access(
-        moved,
-        device_function(lambda pair: load1(pair[0], pair[1])),
-        device_function(lambda pair: load4(pair[0], pair[1])),
-        device_function(lambda pair, value: store1(pair[0], pair[1], value)),
-        device_function(lambda pair, values: store4(pair[0], pair[1], values)),
+        "joined", policy, named(moved, "moved", "joined"),
+        named(device_function(lambda pair: load1(pair[0], pair[1])), "load1_of_pair"),
+        named(device_function(lambda pair: load4(pair[0], pair[1])), "load4_of_pair"),
+        named(device_function(lambda pair, value: store1(pair[0], pair[1], value)), "store1_of_pair"),
+        named(device_function(lambda pair, values: store4(pair[0], pair[1], values)), "store4_of_pair"),
         np.float32, False, partial,
     )  # fmt: skip
 
     @device_function
-    def load(p, r, first, stop):
-        return load_pair((p, r), first, stop)
+    def load_params(param_at, remainder_at, i, stop):
+        return load_pair((param_at, remainder_at), i, stop)
 
     @device_function
-    def store(p, r, first, stop, exact, rounded):
-        store_pair((p, r), first, stop, exact)
+    def store_params(param_at, remainder_at, i, stop, exact, rounded):
+        store_pair((param_at, remainder_at), i, stop, exact)
 
-    return Access(load, store)
+    some = "some" if partial else ""
+    return Access(named(load_params, "load_params", some), named(store_params, "store_params", some))
 
 
 @lru_cache
 def rounded8(dtype: str) -> Callable:
     """Eight values as they are after a store in a dtype."""
     if SIZES[dtype] > 2:
-        return device_function(lambda x: x)
-    return map8(globals()[f"round_{dtype}"], 1, 0)
+        return named(device_function(lambda x: x), "round8", dtype)
+    return named(map8(globals()[f"round_{dtype}"], 1), "round8", dtype)
 
 
 @lru_cache
@@ -363,10 +379,10 @@ def kept8(real: type, partial: bool) -> Callable:
     def value_or_zero(offset, x, i, stop):
         return x if i + offset < stop else zero
 
-    keep8 = map8(value_or_zero, 2, 2)
+    value_or_zero8 = map8(value_or_zero, 2)
 
     @device_function
     def kept(x, first, stop):
-        return keep8(OFFSETS, x, own(first), stop) if partial else x
+        return value_or_zero8(OFFSETS, x, own(first), stop) if partial else x
 
-    return kept
+    return named(kept, "kept", "some" if partial else "")

@@ -12,6 +12,7 @@ import numpy as np
 from refopt.gpu.kernels import kernel
 from refopt.gpu.tables import START, STOP, TENSOR
 from refopt.gpu.target import cuda, device_function, intrinsic
+from refopt.gpu.unroll import named
 from refopt.simt import memory
 
 BOUNDS = 64, 16  # threads of a block, and blocks to fit on a multiprocessor
@@ -47,8 +48,7 @@ def _word(size: int, ptx: str, memory_type: Any) -> tuple[Callable, Callable]:
     def store(address, word):
         memory.store(address, memory_type, (word,))
 
-    load.__name__, store.__name__ = f"load{size}", f"store{size}"
-    return load, store
+    return named(load, f"load{size}"), named(store, f"store{size}")
 
 
 load8, store8 = _word(8, "b64", np.int64)
@@ -58,9 +58,9 @@ load1, store1 = _word(1, "u8", np.uint8)
 
 
 @device_function
-def move_row(source, target, at):
-    """A whole row, with all its loads under way at a time."""
-    source, target = source + at, target + at
+def move_row(source, target, i):
+    """A thread's part of a whole row, from byte ``i`` on, with all its loads under way at a time."""
+    source, target = source + i, target + i
     a, b, c, d = load16(source), load16(source + 512), load16(source + 1024), load16(source + 1536)
     store16(target, a)
     store16(target + 512, b)
@@ -80,7 +80,7 @@ def _mover(width: int, load: Callable, store: Callable) -> Callable:
         if end + lane < stop:
             store1(target + end + lane, load1(source + end + lane))
 
-    return move
+    return named(move, f"move{width}")
 
 
 move16, move8 = _mover(16, load16, store16), _mover(8, load8, store8)
@@ -124,5 +124,5 @@ def fill(address, size, word):
         if i + 8 <= size:
             store8(address + i, word)
         else:
-            for k in range(size - i):
-                store1(address + i + k, word >> 8 * k & 255)
+            for n in range(size - i):
+                store1(address + i + n, word >> 8 * n & 255)

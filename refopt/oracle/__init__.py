@@ -9,14 +9,14 @@
 >>> report.ok
 True
 
-`check` holds an optimizer to the laws (docs/oracle.md), without a routine to those that need no formula, and returns a
-`Report`; `expect` says what one step has to come to, with a bound for each element; `compare` holds two implementations
-to each other, and `record` keeps one for later; `identify` says which routine an optimizer is; `vectors` are test
-vectors for other languages; `parametrize` makes tests of pytest of the laws. `LAWS` are the laws by their ids, and
-`current_id` says what one is called that had another; `DTYPES`, `ARRAYS` and `SYMMETRIES` what `check` can be told of,
+`check` checks an optimizer against the laws (docs/oracle.md), or without a routine against those that need no formula,
+and returns a `Report`. `expect` gives the expected result of one step, with a bound for each element. `compare`
+compares two implementations, and `record` stores one for later. `identify` says which routine an optimizer is;
+`vectors` makes test vectors for other languages; `parametrize` turns the laws into tests of pytest. `LAWS` has the laws
+by id, and `current_id` translates former ids; `DTYPES`, `ARRAYS` and `SYMMETRIES` are the values that `check` accepts,
 `DEADLINE` the seconds that a call of the step may take. `refopt.oracle.exact` has the laws of equal bits,
-`refopt.oracle.exact.cases` what they compare, `refopt.oracle.ulp` distances in units in the last place. Importing this
-needs NumPy alone.
+`refopt.oracle.exact.cases` their cases, `refopt.oracle.ulp` distances in units in the last place. Importing this needs
+only NumPy.
 """
 
 from typing import Any

@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +19,7 @@ from refopt.oracle.bound.values import high, size
 from refopt.oracle.exact.cases import Case, Outcome
 from refopt.oracle.variants import initial_of
 from refopt.oracle.variants.variant import STEP_NUMBER
-from refopt.state.steps import BASES
+from refopt.state.steps import BASES, power_after, rho_after
 
 
 def longer(x: float) -> float:
@@ -42,6 +42,8 @@ NEUTRAL = {
     "lars_weight_decay": 0.0, "mu": 0.0, "seed": 0, "dampening": 0.0, "lr_decay": 0.0, "initial_accumulator": 0.0,
     "epsilon_root": 0.0,
 }  # fmt: skip
+DECAYS = {"coeff", "weight_decay", "l2_decay", "lars_weight_decay"}  # of a parameter, by whatever routine
+COUNTED = {*BASES, "rho", STEP_NUMBER.name}  # scalars that the number of steps gives, and the numbers
 KEPT = 2**13  # elements of a case that is kept, for laws and other checks to draw again
 LONG = 2000  # steps after which scalars are evaluated by closed forms
 PATTERNS = 37  # tensors of a long list repeat after so many, which no limit on a launch is a multiple of
@@ -92,6 +94,23 @@ def number(hyper: Hyper) -> float:
     if hyper.name in NUMBERS and hyper.allows(NUMBERS[hyper.name]):
         return NUMBERS[hyper.name]
     return int(hyper.default or hyper.other) if hyper.whole else longer(hyper.other)
+
+
+def numbers_of(row: Routine, takes: Callable[[str], bool] = lambda name: True) -> dict[str, Any]:
+    """The numbers of a step that takes some of a routine's; what it does not take is left out, or has the default."""
+    numbers = {hyper.name: NEUTRAL.get(hyper.name, hyper.default) for hyper in row.hypers}
+    told = [hyper for hyper in row.hypers if hyper.name not in ("rescale_grad", "seed") and takes(hyper.name)]
+    return numbers | {hyper.name: number(hyper) for hyper in told}
+
+
+def choices_of(row: Routine) -> dict[str, Any]:
+    """The choices of a step that is told none."""
+    return {name: values[0] for name, values in row.choices.items()}
+
+
+def optional_states(row: Routine) -> list[str]:
+    """States of tensors that need not be there, but for masters."""
+    return [x.name for x in row.slots if x.optional and not x.scalar and x.name != "master_params"]
 
 
 def draw(
@@ -217,6 +236,15 @@ def by_count(row: Routine) -> tuple[str, ...]:
     """The scalars of a routine that depend on the number of the step alone, not on data: powers and the like."""
     scalars = [slot for slot in row.slots if slot.scalar]
     return tuple(slot.name for slot in scalars if row.elementwise or isinstance(slot.initial, str))
+
+
+def scalar_after(name: str, numbers: Mapping[str, Any], steps: int, real: Any) -> np.ndarray:
+    """A power, the rho of RAdam, or the number of the step, as it is after so many steps."""
+    if name == STEP_NUMBER.name:
+        return np.full(1, steps + 1, real)
+    if name == "rho":
+        return np.full(1, rho_after(real(numbers["beta2"]), steps), real)
+    return np.full(1, power_after(real(numbers[BASES[name]]), steps), real)
 
 
 @functools.lru_cache(256)

@@ -60,7 +60,7 @@ def check(
         dtypes: of the parameters, of float32, float64, float16 and bfloat16; by default all, but fp32 and fp64 for
             unfused optimizers of PyTorch, whose arithmetic in 16-bit dtypes is not fp32.
         laws: ids, such as ``"L1"``; by default all but those by request, or of symmetries that are not declared.
-        set: numbers and choices that the step has for itself, by name: ``{"epsilon_at": "uncorrected"}``; and
+        set: numbers and choices that are built into the step, by name: ``{"epsilon_at": "uncorrected"}``; and
             ``"flush_to_zero": True`` for code that takes subnormal numbers for 0.
         arrays: what a function is given, of "numpy", "torch", "jax" and "cupy"; by default "numpy".
         device: of PyTorch's tensors; "cpu" by default.

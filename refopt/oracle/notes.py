@@ -14,8 +14,7 @@ def of_trial(trial: Any) -> Iterator[str]:
     if trial.row is None:
         if trial.off:
             by_law = ", ".join(f"{law} {most}" for law, most in trial.off.items())
-            room = trial.given if trial.given is not None else trial.tolerance().get("params", 0.0)
-            within = f"within {room:.2g} of the largest change, not bit for bit"
+            within = f"within {trial.tolerance('params'):.2g} of the largest change, not bit for bit"
             yield f"{trial.dtype}: {within}; ULPs at most: {by_law}"
         return
     if trial.rounded:

@@ -147,7 +147,7 @@ class Report:
         return script.of(item.smallest, title)
 
     def to_json(self) -> str:
-        """The report as text of JSON; docs/oracle-reports.md says what is in it."""
+        """The report as text of JSON; docs/oracle.md says what is in it."""
         fields: dict[str, Any] = {
             "schema": SCHEMA, "refopt": refopt.__version__, "routine": self.routine, "subject": self.subject,
             "ok": self.ok, "verdict": self._verdict(), "compared_step": self.step_compared, "wrong": self.wrong,

@@ -219,7 +219,7 @@ class Running:
         if not (bits or self.exact):
             if x.dtype.kind in "iub":  # a code, such as that of 8-bit states, is as good as what comes of it
                 return
-            room = self.tolerance().get(slot, 0.0) * scale + 2 * self.eps * largest(wide(x))
+            room = self.tolerance(slot) * scale + 2 * self.eps * largest(wide(x))
             with np.errstate(all="ignore"):
                 off = abs(wide(x) - wide(y))
                 # NaN beside infinity is another order of a sum; NaN beside a number is none.
@@ -232,15 +232,19 @@ class Running:
             differ = far
         raise Broken(f"{where}, {told(x, y, differ, what)}")
 
-    def tolerance(self) -> dict[str, float]:
-        """By state, what may differ where sums may be taken in another order, relative to a tensor's largest change.
+    def tolerance(self, slot: str) -> float:
+        """Of the parameters or a state, what may differ where sums may be taken in another order.
+
+        It is relative to a tensor's largest change.
 
         It is 16 times what a change of the data by 2^-16, or a unit in the last place, makes: an optimizer that
         computes in fewer bits than it stores, as Muon in bf16, is held to those.
         """
+        if self.given is not None:
+            return self.given
         if self._tolerance is None:
-            self._tolerance = self._measured() if self.given is None else _Same(self.given)
-        return self._tolerance
+            self._tolerance = self._measured()
+        return self._tolerance.get(slot, 0.0)
 
     def _measured(self) -> dict[str, float]:
         most: dict[str, float] = {}
@@ -278,17 +282,6 @@ def skipping(what: str) -> Iterator[None]:
         raise
     except Broken as broken:
         raise Skipped(f"{what}: {broken}", lacks=True) from None
-
-
-class _Same(dict):
-    """One number by any name."""
-
-    def __init__(self, value: float) -> None:
-        super().__init__()
-        self.value = value
-
-    def get(self, name: Any, default: Any = None) -> Any:
-        return self.value
 
 
 def _note(most: dict[str, float], name: str, x: np.ndarray, y: np.ndarray) -> None:

@@ -1,4 +1,4 @@
-"""Numbers and choices that a step has for itself, as a caller says."""
+"""Numbers and choices that are built into a step, as its caller says."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

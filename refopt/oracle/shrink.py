@@ -9,7 +9,7 @@ import numpy as np
 from refopt.checks.dtypes import arithmetic
 from refopt.oracle.bound.values import high
 from refopt.oracle.broken import Broken, Crashed
-from refopt.oracle.cases import by_count, truth
+from refopt.oracle.cases import COUNTED, by_count, scalar_after, truth
 from refopt.oracle.exact.cases import Case, memory
 
 RUNS, SECONDS = 150, 2.0
@@ -104,14 +104,17 @@ def first_step(case: Case, broken: Broken, holds: Holds) -> tuple[Case, Broken, 
 
 def _at_step(case: Case, count: int) -> Case:
     """The same states at another step, with the powers of that."""
-    slots: dict[str, Any] = {}
-    for name in by_count(case.routine):
-        held = case.lists()[name]
-        slots[name] = [
-            x if x is None
-            else np.full_like(x, high(truth(case.routine, case.numbers_of(i), case.choices, count, real)[name].value))
-            for i, x in enumerate(held) for real in [arithmetic(case.params[i].dtype.name)]
-        ]  # fmt: skip
+
+    def then(name: str, i: int) -> np.ndarray:
+        real, numbers = arithmetic(case.params[i].dtype.name), case.numbers_of(i)
+        if name in COUNTED:
+            return scalar_after(name, numbers, count - 1, real)
+        return np.full(1, high(truth(case.routine, numbers, case.choices, count, real)[name].value), real)
+
+    slots: dict[str, Any] = {
+        name: [x if x is None else then(name, i) for i, x in enumerate(case.lists()[name])]
+        for name in by_count(case.routine)
+    }
     return case.replace(count=count, **slots)
 
 

@@ -14,7 +14,7 @@ from refopt.oracle.bound import storage, sums
 from refopt.oracle.bound.evaluate import rounded_off
 from refopt.oracle.bound.expected import Expected, unchanged
 from refopt.oracle.broken import Broken, Skipped, Where
-from refopt.oracle.cases import NEUTRAL, Dtypes, alike
+from refopt.oracle.cases import Dtypes, alike
 from refopt.oracle.exact.cases import Case, Outcome, memory
 from refopt.oracle.observing import Seen, observe
 from refopt.oracle.requiring import require_alike, require_rounded
@@ -70,17 +70,11 @@ class Trial(Running):
 
     def numbers(self) -> dict[str, Any]:
         """Of a step; what the subject does not take is left out of the rule, or has the routine's default."""
-        numbers = {}
-        for hyper in self.row.hypers:
-            plain = NEUTRAL.get(hyper.name, hyper.default)
-            if hyper.name in ("rescale_grad", "seed"):
-                numbers[hyper.name] = plain
-            else:
-                numbers[hyper.name] = cases.number(hyper) if self.subject.takes(hyper.name) else plain
+        numbers = cases.numbers_of(self.row, self.subject.takes)
         return numbers | {name: x for name, x in self.fixed.items() if name in numbers}
 
     def choices(self) -> dict[str, Any]:
-        first = {name: values[0] for name, values in self.row.choices.items()}
+        first = cases.choices_of(self.row)
         return first | {name: x for name, x in self.fixed.items() if name in first}
 
     def kinds(self, dtype: str) -> Dtypes:

@@ -1,6 +1,7 @@
 """The laws in one dtype: their cases are tried one after the other, and then all failures are looked into at once."""
 
 import contextlib
+import re
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -75,7 +76,9 @@ class Tried:
             cause = of_law[0].text if of_law else law
             mine = [(k, x) for k, x in self.failures if x.law == law]
             with contextlib.suppress(Exception):  # whatever a subject leaves behind is no error of the check
-                self._example(mine, until if cause not in shown else 0.0)
+                since = self._example(mine, until if cause not in shown else 0.0)
+                if of_law and since:  # the first wrong step of all, where the cases have some
+                    of_law[0].text = re.sub(r", from step \d+ on$", f", from step {since} on", of_law[0].text)
             if diagnose and (of_law or any(x.is_bounded for _, x in mine)):
                 k = self._worst(mine)[0]
                 pattern = diagnosis.pattern_of(self.trial, [x for _, x in mine])
@@ -88,8 +91,8 @@ class Tried:
         """The smallest failure of a law, that of a step that returns if there is one."""
         return min(failures, key=lambda x: (isinstance(x[1].broken, Crashed), x[1].size))
 
-    def _example(self, failures: Sequence[tuple[int, Failure]], until: float) -> None:
-        """The smallest example of a law's failures, made smaller until then."""
+    def _example(self, failures: Sequence[tuple[int, Failure]], until: float) -> int | None:
+        """The smallest example of a law's failures, made smaller until then; the first step that is wrong, if known."""
         k, worst = self._worst(failures)
         case, broken, since = worst.case, worst.broken, None
         if not isinstance(broken, Crashed) and until:
@@ -98,6 +101,7 @@ class Tried:
         self.items[k] = self.items[k]._replace(
             example=shrink.shown(case, broken, since), smallest=_smallest(case, broken, self.trial)
         )
+        return since
 
 
 def tries_of(law: Law, trial: Any, examples: int) -> list[Try]:

@@ -29,7 +29,7 @@ that is too short among them, stay what they are, with a note of the thread. `ob
 launches, copies and bytes, and can run blocks and threads in another order. With `watch=True` it also finds
 reads of shared, local and device memory that nobody wrote, values that a shuffle takes from lanes which do not
 take part, and data races: two accesses to one byte, at least one a non-atomic write, that no barrier, `syncwarp`,
-fence and atomic, stream, event or host synchronisation orders. Without the `syncthreads` above it raises a
+fence and atomic, stream, event or host synchronization orders. Without the `syncthreads` above it raises a
 `DataRace` that names both lines and threads, whichever ran first; a launch in which atomics could hide one is run in
 reverse as well (`orders` for more). With `keep_going=True` it lists all defects in `log.defects`. What is a defect and
 what is only bad style depends on the hardware: each rule has a name, and can be turned on or off (`simt.rules`).

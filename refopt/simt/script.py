@@ -35,11 +35,11 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options, the script, and its own arguments."""
-    parser.add_argument("--watch", action="store_true", help="look for data races and uninitialised reads; slower")
+    parser.add_argument("--watch", action="store_true", help="look for data races and uninitialized reads; slower")
     names = sorted(rules.ON | rules.OFF)
     rule: dict[str, Any] = {"metavar": "RULE", "action": "append", "choices": names, "default": []}
     parser.add_argument("--strict", **rule, help="watch, by a rule of simt.rules more; several times for several")
-    parser.add_argument("--lenient", **rule, help="a rule that is not to hold")
+    parser.add_argument("--lenient", **rule, help="a rule to turn off")
     doubles = "launch no kernel that computes in doubles and has no fp64 array"
     parser.add_argument("--doubles", choices=("ignore", "refuse"), default="ignore", help=f"refuse: {doubles}")
     ptx = "compile each kernel to PTX before its launch, where numba-cuda is installed"

@@ -1,4 +1,4 @@
-"""PyTorch's optimizers, each step of which is the merged kernels': one line of a training loop changes.
+"""PyTorch's optimizers with merged steps: one line of a training loop changes.
 
     >>> import torch
     >>> import refopt.torch

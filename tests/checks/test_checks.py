@@ -324,6 +324,16 @@ def test_rebind_refuses_after_others(plan):
     step.rebind(params=call.grads)
 
 
+def test_rebind_refuses_memory_of_the_gate(machine):
+    """Which a plan reads as well; other arrays are taken."""
+    call = Call(machine.to_device)
+    flag = call.put(np.zeros(4, np.float32))
+    step = gpu.plan("lars_momentum", call.params, call.grads, call.velocities, found_inf=flag[:1], **HYPER)
+    step.rebind(velocities=[call.new(4), call.new(2, 3)])
+    with pytest.raises(ValueError, match=r"expected memory of its own, got an overlap with"):
+        step.rebind(velocities=[flag, call.new(2, 3)])
+
+
 @settings(max_examples=200)
 @given(
     st.lists(st.sampled_from([0.0, -0.0, 1e-38, 1e-3, 0.5, 0.99999999, 1.0, 1e38, -1.0, np.inf, np.nan, 1, True, "a"])),

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from refopt import cli
+from refopt.cli import check, commands
 
 ROOT = Path(__file__).parents[2]
 ALONE = ["verify", "--device", "executor", "--max-elements", "1", "--routine", "sgd", "--dtype", "fp32"]
@@ -64,6 +65,15 @@ def test_the_statuses_are_told(capfd):
     assert [int(n) for n in listed] == [int(n) for n in re.findall(r"\d+", told)]
 
 
+def test_defaults_are_what_help_says():
+    actions = [action for _, parser in commands.parsers()[1].values() for action in parser._actions]
+    said = [(action, found[1]) for action in actions if (found := re.search(r"default (\w+)", action.help or ""))]
+    assert len(said) >= 8
+    for action, text in said:
+        first = action.default[0] if isinstance(action.default, list) else action.default
+        assert first is None or str(first) == text, action.dest
+
+
 @pytest.mark.parametrize(("path", "why"),
                          [(".", "Is a directory"),
                           ("", "expected the name of a file"), ("missing/report.json", "No such file or directory"),
@@ -77,6 +87,27 @@ def test_a_report_that_cannot_be_written(tmp_path, path, why, capfd, monkeypatch
     done = subprocess.CompletedProcess([], status, *capfd.readouterr())
     assert why in one_line(done, 2) and not done.stdout
     assert [file.name for file in tmp_path.iterdir()] == ["file"] and (tmp_path / "file").read_text() == "old"
+
+
+MODULES_THAT_FAIL = {"raises.py": "import helps\n\nhelps.fails()\n", "helps.py": "def fails():\n    1 / 0\n",
+                     "typo.py": "x = 1\ndef (:\n"}
+
+
+@pytest.mark.parametrize(("place", "why"), [
+    ("raises.py", "ZeroDivisionError: division by zero (helps.py, line 2)"),
+    ("raises", "ZeroDivisionError: division by zero (helps.py, line 2)"),
+    ("no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
+    ("typo.py", "SyntaxError: invalid syntax (typo.py, line 2)"), ("nowhere.py", "FileNotFoundError: no such file")])
+def test_where_an_import_has_failed(place, why, tmp_path, monkeypatch):
+    """The last line of what was imported; none of the command's own, or of importlib's."""
+    for name, text in MODULES_THAT_FAIL.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+    with pytest.raises(check.Unusable) as raised:
+        check.found(f"{place}:step")
+    assert str(raised.value) == f"check: {place}: cannot be imported: {why}"
 
 
 def limited(nbytes):

@@ -33,6 +33,8 @@ LAUNCHES = {
     ("adamw",): ["before the first step: fetch_scalars[2, 128]", "in a step: merged_adamw[25021, 64]",
                  "after a step that is replayed: settle_scalars[2, 128]"],
     ("adamw", "--form", "separate"): ["in a step: 161 times merged_adamw[1 to 2304, 64]"],
+    ("muon",): ["Launches for the matrices of resnet50, as", "5 times products_square_symmetric[869, 128]",
+                "merged_muon_update[24928, 64]"],
     ("sgd",): ["as kernel[blocks, threads]: in a step: merged_sgd[25021, 64] The"],
     ("lars_momentum",): ["merged_lars_momentum_norms[3223, 128], merged_lars_momentum_update[25784, 64] whose"],
     ("lars_momentum", "--form", "carried_norm"): [
@@ -58,6 +60,9 @@ def test_launches_are_told(args, capsys):
     (["adam", "--dtype", "bf16+16"], "master_params uint16", "round_bfloat16"),
     (["adam", "--dtype", "bf16-sr"], "rounding=stochastic", "master_params"),
     (["adam", "--dtype", "bf16", "--set", "rounding=stochastic"], "def random4(", "master_params"),
+    (["muon"], "def products_symmetric_added(tiles, table, alpha, beta)", "plain_products"),
+    (["muon", "--set", "compute=float32"], "def plain_products_added(tiles, table, numbers)", "mma"),
+    (["muon", "--dtype", "fp64"], "compute=float64", "float32"),
     (["lamb", "--dtype", "fp64"], "# choices: always_adapt=False\n", "v4.f32")])
 def test_dtypes_choices_and_states(args, there, gone, capsys):
     text = printed(capsys, *args)
@@ -74,6 +79,7 @@ REFUSED = [
     (["sgd", "--state", "moment2_max"], "states: sgd has no optional states, got moment2_max"),
     (["adam", "--state", "moment1"], "states: expected one of moment2_max, got 'moment1'"),
     (["lars_momentum", "--dtype", "bf16-sr"], "dtype: expected one of fp32, fp64, fp16, bf16, fp16-amp, bf16-amp, "),
+    (["muon", "--set", "compute=float64"], "compute: expected one of bfloat16, float16, float32, got 'float64'"),
     (["adam", "--dtype", "int8"], "argument --dtype: invalid choice: 'int8'"),
     (["adan"], "argument ROUTINE: invalid choice: 'adan'"), ([], "the following arguments are required: ROUTINE"),
     (["adam", "--set", "routine=sgd"], "choices: expected one of epsilon_at, decay, maximize, rounding, got 'routine'")]

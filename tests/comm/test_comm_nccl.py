@@ -147,6 +147,18 @@ def test_a_rank_that_does_not_come_is_named(nccl, tmp_path):
     assert all("rank 2" in message for message in messages)
 
 
+def test_a_rank_that_has_closed_is_named(nccl, tmp_path):
+    def rank(world):
+        world.barrier()
+        if world.rank == 1:
+            return world.close()
+        world.all_reduce(OnDevice(np.ones(4, np.float32)))
+        return world.synchronize()
+
+    first, second = run(nccl, rank, 2, tmp_path, 0.4)
+    assert "not done in 0.4 s; rank 1 has closed its communicator" in str(first) and second is None
+
+
 def test_a_call_that_nccl_waits_in_is_aborted(nccl, tmp_path):
     """As the first call between two ranks does, until both make it."""
     late = threading.Event()

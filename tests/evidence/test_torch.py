@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from mutants.family import Optimizer, rule_of
+from mutants.family import implementation
 
 from evidence.cells import cell_of
 from refopt.catalog import ROUTINES
@@ -164,7 +164,7 @@ def theirs(row, real):
 def truth(name, real, roundings):
     """The parameters after the steps, and how far off they may be."""
     row, of = ROWS[name], Arithmetic(real, roundings)
-    routine, rule = ROUTINES[row.routine], rule_of(ROUTINES[row.routine])
+    routine, rule = ROUTINES[row.routine], ROUTINES[row.routine].rule
     numbers = {h.name: of.exact(real(row.numbers.get(h.name, h.default))) for h in routine.hypers}
     del numbers["rescale_grad"], numbers["seed"]
     if "decay_base" in numbers:
@@ -233,6 +233,6 @@ EQUAL = {
 @pytest.mark.parametrize("real", [np.float32, pytest.param(np.float64, marks=pytest.mark.slow)])
 def test_another_formula_is_outside(routine, wrong, real):
     """A wrong rule is outside the bound for one of its routine's rows; one that only rounds otherwise is inside."""
-    run = Optimizer(RULES[routine][wrong])
+    run = implementation(ROUTINES[routine], RULES[routine][wrong])
     rows = [name for name, row in ROWS.items() if row.routine == routine]
     assert all(inside(name, real, ours(ROWS[name], real, run)) for name in rows) == (wrong in EQUAL[routine])

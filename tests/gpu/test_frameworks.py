@@ -136,21 +136,10 @@ FRAMEWORKS = {"torch": PyTorch, "cupy": CuPy, "numba": Numba}
 @pytest.fixture(params=FRAMEWORKS)
 def framework(request):
     """Each framework that is installed and sees the GPU."""
-    try:
-        gpu.device("gpu")
-    except RuntimeError as error:
-        pytest.skip(str(error))
     return FRAMEWORKS[request.param]()
 
 
-@pytest.fixture(params=["torch", "cupy"])
-def streaming(request):
-    """Each that has streams of its own."""
-    try:
-        gpu.device("gpu")
-    except RuntimeError as error:
-        pytest.skip(str(error))
-    return FRAMEWORKS[request.param]()
+with_streams = pytest.mark.parametrize("framework", ["torch", "cupy"], indirect=True)
 
 
 def put(framework, case):
@@ -224,42 +213,44 @@ def enqueue_gradients(framework, stream, targets, sources):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtypes", [SIGNATURES[0], SIGNATURES[3]], ids="-".join)
-def test_on_the_callers_stream(streaming, dtypes):
+@with_streams
+def test_on_the_callers_stream(framework, dtypes):
     """A step comes after what is on its stream: gradients that are still under way are waited for, on no other."""
     case, late = shaped_case(dtypes), shaped_case(dtypes, seed=1).grads
     one = case.steps[:1]
     expected = reference(case.replace(grads=late, steps=one))
     early = reference(case.replace(steps=one))
     for follows in (True, False):
-        sources = put(streaming, case.replace(grads=late))["grads"]
-        slots = put(streaming, case)
-        stream, other = streaming.stream(), streaming.stream()
+        sources = put(framework, case.replace(grads=late))["grads"]
+        slots = put(framework, case)
+        stream, other = framework.stream(), framework.stream()
         step = plan_of(case, slots, stream=stream if follows else other, **one[0])
         sleeper()
-        enqueue_gradients(streaming, stream, slots["grads"], sources)
+        enqueue_gradients(framework, stream, slots["grads"], sources)
         step()
         clause = "on the stream" if follows else "on another stream"
-        assert_same(expected if follows else early, outcome(streaming, slots), clause)
+        assert_same(expected if follows else early, outcome(framework, slots), clause)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtypes", [SIGNATURES[0], SIGNATURES[3]], ids="-".join)
-def test_state_dict_of_foreign_arrays(streaming, dtypes):
+@with_streams
+def test_state_dict_of_foreign_arrays(framework, dtypes):
     """States are read and written in the order of the plan's stream, whoever has made the arrays."""
     case = shaped_case(dtypes)
-    slots, stream = put(streaming, case), streaming.stream()
+    slots, stream = put(framework, case), framework.stream()
     step = plan_of(case, slots, stream=stream)
     step(**case.steps[0])
     saved = step.state_dict()
-    params = [streaming.read(x).copy() for x in slots["params"]]
+    params = [framework.read(x).copy() for x in slots["params"]]
     step(**case.steps[1])
-    expected = outcome(streaming, slots)
+    expected = outcome(framework, slots)
     assert_same(reference(case), expected, "saving changes nothing")
-    other = put(streaming, case.replace(params=params, moment1=[np.zeros_like(x) for x in case.moment1]))
-    resumed = plan_of(case, other, stream=streaming.stream())
+    other = put(framework, case.replace(params=params, moment1=[np.zeros_like(x) for x in case.moment1]))
+    resumed = plan_of(case, other, stream=framework.stream())
     resumed.load_state_dict(saved)
     resumed(**case.steps[1])
-    assert_same(expected, outcome(streaming, other), "going on")
+    assert_same(expected, outcome(framework, other), "going on")
 
 
 @pytest.mark.gpu

@@ -157,6 +157,14 @@ def test_coalesce(rung, machine, shift):
     assert buffer.copy_to_host().tobytes() == expected.tobytes()
 
 
+@pytest.mark.parametrize(("rung", "size", "blocks"), [
+    ("adam_0", 1024, 4), ("adam_1", 1025, 5), ("adam_2", 1024, 4), ("adam_2", 300_000, 8 * 132)])
+def test_blocks_of_256_threads(rung, size, blocks, executor):
+    """As many as cover a tensor; of adam_2 at most eight for each multiprocessor."""
+    (launch,) = adam.RUNGS[rung](*placed(executor, adam_lists([size])), NUMBERS)
+    assert (launch.grid, launch.block) == (blocks, 256)
+
+
 @pytest.mark.parametrize(("source", "target", "allowed"), [(0, 0, 1), (1, 0, 0), (2, 0, 0), (0, 2, 0), (4, 4, 1)])
 def test_chunks_say_whether_vectors_are_allowed(source, target, allowed, executor):
     """Where a source is at a multiple of 16 bytes and its target of 8; shifts are elements."""

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -15,12 +16,15 @@ import pytest
 import texts
 
 from refopt import cpu, gpu
-from refopt.catalog import LARS_MOMENTUM, ROUTINES
+from refopt.catalog import KNOWN, LARS_MOMENTUM, ROUTINES
 from refopt.catalog.data import DTYPES
 from refopt.checks.dtypes import numpy_dtype
 from refopt.cli import verify
-from refopt.gpu import runtime, target
+from refopt.gpu import runtime, target, words
+from refopt.gpu.gradient_check import checker
 from refopt.gpu.kernels import Kernel
+from refopt.gpu.ladder import coalesce as ladder_coalesce
+from refopt.gpu.listing.text import _instructions
 from refopt.gpu.show import listing, source
 from refopt.gpu.show.kernels import launches_of, request
 from refopt.gpu.target import device_function, sqrt, transposed
@@ -32,6 +36,7 @@ from refopt.oracle.exact.placed import kernels
 
 SIZES = [260, 1100]  # a row and more, a tile and more
 OPTIONAL = ("moment2_max", "mean_grad")
+check_gradients = checker("float32", np.float32)
 
 
 class Listed(runtime.Executor):
@@ -45,7 +50,7 @@ class Listed(runtime.Executor):
 
         def launch(stream):
             self.ran[kernel.name] += 1
-            made[grid, 32, stream](*args)
+            made[grid, block if mode == "whole" else 32, stream](*args)
 
         return launch
 
@@ -112,6 +117,20 @@ def test_a_listing_with_a_gate_has_the_same_bits(form, listed):
     assert_listed(listed, build.make(LARS_MOMENTUM, SIZES, steps=steps), form)
 
 
+@pytest.mark.parametrize("compute", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
+def test_a_listing_of_muon_has_the_same_bits(compute, listed):
+    pytest.importorskip("ml_dtypes")
+    rng = np.random.default_rng(0)
+    lists = [[rng.normal(size=shape).astype(np.float32) for shape in ((9, 5), (3, 20))] for _ in range(3)]
+    on_device = [[listed.to_device(x) for x in xs] for xs in lists]
+    numbers = {"lr": 0.1, "iterations": 1, "compute": compute}
+    gpu.plan("muon", *on_device, **numbers)()
+    cpu.merged_muon(*lists, **numbers)
+    for ours, theirs in zip(lists, on_device, strict=True):
+        assert [x.tobytes() for x in ours] == [x.copy_to_host().tobytes() for x in theirs]
+    assert listed.ran.total() == len(listed.ran) == 6
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
 def test_listings_of_the_gradient_check(dtype, listed):
     values = np.random.default_rng(0).normal(size=1300).astype(numpy_dtype(dtype))
@@ -171,11 +190,20 @@ def test_fp32_has_no_trace_of_other_dtypes_or_chance(name, dtype, form):
 def test_the_traces_are_there_where_they_belong():
     assert {"dither4_low", "random4", "seed"} <= set(re.findall(r"\w+", text_of("adamw", "bf16-sr", "merged")))
     assert not re.search("dither|random", text_of("adamw", "bf16", "merged"))
+    assert "\n@lru_cache(1 << 16)\ndef words(" in text_of("adamw", "bf16-sr", "merged")  # which are kept, as there
 
 
 def test_instructions_that_are_repeated_are_listed_once():
     text = text_of("adamw", "bf16-sr", "merged")
     assert text.count("mul.hi.u32 a, c0, 0xd2511f53;") == 1 and "\n#     10 times:\n#         mul.hi.u32" in text
+
+
+@pytest.mark.parametrize(("times", "said"), [(2, 0), (3, 1)])
+def test_instructions_that_come_twice_stay(times, said):
+    six, others = ([f"{name} r{k}, a, b;" for k in range(6)] for name in ("add", "mul"))
+    lines = _instructions([*six * times, *others])
+    found = lines.count(f"{times} times:"), sum(line.count("add r0") for line in lines)
+    assert found == (said, 1 if said else times)
 
 
 def functions_of(text):
@@ -187,7 +215,7 @@ def loads(node):
 
 
 @pytest.mark.parametrize(("name", "dtype", "form"), ALL)
-def test_every_function_once_callees_first_and_nothing_besides(name, dtype, form):
+def test_every_function_once_callers_first_and_nothing_besides(name, dtype, form):
     text = text_of(name, dtype, form)
     tree = ast.parse(text)
     functions = functions_of(text)
@@ -197,23 +225,59 @@ def test_every_function_once_callees_first_and_nothing_besides(name, dtype, form
     above = {x.name: re.search(rf"((?:^[#@].*\n)*)def {x.name}\(", text, re.MULTILINE)[1] for x in functions}
     bodies = Counter((ast.dump(x.args), *map(ast.dump, x.body), above[x.name]) for x in functions)
     assert bodies.most_common(1)[0][1] == 1
-    known = {"np", "cuda", "memory", *dir(builtins)}
+    known = {"np", "cuda", "memory", *dir(builtins)} | {*names}
     used = set()
+    for n, node in enumerate(functions):  # each stands below all that call it
+        assert {*loads(node)}.isdisjoint(names[: n + 1]), node.name
     for node in tree.body:
         own = {x.arg for x in ast.walk(node) if isinstance(x, ast.arg)}
         own |= {x.id for x in ast.walk(node) if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Store)}
         own |= {alias.name for x in ast.walk(node) if isinstance(x, ast.Import) for alias in x.names}
         if isinstance(node, ast.FunctionDef):
             assert set(loads(node)) <= known | own, node.name
-            known.add(node.name)
         else:
             known |= own | {alias.asname or alias.name for alias in getattr(node, "names", [])}
         used |= set(loads(node)) - (own if isinstance(node, ast.FunctionDef) else set())
     decorators = {x.name: " ".join(map(ast.unparse, x.decorator_list)) for x in functions}
     kernels = {name for name, text in decorators.items() if "jit" in text and "device" not in text}
     assert set(names) - kernels <= used and kernels.isdisjoint(used)
-    assert all(used & {x.id for t in x.targets for x in ast.walk(t) if isinstance(x, ast.Name)}
-               for x in tree.body if isinstance(x, ast.Assign))
+    given = [{x.id for t in x.targets for x in ast.walk(t) if isinstance(x, ast.Name)}
+             for x in tree.body if isinstance(x, ast.Assign)]  # fmt: skip
+    assert all(used & x for x in given) and max(Counter(chain(*given, names)).values()) == 1
+
+
+@functools.lru_cache
+def made(name, dtype, form):
+    return listing(launches_of(request(name, dtype, form)).kernels)
+
+
+@pytest.mark.parametrize(("name", "dtype", "form"), [*ALL, pytest.param("muon", "fp32", "merged")])
+def test_functions_have_the_names_of_their_files(name, dtype, form):
+    """No name is made up, such as one with a number."""
+    functions = made(name, dtype, form).functions
+    assert all(name == getattr(of, "function", of).__name__ for name, of in functions.items())
+
+
+@pytest.mark.parametrize(("name", "form"), [(x.name, form) for x in KNOWN.values() for form in x.forms])
+def test_no_name_has_two_meanings(name, form):
+    """No function and no constant of a module shares its name with a local variable or a parameter of any function."""
+    functions = functions_of(text := made(name, "fp32", form).text)
+    outer = {x.name for x in functions}
+    outer |= {x.id for node in ast.parse(text).body if isinstance(node, ast.Assign)
+              for target in node.targets for x in ast.walk(target) if isinstance(x, ast.Name)}  # fmt: skip
+    for node in functions:
+        inner = {x.arg for x in ast.walk(node) if isinstance(x, ast.arg)}
+        inner |= {x.id for x in ast.walk(node) if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Store)}
+        assert not inner & outer, node.name
+
+
+@pytest.mark.parametrize("kernel", [words.merged_move, words.fill, ladder_coalesce.gather_4, check_gradients])
+def test_names_of_other_kernels(kernel):
+    """A word's width is part of the names of what moves it."""
+    functions = listing([kernel]).functions
+    assert all(name == getattr(of, "function", of).__name__ for name, of in functions.items())
+    if kernel is words.merged_move:
+        assert {f"{what}{width}" for what in ("move", "load", "store") for width in (16, 8, 4, 2, 1)} <= {*functions}
 
 
 @pytest.mark.parametrize(("name", "dtype", "form"), ALL)
@@ -223,13 +287,6 @@ def test_nothing_is_left_of_what_values_decide(name, dtype, form):
     assert not re.findall(rf"\b(?:if|and|or|not|while) {known}|{known} (?:and|or|if)\b", text)
     assert max(map(len, text.split("\n"))) <= 120 and "\t" not in text and " \n" not in text
     assert not re.search("[\ue000-\uf8ff]|type: ignore|fmt: skip|noqa|<unrolled", text)
-    above = "@cuda.jit", "# PTX", "    "
-    for node in functions_of(text):
-        line = text.split("\n")[node.lineno - 2]
-        if node.decorator_list or line.startswith(above) or "lru_cache" in line:
-            continue  # kernels and twins have the parameters that they are called with
-        missing = {x.arg for x in node.args.args} - set(loads(node))
-        assert not missing, f"{node.name}: {missing}"
 
 
 def test_comments_and_docstrings_stay():
@@ -237,12 +294,12 @@ def test_comments_and_docstrings_stay():
     for said in ("# How many chunks report to the node. Asked for early",
                  "# The last arrival turns the counter back to 0, for the next step.",
                  '"""The sum over a warp, neighbouring threads first: that of x in even threads, of y in odd ones."""',
-                 "# Columns of the node table: first child's slot",
+                 "# Columns of the node table: the slot of the first child's sum",
                  "#     ld.global.L2::cache_hint.v4.f32 {$0, $1, $2, $3}, [$4], policy; }",
                  "# PTX: $0 to $3 are returned; $4 is passed\n",
                  "# PTX: from compute capability 9.0 on, before it nothing\n#     griddepcontrol.wait;\n"
-                 "@ptx_twin()\ndef wait_for_previous", "WHOLE_WARP = 0xFFFFFFFF\n",
-                 "@cuda.jit(launch_bounds=(64, 14))\ndef merged_lars_momentum_update("):
+                 "@ptx_twin()  # refopt/gpu/target.py\ndef wait_for_previous", "WHOLE_WARP = 0xFFFFFFFF\n",
+                 "@cuda.jit(launch_bounds=(64, 14))  # refopt/gpu/norms/__init__.py\ndef merged_lars_momentum_update("):
         assert said in text, said
 
 
@@ -304,7 +361,7 @@ def test_a_listing_compiles_to_the_same_ptx(name, dtype, form):
         pytest.skip(f"compiles no PTX: {why}")
     from refopt.gpu.driver import signature_of
 
-    launches = launches_of(request(name, dtype, form), [5, 2000])
+    launches = launches_of(request(name, dtype, form), [(5,), (2000,)])
     made = compiled(listing(launches.kernels))
     assert made.keys() == set(launches.kernels)
     for kernel, args in {x.kernel: x.args for x in launches.prepared}.items():

@@ -8,6 +8,7 @@ from pathlib import Path
 import needs
 import numpy as np
 import pytest
+import texts
 
 from refopt import cpu, gpu, simt
 from refopt.cpu.muon import COEFFICIENTS, orthogonalized
@@ -335,7 +336,14 @@ def test_nothing_is_a_product_too():
         same(got, np.zeros((m, n), np.float32))
 
 
-def test_a_kernel_of_warps_has_no_text():
-    launch, _ = prepared(gpu.device("executor"), np.ones((3, 3), bfloat16), np.ones((3, 3), bfloat16))
-    with pytest.raises(LookupError, match="got one of a whole warp"):
-        launch.kernel.source()
+def test_a_listing_of_a_kernel_of_warps_imports_what_they_do_together():
+    """And makes the same product."""
+    x, machine = np.random.default_rng(0).normal(size=(20, 24)).astype(bfloat16), gpu.device("executor")
+    launch, out = prepared(machine, x, x.T)
+    scope = texts.executed(text := launch.kernel.source())
+    assert "from refopt.gpu.tensor_core import ldmatrix4, ldmatrix4_transposed, mma_bfloat16\n" in text
+    launch()
+    expected, again = out.copy_to_host(), machine.to_device(np.zeros(out.size, np.float32))
+    scope["product"][launch.grid, launch.block](*(cuda.address(again) if x == cuda.address(out) else x
+                                                  for x in launch.args))
+    same(again.copy_to_host(), expected)

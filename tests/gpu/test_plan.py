@@ -30,6 +30,15 @@ def test_minus_zero_is_another_number(machine, form):
     assert_same(reference(alike), placed.outcome(), "N4, -0")
 
 
+def test_a_plan_says_what_it_is_of_and_where(executor):
+    """A tensor without a gradient is none of its, and 12 bytes an element move in SGD."""
+    params = [executor.to_device(np.zeros(size, np.float32)) for size in (1000, 24, 7)]
+    grads = [executor.to_device(np.zeros(1000, np.float32)), None, executor.to_device(np.zeros(7, np.float32))]
+    assert str(gpu.plan("sgd", params, grads, lr=0.5, form="separate")) == (
+        "<Plan of sgd, form separate: tensors 2, elements 1,007; per step launches 2, bytes 12,084; "
+        f"device executor: {executor.properties}>")  # fmt: skip
+
+
 def test_numbers_are_the_last_that_were_given(executor):
     """Those of the plan among them, once others have been in force; what no number was given for is in no state."""
     x, g = (executor.to_device(np.full(3, value, np.float32)) for value in (0, 1))

@@ -9,7 +9,7 @@ from refopt.cpu.reduce import TILE
 from refopt.gpu import tables
 from refopt.gpu.machine import Properties
 from refopt.gpu.tables import ALIGNED, NODE, SLOT, START, STOP, TENSOR
-from refopt.gpu.tiles import ARRIVALS, COUNT, FANOUT, FIRST, OUT, PARENT
+from refopt.gpu.tiles import ARRIVALS, CHILDREN, FANOUT, FIRST_CHILD, OWN_SUM, PARENT
 
 sizes = st.lists(st.one_of(st.integers(0, 5000),
                            st.sampled_from([0, 1, 8191, 8192, 8193, 2**20, 2**20 + 1, 2**21 + 5, 2**23])), max_size=8)
@@ -39,11 +39,11 @@ def test_every_sum_is_joined_once(sizes, chunk_tiles):
     """Slots of tiles and nodes are disjoint, and each is under exactly one node, but for the root of a tensor."""
     chunks, nodes, slots = build(sizes, chunk_tiles)
     used = [c[SLOT] + k for c in chunks for k in range(-(-(c[STOP] - c[START]) // TILE))]
-    joined = [node[FIRST] + k for node in nodes for k in range(node[COUNT])]
-    roots = [node[OUT] for node in nodes if node[PARENT] == -1]
-    assert sorted([*used, *nodes[:, OUT]]) == list(range(slots))
+    joined = [node[FIRST_CHILD] + k for node in nodes for k in range(node[CHILDREN])]
+    roots = [node[OWN_SUM] for node in nodes if node[PARENT] == -1]
+    assert sorted([*used, *nodes[:, OWN_SUM]]) == list(range(slots))
     assert sorted([*joined, *roots]) == list(range(slots)) and len(roots) == sum(size > 0 for size in sizes)
-    assert (nodes[:, COUNT] >= 1).all() and (nodes[:, COUNT] <= FANOUT).all()
+    assert (nodes[:, CHILDREN] >= 1).all() and (nodes[:, CHILDREN] <= FANOUT).all()
 
 
 @given(sizes, widths)
@@ -54,11 +54,11 @@ def test_every_node_waits_for_those_who_report(sizes, chunk_tiles):
     for chunk in chunks:
         reports[chunk[NODE]] += 1
         node, tiles = nodes[chunk[NODE]], -(-(chunk[STOP] - chunk[START]) // TILE)
-        assert node[FIRST] <= chunk[SLOT] and chunk[SLOT] + tiles <= node[FIRST] + node[COUNT]
+        assert node[FIRST_CHILD] <= chunk[SLOT] and chunk[SLOT] + tiles <= node[FIRST_CHILD] + node[CHILDREN]
     for node in nodes[nodes[:, PARENT] >= 0]:
         reports[node[PARENT]] += 1
         parent = nodes[node[PARENT]]
-        assert parent[FIRST] <= node[OUT] < parent[FIRST] + parent[COUNT]
+        assert parent[FIRST_CHILD] <= node[OWN_SUM] < parent[FIRST_CHILD] + parent[CHILDREN]
     assert np.array_equal(reports, nodes[:, ARRIVALS])
 
 
@@ -78,9 +78,9 @@ def test_the_tables_add_up_the_tree(sizes, chunk_tiles):
         node = chunk[NODE]
         while nodes[node, PARENT] >= 0:
             node = nodes[node, PARENT]
-        root[chunk[TENSOR]] = nodes[node, OUT]
+        root[chunk[TENSOR]] = nodes[node, OWN_SUM]
     for node in nodes:
-        sums[node[OUT]] = tree_sum(sums[node[FIRST] : node[FIRST] + node[COUNT]])
+        sums[node[OWN_SUM]] = tree_sum(sums[node[FIRST_CHILD] : node[FIRST_CHILD] + node[CHILDREN]])
     for tensor, slot in root.items():
         assert sums[slot] == tree_sum(tile_sums(values[tensor]))
 
@@ -98,7 +98,8 @@ def test_beyond_two_to_the_31(size):
     assert len(nodes) <= 2 + leaves + -(-leaves // FANOUT) + 1 + 1 and slots <= -(-size // TILE) + len(nodes) + 2
     under = nodes[nodes[:, PARENT] >= 0]
     parents = nodes[under[:, PARENT]]
-    assert (parents[:, FIRST] <= under[:, OUT]).all() and (under[:, OUT] < parents[:, FIRST] + parents[:, COUNT]).all()
+    first, own = parents[:, FIRST_CHILD], under[:, OWN_SUM]
+    assert (first <= own).all() and (own < first + parents[:, CHILDREN]).all()
 
 
 @pytest.mark.parametrize("chunk", [tables.CHUNK_BYTES, 8192])

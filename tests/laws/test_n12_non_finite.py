@@ -55,7 +55,7 @@ def test_a_scalar_affects_its_tensor(machine, routine, form):
 
 @routines
 def test_infinity_of_either_sign_does_the_same(routine):
-    """What docs/non-finite.md says of inf, and of no sign that a slot cannot have."""
+    """What docs/numerics.md says of inf, and of no sign that a slot cannot have."""
     for slot in (*(slot.name for slot in routine.slots if slot.signed and slot.name != "master_params"), *GATE):
         assert left(routine, slot, np.inf) == left(routine, slot, -np.inf), slot
 

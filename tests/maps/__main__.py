@@ -1,10 +1,25 @@
-"""Write the maps of the tests again: ``python -m maps``, with tests/ on the path."""
+"""Write what is generated again: ``python -m maps``, with tests/ on the path."""
 
-from maps import api, architecture, commands, evidence, finds, interface, names, non_finite, specification, variants
+from maps import (
+    api,
+    architecture,
+    commands,
+    evidence,
+    finds,
+    interface,
+    kernels,
+    names,
+    non_finite,
+    specification,
+    stubs,
+    variants,
+)
 from maps.collect import suite
 
 if __name__ == "__main__":
     architecture.write()
+    kernels.write()
+    stubs.write()
     for path, text in api.pages().items():
         path.write_text(text)
     items = suite()

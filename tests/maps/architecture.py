@@ -1,7 +1,6 @@
 """docs/architecture.md: the packages, who imports whom, what to read in which order, and where to find what."""
 
 import ast
-import re
 import tomllib
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
@@ -12,7 +11,6 @@ from maps.drawing import drawing
 
 PAGE = ROOT / "docs" / "architecture.md"
 PICTURE = ROOT / "docs" / "architecture.svg"
-README = ROOT / "README.md"
 LABEL = "Which package of refopt imports which: arrows point down"
 
 
@@ -23,16 +21,9 @@ def page(items: Iterable[Item] = ()) -> str:
 
 
 def write() -> None:
-    """The page, the picture, and the README with it."""
+    """The page and its picture."""
     PAGE.write_text(page())
     PICTURE.write_text(drawn())
-    README.write_text(with_picture(README.read_text()))
-
-
-def with_picture(text: str) -> str:
-    """The README with the picture and the packages as they are now."""
-    section = "\n".join([f"![{LABEL}](docs/{PICTURE.name})", "", *rooms(folder="")])
-    return re.sub(r"(?s)(<!-- house -->\n).*?(\n<!-- end -->)", lambda found: found[1] + section + found[2], text)
 
 
 def drawn() -> str:
@@ -40,14 +31,14 @@ def drawn() -> str:
     return drawing({name: reduced(name) for name in layers()}, LABEL)
 
 
-def rooms(folder: str = "../") -> Iterator[str]:
+def rooms() -> Iterator[str]:
     """A row for each package: what it is for, and what it imports."""
     yield "| package | | imports |"
     yield "| --- | --- | --- |"
     for name in layers():
         about = ast.get_docstring(ast.parse((ROOT / "refopt" / name / "__init__.py").read_text())) or ""
         of = ", ".join(x for x in layers() if x in arrows()[name])
-        yield f"| [`{name}`]({folder}refopt/{name}) | {about.splitlines()[0]} | {of} |"
+        yield f"| [`{name}`](../refopt/{name}) | {about.splitlines()[0]} | {of} |"
 
 
 @lru_cache

@@ -4,6 +4,7 @@ import importlib
 import inspect
 import math
 import re
+import textwrap
 from collections.abc import Iterable, Iterator
 from types import ModuleType
 from typing import Any
@@ -30,7 +31,7 @@ def page(items: Iterable[Item] = ()) -> str:
     lines += ["## In PyTorch", "", *peers(), ""]
     for name in PACKAGES:
         module = importlib.import_module(f"refopt.{name}")
-        lines += [f"## {module.__name__}", "", "```python", *signatures(module), "```", ""]
+        lines += [f"## {module.__name__}", "", "```python", *map(wrapped, signatures(module)), "```", ""]
     return "\n".join(lines)
 
 
@@ -101,6 +102,12 @@ def signatures(module: ModuleType, within: str = "") -> Iterator[str]:
             yield f"{where} = {value!r}"
         else:
             yield where
+
+
+def wrapped(line: str) -> str:
+    """A signature in lines that a page has room for."""
+    within = " " * (len(line) - len(line.lstrip()) + 4)
+    return "\n".join(textwrap.wrap(line, 96, subsequent_indent=within, break_on_hyphens=False)) or line
 
 
 def own(module: ModuleType) -> list[str]:

@@ -1,27 +1,29 @@
-"""docs/non-finite.md: where inf and NaN go, for each routine and each place where they can enter a step."""
+"""The tables of docs/numerics.md: where inf and NaN go, for each routine and each place where they can enter a step."""
 
 from collections.abc import Iterable
 
 import numpy as np
-from maps.collect import ROOT, Item, head
+from maps.collect import ROOT, Item
 
+from benchmarks.sections import with_section
 from refopt.catalog import ROUTINES, Routine
 from refopt.oracle.exact.build import make
 from refopt.oracle.exact.laws import reference
 
-PAGE = ROOT / "docs" / "non-finite.md"
+PAGE = ROOT / "docs" / "numerics.md"
 GATE = "grad_factor", "found_inf"
 SIZE, PLACE = 8, 3  # a tensor, and its element that is not finite
 
 
 def page(items: Iterable[Item] = ()) -> str:
-    """The page."""
-    return "\n".join([head(PAGE), *(line for routine in ROUTINES.values() for line in table(routine))])
+    """The page, with the tables of today."""
+    lines = [line for routine in ROUTINES.values() for line in table(routine)]
+    return with_section(PAGE.read_text(), "non-finite", "\n".join(lines).strip())
 
 
 def table(routine: Routine) -> list[str]:
     """A row for each slot and for what comes from a gradient check, a column for each value."""
-    lines = [f"## {routine.name}", "", "| what enters | NaN | inf |", "| --- | --- | --- |"]
+    lines = [f"### {routine.name}", "", "| what enters | NaN | inf |", "| --- | --- | --- |"]
     for slot in (*(slot.name for slot in routine.slots if slot.name != "master_params"), *GATE):
         lines.append(f"| `{slot}` | {left(routine, slot, np.nan)} | {left(routine, slot, np.inf)} |")
     return [*lines, ""]

@@ -1,171 +1,47 @@
-"""LARS once more, and the ways in which implementations have been, or easily are, wrong.
+"""The ways in which implementations of LARS have been, or easily are, wrong, beside those that the oracle knows.
 
-`Lars` is right. Every class derived from it changes one thing, and is an implementation like any other: a check
-that lets one of them pass checks nothing there.
+Each is what stands instead in the rule, and in `refopt.cpu.merged`.
 """
 
-import numpy as np
-
-from mutants import family
+from mutants.family import implementation, mutants, of_the_first
 from refopt.catalog import LARS_MOMENTUM
-from refopt.cpu.reduce import TILE, sum_of_squares
+from refopt.cpu.reduce import TILE
 from refopt.oracle.exact.cases import Run
+from refopt.oracle.source import rewritten
+
+OF_PARAM, OF_GRAD = 'p if norm_of == "master" else stored("params", p)', "np.sqrt(sum_of_squares(g))"
+NORMS = "param_norm > 0 and grad_norm > 0"
+SCALED = {"stored, mu": "stored, scale, mu"}  # the rule is given what the gradient was multiplied by
+SCALE, FACTOR = ({"**self.numbers)": f"**self.numbers, scale={x})"} for x in ("self.rescale * real(factor)", "factor"))
 
 
-class Lars(family.Optimizer):
-    """Correct. The methods are the places where a mutant differs."""
-
-    def __init__(self):
-        super().__init__(self.whole)
-
-    def tensor(self, case, arrays, numbers):
-        self.param, self.factor = arrays["params"], np.take(numbers.pop("grad_factor", 1), 0)
-        if not self.found(np.take(numbers.pop("found_inf", 0), 0)):
-            super().tensor(case, arrays, numbers)
-
-    def found(self, flag):
-        return flag != 0
-
-    def rescaled(self, g, rescale):
-        self.rescale = rescale * g.dtype.type(self.factor)
-        return self.rescale * g
-
-    def whole(self, x, g, v, *, lr, mu, lars_coeff, lars_weight_decay, epsilon, adapt, norm_of, stored):
-        h = dict(lr=lr, mu=mu, coeff=lars_coeff, wd=lars_weight_decay, eps=epsilon)
-        p_norm = self.param_norm(self.param.astype(x.dtype), x, norm_of)
-        return self.update(x, g, v, self.rate(p_norm, self.grad_norm(g), adapt, x, **h), **h)
-
-    def sum_of_squares(self, x):
-        return sum_of_squares(x)
-
-    def param_norm(self, stored, exact, norm_of):
-        return np.sqrt(self.sum_of_squares(stored if norm_of == "param" else exact))
-
-    def grad_norm(self, g):
-        return np.sqrt(self.sum_of_squares(g))
-
-    def adapts(self, p_norm, g_norm, wd, adapt):
-        norms = p_norm > 0 and g_norm > 0
-        return {"norms": norms, "decay": wd > 0, "decay_and_norms": wd > 0 and norms}[adapt]
-
-    def rate(self, p_norm, g_norm, adapt, x, *, lr, coeff, wd, eps, **_):
-        if not self.adapts(p_norm, g_norm, wd, adapt):
-            return lr
-        return lr * coeff * p_norm / (g_norm + wd * p_norm + eps)
-
-    def update(self, x, g, v, rate, *, lr, mu, coeff, wd, eps):
-        v = mu * v + rate * (g + wd * x)
-        return x - v, v
+def whole(x):
+    """The tiles that are whole, if there are any."""
+    return x[: x.size // TILE * TILE] if x.size > TILE else x
 
 
-class DecayElementwiseInDenominator(Lars):
-    """wd * p in the denominator for wd * ||p||, as in the reference of Paddle's own test."""
-
-    def rate(self, p_norm, g_norm, adapt, x, *, lr, coeff, wd, eps, **_):
-        if not self.adapts(p_norm, g_norm, wd, adapt):
-            return lr
-        return lr * coeff * p_norm / (g_norm + wd * x + eps)
-
-
-class RescaleForgottenInNorm(Lars):
-    """The norm of the gradient as it came."""
-
-    def grad_norm(self, g):
-        return super().grad_norm(g / self.rescale)
-
-
-class RescaleForgottenInUpdate(Lars):
-    """The norm of the rescaled gradient, the update with the gradient as it came."""
-
-    def update(self, x, g, v, rate, **h):
-        return super().update(x, g / self.rescale, v, rate, **h)
-
-
-class FirstWeightDecay(Lars):
-    """The weight decay of the first tensor for all."""
-
-    def of(self, name, value, i):
-        return super().of(name, value, 0 if name == "lars_weight_decay" else i)
-
-
-class TailLeftOutOfNorm(Lars):
-    """The last, incomplete tile is not in the sum."""
-
-    def sum_of_squares(self, x):
-        return super().sum_of_squares(x[: x.size // TILE * TILE] if x.size > TILE else x)
-
-
-class NormOfMaster(Lars):
-    """The norm of the master where that of the stored parameter was asked for."""
-
-    def param_norm(self, stored, exact, norm_of):
-        return super().param_norm(exact, exact, norm_of)
-
-
-class NormOfParam(Lars):
-    """The norm of the stored parameter where that of the master was asked for."""
-
-    def param_norm(self, stored, exact, norm_of):
-        return super().param_norm(stored, stored, norm_of)
-
-
-class NormOfNearestEven(Lars):
-    """The norm of the exact parameters rounded to nearest even; with remainders, ties are stored away from zero."""
-
-    def param_norm(self, stored, exact, norm_of):
-        return super().param_norm(exact.astype(self.param.dtype).astype(exact.dtype), exact, norm_of)
-
-
-class AdaptsByDecayAlone(Lars):
-    """Paddle's GPU kernel of 2021: the condition looks at the weight decay whatever is asked for."""
-
-    def adapts(self, p_norm, g_norm, wd, adapt):
-        return wd > 0
-
-
-class GradNormNotTested(Lars):
-    """The condition on the norms without ||g|| > 0."""
-
-    def adapts(self, p_norm, g_norm, wd, adapt):
-        return super().adapts(p_norm, max(p_norm, g_norm), wd, adapt)
-
-
-class ParamNormNotTested(Lars):
-    """The condition on the norms without ||p|| > 0: parameters that are zero stay zero."""
-
-    def adapts(self, p_norm, g_norm, wd, adapt):
-        return super().adapts(max(p_norm, g_norm), g_norm, wd, adapt)
-
-
-class NanNormAdapts(Lars):
-    """The condition negated, so that a NaN norm falls on the other side: not (norm <= 0)."""
-
-    def adapts(self, p_norm, g_norm, wd, adapt):
-        norms = not (p_norm <= 0) and not (g_norm <= 0)
-        return {"norms": norms, "decay": wd > 0, "decay_and_norms": wd > 0 and norms}[adapt]
-
-
-class FactorForgottenInNorm(Lars):
-    """The norm of the gradient that is not clipped."""
-
-    def grad_norm(self, g):
-        return super().grad_norm(g / g.dtype.type(self.factor))
-
-
-class FactorAppliedFirst(Lars):
-    """rescale * (factor * g): another rounding (N8)."""
-
-    def rescaled(self, g, rescale):
-        super().rescaled(g, rescale)
-        return rescale * (g.dtype.type(self.factor) * g)
-
-
-class FlagIsOne(Lars):
-    """Skips where the flag is 1, and not where it is anything else but 0."""
-
-    def found(self, flag):
-        return flag == 1
-
-
-MUTANTS: dict[str, Run] = {cls.__name__: cls() for cls in Lars.__subclasses__()}
-MUTANTS |= family.mutants(LARS_MOMENTUM, Lars)
+WRONG: dict[str, tuple[dict[str, str], dict[str, str]]] = {
+    # wd * p in the denominator for wd * ||p||, as in the reference of Paddle's own test
+    "DecayElementwiseInDenominator": ({
+        "grad_norm, *, lr": "grad_norm, *, p, lr", "**numbers)\n    return": "**numbers, p=p)\n    return",
+        "lars_weight_decay * param_norm": "lars_weight_decay * p"}, {}),
+    "RescaleForgottenInNorm": (SCALED | {OF_GRAD: "np.sqrt(sum_of_squares(g / scale))"}, SCALE),
+    "RescaleForgottenInUpdate": (SCALED | {"return update(p, g,": "return update(p, g / scale,"}, SCALE),
+    "FactorForgottenInNorm": (SCALED | {OF_GRAD: "np.sqrt(sum_of_squares(g / g.dtype.type(scale)))"}, FACTOR),
+    "FactorAppliedFirst": ({}, {  # another rounding (N8)
+        'real(factor) * arrays["grads"].astype(real)': '(real(factor) * arrays["grads"].astype(real))'}),
+    "FirstWeightDecay": ({}, of_the_first("lars_weight_decay")),
+    "TailLeftOutOfNorm": ({OF_GRAD: OF_GRAD.replace("(g)", "(whole(g))"), OF_PARAM: f"whole({OF_PARAM})"}, {}),
+    "NormOfMaster": ({OF_PARAM: "p"}, {}),
+    "NormOfParam": ({OF_PARAM: 'stored("params", p)'}, {}),
+    "NormOfNearestEven": ({}, {  # with remainders, ties are stored away from zero
+        'array if name == "params" else x.astype': "x.astype"}),
+    "AdaptsByDecayAlone": ({"[adapt]": '["decay"]'}, {}),  # Paddle's GPU kernel of 2021, whatever is asked for
+    "GradNormNotTested": ({NORMS: "param_norm > 0"}, {}),
+    "ParamNormNotTested": ({NORMS: "grad_norm > 0"}, {}),  # parameters that are zero stay zero
+    "NanNormAdapts": ({NORMS: "not (param_norm <= 0) and not (grad_norm <= 0)"}, {}),
+    "FlagIsOne": ({}, {"found_inf.reshape(-1)[0] != 0": "found_inf.reshape(-1)[0] == 1"}),
+}  # fmt: skip
+MUTANTS: dict[str, Run] = mutants(LARS_MOMENTUM) | {
+    name: implementation(LARS_MOMENTUM, rewritten(LARS_MOMENTUM.rule, rule, whole=whole), changes)
+    for name, (rule, changes) in WRONG.items()}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mutants.family import Optimizer, mutants
+from mutants.family import implementation, mutants
 from refopt import cpu
 from refopt.catalog import ROUTINES
 from refopt.oracle.exact import check
@@ -18,7 +18,7 @@ MUTANTS = [(routine, name) for routine in FAMILY for name in mutants(routine)]
 @pytest.mark.parametrize("routine", FAMILY, ids=lambda routine: routine.name)
 def test_what_is_right_passes(routine):
     check(routine.name, getattr(cpu, routine.merged_name))
-    check_run(routine.name, Optimizer())
+    check_run(routine.name, implementation(routine))
 
 
 @pytest.mark.parametrize(("routine", "name"), MUTANTS, ids=lambda x: x if isinstance(x, str) else x.name)

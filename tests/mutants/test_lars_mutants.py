@@ -5,7 +5,8 @@ from functools import cache
 import numpy as np
 import pytest
 
-from mutants.lars import MUTANTS, Lars
+from mutants.family import implementation
+from mutants.lars import MUTANTS
 from refopt import cpu, simt
 from refopt.catalog import LARS_MOMENTUM
 from refopt.oracle.exact import check, lars, laws
@@ -32,7 +33,7 @@ IN_N4 = LARS_MOMENTUM.merged_form, "separate"  # whose kernels tests/laws/test_n
 
 def test_the_right_implementations_pass():
     check("lars_momentum", cpu.merged_lars_momentum)
-    check_gated(Lars())
+    check_gated(implementation(LARS_MOMENTUM))
 
 
 @pytest.mark.parametrize("form", [form for form in LARS_MOMENTUM.forms if form not in IN_N4])

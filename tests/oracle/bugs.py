@@ -209,8 +209,8 @@ SECOND_SET = {
             "as if `g` were `m` (in moments_one_by_one)"),
         "decay by the root of lr": ({DECAY: "p *= real(1 - lr**0.5 * coeff)"},
             "as if `lr` were `sqrt(lr)` (in update)"),
-        "correction of five steps alone": ({"1 - beta1**step, 1 - beta2**step":
-            "(1 - beta1**step, 1 - beta2**step) if step <= 5 else (1.0, 1.0)"}, "no bias correction, from step 6 on"),
+        "correction of ten steps alone": ({"1 - beta1**step, 1 - beta2**step":
+            "(1 - beta1**step, 1 - beta2**step) if step <= 10 else (1.0, 1.0)"}, "no bias correction, from step 11 on"),
         "first moment in fp16": ({"m += real(1 - beta1) * (g - m)":
             "m[...] = (m + real(1 - beta1) * (g - m)).astype(np.float16)"},
             "moment1 rounded to float16 before its use"),

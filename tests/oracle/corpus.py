@@ -138,7 +138,7 @@ OLD = [
     *_texts(FIRST, "lars_momentum", "velocity not kept", "decay of the gradient norm"),
     *_texts(FIRST, "novograd", "corrected", "second moment not kept"), *_texts(FIRST, "momentum", "decay subtracted",
         "uphill", "dampened but for the first step"), *_texts(SECOND_SET, "adamw", "first moment in fp16",
-        "both kinds of decay", "step counted by tensors", "correction of five steps alone"),
+        "both kinds of decay", "step counted by tensors", "correction of ten steps alone"),
     *_texts(SECOND_SET, "momentum", "gradient normalized"),
     *_texts(SECOND_SET, "lamb", "old moments"), *_texts(THIRD_SET, "novograd", "1 - beta1 in the second moment"),
     *_texts(THIRD_SET, "momentum", "lr by 1 - mu", "gradient left out of the step")]

@@ -179,6 +179,7 @@ def test_the_command(capsys, tmp_path, monkeypatch):
     out = capsys.readouterr().out
     assert "DIFFERENT, C1" in out and all(len(line) <= 80 for line in out.splitlines())
     assert cli.main([*two, "--within", "measured", "--json", "-"]) == 0
-    assert json.loads(capsys.readouterr().out)["ok"]
+    found = json.loads(capsys.readouterr().out)
+    assert found["ok"] and found["dtypes"] == ["float32"]
     assert cli.main(["compare", "steps.py:one"]) == 2
     assert cli.main([*two, "--within", "near"]) == 2

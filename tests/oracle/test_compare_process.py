@@ -23,7 +23,7 @@ def test_an_end_is_a_difference(name, text):
         assert report.failed_laws == ["C1"], str(report)
         (failed,) = report.of("failed")
         assert failed.label == MET and text in failed.text
-        left = [x.label for x in report.of("skipped") if f"after a process had ended at {MET}" in x.text]
+        left = [x.label for x in report.of("skipped") if f"after the process had ended at {MET}" in x.text]
         assert left and left[0] == "63 elements"
         assert {x.status for x in report.items if x.law == "C3"} == {"passed"}
     assert not children()

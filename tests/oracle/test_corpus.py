@@ -5,12 +5,16 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from oracle.bugs import SECOND_SET, step_of
 from oracle.corpus import NEW, PLANTED, headline, held, verdict
-from refopt import oracle
+from refopt import cpu, oracle
+from refopt.catalog import ROUTINES
 from refopt.cli.check import readable
 from refopt.oracle import shrink
 from refopt.oracle.diagnosis import explain
 from refopt.oracle.diagnosis.hypothesis import Hypothesis
+from refopt.oracle.subjects.function import Function
+from refopt.oracle.trial import Trial
 
 BY_NAME = {planted.name: planted for planted in PLANTED}
 FAST = ["epsilon outside the roots", "lr of the first call", "gradient decayed in place", "index of 16 bits",
@@ -92,6 +96,58 @@ def test_the_first_wrong_step_is_told(monkeypatch):
     report = oracle.check("adam", step, dtypes=["float32"], laws=["L16"], process=False)
     assert "bias correction sticks at step 256, as a counter in bfloat16 does" in str(report)
     assert "step 257, the first that is wrong: step 256 is right" in str(report)
+
+
+def test_the_cause_has_the_first_wrong_step():
+    step = step_of("adamw", SECOND_SET["adamw"]["correction of ten steps alone"][0])
+    report = oracle.check("adamw", step, dtypes=["float32"], laws=["L1"], process=False)
+    assert headline(report)[0] == "no bias correction, from step 11 on" and "step 11, the first that" in str(report)
+
+
+def test_the_same_states_at_another_step_have_the_running_powers():
+    """Each step rounds a power once more, which the bound of what a step makes of them allows for."""
+    row = ROUTINES["adam"]
+    case = Trial(row, Function(row, cpu.merged_adam), "float32", 0, {}).case([3, 2], count=5)
+    for name in ("beta1_pow", "beta2_pow"):
+        products = np.multiply.accumulate(np.full(400, case.steps[0][name[:5]], np.float32))
+        assert [x[0] for x in shrink._at_step(case, 400).slots[name]] == [products[-1]] * 2
+
+
+def only(monkeypatch, kind):
+    """Let named hypotheses of a kind be all that are tried."""
+    named = explain.named
+    monkeypatch.setattr(explain, "named", lambda row: [x for x in named(row) if x.kind == kind])
+    monkeypatch.setattr(explain.edits, "of_rule", lambda row: ())
+    monkeypatch.setattr(explain.operands, "of_rule", lambda row: ())
+    monkeypatch.setattr(explain.Explainer, "_pairs", lambda self: ())
+
+
+def test_errors_of_one_sign_are_no_fast_reciprocal(monkeypatch):
+    only(monkeypatch, "rough")
+
+    def step(params, grads, moment1, moment2, *, lr, beta1, beta2, epsilon, step):
+        for p, g, m, v in zip(params, grads, moment1, moment2, strict=True):
+            real = p.dtype.type
+            m[...] = real(beta1) * m + real(1 - beta1) * g
+            v[...] = real(beta2) * v + real(1 - beta2) * g * g
+            root = np.sqrt(np.maximum(v, real(1e-12)) / real(1 - beta2**step))
+            p -= real(lr / (1 - beta1**step)) * (m / (root + real(epsilon)))
+
+    report = oracle.check("adam", step, dtypes=["float32"], laws=["L1"], process=False)
+    assert not report.ok and "fast reciprocal" not in str(report), str(report)
+
+
+def test_what_explains_one_slot_alone_is_of_the_law(monkeypatch):
+    def step(params, grads, moment1, moment2, beta1_pow, beta2_pow, **numbers):
+        cpu.merged_adam(params, grads, moment1, moment2, beta1_pow, beta2_pow, **numbers)
+        for p, m in zip(params, moment1, strict=True):
+            m[...] = m.astype(np.float16)
+            p += np.float32(0.125) * np.sin(p) ** 3
+
+    only(monkeypatch, "narrow")
+    monkeypatch.setattr(explain, "_partly", lambda explanations: explanations[-1:])  # the last is that of slots
+    report = oracle.check("adam", step, dtypes=["float32"], laws=["L1"], process=False)
+    assert report.causes[0].text.startswith("moment1: ") and "in part (" in str(report), str(report)
 
 
 def test_an_optional_state_needs_a_default():

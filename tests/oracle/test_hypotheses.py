@@ -6,13 +6,15 @@ import numpy as np
 import pytest
 
 from refopt import cpu
-from refopt.catalog import ROUTINES
+from refopt.catalog import KNOWN, ROUTINES
 from refopt.checks.dtypes import numpy_dtype
 from refopt.oracle.diagnosis import operands
 from refopt.oracle.diagnosis.hypotheses import named
+from refopt.oracle.diagnosis.hypothesis import base_rule
 from refopt.oracle.diagnosis.situation import of_case
 from refopt.oracle.subjects.function import Function
 from refopt.oracle.trial import Trial
+from refopt.oracle.wrong import OF
 
 RULE = ("g = {}", "g + l2_decay * p"), ("return ({},)", "p - lr * g")
 PLAIN = {"min": np.minimum, "max": np.maximum, "clip": np.clip, "sign": np.sign, "sqrt": np.sqrt,
@@ -77,3 +79,15 @@ def test_an_operation_that_is_rough_is_off_by_so_much_of_the_update(bits):
     p, numbers = case.params[0].astype(float), situation.numbers
     update = abs(exact.value - p) + numbers["lr"] * numbers["coeff"] * abs(p)
     np.testing.assert_allclose(loose.error - exact.error, 2.0**-bits * update, rtol=1e-3)
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_every_hypothesis_can_be_asked_of_every_routine(name):
+    """One that raises is passed over in a diagnosis, and its cause never named."""
+    row = KNOWN[name]
+    case = Trial(row, Function(row, getattr(cpu, row.merged_name)), "float32", 0, {}).case([(4, 5), (3, 2)], count=3)
+    situation, changed = of_case(case, 0, base_rule(row), np.float32), []
+    for hypothesis in named(row):
+        if hypothesis.change(situation) is not None:
+            changed.append(hypothesis.name)
+    assert {wrong.name for wrong in OF[name].values() if wrong.name} <= {*changed}

@@ -247,6 +247,15 @@ def test_refused(row):
         step_law(routine, subject, **options)
 
 
+@pytest.mark.parametrize(("subject", "status"), [(NumbersOfItsOwn, "skipped"), (optim.SGD, "passed")])
+def test_numbers_outside_of_groups_are_those_of_the_first_step(subject, status):
+    """What is in no group cannot be another in a later step; steps of the same are compared."""
+    report = step_law("momentum", subject, laws=["L16"])
+    found = {item.label: item for item in report.items}
+    assert (found["3 steps"].status, found["3 steps of other numbers"].status) == ("passed", status)
+    assert ("is in no group" in found["3 steps of other numbers"].text) == (status == "skipped")
+
+
 def test_a_count_that_is_nowhere_leaves_the_first_step():
     report = step_law("adam", own(where="self"))
     first = {"step 1", "everything zero", "small gradients", "small gradients and parameters"}

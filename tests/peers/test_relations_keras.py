@@ -2,6 +2,7 @@
 
 import functools
 import importlib.util
+import inspect
 import os
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from peers.trials import check
 from refopt import oracle
 from refopt.oracle.memory import dense
 from refopt.oracle.subjects import optimizer_of
+from refopt.oracle.subjects.keras import names_of
 from refopt.oracle.subjects.keras_peers import PEERS
 from refopt.oracle.subjects.step import Step
 
@@ -90,6 +92,18 @@ def test_a_decorated_step_is_no_optimizer_to_be_made(optimizers):
         return optimizers.SGD(0.5)
 
     assert isinstance(optimizer_of(decorated), Step) and not calls
+
+
+def test_names_that_are_taken(optimizers):
+    """Of a class all but self, also those that it passes on; of a function all but what has any name."""
+
+    class Decays(optimizers.SGD):
+        def __init__(self, learning_rate=0.25, decays=2.0, **options):
+            super().__init__(learning_rate, **options)
+
+    found = names_of(Decays)
+    assert (found["learning_rate"], found["decays"], found["momentum"]) == (0.25, 2.0, 0.0) and "self" not in found
+    assert names_of(lambda rate, b1=0.5, **others: None) == {"rate": inspect.Parameter.empty, "b1": 0.5}
 
 
 def test_what_is_refused(optimizers):

@@ -1,5 +1,6 @@
 """The laws of passes: no bit changes, nothing happens the second time, no scalar goes stale, padding leaks nowhere."""
 
+import inspect
 from dataclasses import replace
 from functools import partial
 
@@ -247,6 +248,20 @@ def test_scalars_that_differ_are_no_flat_step():
 def test_a_pipeline_of_what_is_no_function_of_a_program_alone(apply, message):
     with pytest.raises(TypeError, match=f"^{message}"):
         passes.pipeline(step_program([("a", (3,))], "sgd", lr=0.1), apply)
+
+
+def of_a_program():
+    """What there is in `passes` that takes a program first: its name, and how many more arguments have no default."""
+    for name, function in vars(passes).items():
+        first, *others = inspect.signature(function).parameters.values() if inspect.isfunction(function) else (None,)
+        if name in passes.__all__ and first and first.name == "program":
+            yield name, sum(x.default is x.empty and x.kind is x.POSITIONAL_OR_KEYWORD for x in others)
+
+
+@pytest.mark.parametrize(("name", "others"), [*of_a_program()])
+def test_what_is_no_program_is_refused(name, others):
+    with pytest.raises(TypeError, match=f"^{name}: program: expected a Program, got None$"):
+        getattr(passes, name)(None, *[2] * others)
 
 
 @pytest.mark.parametrize("make", [step_program, amp_program])

@@ -189,7 +189,6 @@ def test_what_reads_a_whole_gradient_keeps_it_whole():
     (lambda p: passes.shard_elements(p, 0, 3), ValueError, "shard_elements: degree: expected 2, as all_reduce of "),
     (lambda p: passes.shard_elements(p, 0, 2, limit=-1), ValueError, "shard_elements: limit: expected "),
     (lambda p: passes.shard_elements(p, 0, 2, axis=3), TypeError, "shard_elements: axis"),
-    (lambda p: passes.shard_elements(None, 0, 2), TypeError, "shard_elements: program: expected a Program, got None"),
 ])
 def test_refused(call, error, message):
     with pytest.raises(error, match=f"^{message}"):

@@ -3,7 +3,9 @@
 import ast
 import importlib
 import inspect
+import io
 import re
+import tokenize
 from pathlib import Path
 
 import pytest
@@ -69,6 +71,30 @@ def test_others_come_in_by_the_door(graph):
     past = {(package_of(module), x) for module, of in imports(graph).items()
             for x in of if package_of(x) and package_of(module) != package_of(x) and x not in doors[package_of(x)]}
     assert not past
+
+
+def lines_of_code(text):
+    """How many lines of a text in Python are neither blank nor of a comment or a docstring."""
+    none = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+    lines = {line for token in tokenize.generate_tokens(io.StringIO(text).readline) if token.type not in none
+             for line in range(token.start[0], token.end[0] + 1)}  # fmt: skip
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
+            lines -= {*range(node.body[0].lineno, node.body[0].end_lineno + 1)}
+    return len(lines)
+
+
+def test_files_are_as_short_as_contributing_says():
+    said = re.search(r"(\d+) lines of code, one of the\s+tests (\d+)", (ROOT / "CONTRIBUTING.md").read_text())
+    for folder, most in zip(("refopt", "tests"), map(int, said.groups()), strict=True):
+        texts = {str(path): path.read_text() for path in (ROOT / folder).rglob("*.py")}
+        long = {path: lines_of_code(text) for path, text in texts.items() if text.count("\n") > most}
+        assert len(texts) > 100 and not {path: count for path, count in long.items() if count > most}
+
+
+def test_lines_of_code_are_those_with_code():
+    text = '"""Of it."""\n\nx = (1,\n     2)  # beside\n# above\ndef f():\n    """Of\n    f."""\n    return """\n"""\n'
+    assert lines_of_code(text) == 5
 
 
 def test_no_private_name_crosses_a_package():

@@ -5,7 +5,7 @@ import re
 
 import pytest
 from evidence.cells import cells
-from maps import api, commands, evidence, finds, interface, names, non_finite, specification, variants
+from maps import api, commands, evidence, finds, interface, kernels, names, non_finite, specification, stubs, variants
 from maps.collect import ROOT, Item, described, suite
 from mutation.covered import READERS
 
@@ -47,13 +47,12 @@ def test_pages_are_up_to_date(items, module):
 
 
 def test_the_architecture_is_that_of_the_imports():
-    """In its page and in the README; if this fails, run make maps."""
+    """In its page and its picture; if this fails, run make maps."""
     pytest.importorskip("grimp")
     from maps import architecture
 
     assert architecture.PAGE.read_text() == architecture.page()
     assert architecture.PICTURE.read_text() == architecture.drawn()
-    assert architecture.README.read_text() == architecture.with_picture(architecture.README.read_text())
     for file, name in re.findall(r"\]\(\.\./(\S+\.py)\) `(\w+)`", architecture.PAGE.read_text()):
         assert re.search(rf"(?m)^(?:(?:def|class) {name}\b|{name}\b.* = )", (ROOT / file).read_text()), (file, name)
 
@@ -61,6 +60,16 @@ def test_the_architecture_is_that_of_the_imports():
 def test_every_door_has_a_page():
     """If this fails, run make maps."""
     assert {path: path.read_text() for path in api.DOCS.glob("api-*.md")} == api.pages()
+
+
+def test_the_files_of_kernels_are_what_runs():
+    """If this fails, run make maps."""
+    assert {path: path.read_text() for path in kernels.FOLDER.glob("*.py")} == kernels.files()
+
+
+def test_types_are_those_of_the_catalogue():
+    """If this fails, run make maps."""
+    assert {path: path.read_text() for path in stubs.files()} == stubs.files()
 
 
 # That these can fail.

@@ -157,3 +157,12 @@ def test_a_compiler_that_fails_later_is_none(monkeypatch):
     assert runtime._why_no_gpu.__wrapped__().startswith("numba-cuda fails (AttributeError")
     monkeypatch.setattr(Cuda, "is_available", staticmethod(lambda: False))
     assert runtime._why_no_gpu.__wrapped__() == "no CUDA device or driver was found"
+
+
+def test_a_plain_installation_imports_everything():
+    """Every package but `refopt.torch` with NumPy and greenlet alone: the extras stay away until they are used."""
+    extras = "ml_dtypes", "numba", "numba_cuda", "hypothesis", "torch", "matplotlib"
+    text = "import sys; sys.modules.update(dict.fromkeys(sys.argv[1:]))\n"
+    text += "from refopt import catalog, checks, cli, comm, cpu, gpu, oracle, program, simt, state\n"
+    text += "from refopt.gpu import ladder, matmul, parts, products, tensor_core"
+    subprocess.run([sys.executable, "-c", text, *extras], check=True, cwd=HERE.parent)

@@ -1,11 +1,14 @@
 """The code on the pages of the site that tell how and why runs, in the order in which it stands there."""
 
+import re
+
 import pytest
-from page_code import known, run, session
+from page_code import FILE, blocks, known, run, session
+from texts import executed
 
 from refopt import gpu
 
-NAMES = ["read-a-kernel", "checkpoints", "several-gpus", "find-a-race", "merging", "gradient-coalescing", "sharding",
+NAMES = ["index", "read-a-kernel", "checkpoints", "several-gpus", "find-a-race", "merging", "sharding",
          "sharding-by-element", "measuring", "muon"]
 CHECKS = "getting-started", "check-your-optimizer", "vectors"  # by commands, which take seconds
 
@@ -15,6 +18,21 @@ def test_a_page_runs(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with gpu.use("executor"):
         assert run(name, tmp_path)
+
+
+@pytest.mark.slow  # by commands, too
+def test_the_page_on_the_oracle_runs(tmp_path, monkeypatch):
+    """All of it that needs no step of the reader's and no PyTorch; `tests/oracle/test_pages.py` has more."""
+    monkeypatch.chdir(tmp_path)
+    scope, count = {}, 0
+    for language, text in blocks("oracle"):
+        if file := FILE.match(text):
+            (tmp_path / file[1]).write_text(text)
+        elif language == "console":
+            session(text)
+        elif language == "python" and not re.search(r"my_|torch|=m\b|def test", text):
+            scope, count = executed(text, **scope), count + 1
+    assert count == 4
 
 
 @pytest.mark.gpu

@@ -1,4 +1,4 @@
-"""The figures in README.md and on the pages are those of the records, and its examples run."""
+"""The figures in README.md and on the pages are those of the records, and its examples and commands run."""
 
 import json
 import os
@@ -7,10 +7,11 @@ import subprocess
 import sys
 
 import pytest
+from page_code import BLOCK, session
 
 from benchmarks import launches
 from benchmarks.pages import PAGES
-from benchmarks.record import ROOT
+from benchmarks.record import RESULTS, ROOT
 from benchmarks.sections import with_section
 from refopt import gpu
 
@@ -49,9 +50,11 @@ def counts(request, tmp_path):
     return json.loads((tmp_path / "counts").read_text())
 
 
-def test_the_readme_says_how_many_tests_there_are(counts):
+def test_the_project_says_how_many_tests_there_are(counts):
     """Within a tenth."""
-    (said,) = re.findall(r"runs about ([\d,]+) tests.*?about ([\d,]+)\s+others.*?`make test-long`", TEXT, re.DOTALL)
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    both = r"`make test` \| .*?about ([\d,]+) tests.*?`make test-long` \| about ([\d,]+)"
+    (said,) = re.findall(both, text, re.DOTALL)
     for words, kind in zip(said, ("quick", "slow"), strict=True):
         assert int(words.replace(",", "")) == pytest.approx(counts[kind], rel=0.1), counts
 
@@ -73,10 +76,26 @@ def test_a_section_is_replaced_where_there_is_one():
         with_section(page, "z", "")
 
 
-def test_the_examples_run(machine, capsys):
+def test_the_examples_run(machine):
     examples = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
-    assert len(examples) == 3
+    assert len(examples) == 1
     with gpu.use(machine.name):
         for example in examples:
             exec(example, {})
-    assert max(map(len, capsys.readouterr().out.splitlines())) <= 120
+
+
+@pytest.mark.slow  # seconds of a command
+def test_the_commands_print_what_is_shown():
+    sessions = [text for language, text in BLOCK.findall(TEXT) if language == "console"]
+    assert len(sessions) == 1
+    with gpu.use("executor"):
+        session(sessions[0])
+
+
+def test_figures_in_sentences_are_the_records():
+    """Those of what is missing."""
+    steps, cost = (json.loads((RESULTS / f"{name}.json").read_text()) for name in ("torch-step-h200", "cost-h200-x4"))
+    wanted = {"workload": "resnet50", "routine": "adamw", "how": "eager", "condition": "after backward"}
+    host = {row["implementation"]: row["host_us"] for row in steps["steps"] if wanted.items() <= row.items()}
+    assert f"{host['refopt.torch, accelerated']:.0f} µs with the C++" in TEXT and 3 < host["refopt.torch"] / 100 < 4.1
+    assert f"{sum(row['ok'] for row in cost['rows'])} of {len(cost['rows'])} steps" in TEXT

@@ -17,35 +17,78 @@ TREE = re.compile(r"(?ms)^```\{(toctree|notebooks)\}\n(.*?)^```$")
 MARKDOWN = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("notebooks/**/*.ipynb")])
 LINK = re.compile(r"\]\((?!\w+:)([^)#\s]+)(?:#[^)]*)?\)")
 CODE = re.compile(r"(?s)```.*?```|`[^`\n]*`")
-OUTSIDE = {"README.md", "CONTRIBUTING.md", "CHANGELOG.md"}
+OUTSIDE = {"CONTRIBUTING.md", "CHANGELOG.md"}
+WRITTEN = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/**/*.md")]
+FENCED = re.compile(r"(?ms)^( *)```(\w+)\n(.*?)^ *```$")
 
 
-def entries(text):
-    """What the tables of contents of a page name: pages, and folders of notebooks."""
-    pages, folders = set(), set()
+def entries(text, folder="docs"):
+    """What the tables of contents of a page in a folder name: pages, and folders of notebooks."""
+    pages, folders = [], []
     for kind, body in TREE.findall(text):
         lines = [x for x in body.splitlines() if x and not x.startswith(":")]
-        names = [re.sub(r".*<(.*)>", r"\1", x) for x in lines]
         if kind == "notebooks":
-            folders |= set(names)
+            folders += lines
         else:
-            pages |= {os.path.normpath(f"docs/{x}" if x[0] != "/" else x[1:]) for x in names}
+            names = [os.path.normpath(f"{folder}/{x}" if x[0] != "/" else x[1:]) for x in lines]
+            pages += [page for name in names for page in (globbed(name) if "*" in name else [name])]
     return pages, folders
 
 
-def orphans(text, files):
+def globbed(name):
+    return sorted(str(path.relative_to(ROOT).with_suffix("")) for path in ROOT.glob(f"{name}.md"))
+
+
+def below(page="docs/index"):
+    """Every page and folder that a page leads to, by its own tables of contents and those of the pages in them."""
+    path = ROOT / f"{page}.md"
+    pages, folders = entries(path.read_text(), os.path.dirname(page)) if path.is_file() else ([], [])
+    for more in [below(each) for each in pages]:
+        pages, folders = pages + more[0], folders + more[1]
+    return pages, folders
+
+
+def orphans(files, pages, folders):
     """The files that no table of contents names."""
-    pages, folders = entries(text)
     return {x for x in files if os.path.splitext(x)[0] not in pages and os.path.dirname(x) not in folders}
 
 
 def test_no_page_and_no_notebook_is_left_out():
-    every = [*ROOT.glob("docs/*.md"), *ROOT.glob("notebooks/**/*.ipynb")]
+    every = [*ROOT.glob("docs/**/*.md"), *ROOT.glob("notebooks/**/*.ipynb")]
     files = {str(x.relative_to(ROOT)) for x in every if ".ipynb_checkpoints" not in x.parts}
+    pages, folders = below()
+    assert orphans(files | OUTSIDE, pages, folders) == {"docs/index.md"}
+    assert all((ROOT / f"{page}.md").is_file() for page in pages) and len({*pages}) == len(pages)
+
+
+def test_the_paths_are_short():
+    """Four of at most five pages each, and a sidebar of at most 40 links: the front page's, and the way to it."""
     text = (ROOT / "docs" / "index.md").read_text()
-    assert orphans(text, files | OUTSIDE) == {"docs/index.md"}
-    pages, _ = entries(text)
-    assert all((ROOT / f"{page}.md").is_file() for page in pages)
+    paths = [entries(f"```{{toctree}}\n{body}```\n")[0] for _, body in TREE.findall(text)]
+    assert all(len(pages) <= 5 for pages in paths[:4]) and sum(map(len, paths)) < 40
+
+
+def test_the_front_page_has_a_picture_five_lines_and_four_doors():
+    text = (ROOT / "docs" / "index.md").read_text()
+    (code,) = re.findall(r"(?s)```python\n(.*?)```", text)
+    lines = [x for x in code.splitlines() if x and not x.startswith(("import", "from"))]
+    assert len(lines) == 5 and re.search(r"(?m)^!\[.+\]\(launches.svg\)$", text)
+    assert len(re.findall(r"(?m)^- \*\*\[", text)) == 4
+
+
+def wide(text):
+    """Lines of code that a page of 1,280 pixels cuts off. Output and commands may be as long as they are."""
+    return [line for indent, language, body in FENCED.findall(text) if language in ("python", "diff", "toml")
+            for line in body.splitlines() if len(line) - len(indent) > 96]
+
+
+@pytest.mark.parametrize("path", WRITTEN, ids=lambda path: str(path.relative_to(ROOT)))
+def test_code_is_at_most_96_columns_wide(path):
+    assert wide(path.read_text()) == []
+
+
+def test_a_wide_line_is_noticed():
+    assert wide(f"```python\n{'x' * 97}\n{'x' * 96}\n```\n```text\n{'x' * 99}\n```\n") == ["x" * 97]
 
 
 def dead(path, text):
@@ -64,9 +107,9 @@ def test_links_lead_to_files(path):
 def test_a_dead_link_and_an_orphan_are_noticed():
     text = "[a](numerics.md#n1) [b](nowhere.md) [c](../refopt/cpu) [d](../refopt/gone) [e](https://x.y/z.md) `f[0](x)`"
     assert dead(ROOT / "docs" / "index.md", text) == ["nowhere.md", "../refopt/gone"]
-    text = "```{toctree}\n:maxdepth: 1\n\na\nB <b>\n/README\n```\n\n```{notebooks}\nnotebooks\n```\n"
-    files = {"docs/a.md", "docs/b.md", "docs/c.md", "README.md", "notebooks/1.ipynb", "notebooks/exercises/1.ipynb"}
-    assert orphans(text, files) == {"docs/c.md", "notebooks/exercises/1.ipynb"}
+    text = "```{toctree}\n:maxdepth: 1\n\na\nb\n/CHANGELOG\n```\n\n```{notebooks}\nnotebooks\n```\n"
+    files = {"docs/a.md", "docs/b.md", "docs/c.md", "CHANGELOG.md", "notebooks/1.ipynb", "notebooks/exercises/1.ipynb"}
+    assert orphans(files, *entries(text)) == {"docs/c.md", "notebooks/exercises/1.ipynb"}
 
 
 # The check of the built pages.

@@ -12,9 +12,9 @@ import pytest
 
 from refopt.checks.dtypes import arithmetic
 from refopt.oracle.broken import Broken
+from refopt.oracle.cases import scalar_after
 from refopt.oracle.exact.cases import Case
 from refopt.oracle.subjects.arrays import Torch
-from refopt.oracle.subjects.shared import scalar_after
 from refopt.oracle.subjects.torch_peers import TORCH
 from refopt.oracle.trial import Trial
 from refopt.oracle.variants import ROUTINES

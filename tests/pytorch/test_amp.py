@@ -8,13 +8,12 @@ import copy
 import numpy as np
 import pytest
 
-from pytorch.subjects import BUSY, EVERY, LR, all_bits, bits, class_of, every_class, theirs, torch
+from pytorch.subjects import BUSY, EVERY, LR, MASTERS, all_bits, bits, class_of, each_kind, every_class, theirs, torch
 from pytorch.subjects import ours as module
 from pytorch.trials import held, in_turn, new_gradients, one, pair, parameters, steps
 from refopt.cpu.remainder import split_numbers
 
 INF_AT = {0, 3}  # steps whose gradients overflow
-MASTERS = [("float16", "fp32"), ("bfloat16", "fp32"), ("bfloat16", "remainder")]
 
 
 def scaler_of(**named):
@@ -68,8 +67,7 @@ def test_skipped_steps_are_counted_by_parameter(name):
     for step, there in enumerate([{0, 1, 3}, {0, 3}, {1, 3}, {0, 1, 2, 3}, {0, 1, 2, 3}, {2, 3}]):
         scaled_step(scaler, ours, params, step, step in (1, 4), there)
         if step not in (1, 4):
-            new_gradients(others, step, only=there)
-            plain.step()
+            steps(plain, others, [step], only=there)
     assert all_bits(params, ours) == all_bits(others, plain)
 
 
@@ -304,7 +302,7 @@ def test_clipping_beside_nan():
 
 
 @pytest.mark.parametrize("name", [name for name in EVERY if name != "LARS"])
-@pytest.mark.parametrize(("dtype", "masters"), MASTERS)
+@each_kind
 def test_masters(name, dtype, masters):
     """The master is what an fp32 parameter would be that has the same gradients; the parameter is that, rounded.
 
@@ -334,7 +332,7 @@ def test_masters(name, dtype, masters):
 
 
 @every_class
-@pytest.mark.parametrize(("dtype", "masters"), MASTERS)
+@each_kind
 def test_masters_are_within_the_bound(name, dtype, masters):
     params = parameters(dtype=getattr(torch, dtype))
     optimizer = class_of(name)(params, lr=LR, masters=masters, **BUSY[name])
@@ -355,7 +353,7 @@ def test_masters_keep_small_steps(masters):
         assert p.tolist() == [expected] * 3
 
 
-@pytest.mark.parametrize(("dtype", "masters"), MASTERS)
+@each_kind
 def test_masters_are_saved(dtype, masters):
     """A run with masters goes on with the same bits; loading them without is refused."""
     params = parameters(dtype=getattr(torch, dtype))

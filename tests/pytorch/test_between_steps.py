@@ -10,14 +10,10 @@ import weakref
 import pytest
 
 from pytorch.subjects import BUSY, LR, all_bits, class_of, every_class, torch
-from pytorch.trials import held, held_step, new_gradients, one, parameters
+from pytorch.trials import held, held_step, in_groups, in_turn, new_gradients, one, parameters, steps
 
 SHAPES = (3, 4), (), (5,), (2, 3)
 STEPS = 4
-
-
-def groups_of(params):
-    return [{"params": params[:2]}, {"params": params[2:], "lr": 0.25}]
 
 
 def rates(optimizer, params, step):
@@ -106,7 +102,7 @@ CHANGES = [rates, every_number, other_strides, some_without, one_that_comes_late
 
 def run(name, change, looks, **options):
     params = parameters(SHAPES)
-    optimizer = class_of(name)(groups_of(params), lr=LR, **BUSY[name] | options)
+    optimizer = class_of(name)(in_groups(params), lr=LR, **BUSY[name] | options)
     for step in range(STEPS):
         new_gradients(params, step)
         change(optimizer, params, step)
@@ -131,7 +127,7 @@ def test_a_change_where_gradients_are_clipped(change):
     kept = []
     for clips in (True, False):
         params = parameters(SHAPES)
-        optimizer = class_of("SGD")(groups_of(params), lr=LR, momentum=0.875, max_norm=0.5 if clips else None)
+        optimizer = class_of("SGD")(in_groups(params), lr=LR, momentum=0.875, max_norm=0.5 if clips else None)
         for step in range(STEPS):
             new_gradients(params, step)
             change(optimizer, params, step)
@@ -153,8 +149,7 @@ def test_refresh():
     """Puts the numbers of groups where a step of a graph reads them, for the parameters of the last step alone."""
     params, optimizer = one("AdamW", SHAPES)
     optimizer.refresh()  # there is nothing yet
-    new_gradients(params, 0)
-    optimizer.step()
+    steps(optimizer, params, [0])
     optimizer.param_groups[0]["lr"] = 0.25
     optimizer.refresh()
     (bucket,) = optimizer._buckets
@@ -188,8 +183,7 @@ def test_a_parameter_of_two_optimizers():
 def test_no_step_keeps_an_optimizer_alive():
     """Plans and hooks hold nothing that outlives it."""
     params, optimizer = one("AdamW", SHAPES)
-    new_gradients(params, 0)
-    optimizer.step()
+    steps(optimizer, params, [0])
     gone = weakref.ref(optimizer)
     gradient = weakref.ref(params[0].grad)
     del optimizer
@@ -201,8 +195,7 @@ def test_no_step_keeps_an_optimizer_alive():
 def test_gradients_are_not_kept():
     """After ``zero_grad`` their memory is free, as with PyTorch's class."""
     params, optimizer = one("AdamW", SHAPES)
-    new_gradients(params, 0)
-    optimizer.step()
+    steps(optimizer, params, [0])
     gradients = [weakref.ref(p.grad) for p in params]
     optimizer.zero_grad()
     assert all(gradient() is None for gradient in gradients)
@@ -233,7 +226,5 @@ def test_an_option_that_is_written_in_place(name):
             rate.fill_(0.5)
             betas[0] = 0.5
             plain.param_groups[0][name] = {"lr": 0.5, "betas": (0.5, 0.9375)}[name]
-        for x, optimizer in ((params, written), (others, plain)):
-            new_gradients(x, step)
-            optimizer.step()
+        in_turn([step], (params, written), (others, plain))
     assert all_bits(params) == all_bits(others)

@@ -23,8 +23,7 @@ def captured(call):
 
 def begun(params, ours, others, plain):
     """The graph of a second step, after a first of both."""
-    new_gradients(params, 0, fresh=False)
-    ours.step()
+    steps(ours, params, [0], fresh=False)
     steps(plain, others, [0])
     return captured(ours.step)
 

@@ -4,18 +4,16 @@ Gradients are tensors, or views of DDP's buckets; the optimizer has all states, 
 """
 
 import copy
-import datetime
 import functools
 
 import pytest
 
+from pytorch.groups import process_group, with_gloo
 from pytorch.subjects import BUSY, LR, all_bits, class_of, drawn, torch
 
-distributed = pytest.importorskip("torch.distributed")
 ZeroRedundancyOptimizer = pytest.importorskip("torch.distributed.optim").ZeroRedundancyOptimizer
-pytestmark = pytest.mark.skipif(not (distributed.is_available() and distributed.is_gloo_available()),
-                                reason="PyTorch has no gloo here")
-RANKS, STEPS, PATIENCE = 2, 3, 60
+pytestmark = with_gloo
+RANKS, STEPS = 2, 3
 
 
 def model_of():
@@ -27,11 +25,9 @@ def loss_of(model, step, rank):
     return (model(drawn((2, 4), torch.Generator().manual_seed(10 * step + rank))) ** 2).mean()
 
 
-def rank_of(rank, names, store, results):
+def rank_of(rank, names, results):
     """One of the processes."""
-    distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=RANKS,
-                                   timeout=datetime.timedelta(seconds=PATIENCE))
-    try:
+    with process_group(results, rank, RANKS):
         every = {}
         for name, how in [*((name, "") for name in names), (names[1], "views"), (names[1], "sharded")]:
             plain = model_of()
@@ -46,9 +42,6 @@ def rank_of(rank, names, store, results):
                 optimizer.step()
             every[name, how] = all_bits(list(plain.parameters()))
         torch.save(every, f"{results}/{rank}.pt")
-        distributed.barrier()
-    finally:
-        distributed.destroy_process_group()
 
 
 def alone(name):
@@ -71,19 +64,7 @@ def alone(name):
 def test_two_processes(tmp_path):
     """Of every kind of routine: with and without states, with norms."""
     names = "SGD", "AdamW", "LAMB"
-    context = torch.multiprocessing.get_context("spawn")
-    ranks = [context.Process(target=rank_of, args=(rank, names, tmp_path / "store", tmp_path), daemon=True)
-             for rank in range(RANKS)]
-    for process in ranks:
-        process.start()
-    try:
-        for process in ranks:
-            process.join(2 * PATIENCE)
-        assert [process.exitcode for process in ranks] == [0] * RANKS
-    finally:
-        for process in ranks:
-            if process.is_alive():
-                process.kill()
+    torch.multiprocessing.spawn(rank_of, (names, tmp_path), RANKS)
     first, second = (torch.load(tmp_path / f"{rank}.pt", weights_only=False) for rank in range(RANKS))
     assert first == second
     for (name, how), bits in first.items():
@@ -93,9 +74,8 @@ def test_two_processes(tmp_path):
 @pytest.fixture
 def one_rank(tmp_path):
     """A group of this process alone."""
-    distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    yield
-    distributed.destroy_process_group()
+    with process_group(tmp_path, 0, 1):
+        yield
 
 
 def trained(model, optimizer):

@@ -8,17 +8,13 @@ from pathlib import Path
 import pytest
 
 from pytorch.subjects import BUSY, LR, PYTORCHS, all_bits, bits, class_of, each_of_pytorchs, every_class, theirs, torch
-from pytorch.trials import held_step, in_turn, new_gradients, parameters, steps
+from pytorch.trials import held_step, in_groups, in_turn, parameters, steps
 
 taken_steps = pytest.mark.parametrize("taken", [0, 1, 6])
 
 
-def groups(params):
-    return [{"params": params[:2]}, {"params": params[2:], "lr": 0.25}]
-
-
 def made(kind, name, params, **others):
-    return kind(name)(groups(params), lr=LR, **BUSY[name], **others)
+    return kind(name)(in_groups(params), lr=LR, **BUSY[name], **others)
 
 
 def copied(params):
@@ -43,7 +39,7 @@ def test_the_layout_is_pytorchs(name, options, taken):
     """After as many steps: the same keys, shapes, dtypes and groups, but for the arguments that PyTorch has not."""
     params, of_peer = parameters(), parameters()
     options = BUSY[name] | options
-    ours, peer = (kind(name)(groups(x), lr=LR, **options) for kind, x in ((class_of, params), (theirs, of_peer)))
+    ours, peer = (kind(name)(in_groups(x), lr=LR, **options) for kind, x in ((class_of, params), (theirs, of_peer)))
     in_turn(range(taken), (params, ours), (of_peer, peer))
     (states, own), (expected, known) = layout(ours.state_dict()), layout(peer.state_dict())
     assert states == expected
@@ -104,7 +100,7 @@ def test_numbers_of_groups_are_loaded(name):
     params = parameters()
     optimizer, others = made(class_of, name, params), parameters()
     optimizer.param_groups[0]["lr"] = 0.5
-    other = class_of(name)(groups(others))
+    other = class_of(name)(in_groups(others))
     other.load_state_dict(copy.deepcopy(optimizer.state_dict()))
     assert [group["lr"] for group in other.param_groups] == [0.5, 0.25]
     in_turn(range(2), (params, optimizer), (others, other))
@@ -117,8 +113,7 @@ def test_states_that_only_some_have(name):
     params, of_peer = parameters(), parameters()
     ours, peer = made(class_of, name, params), made(theirs, name, of_peer)
     for one, tensors in ((ours, params), (peer, of_peer)):
-        new_gradients(tensors, 0, only={0, 3})
-        one.step()
+        steps(one, tensors, [0], only={0, 3})
     assert layout(ours.state_dict())[0] == layout(peer.state_dict())[0]
     others = copied(of_peer)
     back = made(class_of, name, others)
@@ -252,8 +247,7 @@ def test_checkpoints_of_other_libraries(source):
 
         peers = parameters()
         peer = bitsandbytes.optim.AdamW32bit(peers, lr=LR)
-        new_gradients(peers, 0)
-        peer.step()
+        steps(peer, peers, [0])
         made = peer.state_dict()
         for i, x in states.items():  # of its layout, with the numbers of PyTorch's
             assert made["state"][i].keys() == bitsandbytes_state(x).keys()

@@ -10,7 +10,7 @@ import pytest
 
 from pytorch.subjects import LR, bits, class_of, torch
 from pytorch.test_between_steps import CHANGES, SHAPES, run
-from pytorch.trials import new_gradients, one, parameters
+from pytorch.trials import new_gradients, one, parameters, steps
 
 host = pytest.importorskip("refopt.torch.host")
 
@@ -123,8 +123,7 @@ def test_masters_follow_writes(form):
     """The versions that a step leaves are those that the next one expects: a write of somebody else moves them."""
     params, optimizer = one("AdamW", SHAPES, dtype=torch.bfloat16, masters="fp32")
     for step in range(3):
-        new_gradients(params, step)
-        optimizer.step()
+        steps(optimizer, params, [step])
         masters = [optimizer.state[p]["master_param"] for p in params]
         assert any(not torch.equal(m, p.float()) for m, p in zip(masters, params, strict=True))
         with torch.no_grad():

@@ -3,7 +3,6 @@
 test_captured.py has steps in graphs.
 """
 
-import copy
 import io
 import re
 
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 
 from pytorch.subjects import LR, MATRICES, all_bits, class_of, drawn, theirs, torch
-from pytorch.trials import in_turn, new_gradients, parameters, steps
+from pytorch.trials import in_turn, new_gradients, parameters, steps, synchronise
 from refopt import cpu
 from refopt.cpu import Blocks
 from refopt.cpu.muon import COEFFICIENTS
@@ -92,12 +91,8 @@ def test_states_are_exchanged(taken):
     kinds = [{i: {key: (x.shape, x.dtype) for key, x in state.items()} for i, state in each} for each in saved]
     assert kinds[0] == kinds[1]
     abroad, home = made(grouped(away), theirs), made(grouped(back))
-    with torch.no_grad():
-        for p, q, x in zip(params, away, back, strict=True):
-            q.copy_(p)
-            x.copy_(p)
-    abroad.load_state_dict(copy.deepcopy(ours.state_dict()))
-    home.load_state_dict(copy.deepcopy(abroad.state_dict()))
+    synchronise(abroad, away, ours, params)
+    synchronise(home, back, abroad, away)
     in_turn([taken], (params, ours), (back, home), (away, abroad))
     assert all_bits(params, ours) == all_bits(back, home)
     for p, q in zip(params, away, strict=True):
@@ -141,9 +136,7 @@ def test_options_may_change_between_steps(change):
     ours = made(params)
     steps(ours, params, [0])
     other = made(others, **change)
-    with torch.no_grad():
-        others[0].copy_(params[0])
-    other.load_state_dict(copy.deepcopy(ours.state_dict()))
+    synchronise(other, others, ours, params)
     for each in (ours, other):
         each.param_groups[0].update(change)
     in_turn([1], (params, ours), (others, other))

@@ -8,7 +8,7 @@ import copy
 import pytest
 
 from pytorch.subjects import BUSY, LR, PYTORCHS, all_bits, class_of, drawn, every_class, on_a_gpu, theirs, torch
-from pytorch.trials import assert_alike, beside, held, in_turn, new_gradients, one, pair, parameters, steps
+from pytorch.trials import assert_alike, beside, held, in_turn, new_gradients, one, pair, parameters, steps, synchronise
 
 pytestmark = pytest.mark.gpu
 db = pytest.importorskip("torch.testing._internal.common_optimizers", exc_type=ImportError)
@@ -54,8 +54,7 @@ def test_the_bits_of_the_executor(name):
                   for p, d in zip(parameters(shapes), dtypes, strict=True)]
         optimizer = class_of(name)(params, lr=LR, **BUSY[name])
         for step in range(4):
-            new_gradients(params, step, only={0, 1, 2, 3} if step < 2 else {0, 1, 2, 4})
-            optimizer.step()
+            steps(optimizer, params, [step], only={0, 1, 2, 3} if step < 2 else {0, 1, 2, 4})
         kept.append(all_bits(params))
     assert kept[0] == kept[1]
 
@@ -87,8 +86,7 @@ def test_a_step_on_another_stream(name):
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             torch.cuda._sleep(20_000_000)  # gradients come late
-            new_gradients(params, step)
-            ours.step()
+            steps(ours, params, [step])
         torch.cuda.current_stream().wait_stream(stream)
         steps(plain, others, [step])
     assert all_bits(params, ours) == all_bits(others, plain)
@@ -196,12 +194,8 @@ def test_a_state_of_a_capturable_class(name):
     peer = theirs(name)(of_peer, lr=LR, capturable=True)
     steps(peer, of_peer, range(2))
     ours = class_of(name)(params, lr=LR)
-    with torch.no_grad():
-        for p, q in zip(params, of_peer, strict=True):
-            p.copy_(q)
-    ours.load_state_dict(copy.deepcopy(peer.state_dict()))
-    new_gradients(params, 2)
-    ours.step()
+    synchronise(ours, params, peer, of_peer)
+    steps(ours, params, [2])
     assert {int(ours.state[p]["step"]) for p in params} == {3}
 
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from pytorch.subjects import BUSY, LR, all_bits, class_of, every_class, theirs, torch
+from pytorch.subjects import BUSY, LR, all_bits, class_of, each_kind, every_class, theirs, torch
 
 STEPS, STOP = 6, 3
 
@@ -75,7 +75,7 @@ def test_it_goes_on(name, tmp_path):
     assert whole == second
 
 
-@pytest.mark.parametrize(("dtype", "masters"), [("float16", "fp32"), ("bfloat16", "fp32"), ("bfloat16", "remainder")])
+@each_kind
 @pytest.mark.parametrize("name", ["SGD", "AdamW", "LAMB"])
 def test_it_goes_on_in_mixed_precision(name, dtype, masters, tmp_path):
     """With masters, a scaler and clipping."""

@@ -4,19 +4,16 @@ Beside PyTorch's class, whose steps are those of this one to rounding; states go
 """
 
 import copy
-import datetime
 
 import pytest
 
+from pytorch.groups import distributed, process_group, with_gloo
 from pytorch.subjects import BUSY, LR, class_of, drawn, ours, theirs, torch
 from refopt.cpu import Blocks
 
-distributed = pytest.importorskip("torch.distributed")
 fsdp = pytest.importorskip("torch.distributed.fsdp")
-pytestmark = pytest.mark.skipif(
-    not (distributed.is_available() and distributed.is_gloo_available() and hasattr(fsdp, "fully_shard")),
-    reason="PyTorch has no gloo, or no fully_shard here")
-PATIENCE, STEPS = 60, 3
+pytestmark = [with_gloo, pytest.mark.skipif(not hasattr(fsdp, "fully_shard"), reason="PyTorch has no fully_shard here")]
+STEPS = 3
 SAVED = "AdamW", "SGD", "NAdam"
 MASTERS = "fp32", "remainder"
 CLOSE = {"rtol": 2e-5, "atol": 1e-6}
@@ -297,18 +294,13 @@ ON_THREE = (norms_are_those_of_all_ranks, tensor_parallel_is_pytorchs, masters_f
 
 def rank_of(rank, ranks, folder, parts):
     """One of the processes."""
-    distributed.init_process_group("gloo", init_method=f"file://{folder}/store{ranks}", rank=rank, world_size=ranks,
-                                   timeout=datetime.timedelta(seconds=PATIENCE))
-    try:
+    with process_group(folder, rank, ranks):
         for part in parts:
             try:
                 part(rank, folder)
             except BaseException as error:
                 error.add_note(f"{part.__name__}, rank {rank} of {ranks}")
                 raise
-        distributed.barrier()
-    finally:
-        distributed.destroy_process_group()
 
 
 def test_two_and_three_processes(tmp_path):

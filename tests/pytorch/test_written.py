@@ -9,11 +9,8 @@ import operator
 
 import pytest
 
-from pytorch.subjects import BUSY, LR, PYTORCHS, all_bits, class_of, each_of_pytorchs, ours, theirs, torch
+from pytorch.subjects import BUSY, LR, PYTORCHS, all_bits, class_of, each_kind, each_of_pytorchs, ours, theirs, torch
 from pytorch.trials import held_step, in_turn, new_gradients, one, parameters, steps
-
-MASTERS = [("float16", "fp32"), ("bfloat16", "fp32"), ("bfloat16", "remainder")]
-each_kind = pytest.mark.parametrize(("dtype", "masters"), MASTERS)
 
 
 def no_rate(optimizer):
@@ -68,12 +65,10 @@ def test_masters_follow_what_is_written(write, dtype, masters):
             entries["master_param"] = torch.where(master.to(p.dtype) == p, master, p.float()).detach()
     plain.load_state_dict(state)
     no_rate(optimizer)
-    new_gradients(params, 2)
-    optimizer.step()
+    steps(optimizer, params, [2])
     assert all_bits(params) == known
     no_rate(plain)
-    new_gradients(others, 2)
-    plain.step()
+    steps(plain, others, [2])
     assert all_bits(params, optimizer) == all_bits(others, plain)
 
 
@@ -103,8 +98,7 @@ def test_masters_follow_what_is_not_counted(how, dtype, masters):
         optimizer.refresh_masters()
     no_rate(optimizer)
     known = all_bits(params)
-    new_gradients(params, 2)
-    optimizer.step()
+    steps(optimizer, params, [2])
     assert all_bits(params) == known
     for p, before in zip(params, kept, strict=True):
         if masters == "fp32":
@@ -123,8 +117,7 @@ def test_masters_that_are_asked_for_before_a_step(dtype, masters):
     state["param_groups"][0]["lr"] = 0.0
     other.load_state_dict(state)
     other.refresh_masters()
-    new_gradients(others, 2)
-    other.step()
+    steps(other, others, [2])
     assert all((p == 0.75).all() for p in others)
     if masters == "remainder":
         assert not any(other.state[p]["master_param"].any() for p in others)
@@ -183,8 +176,7 @@ def test_masters_stay_where_nobody_looks():
     for p in params:
         p.data.fill_(3.0)
     no_rate(optimizer)
-    new_gradients(params, 2)
-    optimizer.step()
+    steps(optimizer, params, [2])
     assert not any((p == 3.0).any() for p in params)
 
 
@@ -333,9 +325,7 @@ def test_a_set_of_gradients_has_a_plan():
     every = [[i for i in range(4) if k >> i & 1] for k in range(1, 16)]
     masks = [[0, 1, 2, 3], [0, 1], [2], [0, 1], [2], *every, [0, 1]]
     for step, only in enumerate(masks):
-        for x, each in ((params, optimizer), (plain_params, plain)):
-            new_gradients(x, step, only=only)
-            each.step()
+        in_turn([step], (params, optimizer), (plain_params, plain), only=only)
         plain._give_up()  # which makes everything anew
         (bucket,) = optimizer._buckets
         seen.append(bucket._now.plan)

@@ -25,11 +25,16 @@ def new_gradients(params, step, fresh=True, only=None):
             p.grad.copy_(g)
 
 
-def steps(optimizer, params, numbers, fresh=True):
+def steps(optimizer, params, numbers, **gradients):
     """Take the steps of some numbers."""
     for step in numbers:
-        new_gradients(params, step, fresh)
+        new_gradients(params, step, **gradients)
         optimizer.step()
+
+
+def in_groups(params):
+    """Two groups, of which the second has a rate of its own."""
+    return [{"params": params[:2]}, {"params": params[2:], "lr": 0.25}]
 
 
 def one(name, shapes=SHAPES, dtype=None, device="cpu", **options):
@@ -38,10 +43,10 @@ def one(name, shapes=SHAPES, dtype=None, device="cpu", **options):
     return params, class_of(name)(params, **{"lr": LR} | BUSY[name] | options)
 
 
-def in_turn(numbers, *runs):
+def in_turn(numbers, *runs, **gradients):
     """Take the same steps of several: parameters, and their optimizer."""
     for params, optimizer in runs:
-        steps(optimizer, params, numbers)
+        steps(optimizer, params, numbers, **gradients)
 
 
 def assert_alike(params, others, numbers=range(3)):

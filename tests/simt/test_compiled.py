@@ -208,6 +208,11 @@ INTEGERS = np.array([1, 0x10000])
     # Integers beyond 2**53 become float32s in one rounding.
     (np.array([2**60 + 2**36]), {"np.float32(x[0] + 1)": 2.0**60 + 2**37, "np.float32(x[0] + 0)": 2.0**60}),
     (np.array([2**63 + 2**39 + 1], np.uint64), {"np.float32(x[0])": 2.0**63 + 2**40}),
+    # By as many bits as there are not, nothing is left.
+    (np.array([1, 70, 2**62]), {"x[0] << x[1]": 0, "x[0] << x[2]": 0, "x[1] >> x[2]": 0, "-x[1] >> x[2]": -1}),
+    # Doubles and integers of 32 bits are rounded as doubles: no float32 is 16777217.
+    (np.array([2.0**24 + 1.25]), {"round(x[0])": 2**24 + 1}),
+    (np.array([2**24 + 1], np.int32), {"round(x[0])": 2**24 + 1}),
     (INTEGERS, {"7.5 / (x[0] - 1)": np.inf, "7 // (x[0] - 1)": 0, "7 % (x[0] - 1)": 0, "-1 / (x[0] - 1)": -np.inf})])
 def test_values(x, expected):
     lines = "".join(f"    out[{k}] = {text}\n" for k, text in enumerate(expected))
@@ -410,6 +415,7 @@ def mixed(x, n):
     if i < n and x[i] > 0.5:
         x[i] = x[i] * 0.1  # line: constant
         x[i] += 1  # line: integer
+        x[i] = np.float32(x[i] > n)  # line: compared
         x[i] = halved(x[i])
         x[i] = np.float32(2) * x[i] / np.float32(n)
 
@@ -430,8 +436,9 @@ def test_doubles_are_reported_by_line():
         assert log.doubles == []
         mixed[1, 4](x, 4)
         mixed[1, 4](x, 4)
-    assert [double.text.rpartition("line: ")[2] for double in log.doubles] == ["halved", "constant", "integer"]
-    assert [double.operands for double in log.doubles][1:] == ["float32 and float64", "float32 and int64"]
+    said = [double.text.rpartition("line: ")[2] for double in log.doubles]
+    assert said == ["halved", "constant", "integer", "compared"]
+    assert [double.operands for double in log.doubles][1:] == ["float32 and float64", *["float32 and int64"] * 2]
 
 
 def test_a_line_on_doubles_alone_is_reported_too():

@@ -88,7 +88,7 @@ def test_finite_numbers_are_no_event():
     def kernel(x, y, words):
         i = cuda.grid(1)
         y[i] = x[i] * np.float32(0.1) + np.float32(TINY)
-        words[i] = 0x7FC00000  # a NaN's bits, in an array of integers
+        words[i] |= 0x7FC00000  # a NaN's bits, in an array of integers
 
     n = 8
     arrays = device(*range(n)), device(*range(n)), device(*range(n), dtype=np.int32)

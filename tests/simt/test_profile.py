@@ -1,5 +1,7 @@
 """Sectors of global memory, bank conflicts of shared memory, and divergence, by line."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -69,6 +71,28 @@ def test_accesses_by_address_are_vectors():
     x, y = (cuda.to_device(np.zeros(128, np.float32)) for _ in range(2))
     profile = profiled(vectors, 1, 32, x.address, y.address)
     assert costs(profile, "load") == costs(profile, "store") == (1, 16)
+
+
+@cuda.jit
+def reversed_in_shared_memory(x, y):
+    tile = cuda.shared.array(64, np.float32)
+    tile[2 * cuda.threadIdx.x] = x[cuda.threadIdx.x]
+    y[cuda.threadIdx.x] = tile[0]
+
+
+def test_a_profile_is_shown_in_tables():
+    """With the names of columns; text is aligned to the left, numbers to the right."""
+    x, y = (cuda.to_device(np.zeros(32, np.float32)) for _ in range(2))
+    lines = str(profiled(reversed_in_shared_memory, 1, 32, x, y)).splitlines()
+    rows = [re.split(" {2,}", line) for line in lines]
+    copied = "tile[2 * cuda.threadIdx.x] = x[cuda.threadIdx.x]"
+    assert rows[0] == ["global memory", "array", "requests", "sectors", "per request", "efficiency", "source"]
+    assert rows[1][1:] == ["load", "x", "1", "4", "4.00", "1.00", copied] and "" in lines
+    assert rows[4] == ["shared memory", "array", "requests", "wavefronts", "conflicts", "source"]
+    assert rows[5][1:] == ["store", "shared array tile", "1", "2", "1", copied]
+    assert rows[8] == ["lines", "warps", "active", "divergent", "source"] and rows[10][1:] == ["1", "1.00", "0", copied]
+    assert lines[1].index("4.00") + 4 == lines[0].index("per request") + len("per request")
+    assert lines[5].index("shared array") == lines[4].index("array")
 
 
 @cuda.jit

@@ -19,6 +19,7 @@ from refopt.gpu.norms import NORM_BOUNDS
 from refopt.gpu.norms.chunks import phases, walk_tiles
 from refopt.gpu.norms.elements import norm_row, tile_sums, update_row
 from refopt.gpu.target import cuda, device_function
+from refopt.gpu.unroll import named
 
 PAIR = 2 * TILE
 UPDATE_AND_NORM_BOUNDS = 64, 8
@@ -28,16 +29,17 @@ UPDATE_AND_NORM_BOUNDS = 64, 8
 def lars_grad_norm(routine: Routine, dtypes: tuple, choices: tuple, factor: str | None) -> Kernel:
     """The first launch: the tile sums of g, which are joined together with those of p that lie there."""
     do = phases(routine, dtypes, choices, factor)
-    of_grads = do.rule._replace(reads=("grads",), normed=device_function(lambda g, k: (g,)))
-    tile = tile_sums(norm_row(routine, dtypes, of_grads, 1), 1, arithmetic(dtypes[0]))
-    norms = do.closing(tile, (1, 2))
+    normed = named(device_function(lambda g, k: (g,)), "normed_grads")
+    of_grads = do.rule._replace(reads=("grads",), normed=normed)
+    tile = tile_sums("grads", norm_row(routine, dtypes, of_grads, 1), 1, arithmetic(dtypes[0]))
+    grad_norms = do.closing("grad_norms", tile, (1, 2))
 
     @kernel(NORM_BOUNDS)
     def merged_lars_grad_norm(
         addresses, chunks, nodes, counters, sums, numbers, hyper, factor_at, found_at
     ):
         if not do.found(found_at):
-            norms(cuda.blockIdx.x, addresses, chunks, nodes, counters, sums, numbers, hyper, factor_at)
+            grad_norms(cuda.blockIdx.x, addresses, chunks, nodes, counters, sums, numbers, hyper, factor_at)
 
     return merged_lars_grad_norm
 
@@ -55,14 +57,15 @@ def lars_update_and_norm(
 
     def row(partial: bool) -> Callable:
         update, kept = update_of(partial), vectors.kept8(real, partial)
+        named(update, "update_row", "partial" if partial else "full")
 
         @device_function
-        def updated(at, first, stop, k):
-            return (kept(stored(update(at, first, stop, k)), first, stop),)
+        def updated(at, first, stop, common):
+            return (kept(stored(update(at, first, stop, common)), first, stop),)
 
         return updated
 
-    update = do.updating(walk_tiles(tile_sums(row, 1, real), (0, 1)))
+    update = do.updating(walk_tiles(tile_sums("new_params", row, 1, real), (0, 1)))
 
     @kernel(UPDATE_AND_NORM_BOUNDS)
     def merged_lars_update_and_norm(addresses, chunks, sums, numbers, hyper, factor_at, found_at):

@@ -33,10 +33,10 @@ def lars_separate(routine: Routine, dtypes: tuple, choices: tuple, factor: str |
         warps = cuda.gridsize(1) // 32
         tiles = (size + TILE - 1) // TILE
         at = p, g, v, m
-        k = do.common(hyper, tensor, at, factor_at)
+        common = do.common_of(hyper, tensor, at, factor_at)
 
         for tile in range(warp, tiles, warps):
-            x = do.tile(at, tile * TILE, size, aligned, k)
+            x = do.tile(at, tile * TILE, size, aligned, common)
             if lane < 2:
                 sums[lane, tile] = x
         grid.sync()
@@ -53,8 +53,8 @@ def lars_separate(routine: Routine, dtypes: tuple, choices: tuple, factor: str |
             first, count = first + count, parents
             grid.sync()
 
-        numbers = close((sums[0, first], sums[1, first]), k)  # by every thread, since all need them
+        closed = close((sums[0, first], sums[1, first]), common)  # by every thread, since all need them
         for row in range(warp * ROW, size, warps * ROW):
-            do.row(at, row, size, aligned, k + numbers)
+            do.row(at, row, size, aligned, common + closed)
 
     return lars_momentum

@@ -7,6 +7,7 @@ import numpy as np
 from refopt.cpu.remainder import split_numbers
 from refopt.gpu import vectors
 from refopt.gpu.target import device_function, intrinsic
+from refopt.gpu.unroll import named
 
 _AWAY = (
     "mov.b32 d, ${x}; add.u32 d, d, 0x8000; and.b32 d, d, 0xffff0000; setp.nan.f32 q, ${x}, ${x}; "
@@ -26,12 +27,12 @@ def round4_away(x):
 def stored8(dtypes: tuple, normed: str) -> Callable:
     """Eight exact values as the next step's norm finds them, which is that of "params" or of "stored_params"."""
     if normed == "params" and dtypes[-1]:  # without a master, the exact parameter is the stored one
-        return device_function(lambda x: x)
+        return named(device_function(lambda x: x), "stored8")
     if dtypes[-1] != "uint16":
         return vectors.rounded8(dtypes[0])
 
     @device_function
-    def rounded(x):
+    def rounded8_away(x):
         return round4_away(x[:4]) + round4_away(x[4:])
 
-    return rounded
+    return rounded8_away

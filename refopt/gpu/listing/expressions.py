@@ -1,4 +1,4 @@
-"""The text of expressions for the values that a function closes over: constants put in, calls of one call unfolded."""
+"""The text of expressions for the values that a function closes over."""
 
 import ast
 import operator
@@ -13,7 +13,6 @@ from refopt.gpu.listing.source import File, Scope
 UNKNOWN: Any = object()  # what is known only as the kernel runs
 SIMPLE = bool, int, float, str, type(None)
 PURE = min, max, abs, int  # calls that may be left out if nobody reads what they come to
-MARKERS = re.compile("\ue002(\\w+)\ue003")  # parameters in an expression that is put in place of a call
 ATOM = re.compile(r"[\w.]+(\[[^\[\]]*\])*")
 COMPARE: dict[type, Callable[[Any, Any], bool]] = {
     ast.Eq: lambda x, y: x == y, ast.NotEq: lambda x, y: x != y, ast.Is: lambda x, y: x is y,
@@ -23,23 +22,10 @@ COMPARE: dict[type, Callable[[Any, Any], bool]] = {
 FOLDED: dict[type, Callable[..., int]] = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}
 
 
-class Called(Protocol):
-    """What a call has to know of the function that it names."""
-
-    dropped: frozenset[str]
-    parameters: list[str]
-    inline: str | None
-    statement: bool
-    known: Any
-    arity: int
-
-
 class Symbols(Protocol):
     """Where the text of a value comes from that a name stands for."""
 
     def text(self, value: Any, name: str, scope: Scope) -> str: ...
-    def called(self, value: Any, name: str) -> Called | None: ...
-    def keep(self, called: Any, parameter: str) -> None: ...
 
 
 class Expressions:
@@ -47,8 +33,6 @@ class Expressions:
 
     Attributes:
         used: local names and parameters that what was written reads.
-        marked: parameters that markers are written for.
-        alone: the call that is a statement.
     """
 
     def __init__(
@@ -57,15 +41,13 @@ class Expressions:
         self.file, self.node, self.scope, self.symbols = file, node, scope, symbols
         self.locals = own_names(node)
         self.used: set[str] = set()
-        self.marked: frozenset[str] = frozenset()
-        self.alone: ast.expr | None = None
 
     def text(self, node: ast.expr) -> str:
         """The text of an expression."""
         if isinstance(node, ast.Name) and node.id in self.locals:
             if isinstance(node.ctx, ast.Load):
                 self.used.add(node.id)
-            return f"\ue002{node.id}\ue003" if node.id in self.marked else node.id
+            return node.id
         static = self.static(node)
         if static is not UNKNOWN:
             return self.symbols.text(static, _alias(node), self.scope)
@@ -76,8 +58,6 @@ class Expressions:
             return self.text(node.body if test else node.orelse)
         if isinstance(node, ast.BoolOp):
             return self._either(node)
-        if isinstance(node, ast.Call):
-            return self._call(node)
         if isinstance(node, ast.BinOp) and type(node.op) in FOLDED:
             return self._folded(node)
         return self._spliced(node)
@@ -120,9 +100,6 @@ class Expressions:
         if isinstance(node, ast.Name | ast.Attribute):
             static = self.static(node)
             return static if type(static) in SIMPLE else UNKNOWN
-        if isinstance(node, ast.Call):
-            called = self.called(node)
-            return called.known if called and all(map(self.pure, node.args)) else UNKNOWN
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
             inner = self.value(node.operand)
             return UNKNOWN if inner is UNKNOWN else not inner
@@ -148,62 +125,9 @@ class Expressions:
         """Whether an expression does nothing but come to a value."""
         if isinstance(node, ast.IfExp) and (test := self.value(node.test)) is not UNKNOWN:
             return self.pure(node.body if test else node.orelse)
-        if isinstance(node, ast.Call):
-            static, called = self.static(node.func), self.called(node)
-            plain = static in PURE or (called and called.inline is not None and "(" not in called.inline.strip("()"))
-            if not plain:
-                return False
-        return all(self.pure(x) for x in ast.iter_child_nodes(node) if isinstance(x, ast.expr))
-
-    def called(self, node: ast.Call) -> Called | None:
-        static = self.static(node.func)
-        return None if static is UNKNOWN else self.symbols.called(static, _alias(node.func))
-
-    def _call(self, node: ast.Call) -> str:
-        called = self.called(node)
-        if called is None:
-            return self._spliced(node)
-        if any(isinstance(x, ast.Starred) for x in node.args):  # which parameter each is for is not written
-            for name in called.dropped:
-                self.symbols.keep(called, name)
-            return self._spliced(node)
-        passed = dict(zip(called.parameters, node.args, strict=False)) | {x.arg or "": x.value for x in node.keywords}
-        if self._can_inline(called, passed, node):
-            arguments = {name: self.text(passed[name]) for name in dict.fromkeys(MARKERS.findall(called.inline or ""))}
-            return self._whole(MARKERS.sub(lambda found: arguments[found[1]], called.inline or ""))
-        dropped = {name for name in called.dropped if name in passed}
-        if not dropped:
-            return self._spliced(node)
-        return self._without(dropped, called, passed, node)
-
-    def _without(self, dropped: set[str], called: Called, passed: dict[str, ast.expr], node: ast.Call) -> str:
-        """A call without the arguments that nothing reads; of those that do something, the parameters are kept."""
-        for name in dropped:
-            if not self.pure(passed[name]):
-                self.symbols.keep(called, name)
-        kept = [self.text(x) for name, x in passed.items() if name not in dropped]
-        return f"{self.text(node.func)}({', '.join(kept)})"
-
-    def _whole(self, text: str) -> str:
-        """The name of a tuple instead of a tuple of its elements, one after the other."""
-        match = re.fullmatch(r"\(((\w+)\[0\].*?),?\)", text)
-        if match is None:
-            return text
-        values = [x.value for x in ast.walk(self.node) if isinstance(x, ast.Assign) and match[2] in own_names(x)]
-        if len(values) != 1 or not isinstance(values[0], ast.Call) or (called := self.called(values[0])) is None:
-            return text
-        elements = ", ".join(f"{match[2]}[{k}]" for k in range(called.arity))
-        return match[2] if match[1] == elements else text
-
-    def _can_inline(self, called: Called, passed: dict[str, ast.expr], node: ast.Call) -> bool:
-        if called.inline is None or (called.statement and node is not self.alone):
+        if isinstance(node, ast.Call) and self.static(node.func) not in PURE:
             return False
-        names = MARKERS.findall(called.inline)
-        wanted = [passed[name] for name in names]
-        plain = all(isinstance(passed[name], ast.Name | ast.Constant) for name in names if names.count(name) > 1)
-        plain &= all(isinstance(passed[name], ast.Name) for name in names if f"\ue002{name}\ue003[" in called.inline)
-        unused = [x for name, x in passed.items() if name not in names]
-        return plain and all(map(self.pure, unused)) and sum(not self.pure(x) for x in wanted) <= 1
+        return all(self.pure(x) for x in ast.iter_child_nodes(node) if isinstance(x, ast.expr))
 
     def _spliced(self, node: ast.AST) -> str:
         return self.with_edits(*self.file.span(node), self.edits(node))

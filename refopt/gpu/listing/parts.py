@@ -6,19 +6,19 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterator
-from types import CodeType, FunctionType, ModuleType
-from typing import Any, NoReturn
+from types import FunctionType, ModuleType
+from typing import Any
 
 import numpy as np
 
 from refopt.gpu.listing.expressions import SIMPLE, UNKNOWN, own_names
 from refopt.gpu.listing.source import Definition, File, Scope, defined, found
-from refopt.gpu.listing.writer import Writer, arity, assigned, moved, signature
-from refopt.gpu.vectors import POLICIES
+from refopt.gpu.listing.writer import Writer, assigned, moved, signature
 
 REFERENCE = re.compile("\ue000(\\d+)\ue001")  # to a part by its number, until it has its name
 CUDA = "from refopt.simt import cuda"
 MODULES = {"numpy": "import numpy as np", "refopt.simt.memory": "from refopt.simt import memory"}
+MODULES["refopt.simt.vectors"] = "from refopt.simt import vectors"
 MODULES |= dict.fromkeys(("refopt.simt.cuda", "refopt.gpu.cuda"), CUDA)
 UNROLLED = "<unrolled"  # how the files of functions that are made from strings begin
 
@@ -44,10 +44,6 @@ class Part:
         function, base, aliases: the function, its name, and the names that it goes by where it is called.
         text: its text, with references in place of names.
         own: its parameters and local names.
-        parameters, dropped: those of the function, and those that nothing in it reads any more.
-        inline, statement, known: what may stand in place of a call, with markers for parameters, and whether only
-            where the call is a statement; the value, where that is the same for all arguments.
-        arity: the elements of the tuple that it returns.
     """
 
     def __init__(self, function: Callable, base: str) -> None:
@@ -55,12 +51,6 @@ class Part:
         self.aliases: set[str] = set()
         self.text = self.above = ""
         self.own: frozenset[str] = frozenset()
-        self.parameters: list[str] = []
-        self.dropped: frozenset[str] = frozenset()
-        self.inline: str | None = None
-        self.statement = False
-        self.known: Any = UNKNOWN
-        self.arity = 0
 
     @property
     def asm(self) -> tuple[str, str, str, str] | None:
@@ -77,18 +67,10 @@ class Part:
         return (int(number) for number in REFERENCE.findall(self.text))
 
 
-class Again(Exception):
-    """A parameter that nothing reads has to stay, since what is passed for it does something: all is made again."""
-
-
 class Parts:
-    """All that is reached from some kernels. `all` has it in any order; `imports` are statements.
+    """All that is reached from some kernels. `all` has it in any order; `imports` are statements."""
 
-    ``kept`` has parameters that have to stay, by the code of their function.
-    """
-
-    def __init__(self, kept: set[tuple[CodeType, str]]) -> None:
-        self.kept = kept
+    def __init__(self) -> None:
         self.all: list[Part | Named] = []
         # What decorators are of.
         self.imports = {"cuda": CUDA, "ptx_twin": "from refopt.simt import ptx_twin"}
@@ -105,28 +87,19 @@ class Parts:
 
     # What `Writer` asks
 
-    def called(self, value: Any, name: str) -> Part | None:
-        """The part of a function; None for any other value."""
-        value = inspect.unwrap(value) if callable(value) and not isinstance(value, type) else value
-        return self.part(value, name) if isinstance(value, FunctionType) and _is_ours(value) else None
-
-    def keep(self, called: Part, parameter: str) -> NoReturn:
-        """Have a parameter of a function stay.
-
-        Raises:
-            Again: always; the parts that are made with the same ``kept`` then have it.
-        """
-        self.kept.add((called.function.__code__, parameter))
-        raise Again
-
     def text(self, value: Any, name: str, scope: Scope) -> str:
         """What stands for a value that a name has: a reference, a literal, or the name itself."""
-        part = self.called(value, name)
-        if part:
+        value = inspect.unwrap(value) if callable(value) and not isinstance(value, type) else value
+        if isinstance(value, FunctionType) and _is_ours(value) and not hasattr(value, "__simt_warp__"):
+            part = self.part(value, name)
             part.aliases.add(name)
             return self.reference(part)
         if isinstance(value, ModuleType):
             return self._module(value, name)
+        if hasattr(value, "__simt_warp__"):  # its sums are more than a text
+            name = value.__name__
+            self.imports[name] = f"from {value.__module__} import {name}"
+            return name
         if isinstance(value, type) and issubclass(value, np.generic):
             return f"{self._module(np, 'np')}.{value.__name__}"
         closed = name in scope.closed
@@ -174,31 +147,24 @@ class Parts:
 
     # Functions
 
-    def part(self, function: Callable, alias: str = "", whole: bool = False) -> Part:
-        """The part of a function; ``whole`` keeps all parameters, as a kernel has to."""
+    def part(self, function: Callable, alias: str = "") -> Part:
+        """The part of a function."""
         if id(function) not in self._of:
-            part = self._made(function, alias, whole)
+            part = self._made(function, alias)
             key = part.base, part.text, part.asm
             self._of[id(function)] = self._same.setdefault(key, part)
         return self._of[id(function)]
 
-    def _made(self, function: Callable, alias: str, whole: bool) -> Part:
-        body, name = _body_of(function, alias)
-        if hasattr(function, "__simt_warp__"):
-            raise LookupError(f"source: {name}: expected instructions of one thread each, got one of a whole warp")
-        part = Part(function, name.lstrip("_"))
-        file, node = found(body)
-        part.parameters = [x.arg for x in (*node.args.posonlyargs, *node.args.args)]
+    def _made(self, function: Callable, alias: str) -> Part:
+        name = function.__name__
+        if name == "<lambda>":
+            name = alias or "function"
+        part = Part(function, name)
+        file, node = found(function)
         part.own = own_names(node)
-        whole = whole or not _is_device_function(function)
-        scope = Scope(body)
+        scope = Scope(function)
         writer, lines = self._written(file, node, scope)
-        if not whole:
-            part.dropped = frozenset(part.parameters) - writer.used
-            part.dropped -= {name for code, name in self.kept if code == function.__code__}
-            self._simplify(part, writer)
-        part.arity = arity(node)
-        head = f"def \ue004({signature(node.args, part.dropped, file)}):"
+        head = f"def \ue004({signature(node.args, file)}):"
         part.text = "\n".join([head, *lines])
         if kept := [x for x in getattr(node, "decorator_list", []) if _caches(x, scope)]:
             part.above = "\n".join(f"@{writer.text(x)}" for x in kept)
@@ -217,41 +183,6 @@ class Parts:
                 return writer, moved(lines, 4 - node.body[0].col_offset) or ["    pass"]
             dead |= unread
 
-    def _simplify(self, part: Part, writer: Writer) -> None:
-        """Say what may stand in place of a call, if the function does one thing only."""
-        if isinstance(writer.node, ast.Lambda):
-            only: Any = writer.node.body
-        else:
-            left = [x for x in writer.left if not _is_docstring(x)]
-            if len(left) != 1 or not isinstance(left[0], ast.Return | ast.Expr) or left[0].value is None:
-                return
-            only, part.statement = left[0].value, isinstance(left[0], ast.Expr)
-        while isinstance(only, ast.IfExp) and (test := writer.value(only.test)) is not UNKNOWN:
-            only = only.body if test else only.orelse
-        part.known = writer.value(only)
-        if self._passes_on(only, writer):
-            marker = Writer(writer.file, writer.node, writer.scope, self)
-            marker.marked = frozenset(part.parameters)
-            marker.alone = only if part.statement else None
-            text = marker.text(only)
-            part.inline = f"({text})" if isinstance(only, ast.Tuple) and not text.startswith("(") else text
-
-    def _passes_on(self, node: ast.expr, writer: Writer) -> bool:
-        """Whether an expression is a parameter, a constant, or a call or tuple of nothing else."""
-
-        def simple(x: ast.expr) -> bool:
-            while isinstance(x, ast.IfExp) and (test := writer.value(x.test)) is not UNKNOWN:
-                x = x.body if test else x.orelse
-            return isinstance(x, ast.Name | ast.Constant)
-
-        if isinstance(node, ast.Call):
-            called = writer.called(node)
-            return called is not None and not node.keywords and all(map(simple, node.args))
-        if isinstance(node, ast.Tuple):
-            elements = [x.value if isinstance(x, ast.Subscript) and simple(x.slice) else x for x in node.elts]
-            return all(map(simple, elements))
-        return simple(node)
-
 
 def _is_ours(function: FunctionType) -> bool:
     """Whether a function is listed, and not imported."""
@@ -260,18 +191,9 @@ def _is_ours(function: FunctionType) -> bool:
     return not known or function.__code__.co_filename.startswith(UNROLLED)
 
 
-def _is_device_function(function: Any) -> bool:
-    original = getattr(function, "__refopt_numba__", None)
-    return original is not None and original.__qualname__.startswith("device_function.")
-
-
 def _caches(decorator: ast.expr, scope: Scope) -> bool:
     name = decorator.func if isinstance(decorator, ast.Call) else decorator
     return isinstance(name, ast.Name) and getattr(scope[name.id], "__module__", "") == "functools"
-
-
-def _is_docstring(node: ast.stmt) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
 def literal(value: Any) -> str:
@@ -287,15 +209,3 @@ def literal(value: Any) -> str:
         text = repr(number).replace("inf", "np.inf").replace("nan", "np.nan")
         return f"np.{value.dtype.name}({text})"
     return repr(value)
-
-
-def _body_of(function: Callable, alias: str) -> tuple[Callable, str]:
-    """The function whose text is listed, and its name."""
-    asm, name = getattr(function, "asm", None), function.__name__
-    if asm and isinstance(found(function)[1], ast.Lambda):  # the twin of another intrinsic, under other PTX
-        ((_, body),) = inspect.getclosurevars(function).nonlocals.items()
-        policy = [name for name, bits in POLICIES.items() if f"{bits:#x}" in asm[0]]
-        return body, "_".join([body.__name__, *policy])
-    if name == "<lambda>" or function.__code__.co_filename.startswith(UNROLLED):
-        name = alias or name.strip("<>")
-    return function, name

@@ -1,16 +1,17 @@
-"""The listing: the parts in call order, each under a name of its own, with the PTX of those that have some."""
+"""The listing: the parts in the order of the calls, each under a name of its own, with the PTX of intrinsics."""
 
-import contextlib
+import builtins
+import keyword
 import re
+import sys
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
-from itertools import compress
-from types import CodeType
+from itertools import chain, compress, count
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from refopt.catalog import Routine
-from refopt.gpu.listing.naming import names_of
-from refopt.gpu.listing.parts import REFERENCE, Again, Constant, Named, Part, Parts
+from refopt.gpu.listing.parts import REFERENCE, Constant, Named, Part, Parts
 from refopt.gpu.listing.wrap import wrapped
 from refopt.gpu.machine import OLDEST, dotted
 from refopt.gpu.target import TYPES, Compilable
@@ -26,53 +27,65 @@ class Listing(NamedTuple):
 
 
 def listing(kernels: Sequence[Compilable], header: str = "") -> Listing:
-    """All that some kernels run, as a text in Python: callees before callers, in the order of the calls.
+    """All that some kernels run, as a text in Python: callers before callees, in the order of the calls.
 
     Raises:
         OSError: a function has no file that can be read.
     """
     parts, tops = _parts_of(kernels)
-    order: dict[Part, None] = {}
-    constants: dict[Constant, list[Named]] = {}
-    for part in tops:
-        _visit(part, parts, order, constants)
-    named = [x for names in constants.values() for x in dict.fromkeys(names)]
-    names = names_of(list(order), named, parts, {part: kernel.name for part, kernel in tops.items()})
+    order = _ordered(tops, parts)
+    constants: dict[Constant, dict[Named, None]] = {}
+    for part in order:
+        _put_constants(part.text + part.above, parts, constants)
+    names = _names(order, [x for used in constants.values() for x in used], parts, tops)
 
     def filled(text: str, own: str = "") -> str:
         return REFERENCE.sub(lambda found: names[parts.all[int(found[1])]], text).replace("\ue004", own)
 
     blocks = [_block(part, filled, names[part], tops.get(part)) for part in order]
-    numbers = [filled(constant.text, names[used[0]]) for constant, used in constants.items()]
+    numbers = [filled(constant.text, names[next(iter(used))]) for constant, used in constants.items()]
     of_closures = ["\ue004" in constant.text for constant in constants]
     groups = ("\n".join(compress(numbers, flags)) for flags in ([not x for x in of_closures], of_closures))
     body = "\n\n\n".join(filter(None, ["\n\n".join(filter(None, groups)), *blocks]))
     about = [header.rstrip("\n")] if header else [f"# {line}" for kernel in kernels for line in _made_by(kernel)]
-    top = "\n".join([*about, "#", *_sources(order)]) + f"\n\n{_imports(parts, body)}"
+    top = "\n".join(about) + f"\n\n{_imports(parts, body)}"
     return Listing(
         f"{top}\n\n{'' if numbers else chr(10)}{body}\n",
         {names[part]: tops.get(part, part.function) for part in order},
     )
 
 
+def _names(
+    order: Sequence[Part], named: Iterable[Named], parts: Parts, tops: dict[Part, Compilable]
+) -> dict[Part | Named, str]:
+    """A name for each function and constant: its own, or where that is taken or is a local of its user, another.
+
+    A function that is called by its own name has it before one that is called by another.
+    """
+    names: dict[Part | Named, str] = {part: kernel.name for part, kernel in tops.items()}
+    taken = {*names.values(), *dir(builtins), *keyword.kwlist, "np", "cuda", "memory"}
+    hidden: dict[Part | Named, set[str]] = {}
+    for part in order:
+        for number in part.numbers():
+            hidden.setdefault(parts.all[number], set()).update(part.own)
+    called = sorted((part for part in order if part not in tops), key=lambda part: part.base not in part.aliases)
+    every: list[Part | Named] = [*named, *called]
+    for one in every:
+        dtype = getattr(getattr(one, "value", None), "dtype", None)
+        others = sorted(one.aliases) if isinstance(one, Part) else [f"{one.base}_{dtype}"] * bool(dtype)
+        choices = chain([one.base, *others], (f"{one.base}_{n}" for n in count(2)))
+        names[one] = next(x for x in choices if x not in taken and x not in hidden.get(one, ()))
+        taken.add(names[one])
+    return names
+
+
 def _parts_of(kernels: Sequence[Compilable]) -> tuple[Parts, dict[Part, Compilable]]:
     """All functions, and which of them are the kernels."""
-    kept: set[tuple[CodeType, str]] = set()
-    while True:
-        parts = Parts(kept)
-        with contextlib.suppress(Again):
-            tops = {parts.part(kernel.function, whole=True): kernel for kernel in dict.fromkeys(kernels)}
-            break
+    parts = Parts()
+    tops = {parts.part(kernel.function): kernel for kernel in dict.fromkeys(kernels)}
     for part, kernel in tops.items():
         part.base = kernel.name
     return parts, tops
-
-
-def _sources(order: Iterable[Part]) -> list[str]:
-    """A comment of the modules that the functions are of."""
-    modules = dict.fromkeys(x.function.__module__ or "" for x in order)
-    files = sorted(x for x in modules if x not in ("", "builtins"))  # which functions made from text say they are of
-    return [f"# {line}" for line in textwrap.wrap(f"Sources: {', '.join(files)}", WIDTH - 2)]
 
 
 def _made_by(kernel: Compilable) -> list[str]:
@@ -93,36 +106,45 @@ def _short(value: Any) -> str:
     return f"({', '.join(map(_short, value))})" if isinstance(value, tuple) else str(value)
 
 
-def _visit(part: Part, parts: Parts, order: dict[Part, None], constants: dict[Constant, list[Named]]) -> None:
-    """Put a function after what it calls."""
-    if part in order:
-        return
-    for number in REFERENCE.findall(part.text + part.above):
-        _put(parts.all[int(number)], parts, order, constants)
-    order[part] = None
+def _ordered(tops: dict[Part, Compilable], parts: Parts) -> list[Part]:
+    """The functions, each below all that call it, and as far as that leaves open in the order of the calls."""
+    done: dict[Part, None] = {}  # callees first, those that are called last before the others
+
+    def visit(part: Part) -> None:
+        references = dict.fromkeys(REFERENCE.findall(part.text + part.above))
+        for called in (parts.all[int(number)] for number in reversed(references)):
+            if isinstance(called, Part) and called not in done:
+                visit(called)
+        done[part] = None
+
+    for part in reversed(tops):
+        visit(part)
+    return [*reversed(done)]
 
 
-def _put(what: Part | Named, parts: Parts, order: dict[Part, None], constants: dict[Constant, list[Named]]) -> None:
-    if isinstance(what, Part):
-        _visit(what, parts, order, constants)
-        return
-    for number in REFERENCE.findall(what.constant.text):
-        _put(parts.all[int(number)], parts, order, constants)
-    constants.setdefault(what.constant, []).append(what)
+def _put_constants(text: str, parts: Parts, constants: dict[Constant, dict[Named, None]]) -> None:
+    """Put the constants that a text uses after those that they are made of."""
+    for number in REFERENCE.findall(text):
+        if isinstance(named := parts.all[int(number)], Named):
+            _put_constants(named.constant.text, parts, constants)
+            constants.setdefault(named.constant, {})[named] = None
 
 
 def _imports(parts: Parts, body: str) -> str:
     """The import statements of what is used, in three blocks: Python's, NumPy, refopt's."""
-    lines = [x for name, x in parts.imports.items() if re.search(rf"\b{name}\b", body)]
-    ours = [x.removeprefix("from refopt.simt import ") for x in lines if x.startswith("from refopt.simt")]
-    others = [x for x in sorted(lines) if not x.startswith(("from refopt.simt", "import numpy"))]
-    blocks = [others, [x for x in lines if x.startswith("import numpy")]]
-    blocks.append([f"from refopt.simt import {', '.join(sorted(ours))}"] if ours else [])
+    used = [x for name, x in parts.imports.items() if re.search(rf"\b{name}\b", body)]
+    of: dict[str, list[str]] = {}
+    for module, _, name in (x.partition(" import ") for x in used):
+        of.setdefault(module, []).append(name)
+    lines = [f"{module} import {', '.join(sorted(names))}" if names[0] else module for module, names in of.items()]
+    blocks: list[list[str]] = [[], [], []]
+    for line in sorted(lines, key=lambda line: (line.startswith("from"), line)):
+        blocks[1 if line.startswith("import numpy") else 2 * line.startswith("from refopt")].append(line)
     return "\n\n".join("\n".join(block) for block in blocks if block)
 
 
 def _block(part: Part, filled: Callable[..., str], name: str, kernel: Compilable | None) -> str:
-    """A function with what stands above it."""
+    """A function with what stands above it, and the file that it is from."""
     above = [filled(part.above)] if part.above else []
     if kernel:
         bounds = f"(launch_bounds={kernel.launch_bounds})" if kernel.launch_bounds else ""
@@ -132,6 +154,10 @@ def _block(part: Part, filled: Callable[..., str], name: str, kernel: Compilable
     if part.asm is not None:
         types = ", ".join(f'"{TYPES[letter]}"' for letter in part.asm[2])
         above = [*_ptx(*part.asm, *part.newer), f"@ptx_twin({types})"]
+    module = part.function.__module__ or ""
+    if file := getattr(sys.modules.get(module), "__file__", None):
+        package = "/__init__" * (Path(file).stem == "__init__")
+        above[-1] += f"  # {module.replace('.', '/')}{package}.py"
     return "\n".join([*above, wrapped(filled(part.text, name), WIDTH)])
 
 

@@ -16,11 +16,7 @@ REMARK = re.compile(r"\s*# (fmt: skip|noqa\b.*|type: ignore.*)$")  # for other t
 
 
 class Writer(Expressions):
-    """Writes the statements of one function, without those that only ``dead`` names need.
-
-    Attributes:
-        left: the statements that were written, those within others not counted.
-    """
+    """Writes the statements of one function, without those that only ``dead`` names need."""
 
     def __init__(
         self, file: File, node: ast.FunctionDef | ast.Lambda | ast.expr, scope: Scope, symbols: Symbols,
@@ -28,8 +24,6 @@ class Writer(Expressions):
     ) -> None:  # fmt: skip
         super().__init__(file, node, scope, symbols)
         self.dead = dead
-        self.left: list[ast.stmt] = []
-        self._depth = 0
 
     def body(self, node: ast.FunctionDef) -> list[str]:
         """The lines of the function's body."""
@@ -39,7 +33,6 @@ class Writer(Expressions):
         """The lines of statements, with the comments from ``line`` on, and whether what follows them is dead."""
         lines: list[str] = []
         ends = False
-        self._depth += 1
         for statement in body:
             above = self._lines(line, statement.lineno - 1)
             line = (statement.end_lineno or 0) + 1
@@ -48,7 +41,6 @@ class Writer(Expressions):
                 lines += above + written
             if ends:
                 break
-        self._depth -= 1
         return lines, ends
 
     def _statement(self, node: ast.stmt) -> tuple[list[str], bool]:
@@ -56,32 +48,21 @@ class Writer(Expressions):
         if isinstance(node, ast.If) and not self._in_one_line(node):
             return self._if(node)
         if isinstance(node, ast.For | ast.While) and not node.orelse and not self._in_one_line(node):
-            self._left(node)
             head, first = self._header(node)
             lines, _ = self.block(node.body, first)
             return head + (lines or self._pass(node.body)), False
         if isinstance(node, ast.Assign) and (changed := self._assign(node)) is not None:
-            if changed:
-                self._left(node)
             return changed, False
-        self._left(node)
-        self.alone = node.value if isinstance(node, ast.Expr) else None
         last = node.end_lineno or 0
         first, stop = self.file.starts[node.lineno - 1], self.file.starts[last]
         text = self.with_edits(first, stop, self.edits(node))
         return _plain(text.rstrip("\n").split("\n")), isinstance(node, ast.Return | ast.Raise)
-
-    def _left(self, node: ast.stmt) -> None:
-        if self._depth == 1:
-            self.left.append(node)
 
     def _if(self, node: ast.If) -> tuple[list[str], bool]:
         test = self.value(node.test)
         if test is not UNKNOWN:  # it does nothing but come to a value
             return self._decided(node, test)
         head, first = self._header(node)
-        self._left(node)
-        self._depth += 1
         lines, _ = self.block(node.body, first)
         orelse: list[str] = []
         if node.orelse:
@@ -89,7 +70,6 @@ class Writer(Expressions):
             if orelse and not (self._is_elif(node) and orelse[0].lstrip().startswith("elif")):
                 extra = 4 if self._is_elif(node) else 0
                 orelse = [f"{' ' * node.col_offset}else:", *moved(orelse, extra)]
-        self._depth -= 1
         if not lines and not orelse and self.pure(node.test):
             return [], False
         return head + (lines or self._pass(node.body)) + orelse, False
@@ -99,9 +79,7 @@ class Writer(Expressions):
         body = node.body if test else node.orelse
         if not body:
             return [], False
-        self._depth -= 1
         lines, ends = self.block(body, self._first_of_body(node) if test else self._first_of_else(node))
-        self._depth += 1
         if not test and self._is_elif(node):
             if self.file.segment(node).startswith("elif"):
                 return lines, ends
@@ -174,24 +152,12 @@ def assigned(node: ast.AST) -> frozenset[str]:
     return frozenset(names[ast.Assign] - names[ast.AugAssign])
 
 
-@cache
-def arity(node: ast.AST) -> int:
-    """The elements of the tuple that a function returns, if it is written out wherever it does; else 0."""
-
-    def elements(value: ast.expr | None) -> int:
-        plain = isinstance(value, ast.Tuple) and not any(isinstance(x, ast.Starred) for x in value.elts)
-        return len(value.elts) if plain else 0  # type: ignore[union-attr]
-
-    returned = {elements(x.value) for x in ast.walk(node) if isinstance(x, ast.Return)}
-    return returned.pop() if len(returned) == 1 else 0
-
-
-def signature(arguments: ast.arguments, dropped: frozenset[str], file: File) -> str:
-    """The parameters of a function but for some, as text without annotations."""
+def signature(arguments: ast.arguments, file: File) -> str:
+    """The parameters of a function, as text without annotations."""
     names = [x.arg for x in (*arguments.posonlyargs, *arguments.args)]
     first = len(names) - len(arguments.defaults)
     defaults = {name: f"={file.segment(x)}" for name, x in zip(names[first:], arguments.defaults, strict=True)}
-    parts = [name + defaults.get(name, "") for name in names if name not in dropped]
+    parts = [name + defaults.get(name, "") for name in names]
     return ", ".join([*parts, *([f"*{arguments.vararg.arg}"] if arguments.vararg else [])])
 
 

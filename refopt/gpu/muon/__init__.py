@@ -6,13 +6,14 @@ device: what is made orthogonal in the arithmetic type, and x, A and B in the dt
 where.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from refopt.checks import Call
 from refopt.checks.dtypes import arithmetic
-from refopt.cpu.blocks import cuts
+from refopt.cpu.blocks import Cut, cuts
 from refopt.cpu.matmul import tensor_core
 from refopt.cpu.muon import MUON, ratio, schedule
 from refopt.gpu import tables
@@ -40,12 +41,12 @@ class MuonPlan(Plan):
         numbers, own = MUON.parted(hypers)
         own = {**MUON.own, **own}
         self._coefficients, self._blocks = own["coefficients"], own["blocks"]
-        super().__init__(MUON, self._launches_of, slots, numbers, form, stream, shared)
+        super().__init__(MUON, self._launched, slots, numbers, form, stream, shared)
 
     def _build(self) -> None:
         name, params, compute = MUON.merged_name, self._call.arrays["params"], self._choices["compute"]
         for i, param in enumerate(params):
-            if param and compute not in (kinds := COMPUTED["float64" if param.dtype == "float64" else "float32"]):
+            if param and compute not in (kinds := computed(param.dtype)):
                 expected = f"expected one of {', '.join(kinds)} on a device for params[{i}] of {param.dtype}"
                 raise ValueError(f"{name}: compute: {expected}, got {compute}")
         if compute in MMA:
@@ -74,33 +75,52 @@ class MuonPlan(Plan):
         if call is not before and _orders(call) != _orders(before):
             self._build()
 
-    def _launches_of(
-        self, group: Group, form: str, *, use_nesterov: bool, average: bool, adjust_lr: str, compute: str
-    ) -> Launches:
+    def _launched(self, group: Group, form: str, **choices: Any) -> Launches:
         """All launches of a step of a group."""
-        machine, factor = group.machine, group.factor_dtype if any(group.gate) else None
-        matrices = [m for k, i in enumerate(group.members) for m in matrices_of(k, self._cuts[i])]
-        count, work = len(matrices), Workspace(machine, matrices, compute, group.real)
-        aligned = [m.regular() and group.aligned[m.tensor] for m in matrices]
-        host = tables.build([m.size for m in matrices], aligned, group.chunk_tiles)
-        chunks, nodes = uploaded(machine, host.chunks), uploaded(machine, host.nodes)
-        counters = machine.to_device(np.zeros(len(host.nodes), np.uint32))
-        sums, norms = group.zeros(2, max(1, host.slots)), group.zeros(max(1, count))
-        ratios = [ratio(m.rows, m.columns, adjust_lr, group.real) for m in matrices]
-        places = uploaded(machine, work.table(self._iterations))
-        factor_at, found_at = group.gate
-        threads, pieces = UPDATE_BOUNDS[0], len(host.chunks) * group.chunk_tiles
-        moving = momentum_kernel(group.dtypes, use_nesterov, average, factor)
-        args = group.addresses, places, chunks, nodes, counters, sums, norms, group.hypers.values, factor_at, found_at
-        steps = [machine.prepare(moving, len(host.chunks), NORM_BOUNDS[0], args)]
-        normalize = normalize_kernel(group.real, compute, group.chunk_tiles)
-        steps.append(machine.prepare(normalize, pieces, threads, (places, chunks, norms)))
-        steps += launches(machine, work, self._triples, compute)
-        update = update_kernel(group.dtypes[0], group.dtypes[-1], compute, factor, group.chunk_tiles)
-        moved = group.addresses, places, chunks, uploaded(machine, ratios, group.real), group.hypers.values, found_at
-        steps.append(machine.prepare(update, pieces, threads, moved))
+        made, work = launches_of(group, [self._cuts[i] for i in group.members], self._triples, **choices)
         self._workspaces.append(work)
-        return Launches(machine, steps)
+        return made
+
+
+def computed(dtype: str) -> tuple[str, ...]:
+    """The dtypes that parameters of a dtype can be iterated in on a device."""
+    return COMPUTED["float64" if dtype == "float64" else "float32"]
+
+
+def launches_of(
+    group: Group, cut: Sequence[Cut], triples: np.ndarray, *, use_nesterov: bool, average: bool, adjust_lr: str,
+    compute: str,
+) -> tuple[Launches, Workspace]:  # fmt: skip
+    """All launches of a step of a group, and the memory that they know by its address.
+
+    Args:
+        group: of tensors that have matrices.
+        cut: how each of its tensors is cut.
+        triples: (iterations, 3), coefficients in the arithmetic type of the iterations.
+        use_nesterov, average, adjust_lr, compute: the choices.
+    """
+    machine, factor = group.machine, group.factor_dtype if any(group.gate) else None
+    matrices = [m for k, parts in enumerate(cut) for m in matrices_of(k, parts)]
+    count, work = len(matrices), Workspace(machine, matrices, compute, group.real)
+    aligned = [m.regular() and group.aligned[m.tensor] for m in matrices]
+    host = tables.build([m.size for m in matrices], aligned, group.chunk_tiles)
+    chunks, nodes = uploaded(machine, host.chunks), uploaded(machine, host.nodes)
+    counters = machine.to_device(np.zeros(len(host.nodes), np.uint32))
+    sums, norms = group.zeros(2, max(1, host.slots)), group.zeros(max(1, count))
+    ratios = [ratio(m.rows, m.columns, adjust_lr, group.real) for m in matrices]
+    places = uploaded(machine, work.table(len(triples)))
+    factor_at, found_at = group.gate
+    threads, pieces = UPDATE_BOUNDS[0], len(host.chunks) * group.chunk_tiles
+    moving = momentum_kernel(group.dtypes, use_nesterov, average, factor)
+    args = group.addresses, places, chunks, nodes, counters, sums, norms, group.hypers.values, factor_at, found_at
+    steps = [machine.prepare(moving, len(host.chunks), NORM_BOUNDS[0], args)]
+    normalize = normalize_kernel(group.real, compute, group.chunk_tiles)
+    steps.append(machine.prepare(normalize, pieces, threads, (places, chunks, norms)))
+    steps += launches(machine, work, triples, compute)
+    update = update_kernel(group.dtypes[0], group.dtypes[-1], compute, factor, group.chunk_tiles)
+    moved = group.addresses, places, chunks, uploaded(machine, ratios, group.real), group.hypers.values, found_at
+    steps.append(machine.prepare(update, pieces, threads, moved))
+    return Launches(machine, steps), work
 
 
 def _orders(call: Call) -> list:

@@ -1,11 +1,11 @@
-"""What a step of Muon does with single elements, merged over all matrices: three launches beside those of the products.
+"""The elementwise work of a step of Muon, merged over all matrices: three launches beside those of the products.
 
-The first moves the momentum on, leaves what is to be made orthogonal in the arithmetic type, and takes its norm of each
-matrix, along the tree of `refopt.gpu.tiles`. The second divides by the norm and rounds to the dtype of the iterations.
-The third updates the parameters.
+The first updates the momentum, stores the matrix that is to be made orthogonal in the arithmetic type, and takes the
+norm of each matrix, along the tree of `refopt.gpu.tiles`. The second divides by the norm and rounds to the dtype of the
+iterations. The third updates the parameters.
 
-A matrix whose elements lie side by side is accessed four elements at a time. Of others, as of tails, each element is
-looked for: the element of a number, in memory order, is in row number // inner and column number % inner.
+A matrix whose elements lie side by side is accessed four elements at a time. In other matrices, and at their ends, the
+kernels compute the position of each element: element e, in memory order, is in row e // inner and column e % inner.
 """
 
 from collections.abc import Callable
@@ -18,8 +18,7 @@ from refopt.cpu.reduce import TILE
 from refopt.gpu import remainder, unroll, vectors
 from refopt.gpu.gate import gate
 from refopt.gpu.kernels import Kernel, factory, kernel
-from refopt.gpu.muon.matrices import FIRST, INNER, INNER_STRIDE, LAST, LOOKAHEAD, OFFSET, OUTER_STRIDE
-from refopt.gpu.muon.matrices import TENSOR as OF_TENSOR
+from refopt.gpu.muon.matrices import FIRST_X, INNER, INNER_STRIDE, LAST_X, LOOKAHEAD, OF_TENSOR, OFFSET, OUTER_STRIDE
 from refopt.gpu.norms import NORM_BOUNDS, UPDATE_BOUNDS
 from refopt.gpu.norms.chunks import chunk_sums
 from refopt.gpu.norms.elements import tile_sums
@@ -28,6 +27,7 @@ from refopt.gpu.rows import either, of_warp, own
 from refopt.gpu.tables import ALIGNED, START, STOP, TENSOR
 from refopt.gpu.target import cuda, device_function, sqrt, transposed
 from refopt.gpu.tiles import ROW, scale8
+from refopt.gpu.unroll import named
 from refopt.gpu.vectors import OFFSETS, SECOND
 
 PARAMS, GRADS, VELOCITIES, MASTERS = range(4)  # rows of the addresses
@@ -35,21 +35,21 @@ LR, MU, DECAY, EPSILON, ITERATIONS, RESCALE = range(6)  # rows of the hyperparam
 
 
 @device_function
-def spot(place, e):
-    """How many elements lie between the first of a matrix and that of a number."""
+def index_of(place, e):
+    """How many elements lie between the first of a matrix and its element e."""
     inner, outer_stride, inner_stride = place
     return e // inner * outer_stride + e % inner * inner_stride
 
 
 @device_function
-def spot_of_x(inner, e):
+def index_of_x(inner, e):
     """The same in the iterations, where rows are `padded`."""
     return e // inner * padded_size(inner) + e % inner
 
 
 @device_function
-def number(first, n):
-    """The number of a thread's n-th element of the row at ``first``."""
+def element_of(first, n):
+    """Which element of the matrix a thread's n-th element of the row at ``first`` is."""
     return own(first) + n % 4 + n // 4 * SECOND
 
 
@@ -70,8 +70,8 @@ def momentum_kernel(dtypes: tuple, use_nesterov: bool, average: bool, factor: st
     found, factor_of = gate(real, factor)
 
     @device_function
-    def step(v, g, k):
-        mu, rest, _ = k
+    def step(v, g, common):
+        mu, rest, _ = common
         entering = rest * g if average else g
         v = mu * v + entering
         return v, mu * v + entering if use_nesterov else v
@@ -79,33 +79,33 @@ def momentum_kernel(dtypes: tuple, use_nesterov: bool, average: bool, factor: st
     step8 = unroll.map8(step, 2)
 
     @device_function
-    def full(at, first, stop, k):
+    def full(at, first, stop, common):
         g_at, v_at, u_at, _ = at
         i = own(first)
-        g = scale8(k[2], load_g8(g_at, i, stop))
-        v, u = transposed(step8(load_v8(v_at, i, stop), g, k))
+        g = scale8(common[2], load_g8(g_at, i, stop))
+        v, u = transposed(step8(load_v8(v_at, i, stop), g, common))
         store_v8(v_at, i, stop, v)
         store_u8(u_at, i, stop, u)
         return (u,)
 
     @device_function
-    def one(offset, i, stop, at, k):
+    def step_element(offset, i, stop, at, common):
         g_at, v_at, u_at, place = at
         if i + offset >= stop:
             return zero
-        there = spot(place, i + offset)
-        v, u = step(real(load_v(v_at + v_size * there)), k[2] * real(load_g(g_at + g_size * there)), k)
+        there = index_of(place, i + offset)
+        v, u = step(real(load_v(v_at + v_size * there)), common[2] * real(load_g(g_at + g_size * there)), common)
         store_v(v_at + v_size * there, v)
         store_u(u_at + u_size * (i + offset), u)
         return u
 
-    one8 = unroll.map8(one, 1, 4)
+    step_element8 = unroll.map8(step_element, 1)
 
     @device_function
-    def partial(at, first, stop, k):
-        return (one8(OFFSETS, own(first), stop, at, k),)
+    def partial(at, first, stop, common):
+        return (step_element8(OFFSETS, own(first), stop, at, common),)
 
-    tile = tile_sums(lambda by_element: partial if by_element else full, 1, real)
+    tile = tile_sums("momentum", lambda by_element: partial if by_element else full, 1, real)
     sums_of = chunk_sums(tile, real, (0, 1))
 
     @kernel(NORM_BOUNDS)
@@ -120,9 +120,9 @@ def momentum_kernel(dtypes: tuple, use_nesterov: bool, average: bool, factor: st
             g_at = addresses[GRADS, tensor] + g_size * offset
             v_at = addresses[VELOCITIES, tensor] + v_size * offset
             mu = hyper[MU, tensor]
-            k = mu, whole - mu, hyper[RESCALE, tensor] * factor_of(factor_at)
+            common = mu, whole - mu, hyper[RESCALE, tensor] * factor_of(factor_at)
             at = g_at, v_at, places[matrix, LOOKAHEAD], place
-            closes, squares = sums_of(c, at, chunks, nodes, counters, sums, k)
+            closes, squares = sums_of(c, at, chunks, nodes, counters, sums, common)
             if closes and cuda.threadIdx.x == 0:
                 norm, epsilon = sqrt(squares[0]), hyper[EPSILON, tensor]
                 norms[matrix] = epsilon if norm < epsilon else norm
@@ -131,16 +131,16 @@ def momentum_kernel(dtypes: tuple, use_nesterov: bool, average: bool, factor: st
 
 
 def walk(row: Callable) -> Callable:
-    """``walk(c, offset, chunks, at, k)``: the rows of a tile of a chunk, a row to a warp."""
+    """``over_rows(c, offset, chunks, at, common)``: the rows of a tile of a chunk, a row to a warp."""
 
     @device_function
-    def rows(c, offset, chunks, at, k):
+    def over_rows(c, offset, chunks, at, common):
         start = chunks[c, START] + offset
         stop = min(chunks[c, STOP], start + TILE)
         for first in of_warp(start, stop, ROW):
-            row(at, first, stop, chunks[c, ALIGNED], k)
+            row(at, first, stop, chunks[c, ALIGNED], common)
 
-    return rows
+    return named(over_rows, "over_rows_to", row.__name__)
 
 
 @factory
@@ -149,7 +149,12 @@ def normalize_kernel(real: Any, compute: str, chunk_tiles: int) -> Kernel:
     wide = np.dtype(real).name
     load_u8, store_x8 = vectors.access(wide, real, False).load, vectors.access(compute, real, False).store
     load_u, store_x, u_size, x_size = one_access(wide)[0], one_access(compute)[1], SIZES[wide], SIZES[compute]
-    divided8 = unroll.map8(device_function(lambda u, norm: u / norm), 1)
+
+    @device_function
+    def divided(u, norm):
+        return u / norm
+
+    divided8 = unroll.map8(divided, 1)
 
     @device_function
     def full(at, first, stop, norm):
@@ -161,18 +166,18 @@ def normalize_kernel(real: Any, compute: str, chunk_tiles: int) -> Kernel:
     def partial(at, first, stop, norm):
         u_at, x_at, inner = at
         for n in range(8):
-            e = number(first, n)
+            e = element_of(first, n)
             if e < stop:
-                store_x(x_at + x_size * spot_of_x(inner, e), load_u(u_at + u_size * e) / norm)
+                store_x(x_at + x_size * index_of_x(inner, e), load_u(u_at + u_size * e) / norm)
 
-    rows = walk(either(lambda by_element: partial if by_element else full, ROW))
+    over_rows = walk(either("normalize", lambda by_element: partial if by_element else full, ROW))
 
     @kernel(UPDATE_BOUNDS)
     def merged_muon_normalize(places, chunks, norms):
         c, offset = cuda.blockIdx.x // chunk_tiles, cuda.blockIdx.x % chunk_tiles * TILE
         matrix = chunks[c, TENSOR]
-        at = places[matrix, LOOKAHEAD], places[matrix, FIRST], places[matrix, INNER]
-        rows(c, offset, chunks, at, norms[matrix])
+        at = places[matrix, LOOKAHEAD], places[matrix, FIRST_X], places[matrix, INNER]
+        over_rows(c, offset, chunks, at, norms[matrix])
 
     return merged_muon_normalize
 
@@ -185,16 +190,16 @@ def exact_one(param: str, master: str | None) -> tuple[Callable, Callable]:
     store_rounded, has_master = one_access(param)[1], master is not None
 
     @device_function
-    def load(p, x):
-        return load_exact(x if has_master else p)
+    def load_param(param_at, master_at):
+        return load_exact(master_at if has_master else param_at)
 
     @device_function
-    def store(p, x, value):
-        store_rounded(p, value)
+    def store_param(param_at, master_at, value):
+        store_rounded(param_at, value)
         if has_master:
-            store_exact(x, value)
+            store_exact(master_at, value)
 
-    return load, store
+    return load_param, store_param
 
 
 @factory
@@ -208,29 +213,29 @@ def update_kernel(param: str, master: str | None, compute: str, factor: str | No
     found, _ = gate(real, factor)
 
     @device_function
-    def moved(p, x, k):
-        return p * k[0] - k[1] * x
+    def updated(p, x, common):
+        return p * common[0] - common[1] * x
 
-    moved8 = unroll.map8(moved, 2)
+    updated8 = unroll.map8(updated, 2)
 
     @device_function
-    def full(at, first, stop, k):
+    def full(at, first, stop, common):
         p_at, m_at, x_at, _ = at
         i = own(first)
-        p = moved8(load_p8(p_at, m_at, i, stop), load_x8(x_at, i, stop), k)
+        p = updated8(load_p8(p_at, m_at, i, stop), load_x8(x_at, i, stop), common)
         store_p8(p_at, m_at, i, stop, p, p)
 
     @device_function
-    def partial(at, first, stop, k):
+    def partial(at, first, stop, common):
         p_at, m_at, x_at, place = at
         for n in range(8):
-            e = number(first, n)
+            e = element_of(first, n)
             if e < stop:
-                there = spot(place, e)
+                there = index_of(place, e)
                 p, m = p_at + p_size * there, m_at + m_size * there
-                store_p(p, m, moved(load_p(p, m), load_x(x_at + x_size * spot_of_x(place[0], e)), k))
+                store_p(p, m, updated(load_p(p, m), load_x(x_at + x_size * index_of_x(place[0], e)), common))
 
-    rows = walk(either(lambda by_element: partial if by_element else full, ROW))
+    over_rows = walk(either("update", lambda by_element: partial if by_element else full, ROW))
 
     @kernel(UPDATE_BOUNDS)
     def merged_muon_update(addresses, places, chunks, ratios, hyper, found_at):
@@ -241,7 +246,7 @@ def update_kernel(param: str, master: str | None, compute: str, factor: str | No
             place = places[matrix, INNER], places[matrix, OUTER_STRIDE], places[matrix, INNER_STRIDE]
             lr = hyper[LR, tensor]
             at = (addresses[PARAMS, tensor] + p_size * first, addresses[MASTERS, tensor] + m_size * first,
-                  places[matrix, LAST], place)  # fmt: skip
-            rows(c, offset, chunks, at, (one - lr * hyper[DECAY, tensor], lr * ratios[matrix]))
+                  places[matrix, LAST_X], place)  # fmt: skip
+            over_rows(c, offset, chunks, at, (one - lr * hyper[DECAY, tensor], lr * ratios[matrix]))
 
     return merged_muon_update

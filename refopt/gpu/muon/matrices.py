@@ -20,7 +20,7 @@ from refopt.gpu.runtime import Device
 from refopt.gpu.warpgroup import SINCE as WARPGROUPS
 
 # Columns of the table of matrices.
-TENSOR, OFFSET, INNER, OUTER_STRIDE, INNER_STRIDE, LOOKAHEAD, FIRST, LAST = range(8)
+OF_TENSOR, OFFSET, INNER, OUTER_STRIDE, INNER_STRIDE, LOOKAHEAD, FIRST_X, LAST_X = range(8)
 
 
 class Matrix(NamedTuple):

@@ -19,67 +19,70 @@ from refopt.gpu.tables import ALIGNED, NODE, SLOT, START, STOP, TENSOR
 from refopt.gpu.target import cuda, device_function, let_next_launch_begin, wait_for_previous_launch
 from refopt.gpu.tiles import ARRIVALS, ROW, WHOLE_WARP, joiner
 from refopt.gpu.tried import norms_taken, rule_for
+from refopt.gpu.unroll import named
 
 
 def walk_tiles(tile: Callable, rows: tuple[int, int]) -> Callable:
-    """``walk(c, chunks, at, start, stop, slot, sums, k)``: the sums of the tiles from start to stop, a tile to a warp.
+    """``over_tiles(c, chunks, at, start, stop, slot, sums, common)``: the sums of the tiles from start to stop, a tile
+    to a warp.
 
-    ``tile(at, first, stop, aligned, k)`` sums a tile up. What comes of it goes to ``sums``, from the slot on, into the
+    ``tile(at, first, stop, aligned, common)`` sums up a tile. The result goes to ``sums``, from the slot on, into the
     rows from ``rows[0]`` to before ``rows[1]``, each from the lane of that number.
     """
     first_row, stop_row = rows
 
     @device_function
-    def walk(c, chunks, at, start, stop, slot, sums, k):
+    def over_tiles(c, chunks, at, start, stop, slot, sums, common):
         lane = cuda.threadIdx.x % 32
         for first in of_warp(start, stop, TILE):
-            x = tile(at, first, stop, chunks[c, ALIGNED], k)
+            x = tile(at, first, stop, chunks[c, ALIGNED], common)
             if first_row <= lane < stop_row:
                 sums[lane, slot + (first - start) // TILE] = x
 
-    return walk
+    return named(over_tiles, "over_tiles" + tile.__name__.removeprefix("tile"))
 
 
 def walk_rows(row: Callable) -> Callable:
-    """``walk(c, chunks, at, start, stop, slot, sums, k)``: what is to be done with each row, a row to a warp."""
+    """``over_rows(c, chunks, at, start, stop, slot, sums, common)``: does something with each row, a row to a warp."""
 
     @device_function
-    def walk(c, chunks, at, start, stop, slot, sums, k):
+    def over_rows(c, chunks, at, start, stop, slot, sums, common):
         for first in of_warp(start, stop, ROW):
-            row(at, first, stop, chunks[c, ALIGNED], k)
+            row(at, first, stop, chunks[c, ALIGNED], common)
 
-    return walk
+    return over_rows
 
 
 def chunk_sums(tile: Callable, real: Any, rows: tuple[int, int] = (0, 2)) -> Callable:
-    """``sums_of(c, at, chunks, nodes, counters, sums, k)``: a chunk's sums of squares, and in one block the tensor's.
+    """``sums_of(c, at, chunks, nodes, counters, sums, common)``: a chunk's sums of squares, and in one block the
+    tensor's.
 
     Tile and rows are those of `walk_tiles`. Returned is whether this block is the last of the tensor, and if so, in
     even threads, the tensor's sums in both rows.
     """
-    walk, climb, zero = walk_tiles(tile, rows), joiner(real).climb, real(0)
+    over_tiles, climb, zero = walk_tiles(tile, rows), joiner(real).climb, real(0)
 
     @device_function
-    def sums_of(c, at, chunks, nodes, counters, sums, k):
+    def sums_of(c, at, chunks, nodes, counters, sums, common):
         node = chunks[c, NODE]
         # How many chunks report to the node. Asked for early: whoever is the last to finish needs it in a hurry.
         arrivals = nodes[node, ARRIVALS]
-        walk(c, chunks, at, chunks[c, START], chunks[c, STOP], chunks[c, SLOT], sums, k)
+        over_tiles(c, chunks, at, chunks[c, START], chunks[c, STOP], chunks[c, SLOT], sums, common)
         # The last block to finish under a node of the tree joins its sums, so none waits for another.
         closes, x = climb(node, arrivals, nodes, counters, sums)
         if closes:
             return True, (x, cuda.shfl_xor_sync(WHOLE_WARP, x, 1))
         return False, (zero, zero)
 
-    return sums_of
+    return named(sums_of, "sums" + tile.__name__.removeprefix("tile"))
 
 
 @lru_cache
 def phases(routine: Routine, dtypes: tuple, choices: tuple, factor: str | None) -> SimpleNamespace:
     """The two phases of a step for one chunk, ``norms`` and ``update``, and what they are put together from.
 
-    ``closing(tile, rows)`` and ``updating(walk)`` make other phases, from a tile and rows as those of `chunk_sums`,
-    and from a walk as that of `walk_rows`.
+    ``closing(name, tile, rows)`` and ``updating(over)`` make other phases, from a tile and rows as `chunk_sums` takes
+    them, and from what `walk_rows` makes.
 
     Args:
         routine, dtypes, choices: as for `refopt.gpu.elementwise.merged_update`.
@@ -90,23 +93,23 @@ def phases(routine: Routine, dtypes: tuple, choices: tuple, factor: str | None) 
     rule: NormRule = rule_for(routine, real, present, dict(choices))
     count = norms_taken(routine, rule, real)
     found, factor_of = gate(real, factor)
-    addresses_of = unroll.gather("addresses[{k}, tensor]", "addresses, tensor", len(routine.slots))
-    hypers_of = unroll.gather("hyper[{k}, tensor]", "hyper, tensor", len(routine.hypers))
-    numbers_of = unroll.gather("numbers[{k}, tensor]", "numbers, tensor", len(rule.numbers))
+    addresses_of = unroll.gather("addresses_of", "addresses[{k}, tensor]", "addresses, tensor", len(routine.slots))
+    hypers_of = unroll.gather("hypers_of", "hyper[{k}, tensor]", "hyper, tensor", len(routine.hypers))
+    numbers_of = unroll.gather("numbers_of", "numbers[{k}, tensor]", "numbers, tensor", len(rule.numbers))
     scalars_of, leave, close = _scalars(routine, real), _leave(routine, rule, real), rule.close
-    tile = tile_sums(norm_row(routine, dtypes, rule, count), count, real)
-    row = either(update_row(routine, dtypes, rule), ROW)
+    tile = tile_sums("values", norm_row(routine, dtypes, rule, count), count, real)
+    row = either("update_row", update_row(routine, dtypes, rule), ROW)
 
     @device_function
     def rescaled(h, factor):
         return (*h[:-1], h[-1] * factor)
 
     @device_function
-    def common(hyper, tensor, at, factor_at):
-        """The k of a tensor in the first launch."""
+    def common_of(hyper, tensor, at, factor_at):
+        """What the elements of a tensor have in common in the first launch: the numbers, then the scalars."""
         return rescaled(hypers_of(hyper, tensor), factor_of(factor_at)) + scalars_of(at)
 
-    def closing(tile: Callable, rows: tuple[int, int]) -> Callable:
+    def closing(name: str, tile: Callable, rows: tuple[int, int]) -> Callable:
         sums_of = chunk_sums(tile, real, rows)
 
         @device_function
@@ -115,16 +118,16 @@ def phases(routine: Routine, dtypes: tuple, choices: tuple, factor: str | None) 
             let_next_launch_begin()
             tensor = chunks[c, TENSOR]
             at = addresses_of(addresses, tensor)
-            k = common(hyper, tensor, at, factor_at)
-            closes, squares = sums_of(c, at, chunks, nodes, counters, sums, k)
+            common = common_of(hyper, tensor, at, factor_at)
+            closes, squares = sums_of(c, at, chunks, nodes, counters, sums, common)
             if closes and cuda.threadIdx.x == 0:
                 # All blocks of the tensor have read its scalars by now, so they can be written. What is needed here
                 # alone is read here alone, and takes no register before.
-                leave(tensor, at, close(squares, common(hyper, tensor, at, factor_at)), numbers)
+                leave(tensor, at, close(squares, common_of(hyper, tensor, at, factor_at)), numbers)
 
-        return norms
+        return named(norms, name)
 
-    def updating(walk: Callable) -> Callable:
+    def updating(over: Callable) -> Callable:
         @device_function
         def update(c, offset, length, addresses, chunks, sums, numbers, hyper, factor_at, found_at):
             """Update a part of the chunk."""
@@ -135,25 +138,33 @@ def phases(routine: Routine, dtypes: tuple, choices: tuple, factor: str | None) 
             wait_for_previous_launch()
             if found(found_at):
                 return
-            k = rescaled(h, factor_of(factor_at)) + numbers_of(numbers, tensor)
-            walk(c, chunks, at, start, stop, slot, sums, k)
+            common = rescaled(h, factor_of(factor_at)) + numbers_of(numbers, tensor)
+            over(c, chunks, at, start, stop, slot, sums, common)
 
         return update
 
     return SimpleNamespace(
-        rule=rule, found=found, addresses_of=addresses_of, common=common, tile=tile, row=row, closing=closing,
-        updating=updating, norms=closing(tile, (0, count)), update=updating(walk_rows(row)),
+        rule=rule, found=found, addresses_of=addresses_of, common_of=common_of, tile=tile, row=row, closing=closing,
+        updating=updating, norms=closing("norms", tile, (0, count)), update=updating(walk_rows(row)),
     )  # fmt: skip
 
 
 def _scalars(routine: Routine, real: Any) -> Callable:
     load = getattr(vectors, f"load_{np.dtype(real).name}")
     first = routine.slot_names.index(routine.scalars[0]) if routine.scalars else 0
-    return unroll.gather(f"load(at[{first} + {{k}}])", "at", len(routine.scalars), load=load)
+    return unroll.gather("scalars_of", f"load(at[{first} + {{k}}])", "at", len(routine.scalars), load=load)
 
 
 def _leave(routine: Routine, rule: NormRule, real: Any) -> Callable:
-    """Write what a tensor's closing block has come to."""
+    """Write what a tensor's closing block has computed. For LAMB::
+
+        def leave(tensor, at, closed, numbers):
+            numbers[0, tensor] = closed[0]
+            numbers[1, tensor] = closed[1]
+            numbers[2, tensor] = closed[2]
+            store(at[4], closed[3])
+            store(at[5], closed[4])
+    """
     lines = [f"numbers[{n}, tensor] = closed[{n}]" for n in range(len(rule.numbers))]
     for n, name in enumerate(routine.scalars, len(rule.numbers)):
         lines.append(f"store(at[{routine.slot_names.index(name)}], closed[{n}])")

@@ -10,46 +10,70 @@ from refopt.gpu.rules import NormRule
 from refopt.gpu.slots import Slots
 from refopt.gpu.target import device_function
 from refopt.gpu.tiles import ROW, ROWS, add_squares, lane_tree, lane_tree_2, rows_of
-from refopt.gpu.unroll import tuple_of
+from refopt.gpu.unroll import named, tuple_of
 
 
-def tile_sums(row: Callable[[bool], Callable], count: int, real: Any) -> Callable:
-    """``tile(at, first, stop, aligned, k)``: the sums of squares of a tile by a warp, of one or two values an element.
+@device_function
+def all_rows(first, stop):
+    return ROWS
 
-    ``row(partial)`` makes ``row(at, first, stop, k)``, the values of a thread's eight elements of a row. One sum is in
-    every thread of the warp; of two, the first is in even threads and the second in odd ones.
+
+def tile_sums(name: str, row: Callable[[bool], Callable], count: int, real: Any) -> Callable:
+    """``tile(at, first, stop, aligned, common)``: the sums of squares of a tile by a warp, of one or two values an
+    element.
+
+    ``row(partial)`` makes ``row(at, first, stop, common)``, the values of a thread's eight elements of a row, which
+    listings show under ``name``. One sum is in every thread of the warp; of two, the first is in even threads and the
+    second in odd ones.
     """
     zeros: Any = (real(0),) * 8
 
     def variant(partial: bool) -> Callable:
-        values = row(partial)
-        rows = rows_of if partial else device_function(lambda first, stop: ROWS)
+        values = named(row(partial), name, "partial" if partial else "full")
+        rows = rows_of if partial else all_rows
 
         @device_function
-        def lanes_of_one(at, first, stop, k):
+        def lanes_of_one(at, first, stop, common):
             sums = zeros
             for n in range(rows(first, stop)):
-                sums = add_squares(sums, values(at, first + ROW * n, stop, k)[0])
+                sums = add_squares(sums, values(at, first + ROW * n, stop, common)[0])
             return (sums,)
 
         @device_function
-        def lanes_of_two(at, first, stop, k):
+        def lanes_of_two(at, first, stop, common):
             sums, others = zeros, zeros
             for n in range(rows(first, stop)):
-                x, y = values(at, first + ROW * n, stop, k)
+                x, y = values(at, first + ROW * n, stop, common)
                 sums, others = add_squares(sums, x), add_squares(others, y)
             return sums, others
 
         return lanes_of_two if count == 2 else lanes_of_one
 
-    lanes, tree = either(variant, ROW * ROWS), lane_tree_2 if count == 2 else lane_tree
-    return device_function(lambda at, first, stop, aligned, k: tree(*lanes(at, first, stop, aligned, k)))
+    lanes, tree = either(f"lanes_of_{name}", variant, ROW * ROWS), lane_tree_2 if count == 2 else lane_tree
+
+    @device_function
+    def tile_of(at, first, stop, aligned, common):
+        return tree(*lanes(at, first, stop, aligned, common))
+
+    return named(tile_of, "tile_of", name)
 
 
 def norm_row(routine: Routine, dtypes: tuple, rule: NormRule, count: int) -> Callable[[bool], Callable]:
-    """The variants of the first launch's ``row(at, first, stop, k)``: states move on, and the values to be squared.
+    """The variants of the first launch's ``row(at, first, stop, common)``: new states, and the values to be squared.
 
     The cache is asked to keep what the update reads again, unless states are written too, which is more than it holds.
+    For LARS, the variant for a row that is all there::
+
+        def row(at, first, stop, common):
+            i = own(first)
+            stored_params = load_stored_params(at[0], i, stop)
+            grads = load_grads(at[1], i, stop)
+            grads = scale8(common[5], grads)
+            x, y = transposed((
+                normed(stored_params[0], grads[0], common),
+                ...
+            ))
+            return (kept(x, first, stop), kept(y, first, stop))
     """
 
     states = [name for name in rule.reads if name in routine.states]
@@ -71,7 +95,24 @@ def norm_row(routine: Routine, dtypes: tuple, rule: NormRule, count: int) -> Cal
 
 
 def update_row(routine: Routine, dtypes: tuple, rule: NormRule) -> Callable[[bool], Callable]:
-    """The variants of the second launch's ``row(at, first, stop, k)``, which gives the exact new parameters."""
+    """The variants of the second launch's ``row(at, first, stop, common)``, which gives the exact new parameters.
+
+    For LARS::
+
+        def row(at, first, stop, common):
+            i = own(first)
+            params = load_params(at[0], at[3], i, stop)
+            grads = load_grads(at[1], i, stop)
+            velocities = load_velocities(at[2], i, stop)
+            grads = scale8(common[5], grads)
+            params, velocities = transposed((
+                rule(params[0], grads[0], velocities[0], common),
+                ...
+            ))
+            store_velocities(at[2], i, stop, velocities)
+            store_params(at[0], at[3], i, stop, params, params)
+            return params
+    """
     moved = rule.reads if rule.moments else ()
     results = ["params", *(name for name in routine.states if name not in moved)]
 
@@ -84,6 +125,6 @@ def update_row(routine: Routine, dtypes: tuple, rule: NormRule) -> Callable[[boo
 
 
 def _loads(slots: Slots, names: Sequence[str], routine: Routine) -> list[str]:
-    """Load slots; gradients are rescaled by the last of h, which k begins with."""
-    rescaled = [f"grads = scale8(k[{len(routine.hypers) - 1}], grads)"] if "grads" in names else []
+    """Load slots; gradients are rescaled by the last of h, with which ``common`` begins."""
+    rescaled = [f"grads = scale8(common[{len(routine.hypers) - 1}], grads)"] if "grads" in names else []
     return [*map(slots.load, names), *rescaled]

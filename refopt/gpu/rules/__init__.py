@@ -75,7 +75,7 @@ class NormRule(NamedTuple):
 
 @device_function
 def moments(g, m, u, betas):
-    """The running averages of the gradient and of its square; ``betas`` has each beta and what it lacks to 1."""
+    """The running averages of the gradient and of its square; ``betas`` has each beta and 1 - beta."""
     beta1, rest1, beta2, rest2 = betas
     return beta1 * m + rest1 * g, beta2 * u + rest2 * g * g
 

@@ -1,8 +1,9 @@
 """Kernels as one reads them: all that a GPU runs for a routine as one text in plain Python.
 
-A kernel is put together from functions of several files, made for dtypes and choices. `listing` writes each of them
-once, callees first, with the values it was made for in their places, without the branches that these leave dead, and
-with the comments of the sources. `refopt show` is the command, `Kernel.source` a kernel's own.
+A kernel is assembled from functions of several files, made for dtypes and choices. `listing` writes each of them once,
+callers first, under the name that it has in its file, with the values that it was made for, without the branches that
+these values leave dead, and with the comments of the sources. `refopt show` is the command, ``Kernel.source`` lists one
+kernel, and the folder ``kernels`` of the repository has the fp32 kernels of every routine.
 """
 
 from collections.abc import Iterable
@@ -10,7 +11,7 @@ from typing import Any
 
 from refopt.gpu.listing.text import Listing, listing
 from refopt.gpu.show.header import header
-from refopt.gpu.show.kernels import Request, launches_of, request, sizes_of
+from refopt.gpu.show.kernels import Request, launches_of, request
 from refopt.gpu.target import signature_of
 
 __all__ = ["Listing", "Request", "listing", "ptx", "request", "source", "whole"]
@@ -22,7 +23,7 @@ def source(
     """The listing of all kernels that a routine runs, as ``refopt show`` prints it.
 
     Args:
-        routine: a name of `refopt.catalog.ROUTINES`.
+        routine: a name of `refopt.catalog.KNOWN`.
         dtype: fp32, fp64, fp16, bf16; fp16-amp and bf16-amp, with fp32 masters; bf16+16, with remainders; bf16-sr,
             rounded stochastically.
         form: one of the routine's forms; the one that plans take if not given.
@@ -37,11 +38,11 @@ def source(
 
 def whole(asked: Request) -> str:
     """The listing of what is asked for."""
-    launches = launches_of(asked, sizes_of())
+    launches = launches_of(asked)
     return listing(launches.kernels, header(asked, launches)).text
 
 
 def ptx(asked: Request) -> str:
     """The PTX of each kernel that is asked for, once; it takes a compiler, and no GPU."""
-    kernels = {x.kernel: x.args for x in launches_of(asked, sizes_of()).prepared}
+    kernels = {x.kernel: x.args for x in launches_of(asked).prepared}
     return "\n".join(f"// {kernel.name}\n{kernel.ptx(signature_of(args))}" for kernel, args in kernels.items())

@@ -7,7 +7,7 @@ from refopt.gpu.show.kernels import WORKLOAD, Launched, Launches, Request
 
 WIDTH = 118
 MODES = {
-    "": "", "cooperative": " with a barrier across the grid",
+    "": "", "whole": "", "cooperative": " with a barrier across the grid",
     "overlapping": " whose blocks may start while the launch before it drains",
 }  # fmt: skip
 
@@ -24,13 +24,13 @@ def header(asked: Request, launches: Launches) -> str:
     lines += _wrapped("rows of hyper: ", hypers)
     if routine.scalars and routine.elementwise:
         lines += _wrapped("rows of carried: ", [f"{k} {name}" for k, name in enumerate(routine.scalars)])
-    lines += ["", *_launched(launches), "", *_wrapped("", [HOW])]
+    lines += ["", *_launched(launches, "matrices" if routine.told else "tensors"), "", *_wrapped("", [HOW])]
     return "\n".join(f"# {line}".rstrip() for line in lines)
 
 
-def _launched(launches: Launches) -> list[str]:
+def _launched(launches: Launches, what: str) -> list[str]:
     """What is launched when."""
-    lines = [f"Launches for the tensors of {WORKLOAD}, as kernel[blocks, threads]:"]
+    lines = [f"Launches for the {what} of {WORKLOAD}, as kernel[blocks, threads]:"]
     lines += _wrapped("before the first step: ", _in_words(launches.before))
     if [x.kernel for x in launches.first] != [x.kernel for x in launches.steady]:
         lines += _wrapped("in the first step, and after refresh(): ", _in_words(launches.first))
@@ -41,10 +41,10 @@ def _launched(launches: Launches) -> list[str]:
 
 
 HOW = (
-    "The compiler puts every function into its kernel, rounds a * b + c twice, and where a function has PTX above it, "
-    "takes that in its place. The executor runs this text as it stands, with the same bits. launch_bounds are the most "
-    "threads of a block, and the blocks that are to fit on a multiprocessor at a time, which tells the compiler how "
-    "many registers a thread may have."
+    "The compiler inlines every function into its kernel and rounds a * b + c twice. Where PTX stands above a "
+    "function, the GPU runs that instead of it. The executor runs this text as it stands, with the same bits. "
+    "launch_bounds are the most threads of a block and the blocks that should fit on a multiprocessor at a time; they "
+    "tell the compiler how many registers a thread may use."
 )
 
 

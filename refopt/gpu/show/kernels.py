@@ -3,13 +3,21 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from refopt.catalog import ROUTINES, Routine, workloads
+import numpy as np
+
+from refopt.catalog import KNOWN, Routine, workloads
 from refopt.catalog.data import DTYPES, offered, slot_dtype
 from refopt.checks import Array
 from refopt.checks.arguments import chosen, names
+from refopt.checks.arrays import c_strides
+from refopt.checks.dtypes import ITEM_SIZES, arithmetic
+from refopt.cpu import Blocks
+from refopt.cpu.blocks import cuts
 from refopt.gpu import family, runtime
 from refopt.gpu.group import Group
 from refopt.gpu.kernels import Kernel
+from refopt.gpu.muon import computed
+from refopt.gpu.muon import launches_of as launches_of_muon
 
 WORKLOAD = "resnet50"  # whose tensors the launches are counted for
 
@@ -30,7 +38,7 @@ def request(
     """A request, checked.
 
     Args:
-        routine: a name of `refopt.catalog.ROUTINES`.
+        routine: a name of `refopt.catalog.KNOWN`.
         dtype: a dtype configuration of ``refopt verify``.
         form: one of the routine's forms; the one that plans take if not given.
         states: the optional states that are given.
@@ -39,16 +47,20 @@ def request(
     Raises:
         ValueError, TypeError: the routine has no such dtypes, form, states or choices.
     """
-    row = ROUTINES[chosen("show: routine", routine, ROUTINES)]
+    row = KNOWN[chosen("show: routine", routine, KNOWN)]
     asked = DTYPES[chosen("show: dtype", dtype, [name for name in DTYPES if offered(row, name)])]
     form = row.merged_form if form is None else chosen("show: form", form, row.forms)
     present = _optional(row, states) | {slot.name for slot in row.slots if not slot.optional}
     present |= {"master_params"} if asked.master or asked.remainder else set()
     every = {name: values[0] for name, values in row.choices.items()}
     every |= {"rounding": "stochastic"} if asked.chance else {}
+    kinds = computed(asked.param) if row.told else ()
+    every |= {"compute": kinds[0]} if kinds else {}
     for name, value in (choices or {}).items():
         name = chosen("show: choices", name, row.choices)
         every[name] = chosen(f"show: {name}", value, row.choices[name])
+    if kinds:
+        chosen("show: compute", every["compute"], kinds)
     dtypes = {slot.name: slot_dtype(slot, dtype) for slot in row.slots if slot.name in present}
     return Request(row, dtypes, form, every)
 
@@ -100,16 +112,27 @@ class Recorder(runtime.Executor):
         return lambda stream: self.made.append(launched)
 
 
-def launches_of(asked: Request, sizes: Sequence[int]) -> Launches:
-    """The launches of a plan over tensors of so many elements that is given neither a factor nor a flag."""
+def launches_of(asked: Request, shapes: Sequence[tuple[int, ...]] = ()) -> Launches:
+    """The launches of a plan over tensors of some shapes that is given neither a factor nor a flag.
+
+    Without shapes, they are those of `WORKLOAD`.
+    """
     routine, dtypes, form, choices = asked
+    if not shapes:
+        every = workloads.load(WORKLOAD)
+        shapes = [tensor.shape for tensor in (every.matrices() if routine.told else every).tensors]
     machine = Recorder()
-    arrays = {
-        name: [_array(dtypes[name], size) if name in dtypes else None for size in sizes] for name in routine.slot_names
-    }
+    # What the tables need to know of arrays; there is none at these addresses.
+    arrays: dict[str, list[Array | None]] = {
+        name: [Array(1 << 20, s, dtypes[name], c_strides(s, ITEM_SIZES[dtypes[name]]), True) for s in shapes]
+        if name in dtypes else [None] * len(shapes) for name in routine.slot_names
+    }  # fmt: skip
     signature = tuple(dtypes.get(name) for name in routine.slot_names)
-    group = Group(machine, routine, signature, list(range(len(sizes))), arrays, {})
-    step = family.launches_of(routine)(group, form, **choices)
+    group = Group(machine, routine, signature, list(range(len(shapes))), arrays, {})
+    if routine.told:
+        step: Any = _of_matrices(group, [x for x in arrays["params"] if x], choices)
+    else:
+        step = family.launches_of(routine)(group, form, **choices)
 
     def made(do: Callable[[Any], None]) -> list[Launched]:
         machine.made = []
@@ -119,10 +142,9 @@ def launches_of(asked: Request, sizes: Sequence[int]) -> Launches:
     return Launches(made(step.forget), made(step), made(step), machine.prepared)
 
 
-def _array(dtype: str, size: int) -> Array:
-    """What the tables need to know of an array; there is none at its address."""
-    return Array(1 << 20, (size,), dtype, (1,), True)
-
-
-def sizes_of(workload: str = WORKLOAD) -> list[int]:
-    return [tensor.elements for tensor in workloads.load(workload).tensors]
+def _of_matrices(group: Group, params: list[Array], choices: Mapping[str, Any]) -> Any:
+    """The launches of Muon with its usual coefficients, of matrices and of the kernels of convolutions."""
+    blocks = [Blocks(of="convolution" if len(param.shape) > 2 else "matrix") for param in params]
+    iterations = next(int(hyper.default or 0) for hyper in group.routine.hypers if hyper.name == "iterations")
+    triples = np.array([group.routine.own["coefficients"]] * iterations, arithmetic(choices["compute"]))
+    return launches_of_muon(group, cuts(group.routine.merged_name, params, blocks), triples, **choices)[0]

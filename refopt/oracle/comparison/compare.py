@@ -3,6 +3,7 @@
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from os import PathLike
 from typing import Any
 
@@ -18,10 +19,12 @@ from refopt.oracle.comparison.report import Compared
 from refopt.oracle.differing import shown
 from refopt.oracle.exact.cases import has
 from refopt.oracle.exceptions import reasons
-from refopt.oracle.report import FAILED, PASSED, SKIPPED, Item
+from refopt.oracle.laws import Law, Try
+from refopt.oracle.report import SKIPPED, Item
 from refopt.oracle.running import Came, Running
 from refopt.oracle.subject import Optimizer
 from refopt.oracle.subjects import optimizer_of
+from refopt.oracle.trying import Tried
 
 BITS, MEASURED, BOUND = "bits", "measured", "bound"
 SHOWN = 3  # gradients of an example
@@ -172,31 +175,23 @@ def _of_dtype(first: Any, second: Running, dtype: str, wanted: Iterable[str]) ->
     second.settle()
     if isinstance(first, Running):
         first.axes = second.axes
-    over: dict[str, str] = {}
-    return [_tried(first, second, data, over) for data in every(second) if data.part in wanted]
+    tried, cases = Tried(second), [*every(second)]
+    for part in wanted:
+        tries = [
+            Try(x.label, lambda x=x: x, partial(_same, first, second))  # type: ignore[misc]
+            for x in cases if x.part == part
+        ]  # fmt: skip
+        tried.law(Law(part, PARTS[part], "", lambda trial: ()), tries, "")
+    for k, failure in tried.failures:
+        if not isinstance(failure.broken, Crashed):
+            data: Any = failure.case
+            tried.items[k] = tried.items[k]._replace(example=_smaller(first, second, data))
+    return tried.items
 
 
 def _came(trial: Running, data: Data) -> Came:
     """What a case comes to."""
     return trial.after(*data.placed())
-
-
-def _tried(first: Any, second: Running, data: Data, over: dict[str, str]) -> Item:
-    """One case; ``over`` has the parts that are not gone on with, and the case in which a process has ended."""
-    second.law = data.part
-    item = Item(data.part, second.dtype, data.label, PASSED)
-    if data.part in over:
-        return item._replace(status=SKIPPED, text=f"not tried, after a process had ended at {over[data.part]}")
-    try:
-        _same(first, second, data)
-    except Skipped as error:
-        return item._replace(status=SKIPPED, text=str(error))
-    except Crashed as error:
-        over[data.part] = data.label
-        return item._replace(status=FAILED, text=str(error))
-    except Broken as error:
-        return item._replace(status=FAILED, text=str(error), example=_smaller(first, second, data))
-    return item
 
 
 def _same(first: Any, second: Running, data: Data) -> None:

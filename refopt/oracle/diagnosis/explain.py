@@ -105,6 +105,7 @@ class Explainer(Weighing):
             return []
         explained = sum(counts[name] for name, _ in found)
         laws = frozenset.intersection(*(x.laws for _, x in found)) if len(found) == len(slots) else frozenset()
+        laws = laws or frozenset([self.wrong[0].law])
         text = "; ".join(f"{name}: {x.text}" for name, x in found)
         return [Explanation(text, explained / sum(counts.values()), explained, laws)]
 

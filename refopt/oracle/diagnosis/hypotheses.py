@@ -14,8 +14,9 @@ from refopt.cpu.reduce import sum_of_squares
 from refopt.oracle import variants
 from refopt.oracle.bound.bounded import Bounded
 from refopt.oracle.bound.evaluate import rule_of
+from refopt.oracle.cases import DECAYS
 from refopt.oracle.diagnosis.arrays import of_arrays, of_precision
-from refopt.oracle.diagnosis.hypothesis import DECAYS, Hypothesis, base_rule
+from refopt.oracle.diagnosis.hypothesis import Hypothesis, base_rule
 from refopt.oracle.diagnosis.numbers import of_numbers, of_steps
 from refopt.oracle.diagnosis.situation import Rule, Situation
 from refopt.oracle.exact.cases import Case, memory
@@ -64,7 +65,7 @@ def with_variants(s: Situation) -> Situation | None:
 
 def _rules(row: Routine) -> Iterator[Hypothesis]:
     yield from _written(OF[row.name].values())
-    if not row.elementwise:
+    if not (row.elementwise or row.told):  # the rule itself takes norms, of vectors
         for text, elements in norms.summands():
             named = f"norms of {text.format('the elements')}", {"sum_of_squares(": "squares("}
             yield from _written([Wrong(*named, {"squares": partial(_summed, elements=elements)})], paired=False)
@@ -196,4 +197,4 @@ def _with_rule(s: Situation, wrong: Wrong) -> Situation | None:
     both = wrong._replace(how={**before, **wrong.how}) if before else wrong  # type: ignore[dict-item]
     if before and len(both.how) < len(before) + len(wrong.how):  # type: ignore[arg-type]
         return None
-    return s._replace(rule=both.of(rule_of(s.row), catalog.ROUTINES[s.row.name].rule))
+    return s._replace(rule=both.of(rule_of(s.row), catalog.KNOWN[s.row.name].rule))

@@ -12,8 +12,6 @@ from refopt.oracle.bound.evaluate import rule_of
 from refopt.oracle.diagnosis.situation import Rule, Situation
 from refopt.oracle.source import substituted
 
-DECAYS = {"l2_decay", "coeff", "weight_decay", "lars_weight_decay"}
-
 
 class Hypothesis(NamedTuple):
     """``change`` gives the changed situation, or ``None`` where the hypothesis says nothing.

@@ -16,7 +16,8 @@ import numpy as np
 from refopt.catalog import Routine
 from refopt.checks.dtypes import numpy_dtype
 from refopt.oracle.bound.bounded import Bounded
-from refopt.oracle.diagnosis.hypotheses import DECAYS, Hypothesis, base_rule
+from refopt.oracle.cases import DECAYS
+from refopt.oracle.diagnosis.hypotheses import Hypothesis, base_rule
 from refopt.oracle.diagnosis.situation import Rule, Situation
 from refopt.oracle.exact.cases import has
 from refopt.oracle.source import compiled, formulas, replaced_node, source, substituted, text_of, within

@@ -137,10 +137,11 @@ class Weighing:
             yield from self.passed[k]
 
     def _scattered(self) -> bool:
-        """Whether the parameters are off by another share of the update in each element, as roundings are."""
+        """Whether the parameters are off by another share of the update in each element, either way, as by rounding."""
         for off in (self._off(tensor, self._before(tensor)) for tensor in self.wrong):
             if off.size:
-                return bool(np.ptp(off) > 0.3 * abs(off).max())
+                either = off.size < FEWEST**2 or off.min() < 0 < off.max()
+                return bool(either and np.ptp(off) > 0.3 * abs(off).max())
         return False
 
     def _before(self, tensor: Tensor) -> np.ndarray:

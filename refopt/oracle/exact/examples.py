@@ -5,16 +5,25 @@ from typing import Any
 
 import numpy as np
 
-from refopt.catalog import Hyper, Routine
+from refopt.catalog import LARS_MOMENTUM, Hyper, Routine
 from refopt.oracle.exact import lars
 from refopt.oracle.exact.build import SMALL, make, remainders, scaled, step_of, stochastic, storages
 from refopt.oracle.exact.cases import Case
 
+# Routines that have cases of their own: those of a plain step, and those of a factor and a flag.
+OWN = {LARS_MOMENTUM.name: (lars.examples, lars.gated)}
+
+
+def gated(routine: Routine) -> Iterator[tuple[str, Case]]:
+    """Named cases of steps that are given a factor and a flag, of routines that have such."""
+    if routine.name in OWN:
+        yield from OWN[routine.name][1]()
+
 
 def examples(routine: Routine) -> Iterator[tuple[str, Case]]:
     """Named cases."""
-    if routine.name == "lars_momentum":
-        yield from lars.examples()
+    if routine.name in OWN:
+        yield from OWN[routine.name][0]()
         return
     optional = tuple(slot.name for slot in routine.slots if slot.optional and slot.name != "master_params")
     one, other = step_of(routine), step_of(routine, lr=0.2, rescale_grad=3.0)

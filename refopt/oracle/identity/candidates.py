@@ -11,7 +11,6 @@ from refopt.oracle import cases
 from refopt.oracle.exact.laws import reference
 
 LEFT_OUT = "rounding", "norm_of", "compute"  # choices that fp64 has no use for, or that eight steps do not tell
-MASTERS = "master_params"
 
 
 class Candidate(NamedTuple):
@@ -34,7 +33,7 @@ def candidates(row: Routine, numbers: Mapping[str, Any], ones: bool = False) -> 
     open_ = {name: values for name, values in row.choices.items() if name not in LEFT_OUT}
     usual = {name: values[0] for name, values in row.choices.items() if name in LEFT_OUT}
     scalars = tuple(slot.name for slot in row.slots if slot.optional and slot.scalar)
-    states = [slot.name for slot in row.slots if slot.optional and not slot.scalar and slot.name != MASTERS]
+    states = cases.optional_states(row)
     for size in range(len(states) + 1):
         for there in combinations(states, size):
             for values in product(*open_.values()):

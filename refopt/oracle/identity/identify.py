@@ -41,7 +41,7 @@ def identify(
 
     Args:
         subject, states, arrays, device: as `refopt.oracle.check` has them.
-        set: numbers that it has for itself, by refopt's names, such as ``{"mu": 0.875}``.
+        set: numbers that are built into it, by refopt's names, such as ``{"mu": 0.875}``.
         names: what the optimizer calls its numbers, by refopt's names, where it is not what its library does.
         seed: of the data.
         options: further arguments of a class.

@@ -75,7 +75,7 @@ def _is_scalar(value: Any) -> bool:
 
 
 def _tables(row: Routine, optimizer: Any) -> tuple[Mapping[str, str], Mapping[str, Any]]:
-    """The optimizer's names of a routine's numbers, and numbers that its library has for itself."""
+    """The optimizer's names of a routine's numbers, and numbers that its library fixes."""
     if not is_of_library(optimizer):
         return {}, {}
     numbers, own = optimizer.called(row.name)

@@ -8,7 +8,6 @@ import refopt
 from refopt.oracle.cases import NEUTRAL
 
 SCHEMA = "refopt.identity/1"
-EITHER = "either"
 
 
 class Match(NamedTuple):

@@ -5,9 +5,8 @@ from functools import partial
 
 from refopt.oracle.broken import Broken, Skipped
 from refopt.oracle.cases import NEUTRAL
-from refopt.oracle.exact import lars
 from refopt.oracle.exact.cases import Case, Outcome, assert_same
-from refopt.oracle.exact.examples import examples
+from refopt.oracle.exact.examples import examples, gated
 from refopt.oracle.exact.laws import LAWS as BITS
 from refopt.oracle.exact.laws import reference
 from refopt.oracle.laws.calls import run_if_taken
@@ -28,9 +27,7 @@ def exact_bits(trial: Trial) -> Iterator[Try]:
 
 def fixed_cases(trial: Trial) -> Iterator[Try]:
     """Those of `refopt.oracle.exact` in the dtype: tiles and tails, choices, storage, NaN, stochastic rounding."""
-    named = list(examples(trial.row))
-    named += lars.gated() if trial.row.name == "lars_momentum" else []
-    for name, case in named:
+    for name, case in (*examples(trial.row), *gated(trial.row)):
         dtypes = {x.dtype.name for x in case.params} or {"float32"}
         if dtypes == {trial.dtype}:
             yield Try(name, partial(taken, trial, case), partial(same_bits, trial))

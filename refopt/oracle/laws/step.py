@@ -5,6 +5,7 @@ from functools import partial
 
 import numpy as np
 
+from refopt.oracle.cases import optional_states
 from refopt.oracle.exact.cases import Case, memory
 from refopt.oracle.laws import matrices
 from refopt.oracle.laws.law import Law, Try, of_bound
@@ -38,7 +39,7 @@ def tries(trial: Trial) -> Iterator[Try]:
 def _of_row(trial: Trial) -> Iterator[Try]:
     """Each optional state, each value of a choice, and each number that may be 0."""
     row = trial.row
-    for name in _optional(trial):
+    for name in optional_states(trial.row):
         yield of_bound(trial, f"with {name}", [SIZE], count=3, optional=[name])
     for name, values in row.choices.items():
         if name != "rounding" and _asked_for(trial, name):
@@ -47,10 +48,6 @@ def _of_row(trial: Trial) -> Iterator[Try]:
     for hyper in row.hypers:
         if not hyper.positive and not hyper.whole and _asked_for(trial, hyper.name):
             yield of_bound(trial, f"{hyper.name}=0", [SIZE], count=3, **{hyper.name: 0.0})
-
-
-def _optional(trial: Trial) -> list[str]:
-    return [s.name for s in trial.row.slots if s.optional and not s.scalar and s.name != "master_params"]
 
 
 def _asked_for(trial: Trial, name: str) -> bool:
@@ -103,7 +100,7 @@ def example(trial: Trial, k: int) -> Case:
     """A case drawn at random; its numbers have at most 13 bits."""
     rng = np.random.default_rng([trial.seed, k])
     numbers = numbers_of_example(trial, rng)
-    chosen = [name for name in _optional(trial) if trial.takes(name) and rng.integers(2)]
+    chosen = [name for name in optional_states(trial.row) if trial.takes(name) and rng.integers(2)]
     size, count = int(rng.integers(1, 2000)), int(rng.integers(1, 20))
     case = trial.case([size], None, count=count, optional=chosen, seed=k + 1, **numbers)  # type: ignore[arg-type]
     for name in ("params", "grads"):

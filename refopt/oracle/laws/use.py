@@ -7,23 +7,19 @@ from typing import Any
 import numpy as np
 
 from refopt.oracle.broken import Skipped
-from refopt.oracle.cases import by_count
+from refopt.oracle.cases import COUNTED, DECAYS, by_count, scalar_after
 from refopt.oracle.exact.cases import Case
 from refopt.oracle.laws.calls import SIZES, STEPS, after, repeated, row_of_steps, varied
 from refopt.oracle.laws.law import Law, Try, both, of_runs
 from refopt.oracle.laws.step import free
 from refopt.oracle.requiring import require_same
 from refopt.oracle.running import Came, Running
-from refopt.oracle.subjects.shared import scalar_after
 from refopt.oracle.trial import Trial
-from refopt.oracle.variants.variant import STEP_NUMBER
-from refopt.state.steps import BASES
 
 ALIKE = (45,) * 5
 # After counts of fp16 have stuck at 2,048; where an index of 16 bits wraps; where counts of fp32 stick.
 COUNTS = 3001, 2**16 + 1, 2**24 + 1
 FEWEST, MOST = 2_050, 5_000  # calls
-DECAYS = "coeff", "weight_decay", "l2_decay", "lars_weight_decay"
 
 
 def of_cases(trial: Trial) -> Iterator[Try]:
@@ -56,7 +52,7 @@ def late(trial: Trial, count: int) -> Case:
     """A step whose number is large, from states of an early one; powers are those of its number."""
     case = trial.case([7], None, count=60, **(_slow(trial) if count == COUNTS[0] else {}))
     names = by_count(trial.row)
-    if {*names} - {*BASES, "rho", STEP_NUMBER.name}:
+    if {*names} - COUNTED:
         raise Skipped("its scalars follow from every step before", lacks=True)
     scalars = {name: [scalar_after(name, case.steps[0], count - 1, trial.real)] for name in names}
     return case.replace(**scalars, count=count)

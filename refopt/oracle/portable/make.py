@@ -22,7 +22,6 @@ from refopt.oracle.variants import ROUTINES, added, row_for
 SIZE, EXAMPLE = 17, 33  # elements
 COUNTS = 1, 2, 3, 7, 60, 1000
 HELD = "rounding", "norm_of"  # choices that are left as they are: chance, and masters, are no matter of one tensor
-MASTERS = "master_params"
 
 
 def vectors(
@@ -59,13 +58,12 @@ def vectors(
 
 def _cases(row: Routine, dtype: str, fixed: Mapping[str, Any], more: int, seed: int) -> Iterator[tuple[str, Case]]:
     """Cases with their names."""
-    plain = {h.name: NEUTRAL.get(h.name, h.default) for h in row.hypers if _is_plain(row, h.name)}
-    numbers = {h.name: plain[h.name] if h.name in plain else cases.number(h) for h in row.hypers}
+    numbers = cases.numbers_of(row, lambda name: name not in added(row.name))
     numbers |= {name: x for name, x in fixed.items() if name in numbers}
-    usual = {name: values[0] for name, values in row.choices.items()}
+    usual = cases.choices_of(row)
     usual |= {name: x for name, x in fixed.items() if name in usual}
     steps = tuple(slot.name for slot in row.slots if slot.optional and slot.scalar)
-    states = [slot.name for slot in row.slots if slot.optional and not slot.scalar and slot.name != MASTERS]
+    states = cases.optional_states(row)
 
     def drawn(
         name: str, count: int, changed: Mapping[str, Any] = MappingProxyType({}), *, size: int = SIZE, k: int = 0,
@@ -96,11 +94,6 @@ def _cases(row: Routine, dtype: str, fixed: Mapping[str, Any], more: int, seed: 
             yield drawn(f"step 3, {hyper.name}={NEUTRAL[hyper.name]:g}", 3, {hyper.name: NEUTRAL[hyper.name]})
     for k in range(1, more + 1):
         yield drawn(f"example {k}", 1 + 3 * k, size=EXAMPLE, k=k)
-
-
-def _is_plain(row: Routine, name: str) -> bool:
-    """Whether a number is left out unless it is asked for: those of variants, and those of chance and scaling."""
-    return name in ("rescale_grad", "seed") or name in added(row.name)
 
 
 def _vector(name: str, case: Case) -> Vector:

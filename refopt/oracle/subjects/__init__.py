@@ -3,7 +3,6 @@
 import inspect
 import sys
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 from refopt.catalog import Routine
@@ -117,19 +116,14 @@ def _of_optax(
     row: Routine, subject: Any, names: dict[str, str], options: dict[str, Any], device: str | None
 ) -> Subject | None:
     """An optimizer of optax's, if the subject is a function of a learning rate, and not of parameters."""
+    from refopt.oracle.subjects.optax import is_one, unpacked
     from refopt.oracle.subjects.optax_routine import OptaxRoutine, numbers_of
 
-    if hasattr(subject, "init") and hasattr(subject, "update"):
+    if is_one(subject):
         raise TypeError("check: subject: expected a function of learning_rate that returns one, got a transformation")
-    try:
-        if isinstance(subject, partial):
-            bound = inspect.signature(subject.func).bind_partial(*subject.args, **subject.keywords).arguments
-            subject, options = subject.func, bound | options
-        taken = list(inspect.signature(subject).parameters)
-    except (TypeError, ValueError):
-        return None
+    subject, options, taken = unpacked(subject, options)
     numbers = numbers_of(row, names)
-    if numbers["lr"] not in taken or {"params", "grads"} & {*taken} or taken[0] not in numbers.values():
+    if numbers["lr"] not in taken or taken[0] not in numbers.values():
         return None
     if device is not None:
         raise ValueError(f"check: device: expected none but for torch, got {device!r} for optax")
@@ -141,17 +135,19 @@ def _of_torch(
     torch: Any, row: Routine, subject: Any, names: dict[str, str], options: dict[str, Any], device: str
 ) -> Subject | None:
     """An optimizer of PyTorch's, if the subject is one, or a function that returns one."""
+    from refopt.oracle.subjects.torch import unpacked
     from refopt.oracle.subjects.torch_routine import TorchRoutine, renamed
 
     base = torch.optim.Optimizer
-    if isinstance(subject, partial) and isinstance(subject.func, type) and not subject.args:
-        subject, options = subject.func, subject.keywords | options
-    if isinstance(subject, base):
-        peer = renamed(peer_of(row.name, type(subject), {})[0], names)
-        subject, options = type(subject), _changed(subject, {"betas", *peer.numbers.values()}) | options
+    subject, options, held = unpacked(torch, subject, options)
     kind = subject if isinstance(subject, type) else None
     if kind is not None and not issubclass(kind, base):
         return None
+    if kind is not None and held:  # an instance's numbers are those of cases, and its options are its own
+        peer = renamed(peer_of(row.name, kind, {})[0], names)
+        known = accepted(kind)
+        numbers = {"betas", *peer.numbers.values()}
+        options = {x: held[x] for x in held if x in known and x not in numbers and held[x] != known[x]} | options
     own = ({"names": names} if names else {}) | ({"device": device} if device != "cpu" else {})
     name = public_name(subject, options | own)
     for _ in range(2):
@@ -169,13 +165,6 @@ def _of_torch(
             break
         kind = optimizer.kind  # of what a function has returned
     return optimizer
-
-
-def _changed(optimizer: Any, numbers: set[str]) -> dict[str, Any]:
-    """The options of an instance that are not the defaults of its class, but for numbers."""
-    known, defaults = accepted(type(optimizer)), optimizer.defaults
-    changed = {name for name in known.keys() & defaults.keys() - numbers if defaults[name] != known[name]}
-    return {name: defaults[name] for name in defaults if name in changed}
 
 
 def _accepted_beside_params(function: Callable[..., Any], all_names: set[str]) -> set[str] | None:

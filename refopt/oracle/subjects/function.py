@@ -2,32 +2,32 @@
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property, partial
+from functools import partial
 from types import ModuleType
 from typing import Any
 
 from refopt.catalog import Routine
 from refopt.checks.arguments import kind_of
-from refopt.oracle.cases import NEUTRAL, number
+from refopt.oracle.cases import choices_of, numbers_of
 from refopt.oracle.exact.cases import Case, Outcome
 from refopt.oracle.subject import GATE, LIBRARIES, STEP, Arrays, NumPy
-from refopt.oracle.subjects.step import Step, lists_of
+from refopt.oracle.subjects.step import Step
 from refopt.oracle.variants import by_request, initial_of
 
 
-class Function:
+class Function(Step):
     """A Python function ``step(params, grads, *states, **numbers)`` of lists of arrays.
 
     It takes slots in the catalogue's order, or by refopt's names; numbers, choices, the gate, and ``step``, the number
     of the step from 1, by name. It writes its arrays, or returns new lists: a list of parameters, a tuple of lists of
-    the written slots that it takes, in the catalogue's order, or a mapping by name.
+    the written slots that it takes, in the catalogue's order, or a mapping by name. The states of its runs are the
+    routine's before the first step.
     """
 
     is_function = True
 
     def __init__(self, row: Routine, function: Callable[..., Any], arrays: Arrays | None = None) -> None:
-        self.row, self.function, self.arrays = row, function, arrays or NumPy()
-        self.name = getattr(function, "__qualname__", kind_of(function))
+        self.row, self.name = row, getattr(function, "__qualname__", kind_of(function))
         known = {*row.slot_names, *(hyper.name for hyper in row.hypers), *row.choices, *GATE, STEP}
         self.positional: list[str] = []
         self.named: set[str] = set()
@@ -45,6 +45,14 @@ class Function:
             if not self.takes(name):
                 got = f"the class {self.name}, of which an instance may be one" if isinstance(function, type) else "one"
                 raise TypeError(f"check: subject: expected a step that takes {name}, got {got} that does not")
+        numbers = choices_of(row) | numbers_of(row)
+        lists = {slot.name: slot.name in self.named for slot in row.slots
+                 if slot.name in self.positional or (slot.name in self.named and not slot.optional)}  # fmt: skip
+        first = {slot.name: initial_of(row, slot.name, numbers) for slot in row.slots[2:]
+                 if slot.name in lists and not slot.scalar}  # fmt: skip
+        taken = {name: x for name, x in numbers.items() if name in self.named}
+        asked = self.named & {*GATE, STEP}
+        super().__init__(function, self.name, arrays or NumPy(), lists, taken, numbers, first, asked, self.positional)
 
     def _take(self, parameter: inspect.Parameter, known: set[str]) -> None:
         """Find what a parameter is for: a slot by its place, or anything by its name."""
@@ -73,21 +81,6 @@ class Function:
     def takes(self, what: str) -> bool:
         return what in self.positional or what in self.named
 
-    @cached_property
-    def optimizer(self) -> Step:
-        """What makes runs of it, whose states are the routine's before the first step."""
-        numbers: dict[str, Any] = {name: values[0] for name, values in self.row.choices.items()}
-        for hyper in self.row.hypers:
-            plain = NEUTRAL.get(hyper.name, hyper.default)
-            numbers[hyper.name] = plain if hyper.name in ("rescale_grad", "seed") else number(hyper)
-        lists = {slot.name: slot.name in self.named for slot in self.row.slots
-                 if slot.name in self.positional or (slot.name in self.named and not slot.optional)}  # fmt: skip
-        first = {slot.name: initial_of(self.row, slot.name, numbers) for slot in self.row.slots[2:]
-                 if slot.name in lists and not slot.scalar}  # fmt: skip
-        asked = self.named & {*GATE, STEP}
-        taken = {name: x for name, x in numbers.items() if name in self.named}
-        return Step(self.function, self.name, self.arrays, lists, taken, numbers, first, asked, self.positional)
-
     @property
     def libraries(self) -> list[str]:
         """The libraries of arrays that the function's module has imported, where it is given arrays of NumPy."""
@@ -98,20 +91,14 @@ class Function:
         return list(dict.fromkeys(library for name, library in LIBRARIES.items() if name in imported))
 
     def run(self, case: Case) -> Outcome:
-        slots = {name: _each(self.arrays.of, values) for name, values in case.slots.items() if self.takes(name)}
-        replaced = False
+        lists = {name: _each(self.arrays.of, values) for name, values in case.slots.items() if self.takes(name)}
+        written = [slot.name for slot in self.row.slots if slot.written and lists.get(slot.name) is not None]
+        self.replaced = False
         for k, step in enumerate(case.steps):
-            lists = {name: _each(lambda x: x, values) for name, values in slots.items()}
             options = self._options(case.choices | step, case.count + k)
-            options |= {name: values for name, values in lists.items() if name in self.named}
-            result = self.function(*(lists[name] for name in self.positional), **options)
-            if result is not None:
-                written = [slot.name for slot in self.row.slots if slot.written and slots.get(slot.name) is not None]
-                slots |= lists_of(result, written, len(case))
-            elif any(not _same(values, lists[name]) for name, values in slots.items()):
-                replaced = True
-        self.replaced = replaced
-        self.again = partial(self._outcome, slots, len(case))
+            lists, replaced = self.called(lists, options, written)
+            self.replaced |= replaced
+        self.again = partial(self._outcome, lists, len(case))
         return self.again()
 
     def _outcome(self, slots: Mapping[str, Any], count: int) -> Outcome:
@@ -127,11 +114,7 @@ class Function:
         options |= {name: self.arrays.of(x) for name, x in options.items() if name in GATE and x is not None}
         return {name: value for name, value in options.items() if name in self.named}
 
+
 def _each(function: Callable[[Any], Any], values: Sequence[Any] | None) -> list[Any] | None:
     """A list of what a function makes of each array that there is."""
     return None if values is None else [None if x is None else function(x) for x in values]
-
-
-def _same(before: Any, now: Any) -> bool:
-    """Whether a list still has the arrays that it was given with."""
-    return before is None or (len(before) == len(now) and all(x is y for x, y in zip(before, now, strict=True)))

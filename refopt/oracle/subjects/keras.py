@@ -2,7 +2,6 @@
 
 import contextlib
 import copy
-import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from types import FunctionType
@@ -15,7 +14,7 @@ from refopt.oracle.subject import Lacks, Wrong
 from refopt.oracle.subjects.arrays import arrays_of
 from refopt.oracle.subjects.keras_peers import OTHER, PEERS
 from refopt.oracle.subjects.keras_run import KerasRun, inner
-from refopt.oracle.subjects.names import accepted, public_name
+from refopt.oracle.subjects.names import makes, names_of, public_name, refusing
 
 RATE = "learning_rate"
 BACKENDS = "torch", "jax", "numpy"
@@ -41,7 +40,7 @@ class KerasOptimizer:
         device = str(keras.Variable(0.0).value.device) if self.backend == "torch" else None
         self.arrays = arrays_of(self.backend, device)
         self.in_place = self.backend == "torch"  # other variables have a new array after each step
-        self.accepts = names_of(make)
+        self.accepts = names_of(make, first=1)
         first, second = self._first(), self._first()
         if {*map(id, first.variables)} & {*map(id, second.variables)}:
             raise TypeError(f"check: {name}: expected a new optimizer of each call, got one that shares variables")
@@ -60,8 +59,8 @@ class KerasOptimizer:
                 return self.built()
             except Exception as error:  # whatever somebody's function raises
                 last = error
-        what = str(last) if isinstance(last, Wrong) else f"{kind_of(last)}: {last}"
-        raise TypeError(f"check: {self.name}: expected an optimizer, got {what}") from last
+        with refusing(self.name):
+            raise last
 
     def built(self) -> Any:
         """A new optimizer."""
@@ -84,7 +83,7 @@ class KerasOptimizer:
             yield
 
     def called(self, routine: str) -> tuple[Mapping[str, str], Mapping[str, Any]]:
-        """What it calls the numbers of a routine, and which it has for itself."""
+        """What it calls the numbers of a routine, and which it fixes."""
         peer = PEERS.get(routine, OTHER)
         return peer.numbers, peer.choices
 
@@ -92,13 +91,6 @@ class KerasOptimizer:
         if apart:
             raise Lacks("an optimizer of Keras has no groups")
         return KerasRun(self, params, saved)
-
-
-def names_of(make: Callable[..., Any]) -> dict[str, Any]:
-    """What a function, or a class, takes by name: defaults."""
-    if isinstance(make, type):
-        return accepted(make, first=1)  # an optimizer of Keras is given its parameters later
-    return {name: x.default for name, x in inspect.signature(make).parameters.items() if x.kind != x.VAR_KEYWORD}
 
 
 def of_keras(
@@ -116,8 +108,10 @@ def of_keras(
     elif isinstance(make, type):
         if not issubclass(make, base):
             return None
-    elif not isinstance(make, FunctionType | partial) or not _makes(base, make, options):
-        return None
+    else:
+        rate = {RATE: float(NUMBERS["lr"])}
+        if not isinstance(make, FunctionType | partial) or not makes(base, make, [], rate, options):
+            return None
     if device is not None:
         raise ValueError(f"check: device: expected none but for torch, got {device!r} for Keras")
     name = _name(keras, subject if isinstance(subject, base) else make, options)
@@ -131,22 +125,11 @@ def _again(optimizer: Any) -> Callable[..., Any]:
         TypeError: ``get_config`` leaves out a number that the optimizer has.
     """
     kind, known = type(optimizer), optimizer.get_config()
-    for name, default in names_of(kind).items():
+    for name, default in names_of(kind, first=1).items():
         if name not in (*known, RATE) and getattr(optimizer, name, default) != default:
             what = f"expected a get_config with {name!r}, which is {getattr(optimizer, name)!r}, got one without"
             raise TypeError(f"check: {kind.__qualname__}: {what}")
     return lambda **changed: kind.from_config({**copy.deepcopy(known), **changed})
-
-
-def _makes(base: type, function: Callable[..., Any], options: Mapping[str, Any]) -> bool:
-    """Whether a function of a learning rate, or of nothing, returns an optimizer."""
-    try:
-        rate = {RATE: float(NUMBERS["lr"])} if RATE in names_of(function) else {}
-        given = {**rate, **options}
-        inspect.signature(function).bind(**given)
-        return isinstance(function(**given), base)
-    except Exception:  # whatever somebody's function raises: it is a step, or its fault shows there
-        return False
 
 
 def _name(keras: Any, subject: Any, options: Mapping[str, Any]) -> str:

@@ -4,7 +4,7 @@ import contextlib
 import importlib
 import inspect
 import pickle
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,13 +13,13 @@ import numpy as np
 from refopt.checks.arguments import kind_of
 from refopt.oracle.cases import NUMBERS
 from refopt.oracle.memory import Placed
-from refopt.oracle.subject import Lacks
+from refopt.oracle.subject import Lacks, Wrong
 from refopt.oracle.subjects.arrays import Jax
-from refopt.oracle.subjects.names import public_name
+from refopt.oracle.subjects.names import public_name, refusing
 from refopt.oracle.subjects.optax_peers import PEERS
 from refopt.oracle.subjects.run import LibraryRun
 
-RATE = "learning_rate"
+RATE, EXPECTED = "learning_rate", "a GradientTransformation"
 
 
 class OptaxOptimizer:
@@ -34,26 +34,37 @@ class OptaxOptimizer:
     gated, in_place, recompiled = False, False, True
     peers = tuple(PEERS.values())
 
-    def __init__(self, make: Any, options: Mapping[str, Any]) -> None:
+    def __init__(self, make: Any, options: Mapping[str, Any], name: str = "") -> None:
         self.arrays, self.optax = Jax(), importlib.import_module("optax")
-        self.options, self.accepts, self.values = dict(options), dict[str, Any](), dict[str, Any]()
-        if hasattr(make, "init") and hasattr(make, "update"):
-            self.transformation, self.name = make, kind_of(make)
-        else:
-            self.name = public_name(make, options)
-            rate = float(NUMBERS["lr"])  # which makes nothing fp64, as a number of NumPy's would
-            self.accepts = {name: x.default for name, x in inspect.signature(make).parameters.items()}
-            given = {RATE: rate, **options} if RATE in self.accepts else dict(options)
-            self.values = {**self.accepts, **given}
-            try:
-                self.transformation = make(**given)
-            except Exception as error:  # whatever somebody's function raises
-                what = f"expected a GradientTransformation, got {kind_of(error)}: {error}"
-                raise TypeError(f"check: {self.name}: {what}") from error
+        self.make, self.options, self.name = make, dict(options), name or public_name(make, options)
+        self.accepts, self.values = dict[str, Any](), dict[str, Any]()
         self.notes = ["XLA compiles each list anew: together and alone within the tolerance, not bit for bit"]
+        if is_one(make):
+            self.transformation, self.name = make, kind_of(make)
+            return
+        parameters = inspect.signature(make).parameters.values()
+        self.accepts = {x.name: x.default for x in parameters}
+        unknown = sorted(self.options.keys() - self.accepts)
+        if unknown and not any(x.kind is x.VAR_KEYWORD for x in parameters):
+            expected = ", ".join(sorted(self.accepts))
+            raise TypeError(f"check: {self.name}: expected options of {expected}, got {unknown[0]}")
+        self.values = {**self.accepts, **self.usual(), **self.options}
+        with refusing(self.name, EXPECTED):
+            self.transformation = self.made(self.usual())
+
+    def usual(self) -> dict[str, Any]:
+        """Numbers where the options say none: of NumPy's a rate would make all else fp64."""
+        return {RATE: float(NUMBERS["lr"])} if RATE in self.accepts else {}
+
+    def made(self, numbers: Mapping[str, Any]) -> Any:
+        """The transformation of some numbers, where its options leave them open."""
+        transformation = self.make(**{name: x for name, x in numbers.items() if name in self.accepts} | self.options)
+        if not is_one(transformation):
+            raise Wrong(f"expected {EXPECTED}, got {kind_of(transformation)}")
+        return transformation
 
     def called(self, routine: str) -> tuple[Mapping[str, str], Mapping[str, Any]]:
-        """What it calls the numbers of a routine, and which it has for itself."""
+        """What it calls the numbers of a routine, and which it fixes."""
         return PEERS[routine].numbers, PEERS[routine].choices
 
     def start(self, params: Sequence[Placed], saved: Any = None, apart: bool = False) -> "OptaxRun":
@@ -65,27 +76,29 @@ class OptaxOptimizer:
 class OptaxRun(LibraryRun):
     """A run of a transformation. A checkpoint is the leaves of its state."""
 
-    def __init__(self, of: OptaxOptimizer, params: Sequence[Placed], saved: bytes | None) -> None:
+    def __init__(self, of: OptaxOptimizer, params: Sequence[Any], saved: bytes | None = None, numbers: Any = None):
         self.jax, self.tree = of.arrays.jax, of.arrays.jax.tree_util
-        self.wide = any(p.whole.dtype == np.float64 for p in params)
-        with self._width():
+        self.wide = any(getattr(p, "whole", p).dtype == np.float64 for p in params)
+        with self.width():
             super().__init__(of, params)
-            self.state = of.transformation.init(self._params)
+            self.transformation = of.transformation if numbers is None else of.made(numbers)
+            self.state = self.transformation.init(self._params)
             if saved is not None:
                 leaves, structure = self.tree.tree_flatten(self.state)
                 loaded = [self._loaded(x, leaf) for x, leaf in zip(pickle.loads(saved), leaves, strict=True)]
                 self.state = self.tree.tree_unflatten(structure, loaded)
 
-    def _width(self) -> Any:
+    def width(self) -> Any:
+        """Where there is fp64, if the parameters are."""
         return self.jax.enable_x64(True) if self.wide else contextlib.nullcontext()
 
-    def step(self, grads: Sequence[Placed | None], found_inf: float | None = None, refill: bool = False) -> None:
+    def step(self, grads: Sequence[Any], found_inf: float | None = None, refill: bool = False) -> None:
         if refill:
             raise Lacks("its gradients are new arrays")
         if any(g is None for g in grads):
             raise Lacks("a tensor without a gradient")
-        with self._width():
-            updates, self.state = self.of.transformation.update(self._given(grads), self.state, self._params)
+        with self.width():
+            updates, self.state = self.transformation.update(self._given(grads), self.state, self._params)
             self._params = self.of.optax.apply_updates(self._params, updates)
 
     def states(self) -> list[dict[str, np.ndarray]]:
@@ -112,17 +125,26 @@ class OptaxRun(LibraryRun):
         return hasattr(leaf, "dtype") and dtypes.issubdtype(leaf.dtype, dtypes.prng_key)
 
 
+def is_one(x: Any) -> bool:
+    """Whether something is a transformation."""
+    return hasattr(x, "init") and hasattr(x, "update")
+
+
+def unpacked(subject: Any, options: Mapping[str, Any]) -> tuple[Any, dict[str, Any], list[str]]:
+    """A function with the options that a partial of it has, and what it takes: nothing, if that cannot be known."""
+    try:
+        if isinstance(subject, partial):
+            bound = inspect.signature(subject.func).bind_partial(*subject.args, **subject.keywords).arguments
+            subject, options = subject.func, bound | dict(options)
+        taken = list(inspect.signature(subject).parameters)
+    except (TypeError, ValueError):
+        taken = []
+    return subject, dict(options), [] if {"params", "grads"} & {*taken} else taken
+
+
 def of_optax(subject: Any, options: Mapping[str, Any]) -> OptaxOptimizer | None:
     """The optimizer that a transformation, or a function of a learning rate, is; ``None`` for anything else."""
-    if hasattr(subject, "init") and hasattr(subject, "update"):
+    if is_one(subject):
         return OptaxOptimizer(subject, {})
-    function: Callable[..., Any] = subject
-    if isinstance(subject, partial):
-        function, options = subject.func, {**subject.keywords, **options}
-    try:
-        taken = list(inspect.signature(function).parameters)
-    except (TypeError, ValueError):
-        return None
-    if RATE not in taken or {"params", "grads"} & {*taken}:
-        return None
-    return OptaxOptimizer(function, options)
+    function, options, taken = unpacked(subject, options)
+    return OptaxOptimizer(function, options) if RATE in taken else None

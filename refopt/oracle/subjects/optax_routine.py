@@ -5,11 +5,8 @@ tuples, data classes and dictionaries have such. Those before the first step are
 ``optax.apply_updates``.
 """
 
-import contextlib
-import importlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,15 +14,14 @@ import numpy as np
 from refopt.catalog import Routine
 from refopt.checks.arguments import chosen, flag, is_number, kind_of, number
 from refopt.checks.dtypes import arithmetic
+from refopt.oracle.cases import COUNTED, scalar_after
 from refopt.oracle.cases import number as usual
 from refopt.oracle.exact.cases import Case, Outcome
-from refopt.oracle.subject import Lacks, Wrong
-from refopt.oracle.subjects.arrays import Jax
-from refopt.oracle.subjects.optax import OptaxOptimizer
+from refopt.oracle.subject import Lacks
+from refopt.oracle.subjects.names import refusing
+from refopt.oracle.subjects.optax import EXPECTED, OptaxOptimizer, OptaxRun
 from refopt.oracle.subjects.optax_peers import PEERS, SWITCHED
-from refopt.oracle.subjects.shared import as_told, check_dtypes, is_initial, scalar_after
-from refopt.oracle.variants.variant import STEP_NUMBER
-from refopt.state.steps import BASES
+from refopt.oracle.subjects.shared import as_told, check_dtypes, is_initial
 
 COUNT, FLUSHES = "count", "flush_to_zero"
 HYPERPARAMS = "hyperparams"  # what inject_hyperparams calls the numbers in its state
@@ -36,33 +32,26 @@ def numbers_of(row: Routine, names: Mapping[str, str]) -> dict[str, str]:
     return {ours: names.get(ours, theirs) for ours, theirs in PEERS[row.name].numbers.items()}
 
 
-class OptaxRoutine:
+class OptaxRoutine(OptaxOptimizer):
     """A function of numbers that returns a ``GradientTransformation``, as a `Subject`.
 
     Attributes:
-        fixed: numbers and choices of refopt's that it has for itself.
+        fixed: numbers and choices of refopt's that it fixes.
         dtypes: in which it is checked by default.
         always: optional states that it has in every case.
         notes: what a reader of the report should know.
     """
 
-    dtypes = "float32", "float64"
     compiles_each_list = True  # XLA may fuse the operations of each in another way, so L2 holds within the bound
 
     def __init__(
         self, row: Routine, make: Callable[..., Any], name: str, *, options: Mapping[str, Any], names: Mapping[str, str]
     ) -> None:
         peer = PEERS[row.name]
-        self.row, self.make, self.name, self.options = row, make, name, dict(options)
+        self.row, self.numbers = row, numbers_of(row, names)
         self.states = {ours: names.get(ours, theirs) for ours, theirs in peer.states.items()}
-        self.numbers = numbers_of(row, names)
         self.switches, self.negative = peer.switches, peer.negative
-        self.optax: Any = importlib.import_module("optax")
-        self.arrays = Jax()
-        self.accepts = set(inspect.signature(make).parameters)
-        if unknown := sorted(self.options.keys() - self.accepts):
-            expected = ", ".join(sorted(self.accepts))
-            raise TypeError(f"check: {name}: expected options of {expected}, got {unknown[0]}")
+        super().__init__(make, options, name)
         self.fixed = self._fixed(peer.choices)
         self.always = tuple(ours for ours, theirs in self.switches.items() if options.get(theirs))
         self.notes = [
@@ -78,14 +67,10 @@ class OptaxRoutine:
         self.known = {ours for ours, theirs in self.states.items() if theirs in fields or ours in self.switches}
         self.lacking = self._lacking(fields)
 
-    @cached_property
-    def optimizer(self) -> OptaxOptimizer:
-        """What makes runs of it."""
-        parameters = inspect.signature(self.make).parameters
+    def usual(self) -> dict[str, Any]:
+        """The numbers of a routine that have no default."""
         known = {self.numbers[h.name]: float(usual(h)) for h in self.row.hypers if h.name in self.numbers}
-        needed = {x: known[x] for x in known.keys() & parameters.keys()
-                  if parameters[x].default is inspect.Parameter.empty}  # fmt: skip
-        return OptaxOptimizer(self.make, needed | self.options)
+        return {name: x for name, x in known.items() if self.accepts.get(name) is inspect.Parameter.empty}
 
     def _fixed(self, choices: Mapping[str, Any]) -> dict[str, Any]:
         """The numbers and choices that the options, or the rule, leave no choice of."""
@@ -95,9 +80,8 @@ class OptaxRoutine:
 
     def _other_rules(self, only: Mapping[str, Any]) -> Iterator[str]:
         """Options that make it another rule than the routine's."""
-        defaults = {p.name: p.default for p in inspect.signature(self.make).parameters.values()}
         for option, value in only.items():
-            if option in defaults and (held := self.options.get(option, defaults[option])) != value:
+            if option in self.accepts and (held := self.values[option]) != value:
                 yield f"{option}={held!r}: the rule of {self.row.name} is that of {value!r}"
 
     def _lacking(self, fields: set[str]) -> str:
@@ -128,13 +112,8 @@ class OptaxRoutine:
 
     def _fields(self, numbers: dict[str, Any]) -> set[str]:
         """The names in the state of one step, of a parameter of one element."""
-        try:
-            state = self._made(numbers).init([self.arrays.jax.numpy.ones((4, 4) if self.row.told else 1)])
-        except Wrong as error:
-            raise TypeError(f"check: {self.name}: {error}") from None
-        except Exception as error:  # whatever somebody's function raises
-            expected = f"expected a GradientTransformation, got {kind_of(error)}: {error}"
-            raise TypeError(f"check: {self.name}: {expected}") from error
+        with refusing(self.name, EXPECTED):
+            state = self.made(numbers).init([self.arrays.jax.numpy.ones((4, 4) if self.row.told else 1)])
         return {name for name, _ in self._leaves(state)}
 
     def _leaves(self, state: Any) -> dict[tuple[str, int | None], Any]:
@@ -143,12 +122,6 @@ class OptaxRoutine:
         for path, leaf in self.arrays.jax.tree_util.tree_flatten_with_path(state)[0]:
             leaves.setdefault(_place(path), leaf)
         return leaves
-
-    def _made(self, numbers: Mapping[str, Any]) -> Any:
-        transformation = self.make(**{name: x for name, x in numbers.items() if name in self.accepts} | self.options)
-        if not hasattr(transformation, "init") or not hasattr(transformation, "update"):
-            raise Wrong(f"expected a GradientTransformation, got {kind_of(transformation)}")
-        return transformation
 
     def takes(self, what: str) -> bool:
         slot = next((slot for slot in self.row.slots if slot.name == what), None)
@@ -161,7 +134,7 @@ class OptaxRoutine:
 
     def _follows(self, slot: str) -> bool:
         """Whether a scalar follows from the number of steps."""
-        return self.counts and (slot in BASES or slot in ("rho", STEP_NUMBER.name)) and slot in self.row.scalars
+        return self.counts and slot in COUNTED and slot in self.row.scalars
 
     def call(self, case: Case) -> Any:
         """How a script calls it."""
@@ -173,26 +146,19 @@ class OptaxRoutine:
         if self.lacking:
             raise NotImplementedError(self.lacking)
         check_dtypes(case, self.dtypes)
-        if any(x is None for x in case.grads):
-            raise Lacks("a tensor without a gradient")
-        wide = case.params[0].dtype == np.float64 if len(case) else False
-        with self.arrays.jax.enable_x64(True) if wide else contextlib.nullcontext():
-            return self._run(case)
-
-    def _run(self, case: Case) -> Outcome:
-        params, grads = ([self.arrays.of(x) for x in values] for values in (case.params, case.grads))
         numbers = [self._named(case, step) for step in case.steps]
-        state = self._made(numbers[0]).init(params)
-        paths = [path for path, _ in self.arrays.jax.tree_util.tree_flatten_with_path(state)[0]]
-        if any(x != numbers[0] for x in numbers) and any(HYPERPARAMS in map(_name, path) for path in paths):
-            raise Lacks("steps of other numbers, which its state keeps")
-        filled = self._filled(state, case)
-        if not is_initial(case, self.states):
-            state = filled
-        for named in numbers:
-            updates, state = self._made(named).update(grads, state, params)
-            params = self.optax.apply_updates(params, updates)
-        return self._outcome(case, params, self._leaves(state))
+        run = OptaxRun(self, case.params, None, numbers[0])
+        with run.width():
+            paths = [path for path, _ in run.tree.tree_flatten_with_path(run.state)[0]]
+            if any(x != numbers[0] for x in numbers) and any(HYPERPARAMS in map(_name, path) for path in paths):
+                raise Lacks("steps of other numbers, which its state keeps")
+            filled = self._filled(run.state, case)
+            if not is_initial(case, self.states):
+                run.state = filled
+            for named in numbers:
+                run.transformation = self.made(named)
+                run.step(case.grads)
+            return self._outcome(case, run._params, self._leaves(run.state))
 
     def _named(self, case: Case, step: Mapping[str, Any]) -> dict[str, Any]:
         """The numbers of a step by optax's names, as the arithmetic has them."""

@@ -1,6 +1,6 @@
 """What adapters of several libraries do with a case."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,8 +10,6 @@ from refopt.oracle.cases import Dtypes, alike
 from refopt.oracle.exact.cases import Case
 from refopt.oracle.subject import Lacks
 from refopt.oracle.variants import initial_of
-from refopt.oracle.variants.variant import STEP_NUMBER
-from refopt.state.steps import BASES, power_after, rho_after
 
 
 def check_dtypes(case: Case, usual: Sequence[str], stores: Callable[[str], Dtypes] = alike) -> None:
@@ -49,12 +47,3 @@ def is_initial(case: Case, states: Iterable[str]) -> bool:
 def as_told(row: Routine, name: str, x: Any) -> float:
     """A number of a routine as Python has it."""
     return int(x) if any(hyper.name == name and hyper.whole for hyper in row.hypers) else float(x)
-
-
-def scalar_after(name: str, numbers: Mapping[str, Any], steps: int, real: Any) -> np.ndarray:
-    """A power, the rho of RAdam, or the number of the step, as it is after so many steps."""
-    if name == STEP_NUMBER.name:
-        return np.full(1, steps + 1, real)
-    if name == "rho":
-        return np.full(1, rho_after(real(numbers["beta2"]), steps), real)
-    return np.full(1, power_after(real(numbers[BASES[name]]), steps), real)

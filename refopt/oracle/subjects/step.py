@@ -66,6 +66,17 @@ class Step:
             return np.zeros(p.shape, numpy_dtype(of), order)
         return np.full(p.shape, of, p.dtype, order)
 
+    def called(
+        self, lists: Mapping[str, Any], named: Mapping[str, Any], written: Sequence[str]
+    ) -> tuple[dict[str, Any], bool]:
+        """The lists after a call, new ones where it returns some, and whether it put other arrays into those given."""
+        given = {name: None if values is None else [*values] for name, values in lists.items()}
+        by_name = {name: values for name, values in given.items() if name not in self.positional}
+        result = self.function(*(given[name] for name in self.positional), **by_name, **named)
+        if result is not None:
+            return {**lists, **lists_of(result, written, len(lists[written[0]]))}, False
+        return dict(lists), any(not _same(values, given[name]) for name, values in lists.items())
+
     def start(self, params: Sequence[Placed], saved: Any = None, apart: bool = False) -> Run:
         if apart:
             raise Lacks("a function has no groups")
@@ -94,29 +105,17 @@ class StepRun(LibraryRun):
                 part[...] = of.arrays.of(grad.view().copy()) if grad is not None else 0
         else:
             parts = self._given(grads)
-        given = dict(zip(of.lists, [self._params, parts, *self._states.values()], strict=True))
-        given = {name: list(values) for name, values in given.items()}
+        lists = dict(zip(of.lists, [self._params, parts, *self._states.values()], strict=True))
         gate = {"grad_factor": None, "found_inf": None, STEP: self.count + 1}
         if found_inf is not None:
             gate["found_inf"] = of.arrays.of(np.full(1, found_inf, np.float32))
-        named = {name: values for name, values in given.items() if name not in of.positional}
-        named |= of.numbers | {name: gate[name] for name in of.asked}
-        before = {name: list(values) for name, values in given.items()}
-        result = of.function(*(given[name] for name in of.positional), **named)
-        if result is not None:
-            self._returned(result)
-        else:
-            kept = all(x is y for name, values in before.items() for x, y in zip(values, given[name], strict=True))
-            if not kept:
-                raise Wrong("the lists: expected as they were, since a step writes arrays, got other arrays in them")
+        first = next(iter(of.lists))
+        named = of.numbers | {name: gate[name] for name in of.asked}
+        after, replaced = of.called(lists, named, [first, *of.states])
+        if replaced:
+            raise Wrong("the lists: expected as they were, since a step writes arrays, got other arrays in them")
+        self._params, self._states = after[first], {name: after[name] for name in of.states}
         self.count += not found_inf  # NaN is no 0 either
-
-    def _returned(self, result: Any) -> None:
-        """New lists in place of those that there are."""
-        own = [next(iter(self.of.lists)), *self.of.states]
-        new = lists_of(result, own, len(self._params))
-        self._params = new.pop(own[0], self._params)
-        self._states |= new
 
     def states(self) -> list[dict[str, np.ndarray]]:
         back = {name: [self._copy(x) for x in values] for name, values in self._states.items()}
@@ -125,6 +124,11 @@ class StepRun(LibraryRun):
     def save(self) -> bytes:
         by_tensor = self.states()
         return pickle.dumps((self.count, {name: [x[name] for x in by_tensor] for name in self.of.states}))
+
+
+def _same(before: Any, now: Any) -> bool:
+    """Whether a list still has the arrays that it was given with."""
+    return before is None or (len(before) == len(now) and all(x is y for x, y in zip(before, now, strict=True)))
 
 
 def lists_of(result: Any, names: Sequence[str], count: int) -> dict[str, list[Any]]:

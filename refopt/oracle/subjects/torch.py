@@ -14,10 +14,11 @@ from refopt.oracle.cases import NUMBERS
 from refopt.oracle.memory import Placed
 from refopt.oracle.subject import Lacks, Wrong
 from refopt.oracle.subjects.arrays import Torch
-from refopt.oracle.subjects.names import accepted, public_name
+from refopt.oracle.subjects.names import makes, names_of, public_name, refusing
 from refopt.oracle.subjects.run import LibraryRun
 from refopt.oracle.subjects.timm import TIMM, USUAL, peer_of
 from refopt.oracle.subjects.torch_peers import TORCH
+from refopt.state.peers import NONE
 
 
 class TorchOptimizer:
@@ -29,39 +30,41 @@ class TorchOptimizer:
         values: the numbers of its group, by its own names.
     """
 
-    dtypes = "float32", "float64", "float16", "bfloat16"
+    dtypes: tuple[str, ...] = ("float32", "float64", "float16", "bfloat16")
     in_place, recompiled = True, False
     peers = *TORCH.values(), *TIMM.values(), *USUAL.values()
 
-    def __init__(self, make: Callable[..., Any], options: Mapping[str, Any], device: str = "cpu") -> None:
-        own = {"device": device} if device != "cpu" else {}
+    def __init__(
+        self, make: Callable[..., Any], options: Mapping[str, Any], device: str = "cpu", name: str = "",
+        accepts: Any = None,
+    ) -> None:  # fmt: skip
         self.make, self.options, self.arrays = make, dict(options), Torch(device)
         self.torch = self.arrays.torch
-        self.name = public_name(make, {**options, **own})
-        if "lr" in _names(make) and "lr" not in self.options:
-            self.options["lr"] = float(NUMBERS["lr"])  # by which 0 is divided as in Python
+        self.name, self.accepts = name, names_of(make) if accepts is None else accepts
         self.notes: list[str] = []
-        first = self._first()
+        self.group: Mapping[str, Any] = self.options
+        with refusing(self.name):  # of a matrix, which more of them take than a vector
+            first = self.built([self.parameter(self.ones(np.float32))])
         self.kind = type(first)
-        self.accepts = _names(make)
-        group = {**self.options, **{name: x for name, x in first.param_groups[0].items() if name != "params"}}
-        if isinstance(group.get("betas"), tuple | list) and len(group["betas"]) == 2:
-            group["beta1"], group["beta2"] = group.pop("betas")
-        self.values = group
+        self.group = {name: x for name, x in first.param_groups[0].items() if name != "params"}
+        self.values: dict[str, Any] = {**self.options, **self.group}
+        if isinstance(self.values.get("betas"), tuple | list) and len(self.values["betas"]) == 2:
+            self.values["beta1"], self.values["beta2"] = self.values.pop("betas")
         closure = inspect.signature(first.step).parameters.get("closure")
         self.needs_closure = closure is not None and closure.default is closure.empty
         self.named = "found_inf" in inspect.signature(first.step).parameters
-        fused = first.param_groups[0].get("fused", True)
-        told = getattr(first, "_step_supports_amp_scaling", False) or _reads(self.kind, "found_inf")
-        self.gated = bool(self.named or (fused and (told or self._looks(first))))
+        self.scales = bool(getattr(first, "_step_supports_amp_scaling", False))
+        told = self.scales or _reads(self.kind, "found_inf")
+        self.gated = bool(self.named or (self.group.get("fused", True) and (told or self._looks(first))))
 
-    def _first(self) -> Any:
-        """An optimizer of a matrix, which more of them take than a vector."""
-        try:
-            return self.built([self.torch.nn.Parameter(self.torch.ones(2, 2))])
-        except Exception as error:  # whatever somebody's function raises
-            what = str(error) if isinstance(error, Wrong) else f"{kind_of(error)}: {error}"
-            raise TypeError(f"check: {self.name}: expected an optimizer, got {what}") from error
+    def ones(self, dtype: Any) -> np.ndarray:
+        """A parameter, and its gradient, to look at the optimizer with."""
+        return np.ones((4, 4), dtype)
+
+    def parameter(self, x: Any) -> Any:
+        """A parameter; for a differentiable step a tensor, since that writes no leaf that needs a gradient."""
+        tensor = self.arrays.of(x) if isinstance(x, np.ndarray) else x
+        return tensor if self.group.get("differentiable") else self.torch.nn.Parameter(tensor)
 
     def _looks(self, optimizer: Any) -> bool:
         """Whether a step looks for ``found_inf`` of an optimizer of one matrix, by whatever functions."""
@@ -84,38 +87,43 @@ class TorchOptimizer:
         return "found_inf" in seen
 
     def called(self, routine: str) -> tuple[Mapping[str, str], Mapping[str, Any]]:
-        """What it calls the numbers of a routine, and which it has for itself."""
+        """What it calls the numbers of a routine, and which it fixes."""
         peer = peer_of(routine, self.kind, self.options)[0]
         return peer.numbers, peer.choices if (routine, self.kind.__name__) in TIMM else {}
 
-    def built(self, params: list[Any]) -> Any:
-        """An optimizer of parameters, or of groups of them."""
-        optimizer = self.make(params, **self.options)
+    def built(self, params: list[Any], numbers: Mapping[str, Any] = NONE) -> Any:
+        """An optimizer of parameters, or of groups of them, of numbers that its options leave open."""
+        named = {name: x for name, x in numbers.items() if name in self.accepts} | self.options
+        try:
+            optimizer = self.make(params, **named)
+        except ValueError as error:  # numbers, shapes, dtypes or groups that it does not take
+            raise NotImplementedError(str(error)) from error
         if not isinstance(optimizer, self.torch.optim.Optimizer):
             raise Wrong(f"expected an optimizer of PyTorch, got {kind_of(optimizer)}")
         return optimizer
 
     def start(self, params: Sequence[Placed], saved: Any = None, apart: bool = False) -> "TorchRun":
-        if not params:
-            raise Lacks("an empty list of parameters")
         return TorchRun(self, params, saved, apart)
 
 
 class TorchRun(LibraryRun):
     """A run of an optimizer of PyTorch. A checkpoint is its ``state_dict``, saved and loaded by ``torch``."""
 
-    def __init__(self, of: TorchOptimizer, params: Sequence[Placed], saved: bytes | None, apart: bool) -> None:
+    def __init__(
+        self, of: TorchOptimizer, params: Sequence[Any], saved: bytes | None = None, apart: bool = False, *told: Any
+    ) -> None:  # fmt: skip
+        """``told`` is what it is built by beside parameters."""
+        if not params:
+            raise Lacks("an empty list of parameters")
         super().__init__(of, params)
         self.torch = of.torch
-        self._params = [self.torch.nn.Parameter(x) for x in self._params]
+        self._params = [of.parameter(x) for x in self._params]
         try:
-            self.optimizer = of.built([{"params": [p]} for p in self._params] if apart else list(self._params))
-        except (TypeError, ValueError) as error:  # shapes, dtypes or groups that it does not take
+            self.optimizer = of.built([{"params": [p]} for p in self._params] if apart else list(self._params), *told)
+        except (TypeError, NotImplementedError) as error:
             if apart and not isinstance(of.make, type):  # but a function that makes groups itself
                 raise Lacks("takes no groups") from error
-            if isinstance(error, TypeError):
-                raise
-            raise NotImplementedError(str(error)) from error
+            raise
         if callable(train := getattr(self.optimizer, "train", None)):
             train()  # which some want before a step, such as those without a schedule
         if saved is not None:
@@ -123,13 +131,16 @@ class TorchRun(LibraryRun):
 
     def add(self, params: Sequence[Placed]) -> None:
         wholes, parts = self._lists(params)
-        added = [self.torch.nn.Parameter(part) for part in parts]
+        added = [self.of.parameter(part) for part in parts]
         self.optimizer.add_param_group({"params": added})
         self._params += added
         self._wholes += wholes
         self._grads = []
 
-    def step(self, grads: Sequence[Placed | None], found_inf: float | None = None, refill: bool = False) -> None:
+    def step(
+        self, grads: Sequence[Any], found_inf: float | None = None, refill: bool = False, scale: float | None = None
+    ) -> None:  # fmt: skip
+        """``scale`` is what gradients are to be divided by, for those that do this themselves."""
         if refill and self._grads:
             self.optimizer.zero_grad(set_to_none=False)
             for p, g in zip(self._params, grads, strict=True):
@@ -138,21 +149,24 @@ class TorchRun(LibraryRun):
         else:
             for p, g in zip(self._params, self._given(grads), strict=True):
                 p.grad = g
-        named = {}
-        if found_inf is not None:
-            flag = self.torch.full((), found_inf, dtype=self.torch.float32, device=self.of.arrays.device)
-            if self.of.named:
-                named["found_inf"] = flag
-            else:
-                self.optimizer.found_inf = flag
-                self.optimizer.grad_scale = self.torch.ones_like(flag)
+        gate = {} if found_inf is None else {"found_inf": found_inf}
+        if (gate and not self.of.named) or scale is not None:
+            gate["grad_scale"] = 1.0 if scale is None else scale
+        named = {
+            name: self.torch.full((), x, dtype=self.torch.float32, device=self.of.arrays.device)
+            for name, x in gate.items()
+        }
+        told = {} if self.of.named else named
+        for name, x in told.items():
+            setattr(self.optimizer, name, x)
+        named = named if self.of.named else {}
+        if self.of.needs_closure:
+            named["closure"] = lambda: self.torch.zeros(())  # the gradients are there
         try:
-            if self.of.needs_closure:
-                named["closure"] = lambda: self.torch.zeros(())  # the gradients are there
             self.optimizer.step(**named)
         finally:
-            if found_inf is not None and not self.of.named:
-                del self.optimizer.found_inf, self.optimizer.grad_scale
+            for name in told:
+                delattr(self.optimizer, name)
 
     def states(self) -> list[dict[str, np.ndarray]]:
         return [self._entry(self.optimizer.state.get(p, {})) for p in self._params]
@@ -186,13 +200,6 @@ class TorchRun(LibraryRun):
         return file.getvalue()
 
 
-def _names(make: Callable[..., Any]) -> dict[str, Any]:
-    """What a class, or a function, takes by name beside parameters: defaults."""
-    if isinstance(make, type):
-        return accepted(make)
-    return {name: x.default for name, x in list(inspect.signature(make).parameters.items())[1:]}
-
-
 def _reads(kind: type, name: str) -> bool:
     """Whether any method of a class, or of those that it is derived from, reads an attribute of the name."""
     for base in kind.__mro__:
@@ -205,29 +212,30 @@ def _reads(kind: type, name: str) -> bool:
     return False
 
 
-def of_torch(torch: Any, subject: Any, options: Mapping[str, Any], device: str) -> TorchOptimizer | None:
-    """The optimizer that a class, an instance, a partial or a function of parameters is; ``None`` for anything else."""
-    base = torch.optim.Optimizer
+def unpacked(torch: Any, subject: Any, options: Mapping[str, Any]) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+    """What makes an optimizer, the options that it is given, and the numbers of an instance."""
     if isinstance(subject, partial) and isinstance(subject.func, type) and not subject.args:
         subject, options = subject.func, {**subject.keywords, **options}
-    if isinstance(subject, base):
-        group = {**subject.defaults, **{name: x for name, x in subject.param_groups[0].items() if name != "params"}}
-        subject, known = type(subject), group
-        options = {name: x for name, x in known.items() if name in accepted(subject)} | dict(options)
-    if isinstance(subject, type):
-        return TorchOptimizer(subject, options, device) if issubclass(subject, base) else None
-    if not isinstance(subject, FunctionType | partial) or not _makes(torch, subject, options):
+    if not isinstance(subject, torch.optim.Optimizer):
+        return subject, dict(options), {}
+    group = {name: x for name, x in subject.param_groups[0].items() if name != "params"}
+    return type(subject), dict(options), {**subject.defaults, **group}
+
+
+def of_torch(torch: Any, subject: Any, options: Mapping[str, Any], device: str) -> TorchOptimizer | None:
+    """The optimizer that a class, an instance, a partial or a function of parameters is; ``None`` for anything else."""
+    make, options, own = unpacked(torch, subject, options)
+    if isinstance(make, type) and not issubclass(make, torch.optim.Optimizer):
         return None
-    return TorchOptimizer(subject, options, device)
-
-
-def _makes(torch: Any, function: Callable[..., Any], options: Mapping[str, Any]) -> bool:
-    """Whether a function of parameters alone returns an optimizer."""
+    if not isinstance(make, FunctionType | partial | type):
+        return None
     try:
-        lr = {"lr": float(NUMBERS["lr"])} if "lr" in _names(function) else {}
-        options = {**lr, **options}
-        inspect.signature(function).bind([], **options)
-        made = function([torch.nn.Parameter(torch.ones(2, 2))], **options)
-    except Exception:  # whatever somebody's function raises: it is a step, or its fault shows there
-        return False
-    return isinstance(made, torch.optim.Optimizer)
+        known = names_of(make)
+    except (TypeError, ValueError):
+        return None
+    options = {name: x for name, x in own.items() if name in known} | options
+    name = public_name(make, options | ({"device": device} if device != "cpu" else {}))
+    rate = {"lr": float(NUMBERS["lr"])} if "lr" in known else {}  # by which 0 is divided as in Python
+    params = [torch.nn.Parameter(torch.ones(2, 2))]
+    made = isinstance(make, type) or makes(torch.optim.Optimizer, make, [params], rate, options)
+    return TorchOptimizer(make, rate | options, device, name) if made else None

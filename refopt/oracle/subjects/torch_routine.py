@@ -4,9 +4,8 @@ Their states and numbers go by the names of `refopt.state.peers`, which most suc
 into ``optimizer.state``; those before the first step are left to the optimizer itself.
 """
 
-import inspect
 from collections.abc import Callable, Mapping
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,17 +13,14 @@ import numpy as np
 from refopt.catalog import Routine
 from refopt.checks.arguments import is_number, kind_of
 from refopt.checks.dtypes import arithmetic, arithmetic_name, numpy_dtype
-from refopt.oracle.cases import Dtypes, alike, number
+from refopt.oracle.cases import COUNTED, Dtypes, alike, choices_of, number, scalar_after
 from refopt.oracle.exact.cases import Case, Outcome
 from refopt.oracle.subject import GATE, Lacks, Wrong
-from refopt.oracle.subjects.arrays import Torch
-from refopt.oracle.subjects.shared import as_told, check_dtypes, is_initial, scalar_after
-from refopt.oracle.subjects.torch import TorchOptimizer
+from refopt.oracle.subjects.shared import as_told, check_dtypes, is_initial
+from refopt.oracle.subjects.torch import TorchOptimizer, TorchRun
 from refopt.oracle.subjects.torch_peers import ON_REQUEST
 from refopt.oracle.variants import by_request, defaults
-from refopt.oracle.variants.variant import STEP_NUMBER
 from refopt.state.peers import SWITCHED, Peer, to_group
-from refopt.state.steps import BASES
 
 EXACT_LR = 0.125  # a power of 2: what is kept without lr has the same digits as refopt's, which has it
 
@@ -41,63 +37,43 @@ class Template(NamedTuple):
     marks: dict[str, Any]
 
 
-class TorchRoutine:
+class TorchRoutine(TorchOptimizer):
     """A class of optimizers, or a function ``make(params, **numbers)`` that returns one, as a `Subject`.
 
     Attributes:
-        fixed: numbers and choices of refopt's that it has for itself.
+        fixed: numbers and choices of refopt's that it fixes.
         dtypes: in which it is checked by default.
         always: optional states that it has in every case.
-        kind: the class.
         notes: what a reader of the report should know.
     """
 
     def __init__(
-        self, row: Routine, make: Callable[..., Any], name: str, *, options: Mapping[str, Any], accepts: set[str],
+        self, row: Routine, make: Callable[..., Any], name: str, *, options: Mapping[str, Any], accepts: Any,
         peer: Peer, step: str, without_lr: tuple[str, ...], device: str = "cpu",
     ) -> None:  # fmt: skip
-        self.row, self.make, self.name, self.options, self.accepts = row, make, name, dict(options), accepts
-        self.peer, self.step, self.arrays = peer, step, Torch(device)
-        self.torch = self.arrays.torch
-        self.without_lr = tuple(slot for slot in without_lr if slot in self.peer.states)
-        self.fixed, self.notes, self.asleep = {}, [], set()  # type: ignore[var-annotated]
+        self.row, self.peer, self.step = row, peer, step
+        self.without_lr = tuple(slot for slot in without_lr if slot in peer.states)
+        self.fixed: dict[str, Any] = {}
+        self.asleep: set[str] = set()
         numbers, choices = defaults(row.name, by_request(row.name))
         self._neutral: dict[str, Any] = numbers | choices
         self._templates: dict[Any, Template] = {}
-        self.group: Mapping[str, Any] = self.options
         self.numbers = _numbers(row, peer)
-        first = self._first()
-        self.kind = type(first)
-        self.group = {name: x for name, x in first.param_groups[0].items() if name != "params"}
-        closure = inspect.signature(first.step).parameters.get("closure")
-        self.needs_closure = closure is not None and closure.default is closure.empty
-        self.gated = bool(getattr(first, "_step_supports_amp_scaling", False))
-        self.dtypes: tuple[str, ...] = ("float32", "float64", "float16", "bfloat16")
-        if getattr(self.kind.step, "__module__", "").startswith(("torch.optim.", "timm.")) and not self.gated:
+        self.always = tuple(ours for ours, theirs in peer.switches.items() if options.get(theirs))
+        super().__init__(make, options, device, name, accepts)
+        self.module = str(getattr(self.kind.step, "__module__", ""))
+        if self.module.startswith(("torch.optim.", "timm.")) and not self.scales:
             self.dtypes = self.dtypes[:2]
             self.notes.append("16-bit dtypes by request: unfused, each operation is rounded to the parameter's dtype")
-        self.always = tuple(ours for ours, theirs in self.peer.switches.items() if options.get(theirs))
         self._settle()
 
-    @cached_property
-    def optimizer(self) -> TorchOptimizer:
-        """What makes runs of it."""
-        named = {name: x for name, x in self._group(self.numbers, self.always).items() if name in self.accepts}
-        return TorchOptimizer(self.make, {**named, **self.options}, str(self.arrays.device))
-
-    def _first(self) -> Any:
-        """An optimizer of one parameter."""
-        try:
-            return self._built([self._parameter(self._ones(np.float32))], [self.numbers], ())
-        except Exception as error:  # whatever somebody's function raises
-            kind = ValueError if isinstance(error, NotImplementedError) else TypeError
-            own = isinstance(error, Wrong | NotImplementedError)
-            what = str(error) if own else f"expected an optimizer, got {kind_of(error)}: {error}"
-            raise kind(f"check: {self.name}: {what}") from error
-
-    def _ones(self, dtype: Any) -> np.ndarray:
-        """A parameter, and its gradient, to look at the optimizer with."""
-        return np.ones((4, 4) if self.row.told else 2, dtype)
+    def built(self, params: list[Any], numbers: Any = None, optional: tuple[str, ...] | None = None) -> Any:
+        """An optimizer of the numbers of one routine's step; by default of usual ones."""
+        row = self.numbers if numbers is None else numbers
+        optional = self.always if optional is None else optional
+        optimizer = super().built(params, self._group(row, optional))
+        self._number(optimizer, [], [row], optional)
+        return optimizer
 
     def _settle(self) -> None:
         """The numbers that the options, or the rule, leave no choice of."""
@@ -123,7 +99,7 @@ class TorchRoutine:
 
     def takes(self, what: str) -> bool:
         if what in GATE:
-            return self.gated
+            return self.scales
         slot = next((slot for slot in self.row.slots if slot.name == what), None)
         if slot is None:
             theirs = self.peer.numbers.get(what)
@@ -137,7 +113,7 @@ class TorchRoutine:
 
     def _follows(self, slot: str) -> bool:
         """Whether a scalar follows from the number of steps."""
-        return self.peer.counts and (slot in BASES or slot in ("rho", STEP_NUMBER.name)) and slot in self.row.scalars
+        return self.peer.counts and slot in COUNTED and slot in self.row.scalars
 
     def call(self, case: Case) -> Any:
         """How a script calls it."""
@@ -159,45 +135,31 @@ class TorchRoutine:
         if not len(case):
             raise Lacks("an empty list of parameters")
         check_dtypes(case, self.dtypes, self.stores)
-        if self.group.get("capturable") and self.arrays.device.type == "cpu" and self._is_pytorchs():
+        if self.group.get("capturable") and self.arrays.device.type == "cpu" and self.module.startswith("torch.optim."):
             raise Lacks("capturable=True takes tensors of a GPU: device='cuda'")
         optional = self._optional(case)
-        params = [self._parameter(x) for x in case.params]
         rows = [self._rows(case, step) for step in case.steps]
-        optimizer = self._built(params, rows[0], optional)
-        self._check_changes(optimizer, rows, optional)
+        run = TorchRun(self, case.params, None, len(rows[0]) > 1, rows[0][0], optional)
+        self._check_changes(run.optimizer, rows, optional)
         if not is_initial(case, self.peer.states):
-            for i, p in enumerate(params):
-                optimizer.state[p] = self._entry(case, i, rows[0][min(i, len(rows[0]) - 1)], optional)
-            template = self._template(case.params[0].dtype, rows[0][0], optional)
-            for group in optimizer.param_groups:
-                group.update(template.marks)
-                if template.in_group is not None:
-                    group[self.step] = _like(self.torch, template.in_group, case.count - 1)
-            if template.in_optimizer is not None:
-                setattr(optimizer, self.step, _like(self.torch, template.in_optimizer, case.count - 1))
+            self._fill(case, run, rows[0], optional)
         for step, numbers in zip(case.steps, rows, strict=True):
-            self._number(optimizer, params, numbers, optional)
-            self._gate(optimizer, step, case.params[0].dtype)
-            for p, g in zip(params, case.grads, strict=True):
-                p.grad = None if g is None else self.arrays.of(g)
-            self._take_step(optimizer)
-        self.again = partial(self._outcome, case, optimizer, params, rows[-1])
+            self._number(run.optimizer, run._params, numbers, optional)
+            run.step(case.grads, **self._gate(step, case.params[0].dtype))
+        self.again = partial(self._outcome, case, run, rows[-1])
         return self.again()
 
-    def _is_pytorchs(self) -> bool:
-        return getattr(self.kind.step, "__module__", "").startswith("torch.optim.")
-
-    def _parameter(self, x: np.ndarray) -> Any:
-        """A parameter; for a differentiable step a tensor, since that writes no leaf that needs a gradient."""
-        tensor = self.arrays.of(x)
-        return tensor if self.group.get("differentiable") else self.torch.nn.Parameter(tensor)
-
-    def _take_step(self, optimizer: Any) -> None:
-        if self.needs_closure:
-            optimizer.step(lambda: self.torch.zeros(()))  # the gradients are there
-        else:
-            optimizer.step()
+    def _fill(self, case: Case, run: TorchRun, rows: list[dict[str, Any]], optional: tuple[str, ...]) -> None:
+        """Put a case's states, and the number of its step, where they are after a step."""
+        for i, p in enumerate(run._params):
+            run.optimizer.state[p] = self._entry(case, i, rows[min(i, len(rows) - 1)], optional)
+        template = self._template(case.params[0].dtype, rows[0], optional)
+        for group in run.optimizer.param_groups:
+            group.update(template.marks)
+            if template.in_group is not None:
+                group[self.step] = _like(self.torch, template.in_group, case.count - 1)
+        if template.in_optimizer is not None:
+            setattr(run.optimizer, self.step, _like(self.torch, template.in_optimizer, case.count - 1))
 
     def _optional(self, case: Case) -> tuple[str, ...]:
         """The optional states, which all tensors have, or none."""
@@ -217,19 +179,6 @@ class TorchRoutine:
             | case.choices
             for i in range(len(case) if apart else 1)
         ]
-
-    def _built(self, params: list[Any], rows: list[dict[str, Any]], optional: tuple[str, ...]) -> Any:
-        """An optimizer over parameters with a group for each of the rows of numbers."""
-        numbers = self._group(rows[0], optional)
-        named = {name: x for name, x in numbers.items() if name in self.accepts} | self.options
-        try:
-            optimizer = self.make([{"params": [p]} for p in params] if len(rows) > 1 else params, **named)
-        except ValueError as error:  # numbers that it does not take
-            raise NotImplementedError(str(error)) from error
-        if not isinstance(optimizer, self.torch.optim.Optimizer):
-            raise Wrong(f"expected an optimizer of PyTorch, got {kind_of(optimizer)}")
-        self._number(optimizer, params, rows, optional)
-        return optimizer
 
     def _number(self, optimizer: Any, params: list[Any], rows: list[dict[str, Any]], optional: tuple[str, ...]) -> None:
         """Numbers in the groups that there are: one row for all, or one per tensor; options stay as they are."""
@@ -287,14 +236,13 @@ class TorchRoutine:
         """What a step leaves in the state of a parameter, and where the number of steps is."""
         key = dtype, optional, numbers.get("mu") == 0
         if key not in self._templates:
-            p = self._parameter(self._ones(dtype))
-            optimizer = self._built([p], [numbers], optional)
-            p.grad, group = self.arrays.of(self._ones(dtype)), optimizer.param_groups[0]
+            run = TorchRun(self, [self.ones(dtype)], None, False, numbers, optional)
+            group = run.optimizer.param_groups[0]
             before = {name: x for name, x in group.items() if _is_mark(x)}
-            self._take_step(optimizer)
+            run.step([self.ones(dtype)])
             marks = {name: x for name, x in group.items() if _is_mark(x) and (name not in before or before[name] != x)}
-            entry, in_group = dict(optimizer.state.get(p, {})), group.get(self.step)
-            self._templates[key] = Template(entry, in_group, self._in_optimizer(optimizer), marks)
+            entry, in_group = dict(run.optimizer.state.get(run._params[0], {})), group.get(self.step)
+            self._templates[key] = Template(entry, in_group, self._in_optimizer(run.optimizer), marks)
         return self._templates[key]
 
     def _in_optimizer(self, optimizer: Any) -> Any:
@@ -302,20 +250,18 @@ class TorchRoutine:
         value = vars(optimizer).get(self.step)
         return value if is_number(value) or isinstance(value, self.torch.Tensor) else None
 
-    def _gate(self, optimizer: Any, step: Mapping[str, Any], dtype: Any) -> None:
+    def _gate(self, step: Mapping[str, Any], dtype: Any) -> dict[str, Any]:
         """What ``torch.amp.GradScaler`` gives to fused optimizers."""
-        flag, factor = step.get("found_inf"), step.get("grad_factor")
-        if flag is not None:
-            if flag.reshape(-1)[0] not in (0, 1):
-                raise Lacks("found_inf is 0 or 1 in PyTorch")
-            optimizer.found_inf = self.arrays.of(flag.astype(np.float32).reshape(()))
-        if factor is not None or flag is not None:
-            scale = 1 / (np.ones(1) if factor is None else factor.astype(np.float64))
-            if dtype == np.float64 and np.float32(scale) != scale:
-                raise Lacks("grad_scale is fp32 in PyTorch")
-            optimizer.grad_scale = self.arrays.of(scale.astype(np.float32).reshape(()))
+        factor, flag = (None if x is None else float(x.reshape(-1)[0]) for x in map(step.get, GATE))
+        if flag not in (None, 0, 1):
+            raise Lacks("found_inf is 0 or 1 in PyTorch")
+        scale = None if factor is None else float(np.divide(1.0, factor))
+        if scale is not None and dtype == np.float64 and np.float32(scale) != scale:
+            raise Lacks("grad_scale is fp32 in PyTorch")
+        return {"found_inf": flag, "scale": scale}
 
-    def _outcome(self, case: Case, optimizer: Any, params: list[Any], rows: list[dict[str, Any]]) -> Outcome:
+    def _outcome(self, case: Case, run: TorchRun, rows: list[dict[str, Any]]) -> Outcome:
+        optimizer, params = run.optimizer, run._params
         lists = case.lists()
         got: Outcome = {"params": [self.arrays.back(p) for p in params]}
         group_of = {id(p): group for group in optimizer.param_groups for p in group["params"]}
@@ -391,4 +337,4 @@ def _numbers(row: Routine, peer: Peer) -> dict[str, Any]:
     told = peer.numbers.keys() - {*ON_REQUEST}
     numbers: dict[str, Any] = {h.name: number(h) if h.name in told else h.default for h in row.hypers}
     numbers |= {ours: peer.only[x] for ours, x in peer.numbers.items() if x in peer.only}
-    return numbers | {name: values[0] for name, values in row.choices.items()} | dict(peer.choices)
+    return numbers | choices_of(row) | dict(peer.choices)

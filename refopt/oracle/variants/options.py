@@ -21,6 +21,8 @@ ABOUT: Mapping[str, Mapping[str, str]] = {
 }
 # The number that has to be other than 0 for a choice to matter.
 MATTERS = {"decay": "weight_decay"}
+# Of a routine, what only some libraries have.
+OPTIONS_OF = {"adamax": {"epsilon_at"}}
 # What code without an argument of the name does not have: it is another routine's, or only its library's.
 OPTIONS = "maximize", "decay", "dampening", "lr_at"
 
@@ -30,4 +32,4 @@ def options(row: Routine) -> frozenset[str]:
     own = {name for name in OPTIONS if name in row.choices or name in {hyper.name for hyper in row.hypers}}
     if "decay" in own:
         own |= {"weight_decay"} & {hyper.name for hyper in row.hypers}
-    return frozenset(own | ({"epsilon_at"} if row.name == "adamax" else set()))
+    return frozenset(own | OPTIONS_OF.get(row.name, set()))
