@@ -75,7 +75,7 @@ notebooks: $(INSTALLED) $(PEERS)  ## execute the notebooks again, in place
 		--ClearMetadataPreprocessor.preserve_cell_metadata_mask="['tags', 'jupyter']" notebooks/*.ipynb
 
 exercises: $(INSTALLED)  ## the notebooks of notebooks/exercises, again from their solutions
-	cd notebooks/exercises && $(CURDIR)/.venv/bin/python -m exercise
+	cd notebooks && $(CURDIR)/.venv/bin/python -m exercise
 
 site: $(SITE)  ## the documentation as web pages, in build/site, with every link checked
 	.venv-site/bin/sphinx-build -n -W --keep-going -q -c docs/_site -d build/doctrees . build/site

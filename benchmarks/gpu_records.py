@@ -35,6 +35,7 @@ ONE = {
     "optimizers": Step(["-m", "benchmarks.run", "optimizers"], 450, "optimizers"),
     "lars": Step(["-m", "benchmarks.run", "lars"], 300, "lars"),
     "host_time": Step(["-m", "benchmarks.host_time"], 120, "host_time"),
+    "first-step": Step(["-m", "benchmarks.first_step"], 120, "first-step"),
     "torch-step": Step(["-m", "benchmarks.torch_step"], 200, "torch-step"),
     "torch-training": Step(["-m", "benchmarks.torch_training"], 240, "torch-training"),
     "overlap": Step(["-m", "benchmarks.overlap"], 200, "overlap"),

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -25,15 +25,6 @@ NAMES = "adam", "lars", "lamb", "global_norm", "coalesce"
 HEAD = "One step on the {elements:,} parameters of ResNet-50, in {tensors} tensors, on an {device}"
 PRODUCTS, SIZE, COUNTS = "matmul", 1024, (1, 64)  # the ladder of products; rows and columns, and how many matrices
 HEAD_OF_PRODUCTS = f"Products of {SIZE:,} x {SIZE:,} matrices on an {{device}}, a half that is mirrored counted in full"
-
-
-class Bench(NamedTuple):
-    """What the rungs of a ladder are given, what production does of the same, and bytes that a step has to move."""
-
-    args: tuple
-    production: Callable[[], Any]
-    launches: int
-    bytes: int
 
 
 def module_of(name: str) -> ModuleType:
@@ -50,57 +41,19 @@ def plain(values: Any) -> Any:
     return cuda.as_cuda_array(values) if isinstance(values, torch.Tensor) else values
 
 
-def bench_of(name: str, sizes: list[int]) -> Bench:
-    """A ladder's arrays: normally distributed, squares of states positive."""
-    import torch
-
-    from refopt import gpu
-
-    random = torch.Generator("cuda").manual_seed(0)
-
-    def normal() -> list[Any]:
-        return [torch.empty(n, device="cuda").normal_(generator=random) for n in sizes]
-
-    grads, elements = normal(), sum(sizes)
-    if name == "adam":
-        params, moment1, moment2 = normal(), normal(), [x.abs_() for x in normal()]
-        powers = [[torch.full((1,), 0.9, device="cuda") for _ in sizes] for _ in range(2)]
-        plan = gpu.plan("adam", params, grads, moment1, moment2, *powers, lr=1e-3)
-        numbers = tuple(map(np.float32, (1e-3, 0.9, 0.999, 1e-8, 0.9, 0.999)))
-        return Bench((params, grads, moment1, moment2, numbers), plan, plan.launches, plan.bytes)
-    if name == "lars":
-        params, velocities = normal(), normal()
-        plan = gpu.plan("lars_momentum", params, grads, velocities, form="two_launches", lr=1e-3, mu=0.9)
-        numbers = tuple(map(np.float32, (1e-3, 0.9, 1e-3, 5e-4, 0)))
-        return Bench((params, grads, velocities, numbers), plan, plan.launches, plan.bytes)
-    if name == "lamb":
-        params, moment1, moment2 = normal(), normal(), [x.abs_() for x in normal()]
-        powers = [[torch.full((1,), 0.9, device="cuda") for _ in sizes] for _ in range(2)]
-        plan = gpu.plan("lamb", params, grads, moment1, moment2, *powers, lr=1e-3, weight_decay=0.01)
-        numbers = tuple(map(np.float32, (1e-3, 0.9, 0.999, 1e-6, 0.01, 0.9, 0.9)))
-        return Bench((params, grads, moment1, moment2, numbers), plan, plan.launches, plan.bytes)
-    if name == "global_norm":
-        check = gpu.gradient_check(grads, max_norm=1.0)
-        out = torch.zeros(2, device="cuda")
-        return Bench((grads, out, (np.float32(1), np.float32(1e-6))), check, check.launches, 4 * elements)
-    if name == "coalesce":
-        offsets = module_of(name).offsets_of(sizes)
-        buffer = torch.zeros(int(offsets[-1]), dtype=torch.float16, device="cuda")
-        views = [buffer[start : start + n] for start, n in zip(offsets, sizes, strict=False)]
-        cast = gpu.cast_plan(grads, views, scale=0.5)
-        return Bench((grads, buffer, np.float32(0.5)), cast, cast.launches, 6 * elements)
-    raise ValueError(f"bench_of: expected a ladder of {', '.join(NAMES)}, got {name!r}")
-
-
 def rows_of(name: str, sizes: list[int], copy_gb_s: float) -> list[dict[str, Any]]:
     """A row for each rung, and one for production."""
     from benchmarks.measure import row_of
     from refopt import gpu
+    from refopt.gpu.ladder.bench import bench_of, each
 
     machine, bench, rows = gpu.device("gpu"), bench_of(name, sizes), []
+    arrays = each(gpu.to_device, bench.host)
+    assert bench.production is not None
+    plan = bench.production(*arrays)
     held = 4 * bench.bytes  # the L2 cache may hold all of it from one step to the next
     for rung, launches_of in module_of(name).RUNGS.items():
-        launches = launches_of(*map(plain, bench.args))
+        launches = launches_of(*arrays, bench.rest)
         prepared = [launch.prepared() for launch in launches]
         graph = machine.sequence(prepared)
 
@@ -112,8 +65,8 @@ def rows_of(name: str, sizes: list[int], copy_gb_s: float) -> list[dict[str, Any
         row = row_of(lambda graph=graph: graph(0), bench.bytes, copy_gb_s, held=held)
         about = {"rung": rung, "launches": len(launches), "registers": prepared[0].registers}
         rows.append(about | {"eager_ms": eager["ms"]} | row)
-    own = row_of(bench.production, bench.bytes, copy_gb_s, held=held)
-    rows.append({"rung": "production", "launches": bench.launches, "registers": None, "eager_ms": own["ms"]} | own)
+    own = row_of(plan, bench.bytes, copy_gb_s, held=held)
+    rows.append({"rung": "production", "launches": plan.launches, "registers": None, "eager_ms": own["ms"]} | own)
     return rows
 
 

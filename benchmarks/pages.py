@@ -100,8 +100,19 @@ def with_gpus(page: str) -> str:
     return with_section(page, "gpus", table(lines))
 
 
+def with_first_steps(page: str) -> str:
+    """docs/compilers.md with what a first step takes in a fresh process."""
+    lines = [["kernels", "ms", "driver and context", "plan", "step", "imported"], ["---", *["---:"] * 4, "---"]]
+    for row in _record("first-step-h200.json")["rows"]:
+        names = ", ".join(name.replace("_", "-") for name in row["imported"]) or "no compiler"
+        times = (f"{row['ms'][part]:,.0f}" for part in ("first", "device", "plan", "step"))
+        lines.append([{"cold": "compiled", "warm": "kept"}[row["how"]], *times, names])
+    return with_section(page, "first-step", table(lines))
+
+
 PAGES: dict[Path, Callable[[str], str]] = {
     ROOT / "README.md": with_tables,
+    ROOT / "docs" / "compilers.md": with_first_steps,
     ROOT / "docs" / "executor-compared.md": with_detectors,
     ROOT / "docs" / "findings.md": lambda page: findings.with_findings(with_gpu_findings(page)),
     ROOT / "docs" / "gpus.md": with_gpus,

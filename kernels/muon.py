@@ -20,7 +20,7 @@ from struct import Struct
 
 import numpy as np
 
-from refopt.gpu.tensor_core import ldmatrix4, ldmatrix4_transposed, mma
+from refopt.gpu.tensor_core import ldmatrix4, ldmatrix4_transposed, mma_bfloat16
 from refopt.simt import cuda, memory, ptx_twin, vectors
 
 # Columns of the chunk table: the tensor, the first element and the last + 1, the slot of the first tile's sum, the node
@@ -497,57 +497,57 @@ def multiply_along_along(tile_a, base_a, tile_b, base_b, sums, top, left, lane):
     x0 = fragment_along(tile_a, base_a, top + 0, 0, odd, late)
     x16 = fragment_along(tile_a, base_a, top + 16, 0, odd, late)
     y = fragment_along(tile_b, base_b, left + 0, 0, late, odd)
-    sums[0], sums[1], sums[2], sums[3] = mma(
+    sums[0], sums[1], sums[2], sums[3] = mma_bfloat16(
         (x0[0], x0[1], x0[2], x0[3], y[0], y[1]), (sums[0], sums[1], sums[2], sums[3])
     )
-    sums[4], sums[5], sums[6], sums[7] = mma(
+    sums[4], sums[5], sums[6], sums[7] = mma_bfloat16(
         (x0[0], x0[1], x0[2], x0[3], y[2], y[3]), (sums[4], sums[5], sums[6], sums[7])
     )
-    sums[16], sums[17], sums[18], sums[19] = mma(
+    sums[16], sums[17], sums[18], sums[19] = mma_bfloat16(
         (x16[0], x16[1], x16[2], x16[3], y[0], y[1]), (sums[16], sums[17], sums[18], sums[19])
     )
-    sums[20], sums[21], sums[22], sums[23] = mma(
+    sums[20], sums[21], sums[22], sums[23] = mma_bfloat16(
         (x16[0], x16[1], x16[2], x16[3], y[2], y[3]), (sums[20], sums[21], sums[22], sums[23])
     )
     y = fragment_along(tile_b, base_b, left + 16, 0, late, odd)
-    sums[8], sums[9], sums[10], sums[11] = mma(
+    sums[8], sums[9], sums[10], sums[11] = mma_bfloat16(
         (x0[0], x0[1], x0[2], x0[3], y[0], y[1]), (sums[8], sums[9], sums[10], sums[11])
     )
-    sums[12], sums[13], sums[14], sums[15] = mma(
+    sums[12], sums[13], sums[14], sums[15] = mma_bfloat16(
         (x0[0], x0[1], x0[2], x0[3], y[2], y[3]), (sums[12], sums[13], sums[14], sums[15])
     )
-    sums[24], sums[25], sums[26], sums[27] = mma(
+    sums[24], sums[25], sums[26], sums[27] = mma_bfloat16(
         (x16[0], x16[1], x16[2], x16[3], y[0], y[1]), (sums[24], sums[25], sums[26], sums[27])
     )
-    sums[28], sums[29], sums[30], sums[31] = mma(
+    sums[28], sums[29], sums[30], sums[31] = mma_bfloat16(
         (x16[0], x16[1], x16[2], x16[3], y[2], y[3]), (sums[28], sums[29], sums[30], sums[31])
     )
     x0 = fragment_along(tile_a, base_a, top + 0, 16, odd, late)
     x16 = fragment_along(tile_a, base_a, top + 16, 16, odd, late)
     y = fragment_along(tile_b, base_b, left + 0, 16, late, odd)
-    sums[0], sums[1], sums[2], sums[3] = mma(
+    sums[0], sums[1], sums[2], sums[3] = mma_bfloat16(
         (x0[0], x0[1], x0[2], x0[3], y[0], y[1]), (sums[0], sums[1], sums[2], sums[3])
     )
-    sums[4], sums[5], sums[6], sums[7] = mma(
+    sums[4], sums[5], sums[6], sums[7] = mma_bfloat16(
         (x0[0], x0[1], x0[2], x0[3], y[2], y[3]), (sums[4], sums[5], sums[6], sums[7])
     )
-    sums[16], sums[17], sums[18], sums[19] = mma(
+    sums[16], sums[17], sums[18], sums[19] = mma_bfloat16(
         (x16[0], x16[1], x16[2], x16[3], y[0], y[1]), (sums[16], sums[17], sums[18], sums[19])
     )
-    sums[20], sums[21], sums[22], sums[23] = mma(
+    sums[20], sums[21], sums[22], sums[23] = mma_bfloat16(
         (x16[0], x16[1], x16[2], x16[3], y[2], y[3]), (sums[20], sums[21], sums[22], sums[23])
     )
     y = fragment_along(tile_b, base_b, left + 16, 16, late, odd)
-    sums[8], sums[9], sums[10], sums[11] = mma(
+    sums[8], sums[9], sums[10], sums[11] = mma_bfloat16(
         (x0[0], x0[1], x0[2], x0[3], y[0], y[1]), (sums[8], sums[9], sums[10], sums[11])
     )
-    sums[12], sums[13], sums[14], sums[15] = mma(
+    sums[12], sums[13], sums[14], sums[15] = mma_bfloat16(
         (x0[0], x0[1], x0[2], x0[3], y[2], y[3]), (sums[12], sums[13], sums[14], sums[15])
     )
-    sums[24], sums[25], sums[26], sums[27] = mma(
+    sums[24], sums[25], sums[26], sums[27] = mma_bfloat16(
         (x16[0], x16[1], x16[2], x16[3], y[0], y[1]), (sums[24], sums[25], sums[26], sums[27])
     )
-    sums[28], sums[29], sums[30], sums[31] = mma(
+    sums[28], sums[29], sums[30], sums[31] = mma_bfloat16(
         (x16[0], x16[1], x16[2], x16[3], y[2], y[3]), (sums[28], sums[29], sums[30], sums[31])
     )
 
@@ -579,57 +579,57 @@ def multiply_across_across(tile_a, base_a, tile_b, base_b, sums, top, left, lane
     x0 = fragment_across(tile_a, base_a, top + 0, 0, odd, late)
     x16 = fragment_across(tile_a, base_a, top + 16, 0, odd, late)
     y = fragment_across(tile_b, base_b, left + 0, 0, late, odd)
-    sums[0], sums[1], sums[2], sums[3] = mma(
+    sums[0], sums[1], sums[2], sums[3] = mma_bfloat16(
         (x0[0], x0[1], x0[2], x0[3], y[0], y[1]), (sums[0], sums[1], sums[2], sums[3])
     )
-    sums[4], sums[5], sums[6], sums[7] = mma(
+    sums[4], sums[5], sums[6], sums[7] = mma_bfloat16(
         (x0[0], x0[1], x0[2], x0[3], y[2], y[3]), (sums[4], sums[5], sums[6], sums[7])
     )
-    sums[16], sums[17], sums[18], sums[19] = mma(
+    sums[16], sums[17], sums[18], sums[19] = mma_bfloat16(
         (x16[0], x16[1], x16[2], x16[3], y[0], y[1]), (sums[16], sums[17], sums[18], sums[19])
     )
-    sums[20], sums[21], sums[22], sums[23] = mma(
+    sums[20], sums[21], sums[22], sums[23] = mma_bfloat16(
         (x16[0], x16[1], x16[2], x16[3], y[2], y[3]), (sums[20], sums[21], sums[22], sums[23])
     )
     y = fragment_across(tile_b, base_b, left + 16, 0, late, odd)
-    sums[8], sums[9], sums[10], sums[11] = mma(
+    sums[8], sums[9], sums[10], sums[11] = mma_bfloat16(
         (x0[0], x0[1], x0[2], x0[3], y[0], y[1]), (sums[8], sums[9], sums[10], sums[11])
     )
-    sums[12], sums[13], sums[14], sums[15] = mma(
+    sums[12], sums[13], sums[14], sums[15] = mma_bfloat16(
         (x0[0], x0[1], x0[2], x0[3], y[2], y[3]), (sums[12], sums[13], sums[14], sums[15])
     )
-    sums[24], sums[25], sums[26], sums[27] = mma(
+    sums[24], sums[25], sums[26], sums[27] = mma_bfloat16(
         (x16[0], x16[1], x16[2], x16[3], y[0], y[1]), (sums[24], sums[25], sums[26], sums[27])
     )
-    sums[28], sums[29], sums[30], sums[31] = mma(
+    sums[28], sums[29], sums[30], sums[31] = mma_bfloat16(
         (x16[0], x16[1], x16[2], x16[3], y[2], y[3]), (sums[28], sums[29], sums[30], sums[31])
     )
     x0 = fragment_across(tile_a, base_a, top + 0, 16, odd, late)
     x16 = fragment_across(tile_a, base_a, top + 16, 16, odd, late)
     y = fragment_across(tile_b, base_b, left + 0, 16, late, odd)
-    sums[0], sums[1], sums[2], sums[3] = mma(
+    sums[0], sums[1], sums[2], sums[3] = mma_bfloat16(
         (x0[0], x0[1], x0[2], x0[3], y[0], y[1]), (sums[0], sums[1], sums[2], sums[3])
     )
-    sums[4], sums[5], sums[6], sums[7] = mma(
+    sums[4], sums[5], sums[6], sums[7] = mma_bfloat16(
         (x0[0], x0[1], x0[2], x0[3], y[2], y[3]), (sums[4], sums[5], sums[6], sums[7])
     )
-    sums[16], sums[17], sums[18], sums[19] = mma(
+    sums[16], sums[17], sums[18], sums[19] = mma_bfloat16(
         (x16[0], x16[1], x16[2], x16[3], y[0], y[1]), (sums[16], sums[17], sums[18], sums[19])
     )
-    sums[20], sums[21], sums[22], sums[23] = mma(
+    sums[20], sums[21], sums[22], sums[23] = mma_bfloat16(
         (x16[0], x16[1], x16[2], x16[3], y[2], y[3]), (sums[20], sums[21], sums[22], sums[23])
     )
     y = fragment_across(tile_b, base_b, left + 16, 16, late, odd)
-    sums[8], sums[9], sums[10], sums[11] = mma(
+    sums[8], sums[9], sums[10], sums[11] = mma_bfloat16(
         (x0[0], x0[1], x0[2], x0[3], y[0], y[1]), (sums[8], sums[9], sums[10], sums[11])
     )
-    sums[12], sums[13], sums[14], sums[15] = mma(
+    sums[12], sums[13], sums[14], sums[15] = mma_bfloat16(
         (x0[0], x0[1], x0[2], x0[3], y[2], y[3]), (sums[12], sums[13], sums[14], sums[15])
     )
-    sums[24], sums[25], sums[26], sums[27] = mma(
+    sums[24], sums[25], sums[26], sums[27] = mma_bfloat16(
         (x16[0], x16[1], x16[2], x16[3], y[0], y[1]), (sums[24], sums[25], sums[26], sums[27])
     )
-    sums[28], sums[29], sums[30], sums[31] = mma(
+    sums[28], sums[29], sums[30], sums[31] = mma_bfloat16(
         (x16[0], x16[1], x16[2], x16[3], y[2], y[3]), (sums[28], sums[29], sums[30], sums[31])
     )
 
@@ -840,57 +840,57 @@ def multiply_across_along(tile_a, base_a, tile_b, base_b, sums, top, left, lane)
     x0 = fragment_across(tile_a, base_a, top + 0, 0, odd, late)
     x16 = fragment_across(tile_a, base_a, top + 16, 0, odd, late)
     y = fragment_along(tile_b, base_b, left + 0, 0, late, odd)
-    sums[0], sums[1], sums[2], sums[3] = mma(
+    sums[0], sums[1], sums[2], sums[3] = mma_bfloat16(
         (x0[0], x0[1], x0[2], x0[3], y[0], y[1]), (sums[0], sums[1], sums[2], sums[3])
     )
-    sums[4], sums[5], sums[6], sums[7] = mma(
+    sums[4], sums[5], sums[6], sums[7] = mma_bfloat16(
         (x0[0], x0[1], x0[2], x0[3], y[2], y[3]), (sums[4], sums[5], sums[6], sums[7])
     )
-    sums[16], sums[17], sums[18], sums[19] = mma(
+    sums[16], sums[17], sums[18], sums[19] = mma_bfloat16(
         (x16[0], x16[1], x16[2], x16[3], y[0], y[1]), (sums[16], sums[17], sums[18], sums[19])
     )
-    sums[20], sums[21], sums[22], sums[23] = mma(
+    sums[20], sums[21], sums[22], sums[23] = mma_bfloat16(
         (x16[0], x16[1], x16[2], x16[3], y[2], y[3]), (sums[20], sums[21], sums[22], sums[23])
     )
     y = fragment_along(tile_b, base_b, left + 16, 0, late, odd)
-    sums[8], sums[9], sums[10], sums[11] = mma(
+    sums[8], sums[9], sums[10], sums[11] = mma_bfloat16(
         (x0[0], x0[1], x0[2], x0[3], y[0], y[1]), (sums[8], sums[9], sums[10], sums[11])
     )
-    sums[12], sums[13], sums[14], sums[15] = mma(
+    sums[12], sums[13], sums[14], sums[15] = mma_bfloat16(
         (x0[0], x0[1], x0[2], x0[3], y[2], y[3]), (sums[12], sums[13], sums[14], sums[15])
     )
-    sums[24], sums[25], sums[26], sums[27] = mma(
+    sums[24], sums[25], sums[26], sums[27] = mma_bfloat16(
         (x16[0], x16[1], x16[2], x16[3], y[0], y[1]), (sums[24], sums[25], sums[26], sums[27])
     )
-    sums[28], sums[29], sums[30], sums[31] = mma(
+    sums[28], sums[29], sums[30], sums[31] = mma_bfloat16(
         (x16[0], x16[1], x16[2], x16[3], y[2], y[3]), (sums[28], sums[29], sums[30], sums[31])
     )
     x0 = fragment_across(tile_a, base_a, top + 0, 16, odd, late)
     x16 = fragment_across(tile_a, base_a, top + 16, 16, odd, late)
     y = fragment_along(tile_b, base_b, left + 0, 16, late, odd)
-    sums[0], sums[1], sums[2], sums[3] = mma(
+    sums[0], sums[1], sums[2], sums[3] = mma_bfloat16(
         (x0[0], x0[1], x0[2], x0[3], y[0], y[1]), (sums[0], sums[1], sums[2], sums[3])
     )
-    sums[4], sums[5], sums[6], sums[7] = mma(
+    sums[4], sums[5], sums[6], sums[7] = mma_bfloat16(
         (x0[0], x0[1], x0[2], x0[3], y[2], y[3]), (sums[4], sums[5], sums[6], sums[7])
     )
-    sums[16], sums[17], sums[18], sums[19] = mma(
+    sums[16], sums[17], sums[18], sums[19] = mma_bfloat16(
         (x16[0], x16[1], x16[2], x16[3], y[0], y[1]), (sums[16], sums[17], sums[18], sums[19])
     )
-    sums[20], sums[21], sums[22], sums[23] = mma(
+    sums[20], sums[21], sums[22], sums[23] = mma_bfloat16(
         (x16[0], x16[1], x16[2], x16[3], y[2], y[3]), (sums[20], sums[21], sums[22], sums[23])
     )
     y = fragment_along(tile_b, base_b, left + 16, 16, late, odd)
-    sums[8], sums[9], sums[10], sums[11] = mma(
+    sums[8], sums[9], sums[10], sums[11] = mma_bfloat16(
         (x0[0], x0[1], x0[2], x0[3], y[0], y[1]), (sums[8], sums[9], sums[10], sums[11])
     )
-    sums[12], sums[13], sums[14], sums[15] = mma(
+    sums[12], sums[13], sums[14], sums[15] = mma_bfloat16(
         (x0[0], x0[1], x0[2], x0[3], y[2], y[3]), (sums[12], sums[13], sums[14], sums[15])
     )
-    sums[24], sums[25], sums[26], sums[27] = mma(
+    sums[24], sums[25], sums[26], sums[27] = mma_bfloat16(
         (x16[0], x16[1], x16[2], x16[3], y[0], y[1]), (sums[24], sums[25], sums[26], sums[27])
     )
-    sums[28], sums[29], sums[30], sums[31] = mma(
+    sums[28], sums[29], sums[30], sums[31] = mma_bfloat16(
         (x16[0], x16[1], x16[2], x16[3], y[2], y[3]), (sums[28], sums[29], sums[30], sums[31])
     )
 

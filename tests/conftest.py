@@ -73,14 +73,11 @@ def frozen():
 def pytest_report_header():
     """What the kernels run on."""
     try:
-        gpu.device("gpu")
+        name = gpu.device("gpu").properties.name
     except RuntimeError as error:
         return f"refopt: the executor; {error}"
-    from numba import cuda
-
-    name = cuda.get_current_device().name
     versions = ", ".join(f"{package} {version(package)}" for package in ("numpy", "numba", "numba-cuda"))
-    return f"refopt: {name.decode() if isinstance(name, bytes) else name}; {versions}"
+    return f"refopt: {name}; {versions}"
 
 
 @pytest.fixture(scope="session", params=["executor", pytest.param("gpu", marks=pytest.mark.gpu)])

@@ -29,7 +29,7 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
     command = commands.add_parser(
         "check",
         help="say whether an optimizer is right, and if not, what is wrong",
-        description="Hold an optimizer's step to the laws of a routine, and say what is wrong.",
+        description="Check an optimizer's step against the laws of a routine, and say what is wrong.",
         epilog="Exit status: 0 if it is right, 1 if it is wrong or could not be compared, 2 for arguments or files "
         "that cannot be used, 3 if the command itself fails; 130, 141 and 143 for Ctrl-C, a closed pipe and SIGTERM.",
     )
@@ -73,7 +73,7 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
     command.add_argument("--seed", type=int, default=0, metavar="N", help="of all data; default 0")
     command.add_argument("--secret", type=int, metavar="N", help="what L21 draws from; default one of the system's")
     command.add_argument("--device", metavar="D", help="where the arrays are, such as cuda")
-    command.add_argument("--exact", action="store_true", help="hold it to refopt's own bits as well")
+    command.add_argument("--exact", action="store_true", help="compare with the bits of refopt.cpu as well")
     command.add_argument(
         "--expected-failures", metavar="FILE",
         help='laws that need not hold: lines such as "L7 # why" and "L7-float32 # why"',

@@ -19,13 +19,13 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
     command = commands.add_parser(
         "compare",
         help="hold two implementations of an optimizer to each other",
-        description="Hold two implementations of an optimizer to each other, by bits or within a tolerance.",
+        description="Compare two implementations of an optimizer, by bits or within a tolerance.",
         epilog="Exit status: 0 if there is no difference, 1 if there is one or nothing could be compared, 2 for "
         "arguments or files that cannot be used, 3 if the command itself fails.",
     )
     command.add_argument("a", metavar="A", help="module:name, path/to/file.py:name, or a file of --record")
     command.add_argument("b", nargs="?", metavar="B", help="module:name, or path/to/file.py:name")
-    command.add_argument("--record", metavar="FILE", help="write what A comes to into a file, to compare with later")
+    command.add_argument("--record", metavar="FILE", help="write the results of A to a file, to compare with later")
     command.add_argument(
         "--within", default="bits", metavar="W", help="bits, measured, bound, or a tolerance; default bits"
     )

@@ -17,7 +17,7 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
     command = commands.add_parser(
         "vectors",
         help="write test vectors of a routine for other languages",
-        description="Write test vectors of a routine: inputs in hexadecimal, what they have to come to, and a bound "
+        description="Write test vectors of a routine: inputs in hexadecimal, the expected results, and a bound "
         "for each element.",
     )
     command.add_argument("routine", choices=list(KNOWN), metavar="ROUTINE", help=", ".join(KNOWN))

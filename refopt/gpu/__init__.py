@@ -10,8 +10,9 @@
     (1, np.float32(1.9), np.float32(0.81))
 
 To read kernels and to write your own: `refopt.gpu.ladder`, `refopt.gpu.cuda`, `refopt.gpu.parts`,
-`refopt.gpu.exactness`, `refopt.gpu.show`. For kernels elsewhere in refopt: `refopt.gpu.target` and
-`refopt.gpu.kernels`, which compile them; `refopt.gpu.machine`, the properties of a device; `refopt.gpu.vectors` and
+`refopt.gpu.exactness`, `refopt.gpu.show`, `refopt.gpu.timing`. For kernels elsewhere in refopt: `refopt.gpu.target`
+and `refopt.gpu.kernels`, which make them; `refopt.gpu.compiler`, what they need of a compiler; `refopt.gpu.cache`,
+compiled kernels on disk; `refopt.gpu.machine`, the properties of a device; `refopt.gpu.vectors` and
 `refopt.gpu.words`, loads and stores; `refopt.gpu.tables`, chunks; `refopt.gpu.arrays`, `refopt.gpu.runtime` and
 `refopt.gpu.streams`, where arrays are and what runs there. For programs: `refopt.gpu.coalesce` and the kernels of
 `refopt.gpu.gradient_check`.

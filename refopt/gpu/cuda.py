@@ -29,10 +29,13 @@ from refopt.checks.renamed import renamed
 from refopt.gpu.arrays import describer, device_of
 from refopt.gpu.kernels import Kernel as _Kernel
 from refopt.gpu.runtime import device
-from refopt.gpu.target import argument_spelled, device_function, numba_cuda
+from refopt.gpu.target import argument_spelled, compiler, device_function
 from refopt.simt.cuda import *  # noqa: F403
 
-__refopt_numba__ = numba_cuda  # what kernels find in place of this module when they are compiled
+
+def __refopt_numba__() -> Any:
+    """What kernels find in the place of this module when they are compiled."""
+    return compiler().cuda
 
 
 class Kernel(_Kernel):

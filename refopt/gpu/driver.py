@@ -6,26 +6,24 @@ graph, so that they cost one call.
 """
 
 import ctypes
-import math
 import threading
 from collections.abc import Callable, Sequence
-from functools import cached_property, partial
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 from cuda.bindings import driver
-from numba import cuda
-from numba.cuda.cudadrv.devicearray import DeviceNDArray
-from numba.cuda.cudadrv.driver import MemoryPointer
 
-from refopt.checks import dense, flat
+from refopt.checks import Array, dense
 from refopt.checks.arguments import rounded
 from refopt.checks.dtypes import ITEM_SIZES, numpy_dtype
+from refopt.gpu import memory
 from refopt.gpu.arrays import describer
+from refopt.gpu.compiler import Linked
 from refopt.gpu.kernels import Kernel
 from refopt.gpu.machine import Filler, Properties, Writer
 from refopt.gpu.staging import Pinned, Staging
-from refopt.gpu.streams import Event, Stream, capturing, checked, handle_of
+from refopt.gpu.streams import Event, Stream, capturing, checked, context, handle_of, primary
 from refopt.gpu.target import OVERLAPS, signature_of
 
 
@@ -73,70 +71,68 @@ class Gpu:
 
     name = "gpu"
     new_stream, new_event, sequence = Stream, Event, Sequenced
-    capturing, synchronize = staticmethod(capturing), staticmethod(cuda.synchronize)
+    capturing, empty = staticmethod(capturing), staticmethod(memory.empty)
 
     def __init__(self, index: int | None = None) -> None:
         self.index = index
         self._thread = threading.local()
-        self._context: int | None = None  # of the index, once known
 
     @cached_property
     def properties(self) -> Properties:
         """What the device says of itself."""
-        return Properties.of(cuda.get_current_device() if self.index is None else cuda.gpus[self.index])
+        device = _current_device() if self.index is None else checked(driver.cuDeviceGet(self.index))
+
+        def ask(name: str) -> int:
+            attribute = getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
+            return checked(driver.cuDeviceGetAttribute(attribute, device))
+
+        name = checked(driver.cuDeviceGetName(256, device)).split(b"\0")[0].decode()
+        capability = ask("COMPUTE_CAPABILITY_MAJOR"), ask("COMPUTE_CAPABILITY_MINOR")
+        return Properties(name, capability, ask("MULTIPROCESSOR_COUNT"), ask("L2_CACHE_SIZE"))
 
     def enter(self) -> Callable[[], Any] | None:
         """Make the context current in this thread, as the driver's calls need it; what leaves it if another was."""
         if self.index is None:
             if not hasattr(self._thread, "entered"):
-                cuda.current_context()
-                self._thread.entered = True
+                self._thread.entered = context()
             return None
-        if self._context is not None and int(checked(driver.cuCtxGetCurrent())) == self._context:
+        own = primary(self.index)
+        if int(checked(driver.cuCtxGetCurrent())) == own:
             return None
-        context = cuda.gpus[self.index]
-        context.__enter__()
-        self._context = int(checked(driver.cuCtxGetCurrent()))
-        return partial(context.__exit__, None, None, None)
+        checked(driver.cuCtxPushCurrent(own))
+        return driver.cuCtxPopCurrent
+
+    def synchronize(self) -> None:
+        """Wait for all work of the current device."""
+        context()
+        checked(driver.cuCtxSynchronize())
 
     def to_device(self, array: np.ndarray) -> Any:
         """A copy in the same order of axes if the array is dense, else in C order."""
         array = dense(array)
-        # As bytes: Numba takes neither bfloat16 nor any order of more than two axes but C and Fortran's.
-        memory = cuda.to_device(np.asarray(flat(array)).view(np.uint8)).gpu_data
-        # The copy returns once it has read its source; streams that do not wait for the default one could come first.
-        checked(driver.cuStreamSynchronize(0))
-        return DeviceNDArray(array.shape, array.strides, array.dtype, gpu_data=memory)
-
-    def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
-        return cuda.device_array(shape, dtype)
+        copy = memory.empty(array.shape, array.dtype, array.strides if array.size else None)
+        copy.copy_to_device(array)
+        return copy
 
     def pinned(self, array: np.ndarray) -> Any:
         """A copy in C order in page-locked memory of the host, where copies go at full speed and kernels reach it."""
         if not array.nbytes:
             return self.empty(array.shape, array.dtype)
-        dense, memory = np.asarray(array, order="C"), Pinned(array.nbytes)
-        memory.bytes[:] = dense.reshape(-1).view(np.uint8)
+        dense, block = np.asarray(array, order="C"), Pinned(array.nbytes)
+        block.bytes[:] = dense.reshape(-1).view(np.uint8)
         # Under unified addressing, which 64-bit systems have, the device knows the memory by the host's address.
-        address = ctypes.c_void_p(memory.address)
-        pointer = MemoryPointer(cuda.current_context(), address, array.nbytes, owner=memory)
-        return DeviceNDArray(dense.shape, dense.strides, dense.dtype, gpu_data=pointer)
+        return memory.at(block, block.address, dense.shape, dense.dtype)
 
     def view(self, array: Any, first: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any = None) -> Any:
         """Elements of a flat array, from one on, under a dense shape with strides in bytes; memory is shared.
 
         With a ``dtype``, the bytes from there on as elements of that. The array may be another library's.
         """
-        if not isinstance(array, DeviceNDArray):
-            own = describer(self.name)(array, "view")
-            kind = numpy_dtype(own.dtype)
-            address, nbytes = ctypes.c_void_p(own.address), own.size * kind.itemsize
-            pointer = MemoryPointer(cuda.current_context(), address, nbytes, owner=array)
-            array = DeviceNDArray(own.shape, own.strides, kind, gpu_data=pointer)
-        dtype = array.dtype if dtype is None else np.dtype(dtype)
-        start = first * array.dtype.itemsize
-        memory = array.gpu_data.view(start, start + math.prod(shape) * dtype.itemsize)
-        return DeviceNDArray(shape, strides, dtype, gpu_data=memory)
+        own = describer(self.name)(array, "view")
+        kind = numpy_dtype(own.dtype)
+        owner = array.owner if isinstance(array, memory.DeviceArray) else array
+        start = own.address + first * kind.itemsize
+        return memory.at(owner, start, shape, kind if dtype is None else dtype, strides)
 
     def stream(self, stream: Any, where: str = "stream") -> Any:
         """What `Launch` takes: the handle of a stream."""
@@ -214,11 +210,26 @@ class Gpu:
 
     def resident(self, kernel: Kernel, block: int, args: tuple, wanted: int) -> int:
         """Blocks of a cooperative launch that has work for so many: of these as many as can be resident at once."""
-        return min(wanted, kernel.compiled(signature_of(args)).max_cooperative_grid_blocks(block))
+        described = self._described(kernel, args)
+        function = _loaded(kernel.linked(signature_of(described), self.properties))
+        context()
+        if kernel.dynamic_shared:
+            _allow(function, kernel.dynamic_shared)
+        ask = driver.cuOccupancyMaxActiveBlocksPerMultiprocessor
+        blocks = checked(ask(driver.CUfunction(int(function)), block, kernel.dynamic_shared))
+        return min(wanted, blocks * self.properties.multiprocessors)
 
     def prepare(self, kernel: Kernel, grid: int, block: int, args: tuple, mode: str = "") -> Callable[[Any], None]:
-        own = tuple(a if isinstance(a, int | np.float32 | DeviceNDArray) else cuda.as_cuda_array(a) for a in args)
-        return Launch(kernel, grid, block, own, mode)
+        described = self._described(kernel, args)
+        return Launch(kernel, self.properties, grid, block, described, mode, keep=args)
+
+    def _described(self, kernel: Kernel, args: tuple) -> tuple:
+        """The arguments of a launch with descriptions in the place of arrays."""
+        describe = describer(self.name)
+        return tuple(
+            x if isinstance(x, int | np.float32) else describe(x, f"{kernel.name}: args[{k}]")
+            for k, x in enumerate(args)
+        )
 
 
 class Launch:
@@ -228,32 +239,30 @@ class Launch:
     start while the launch before them drains and wait for it themselves; or anything else.
     """
 
-    def __init__(self, kernel: Kernel, grid: int, block: int, args: tuple, mode: str) -> None:
-        compiled = kernel.compiled(signature_of(args))
-        self._keep = args, compiled
+    def __init__(
+        self, kernel: Kernel, machine: Properties, grid: int, block: int, args: tuple, mode: str, keep: Any = None
+    ) -> None:  # fmt: skip
+        self._kernel = _loaded(kernel.linked(signature_of(args), machine))
+        self._keep = keep
         words: list[int] = []
         for arg in args:
-            if isinstance(arg, int):
-                words.append(arg)
-            elif isinstance(arg, np.float32):  # in the lower half of a word
-                words.append(int(arg.view(np.uint32)))
-            else:
-                address = arg.__cuda_array_interface__["data"][0] or 0
-                words += [0, 0, arg.size, arg.dtype.itemsize, address, *arg.shape, *arg.strides]
+            if isinstance(arg, Array):
+                words += [0, 0, arg.size, ITEM_SIZES[arg.dtype], arg.address, *arg.shape, *arg.strides]
+            else:  # fp32 in the lower half of a word
+                words.append(arg if isinstance(arg, int) else int(arg.view(np.uint32)))
         self._words = (ctypes.c_int64 * len(words))(*words)
         base = ctypes.addressof(self._words)
         self._pointers = (ctypes.c_void_p * len(words))(*(base + 8 * i for i in range(len(words))))
-        handle = compiled._codelibrary.get_cufunc().handle
-        self._function = driver.CUfunction(int(getattr(handle, "value", handle)))
+        self._function = driver.CUfunction(int(self._kernel))
         if kernel.dynamic_shared:
-            self._function = _allowed(self._function, kernel.dynamic_shared)
+            _allow(self._kernel, kernel.dynamic_shared)
         self._params = ctypes.addressof(self._pointers)
         self._config = config = driver.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = grid, 1, 1
         config.blockDimX, config.blockDimY, config.blockDimZ = block, 1, 1
         config.sharedMemBytes = kernel.dynamic_shared
         attribute = driver.CUlaunchAttribute()
-        overlaps = cuda.get_current_device().compute_capability >= OVERLAPS
+        overlaps = machine.capability >= OVERLAPS
         if mode == "cooperative":
             attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
             attribute.value.cooperative = 1
@@ -266,19 +275,28 @@ class Launch:
     @property
     def registers(self) -> int:
         """Of a thread."""
-        return self._keep[1].regs_per_thread
+        attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NUM_REGS
+        return checked(driver.cuKernelGetAttribute(attribute, self._kernel, _current_device()))
 
     def __call__(self, stream: int) -> None:
         self._config.hStream = stream
         checked(driver.cuLaunchKernelEx(self._config, self._function, self._params, 0))
 
 
-def _allowed(function: Any, nbytes: int) -> Any:
-    """A kernel's function in the current context, which may have so many bytes of dynamic shared memory."""
-    # Numba's handle is that of a kernel, which belongs to no context; attributes are set on the function that it has in
-    # one.
-    status, own = driver.cuKernelGetFunction(driver.CUkernel(int(function)))
-    function = own if int(status) == 0 else function
+@lru_cache
+def _loaded(code: Linked) -> Any:
+    """A kernel that the driver has loaded; it belongs to no context, and is kept."""
+    context()
+    library = checked(driver.cuLibraryLoadData(code.cubin, [], [], 0, [], [], 0))
+    return checked(driver.cuLibraryGetKernel(library, code.entry.encode()))
+
+
+def _allow(kernel: Any, nbytes: int) -> None:
+    """Let a kernel have so many bytes of dynamic shared memory on the current device."""
     attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-    checked(driver.cuFuncSetAttribute(function, attribute, nbytes))
-    return function
+    checked(driver.cuKernelSetAttribute(attribute, nbytes, kernel, _current_device()))
+
+
+def _current_device() -> Any:
+    context()
+    return checked(driver.cuCtxGetDevice())

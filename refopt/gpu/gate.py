@@ -19,8 +19,8 @@ def gate(real: Any, factor: str | None) -> tuple[Callable, Callable]:
     """
     zero, one = real(0), real(1)
     if factor is None:
-        found, factor_of = device_function(lambda found_at: False), device_function(lambda factor_at: one)
-        return named(found, "found"), named(factor_of, "factor_of")
+        never, alone = device_function(lambda found_at: False), device_function(lambda factor_at: one)
+        return named(never, "found"), named(alone, "factor_of")
     load_found, load_factor = vectors.load_float32, getattr(vectors, f"load_{factor}")
 
     @device_function

@@ -2,23 +2,53 @@
 
 import functools
 import os
+import sys
 from collections.abc import Callable
 from typing import Any
 
-from refopt.gpu.target import Compilable
+from refopt.gpu import cache, notes
+from refopt.gpu.compiler import Linked
+from refopt.gpu.compiling import INSTALL, compiling, no_compiler
+from refopt.gpu.machine import Properties, require
+from refopt.gpu.target import Compilable, oldest
 
 
 class Kernel(Compilable):
-    """A kernel that can be listed and checked; `kernel` and `factory` make it."""
+    """A kernel that can be run on a GPU, listed and checked; `kernel` and `factory` make it."""
 
-    def compiled(self, signature: tuple) -> Any:
-        """The Numba kernel for a tuple of Numba argument types, compiled for the GPU in hand."""
-        new = signature not in self._compiled
-        code = super().compiled(signature)
-        if new and (folder := os.environ.get("REFOPT_KERNELS")):
-            from refopt.gpu.notes import append
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self._linked: dict[tuple, Linked] = {}
 
-            append(self, signature, folder)
+    def linked(self, signature: tuple, machine: Properties) -> Linked:
+        """The kernel for the types of its arguments and a GPU: as this process has it, from the cache, or compiled.
+
+        Raises:
+            RuntimeError: the machine lacks an instruction of the kernel, or there is no compiler, and how to have one.
+        """
+        key = signature, machine.capability
+        if key not in self._linked:
+            self.require(machine)
+            self._linked[key] = self._kept_or_compiled(signature, machine)
+            if folder := os.environ.get("REFOPT_KERNELS"):
+                notes.append(self, signature, folder)
+        return self._linked[key]
+
+    def _kept_or_compiled(self, signature: tuple, machine: Properties) -> Linked:
+        key = cache.key(self, signature, machine.capability)
+        if code := cache.read(key):
+            cache.origins["kept"] += 1
+            return code
+        if reason := no_compiler():
+            raise RuntimeError(f"{self.name}: expected a compiler ({INSTALL}), got none: {reason}")
+        require(self.name, machine, oldest())
+        if not cache.origins["compiled"] and sys.stderr.isatty():
+            print("\r\033[Krefopt: compiling kernels, which takes some seconds", file=sys.stderr, flush=True)
+        cache.origins["compiled"] += 1
+        wanted = self.wanted(machine.capability)
+        with compiling(wanted) as made:
+            code = made.linked(self.form(), signature, wanted)
+        cache.write(key, self.name, code)
         return code
 
     def source(self) -> str:

@@ -21,9 +21,9 @@ class Properties(NamedTuple):
 
     @classmethod
     def of(cls, device: Any) -> "Properties":
-        """Those of a device of Numba's, or of the one that the executor claims to be."""
-        name = device.name.decode() if isinstance(device.name, bytes) else str(device.name)
-        return cls(name, tuple(device.compute_capability), device.MULTIPROCESSOR_COUNT, device.L2_CACHE_SIZE)
+        """Those of a device as Numba describes it, such as the one that the executor claims to be."""
+        capability = tuple(device.compute_capability)
+        return cls(str(device.name), capability, device.MULTIPROCESSOR_COUNT, device.L2_CACHE_SIZE)
 
     def __str__(self) -> str:
         return f"{self.name}, compute capability {dotted(self.capability)}"

@@ -11,13 +11,13 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
+from types import BuiltinFunctionType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from refopt.catalog import ROUTINES, Routine
-from refopt.gpu.target import Compilable, held, is_device_function, signature_spelled, spelled
+from refopt.gpu.target import Compilable, cuda, held, is_device_function, signature_spelled, spelled
 
 Note = dict[str, Any]
 
@@ -67,46 +67,82 @@ def rebuilt(note: Note) -> tuple[Compilable, tuple]:
     return kernel, signature_spelled(note["signature"])
 
 
-def made_from(kernel: Compilable, signature: tuple) -> str:
+def made_from(kernel: Compilable, signature: tuple, whole: bool = False) -> str:
     """A digest of all that a kernel's PTX is made from, but the compiler and the version of Python.
 
     It has the code of each function that the kernel reaches and the values that it holds, the PTX of each intrinsic,
     the kernel's launch bounds and whether it may be contracted, and the types of its arguments. Functions made twice
     from the same are the same.
-    """
-    known: dict[int, Any] = {}
 
-    def named(value: Any) -> Any:
+    What kernels of refopt do not hold is left out or has no more than its name in it, unless the digest is to be of the
+    ``whole``, for kernels of any kind: what plain modules hold, and functions within functions.
+
+    Raises:
+        LookupError: of the whole, it holds something whose content is not known.
+    """
+    known: dict[Any, Any] = {}
+
+    def named(value: Any, names: tuple[str, ...] = ()) -> Any:
         """A value in a form that is the same in every process: functions by what they are made from."""
         if isinstance(value, SimpleNamespace):
             return [(name, named(x)) for name, x in vars(value).items()]
         if isinstance(value, tuple | list):
-            return [named(x) for x in value]
+            return [*map(named, value), *(value._fields if whole and hasattr(value, "_fields") else ())]
         if isinstance(value, np.ndarray):
-            return value.dtype.str, value.tolist()
+            return repr(value.dtype) if whole else value.dtype.str, value.tolist()
         if value is None or isinstance(value, bool | int | float | str | np.generic):
             return type(value).__name__, value
         if is_device_function(value):
             return function_of(value)
+        if whole and isinstance(value, ModuleType) and not hasattr(value, "__refopt_numba__") and value is not cuda:
+            return module_of(value, names)
+        if whole and (isinstance(value, np.dtype) or hasattr(value, "bitwidth")):  # the latter of Numba's types
+            return type(value).__name__, repr(value)
+        of_python = isinstance(value, type) and value.__module__ in ("builtins", "numpy")
+        if whole and not (of_python or isinstance(value, _BY_NAME)):
+            raise LookupError(f"{kernel.name} holds a {type(value).__name__}")
         return getattr(value, "__qualname__", None) or getattr(value, "__name__", type(value).__name__)
 
     def function_of(function: Any) -> Any:
         if id(function) not in known:
             known[id(function)] = function.__name__  # to itself
-            known[id(function)] = _digest(_of_function(function, named))
+            known[id(function)] = _digest(_of_function(function, named, whole))
         return known[id(function)]
 
+    def module_of(module: ModuleType, names: tuple[str, ...]) -> Any:
+        """What a module holds under the names that a function has in it."""
+        key = id(module), names
+        if key not in known:
+            known[key] = module.__name__
+            inside = vars(module)
+            known[key] = [module.__name__, *((x, named(inside[x], names)) for x in names if x in inside)]
+        return known[key]
+
     about = kernel.name, kernel.launch_bounds, kernel.contract, spelled(signature)
-    return _digest((*about, *_of_function(kernel.function, named)))
+    return _digest((*about, *_of_function(kernel.function, named, whole)))
 
 
-def _of_function(function: Any, named: Callable[[Any], Any]) -> tuple:
+# What a compiler knows by its name; a function of Python's that is no device function it does not take.
+_BY_NAME = FunctionType, BuiltinFunctionType, ModuleType, np.ufunc
+
+
+def _of_function(function: Any, named: Callable[..., Any], whole: bool) -> tuple:
     """A function's code and what it holds, or the PTX of an intrinsic."""
     if hasattr(function, "asm"):
         return function.__name__, function.asm, function.since, function.before
     code = function.__code__
     constants = [x for x in code.co_consts if not hasattr(x, "co_code")]
-    return code.co_code, code.co_names, constants, function.__defaults__, list(map(named, held(function)))
+    parts = code.co_code, code.co_names, constants, function.__defaults__
+    if not whole:
+        return *parts, list(map(named, held(function)))
+    codes = [code]
+    for each in codes:
+        codes += [x for x in each.co_consts if hasattr(x, "co_code")]
+    names = tuple(dict.fromkeys(name for each in codes for name in each.co_names))
+    within = [(each.co_code, each.co_names, [x for x in each.co_consts if x not in codes]) for each in codes[1:]]
+    scope = [function.__globals__.get(name) for name in names]
+    cells = [cell.cell_contents for cell in function.__closure__ or ()]
+    return *parts, within, [named(value, names) for value in (*(function.__defaults__ or ()), *scope, *cells)]
 
 
 def _digest(parts: tuple) -> str:

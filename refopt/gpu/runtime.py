@@ -7,6 +7,8 @@ one, unless ``REFOPT_DEVICE`` (``gpu`` or ``executor``) or `use` says otherwise.
 
 import contextlib
 import os
+import re
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -15,10 +17,11 @@ import numpy as np
 
 from refopt import checks, simt
 from refopt.checks.arguments import is_whole, rounded, shown
+from refopt.gpu import cache
 from refopt.gpu.arrays import device_of, ordinal_of
+from refopt.gpu.compiling import INSTALL, no_compiler
 from refopt.gpu.kernels import Kernel
-from refopt.gpu.machine import OLDEST, Event, Filler, Properties, Writer, require
-from refopt.gpu.target import check_compiler, failure, oldest
+from refopt.gpu.machine import Event, Filler, Properties, Writer, require
 
 if TYPE_CHECKING:
     from refopt.gpu.driver import Gpu
@@ -149,7 +152,7 @@ def device(name: str | None = None) -> Device:
 
 def _able(machine: Device) -> Device:
     """The machine, if kernels run there."""
-    require("device", machine.properties, OLDEST if machine.name == "executor" else oldest())
+    require("device", machine.properties)
     return machine
 
 
@@ -169,9 +172,9 @@ def machine_of(*lists: Any) -> Device:
 
 def gpus() -> int:
     """How many GPUs there are."""
-    from numba import cuda
+    from refopt.gpu.streams import device_count
 
-    return len(cuda.gpus)
+    return device_count()
 
 
 @contextlib.contextmanager
@@ -198,19 +201,17 @@ def _gpu(index: int | None = None) -> Device:
 
 @lru_cache
 def _why_no_gpu() -> str:
-    """Empty if kernels can be compiled and launched here, else the reason why they cannot, in one line.
+    """Empty if kernels can be launched here, else the reason why they cannot, in one line.
 
-    Whatever a broken compiler or driver raises is such a reason.
+    Those of a process that has run them before are on disk. Where none is, there must be a compiler.
     """
     try:
-        import numba_cuda  # noqa: F401
-        from numba import cuda
-
-        if not cuda.is_available():
-            return "no CUDA device or driver was found"
-        cuda.current_context()
-        if _gpu().properties.capability >= oldest():  # older ones are there, and `device` refuses them by name
-            check_compiler(launch=True)
-    except Exception as error:
-        return failure(error)
-    return ""
+        gpus()
+    except ModuleNotFoundError as error:
+        return f"cuda-bindings is not installed ({error})"
+    except Exception as error:  # whatever a broken driver raises, or the import of what calls it
+        why = f"{type(error).__name__}: {textwrap.shorten(str(error), 200)}"
+        there = not re.match(r"DynamicLibNotFoundError|.*CUDA_ERROR_NO_DEVICE", why)
+        return f"the CUDA driver fails ({why})" if there else "no CUDA device or driver was found"
+    reason = no_compiler() if cache.is_empty() else ""
+    return reason and f"{reason}; {INSTALL}"

@@ -2,14 +2,11 @@
 
 import contextlib
 import ctypes
-from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 from cuda.bindings import driver
-from numba import cuda
 
-from refopt.gpu.streams import Event, capturing, checked
+from refopt.gpu.streams import Event, capturing, checked, context, relaxed
 
 BLOCKS = 64  # of one `Staging`, at most; then the host waits for the oldest
 
@@ -23,7 +20,7 @@ class Pinned:
     """
 
     def __init__(self, nbytes: int) -> None:
-        cuda.current_context()
+        context()
         self.address = int(checked(driver.cuMemHostAlloc(nbytes, driver.CU_MEMHOSTALLOC_DEVICEMAP)))
         self.bytes = np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(self.address))
 
@@ -55,7 +52,7 @@ class Staging:
         if not data.size:
             return
         if capturing(stream):
-            with _relaxed():
+            with relaxed():
                 block = Pinned(data.size)
             self._captured.append(block)
         else:
@@ -85,14 +82,3 @@ class Staging:
         for _, done in self._blocks:
             with contextlib.suppress(RuntimeError):  # of a context that is gone, or during a capture
                 done.synchronize()
-
-
-@contextlib.contextmanager
-def _relaxed() -> Iterator[Any]:
-    """Let this thread allocate while a stream is being captured."""
-    mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-    before = checked(driver.cuThreadExchangeStreamCaptureMode(mode))
-    try:
-        yield
-    finally:
-        driver.cuThreadExchangeStreamCaptureMode(before)

@@ -1,10 +1,14 @@
-"""Streams and events of a CUDA GPU, by the driver's own interface."""
+"""Contexts, streams and events of a CUDA GPU, by the driver's own interface.
 
+`cuda.core` has classes for them, too; to import it takes as long as all else that comes before a first step.
+"""
+
+import contextlib
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
 from cuda.bindings import driver
-from numba import cuda
 
 from refopt import simt
 from refopt.checks.arguments import is_whole, shown
@@ -32,6 +36,40 @@ def checked(answer: tuple) -> Any:
     return answer[1] if len(answer) > 1 else None
 
 
+@lru_cache
+def primary(index: int) -> int:
+    """The context of a device that all libraries share; it is kept."""
+    device_count()
+    return int(checked(driver.cuDevicePrimaryCtxRetain(checked(driver.cuDeviceGet(index)))))
+
+
+@lru_cache
+def device_count() -> int:
+    """How many GPUs there are; the driver can be used from here on."""
+    checked(driver.cuInit(0))
+    return checked(driver.cuDeviceGetCount())
+
+
+def context() -> int:
+    """The context that is current in this thread, as the driver's calls need it; the first device's if none was."""
+    device_count()
+    if current := int(checked(driver.cuCtxGetCurrent())):
+        return current
+    checked(driver.cuCtxSetCurrent(primary(0)))
+    return primary(0)
+
+
+@contextlib.contextmanager
+def relaxed() -> Iterator[Any]:
+    """Let this thread allocate and free memory while a stream is being captured."""
+    mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+    before = checked(driver.cuThreadExchangeStreamCaptureMode(mode))
+    try:
+        yield
+    finally:
+        driver.cuThreadExchangeStreamCaptureMode(before)
+
+
 def capturing(stream: int) -> bool:
     """Whether what is enqueued on a stream goes into a graph and does not run; on a default stream, 0 to 2, it runs."""
     if stream <= 2:
@@ -57,7 +95,7 @@ class Stream:
     """
 
     def __init__(self, multiprocessors: int | None = None) -> None:
-        cuda.current_context()  # which the driver's calls need, in each thread
+        context()
         flags = driver.CUstream_flags.CU_STREAM_NON_BLOCKING
         if multiprocessors is None:
             self._stream = checked(driver.cuStreamCreate(flags))
@@ -96,7 +134,7 @@ class Event:
     """`refopt.gpu.runtime.Event` by the driver."""
 
     def __init__(self, timing: bool = False) -> None:
-        cuda.current_context()
+        context()
         flags = driver.CUevent_flags
         self._event = checked(driver.cuEventCreate(flags.CU_EVENT_DEFAULT if timing else flags.CU_EVENT_DISABLE_TIMING))
 

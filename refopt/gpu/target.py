@@ -1,26 +1,17 @@
-"""The compiler, and what kernels need of it that it does not offer: the one file that knows Numba.
+"""What kernels are written with, and what becomes of them in their compiled form.
 
 Kernels are written once, in plain Numba spelling, against ``cuda`` of this module, which is the executor's.
 A `Compilable` holds both forms: the function as written, which `refopt.simt` runs, and a copy of it with
-``cuda`` and the device functions replaced by Numba's, which the GPU runs.
+``cuda`` and the device functions replaced by the compiler's (`refopt.gpu.compiler`), which the GPU runs.
 
 Instructions that only newer GPUs have are inline PTX, with another form for the GPUs before them (`intrinsic`).
-
-Exact arithmetic (numerics, N3) takes two settings. NVVM contracts ``a * b + c`` into one rounding unless it
-is told ``fma=0``, for which ``@cuda.jit`` has no argument. And the linker, given LTO code, would generate
-code anew and contract after all; the decorator form ``@cuda.jit(lto=False)`` drops the argument, the call
-``cuda.jit(function, lto=False)`` keeps it.
 """
 
-import contextlib
 import dis
 import functools
-import itertools
 import math
-import textwrap
-import threading
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -28,13 +19,14 @@ import numpy as np
 from refopt import simt
 from refopt.checks.arguments import shown
 from refopt.checks.dtypes import name_of
+from refopt.gpu.compiler import Wanted
+from refopt.gpu.compiling import compiler, compiling, in_hand, no_compiler
 from refopt.gpu.machine import OLDEST, Properties, require
 from refopt.simt import cuda
 
 __all__ = ["Compilable", "cuda", "device_function", "intrinsic", "no_compiler", "sqrt"]
 
 MEASURED = 9, 0  # the compute capability that launch bounds were chosen for, on an H200
-_compiling = threading.RLock()
 _since: set[tuple[int, int]] = set()  # the capabilities with which instructions of intrinsics have come
 TYPES = {"f": "float32", "d": "float64", "r": "uint32", "l": "int64"}  # what registers of LLVM's letters hold
 
@@ -59,7 +51,6 @@ class Compilable:
         self.origin: tuple[Callable, tuple] | None = None
         self.executor = simt.cuda.jit(function)
         self.executor.ptx = self.ptx
-        self._compiled: dict[tuple, Any] = {}
 
     def require(self, machine: Properties) -> None:
         """Refuse a machine that lacks an instruction of the kernel, before anything is compiled or launched.
@@ -82,21 +73,20 @@ class Compilable:
         threads, blocks = self.launch_bounds
         return threads, -(-blocks // 2)
 
-    def compiled(self, signature: tuple) -> Any:
-        """The Numba kernel for a tuple of Numba argument types, compiled for the GPU in hand."""
-        if signature not in self._compiled:
-            self.require(Properties.of(numba_cuda().get_current_device()))
-            with exact_arithmetic(contract=self.contract):
-                bounds = self._bounds(_capability())
-                dispatcher = numba_cuda().jit(_numba_form(self.function), lto=False, launch_bounds=bounds)
-                dispatcher.compile(signature)
-                self._compiled[signature] = dispatcher.overloads[signature]
-        return self._compiled[signature]
+    def wanted(self, capability: tuple[int, int], lines: bool = False) -> Wanted:
+        """What the compiler is told for a compute capability."""
+        alone = any(called.alone for called in self._intrinsics)
+        return Wanted(capability, self._bounds(capability), self.contract, alone, lines)
+
+    def form(self) -> Callable:
+        """The function with the compiler's objects in the place of the executor's, while something is compiled."""
+        return _form(self.function)
 
     def ptx(self, signature: tuple, capability: tuple[int, int] = (9, 0), lines: bool = False) -> str:
-        """The PTX that `compiled` gives for a compute capability; no GPU is needed.
+        """The kernel's PTX for a compute capability; no GPU is needed.
 
-        With ``lines``, directives between the instructions say which lines of Python they come from.
+        With ``lines``, directives between the instructions say which lines of Python they come from. The ``signature``
+        has a word for each argument, as `signature_of` gives them, or a type of Numba's.
 
         Raises:
             ValueError: the capability is below the oldest that CUDA compiles for here.
@@ -106,19 +96,15 @@ class Compilable:
             expected = f"expected ({oldest()[0]}, {oldest()[1]}) or later"
             raise ValueError(f"{self.name}: capability: {expected}, got {shown(capability)}")
         self.require(Properties("a device", capability, 0, 0))
-        own = (*capability, "a") if any(called.alone for called in self._intrinsics) else capability
-        with exact_arithmetic(contract=self.contract), _pretend(capability, lines):
-            text, _ = numba_cuda().compile(
-                _numba_form(self.function), signature, cc=own, device=False, abi="numba", output="ptx",
-                launch_bounds=self._bounds(capability), lineinfo=lines,
-            )  # fmt: skip
-        return text
+        wanted = self.wanted(capability, lines)
+        with compiling(wanted) as made:
+            return made.ptx(self.form(), tuple(signature), wanted)
 
 
 def device_function(function: Callable) -> Callable:
     """Mark a function as one that kernels call. On the executor it is an ordinary Python function."""
-    function.__refopt_numba__ = lambda: numba_cuda().jit(  # type: ignore[attr-defined]
-        _numba_form(function), device=True, forceinline=True, lineinfo=_with_lines()
+    function.__refopt_numba__ = lambda: compiler().device_function(  # type: ignore[attr-defined]
+        _form(function), in_hand().lines
     )
     return cuda.jit(device=True)(function)
 
@@ -151,8 +137,8 @@ def intrinsic(
     _since.add(since)
 
     def decorate(twin: Callable) -> Callable:
-        twin.__refopt_numba__ = lambda: _inline_asm(  # type: ignore[attr-defined]
-            asm if _capability() >= since else before or "", constraints, result, arguments
+        twin.__refopt_numba__ = lambda: compiler().inline_ptx(  # type: ignore[attr-defined]
+            asm if in_hand().capability >= since else before or "", constraints, result, arguments
         )
         twin.asm = asm, constraints, result, arguments  # type: ignore[attr-defined]
         twin.since, twin.before, twin.alone = since, before, alone  # type: ignore[attr-defined]
@@ -161,83 +147,33 @@ def intrinsic(
     return decorate
 
 
-def numba_cuda() -> types.ModuleType:
-    """Numba's CUDA target."""
-    import numba_cuda  # noqa: F401  (Without it numba.cuda may be Numba's own, of which no kernel of refopt compiles.)
-    from numba import cuda
-
-    return cuda
-
-
-@functools.lru_cache
-def no_compiler() -> str:
-    """Why kernels cannot be compiled to PTX here, in one line; empty if they can."""
-    try:
-        check_compiler(launch=False)
-    except Exception as error:  # each version of numba-cuda fails in its own ways beside a NumPy it does not know
-        return failure(error)
-    return ""
-
-
 @functools.lru_cache
 def oldest() -> tuple[int, int]:
     """The oldest compute capability that kernels are compiled for here: a later CUDA may leave out more than refopt."""
-    numba_cuda()
-    from numba.cuda.cudadrv import nvrtc
-
-    return max(OLDEST, min(map(tuple, nvrtc.get_supported_ccs())))  # type: ignore[attr-defined]
-
-
-def check_compiler(launch: bool) -> None:
-    """Compile an empty kernel, to PTX or for the GPU in hand, since much of numba-cuda is imported only then."""
-    numba_cuda()
-    from numba.core import types as nb
-
-    empty = Compilable(lambda x: None)
-    empty.compiled((nb.int64,)) if launch else empty.ptx((nb.int64,))
-
-
-def failure(error: Exception) -> str:
-    """What went wrong in the compiler or the driver, in one line."""
-    text = textwrap.shorten(str(error), 200)
-    if isinstance(error, ModuleNotFoundError) and error.name in ("numba", "numba_cuda"):
-        return f"numba-cuda is not installed ({text})"
-    return f"numba-cuda fails ({type(error).__name__}: {text})"
+    return max(OLDEST, compiler().oldest())
 
 
 _forms: dict[Any, Any] = {}
-_pretended: list[tuple[tuple[int, int], bool]] = []
-
-
-def _capability() -> tuple[int, int]:
-    """The compute capability that is being compiled for."""
-    return _pretended[-1][0] if _pretended else tuple(numba_cuda().get_current_device().compute_capability)
-
 
 def _newest(capability: tuple[int, int]) -> tuple[int, int]:
     """The last capability up to this one with which instructions came: in between, device functions are the same."""
     return max(since for since in {OLDEST, *_since} if since <= capability)
 
 
-def _with_lines() -> bool:
-    """Whether what is being compiled is to say which lines it comes from."""
-    return _pretended[-1][1] if _pretended else False
-
-
-def _numba(value: Any) -> Any:
+def _compiled(value: Any) -> Any:
     """What stands for a global or closed-over value of a kernel in its compiled form."""
     if value is cuda:
-        return numba_cuda()
+        return compiler().cuda
     if isinstance(value, types.SimpleNamespace):
         module = types.ModuleType("namespace")  # Numba resolves the attributes of modules, and of nothing else.
-        module.__dict__.update((k, _numba(v)) for k, v in vars(value).items())
+        module.__dict__.update((k, _compiled(v)) for k, v in vars(value).items())
         return module
     make = getattr(value, "__refopt_numba__", None)
     if make is None and isinstance(value, types.ModuleType) and _has_device_functions(value):
         make = functools.partial(_Module, value)
     if make is None:
         return value
-    key = value, _newest(_capability()), _with_lines()
+    key = value, _newest(in_hand().capability), in_hand().lines
     if key not in _forms:
         _forms[key] = make()
     return _forms[key]
@@ -255,7 +191,7 @@ class _Module(types.ModuleType):
         self._module = module
 
     def __getattr__(self, name: str) -> Any:
-        return _numba(getattr(self._module, name))
+        return _compiled(getattr(self._module, name))
 
 
 def held(function: Callable) -> list[Any]:
@@ -286,98 +222,12 @@ def intrinsics(function: Callable) -> list[Any]:
     return [value for value in seen.values() if hasattr(value, "asm")]
 
 
-def _numba_form(function: Callable) -> Callable:
-    """A copy of a function whose globals and closure hold Numba's objects instead of the executor's."""
+def _form(function: Callable) -> Callable:
+    """A copy of a function whose globals and closure hold the compiler's objects instead of the executor's."""
     names = {step.argval for step in dis.get_instructions(function) if step.opname == "LOAD_GLOBAL"}
-    scope = {k: _numba(v) if k in names else v for k, v in function.__globals__.items()}
-    cells = tuple(types.CellType(_numba(cell.cell_contents)) for cell in function.__closure__ or ())
+    scope = {k: _compiled(v) if k in names else v for k, v in function.__globals__.items()}
+    cells = tuple(types.CellType(_compiled(cell.cell_contents)) for cell in function.__closure__ or ())
     return types.FunctionType(function.__code__, scope, function.__name__, function.__defaults__, cells)
-
-
-@contextlib.contextmanager
-def exact_arithmetic(contract: bool = False) -> Iterator[None]:
-    """Compile without contraction of ``a * b + c`` while this is entered, unless asked to ``contract``."""
-    from numba.cuda.cudadrv import nvvm
-
-    with _compiling:
-        compile_ir = nvvm.compile_ir
-        nvvm.compile_ir = functools.partial(compile_ir, fma=int(contract))
-        try:
-            yield
-        finally:
-            nvvm.compile_ir = compile_ir
-
-
-@contextlib.contextmanager
-def _pretend(capability: tuple[int, int], lines: bool) -> Iterator[None]:
-    """Let device functions compile without a GPU: they ask for the device only to know what it is."""
-    from numba.cuda import dispatcher, lowering  # type: ignore[attr-defined]
-
-    ask, find = dispatcher.get_current_device, lowering.get_func_def_lineno
-    # Numba parses the source for it, which fails for lambdas.
-    lowering.get_func_def_lineno = lambda function: function.__code__.co_firstlineno
-    dispatcher.get_current_device = lambda: types.SimpleNamespace(compute_capability=capability)
-    _pretended.append((capability, lines))
-    try:
-        yield
-    finally:
-        _pretended.pop()
-        dispatcher.get_current_device, lowering.get_func_def_lineno = ask, find
-
-
-def _inline_asm(asm: str, constraints: str, result: str, arguments: str) -> Any:
-    from llvmlite import ir
-    from numba.core import cgutils
-    from numba.core import types as nb
-    from numba.cuda.extending import intrinsic as numba_intrinsic
-
-    types_of = {"f": nb.float32, "d": nb.float64, "l": nb.int64, "r": nb.uint32, "s": None}  # None: any array
-    outputs = [types_of[letter] for letter in result]
-    several = len(outputs) > 1
-    returns: Any = nb.UniTuple(outputs[0], len(outputs)) if several else outputs[0] if outputs else nb.void
-    takes: list[Any] = []
-    for letter, run in itertools.groupby(arguments):
-        kind, count = types_of[letter], len(list(run))
-        if letter == "s":
-            takes += [None, nb.int64] * count
-        else:
-            takes += [kind] * count if letter == "l" else [kind if count == 1 else nb.UniTuple(kind, count)]
-
-    def shared_address(context: Any, builder: Any, kind: Any, array: Any, index: Any) -> Any:
-        """The address of an element of a shared array in the address space of shared memory, which has number 3."""
-        data, word = context.make_array(kind)(context, builder, array).data, ir.IntType(32)
-        start = builder.ptrtoint(builder.addrspacecast(data, data.type.pointee.as_pointer(3)), ir.IntType(64))
-        # In 32 bits, so that whatever the index is made of is narrowed as well.
-        distance = builder.mul(builder.trunc(index, word), word(kind.dtype.bitwidth // 8))
-        return builder.add(builder.trunc(start, word), distance)
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        if not asm:  # a hint, which this GPU does not take
-            return context.get_dummy_value()
-        operands: list[Any] = []
-        entries = iter(zip(args, signature.args, strict=True))
-        for arg, kind in entries:
-            if isinstance(kind, nb.Array):
-                operands.append(shared_address(context, builder, kind, arg, next(entries)[0]))
-                continue
-            operands += cgutils.unpack_tuple(builder, arg, len(kind)) if isinstance(kind, nb.UniTuple) else [arg]
-        results = [context.get_value_type(kind) for kind in outputs]
-        answers = ir.LiteralStructType(results) if several else results[0] if results else ir.VoidType()
-        # The side effect keeps loads behind barriers and stores where they are written.
-        shape = ir.FunctionType(answers, [operand.type for operand in operands])
-        answer = builder.call(ir.InlineAsm(shape, asm, constraints, side_effect=True), operands)
-        if several:
-            return cgutils.pack_array(builder, cgutils.unpack_tuple(builder, answer, len(results)))
-        return answer if results else context.get_dummy_value()
-
-    # Numba looks at how many parameters an intrinsic has, and their names.
-    given = ", ".join(f"x{k}" for k in range(len(takes)))
-
-    def typed(*kinds: Any) -> Any:
-        return returns(*(kind or of for kind, of in zip(takes, kinds, strict=True)))
-
-    scope = {"typed": typed, "codegen": codegen}
-    return numba_intrinsic(eval(f"lambda typingctx, {given}: (typed({given}), codegen)", scope))
 
 
 @intrinsic("fence.acq_rel.gpu;", "", "", "")
@@ -402,7 +252,7 @@ def wait_for_previous_launch():
 
 
 def spelled(signature: tuple) -> list[str]:
-    """Numba's types of kernel arguments in words: int64, or an array's dtype and number of axes, float32[2]."""
+    """The types of kernel arguments in words: int64, or an array's dtype and number of axes, float32[2]."""
     return [f"{kind.dtype}[{kind.ndim}]" if hasattr(kind, "ndim") else str(kind) for kind in signature]
 
 
@@ -420,18 +270,13 @@ def argument_spelled(where: str, arg: Any) -> str:
 
 
 def signature_spelled(words: list[str]) -> tuple:
-    """The types that `spelled` put into words."""
-    from numba.core import types as nb
-    from numba.np.numpy_support import from_dtype
-
-    pairs = [word.rstrip("]").partition("[") for word in words]
-    types_of = [(from_dtype(np.dtype(dtype)), axes) for dtype, _, axes in pairs]
-    return tuple(nb.Array(dtype, int(axes), "C") if axes else dtype for dtype, axes in types_of)
+    """The signature of which `spelled` gives the words."""
+    return tuple(words)
 
 
 def signature_of(args: tuple) -> tuple:
-    """Numba's types of kernel arguments: C-contiguous device arrays, 64-bit integers and fp32 numbers."""
-    return signature_spelled([argument_spelled(f"kernel: args[{k}]", arg) for k, arg in enumerate(args)])
+    """The types of kernel arguments: C-contiguous device arrays, 64-bit integers and fp32 numbers."""
+    return tuple(argument_spelled(f"kernel: args[{k}]", arg) for k, arg in enumerate(args))
 
 
 def sqrt(x: np.floating) -> np.floating:
@@ -451,23 +296,4 @@ def transposed(rows: tuple) -> tuple:
 cuda.jit(device=True)(transposed)
 
 
-def _transposed() -> Any:
-    from llvmlite import ir
-    from numba.core import types as nb
-    from numba.cuda.extending import intrinsic as numba_intrinsic
-
-    def typed(typingctx: Any, rows: Any) -> Any:
-        columns = nb.UniTuple(nb.Tuple([row.dtype for row in rows]), rows[0].count)
-
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            whole = ir.Constant(context.get_value_type(columns), ir.Undefined)
-            for i, j in itertools.product(range(rows.count), range(columns.count)):
-                whole = builder.insert_value(whole, builder.extract_value(args[0], (i, j)), (j, i))
-            return whole
-
-        return columns(rows), codegen
-
-    return numba_intrinsic(typed)
-
-
-transposed.__refopt_numba__ = _transposed  # type: ignore[attr-defined]
+transposed.__refopt_numba__ = lambda: compiler().transposed()  # type: ignore[attr-defined]

@@ -18,8 +18,8 @@ from .names.replace import replace_numba
 from .watch.log import Log
 from .watch.observe import observe
 
-ABOUT = """Runs a Python script, or with -m a module, with the executor in place of numba.cuda. It takes no GPU, and
-no Numba. What the script raises ends it, the executor's reports as well, unless
+ABOUT = """Run a Python script, or with -m a module, on the executor instead of numba.cuda. It needs neither a GPU nor
+Numba. An exception ends the script, and so does a report of the executor, unless
 --keep-going lists them."""
 ENDS = "Exit status: that of the script; 1 if it ends by an exception or a defect is listed, 2 if there is no script."
 

@@ -4,6 +4,7 @@ import io
 import json
 import re
 import sys
+from collections import Counter
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,10 +15,11 @@ from refopt import catalog, cli, cpu, gpu
 from refopt.catalog import LARS_MOMENTUM, workloads
 from refopt.cli import verify
 from refopt.cli.progress import Progress
-from refopt.cli.verify import around, table, times
+from refopt.cli.verify import around, command, table, times
 from refopt.cli.verify import report as result
 from refopt.cli.verify.compare import Row
-from refopt.gpu import cast, tables
+from refopt.gpu import cache, cast, tables
+from refopt.gpu.machine import Properties
 from refopt.gpu.tiles import ROW, TILE
 from refopt.oracle import ulp
 
@@ -73,15 +75,26 @@ def test_every_row_in_80_columns(capsys, dtypes):
     assert f"{4 * len(dtypes)} of {4 * len(dtypes)} equal in every bit" in out
 
 
+@pytest.mark.parametrize(("said", "reason"), [
+    ("device: expected a GPU, got none: no driver", "no driver"), ("device: one that is too old", None)])
+def test_the_executor_says_why_there_is_no_gpu(executor, monkeypatch, said, reason):
+    def refused(name):
+        raise RuntimeError(said)
+
+    monkeypatch.delenv("REFOPT_DEVICE", raising=False)
+    monkeypatch.setattr(gpu, "device", refused)
+    assert command._device(executor, None)["reason"] == (reason or said)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["adam", "check_gradients", "merged_cast", "coalesce_tensor"])
 def test_times_of_a_gpu(capsys, name):
     """On a GPU each row has a time, and the rates come after the table."""
-    command = ["verify", "--workload", "tiny", "--device", "gpu", "--dtype", "fp32", "--routine", name]
-    assert cli.main(command) == 0
+    args = ["verify", "--workload", "tiny", "--device", "gpu", "--dtype", "fp32", "--routine", name]
+    assert cli.main(args) == 0
     out = capsys.readouterr().out
     assert "ms/step     GB/s  of copy" in out and max(map(len, out.splitlines())) <= 80
-    assert cli.main([*command, "--json", "-"]) == 0
+    assert cli.main([*args, "--json", "-"]) == 0
     assert all(row["milliseconds"] > 0 for row in json.loads(capsys.readouterr().out)["rows"])
 
 
@@ -162,6 +175,21 @@ def test_words_of_a_row():
         f"refopt {refopt.__version__}: 1/2 equal, H200 9.0, numba-cuda ")
 
 
+def test_where_kernels_come_from(monkeypatch, tmp_path):
+    """On a GPU: from the folder that they are kept in, or from the compiler, whose version is said."""
+    about = Properties("H200", (9, 0), 132, 1)
+    monkeypatch.setenv("REFOPT_CACHE", str(tmp_path))
+    monkeypatch.setattr(cache, "origins", Counter(kept=5, compiled=2))
+    device = command._device(SimpleNamespace(name="gpu", properties=about), None)
+    assert device["kernels"].startswith(f"as kept in {tmp_path}, or compiled for 9.0 by numba-cuda ")
+    assert command._came_from(device).startswith(f"5 as kept in {tmp_path}, 2 compiled for 9.0 by numba-cuda ")
+    monkeypatch.setenv("REFOPT_CACHE", "0")
+    monkeypatch.setattr(cache, "origins", Counter(compiled=7))
+    assert command._came_from(device).startswith("7 compiled for 9.0 by numba-cuda ")
+    device = command._device(SimpleNamespace(name="gpu", properties=about), None)
+    assert device["kernels"].startswith("compiled for 9.0 by")
+
+
 def test_broken_rule_is_found(capsys, monkeypatch):
     exact = LARS_MOMENTUM.rule
 
@@ -179,7 +207,10 @@ def test_broken_rule_is_found(capsys, monkeypatch):
     assert re.search(r"expected 0x[0-9a-f]{8} = -?0\.\d+", out) and max(map(len, out.splitlines())) <= 80
     assert "1 of 1 FAILED" in out
     (row,) = report(capsys)["rows"]
-    assert row["mismatches"][0]["ulps"] == 1 and row["differing"] >= 2
+    first = row["mismatches"][0]
+    assert first["ulps"] == 1 and row["differing"] >= 2
+    expected, got = (np.array(int(first[side][0], 16), np.uint32).view(np.float32) for side in ("expected", "got"))
+    assert expected == np.nextafter(got, np.float32(np.inf))
 
 
 OFTEN = (HYPERS[0], "fp32"), (HYPERS[-1], "bf16+16")
@@ -227,6 +258,7 @@ def test_what_goes_on_around_a_step(capsys, monkeypatch, name):
         monkeypatch.setattr(idle, "__call__", lambda self, **scale: None)
     (row, *_) = report(capsys, name=name, form=None)["rows"]
     where = {(m["step"], m["slot"], m["tensor"], m["name"]) for m in row["mismatches"]}
+    assert {m["got"][1] for m in row["mismatches"]} == {"0.0"} != {m["expected"][1] for m in row["mismatches"]}
     assert min(where) == (1, row["form"], *((14, "result") if name == "check_gradients" else (0, "conv1.weight")))
     before = 28 if name == "check_gradients" else 14
     assert (row["tensors"], row["elements"], row["ops_before"], row["launches_before"]) == (14, 1430, before, before)

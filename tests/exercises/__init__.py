@@ -3,5 +3,5 @@
 import sys
 from pathlib import Path
 
-FOLDER = Path(__file__).parents[2] / "notebooks" / "exercises"
+FOLDER = Path(__file__).parents[2] / "notebooks"
 sys.path.insert(0, str(FOLDER))

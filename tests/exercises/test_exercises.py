@@ -1,5 +1,6 @@
 """The exercises: solutions pass, stubs and wrong answers fail and say why, notebooks are those of the solutions."""
 
+import re
 from types import SimpleNamespace
 
 import needs
@@ -86,6 +87,10 @@ LESSONS = {
         ("12_many_tensors_one_launch", ["p[start] = lr"], "does not compile", "`store_float32(p + 4 * i, value)`"),
     "a load by an address":
         ("12_many_tensors_one_launch", ["store_float32(p, p[start])"], "does not compile", "`load_float32("),
+    "a double that changes bits":
+        ("03_grid_stride", ["for i in range(cuda.grid(1), p.size, cuda.gridsize(1)):\n    new = mu * v[i] + g[i]\n"
+                            "    v[i] = new\n    p[i] = p[i] - 1.0 * lr * new"],
+         "Only the last bits differ: the kernel computes in fp64", "1.0 * lr * new"),
     "two blocks": ("03_grid_stride", ["p[0] = cuda.blockIdx.x"], "DataRace", "Blocks of a launch are not ordered"),
     "one block": ("03_grid_stride", ["p[0] = cuda.threadIdx.x"], "DataRace", "or let a single thread write")}
 
@@ -163,6 +168,21 @@ def test_a_gpu_is_asked_for_its_bits(monkeypatch):
     assert exercise.check(right).ok and any(on_gpu)
     other = Exercise(exercise.name, exercise.spec, exercise.cases, launch)
     assert "Case: 72 elements, 3 blocks, on the GPU." in other.check(right).text
+
+
+def test_an_answer_is_timed_on_a_gpu(monkeypatch):
+    """Beside a copy and the solution, on large arguments; the executor stands for the GPU here."""
+    exercise, right, module = solution.load("01_guard_the_tail")
+    machine = SimpleNamespace(use=lambda name: gpu.use("executor"), device=lambda: SimpleNamespace(name="gpu"))
+    monkeypatch.setattr(exercise_module, "gpu", machine)
+    monkeypatch.setattr(witness, "gpu", machine)
+    asked = exercise.name, exercise.spec, exercise.cases, exercise.launch
+    timed = Exercise(*asked, large=lambda: module.arguments(7200))
+    words = timed.check(right).text.splitlines()[-1]
+    assert re.fullmatch(r"Your kernel: \d+\.\d{3} ms for 0\.1 MB, \d+% of the speed of a copy, \d+% of that of the "
+                        r"reference solution\.", words), words
+    plain = Exercise(*asked)
+    assert "Your kernel" not in plain.check(right).text
 
 
 @pytest.mark.gpu

@@ -43,7 +43,7 @@ store_float32(u + at, new_u)
 """
 
 WRONG = {
-    "17_wrong_by_its_bits": {"nearly": ([None], "p[2]: expected", "The last bits alone are others"),
+    "17_wrong_by_its_bits": {"nearly": ([None], "p[2]: expected", "Only the last bits differ"),
                              "slow": (["x, d = p[i], g[i]\nx = x - lr * coeff * p[i]"], "too many requests",
                                       "reference")},
     "18_beat_the_bytes": {
@@ -71,6 +71,6 @@ WRONG = {
             "too many requests", "reference")}}
 # Wrong by the order of a sum or a product alone.
 ORDERS = {"atomic": ([TREE.replace("sums[c] = shared[0]", "cuda.atomic.add(sums, 0, shared[0])"), FACTOR, ADAMW],
-                     "in reverse order", "The last bits alone are others"),
+                     "in reverse order", "Only the last bits differ"),
           "product": ([TREE, FACTOR, ADAMW.replace("(ONE - beta2) * d * d", "(ONE - beta2) * (d * d)")],
-                      "elements of params[1] differ", "The last bits alone are others")}
+                      "elements of params[1] differ", "Only the last bits differ")}

@@ -10,7 +10,8 @@ import pytest
 
 from refopt import gpu, simt
 from refopt.cli import main
-from refopt.gpu import runtime, target
+from refopt.gpu import compiling, runtime, target
+from refopt.gpu.compiler import Linked
 from refopt.gpu.kernels import kernel
 from refopt.gpu.ladder import adam, lars
 
@@ -134,31 +135,39 @@ def test_a_kernel_without_another_form_is_refused():
 
 
 class Compiler:
-    """Numba, as far as it says which GPU there is, the one that the executor claims, and compiles for it."""
+    """A compiler, as far as it is told what to compile for."""
 
     asked: ClassVar = []
-    get_current_device = staticmethod(simt.cuda.get_current_device)
+    oldest = staticmethod(lambda: (7, 5))
+    cuda = simt.cuda
 
-    def jit(self, function, **options):
-        self.asked.append(options["launch_bounds"])
-        return self
-
-    def compile(self, signature):
-        self.overloads = {signature: "code"}
+    def linked(self, function, signature, wanted):
+        self.asked.append(wanted.launch_bounds)
+        return Linked("code", b"")
 
 
 def test_what_is_compiled_for_the_gpu_in_hand(monkeypatch):
     """Launch bounds as measured, or fewer blocks on other GPUs; nothing where an instruction is missing."""
-    monkeypatch.setattr(target, "numba_cuda", Compiler)
-    monkeypatch.setattr(target, "_numba_form", lambda function: function)
+    monkeypatch.setenv("REFOPT_CACHE", "0")
+    for module in (compiling, target):
+        monkeypatch.setattr(module, "compiler", Compiler)
     signature = signature_spelled(["float32[1]"])
+
+    def machine():
+        return Properties.of(simt.cuda.get_current_device())
+
     for name in ("T4", "H100", "RTX 5090"):
         for bounds in ((64, 12), (128, 5), None):
             with simt.claim(name):
-                assert kernel(bounds)(lambda x: None).compiled(signature) == "code"
+                assert kernel(bounds)(lambda x: None).linked(signature, machine()) == Linked("code", b"")
     assert Compiler.asked == [(64, 6), (128, 3), None, (64, 12), (128, 5), None, (64, 6), (128, 3), None]
     with simt.claim("A100"), pytest.raises(RuntimeError, match=r"^moves: newest: expected .* refopt.simt as A100"):
-        planted(before=None).compiled(signature)
+        planted(before=None).linked(signature, machine())
+    monkeypatch.setattr(Compiler, "oldest", staticmethod(lambda: (8, 0)))
+    target.oldest.cache_clear()
+    with simt.claim("T4"), pytest.raises(RuntimeError, match=r"<lambda>: expected compute capability 8.0 or later"):
+        kernel()(lambda x: None).linked(signature, machine())
+    target.oldest.cache_clear()
 
 
 @pytest.mark.parametrize(("capability", "blocks"), [((8, 0), 6), ((9, 0), 12)])

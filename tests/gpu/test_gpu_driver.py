@@ -5,76 +5,16 @@ import gc
 import types
 from functools import partial
 
-import needs
 import numpy as np
 import pytest
 
+from gpu.fake_driver import CUDA, HERE, INVALID, MODULES, SUCCESS, Fake, host, of, of_capability
 from refopt import gpu, simt
-
-needs.compiler()
-
-from refopt.gpu import driver, staging, streams  # noqa: E402
+from refopt.gpu import driver, staging, streams
+from refopt.gpu.compiler import Linked
+from refopt.gpu.machine import Properties
 
 pytestmark = pytest.mark.usefixtures("frozen")
-CUDA = driver.driver
-MADE = "cuGreenCtxStreamCreate", "cuStreamEndCapture", "cuGraphInstantiate"
-SUCCESS, INVALID = CUDA.CUresult.CUDA_SUCCESS, CUDA.CUresult.CUDA_ERROR_INVALID_VALUE
-TOO_MANY = CUDA.CUresult.CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION
-
-
-class Fake:
-    """What is called, with handles from 100 on; copies are done at once."""
-
-    copies = "cuMemcpyAsync", "cuMemcpyHtoDAsync"
-
-    def __init__(self):
-        self.calls, self.answer, self.memory, self.most = [], SUCCESS, {}, 132
-        for name in dir(CUDA):
-            if name.startswith("CU"):
-                setattr(self, name, getattr(CUDA, name))
-        self.cuGetErrorString = lambda error: (SUCCESS, b"as told")
-
-    def __getattr__(self, name):
-        assert hasattr(CUDA, name)
-
-        def call(*args):
-            self.calls.append((name, *(int(arg) if hasattr(arg, "__int__") else arg for arg in args)))
-            if name == "cuMemHostAlloc":
-                memory = (ctypes.c_uint8 * args[0])()
-                self.memory[ctypes.addressof(memory)] = memory
-                return self.answer, ctypes.addressof(memory)
-            if name == "cuMemFreeHost":
-                del self.memory[args[0]]
-            if name in self.copies:
-                ctypes.memmove(*map(int, args[:3]))  # target, source, bytes
-            if name == "cuEventElapsedTime":
-                return self.answer, 1.5
-            if name == "cuCtxGetDevice":
-                return self.answer, 0
-            if name == "cuDeviceGetDevResource":
-                return self.answer, types.SimpleNamespace(sm=types.SimpleNamespace(smCount=132))
-            if name == "cuDevSmResourceSplitByCount":
-                enough = args[3] <= self.most
-                return self.answer if enough else TOO_MANY, ["part"], 1, "rest"
-            if name == "cuStreamIsCapturing":
-                return self.answer, CUDA.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
-            made = name.endswith("Create") or name in MADE
-            return (self.answer, 100 + len(self.calls)) if made else (self.answer,)
-
-        return call
-
-
-@pytest.fixture
-def fake(monkeypatch):
-    made = Fake()
-    monkeypatch.setattr(driver, "driver", made)
-    monkeypatch.setattr(streams, "driver", made)
-    monkeypatch.setattr(staging, "driver", made)
-    streams._part.cache_clear()
-    monkeypatch.setattr(driver.cuda, "current_context", lambda: None)
-    yield made
-    gc.collect()
-    streams._part.cache_clear()
 
 
 def test_streams(fake):
@@ -110,10 +50,6 @@ def test_streams_of_some_multiprocessors(fake):
     assert driver.Sequenced([])(0) and fake.calls[0] == ("cuStreamCreate", CUDA.CUstream_flags.CU_STREAM_NON_BLOCKING)
 
 
-def of(**attributes):
-    return types.SimpleNamespace(**attributes)
-
-
 @pytest.mark.parametrize(("stream", "handle"), [
     (0, 0), (np.int64(7), 7), (type("Own", (), {"__cuda_stream__": lambda self: (0, 8)})(), 8), (of(cuda_stream=9), 9),
     (of(ptr=10), 10), (of(handle=of(value=11)), 11), (of(handle=of(value=None)), 0),
@@ -137,14 +73,17 @@ def test_default_streams_are_not_captured(fake):
     ("overlapping", (8, 9), None), ("overlapping", (9, 0), "PROGRAMMATIC_STREAM_SERIALIZATION")])
 def test_launches(fake, monkeypatch, mode, capability, attribute):
     """Arguments as Numba's kernels take them, and what is said of the launch."""
-    code = of(_codelibrary=of(get_cufunc=lambda: of(handle=of(value=5))), regs_per_thread=17)
-    monkeypatch.setattr(driver.cuda, "get_current_device", lambda: of(compute_capability=capability))
-    array = driver.Gpu().pinned(np.zeros((3, 4), np.float16))
-    kernel = of(compiled=lambda signature: code, dynamic_shared=0)
-    launch = driver.Gpu().prepare(kernel, 7, 64, (array, 3, np.float32(1)), mode)
+    fake.answers |= {"cuLibraryLoadData": 4, "cuLibraryGetKernel": 5, "cuKernelGetAttribute": 17}
+    machine = of_capability(*capability)
+    array, given = machine.pinned(np.zeros((3, 4), np.float16)), []
+    kernel = of(linked=lambda *args: given.append(args) or Linked("entry", b"cubin"), dynamic_shared=0, name="k")
+    launch = machine.prepare(kernel, 7, 64, (array, 3, np.float32(1)), mode)
+    assert given == [(("float16[2]", "int64", "float32"), machine.properties)]
+    assert [call[1] for call in fake.calls if call[0].startswith("cuLibrary")] == [b"cubin", 4]
     address = array.__cuda_array_interface__["data"][0]
     assert [*launch._words] == [0, 0, 12, 2, address, 3, 4, 8, 2, 3, 0x3F800000] and launch.registers == 17
     launch(9)
+    assert not any(call[0].startswith("cuFuncSet") for call in fake.calls)
     name, config, function, params, _ = fake.calls[-1]
     words = ctypes.cast((ctypes.c_void_p * 11).from_address(params)[4], ctypes.POINTER(ctypes.c_int64))
     assert (name, function, words[0], config.hStream) == ("cuLaunchKernelEx", 5, address, CUDA.CUstream(9))
@@ -152,19 +91,19 @@ def test_launches(fake, monkeypatch, mode, capability, attribute):
     assert [x.id.name.removeprefix("CU_LAUNCH_ATTRIBUTE_") for x in config.attrs] == [attribute] * config.numAttrs
 
 
-def test_a_kernel_is_allowed_its_dynamic_shared_memory(fake, monkeypatch):
-    """Of its function in the context, if its handle is a kernel's; each launch has as much."""
-    monkeypatch.setattr(driver.cuda, "get_current_device", lambda: of(compute_capability=(9, 0)))
-    code = of(_codelibrary=of(get_cufunc=lambda: of(handle=of(value=5))))
-    kernel, most = of(compiled=lambda signature: code, dynamic_shared=229_472), "MAX_DYNAMIC_SHARED_SIZE_BYTES"
-    for status, function in ((SUCCESS, 77), (INVALID, 5)):
-        fake.cuKernelGetFunction = lambda _, status=status: (status, CUDA.CUfunction(77))
-        launch = driver.Gpu().prepare(kernel, 7, 64, (3,))
-        name, allowed, attribute, nbytes = fake.calls[-1]
-        assert (name, allowed, nbytes) == ("cuFuncSetAttribute", function, 229_472)
-        assert attribute == getattr(CUDA.CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{most}")
-        launch(9)
-        assert fake.calls[-1][1].sharedMemBytes == 229_472 and fake.calls[-1][2] == function
+def test_a_kernel_is_allowed_its_dynamic_shared_memory(fake):
+    """On the device; each launch has as much, and so has the question how many blocks there is room for."""
+    fake.answers |= {"cuLibraryGetKernel": 5, "cuOccupancyMaxActiveBlocksPerMultiprocessor": 2}
+    kernel = of(linked=lambda *_: Linked("entry", b"cubin"), dynamic_shared=229_472, name="k")
+    machine, most = of_capability(9, 0), "MAX_DYNAMIC_SHARED_SIZE_BYTES"
+    launch = machine.prepare(kernel, 7, 64, (3,))
+    name, attribute, nbytes, allowed, device = fake.calls[-1]
+    assert (name, nbytes, allowed, device) == ("cuKernelSetAttribute", 229_472, 5, 0)
+    assert attribute == getattr(CUDA.CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{most}")
+    launch(9)
+    assert fake.calls[-1][1].sharedMemBytes == 229_472 and fake.calls[-1][2] == 5
+    assert [machine.resident(kernel, 64, (3,), wanted) for wanted in (7, 1000)] == [7, 264]
+    assert fake.calls[-1] == ("cuOccupancyMaxActiveBlocksPerMultiprocessor", 5, 64, 229_472)
 
 
 def test_tensor_maps(fake, monkeypatch):
@@ -199,7 +138,6 @@ def test_writing(fake, monkeypatch):
     machine.filler(single, 2, 3)(1.0, 9)
     address = single.__cuda_array_interface__["data"][0]
     assert fake.calls[-1] == ("cuMemsetD32Async", address + 8, 0x3F800000, 3, 9)
-    monkeypatch.setattr(driver.cuda, "to_device", machine.pinned)
     given = np.asfortranarray(np.arange(6, dtype=np.float32).reshape(2, 3))
     assert machine.to_device(given).strides == given.strides and fake.calls[-1] == ("cuStreamSynchronize", 0)
 
@@ -233,13 +171,6 @@ def test_events(fake):
     fake.calls.clear()
     del start, stop, plain, call
     assert sorted(fake.calls) == [("cuEventDestroy", handle) for handle in (101, 102, 103)]
-
-
-def host(array):
-    """The elements of an array in page-locked memory."""
-    address = array.__cuda_array_interface__["data"][0]
-    memory = (ctypes.c_uint8 * (array.size * array.dtype.itemsize)).from_address(address)
-    return np.frombuffer(memory, array.dtype).reshape(array.shape)
 
 
 def test_pinned_memory(fake):
@@ -330,7 +261,7 @@ class Late(Fake):
 @pytest.fixture
 def late(fake, monkeypatch):
     made = Late()
-    for module in (driver, streams, staging):
+    for module in MODULES:
         monkeypatch.setattr(module, "driver", made)
     yield made
     gc.collect()
@@ -383,27 +314,41 @@ def test_uploads_of_a_capture(late):
     assert target.tolist() == [2, 2]
 
 
-def test_the_device_of_an_index(fake, monkeypatch):
+def test_the_device_of_an_index(fake):
     """It is entered where another is current, and left again; where it is, that is all that is looked at."""
-    current, entered = [500], []
+    current = [HERE]
 
-    class Context:
-        def __enter__(self):
-            entered.append("in")
-            current.append(501)
+    def push(context):
+        current.append(int(context))
+        return (SUCCESS,)
 
-        def __exit__(self, *_):
-            entered.append("out")
-            current.pop()
+    def pop():
+        return SUCCESS, current.pop()
 
-    monkeypatch.setattr(driver.cuda, "gpus", {1: Context()})
     fake.cuCtxGetCurrent = lambda: (SUCCESS, current[-1])
+    fake.cuCtxPushCurrent, fake.cuCtxPopCurrent = push, pop
+    fake.answers |= {"cuDeviceGet": 1, "cuDevicePrimaryCtxRetain": 501}
     machine = driver.Gpu(1)
     for _ in range(2):
         leave = machine.enter()
-        assert machine.enter() is None  # it is current
+        assert current == [HERE, 501] and machine.enter() is None
         leave()
-    assert entered == ["in", "out"] * 2 and current == [500]
+        assert current == [HERE]
+    assert [call for call in fake.calls if call[0] == "cuDevicePrimaryCtxRetain"] == [("cuDevicePrimaryCtxRetain", 1)]
+
+
+def test_a_thread_without_a_context_has_the_first_devices(fake):
+    fake.answers |= {"cuCtxGetCurrent": 0, "cuDeviceGet": 7, "cuDevicePrimaryCtxRetain": 501}
+    assert driver.Gpu().enter() is None
+    assert fake.calls == [("cuDeviceGet", 0), ("cuDevicePrimaryCtxRetain", 7), ("cuCtxSetCurrent", 501)]
+
+
+def test_what_the_gpu_says_of_itself(fake):
+    said = {"COMPUTE_CAPABILITY_MAJOR": 9, "COMPUTE_CAPABILITY_MINOR": 0, "MULTIPROCESSOR_COUNT": 132,
+            "L2_CACHE_SIZE": 1 << 20}
+    fake.cuDeviceGetAttribute = lambda name, _: (SUCCESS, said[name.name.removeprefix("CU_DEVICE_ATTRIBUTE_")])
+    fake.answers["cuDeviceGetName"] = b"NVIDIA H200" + bytes(9)
+    assert driver.Gpu().properties == Properties("NVIDIA H200", (9, 0), 132, 1 << 20)
 
 
 def elsewhere(shape, typestr, strides=None):

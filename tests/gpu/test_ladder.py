@@ -12,7 +12,7 @@ import pytest
 from benchmarks import ladder
 from benchmarks.record import RESULTS
 from refopt import cpu, simt
-from refopt.gpu.ladder import adam, coalesce, global_norm
+from refopt.gpu.ladder import adam, bench, coalesce, global_norm
 
 SIZES = {"executor": [1, 0, 5, 300, 1500, 64, 1027], "gpu": [1, 0, 5, 300, 70001, 64, 1027, 2**20 + 3]}
 
@@ -218,3 +218,36 @@ def test_every_barrier_and_fence_of_the_norm_is_needed(call, executor):
             for rung in list(module.RUNGS.values())[1:]:
                 for launch in rung(device, out, CLIP):
                     launch()
+
+
+# What `python -m refopt.gpu.ladder.adam` prints.
+
+
+def test_a_ladder_runs_checks_and_times_itself(monkeypatch, capsys):
+    """A row for each rung and one for production; a rung whose bits should be the reference's fails."""
+    monkeypatch.setattr(bench, "SCALED", 8)
+    assert bench.run("coalesce") == 0
+    _, head, *lines = capsys.readouterr().out.splitlines()
+    assert head.split() == ["version", "launches", "elements", "that", "differ", "ms"]
+    names = [line.split()[0] for line in lines]
+    assert names == [*coalesce.RUNGS, "production"] and all(line.split()[2] == "0" for line in lines[:-1])
+    monkeypatch.setitem(coalesce.RUNGS, "gather_4", lambda *args: [])
+    assert bench.run("coalesce") == 1 and capsys.readouterr().out.splitlines()[-2].split()[2] != "0"
+
+
+@pytest.mark.parametrize("name", [pytest.param(x, marks=[pytest.mark.slow] * (x != "lars")) for x in (
+    "adam", "lars", "lamb", "global_norm", "matmul")])
+def test_rungs_are_compared_with_the_reference(name):
+    pytest.importorskip("ml_dtypes")
+    module = ladder.module_of(name)
+    for dtype in ("float32", "bfloat16") if name == ladder.PRODUCTS else ("float32",):
+        rungs = {x: of for x, of in module.RUNGS.items()
+                 if name != ladder.PRODUCTS or (x in module.PLAIN) == (dtype == "float32")}
+        for rung, launches, wrong, ms in bench.rows(bench.bench_of(name, [5, 1100], dtype), rungs):
+            assert rung in module.OTHER_BITS or not wrong, rung
+            assert launches and ms > 0
+
+
+def test_a_ladder_that_is_not_there_is_named():
+    with pytest.raises(ValueError, match=r"bench_of: name: expected adam, .* got 'sgd'"):
+        bench.bench_of("sgd", [3])

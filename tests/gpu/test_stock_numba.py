@@ -1,13 +1,12 @@
 """Kernels in stock Numba: with ``from numba import cuda`` in the place of refopt's line, and otherwise as they stand.
 
-They are those of the ladders, of the exercises' solutions, of notebooks 1 and 2 and of two pages, found by their text.
+They are those of the ladders, of the exercises' solutions, of notebooks 1, 2 and 2b and of two pages, by their text.
 What calls nothing of refopt's is compiled by Numba to PTX, which differs from refopt's by contraction alone.
 """
 
 import ast
 import dis
 import importlib
-import json
 import pkgutil
 import re
 import types
@@ -20,6 +19,7 @@ import needs
 import numpy as np
 import page_code
 import pytest
+from exercise import cells
 
 from benchmarks.record import ROOT
 from gpu import test_ladder_matmul
@@ -33,8 +33,8 @@ from refopt.gpu.machine import dotted
 from refopt.gpu.target import signature_of
 
 REFOPT, NUMBA = "from refopt.gpu import cuda", "from numba import cuda"
-SOLUTIONS = exercises.FOLDER / "solutions"
-NOTEBOOKS = "1-why-merging-pays", "2-from-ten-lines"
+SOLUTIONS = exercises.FOLDER / "exercise" / "solutions"
+NOTEBOOKS = "1-why-merging-pays", "2-from-ten-lines", "2b-sums"
 PARTS = {"refopt.gpu.parts", "refopt.gpu.target", "refopt.gpu.tensor_core", "refopt.gpu.vectors"}
 
 
@@ -122,8 +122,7 @@ def texts():
         found[module.name] = Path(importlib.import_module(module.name).__file__).read_text()
     found |= {f"solutions.{path.stem}": path.read_text() for path in sorted(SOLUTIONS.glob("[0-9]*.py"))}
     for name in NOTEBOOKS:
-        cells = json.loads((ROOT / "notebooks" / f"{name}.ipynb").read_text())["cells"]
-        found[name] = "\n\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+        found[name] = "\n\n\n".join(cells.of(ROOT / "notebooks" / f"{name}.ipynb"))
     for name in ("own-kernels", "read-a-kernel"):
         found[name] = "\n\n\n".join(text for language, text in page_code.blocks(name) if language == "python")
     return found
@@ -213,7 +212,8 @@ def test_what_stock_numba_does_not_have():
 
 
 def test_the_exercises_say_which():
-    (listed,) = re.findall(r"Exercises ([^.]*)\s+need\s+refopt's", (exercises.FOLDER / "README.md").read_text())
+    text = (exercises.FOLDER / "exercises" / "README.md").read_text()
+    (listed,) = re.findall(r"Exercises ([^.]*)\s+need\s+refopt's", text)
     pages = [page for page in TEXTS if page.startswith("solutions.") and of_parts(page)]
     assert [int(re.findall(r"\d+", page)[0]) for page in pages] == list(map(int, re.findall(r"\d+", listed)))
 
@@ -240,8 +240,10 @@ def stock_ptx(kernel, signature, capability, monkeypatch):
     from numba import cuda as numba_cuda
     from numba.cuda import dispatcher
 
+    from refopt.gpu.by_numba import types_of
+
     monkeypatch.setattr(dispatcher, "get_current_device", lambda: types.SimpleNamespace(compute_capability=capability))
-    return numba_cuda.compile_ptx(kernel.py_func, signature, cc=capability)[0]
+    return numba_cuda.compile_ptx(kernel.py_func, types_of(signature), cc=capability)[0]
 
 
 @pytest.mark.parametrize("capability", [(7, 5), pytest.param((9, 0), marks=pytest.mark.slow)], ids=dotted)

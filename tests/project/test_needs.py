@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from refopt import gpu
-from refopt.gpu import runtime, target
+from refopt.gpu import compiling, cuda, runtime
 
 from .stand_ins import script
 
@@ -109,19 +109,30 @@ FAILURES = [
     (KeyError("LD_LIBRARY_PATH"), "numba-cuda fails (KeyError: 'LD_LIBRARY_PATH')")]
 
 
+@pytest.fixture
+def one_gpu(monkeypatch):
+    """A machine with a GPU, on which no kernel has been kept."""
+    monkeypatch.setattr(runtime, "gpus", lambda: 1)
+    monkeypatch.setattr(runtime, "_gpu", lambda: gpu.device("executor"))  # which says what it is
+    monkeypatch.setenv("REFOPT_CACHE", "0")
+    monkeypatch.delenv("REFOPT_DEVICE")
+    caches = runtime._why_no_gpu, compiling.no_compiler, compiling.compiler
+    for cached in caches:
+        cached.cache_clear()
+    yield
+    for cached in caches:
+        cached.cache_clear()
+
+
 @pytest.fixture(params=FAILURES, ids=lambda failure: type(failure[0]).__name__)
-def broken(request, monkeypatch):
+def broken(request, monkeypatch, one_gpu):
     """A compiler whose import fails in some way, and how that is put."""
     error, why = request.param
+    monkeypatch.delitem(sys.modules, "refopt.gpu.by_numba", raising=False)
+    monkeypatch.delattr("refopt.gpu.by_numba", raising=False)
     monkeypatch.delitem(sys.modules, "numba_cuda", raising=False)
     monkeypatch.setattr(sys, "meta_path", [Broken("numba_cuda", error), *sys.meta_path])
-    caches = runtime._why_no_gpu, target.no_compiler
-    for cached in caches:
-        cached.cache_clear()
-    monkeypatch.delenv("REFOPT_DEVICE")
-    yield why
-    for cached in caches:
-        cached.cache_clear()
+    return why
 
 
 def test_a_compiler_that_cannot_be_imported_is_none(broken):
@@ -134,29 +145,47 @@ def test_a_compiler_that_cannot_be_imported_is_none(broken):
         needs.compiler()
 
 
-def test_a_compiler_that_fails_later_is_none(monkeypatch):
+def test_whose_kernels_are_kept_needs_no_compiler(broken, monkeypatch, tmp_path):
+    """The GPU is taken; a kernel that is not there says what is missing, and what to install."""
+    monkeypatch.setenv("REFOPT_CACHE", str(tmp_path))
+    (tmp_path / "another.kernel").write_bytes(b"")
+    assert runtime._why_no_gpu() == ""
+    machine = gpu.device("executor").properties
+    with pytest.raises(RuntimeError, match=r"^lone: expected a compiler \(pip install 'refopt\[cuda13\]'\), got none: "
+                       + re.escape(broken)):
+        lone.linked(("float32[1]",), machine)
+
+
+@cuda.jit
+def lone(x):
+    x[0] = 1
+
+
+def test_a_compiler_that_fails_later_is_none(monkeypatch, one_gpu):
     """Much of it is imported when it compiles, after a GPU has been found."""
+    needs.compiler()
 
-    class Cuda:
-        is_available = staticmethod(lambda: True)
-        current_context = staticmethod(lambda: None)
-
-    def fails(launch):
+    def fails(*_):
         raise AttributeError("no attribute 'row_stack'")
 
-    needs.compiler()
-    import numba
+    monkeypatch.setattr(compiling.compiler(), "linked", fails)
+    compiling.no_compiler.cache_clear()
+    why = "numba-cuda fails (AttributeError: no attribute 'row_stack'); pip install 'refopt[cuda13]'"
+    assert runtime._why_no_gpu() == why
 
-    monkeypatch.setattr(numba, "cuda", Cuda)
-    monkeypatch.setattr(runtime, "check_compiler", fails)
-    monkeypatch.setattr(runtime, "_gpu", lambda: gpu.device("executor"))  # which says what it is
-    assert runtime._why_no_gpu.__wrapped__() == "numba-cuda fails (AttributeError: no attribute 'row_stack')"
-    monkeypatch.setattr(runtime, "check_compiler", lambda launch: None)
-    assert runtime._why_no_gpu.__wrapped__() == ""
-    monkeypatch.setattr(Cuda, "current_context", staticmethod(lambda: fails(True)))
-    assert runtime._why_no_gpu.__wrapped__().startswith("numba-cuda fails (AttributeError")
-    monkeypatch.setattr(Cuda, "is_available", staticmethod(lambda: False))
-    assert runtime._why_no_gpu.__wrapped__() == "no CUDA device or driver was found"
+
+@pytest.mark.parametrize(("error", "why"), [
+    (ModuleNotFoundError("No module named 'cuda'"), "cuda-bindings is not installed (No module named 'cuda')"),
+    (type("DynamicLibNotFoundError", (RuntimeError,), {})("no libcuda"), "no CUDA device or driver was found"),
+    (RuntimeError("CUDA_ERROR_NO_DEVICE: none is there"), "no CUDA device or driver was found"),
+    (RuntimeError("CUDA_ERROR_SYSTEM_NOT_READY: so\n it is"),
+     "the CUDA driver fails (RuntimeError: CUDA_ERROR_SYSTEM_NOT_READY: so it is)")])
+def test_a_driver_that_fails_is_none(one_gpu, monkeypatch, error, why):
+    def fails():
+        raise error
+
+    monkeypatch.setattr(runtime, "gpus", fails)
+    assert runtime._why_no_gpu() == why and gpu.device().name == "executor"
 
 
 def test_a_plain_installation_imports_everything():

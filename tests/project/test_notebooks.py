@@ -1,27 +1,41 @@
-"""The notebooks run from top to bottom, and are committed as they ran."""
+"""The notebooks run from top to bottom, alone with the wheel, are short, and are committed as they ran."""
 
+import ast
 import asyncio
+import json
 import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
+import exercises
 import pytest
+import wheels
 
-FOLDER = Path(__file__).parents[2] / "notebooks"
+from benchmarks.record import ROOT
+
+FOLDER = ROOT / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+EXERCISES = sorted((FOLDER / "exercises").glob("*.ipynb"))
 OF_HARNESS = [path for path in NOTEBOOKS if "figure(" in path.read_text()]  # which takes an alternative text
 MAX_LINES = 20
+MOST, MOST_OF_A_SESSION = 4000, 3500  # words of a notebook, and of one that a session of the course reads
 # The others run in make test-long, and where the site is built.
 IN_MAKE_TEST = {"7-what-goes-wrong", "9-a-step-as-a-program", "11-fused-all-reduce"}
 OF_PEERS = {"15-the-oracle", "16-in-pytorchs-step"}  # run by tests/peers/test_notebook.py
+APPENDIX = "# Appendix: "
 # Hundreds of steps of a training show by their losses what twenty show of the code, and so do fewer elements.
 SIZES = "SIZES = [3000, 64, 64, 1500, 1, 0, 4100, 10]", "SIZES = [1100, 64, 64, 30, 1, 0, 300, 10]"
-FEWER = {"3-lars": [SIZES],
-         "4-momentum-and-adam": [("name, steps=200,", "name, steps=20,"),
-                                 ("SIZES = [3000, 64, 1500, 1, 0, 2048, 10]", "SIZES = [300, 64, 30, 1, 0, 1040, 10]")],
-         "5-adamw-lamb-and-norms": [SIZES, ("STEPS = 0.01, 0.1, 600", "STEPS = 0.01, 0.1, 60"),
-                                    ("sizes=[9000, 20, 1]", "sizes=[1100, 20, 1]"),
-                                    ("sizes = [40_000, 64, 0]", "sizes = [9000, 64, 0]")],
-         "6-mixed-precision": [("optimizer, steps=150,", "optimizer, steps=20,")]}
+FEWER = {"3a-lars-in-two-launches": [SIZES], "3c-forms-of-lars": [SIZES], "3d-a-race-and-a-bias": [SIZES],
+         "4-momentum-and-adam": [("name, steps=200,", "name, steps=20,")],
+         "4c-compare-bits": [("SIZES = [3000, 64, 1500, 1, 0, 2048, 10]", "SIZES = [300, 64, 30, 1, 0, 1040, 10]")],
+         "5-adamw-lamb-and-norms": [("STEPS = 0.01, 0.1, 600", "STEPS = 0.01, 0.1, 60")],
+         "5a-lamb-ladder": [SIZES], "6-mixed-precision": [("optimizer, steps=150,", "optimizer, steps=20,")]}
+# What a notebook may import: what the wheel has, what `.[notebooks]` installs, and what some notebooks are about.
+SHIPPED = {"refopt", "lecture", "exercise"}
+INSTALLED = {"numpy", "matplotlib", "ml_dtypes", "IPython", "sklearn"}
+ABOUT = {"0-start-here": {"torch"}, "15-the-oracle": {"torch", "optax", "timm"}, "16-in-pytorchs-step": {"torch"}}
 
 
 def read(path):
@@ -29,8 +43,44 @@ def read(path):
     return nbformat.read(path, as_version=4)
 
 
+def cells_of(path):
+    return json.loads(path.read_text())["cells"]
+
+
 def code_cells(path):
     return [cell for cell in read(path).cells if cell.cell_type == "code"]
+
+
+def shown(output):
+    """The text of an output; of a table, that of its Markdown."""
+    data = output.get("data", {})
+    return "".join(data.get("text/markdown") or output.get("text") or data.get("text/plain") or [])
+
+
+def words(cells):
+    """In text, code and outputs, the sources that these quote counted."""
+    texts = ["".join(cell["source"]) for cell in cells]
+    return sum(len(x.split()) for x in [*texts, *(shown(o) for cell in cells for o in cell.get("outputs", []))])
+
+
+def imported(path):
+    """The libraries that the code cells of a notebook import."""
+    assert exercises.FOLDER == FOLDER  # which is on the path
+    from exercise import cells
+
+    found = set()
+    for node in (node for text in cells.of(path) for node in ast.walk(ast.parse(text))):
+        if isinstance(node, ast.Import):
+            found |= {x.name.partition(".")[0] for x in node.names}
+        if isinstance(node, ast.ImportFrom):
+            found.add((node.module or "").partition(".")[0])
+    return found - sys.stdlib_module_names
+
+
+def readings():
+    """The notebooks that the sessions of the course read."""
+    course = (ROOT / "docs" / "course.md").read_text()
+    return re.findall(r"\*\*Reading\*\*: \[[^]]*\]\(\.\./notebooks/([\w-]+)\.ipynb\)", course)
 
 
 RUN = [pytest.param(x, id=x.stem, marks=[pytest.mark.slow] * (x.stem not in IN_MAKE_TEST))
@@ -49,15 +99,75 @@ def kernel():
     asyncio.run(manager.shutdown_kernel(now=True))
 
 
+def run(notebook, folder, **options):
+    nbclient = pytest.importorskip("nbclient")
+    nbclient.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(folder)}}, **options).execute()
+
+
 @pytest.mark.parametrize("path", RUN)
 def test_runs(path, kernel):
-    nbclient, notebook = pytest.importorskip("nbclient"), read(path)
+    notebook = read(path)
     for old, new in FEWER.get(path.stem, ()):
         (cell,) = [cell for cell in notebook.cells if old in cell.source]
         cell.source = cell.source.replace(old, new)
     notebook.cells.insert(0, pytest.importorskip("nbformat").v4.new_code_cell("%reset -f"))
-    resources = {"metadata": {"path": str(FOLDER)}}
-    nbclient.NotebookClient(notebook, km=kernel, timeout=120, resources=resources).execute()
+    run(notebook, FOLDER, km=kernel)
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """The wheel, unpacked: first on the path of kernels that start meanwhile."""
+    folder = tmp_path_factory.mktemp("wheel")
+    wheel = wheels.build(folder)
+    target = folder / "site"
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-deps"]
+    subprocess.run([*pip, "--target", target, wheel], check=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(target))
+        yield target
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", [x for x in (*NOTEBOOKS, *EXERCISES) if x.stem not in OF_PEERS], ids=lambda x: x.stem)
+def test_runs_alone_with_the_wheel(path, installed, tmp_path):
+    """In an empty folder, without the clone."""
+    notebook = read(path)
+    last = "import refopt, sys\nassert refopt.__file__.startswith({!r})\nassert not [x for x in sys.path if {!r} == x]"
+    cell = pytest.importorskip("nbformat").v4.new_code_cell(last.format(str(installed), str(ROOT)))
+    notebook.cells.append(cell)
+    run(notebook, tmp_path, kernel_name="python3")
+
+
+@pytest.mark.parametrize("path", [*NOTEBOOKS, *EXERCISES], ids=lambda path: path.stem)
+def test_imports_what_ships(path):
+    assert imported(path) <= SHIPPED | INSTALLED | ABOUT.get(path.stem, set())
+    sources = ["".join(cell["source"]) for cell in cells_of(path) if cell["cell_type"] == "code"]
+    assert not [x for x in sources if re.search(r"(?<!refopt\.)__file__|cwd\(|\.\./", x)]  # the clone is not there
+
+
+def test_eight_sessions_read_a_notebook_each():
+    stems = {path.stem for path in NOTEBOOKS}
+    assert len(readings()) == len(set(readings()) & stems) == 8
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_is_short(path):
+    most = MOST_OF_A_SESSION if path.stem in readings() else MOST
+    assert words(cells_of(path)) <= most
+
+
+def test_a_listing_stands_in_an_appendix():
+    """Quotes of a whole kernel in production: more than five calls of a walk."""
+    for path in NOTEBOOKS:
+        quotes = sum("walk(" in "".join(cell["source"]) for cell in cells_of(path))
+        first = "".join(cells_of(path)[0]["source"])
+        assert quotes <= 5 or first.startswith(APPENDIX), path.stem
+
+
+def test_words_of_all_kinds_count():
+    cells = [{"source": ["# One\n", "two"]}, {"source": ["three = 4"], "outputs": [
+        {"text": ["six seven\n"]}, {"data": {"text/plain": ["<Markdown object>"], "text/markdown": "eight nine ten"}}]}]
+    assert words(cells) == 3 + 3 + 2 + 3
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -66,7 +176,7 @@ def test_is_committed_as_it_ran_in_short_cells(path):
     assert cells and [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
     outputs = [output for cell in cells for output in cell.outputs]
     assert not [output for output in outputs if output.output_type == "error" or output.get("name") == "stderr"]
-    assert any("image/png" in output.get("data", {}) for output in outputs)
+    assert outputs
     assert not [cell.source for cell in cells if cell.source.count("\n") >= MAX_LINES]
 
 
@@ -74,3 +184,10 @@ def test_is_committed_as_it_ran_in_short_cells(path):
 def test_figures_have_words_for_those_who_do_not_see_them(path):
     outputs = [output for cell in code_cells(path) for output in cell.outputs if "image/png" in output.get("data", {})]
     assert not [output for output in outputs if len(output.metadata.get("image/png", {}).get("alt", "")) < 40]
+
+
+def test_links_of_notebooks_lead_to_notebooks():
+    """Those that name another notebook in the folder."""
+    gone = {(path.stem, link) for path in NOTEBOOKS for link in re.findall(r"\]\(([\w-]+\.ipynb)\)", path.read_text())
+            if not (FOLDER / link).exists()}
+    assert not gone

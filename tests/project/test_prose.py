@@ -1,6 +1,7 @@
 """The pages are short, and in the words that a native technical writer would use."""
 
 import ast
+import json
 import re
 
 import pytest
@@ -9,7 +10,8 @@ from benchmarks.record import ROOT
 
 DOCS = sorted(ROOT.glob("docs/*.md"))
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *DOCS,
-         *sorted(ROOT.glob("docs/reports/*.md"))]
+         *sorted(ROOT.glob("docs/reports/*.md")), ROOT / "notebooks" / "exercises" / "README.md"]
+NOTEBOOKS = [*sorted(ROOT.glob("notebooks/*.ipynb")), *sorted(ROOT.glob("notebooks/exercises/*.ipynb"))]
 DOORS = sorted(ROOT.glob("refopt/*/__init__.py"))
 # Written by `make maps` from the package, its docstrings and the tests.
 GENERATED = {"interface", "specification", "evidence", "variants", "torch-options", "executor-names", "command-line"}
@@ -90,6 +92,12 @@ def test_no_phrase_is_banned(path):
     assert found(CODE.sub("`code`", text)) == []
 
 
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_no_phrase_of_a_notebook_is_banned(path):
+    cells = [cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "markdown"]
+    assert found("\n".join(CODE.sub("`code`", "".join(cell["source"])) for cell in cells)) == []
+
+
 @pytest.mark.parametrize("path", DOORS, ids=lambda path: path.parent.name)
 def test_no_phrase_of_a_package_is_banned(path):
     """In its docstring, which is the start of its page."""
@@ -105,7 +113,8 @@ def test_a_banned_phrase_is_noticed():
 
 
 # Of the field, or of refopt: what the pages use and a reader may have to look up.
-TERMS = re.findall(r"\S+", """all-gather all-reduce amp atomic barrier bf16 block bound bucket catalogue chunk clause coalesced coalescing
+TERMS = re.findall(r"\S+", """
+all-gather all-reduce amp atomic barrier bf16 block bound bucket catalogue chunk clause coalesced coalescing
 collective contraction executor fence floor FMA form fp16 fused gate graph grid ladder lane latency law master merged
 mutant occupancy op oracle owner pass plan program PTX race rank ratio reduce-scatter remainder routine row rule rung
 sector shard signature slot state subnormal tile ULP upstream warp warpgroup""")

@@ -10,9 +10,10 @@ import pytest
 pytest.importorskip("numba.cuda", exc_type=ImportError)
 
 from benchmarks import record, records
-from refopt import gpu, simt
+from refopt import gpu
 from refopt.catalog import ROUTINES
-from refopt.gpu import elementwise, kernels, notes, target
+from refopt.gpu import elementwise, kernels, notes
+from refopt.gpu.compiler import Linked
 from refopt.oracle.exact import build
 from refopt.oracle.exact.build import step_of
 from refopt.oracle.exact.lars import make
@@ -69,25 +70,15 @@ def test_kernels_around_a_step_can_be_made_again(machine):
 def test_a_kernel_is_noted_when_it_is_compiled_for_a_gpu(tmp_path, monkeypatch):
     """And by nothing else: not without the variable, not a second time."""
 
-    class Compiler:
-        def get_current_device(self):
-            return simt.cuda.get_current_device()
-
-        def jit(self, function, **options):
-            return self
-
-        def compile(self, signature):
-            self.overloads = {signature: "code"}
-
-    one = kernels.kernel()(lambda x: None)
-    monkeypatch.setattr(target, "numba_cuda", Compiler)
-    monkeypatch.setattr(target, "_numba_form", lambda function: function)
+    code = Linked("entry", b"cubin")
+    one, machine = kernels.kernel()(lambda x: None), gpu.device("executor").properties
+    monkeypatch.setattr(kernels.Kernel, "_kept_or_compiled", lambda *_: code)
     monkeypatch.delenv("REFOPT_KERNELS", raising=False)
-    one.compiled(target.signature_spelled(["float32[1]"]))
+    one.linked(("float32[1]",), machine)
     assert notes.read(tmp_path) == []
     monkeypatch.setenv("REFOPT_KERNELS", str(tmp_path))
     for _ in range(2):
-        assert one.compiled(target.signature_spelled(["float32[2]", "int64"])) == "code"
+        assert one.linked(("float32[2]", "int64"), machine) == code
     (note,) = notes.read(tmp_path)
     assert note["signature"] == ["float32[2]", "int64"] and note["made_by"] is None
 

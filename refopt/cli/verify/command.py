@@ -20,6 +20,7 @@ from refopt.cli.progress import Progress
 from refopt.cli.report_file import Target
 from refopt.cli.verify import report, table
 from refopt.cli.verify.tasks import Task, all_rows
+from refopt.gpu import cache
 from refopt.gpu.machine import dotted
 
 
@@ -132,8 +133,8 @@ def _device(machine: Any, asked: str | None) -> dict[str, Any]:
     found = machine.properties
     about = {"compute_capability": dotted(found.capability), "multiprocessors": found.multiprocessors}
     if machine.name == "gpu":
-        kernels = f"compiled for {about['compute_capability']} by numba-cuda {report.versions()['numba-cuda']}"
-        return {"kind": "gpu", "name": found.name, "reason": "", "kernels": kernels, **about}
+        where = f"as kept in {kept}, or " if (kept := cache.folder()) else ""
+        return {"kind": "gpu", "name": found.name, "reason": "", "kernels": where + _compiled(about), **about}
     about |= {"kind": "executor", "name": "the executor, on the CPU", "kernels": "run as Python; none is compiled"}
     if asked or os.environ.get("REFOPT_DEVICE"):
         return about | {"reason": "as asked"}
@@ -143,6 +144,17 @@ def _device(machine: Any, asked: str | None) -> dict[str, Any]:
     except RuntimeError as error:
         reason = str(error).partition("got none: ")[2] or str(error)
     return about | {"reason": reason}
+
+
+def _compiled(about: dict[str, Any]) -> str:
+    """By what kernels are compiled on a GPU."""
+    return f"compiled for {about['compute_capability']} by numba-cuda {report.versions()['numba-cuda']}"
+
+
+def _came_from(device: dict[str, Any]) -> str:
+    """Where the kernels of a GPU have come from."""
+    kept = f"{cache.origins['kept']} as kept in {where}, " if (where := cache.folder()) else ""
+    return f"{kept}{cache.origins['compiled']} {_compiled(device)}"
 
 
 def _described(device: dict[str, Any]) -> str:
@@ -178,6 +190,9 @@ def _verify(args: argparse.Namespace, machine: Any, tasks: list[Task], scaled: s
         for row in rows:
             if not row.ok:
                 say(table.explain(row) + "\n")
+        if device["kind"] == "gpu":
+            device["kernels"] = _came_from(device)
+            say(table.wrap("kernels", device["kernels"]))
         seconds = time.monotonic() - start
         say(table.summary(rows, seconds))
         say("\nTo report this, paste into an issue:\n" + report.line(rows, device))

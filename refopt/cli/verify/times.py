@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from refopt import gpu
+
 
 def step_time(step: Callable[[], Any]) -> float:
     """Median GPU time of a step, in milliseconds."""
@@ -15,23 +17,19 @@ def step_time(step: Callable[[], Any]) -> float:
 
 def copy_bandwidth(nbytes: int = 2_000_000_000) -> float:
     """Bytes read and written a second by a device-to-device copy of that many bytes."""
-    from cuda.bindings import driver
-    from numba import cuda
-
-    source, target = (cuda.device_array(nbytes, np.uint8) for _ in range(2))
-    a, b = (array.__cuda_array_interface__["data"][0] for array in (source, target))
-    return 2 * nbytes / _median_time(lambda: driver.cuMemcpyDtoDAsync(b, a, nbytes, 0), 3, 20) * 1000
+    machine: Any = gpu.device("gpu")
+    copy = machine.copier(*(machine.empty((nbytes,), np.uint8) for _ in range(2)))
+    return 2 * nbytes / _median_time(lambda: copy(0), 3, 20) * 1000
 
 
 def _median_time(run: Callable[[], Any], warm_up: int, times: int) -> float:
-    from numba import cuda
-
+    machine: Any = gpu.device("gpu")
     for _ in range(warm_up):
         run()
-    events = [cuda.event() for _ in range(times + 1)]
-    events[0].record()
+    events = [machine.new_event(timing=True) for _ in range(times + 1)]
+    events[0].record(0)
     for event in events[1:]:
         run()
-        event.record()
-    events[-1].synchronize()
-    return median(cuda.event_elapsed_time(a, b) for a, b in pairwise(events))
+        event.record(0)
+    machine.synchronize()
+    return median(a.elapsed_time(b) for a, b in pairwise(events))

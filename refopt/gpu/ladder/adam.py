@@ -223,3 +223,9 @@ def launches_4(params, grads, moment1, moment2, numbers):
 # ``descend`` and ``shared_numbers`` are ``rule`` and ``prepare`` there.
 
 RUNGS = {"adam_0": launches_0, "adam_1": launches_1, "adam_2": launches_2, "adam_3": launches_3, "adam_4": launches_4}
+OTHER_BITS: tuple[str, ...] = ("adam_0",)  # compiled for a GPU, where a product and a sum are rounded once
+
+if __name__ == "__main__":
+    from refopt.gpu.ladder import bench
+
+    bench.main("adam")

@@ -179,3 +179,9 @@ RUNGS = {
     "gather_0": launches_0, "gather_1": launches_1, "gather_2": launches_2, "gather_3": launches_3,
     "gather_4": launches_4,
 }  # fmt: skip
+OTHER_BITS: tuple[str, ...] = ()  # all rungs have the bits of the reference
+
+if __name__ == "__main__":
+    from refopt.gpu.ladder import bench
+
+    bench.main("coalesce")

@@ -351,3 +351,9 @@ def launches_4(grads, out, numbers):
 # joined by several blocks, which report to each other as chunks do here (``joiner`` in ``refopt/gpu/tiles.py``).
 
 RUNGS = {"norm_0": launches_0, "norm_1": launches_1, "norm_2": launches_2, "norm_3": launches_3, "norm_4": launches_4}
+OTHER_BITS: tuple[str, ...] = "norm_0", "norm_1"  # sums by atomics
+
+if __name__ == "__main__":
+    from refopt.gpu.ladder import bench
+
+    bench.main("global_norm")

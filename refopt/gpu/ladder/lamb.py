@@ -460,3 +460,9 @@ def launches_4(params, grads, moment1, moment2, numbers):
 # blocks of the second launch begin while the first drains, and wait where they need the rate.
 
 RUNGS = {"lamb_1": launches_1, "lamb_2": launches_2, "lamb_3": launches_3, "lamb_4": launches_4}
+OTHER_BITS: tuple[str, ...] = ("lamb_1",)  # sums by atomics
+
+if __name__ == "__main__":
+    from refopt.gpu.ladder import bench
+
+    bench.main("lamb")

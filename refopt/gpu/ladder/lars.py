@@ -403,3 +403,9 @@ def launches_4(params, grads, velocities, numbers):
 # of the second launch begin while the first drains, and wait where they need the rate.
 
 RUNGS = {"lars_1": launches_1, "lars_2": launches_2, "lars_3": launches_3, "lars_4": launches_4}
+OTHER_BITS: tuple[str, ...] = ("lars_1",)  # sums by atomics
+
+if __name__ == "__main__":
+    from refopt.gpu.ladder import bench
+
+    bench.main("lars")

@@ -89,17 +89,17 @@ class Parts:
 
     def text(self, value: Any, name: str, scope: Scope) -> str:
         """What stands for a value that a name has: a reference, a literal, or the name itself."""
+        if hasattr(value, "__simt_warp__"):  # its sums are more than a text
+            name = value.__name__
+            self.imports[name] = f"from {value.__module__} import {name}"
+            return name
         value = inspect.unwrap(value) if callable(value) and not isinstance(value, type) else value
-        if isinstance(value, FunctionType) and _is_ours(value) and not hasattr(value, "__simt_warp__"):
+        if isinstance(value, FunctionType) and _is_ours(value):
             part = self.part(value, name)
             part.aliases.add(name)
             return self.reference(part)
         if isinstance(value, ModuleType):
             return self._module(value, name)
-        if hasattr(value, "__simt_warp__"):  # its sums are more than a text
-            name = value.__name__
-            self.imports[name] = f"from {value.__module__} import {name}"
-            return name
         if isinstance(value, type) and issubclass(value, np.generic):
             return f"{self._module(np, 'np')}.{value.__name__}"
         closed = name in scope.closed

@@ -8,28 +8,21 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..base import streams
-from ..base.arguments import element, shown, whole, wholes
+from ..base.arguments import element, shown, wholes
 from ..base.state import current, one_at_a_time
 from . import initialized, pinned
 from .buffers import Buffer, allocate, find
+from .views import Strided
 
 
-class DeviceArray:
+class DeviceArray(Strided):
     """An array in simulated device memory. The host sees its elements through copies only."""
 
-    __slots__ = ("__weakref__", "buffer", "data")
+    __slots__ = ("buffer",)
 
     def __init__(self, buffer: Buffer, data: np.ndarray) -> None:
         self.buffer = buffer
         self.data = data  # a NumPy view of the buffer's bytes: what a kernel gets
-
-    shape = property(lambda self: self.data.shape)
-    dtype = property(lambda self: self.data.dtype)
-    size = property(lambda self: self.data.size)
-    ndim = property(lambda self: self.data.ndim)
-    strides = property(lambda self: self.data.strides)
-    nbytes = property(lambda self: self.data.nbytes)
-    T = property(lambda self: DeviceArray(self.buffer, self.data.T))
 
     @property
     def name(self) -> str | None:
@@ -50,53 +43,14 @@ class DeviceArray:
         """The virtual address of the first element."""
         return self.buffer.base + self.offset
 
-    @property
-    def __cuda_array_interface__(self) -> dict[str, Any]:
-        data = self.data
-        return {
-            "shape": data.shape,
-            "typestr": data.dtype.str,
-            "version": 3,
-            "strides": None if data.flags.c_contiguous else data.strides,
-            "data": (self.address if data.size else 0, not data.flags.writeable),
-        }
-
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         """A copy on the host where the executor replaces Numba, whose arrays give one; else a TypeError."""
         if not current.as_numba:
             raise TypeError("a device array is no host array: use copy_to_host()")
-        if copy is False:
-            raise ValueError("a device array becomes a host array by a copy alone")
-        return np.asarray(self.copy_to_host(), dtype)
-
-    def __len__(self) -> int:
-        return len(self.data)
+        return super().__array__(dtype, copy)
 
     def __repr__(self) -> str:
         return f"DeviceArray({self.name or hex(self.address)}, shape={self.shape}, dtype={self.dtype})"
-
-    def __getitem__(self, index: Any) -> Any:
-        """A view that shares the memory, or one element, copied to the host."""
-        return self.getitem(index)
-
-    def __setitem__(self, index: Any, value: Any) -> None:
-        self.setitem(index, value)
-
-    def getitem(self, item: Any, stream: Any = 0) -> Any:
-        """``array[item]``; an element is copied on a stream."""
-        part = self.data[item]
-        if isinstance(part, np.ndarray):
-            return self._view(part)
-        where = item if isinstance(item, tuple) else (item,)
-        return self._view(self.data[(*where, ...)]).copy_to_host(stream=stream)[()]
-
-    def setitem(self, key: Any, value: Any, stream: Any = 0) -> None:
-        """``array[key] = value``, copied on a stream."""
-        where = key if isinstance(key, tuple) else (key,)
-        target = self._view(self.data[where if Ellipsis in where else (*where, ...)])
-        if not isinstance(value, DeviceArray):
-            value = np.broadcast_to(np.asarray(value, self.dtype), target.shape)
-        target.copy_to_device(value, stream)
 
     def coverage(self) -> np.ndarray:
         """Which bytes of the allocation belong to the array."""
@@ -105,45 +59,6 @@ class DeviceArray:
         np.ndarray(shape, bool, mask, self.offset, strides)[...] = True
         return mask
 
-    def reshape(self, *shape: Any, order: Any = "C") -> DeviceArray:
-        """A view with another shape."""
-        return self._view(self.data.reshape(*shape, order=order))
-
-    def ravel(self, order: Any = "C") -> DeviceArray:
-        """A one-dimensional view."""
-        return self._view(self.data.reshape(-1, order=order))
-
-    def view(self, dtype: Any) -> DeviceArray:
-        """A view of the same bytes as another type."""
-        return self._view(self.data.view(dtype))
-
-    @property
-    def flags(self) -> dict[str, bool]:
-        """Whether the elements lie in C's order, in Fortran's."""
-        flags = self.data.flags
-        return {"C_CONTIGUOUS": flags.c_contiguous, "F_CONTIGUOUS": flags.f_contiguous}
-
-    def is_c_contiguous(self) -> bool:
-        """Whether the elements lie in C's order."""
-        return self.data.flags.c_contiguous
-
-    def is_f_contiguous(self) -> bool:
-        """Whether the elements lie in Fortran's order."""
-        return self.data.flags.f_contiguous
-
-    def transpose(self, axes: Any = None) -> DeviceArray:
-        """A view with the axes in another order, or reversed."""
-        return self._view(self.data.transpose(axes))
-
-    def squeeze(self, axis: Any = None, stream: Any = 0) -> DeviceArray:
-        """A view without axes of length 1."""
-        return self._view(self.data.squeeze(axis))
-
-    def split(self, section: int, stream: Any = 0) -> list[DeviceArray]:
-        """Views of so many elements each, the last of what is left, of an array of one dimension."""
-        section = whole("section", section, 1)
-        return [self[start : start + section] for start in range(0, len(self), section)]
-
     def _view(self, data: np.ndarray) -> DeviceArray:
         if data.size and not np.may_share_memory(data, self.data):
             raise NotImplementedError("this would be a copy, not a view")
@@ -151,12 +66,7 @@ class DeviceArray:
 
     def copy_to_host(self, ary: np.ndarray | None = None, stream: Any = 0) -> np.ndarray:
         """The elements as a host array (written into `ary` if given)."""
-        if ary is None:
-            ary = np.empty(self.shape, self.dtype, order="F" if self._is_fortran() else "C")
-        elif not isinstance(ary, np.ndarray):
-            raise TypeError(f"ary: expected a NumPy array, got {shown(ary)}")
-        elif ary.shape != self.shape or ary.dtype != self.dtype:
-            raise ValueError(f"cannot copy {self!r} into a host array of {ary.shape} {ary.dtype}")
+        ary = self._on_host(ary)
         with one_at_a_time:
             operation = _copied("DtoH", stream, self.nbytes, source=self)
             np.copyto(pinned.copying(ary, operation, stream, written=True), self.data)
@@ -169,17 +79,13 @@ class DeviceArray:
         """Overwrite the elements with those of a host or device array of the same shape and type."""
         source = ary if isinstance(ary, DeviceArray) else None
         data = ary.data if source is not None else np.asanyarray(ary)
-        if data.shape != self.shape or data.dtype != self.dtype:
-            raise ValueError(f"cannot copy {data.shape} {data.dtype} into {self!r}")
+        self._expect(data)
         with one_at_a_time:
             kind = "DtoD" if source is not None else "HtoD"
             operation = _copied(kind, stream, self.nbytes, source, self)
             if isinstance(data, pinned.PinnedArray):
                 initialized.copied_poison(self, np.asarray(data))
             np.copyto(self.data, pinned.copying(data, operation, stream, written=False))
-
-    def _is_fortran(self) -> bool:
-        return self.data.flags.f_contiguous and not self.data.flags.c_contiguous
 
 
 class Copy(NamedTuple):

@@ -1,0 +1,36 @@
+"""Commands on exercises.
+
+    python -m exercise               writes the stub notebooks and the index again, in a clone
+    python -m exercise grade FOLDER  grades the notebooks of a class, and prints a table
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from . import generate, grade
+
+USAGE = __doc__
+
+
+def main(arguments: list[str]) -> int:
+    """Run a command; the exit status."""
+    match arguments:
+        case [] if generate.INDEX.exists():
+            generate.write()
+        case ["grade", folder] if Path(folder).is_dir():
+            try:
+                print(grade.table(grade.grade(Path(folder))))
+            except (FileNotFoundError, ValueError) as error:
+                print(error, file=sys.stderr)
+                return 2
+        case ["judge", name, path, out]:  # for `grade.apart`
+            Path(out).write_text(json.dumps(grade.judge(name, Path(path))))
+        case _:
+            print(USAGE, file=sys.stderr)
+            return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,107 @@
+"""Grades the notebooks of a class: ``python -m exercise grade FOLDER``.
+
+Each folder in FOLDER is a learner, and its notebooks are the answers; notebooks in FOLDER itself are those of one
+learner. The number at the beginning of a notebook's name says which exercise it is. Only the answer counts: it is
+judged by the specification and the cases of the solution, whatever the notebook says.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+from . import cells, solution
+
+SECONDS = 300  # that one answer may take
+MARKS = {True: "right", False: "wrong", None: "-"}
+
+
+class Grade(NamedTuple):
+    """What an answer got, and the first line of what was said of it."""
+
+    ok: bool
+    words: str
+
+
+def is_judging(tree: ast.Module) -> bool:
+    """Whether a cell only calls methods of its exercise: what it shows is of no interest here."""
+    calls = [x.value.func for x in tree.body if isinstance(x, ast.Expr) and isinstance(x.value, ast.Call)]
+    return bool(tree.body) and len(calls) == len(tree.body) and all(
+        isinstance(x, ast.Attribute) and isinstance(x.value, ast.Name) and x.value.id == "exercise" for x in calls
+    )  # fmt: skip
+
+
+def judge(name: str, path: Path) -> Grade:
+    """The grade of a notebook, run in this process.
+
+    Args:
+        name: of the exercise's solution.
+        path: of the notebook.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            found, _ = cells.run(cells.of(path), Path(folder), lambda tree: not is_judging(tree))
+            answer = found[solution.answer_name(name)]
+        except KeyError as error:
+            return Grade(False, f"The notebook does not define {error}.")
+        except Exception as error:
+            return Grade(False, f"{type(error).__name__}: {error}".splitlines()[0])
+        verdict = solution.load(name).exercise.check(answer)
+    return Grade(verdict.ok, verdict.text.removeprefix("Not yet. ").splitlines()[0])
+
+
+def apart(name: str, path: Path, seconds: float = SECONDS) -> Grade:
+    """The grade of a notebook, run in a process of its own: what it prints is left out, and it may not take forever."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "grade.json"
+        command = [sys.executable, "-m", "exercise", "judge", name, str(path.resolve()), str(out)]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
+        except subprocess.TimeoutExpired:
+            return Grade(False, f"It took more than {seconds:g} seconds.")
+        if not out.exists():
+            return Grade(False, ([*done.stderr.splitlines(), f"exit code {done.returncode}"])[-1])
+        return Grade(*json.loads(out.read_text()))
+
+
+def notebooks(folder: Path) -> dict[str, Path]:
+    """The notebooks of a learner, by the solutions' names."""
+    found: dict[str, Path] = {}
+    for name in solution.names():
+        paths = sorted(folder.glob(f"{name[:2]}-*.ipynb"))
+        if len(paths) > 1:
+            raise ValueError(f"{folder}: expected one notebook of exercise {name[:2]}, got {len(paths)}")
+        found |= dict(zip([name], paths, strict=False))
+    return found
+
+
+def grade(folder: Path) -> dict[str, dict[str, Grade]]:
+    """The grades of each learner, by the exercises' names.
+
+    Raises:
+        FileNotFoundError: there is no notebook of an exercise in the folder, or in a folder of it.
+        ValueError: a learner has two notebooks of one exercise.
+    """
+    learners = {x.name: notebooks(x) for x in [*sorted(x for x in folder.iterdir() if x.is_dir()), folder]}
+    learners = {name: found for name, found in learners.items() if found}
+    if not learners:
+        raise FileNotFoundError(f"{folder}: expected notebooks such as 01-guard-the-tail.ipynb, got none")
+    return {who: {name: apart(name, path) for name, path in found.items()} for who, found in learners.items()}
+
+
+def table(grades: dict[str, dict[str, Grade]]) -> str:
+    """A line for each learner, a column for each exercise that anyone has; below, what is wrong."""
+    names = [name for name in solution.names() if any(name in own for own in grades.values())]
+    rows = [["", *(name[:2] for name in names), "right"]]
+    for who, own in grades.items():
+        marks = [MARKS[own[name].ok if name in own else None] for name in names]
+        rows.append([who, *marks, f"{marks.count(MARKS[True])} of {len(names)}"])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    wrong = [f"{who}, {name[:2]}: {x.words}" for who, own in grades.items() for name, x in own.items() if not x.ok]
+    return "\n".join([*lines, *([""] * bool(wrong)), *wrong])

@@ -1,0 +1,1 @@
+"""What the notebooks share: `harness` quotes and compares, `pictures` draws memory, `programs` draws steps."""

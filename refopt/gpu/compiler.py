@@ -1,0 +1,61 @@
+"""The seam to a compiler: what kernels need of one, in one place. `refopt.gpu.compiling` has the one that there is."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+
+class Wanted(NamedTuple):
+    """What a kernel is compiled for: a compute capability, and how.
+
+    Attributes:
+        capability: of the GPUs that run it.
+        launch_bounds: the most threads of a block, and the blocks that are to fit on a multiprocessor.
+        contract: whether ``a * b + c`` may become one operation.
+        alone: whether GPUs of this capability alone have its instructions.
+        lines: whether the PTX says between the instructions which lines of Python they come from.
+    """
+
+    capability: tuple[int, int]
+    launch_bounds: tuple[int, int] | None = None
+    contract: bool = False
+    alone: bool = False
+    lines: bool = False
+
+
+class Linked(NamedTuple):
+    """A kernel as the driver loads it: the name of its entry, and a cubin that needs nothing else."""
+
+    entry: str
+    cubin: bytes
+
+
+class Compiler(Protocol):
+    """A compiler of functions in Numba's spelling. It rounds each operation by itself, unless it may contract.
+
+    Signatures have a word for each argument: ``"int64"``, ``"float32"``, or the dtype and the number of axes of an
+    array in C order, ``"float32[2]"``. For an array, a kernel is passed words of 64 bits: two zeros, the number of
+    elements, the bytes of one, the address, the shape, and the strides in bytes.
+
+    Attributes:
+        cuda: what functions find in the place of the executor's ``cuda``.
+    """
+
+    cuda: Any
+
+    def oldest(self) -> tuple[int, int]:
+        """The oldest compute capability that it compiles for."""
+
+    def ptx(self, function: Callable, signature: tuple, wanted: Wanted) -> str:
+        """The PTX of a kernel as text."""
+
+    def linked(self, function: Callable, signature: tuple, wanted: Wanted) -> Linked:
+        """The kernel, linked with what the GPU's own libraries add to it, such as a barrier of the whole grid."""
+
+    def device_function(self, function: Callable, lines: bool) -> Any:
+        """What kernels find in the place of a function that they call: it is always inlined, and may return tuples."""
+
+    def inline_ptx(self, asm: str, constraints: str, result: str, arguments: str) -> Any:
+        """What they find in the place of an intrinsic, as `refopt.gpu.target.intrinsic` describes it."""
+
+    def transposed(self) -> Any:
+        """What they find in the place of `refopt.gpu.target.transposed`."""

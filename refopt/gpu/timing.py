@@ -1,0 +1,57 @@
+"""How long launches take: between two events on a GPU, by the clock on the executor; and a copy to compare with."""
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from refopt.gpu.cuda import Launch
+from refopt.gpu.runtime import device
+
+
+def milliseconds(call: Callable[[], Any], repeats: int = 20, warmup: int = 3) -> float:
+    """Time a call on the machine in force: `refopt.gpu.use`.
+
+    Args:
+        call: launches on the default stream. On a GPU the time runs from before its first launch to the end of its
+            last, so that a call of many small launches takes as long as the host needs to enqueue them.
+        repeats: how many calls are timed on a GPU. The executor times a single call.
+        warmup: how many calls come before them on a GPU, not timed.
+
+    Returns:
+        The median, in milliseconds.
+    """
+    machine = device()
+    if machine.name != "gpu":
+        began = time.perf_counter()
+        call()
+        return 1e3 * (time.perf_counter() - began)
+    times: list[float] = []
+    start: Any
+    stop: Any
+    for k in range(warmup + repeats):
+        start, stop = (machine.new_event(timing=True) for _ in range(2))
+        start.record(0)
+        call()
+        stop.record(0)
+        machine.synchronize()
+        times += [start.elapsed_time(stop)] * (k >= warmup)
+    return statistics.median(times)
+
+
+def milliseconds_of(launches: Sequence[Launch]) -> float:
+    """Time launches in a row, as `milliseconds`: on a GPU as one graph, so that the host does not slow them down."""
+    machine = device()
+    if machine.name != "gpu":
+        return milliseconds(lambda: [launch() for launch in launches])
+    graph = machine.sequence([launch.prepared() for launch in launches])
+    return milliseconds(lambda: graph(0))
+
+
+def copy_milliseconds(nbytes: int) -> float:
+    """Time a copy on the machine in force that reads and writes ``nbytes`` in all: the least that a step can take."""
+    source, target = (device().to_device(np.zeros(max(nbytes // 8, 1), np.float32)) for _ in range(2))
+    copy = device().copier(source, target)
+    return milliseconds(lambda: copy(device().stream(0)))
