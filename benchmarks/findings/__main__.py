@@ -1,6 +1,6 @@
 """What the oracle says of every optimizer of the libraries that are installed, as a record.
 
-    python -m benchmarks.findings [--only TEXT ...] [--jobs N] [--device D] [--out FILE]
+    python -m benchmarks.findings [--only TEXT ...] [--jobs N] [--in-place] [--device D] [--out FILE]
 
 Each is identified, held to the laws that need no formula, and, where it is PyTorch's, timm's or optax's and a routine
 of the catalogue, to its formula's. What differs is looked up in `benchmarks.findings.known`; what has changed since the
@@ -12,9 +12,11 @@ import json
 import os
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.findings.judge import judged
 from benchmarks.findings.known import changes, unexplained
 from benchmarks.findings.subjects import subjects
 from benchmarks.findings.sweep import LIMIT, sweep
@@ -28,6 +30,8 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", metavar="TEXT", help=text)
     parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) - 1), metavar="N")
     parser.add_argument("--seconds", type=float, default=LIMIT, help="that one optimizer may take; default %(default)g")
+    text = "no process for the steps beside the one that each optimizer has: for a busy machine"
+    parser.add_argument("--in-place", action="store_true", help=text)
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--out", type=Path, help="default: benchmarks/results/findings-DEVICE-torch-VERSION.json")
     options = parser.parse_args()
@@ -46,7 +50,8 @@ def main() -> int:
         names = {str(x) for x in wanted}
         report["rows"] = [row for row in before["rows"] if row["subject"] not in names]
         report["versions"] = {**before["versions"], **report["versions"]}
-    for row in sweep(wanted, options.jobs, options.seconds, preload=modules):
+    judge = partial(judged, process=False if options.in_place else None)
+    for row in sweep(wanted, options.jobs, options.seconds, judge, modules):
         report["rows"].append(row)
         report["seconds"] = round(time.perf_counter() - started, 1)
         print(line(row), flush=True)

@@ -13,17 +13,22 @@ DTYPES = {"torch": ("float32", "float64", "float16", "bfloat16")}
 FEWER = ("float32",)
 # What by default does nothing, and with it whole branches of a step.
 AWAKE = {"weight_decay": 0.0625, "momentum": 0.875}
+COMPILED = ("torchao",)  # which compile each shape anew: as they are in Python, since there are hundreds of shapes
 TEXT = 300  # characters of a failure that are kept
 
 
-def judged(subject: Subject) -> dict[str, Any]:
-    """A row: what the optimizer is, and by law what does not hold, without a formula and of each one that it is."""
+def judged(subject: Subject, process: bool | None = None) -> dict[str, Any]:
+    """A row: what the optimizer is, and by law what does not hold, without a formula and of each one that it is.
+
+    Args:
+        process: as `refopt.oracle.check` has it.
+    """
     started = time.perf_counter()
-    row = {"library": subject.library, "subject": str(subject)} | _judged(subject)
+    row = {"library": subject.library, "subject": str(subject)} | _judged(subject, process)
     return row | {"seconds": round(time.perf_counter() - started, 1)}
 
 
-def _judged(subject: Subject) -> dict[str, Any]:
+def _judged(subject: Subject, process: bool | None) -> dict[str, Any]:
     from refopt import oracle
 
     if subject.library != "optax":
@@ -31,6 +36,8 @@ def _judged(subject: Subject) -> dict[str, Any]:
 
         torch.set_num_threads(1)
         torch.use_deterministic_algorithms(True)  # memory that is not initialised is NaN, and shows
+        if subject.library in COMPILED:
+            torch.compile = lambda function, **_: function
     row: dict[str, Any] = {}
     dtypes = DTYPES.get(subject.library, FEWER)
     try:
@@ -40,7 +47,7 @@ def _judged(subject: Subject) -> dict[str, Any]:
         own = {"device": subject.device} if subject.device != "cpu" else {}
         found = oracle.identify(made, names=NUMBERS.get(str(subject).partition(",")[0]), **own, **options)
         row["identity"] = str(found.matches[0]) if found.matches else None
-        reports = [("none", oracle.check(None, made, dtypes=dtypes, **own, **awake))]
+        reports = [("none", oracle.check(None, made, dtypes=dtypes, process=process, **own, **awake))]
     except (TypeError, ValueError) as error:  # it is not taken
         return row | {"not_taken": _short(str(error))}
     if not reports[0][1].compared:
@@ -49,7 +56,7 @@ def _judged(subject: Subject) -> dict[str, Any]:
     routines = subject.routines
     if not routines and found.routine and subject.library in PEERS:
         routines = (found.routine,)
-    held = partial(oracle.check, diagnose=False)
+    held = partial(oracle.check, diagnose=False, process=process)
     for routine in routines:
         try:
             reports.append((routine, held(routine, made, dtypes=subject.dtypes, **own, **options)))

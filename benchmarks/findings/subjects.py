@@ -23,14 +23,24 @@ ROUTINES = {
 MODULES = {
     "bitsandbytes": "bitsandbytes.optim", "pytorch-optimizer": "pytorch_optimizer", "torch-optimi": "optimi",
     "schedulefree": "schedulefree", "lion-pytorch": "lion_pytorch", "prodigyopt": "prodigyopt",
-    "came-pytorch": "came_pytorch", "dadaptation": "dadaptation",
+    "came-pytorch": "came_pytorch", "dadaptation": "dadaptation", "madgrad": "madgrad", "muon-optimizer": "muon",
+    "torch-optimizer": "torch_optimizer", "pytorch-ranger": "pytorch_ranger", "torchao": "torchao.optim",
+    "transformers": "transformers.optimization",
 }  # fmt: skip
 # Arguments without which a class cannot be made, or is another optimizer than by its name; by patterns.
 NEEDED: dict[str, dict[str, Any]] = {
     "bitsandbytes.optim.SGD*": {"momentum": 0.9},
     "bitsandbytes.optim.LARS*": {"momentum": 0.9},
     "bitsandbytes.optim.*8bit": {"min_8bit_size": 16},  # smaller tensors have states of fp32
+    "torchao.optim.Adam*": {"block_size": 16},  # of which the number of elements has to be a multiple, for fewer bits
+    "transformers.optimization.Adafactor": {"relative_step": False},  # which refuses a learning rate
+    "torch_optimizer.Adafactor": {"relative_step": False},
 }
+# Which are given groups alone, each of which says whether Muon is used, or Adam.
+OF_GROUPS = (
+    "muon.SingleDeviceMuonWithAuxAdam",
+    *(f"pytorch_optimizer.{name}" for name in ("AdaGO", "AdaMuon", "Muon", "MuonClip", "NorMuon")),
+)
 # What identification has to be told.
 NUMBERS = {f"bitsandbytes.optim.RMSprop{bits}": {"rho": "beta1"} for bits in ("", "32bit", "8bit")}
 
@@ -57,7 +67,24 @@ class Subject(NamedTuple):
         """The class, or the function that makes it."""
         if self.library == "timm":
             return optimizers_of_timm()[self.name]
-        return getattr(importlib.import_module(self.module), self.name)
+        made = getattr(importlib.import_module(self.module), self.name)
+        return of_groups(made) if "use_muon" in self.options else made
+
+
+def of_groups(kind: type) -> Any:
+    """A function of parameters, or of groups of them, that makes an optimizer of groups with ``use_muon``."""
+
+    def made(params: list[Any], use_muon: bool = True, **options: Any) -> Any:
+        groups = params if params and isinstance(params[0], dict) else [{"params": params}]
+        return kind([{**group, "use_muon": use_muon} for group in groups], **options)
+
+    own = inspect.signature(kind)
+    parameters = [*own.parameters.values()]
+    use_muon = inspect.Parameter("use_muon", inspect.Parameter.KEYWORD_ONLY, default=True)
+    last = parameters.pop() if parameters[-1].kind is inspect.Parameter.VAR_KEYWORD else None
+    made.__signature__ = own.replace(parameters=[*parameters, use_muon, *filter(None, [last])])  # type: ignore[attr-defined]
+    made.__module__, made.__qualname__ = kind.__module__, kind.__qualname__
+    return made
 
 
 def subjects(device: str = "cpu") -> Iterator[Subject]:
@@ -91,11 +118,16 @@ def _of_torch(device: str) -> Iterator[Subject]:
 
 
 def _of_classes(library: str, module: str, device: str) -> Iterator[Subject]:
-    own = module.partition(".")[0]
     for name, kind in _classes(module).items():
-        if kind.__module__.startswith(own):  # many offer PyTorch's beside theirs
-            options = [of for pattern, of in NEEDED.items() if fnmatchcase(f"{module}.{name}", pattern)]
-            yield Subject(library, module, name, {key: x for of in options for key, x in of.items()}, device=device)
+        if not kind.__module__.startswith(module):  # many offer PyTorch's beside theirs
+            continue
+        needed = [of for pattern, of in NEEDED.items() if fnmatchcase(f"{module}.{name}", pattern)]
+        options = {key: x for of in needed for key, x in of.items()}
+        ways: tuple[dict[str, Any], ...] = ({},)
+        if f"{module}.{name}" in OF_GROUPS:
+            ways = {"use_muon": True}, {"use_muon": False}
+        for way in ways:
+            yield Subject(library, module, name, options | way, device=device)
 
 
 def _of_optax() -> Iterator[Subject]:

@@ -1,5 +1,6 @@
 """All optimizers, some at a time, each in a process of its own that is ended in time."""
 
+import datetime
 import os
 import resource
 import time
@@ -68,4 +69,4 @@ def _row(pipe: Any, subject: Subject, process: Any, limit: float, late: bool) ->
         process.kill()
     process.join()
     pipe.close()
-    return row
+    return row | {"date": datetime.datetime.now(datetime.UTC).date().isoformat()}  # of others, a record keeps its rows

@@ -196,3 +196,8 @@ class Marked(torch.optim.Optimizer):
 
 def test_states_are_there_for_what_tells_it_by_a_mark():
     check("momentum", Marked, dtypes=["float32"], laws=["L1"], examples=0).raise_if_failed()
+
+
+def test_a_factor_that_fp32_does_not_have_is_not_compared_in_fp64():
+    report = check("adam", torch.optim.Adam, fused=True, laws=["L9"], dtypes=["float64"])
+    assert not report.failed_laws and "grad_scale is fp32 in PyTorch" in report.details(), str(report)

@@ -57,6 +57,17 @@ def test_three_betas():
     assert oracle.identify(Three).routine is None
 
 
+def test_a_learning_rate_is_of_python():
+    kinds = set()
+
+    class Sees(Momentum):
+        def __init__(self, params, lr=1e-3):
+            super().__init__(params, lr)
+            kinds.add(type(lr))
+
+    assert check(None, Sees, laws=["L2"], process=False, **SHORT).ok and kinds == {float}
+
+
 def test_findings():
     """What holds for some options, dtypes and layouts alone."""
     fused = check(None, torch.optim.SGD, fused=True, momentum=0.9, expected_failures=FUSED, **SHORT)

@@ -176,6 +176,9 @@ class TorchRun(LibraryRun):
         for name, x in entry.items():
             if isinstance(x, bool | int | float):
                 seen[str(name)] = np.asarray(x)
+            elif isinstance(x, self.torch.Tensor) and hasattr(x, "__tensor_flatten__"):  # codes and their scales
+                parts = {f"{name}.{part}": getattr(x, part) for part in x.__tensor_flatten__()[0]}
+                seen |= self._entry(parts)
             elif isinstance(x, self.torch.Tensor):
                 try:
                     seen[str(name)] = self._copy(x)
@@ -232,7 +235,7 @@ def of_torch(torch: Any, subject: Any, options: Mapping[str, Any], device: str) 
         return None
     options = {name: x for name, x in own.items() if name in known} | options
     name = public_name(make, options | ({"device": device} if device != "cpu" else {}))
-    rate = {"lr": NUMBERS["lr"]} if "lr" in known else {}
+    rate = {"lr": float(NUMBERS["lr"])} if "lr" in known else {}  # by which 0 is divided as in Python
     params = [torch.nn.Parameter(torch.ones(2, 2))]
     made = isinstance(make, type) or makes(torch.optim.Optimizer, make, [params], rate, options)
     return TorchOptimizer(make, rate | options, device, name) if made else None

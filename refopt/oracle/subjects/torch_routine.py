@@ -256,7 +256,8 @@ class TorchRoutine(TorchOptimizer):
         if flag not in (None, 0, 1):
             raise Lacks("found_inf is 0 or 1 in PyTorch")
         scale = None if factor is None else float(np.divide(1.0, factor))
-        if scale is not None and dtype == np.float64 and np.float32(scale) != scale:
+        held = None if scale is None else float(np.float32(scale))
+        if dtype == np.float64 and held != scale:
             raise Lacks("grad_scale is fp32 in PyTorch")
         return {"found_inf": flag, "scale": scale}
 
