@@ -30,8 +30,7 @@ from benchmarks.torch_work import OURS
 from refopt import torch as merged
 from refopt.oracle.bound.bounded import Arithmetic
 from refopt.oracle.bound.expected import Expected, expected_of
-from refopt.oracle.cases import true_scalars
-from refopt.oracle.subjects.shared import scalar_after
+from refopt.oracle.cases import scalar_after, true_scalars
 from refopt.oracle.variants import ROUTINES
 
 STEPS = 50
