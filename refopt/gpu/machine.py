@@ -23,7 +23,7 @@ class Properties(NamedTuple):
     def of(cls, device: Any) -> "Properties":
         """Those of a device as Numba describes it, such as the one that the executor claims to be."""
         capability = tuple(device.compute_capability)
-        return cls(str(device.name), capability, device.MULTIPROCESSOR_COUNT, device.L2_CACHE_SIZE)
+        return cls(device.name.decode(), capability, device.MULTIPROCESSOR_COUNT, device.L2_CACHE_SIZE)
 
     def __str__(self) -> str:
         return f"{self.name}, compute capability {dotted(self.capability)}"

@@ -312,7 +312,7 @@ def test_other_tensor_cores_are_refused():
     with simt.claim("T4"), refused:
         prepared(machine, np.ones((3, 3), bfloat16), np.ones((3, 3), bfloat16))
     launch, _ = prepared(machine, np.ones((3, 3), bfloat16), np.ones((3, 3), bfloat16))
-    with pytest.raises(RuntimeError, match=r"mma: expected compute capability 9\.0 or later"):
+    with pytest.raises(RuntimeError, match=r"mma_bfloat16: expected compute capability 9\.0 or later"):
         launch.kernel.ptx(signature_of(launch.args), (8, 0))
 
 
