@@ -17,8 +17,7 @@ from refopt.oracle.subjects.function import Function
 from refopt.oracle.trial import Trial
 
 BY_NAME = {planted.name: planted for planted in PLANTED}
-FAST = ["epsilon outside the roots", "lr of the first call", "gradient decayed in place", "index of 16 bits",
-        "states of the gradient"]
+FAST = ["gradient decayed in place", "index of 16 bits", "states of the gradient"]
 
 
 def test_there_are_enough():
