@@ -305,6 +305,7 @@ def test_a_group_that_comes_later_has_its_own_numbers():
 
     report = check("sgd", OfTheFirstGroup, dtypes=["float32"], laws=["L24"], diagnose=False)
     assert {x.label for x in report.of("failed")} == {"3 steps of groups of other lr", "a group that is added later"}
+    check(None, optim.SGD, dtypes=["float32"], laws=["L24"]).raise_if_failed()
 
 
 def test_a_state_that_is_lost_is_wrong():

@@ -99,6 +99,7 @@ def test_an_instance_and_a_function():
     instance = torch.optim.AdamW([torch.nn.Parameter(torch.ones(2))], fused=True)
     report = right("adamw", instance, laws=["L1"], examples=0)
     assert report.subject == "torch.optim.AdamW, fused=True"
+    assert {*report.largest["float32"]} == {"params", "moment1", "moment2", "moment2_max"}
     adam = torch.optim.Adam
     for make in (lambda params, **numbers: adam(params, **numbers), lambda p, lr: adam(p, lr=lr)):
         check("adam", make, dtypes=["float32"], laws=["L1"], examples=0).raise_if_failed()
@@ -196,6 +197,11 @@ class Marked(torch.optim.Optimizer):
 
 def test_states_are_there_for_what_tells_it_by_a_mark():
     check("momentum", Marked, dtypes=["float32"], laws=["L1"], examples=0).raise_if_failed()
+
+
+def test_tensors_in_groups_of_their_own_have_numbers_of_their_own():
+    report = check("sgd", torch.optim.SGD, laws=["L14"], dtypes=["float32"])
+    assert not report.failed_laws and {"lr for each tensor", "lr for each of 111"} <= {item.label for item in report.of("passed")}
 
 
 def test_a_factor_that_fp32_does_not_have_is_not_compared_in_fp64():
