@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,8 +16,9 @@ from oracle import ends
 from oracle.test_reports import uphill
 from refopt import oracle
 from refopt.oracle.cases import alike, draw
-from refopt.oracle.process import Kept, memory, ways
+from refopt.oracle.process import Kept, Remote, memory, ways
 from refopt.oracle.process.worker import Worker
+from refopt.oracle.subject import Ended
 from refopt.oracle.variants import ROUTINES
 
 LAWS = ["L1", "L5", "L6", "L17"]
@@ -149,6 +151,21 @@ def test_a_process_that_is_kept_has_the_shortest_deadline():
         assert not oracle.check("sgd", ends.elsewhere, process=kept, **named).failed_laws
         assert kept.remote.deadline == shortest
     kept.end()
+
+
+@pytest.mark.parametrize(("longest", "deadline"), [(0.0, 10.0), (3.0, 30.0), (50.0, 40.0)])
+def test_after_a_hang_others_may_take_ten_times_as_long_as_any_that_has_not(longest, deadline):
+    """But 10 seconds at least, and no longer than before."""
+    remote = Remote(None, "fork", True, 40.0)
+    remote.longest = longest
+
+    def hang(*asked):
+        raise Ended("nothing within 40 s", [], late=True)
+
+    remote.worker = SimpleNamespace(ask=hang, close=lambda: None)
+    with pytest.raises(Ended):
+        remote.asked("run")
+    assert remote.deadline == deadline
 
 
 def test_the_report_is_that_of_a_check_in_place():
