@@ -4,10 +4,14 @@ import numpy as np
 import pytest
 
 from refopt import cpu, oracle
+from refopt.catalog import KNOWN
 from refopt.checks.dtypes import numpy_dtype
 from refopt.cpu.muon import COEFFICIENTS, norm_of
-from refopt.oracle.bound import iterations
+from refopt.oracle.bound import iterations, sums
 from refopt.oracle.bound.iterations import half_a_unit, orthogonalized
+from refopt.oracle.laws import matrices
+from refopt.oracle.subjects.function import Function
+from refopt.oracle.trial import Trial
 
 FIVE = [COEFFICIENTS] * 5
 ROUNDED = 2.0**-24, 2.0**-20
@@ -172,6 +176,28 @@ def test_parameters_are_matrices():
         oracle.expect("muon", **lists, lr=0.1)
 
 
+def test_a_shape_of_so_many_elements_is_nearly_square():
+    """Of as many axes as there have to be."""
+    row = KNOWN["muon"]
+    trial = Trial(row, Function(row, cpu.merged_muon), "float32", 0, {})
+    shapes = {0: (1, 0), 1: (1, 1), 7: (1, 7), 12: (3, 4), 45: (5, 9), (4,): (4,)}
+    assert {size: trial.shape(size) for size in shapes} == shapes
+    trial.axes = 1
+    assert trial.shape(45) == (45,)
+    assert all(0 not in shape for shape in matrices.TAILS)
+
+
+@pytest.mark.parametrize("iterations", [0.0, 2.0])
+def test_of_a_matrix_that_is_not_finite_nothing_is_known(iterations):
+    """And of an empty one there is nothing to know."""
+    row = KNOWN["muon"]
+    trial = Trial(row, Function(row, cpu.merged_muon), "float32", 0, {})
+    case = trial.case([(3, 2), (0, 3), (3, 2)], iterations=iterations)
+    case = case.replace(grads=[np.where(np.eye(3, 2, dtype=bool), np.float32(np.inf), case.grads[0]), *case.grads[1:]])
+    wrong, empty, right = (trial.expected(case, i, sums.random_data)["params"] for i in range(3))
+    assert (wrong.error == np.inf).all() and empty.error.shape == (0, 3) and np.isfinite(right.error).all()
+
+
 def by_tiles(params, grads, velocities, *, lr, mu, weight_decay):
     """Right up to the size of a tile of 128 columns, of which a second one is left out of the products."""
     for p, g, v in zip(params, grads, velocities, strict=True):
@@ -226,6 +252,14 @@ def test_it_is_identified():
     found = oracle.identify(cpu.merged_muon, set={"mu": 0.875})
     assert found.routine == "muon" and found.choices["use_nesterov"], found
     assert oracle.identify(cpu.merged_momentum, set={"mu": 0.875}).routine == "momentum"
+
+
+def test_it_is_identified_though_it_is_off_by_a_tenth():
+    """Since some iterate in 16 bits."""
+    def step(params, grads, velocities, *, lr, mu=0.875, weight_decay=0.0):
+        cpu.merged_muon(params, grads, velocities, lr=1.1 * lr, mu=mu, weight_decay=weight_decay)
+
+    assert oracle.identify(step).routine == "muon"
 
 
 def test_a_norm_is_that_of_memory():
