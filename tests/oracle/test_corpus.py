@@ -30,6 +30,7 @@ def test_a_cause_is_true(name):
     """For each kind of cause a bug that nothing else explains: what comes to the same is of that kind."""
     report = held(BY_NAME[name])
     assert verdict(BY_NAME[name], report) == "true", str(report)
+    assert all(0 < cause.share <= 1 for cause in report.causes), report.causes
     assert len(readable(report).splitlines()) <= 45
 
 

@@ -59,13 +59,25 @@ def test_arrays_are_read_as_is_said(dtype):
         lists = case.lists()[name]
         expected = {f"{name} of the first tensor": lists[0], f"{name} of the tensor before": lists[0],
                     f"{name} of the tensor after": lists[2], f"{name} of the last tensor": lists[2]}
-        expected |= {f"{name} not read: taken as 0": 0 * lists[1]} if name == "velocities" else {}
+        expected["gradient taken as 0" if name == "grads" else f"{name} not read: taken as 0"] = 0 * lists[1]
         for other in ("float32", "float16", "bfloat16"):
             narrowed = lists[1].astype(numpy_dtype(other)).astype(lists[1].dtype)
             expected[f"{name} read in {other}"] = narrowed if sizes[other] < sizes[dtype] else None
         for text, x in expected.items():
             assert (known[text] is None) == (x is None), text
             assert x is None or np.array_equal(known[text].arrays[name], x), text
+
+
+def test_one_norm_is_that_of_all_elements_and_scalars_stay():
+    row = ROUTINES["lamb"]
+    case = Trial(row, Function(row, cpu.merged_lamb), "float32", 0, {}).case([40, 30], count=3)
+    situation = of_case(case, 1, base_rule(row), np.float32)
+    (one,) = (h for h in named(row) if h.name == "one norm over all tensors, not one for each")
+    changed, lists = one.change(situation), case.lists()
+    assert changed.among == slice(40, 70)
+    for name, x in situation.arrays.items():
+        expected = x if x is None or name in row.scalars else np.concatenate(lists[name])
+        assert np.array_equal(changed.arrays[name], expected), name
 
 
 @pytest.mark.parametrize("bits", [20, 11, 9])

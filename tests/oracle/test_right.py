@@ -11,7 +11,7 @@ from refopt import cpu, oracle
 from refopt.catalog import ROUTINES
 from refopt.oracle.bound import sums
 from refopt.oracle.broken import Broken
-from refopt.oracle.laws import LAWS
+from refopt.oracle.laws import LAWS, calls
 from refopt.oracle.subjects.function import Function
 from refopt.oracle.trial import Trial
 
@@ -148,6 +148,16 @@ def test_other_orders_are_right(routine, laws):
     report = oracle.check(routine, step_of(routine, {}), dtypes=["float32", "float64"], laws=laws, process=False)
     assert report.ok, str(report)
     assert report.step_compared and 0.05 < report.largest["float32"]["params"] <= 1
+
+
+def test_a_step_of_numbers_of_its_own_is_given_no_others():
+    def step(params, grads, moment1, moment2, beta1_pow, beta2_pow, *, lr):
+        cpu.merged_adam(params, grads, moment1, moment2, beta1_pow, beta2_pow, lr=lr)
+
+    row = ROUTINES["adam"]
+    for function, has in ((step, False), (cpu.merged_adam, True)):
+        labels = {x.label for x in calls.going_on(Trial(row, Function(row, function), "float32", 0, {}))}
+        assert "3 steps of other numbers" in labels and ("3 steps of other betas" in labels) == has
 
 
 def test_radam_is_right_after_thousands_of_steps():
