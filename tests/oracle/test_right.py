@@ -12,6 +12,7 @@ from refopt.catalog import ROUTINES
 from refopt.oracle.bound import sums
 from refopt.oracle.broken import Broken
 from refopt.oracle.laws import LAWS, calls
+from refopt.oracle.laws.use import COUNTS
 from refopt.oracle.subjects.function import Function
 from refopt.oracle.trial import Trial
 
@@ -158,6 +159,17 @@ def test_a_step_of_numbers_of_its_own_is_given_no_others():
     for function, has in ((step, False), (cpu.merged_adam, True)):
         labels = {x.label for x in calls.going_on(Trial(row, Function(row, function), "float32", 0, {}))}
         assert "3 steps of other numbers" in labels and ("3 steps of other betas" in labels) == has
+
+
+def test_late_steps_are_those_whose_number_a_narrower_count_loses():
+    """Of as many elements as no vector divides."""
+    counts = [int(np.array(count).astype(kind)) for count, kind in zip(COUNTS, ("f2", "u2", "f4"), strict=True)]
+    assert counts == [3000, 1, 2**24]
+    row = ROUTINES["adam"]
+    trial = Trial(row, Function(row, cpu.merged_adam), "float32", 0, {})
+    (late,) = (x for x in calls.going_on(trial) if x.label == f"step {calls.LATE}")
+    case = late.case()
+    assert case.count % 2**8 != case.count and case.params[0].size % 2
 
 
 def test_radam_is_right_after_thousands_of_steps():
