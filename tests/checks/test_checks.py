@@ -416,4 +416,4 @@ def test_another_device_name():
 
 
 def test_the_sizes_of_dtypes_are_those_of_numpy():
-    assert ITEM_SIZES == {name: numpy_dtype(name).itemsize for name in ITEM_SIZES}
+    assert {name: numpy_dtype(name).itemsize for name in ITEM_SIZES} == ITEM_SIZES
