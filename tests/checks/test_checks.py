@@ -12,7 +12,7 @@ from refopt import cpu, gpu, simt
 from refopt.catalog import LARS_MOMENTUM
 from refopt.checks import check_hyper
 from refopt.checks.arrays import refuse_overlaps
-from refopt.checks.dtypes import numpy_dtype
+from refopt.checks.dtypes import ITEM_SIZES, numpy_dtype
 from refopt.checks.rebound import _within
 from refopt.checks.rebound import overlap as shares_memory
 from refopt.checks.rows import Hyper
@@ -413,3 +413,7 @@ def test_step_without_a_learning_rate(machine):
 def test_another_device_name():
     with refuses(ValueError, "device: expected gpu or executor, got 'cpu'"):
         gpu.device("cpu")
+
+
+def test_the_sizes_of_dtypes_are_those_of_numpy():
+    assert {name: numpy_dtype(name).itemsize for name in ITEM_SIZES} == ITEM_SIZES

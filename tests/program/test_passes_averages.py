@@ -301,6 +301,11 @@ def test_averages_that_stay(case):
     assert bool(left(ROUNDED(program).program)) == always
 
 
+def test_each_average_stays_for_a_reason_of_its_own():
+    reasons = fold_averages(with_attrs(chain(), "e", rescale_grad=0.5)).reasons[:3]
+    assert [reason.partition(": ")[2] for reason in reasons] == [TWICE.format(f"sgd of {name!r}") for name in "eaa"]
+
+
 def test_a_factor_of_zero_has_the_sign_of_the_average():
     """An op that multiplies takes +0 for -0, which shows in a parameter of -0."""
     program = with_attrs(step_program([("a", (4,))], "sgd", world_size=2, lr=0.5), "a@GRAD", scale=-0.0)

@@ -14,6 +14,7 @@ from refopt.comm import local
 from refopt.program import Op, Program, Var, passes, placement, step_program
 from refopt.program.passes import on_device
 from refopt.program.placement import Schedule, Span, Task, cost, overlap, simulate, task_cost, timeline
+from refopt.program.placement.bound import BoundSchedule
 from refopt.program.placement.network import OnExecutor
 from refopt.program.placement.schedule import STREAMS
 from refopt.simt import DataRace, cuda, observe
@@ -102,6 +103,24 @@ def test_scheduled_is_sequential_and_nothing_races(example, order):
     """To the bit; in any order that streams and events leave open, another in each step. The detector watches."""
     made = EXAMPLES[example]()
     assert run(made, watch=order.get("seed") != 1, **order) == in_sequence(made)
+
+
+@pytest.mark.parametrize("issue", ["program", "random"])
+def test_tasks_are_enqueued_in_the_order_asked_for(issue, monkeypatch):
+    """A random one is another in each step."""
+    got, step_in = {}, BoundSchedule.step_in
+
+    def noted(bound, order):
+        got.setdefault(bound.plan, []).append(list(order))
+        step_in(bound, order)
+
+    monkeypatch.setattr(BoundSchedule, "step_in", noted)
+    run(EXAMPLES["reduce"](), issue=issue, seed=2)
+    for plan, orders in got.items():
+        first, second, tasks = plan.order(2), plan.order(3), list(plan.tasks)
+        assert first != second != tasks != first
+        assert orders == ([first, second] if issue == "random" else [tasks, tasks])
+    assert len(got) == 2
 
 
 @given(program=programs(max_tensors=2, ranks=1, mixed=False, optimizers=("sgd", "adam", "lars_momentum")),

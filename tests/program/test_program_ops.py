@@ -194,7 +194,7 @@ MERGED = [of_two(*STEP.main[-6:-4]), of_two(*STEP.main[-4:-2])]
     (FIRST, LAST.replace(attrs={**LAST.attrs, "beta1": 2.0}), "beta1: expected"),
     (FIRST, LAST.replace(attrs={**LAST.attrs, "rounding": "up"}), "rounding: expected"),
     (MERGED[0], reading(MERGED[1], grads=["c@GRAD", "other"]), r"grads\[1\]: expected shape \(5,\)"),
-    (MERGED[0], of_two(STEP.main[-4], STEP.main[-4]), "expected each variable once"),
+    (MERGED[0], of_two(STEP.main[-4], STEP.main[-4]), r"params\[1\]: expected each variable once, got 'c' again"),
 ])
 def test_an_update_is_refused_whatever_came_before(good, bad, message):
     """Right updates that are much like it: of a long list of updates each is checked as the first is."""
