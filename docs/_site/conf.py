@@ -13,12 +13,13 @@ import refopt  # noqa: E402
 
 # In annotations of refopt.torch, which are evaluated: Tensor | None, of a Tensor that is mocked.
 _MockObject.__or__ = _MockObject.__ror__ = lambda self, other: self
+_MockObject.__int__ = lambda self: 0
 
 project = "refopt"
 author = "refopt"
 release = version = refopt.__version__
 root_doc = "docs/index"
-include_patterns = ["docs/*.md", "docs/reports/*.md", "notebooks/*.ipynb", "notebooks/exercises/*", "CONTRIBUTING.md",
+include_patterns = ["docs/*.md", "docs/reports/**.md", "notebooks/*.ipynb", "notebooks/exercises/*", "CONTRIBUTING.md",
                     "CHANGELOG.md"]  # fmt: skip
 exclude_patterns = [".*", "build", "dist", "refopt", "tests", "benchmarks", "docs/_site", "**/__pycache__"]
 extensions = [
