@@ -78,7 +78,7 @@ class Tried:
             with contextlib.suppress(Exception):  # whatever a subject leaves behind is no error of the check
                 since = self._example(mine, until if cause not in shown else 0.0)
                 if of_law and since:  # the first wrong step of all, where the cases have some
-                    of_law[0].text = re.sub(r", from step \d+ on$", f", from step {since} on", of_law[0].text)
+                    of_law[0].text = re.sub(r", from step \d+ on\b", f", from step {since} on", of_law[0].text)
             if diagnose and (of_law or any(x.is_bounded for _, x in mine)):
                 k = self._worst(mine)[0]
                 pattern = diagnosis.pattern_of(self.trial, [x for _, x in mine])
