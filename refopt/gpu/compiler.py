@@ -37,7 +37,7 @@ class Compiler(Protocol):
     elements, the bytes of one, the address, the shape, and the strides in bytes.
 
     Attributes:
-        cuda: what functions find in the place of the executor's ``cuda``.
+        cuda: what functions find instead of the executor's ``cuda``.
     """
 
     cuda: Any
@@ -52,10 +52,10 @@ class Compiler(Protocol):
         """The kernel, linked with what the GPU's own libraries add to it, such as a barrier of the whole grid."""
 
     def device_function(self, function: Callable, lines: bool) -> Any:
-        """What kernels find in the place of a function that they call: it is always inlined, and may return tuples."""
+        """The compiled form of a function that kernels call: it is always inlined, and may return tuples."""
 
     def inline_ptx(self, asm: str, constraints: str, result: str, arguments: str) -> Any:
-        """What they find in the place of an intrinsic, as `refopt.gpu.target.intrinsic` describes it."""
+        """The compiled form of an intrinsic, as `refopt.gpu.target.intrinsic` describes it."""
 
     def transposed(self) -> Any:
-        """What they find in the place of `refopt.gpu.target.transposed`."""
+        """The compiled form of `refopt.gpu.target.transposed`."""

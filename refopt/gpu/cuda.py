@@ -34,7 +34,7 @@ from refopt.simt.cuda import *  # noqa: F403
 
 
 def __refopt_numba__() -> Any:
-    """What kernels find in the place of this module when they are compiled."""
+    """What kernels find instead of this module when they are compiled."""
     return compiler().cuda
 
 

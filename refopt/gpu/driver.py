@@ -8,7 +8,7 @@ graph, so that they cost one call.
 import ctypes
 import threading
 from collections.abc import Callable, Sequence
-from functools import cached_property, lru_cache
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -224,7 +224,7 @@ class Gpu:
         return Launch(kernel, self.properties, grid, block, described, mode, keep=args)
 
     def _described(self, kernel: Kernel, args: tuple) -> tuple:
-        """The arguments of a launch with descriptions in the place of arrays."""
+        """The arguments of a launch, with a description of each array."""
         describe = describer(self.name)
         return tuple(
             x if isinstance(x, int | np.float32) else describe(x, f"{kernel.name}: args[{k}]")
@@ -283,7 +283,7 @@ class Launch:
         checked(driver.cuLaunchKernelEx(self._config, self._function, self._params, 0))
 
 
-@lru_cache
+@cache
 def _loaded(code: Linked) -> Any:
     """A kernel that the driver has loaded; it belongs to no context, and is kept."""
     context()

@@ -1,6 +1,6 @@
 """Contexts, streams and events of a CUDA GPU, by the driver's own interface.
 
-`cuda.core` has classes for them, too; to import it takes as long as all else that comes before a first step.
+`cuda.core` has classes for them, too, but importing it takes as long as everything else before a first step.
 """
 
 import contextlib

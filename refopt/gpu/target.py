@@ -79,7 +79,7 @@ class Compilable:
         return Wanted(capability, self._bounds(capability), self.contract, alone, lines)
 
     def form(self) -> Callable:
-        """The function with the compiler's objects in the place of the executor's, while something is compiled."""
+        """The function with the compiler's objects instead of the executor's, while something is compiled."""
         return _form(self.function)
 
     def ptx(self, signature: tuple, capability: tuple[int, int] = (9, 0), lines: bool = False) -> str:
@@ -154,6 +154,7 @@ def oldest() -> tuple[int, int]:
 
 
 _forms: dict[Any, Any] = {}
+
 
 def _newest(capability: tuple[int, int]) -> tuple[int, int]:
     """The last capability up to this one with which instructions came: in between, device functions are the same."""
