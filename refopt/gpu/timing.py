@@ -3,6 +3,7 @@
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -15,30 +16,28 @@ def milliseconds(call: Callable[[], Any], repeats: int = 20, warmup: int = 3) ->
     """Time a call on the machine in force: `refopt.gpu.use`.
 
     Args:
-        call: launches on the default stream. On a GPU the time runs from before its first launch to the end of its
-            last, so that a call of many small launches takes as long as the host needs to enqueue them.
+        call: launches on the default stream. On a GPU calls follow each other without a pause, and the time is that
+            between two ends: a call of many small launches takes as long as the host needs to enqueue them.
         repeats: how many calls are timed on a GPU. The executor times a single call.
         warmup: how many calls come before them on a GPU, not timed.
 
     Returns:
         The median, in milliseconds.
     """
-    machine = device()
+    machine: Any = device()
     if machine.name != "gpu":
         began = time.perf_counter()
         call()
         return 1e3 * (time.perf_counter() - began)
-    times: list[float] = []
-    start: Any
-    stop: Any
-    for k in range(warmup + repeats):
-        start, stop = (machine.new_event(timing=True) for _ in range(2))
-        start.record(0)
+    for _ in range(warmup):
         call()
-        stop.record(0)
-        machine.synchronize()
-        times += [start.elapsed_time(stop)] * (k >= warmup)
-    return statistics.median(times)
+    ends = [machine.new_event(timing=True) for _ in range(repeats + 1)]
+    ends[0].record(0)
+    for end in ends[1:]:
+        call()
+        end.record(0)
+    machine.synchronize()
+    return statistics.median(one.elapsed_time(other) for one, other in pairwise(ends))
 
 
 def milliseconds_of(launches: Sequence[Launch]) -> float:
@@ -52,6 +51,6 @@ def milliseconds_of(launches: Sequence[Launch]) -> float:
 
 def copy_milliseconds(nbytes: int) -> float:
     """Time a copy on the machine in force that reads and writes ``nbytes`` in all: the least that a step can take."""
-    source, target = (device().to_device(np.zeros(max(nbytes // 8, 1), np.float32)) for _ in range(2))
-    copy = device().copier(source, target)
-    return milliseconds(lambda: copy(device().stream(0)))
+    machine: Any = device()
+    copy = machine.copier(*(machine.empty((max(nbytes // 2, 1),), np.uint8) for _ in range(2)))
+    return milliseconds(lambda: copy(machine.stream(0)))

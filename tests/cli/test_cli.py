@@ -15,10 +15,10 @@ from refopt import catalog, cli, cpu, gpu
 from refopt.catalog import LARS_MOMENTUM, workloads
 from refopt.cli import verify
 from refopt.cli.progress import Progress
-from refopt.cli.verify import around, command, table, times
+from refopt.cli.verify import around, command, table
 from refopt.cli.verify import report as result
 from refopt.cli.verify.compare import Row
-from refopt.gpu import cache, cast, tables
+from refopt.gpu import cache, cast, tables, timing
 from refopt.gpu.machine import Properties
 from refopt.gpu.tiles import ROW, TILE
 from refopt.oracle import ulp
@@ -110,7 +110,7 @@ def test_the_table_of_times():
 
 def test_a_time_is_of_what_was_compared(monkeypatch):
     """Casts and coalescing are plain calls, not plans with steps."""
-    monkeypatch.setattr(times, "_median_time", lambda run, **_: 7.0 + run())
+    monkeypatch.setattr(timing, "milliseconds", lambda run, **_: 7.0 + run())
     calls = SimpleNamespace(launches=1, bytes=8)
     machine = SimpleNamespace(name="gpu", synchronize=lambda: None)
     row = around.row("merged_cast", "fp32", "", workloads.load("tiny"), lambda: 1.0, calls, machine, lambda: [], [])

@@ -51,8 +51,8 @@ def folder(tmp_path, monkeypatch):
 WARM = """
 import hashlib, json, sys
 from gpu.test_cache import HOPPER, LIBRARIES, double
-from refopt.gpu import cache, driver, memory, runtime, staging, streams
-from refopt.cli.verify import times
+from refopt.gpu import cache, driver, memory, runtime, staging, streams, timing
+from refopt.cli.verify import command
 code = double.linked(("float32[1]",), HOPPER)
 print(json.dumps([code.entry, hashlib.sha256(code.cubin).hexdigest(), cache.origins,
                   [name for name in LIBRARIES if name in sys.modules]]))

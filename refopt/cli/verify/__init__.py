@@ -8,9 +8,8 @@ same for what goes on around a step.
 from refopt.catalog.data import DTYPES, extents, hypers, make_case, matrices, offered, unavailable
 from refopt.cli.verify.around import AROUND, PLAIN
 from refopt.cli.verify.compare import Mismatch, Row, rows, unmerged
-from refopt.cli.verify.times import copy_bandwidth
 
 __all__ = [
-    "AROUND", "DTYPES", "PLAIN", "Mismatch", "Row", "copy_bandwidth", "extents", "hypers", "make_case", "matrices",
+    "AROUND", "DTYPES", "PLAIN", "Mismatch", "Row", "extents", "hypers", "make_case", "matrices",
     "offered", "rows", "unavailable", "unmerged",
 ]  # fmt: skip

@@ -13,7 +13,7 @@ from refopt.catalog.data import DTYPES, unavailable
 from refopt.catalog.workloads import Workload
 from refopt.checks.dtypes import numpy_dtype
 from refopt.cli.verify.compare import SHOWN, Mismatch, Row, compare, counts, text_of
-from refopt.cli.verify.times import step_time
+from refopt.gpu import timing
 from refopt.oracle import ulp
 
 # For each dtype configuration, what it is cast to.
@@ -70,7 +70,7 @@ def row(
         routine=name, dtype=dtype, form=form, tensors=count, elements=workload.elements, ops_before=ops * count,
         ops_after=1, launches_before=ops * count, launches_after=launches, bytes=traffic, counted=log is not None,
         max_ulps=most, differing=differing, mismatches=tuple(mismatches), problems=tuple(problems),
-        milliseconds=step_time(run) if machine.name == "gpu" else None,
+        milliseconds=timing.milliseconds(run) if machine.name == "gpu" else None,
     )  # fmt: skip
 
 

@@ -20,8 +20,10 @@ from refopt.cli.progress import Progress
 from refopt.cli.report_file import Target
 from refopt.cli.verify import report, table
 from refopt.cli.verify.tasks import Task, all_rows
-from refopt.gpu import cache
+from refopt.gpu import cache, timing
 from refopt.gpu.machine import dotted
+
+COPIED = 4_000_000_000  # bytes, read and written, of the copy that steps are compared with
 
 
 def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
@@ -34,6 +36,7 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     machine, tasks, scaled = _chosen(args, parser)
     with contextlib.ExitStack() as stack:
         target = None if args.json is None else stack.enter_context(Target(args.json))
+        stack.enter_context(gpu.use(machine.name))
         return _verify(args, machine, tasks, scaled, target)
 
 
@@ -171,7 +174,7 @@ def _verify(args: argparse.Namespace, machine: Any, tasks: list[Task], scaled: s
     whole = workloads.load(args.workload)
     workload = max((task.workload for task in tasks), key=lambda workload: workload.elements)
     skipped = {} if args.dtype else {name: reason for name in verify.DTYPES if (reason := verify.unavailable(name))}
-    copy = verify.copy_bandwidth() if machine.name == "gpu" else None
+    copy = COPIED / timing.copy_milliseconds(COPIED) * 1000 if machine.name == "gpu" else None
     with Progress(sys.stderr, len(tasks)) as progress:
 
         def say(text: str = "") -> None:

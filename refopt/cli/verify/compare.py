@@ -10,7 +10,7 @@ from refopt.catalog import Routine, Spec
 from refopt.catalog.data import Case, make_case, slot_dtype
 from refopt.catalog.workloads import Workload
 from refopt.checks.dtypes import numpy_dtype
-from refopt.cli.verify.times import step_time
+from refopt.gpu import timing
 from refopt.oracle import ulp
 from refopt.oracle.exact.cases import arguments
 
@@ -96,9 +96,9 @@ def rows(
         report(f"{dtype} {form}")
         row, plan = _verify(case, expected, form, machine)
         if machine.name == "gpu":
-            time = step_time(plan.step)
+            time = timing.milliseconds(plan.step)
             if alone is None and not routine.forms[before].merged:
-                alone = time if form == before else step_time(_plan(case, before, machine)[0].step)
+                alone = time if form == before else timing.milliseconds(_plan(case, before, machine)[0].step)
             row = row._replace(milliseconds=time, speedup=alone / time if alone else None)
         yield row._replace(problems=(*lying_still, *row.problems))
 
