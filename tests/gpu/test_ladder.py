@@ -12,6 +12,7 @@ import pytest
 from benchmarks import ladder
 from benchmarks.record import RESULTS
 from refopt import cpu, simt
+from refopt.gpu import timing
 from refopt.gpu.ladder import adam, bench, coalesce, global_norm
 
 SIZES = {"executor": [1, 0, 5, 300, 1500, 64, 1027], "gpu": [1, 0, 5, 300, 70001, 64, 1027, 2**20 + 3]}
@@ -251,3 +252,23 @@ def test_rungs_are_compared_with_the_reference(name):
 def test_a_ladder_that_is_not_there_is_named():
     with pytest.raises(ValueError, match=r"bench_of: name: expected adam, .* got 'sgd'"):
         bench.bench_of("sgd", [3])
+
+
+def test_a_time_on_a_gpu_is_that_between_the_ends_of_two_calls(monkeypatch):
+    """The median of as many as are asked for, without what the calls before them took."""
+    took = iter([50.0, 40.0, 1.0, 7.0, 2.0, 90.0])
+    now = [0.0]
+
+    class Event:
+        def record(self, stream):
+            self.at = now[0]
+
+        def elapsed_time(self, other):
+            return other.at - self.at
+
+    def call():
+        now[0] += next(took)
+
+    machine = types.SimpleNamespace(name="gpu", new_event=lambda timing: Event(), synchronize=lambda: None)
+    monkeypatch.setattr(timing, "device", lambda: machine)
+    assert timing.milliseconds(call, repeats=3, warmup=2) == 2.0 and [*took] == [90.0]
