@@ -123,7 +123,7 @@ def of_ladders() -> Iterator[Case]:
         out, half = gpu.to_device(np.zeros(2, np.float32)), gpu.to_device(np.zeros(128, np.float16))
         one = np.float32(1)
         given = {"adam": (x, x, x, x, (one,) * 6), "lars": (x, x, x, (one,) * 5), "lamb": (x, x, x, x, (one,) * 7),
-                 "global_norm": (x, out, (one,) * 2), "coalesce": (x, half, one)}  # fmt: skip
+                 "global_norm": (x, out, (one,) * 2), "coalesce": (x, half, one)}
         for name, args in given.items():
             for rung, launches in import_module(f"refopt.gpu.ladder.{name}").RUNGS.items():
                 for launch in launches(*args):

@@ -136,7 +136,7 @@ def messages(world: Any) -> list[dict]:
         rows.append({
             "world": world.size, "bytes": size, "ms": rank_ms(world, partial(world.all_reduce, part)),
             "torch_ms": rank_ms(world, partial(dist.all_reduce, part)),
-        })  # fmt: skip
+        })
     return rows
 
 
@@ -174,7 +174,7 @@ def main() -> int:
         sections: dict[str, Callable[[str], list[dict]]] = {
             "gradients": partial(gradients, world), "buckets": partial(buckets, world),
             "copies": partial(copies, report["copy_gb_s"]), "fused": fused,
-        }  # fmt: skip
+        }
         for section, measure in sections.items():
             report[section] = []
             for name in options.workloads:

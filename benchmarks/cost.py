@@ -136,7 +136,7 @@ def compared(steps: Sequence[Step], beside: Mapping[str, float], fitted: bool = 
         rows.append(step.about | {
             "how": step.how, "predicted_ms": ms, "measured_ms": step.measured_ms, "ratio": ratio,
             "fitted": fitted and step.can_be_fitted, "ok": abs(ratio - 1) <= WITHIN,
-        })  # fmt: skip
+        })
     return rows
 
 
@@ -168,7 +168,7 @@ def more_ranks(
                     "workload": workload, "form": HALF, "limit_mib": limit, "batched": batched, "world": world,
                     "predicted_ms": milliseconds(gain, beside), "one_stream_ms": one.elapsed * 1e3,
                     "updates_ms": own * 1e3,
-                })  # fmt: skip
+                })
     return rows
 
 

@@ -128,7 +128,7 @@ def measured_with(listed: list[Row]) -> str:
 SECTIONS = {
     "measured": measured_with, "summary": summary, "defects": cases(False), "right kernels": cases(True),
     "times": times,
-}  # fmt: skip
+}
 
 
 def with_detectors(page: str) -> str:

@@ -36,7 +36,7 @@ QUIET = {"NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS": "0", "NUMBA_CUDA_WARN_ON_IMPLICIT_
 VERDICTS = (REPORTED, RIGHT, WRONG, HANGS, CRASHES, LACKS) = (
     "reported", "nothing, the result is right", "nothing, the result is wrong", "nothing, it hangs", "it crashes",
     "it cannot run it",
-)  # fmt: skip
+)
 
 
 class Way(NamedTuple):
@@ -77,7 +77,7 @@ def tried(name: str, case: Case) -> dict[str, Any]:
     status, output = run(
         [*how.before, "benchmarks.defects", case.name], HANGING if case.hangs else DEADLINE,
         {**os.environ, **QUIET, **how.environment}, ROOT,
-    )  # fmt: skip
+    )
     seconds = time.perf_counter() - start
     row = judged(how, case, status, output)
     print(f"{case.name}, {name}: {row['verdict']} {row.get('says', '')} ({seconds:.1f} s)", flush=True)
@@ -95,7 +95,7 @@ def judged(how: Way, case: Case, status: int | str, output: str) -> dict[str, An
         return {
             "verdict": REPORTED, "says": says["says"], "words": says["words"][:200],
             "line": any(int(number) in lines for number in named), "threads": bool(re.search(how.threads, output)),
-        }  # fmt: skip
+        }
     if status == 0:
         for verdict, words in ((RIGHT, "the result is right"), (WRONG, "the result is wrong")):
             if words in output:
@@ -116,7 +116,7 @@ def rows(names: Iterable[str], cases: list[Case], jobs: int, keep: Callable[[lis
         return [
             {"name": case.name, "what": case.what, "right": case.right, "options": " ".join(case.options), "ways": ways}
             for case in cases if (ways := by_name[case.name])
-        ]  # fmt: skip
+        ]
 
     for hangs in (False, True):
         with ThreadPoolExecutor(jobs) as pool:
@@ -124,7 +124,7 @@ def rows(names: Iterable[str], cases: list[Case], jobs: int, keep: Callable[[lis
                 pool.submit(tried, name, case): case
                 for case in cases if case.hangs == hangs
                 for name in names if name != "executor, on request" or case.options
-            }  # fmt: skip
+            }
             try:
                 for done in as_completed(waiting):
                     by_name[waiting[done].name].append(done.result())
@@ -142,7 +142,7 @@ def times() -> list[dict[str, Any]]:
     executor = [sys.executable, "-m", "refopt.simt"]
     commands = {
         "unwatched": [*executor, "-m"], "watched": [*executor, "--watch", "-m"], "simulator": [sys.executable, "-m"],
-    }  # fmt: skip
+    }
     listed = []
     for name, what in KERNELS.items():
         row: dict[str, Any] = {"kernel": name, "what": what}

@@ -165,7 +165,7 @@ def agreement(world: Any) -> list[dict]:
         for limit in (0.01, 0.05, 32.0):
             program = by_element(params, form, world.rank, world.size, limit)
             host = {name: np.random.default_rng([0, *map(ord, name)]).normal(size=shape).astype(dtype)
-                    for name, shape, dtype in brought(program)}  # fmt: skip
+                    for name, shape, dtype in brought(program)}
             run = bound_of(world, program, {name: gpu.to_device(x) for name, x in host.items()}, value)
             run.step()
             run.synchronize()
@@ -178,7 +178,7 @@ def agreement(world: Any) -> list[dict]:
                 "form": form, "limit_mib": limit, "world": world.size, "differing": differing.item(),
                 "elements": world.size * sum(math.prod(shape) for _, shape in params),
                 "ok": differing.item() == 0 or world.size > 2,  # NCCL then adds in another order
-            })  # fmt: skip
+            })
     return rows
 
 

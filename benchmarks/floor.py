@@ -15,7 +15,7 @@ def judged(ms: float, moved: int, copy_gb_s: float, held: int | None = None, l2:
     row: dict[str, Any] = {
         "ms": ms, "bytes": moved, "floor_ms": floor, "ratio_to_floor": ms / floor if moved else math.inf,
         "gb_s": moved / ms / 1e6 if ms else math.inf, "share_of_copy": floor / ms if ms else math.inf,
-    }  # fmt: skip
+    }
     least = floor
     if held is not None:
         row["cached"] = {"bytes": min(held, l2), "l2_bytes": l2}

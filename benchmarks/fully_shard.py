@@ -171,7 +171,7 @@ def speeds(device: str, size: Size) -> Iterator[dict[str, Any]]:
             elements = sum(local(param).numel() for param in run.params)
             peak = {"peak_bytes": torch.cuda.max_memory_allocated()} if device == "cuda" else {}
             yield {"way": way, "implementation": kind, "tensors": len(run.params), "elements_of_rank": elements,
-                   **times_of(run), **peak}  # fmt: skip
+                   **times_of(run), **peak}
             del run
 
 
@@ -187,7 +187,7 @@ def agreement(device: str, size: Size) -> Iterator[dict[str, Any]]:
                     run.optimizer.step()
             worst = slowest([largest_difference(mine.params, peer.params)], device)
             yield {"way": way, "implementation": kind, "beside": "fused", "steps": STEPS, "difference": worst,
-                   "tolerance": TOLERANCE, "ok": worst <= TOLERANCE}  # fmt: skip
+                   "tolerance": TOLERANCE, "ok": worst <= TOLERANCE}
             del mine, peer
 
 
@@ -208,11 +208,11 @@ def resumed(device: str, size: Size) -> Iterator[dict[str, Any]]:
     folder = [tempfile.mkdtemp(prefix="refopt-checkpoint-")] if dist.get_rank() == 0 else [""]
     dist.broadcast_object_list(folder)
     checkpoint.save(dict(zip(("model", "optimizer"), get_state_dict(whole.model, whole.optimizer), strict=True)),
-                    checkpoint_id=folder[0])  # fmt: skip
+                    checkpoint_id=folder[0])
     found = dict(zip(("model", "optimizer"), get_state_dict(other.model, other.optimizer), strict=True))
     checkpoint.load(found, checkpoint_id=folder[0])
     set_state_dict(other.model, other.optimizer, model_state_dict=found["model"],
-                   optim_state_dict=found["optimizer"])  # fmt: skip
+                   optim_state_dict=found["optimizer"])
     whole.backward()
     other.take(whole)
     for run in whole, other:
@@ -221,7 +221,7 @@ def resumed(device: str, size: Size) -> Iterator[dict[str, Any]]:
     total = torch.tensor([differing], device=device)
     dist.all_reduce(total)
     yield {"way": FULLY_SHARD, "implementation": OURS, "saved_after": STEPS, "differing_elements": int(total),
-           "ok": int(total) == 0}  # fmt: skip
+           "ok": int(total) == 0}
 
 
 def everything(run: Run) -> list[Tensor]:
@@ -238,15 +238,15 @@ def differing_bits(x: Tensor, y: Tensor) -> int:
 def measured(device: str, out: Path) -> dict[str, Any]:
     """The whole report, which rank 0 saves after every row."""
     report: dict[str, Any] = begin("benchmarks.fully_shard", "torchrun --standalone --nproc-per-node "
-                                   f"{dist.get_world_size()} -m benchmarks.fully_shard")  # fmt: skip
+                                   f"{dist.get_world_size()} -m benchmarks.fully_shard")
     own = sorted((ROOT / "refopt" / "torch").glob("*.py"))
     report["sources"] = digests([*closure("benchmarks.fully_shard"), *own])
     report |= {"what": "fully-shard", "on": device, "world": dist.get_world_size(), "timing": TIMING,
-               "size": SIZES[device]._asdict(), "failures": {}, "seconds": 0.0}  # fmt: skip
+               "size": SIZES[device]._asdict(), "failures": {}, "seconds": 0.0}
     began, size = time.perf_counter(), SIZES[device]
     small = size._replace(layers=2)  # of which a checkpoint is quick to write
     for name, section in {"steps": lambda: speeds(device, size), "agreement": lambda: agreement(device, size),
-                          "checkpoint": lambda: resumed(device, small)}.items():  # fmt: skip
+                          "checkpoint": lambda: resumed(device, small)}.items():
         report[name] = []
 
         def kept(rows: list = report[name], section: Callable[[], Iterator] = section) -> list[dict]:

@@ -130,7 +130,7 @@ def main() -> None:
     report["rows"] = [
         {"what": what} | {str(count): seconds[count][what] for count in options.counts}
         for what in seconds[options.counts[0]]
-    ]  # fmt: skip
+    ]
     save(report, options.out)
     plot(report, options.plot)
     for row in report["rows"]:

@@ -31,7 +31,7 @@ STEPS = [
     ("adamw", "merged", "fp32"), ("lars_momentum", "two_launches", "fp32"), ("lamb", "merged", "fp32"),
     ("novograd", "merged", "fp32"), ("adamw", "merged", "bf16-amp"), ("adamw", "merged", "bf16+16"),
     ("adamw", "merged", "bf16-sr"),
-]  # fmt: skip
+]
 SMALLER = 2_000  # elements of a tensor, at most
 WAYS = "cpu", "lanes", "threads"
 

@@ -80,7 +80,7 @@ def steps(copy_gb_s: float, names: list[str]) -> list[dict]:
                 rows.append({
                     "workload": name, "config": config, "implementation": implementation, "how": how,
                     "tensors": len(state.slots["params"]), "elements": sum(p.numel() for p in state.slots["params"]),
-                } | row)  # fmt: skip
+                } | row)
             del state, step
             free()
     return rows
@@ -127,7 +127,7 @@ def agreement(names: list[str]) -> list[dict]:
                 rows.append({
                     "workload": name, "config": config, "peer": peer, "largest_differences": worst,
                     "tolerances": allowed, "ok": all(worst[slot] <= allowed[slot] for slot in worst),
-                })  # fmt: skip
+                })
                 del theirs
             del start, ours
             free()
@@ -156,7 +156,7 @@ def host() -> list[dict]:
                 "unchanged_us": host_us(partial(plan, lr=0.1, mu=0.9)),
                 "lr_changed_us": host_us(changing),
                 **state.differing_after(partial(plan, lr=0.1, mu=0.9), **HYPER),
-            })  # fmt: skip
+            })
         if name == "resnet50":
             others = {  # few calls at a time, so that the launch queue does not fill
                 "separate, loop": host_us(OneByOne(plan_of(state, "separate")), calls=3),
@@ -232,7 +232,7 @@ def elements(copy_gb_s: float) -> list[dict]:
             rows.append({
                 "elements": size, "form": form, "ps_per_element": row["ms"] / size * 1e9, **row,
                 "sampled_error": error, "tolerance": 1e-6, "ok": row["ok"] and error <= 1e-6,
-            })  # fmt: skip
+            })
             del plan
             free()
         del state
@@ -317,7 +317,7 @@ def timeline(names: list[str]) -> list[dict]:
                 row: dict[str, Any] = {
                     "workload": name, "config": config, "implementation": implementation, "how": how,
                     "launches": len(kernels), "planned": getattr(step, "launches", None),
-                }  # fmt: skip
+                }
                 row["ok"] = row["planned"] in (None, row["launches"])
                 if (name, config) == ("resnet50", "fp32") and implementation in DRAWN:
                     row["kernels"] = kernels

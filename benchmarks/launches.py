@@ -24,7 +24,7 @@ def draw(record: Path = RECORD, figure: Path = FIGURE) -> None:
     import matplotlib.pyplot as plt
 
     rows = {row["implementation"]: row["kernels"] for row in json.loads(record.read_text())["timeline"]
-            if row["workload"] == "resnet50" and row["how"] == "plan" and "kernels" in row}  # fmt: skip
+            if row["workload"] == "resnet50" and row["how"] == "plan" and "kernels" in row}
     styles = {"svg.hashsalt": "refopt", "svg.fonttype": "path"}
     with plt.style.context([ROOT / "notebooks" / "lecture" / "figures.mplstyle", styles]):
         drawn, axes = plt.subplots(figsize=(8, 2.1))

@@ -55,7 +55,7 @@ class Written:
         """A module that cannot be collected, or says itself that it is to be skipped."""
         if report.outcome == "skipped":
             self._write({"test": report.nodeid, "outcome": "skipped", "seconds": 0.0,
-                         "reason": str(report.longrepr[2]).removeprefix("Skipped: ")})  # fmt: skip
+                         "reason": str(report.longrepr[2]).removeprefix("Skipped: ")})
         elif report.outcome == "failed":
             text = "\n".join(str(report.longrepr).splitlines()[-LINES:])
             self._write({"test": report.nodeid, "outcome": "failed", "seconds": 0.0, "text": text})
@@ -95,7 +95,7 @@ def summary(outcomes: Iterable[Outcome]) -> dict[str, Any]:
             if row["test"].startswith(LISTED) or LARGE.search(row["test"].partition("::")[2].partition("[")[0])
         },
         "slowest": [[row["test"], row["seconds"]] for row in slowest],
-    }  # fmt: skip
+    }
 
 
 def read(path: Path) -> list[Outcome]:

@@ -48,7 +48,7 @@ LISTS: dict[str, tuple[list[Shape], dict[str, Any]]] = {
     "Jordan's momentum, no Nesterov": (MIXED[3:6], {"use_nesterov": False, "average": False}),
     "blocks of rows": ([(24, 40), (96, 64)], {"blocks": cpu.Blocks(rows=4)}),
     "blocks of columns": ([(24, 40), (40, 24)], {"blocks": cpu.Blocks(columns=4)}),
-}  # fmt: skip
+}
 
 
 def bits() -> Iterator[dict[str, Any]]:
@@ -71,7 +71,7 @@ def steps() -> Iterator[dict[str, Any]]:
     for model, shapes in MODELS.items():
         made = {"refopt, merged": _refopt, "refopt.torch.Muon": _drop_in, "torch.optim.Muon": _torch,
                 "torch.optim.Muon, graph": _torch_graph, "PyTorch, by shape, graph": _by_shape,
-                "PyTorch, by shape, compiled, graph": _compiled, "QuACK, by shape, graph": _by_quack}  # fmt: skip
+                "PyTorch, by shape, compiled, graph": _compiled, "QuACK, by shape, graph": _by_quack}
         for name, make in made.items():
             torch.manual_seed(0)
             arrays = [[torch.randn(shape, device="cuda") for shape in shapes] for _ in range(2)]

@@ -71,7 +71,7 @@ def steps(copy_gb_s: float, names: list[str]) -> list[dict]:
                 about = {
                     "workload": name, "config": config, "routine": routine.name,
                     "tensors": len(values.slots["params"]), "elements": count,
-                }  # fmt: skip
+                }
                 plan = values.plan()
                 moved = plan.bytes
                 own = {"launches": plan.launches} | own_row(values, plan, moved, copy_gb_s)
@@ -181,7 +181,7 @@ def agreement() -> list[dict]:
         rows.append({
             "routine": routine.name, "workload": "resnet50", "largest_difference": worst,
             "tolerance": PEER_TOLERANCE, "ok": worst <= PEER_TOLERANCE,
-        })  # fmt: skip
+        })
         del ours, theirs
         free()
     return rows
@@ -213,7 +213,7 @@ def host() -> list[dict]:
             "list": name, "tensors": len(shapes), "implementation": "refopt",
             "no_arguments_us": host_us(plan), "unchanged_us": host_us(partial(plan, lr=LR)),
             "lr_changed_us": host_us(changing), "rebind_us": host_us(rebinding, calls=2, rounds=5, warmup=2),
-        })  # fmt: skip
+        })
         plan.rebind(grads=values.slots["grads"])
         rows[-1] |= values.differing_after(partial(plan, lr=LR))
         for implementation in ("fused", "foreach"):

@@ -26,14 +26,14 @@ from refopt.catalog import ROUTINES
 SUBJECTS = {  # of torch.optim, by routine
     "sgd": "SGD", "momentum": "SGD", "adam": "Adam", "adamw": "AdamW", "adagrad": "Adagrad", "rmsprop": "RMSprop",
     "adadelta": "Adadelta", "adamax": "Adamax", "nadam": "NAdam", "radam": "RAdam",
-}  # fmt: skip
+}
 FUSED = "SGD", "Adam", "AdamW"
 CAPTURABLE = "Adam", "AdamW", "RMSprop", "Adadelta", "Adamax", "NAdam", "RAdam"
 OPTAX = ("sgd", "sgd"), ("momentum", "sgd"), ("adam", "adam"), ("adamw", "adamw"), ("lion", "lion"), ("lamb", "lamb")
 TIMM = (
     ("lamb", "lamb", "Lamb", {"max_grad_norm": None}), ("lars_momentum", "lars", "Lars", {}),
     ("lion", "lion", "Lion", {}),
-)  # fmt: skip
+)
 
 
 class Row(NamedTuple):
@@ -112,7 +112,7 @@ def checked(row: Row) -> dict[str, Any]:
         "routine": row.routine, "subject": str(row), "ok": report.ok, "compared": report.compared,
         "cases": len(report.items), "skipped": len(report.of("skipped")), "largest_ratio": report.largest,
         "failed": failed, "seconds": round(report.seconds, 2),
-    }  # fmt: skip
+    }
 
 
 def main() -> int:

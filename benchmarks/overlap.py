@@ -100,7 +100,7 @@ def bus(machine: Device, time: Time) -> list[dict]:
         rows.append({
             "bytes": size, "in_ms": time(lambda: copy_in(stream)), "out_ms": time(lambda: copy_out(stream)),  # noqa: B023
             "both_ms": time(both),
-        })  # fmt: skip
+        })
     return rows
 
 
@@ -153,7 +153,7 @@ def steps(
                 {"workload": name, "order": order, "piece_mib": mib, "streams": 1 + 2 * (way == "streams"),
                  "unit": "microseconds", "spans": drawn(plans[way], own)}
                 for way, own in spans.items()
-            ]  # fmt: skip
+            ]
 
 
 def sizes(program: Program) -> dict[str, int]:
@@ -163,7 +163,7 @@ def sizes(program: Program) -> dict[str, int]:
     return {
         "pieces": program.counts()["copy_in"], "state_bytes": cost.bytes_of(program, states),
         "device_bytes": sum(var.shape[0] for var in rings),
-    }  # fmt: skip
+    }
 
 
 def hidden(run: BoundSchedule, repeats: int = REPEATS) -> tuple[float, list[Span]]:
@@ -208,7 +208,7 @@ def predicted(
     mean = cost.Link((links["in"].alpha + links["out"].alpha) / 2, (links["in"].beta + links["out"].beta) / 2)
     copy = cost.send(links["both"], row["state_bytes"] / row["pieces"])
     moved = sum(cost.bytes_of(program, names) for op in program.main if op.type == "merged_adam"
-                for names in (op.reads, op.writes))  # fmt: skip
+                for names in (op.reads, op.writes))
     answer = {
         "predicted_streams_ms": 1e3 * simulated("streams", links["both"]),
         "predicted_one_stream_ms": 1e3 * simulated("one_stream", mean),
@@ -293,7 +293,7 @@ def main() -> int:
     ) | {
         "what": "overlap",
         "timing": f"median of {REPEATS} after {WARMUP} to warm up, by CUDA events", "failures": failures,
-    }  # fmt: skip
+    }
     out = options.out or RESULTS / f"overlap-{short_name(report['device'])}.json"
     listed = {name: [(str(p.name), p.shape) for p in workloads.load(name).tensors] for name in options.workloads}
     report["copy_gb_s"] = copy_gb_s()

@@ -66,7 +66,7 @@ def with_muon(page: str) -> str:
     compared.append(("five iterations of a matrix", products["iterations"]))
     lines = [["compared with NumPy", "elements", "that differ"], ["---", "---:", "---:"]]
     lines += [[what, *(f"{sum(row[key] for row in rows):,}" for key in ("elements", "differing"))]
-              for what, rows in compared]  # fmt: skip
+              for what, rows in compared]
     first, *_ = times = steps["products"]
     parts = [key for key in first if key not in ("model", "by")]
     heads = [["model", "by", *(f"`{part}`" for part in parts)], ["---", "---", *["---:"] * len(parts)]]
@@ -80,7 +80,7 @@ def with_muon(page: str) -> str:
 SUCH_AS = {
     "7.5": "T4, RTX 20, GTX 16", "8.0": "A100, A30", "8.6": "A10, A40, RTX 30", "8.9": "L4, L40, RTX 40",
     "9.0": "H100, H200", "10.0": "B200", "12.0": "RTX 50, RTX PRO 6000",
-}  # fmt: skip
+}
 OLDER = "V100, P100, GTX 10"
 
 

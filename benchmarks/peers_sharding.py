@@ -38,7 +38,7 @@ def zero(buckets: type[Buckets], as_view: bool, params: Params) -> Callable[[], 
     reduced = buckets([param.grad for param in parameters], [MEBIBYTE, 25 * MEBIBYTE])
     optimizer = ZeroRedundancyOptimizer(
         parameters, torch.optim.Adam, parameters_as_bucket_view=as_view, fused=True, **NUMBERS
-    )  # fmt: skip
+    )
 
     def step() -> None:
         reduced.all_reduce()

@@ -23,7 +23,7 @@ from refopt.gpu import matmul
 
 DTYPES = "bfloat16", "float16"
 SIZES = [(1, 1, 1), (1, 300, 7), (17, 33, 5), (64, 64, 64), (70, 130, 95), (72, 136, 104), (300, 500, 700),
-         (304, 504, 704), (512, 512, 512)]  # fmt: skip
+         (304, 504, 704), (512, 512, 512)]
 MATRICES = (1, 1), (1, 40), (17, 33), (33, 17), (64, 200), (200, 64), (256, 256), (512, 512)
 TIMED = 512, 1024, 2048
 REPEATS = 7
@@ -110,11 +110,11 @@ def edges(products: Products) -> Iterator[dict[str, Any]]:
         "products beyond 2**128 that cancel": [full(2.0**80) * [1, -1], full(2.0**80).T],
         "sums that just reach 2**128": [rng.choice([1.0, 1.5, 1.99], s) * 2.0**e for s, e in (
             ((256, 16), 61), ((16, 256), 62))],
-    }  # fmt: skip
+    }
     held = {name: [x.astype(dtype) for x in sides] for name, sides in cases.items()}
     for name in DTYPES:
         held[f"any patterns of {name}"] = [rng.integers(0, 2**16, s).astype(np.uint16).view(numpy_dtype(name))
-                                           for s in ((512, 16), (16, 512))]  # fmt: skip
+                                           for s in ((512, 16), (16, 512))]
     for name, (a, b) in held.items():
         yield {"case": name, "elements": a.shape[0] * b.shape[1], "differing": products.differing(a, b)}
 

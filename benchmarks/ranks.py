@@ -34,7 +34,7 @@ def meeting(what: str, timing: str, out: Path | None) -> Iterator[tuple[Any, dic
         command = f"python -m refopt.comm.launch -n {world.size} -m benchmarks.{what}"
         report = begin(f"benchmarks.{what}", command, Path(os.environ["REFOPT_RENDEZVOUS"]) / "kernels") | {
             "timing": timing, "what": what, "world": world.size, "copy_gb_s": copy_gb_s(),
-        }  # fmt: skip
+        }
         yield world, report, out or RESULTS / f"{what}-{short_name(report['device'])}-x{world.size}.json"
         dist.destroy_process_group()
 

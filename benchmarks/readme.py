@@ -39,7 +39,7 @@ def table(file: str, routine: str, lines: tuple[Line, ...], cases: list[tuple[st
     rows = {
         (row["workload"], row["config"], row["implementation"], row["how"]): row
         for row in steps if row.get("routine", routine) == routine
-    }  # fmt: skip
+    }
 
     def cell(case: tuple[str, str], implementation: str, how: str) -> str:
         if how == "floor":
@@ -80,7 +80,7 @@ MUON = {
     "QuACK, by shape, graph": "the same with the products of QuACK 0.6.5, symmetric ones by half",
     "refopt.torch.Muon": "`refopt.torch.Muon`",
     "refopt, merged": "**refopt, 18 launches**",
-}  # fmt: skip
+}
 
 
 def muon() -> str:
@@ -90,7 +90,7 @@ def muon() -> str:
     models = list(dict.fromkeys(row["model"] for row in rows))
     header = ["", *(text for model in models for text in (model, "TFLOP/s"))]
     body = [[label, *(f"{by_step[model, step][what]:.1f}" for model in models for what in ("ms", "tflop_per_s"))]
-            for step, label in MUON.items()]  # fmt: skip
+            for step, label in MUON.items()]
     return sections.table([header, ["---"] + ["---:"] * (len(header) - 1), *body])
 
 

@@ -33,7 +33,7 @@ RESULTS = Path(__file__).parent / "results"
 PACKAGES = (
     "numpy", "numba", "numba-cuda", "llvmlite", "ml_dtypes", "torch", "jax", "cupy", "nccl4py", "cuda-bindings",
     "quack-kernels",
-)  # fmt: skip
+)
 # What they hold is written into reports, and changes nothing that is measured.
 NOT_MEASURED = ("refopt", "benchmarks.record", "benchmarks.records", "benchmarks.table")
 

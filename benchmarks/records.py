@@ -135,7 +135,7 @@ def checked(paths: Iterable[Path], always: bool = False) -> dict[str, list[str]]
     wanted = [
         note for record in records.values() if needs_ptx(record, always)
         for note in record["kernels"] if rebuildable(note)
-    ]  # fmt: skip
+    ]
     digests = {}
     if wanted:
         for name, version in PINNED.items():

@@ -234,7 +234,7 @@ def planted(name: str) -> dict[str, Any]:
     return {
         "tool": defect.tool, "kernel": name, "exit_status": status, "reported": reported is not None,
         "lines": lines[:6],
-    }  # fmt: skip
+    }
 
 
 def silent_tools(defects: list[dict[str, Any]]) -> list[str]:

@@ -90,7 +90,7 @@ def profiled(metrics: dict[str, str]) -> tuple[list[dict[str, Any]], str]:
                 sys.executable, "-m", "benchmarks.sectors", "--launch",
             ],
             LIMIT, cwd=ROOT,
-        )  # fmt: skip
+        )
         text = table.read_text() if table.exists() else ""
     rows = parsed(text, metrics)
     if status == 0 and len(rows) == len(CASES):

@@ -89,7 +89,7 @@ def after_backward(program: Program) -> Program:
     vars = {
         name: replace(var, persistable=var.persistable or name in brought)
         for name, var in program.vars.items() if name in used
-    }  # fmt: skip
+    }
     return program.replace(vars=vars, main=main)
 
 
@@ -101,7 +101,7 @@ def formula(params: Params, form: str, ranks: int, limit: float) -> dict[str, An
     return {
         "sizes": sizes[::-1], "eligible": [True] * len(sizes), "owners": owners[::-1], "gradient": item,
         "limit": limit, "send_limit": limit * ITEM_SIZES["float16"] / item,
-    }  # fmt: skip
+    }
 
 
 class Called(NamedTuple):

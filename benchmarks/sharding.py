@@ -109,13 +109,13 @@ def steps(world: Any, rate: float, spans: list[dict], name: str) -> list[dict]:
         for ours in (True, False)
     )
     rows.append({"workload": name, "world": world.size, "way": "the best of each", "refopt_ms": best,
-                 "pytorch_ms": theirs, "gain": theirs / best, "ok": best < theirs})  # fmt: skip
+                 "pytorch_ms": theirs, "gain": theirs / best, "ok": best < theirs})
     return rows
 
 
 def step_row(
     world: Any, program: Program, params: Params, about: dict[str, Any], floor: float, spans: list[dict]
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Times and floors of a step, and whether its calls and bytes are those of the formula.
 
     The arrays are bound once; with updates on all multiprocessors, on one stream, and with tasks that are timed, steps
@@ -136,7 +136,7 @@ def step_row(
     ok = counted == counts.bucketed_collectives(
         **formula(params, about["form"], world.size, about["limit_mib"]), chunk=CHUNK["bytes"],
         scan=about["form"] == CHECKED,
-    )  # fmt: skip
+    )
     equal = same_everywhere(world, scheduled, params)
     on_all = rank_ms(world, again(world, scheduled, scheduled.plan).step, FEWER)
     one_stream = rank_ms(world, again(world, scheduled, plan_of(program, 1)).step, FEWER)
@@ -154,7 +154,7 @@ def step_row(
         **{f"{kind}_bytes": counted[kind].bytes for kind in ("reduce", "broadcast")},
         "params_equal_on_all_ranks": equal, "ok": ok and equal and counts.param_casts(program) == 0,
         "bind_s": bind_s, "row_s": time.perf_counter() - start,
-    }  # fmt: skip
+    }
 
 
 def again(world: Any, scheduled: Any, plan: Schedule, **options: Any) -> Any:
@@ -284,7 +284,7 @@ def broadcasts(world: Any, name: str) -> list[dict]:
         ("one call a tensor", one_by_one, owners), ("one call an owner", flats, every),
         ("one call a tensor, as one batch", partial(batched, one_by_one), owners),
         ("one call an owner, as one batch", partial(batched, flats), every),
-    ):  # fmt: skip
+    ):
         from_0 = zeros if len(roots) == world.size and roots is every else [0] * len(sizes)
         spread, single = (rank_ms(world, partial(call, given)) for given in (roots, from_0))
         counted = calls_in(world, partial(call, roots))["broadcast"]
@@ -292,7 +292,7 @@ def broadcasts(world: Any, name: str) -> list[dict]:
             "workload": name, "world": world.size, "way": way, "calls": counted.calls, "bytes": counted.bytes,
             "from_owners_ms": spread, "from_rank_0_ms": single, "gain": single / spread,
             "ok": counted.bytes == 2 * sum(sizes),
-        })  # fmt: skip
+        })
     return rows
 
 
@@ -310,7 +310,7 @@ def agreement(world: Any) -> list[dict]:
                     "form": form, "batched": batched, "world": world.size, "inf_on_rank_0": odd,
                     "differing": differing, "elements": world.size * sum(x.size for x in expected.values()),
                     "ok": differing == 0 or world.size > 2,  # NCCL then adds in another order
-                })  # fmt: skip
+                })
     return rows
 
 

@@ -43,7 +43,7 @@ def _steps(report: dict[str, Any]) -> None:
             row["workload"], row["config"], row["implementation"], row["how"], counted.get(_key(row), "?"),
             f"{row['ms']:.4f}", f"{row['bytes'] / row['elements']:.0f}",
             f"{row['ratio_to_floor']:.2f}", f"{100 * row['share_of_copy']:.0f} %",
-        ))  # fmt: skip
+        ))
     head = ("workload", "types", "form or peer", "enqueued", "launches", "ms", "B/el", "/floor", "share")
     _table("One step of LARS", head, lines)
 

@@ -123,7 +123,7 @@ class Tensors:
         return {
             "tensors_compared": len(sizes), "elements_compared": sum(sizes), "differing_bytes": bad,
             "ok": bad == 0 and moves and finite,
-        }  # fmt: skip
+        }
 
     def only(self, count: int) -> "Tensors":
         """The first tensors; the memory is the same."""

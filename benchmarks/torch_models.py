@@ -94,7 +94,7 @@ CASES = {
         Case("tiny images", "SGD", SGD, tiny_images, images(4, 6, 5), 4),
         Case("tiny texts", "AdamW", ADAMW, lambda: Text(11, 8, 2, 1, 3, 5), texts(4, 3, 11, 5), 4),
     ),
-}  # fmt: skip
+}
 
 
 class Run:

@@ -23,11 +23,11 @@ LINES = (  # label, implementation, how it is run
     ("PyTorch, `foreach`", "foreach", "eager"), ("PyTorch, `capturable`", "capturable", "eager"),
     ("PyTorch, `fused`", "fused", "eager"), ("PyTorch, `torch.compile`", "torch.compile", "compiled"),
     ("**`refopt.torch`**", OURS, "eager"), ("**`refopt.torch`**, accelerated", f"{OURS}, accelerated", "eager"),
-)  # fmt: skip
+)
 GRAPHS = (
     ("PyTorch, `capturable`", "capturable", "graph"), ("PyTorch, `fused`", "fused", "graph"),
     ("PyTorch, `torch.compile`", "torch.compile", "compiled graph"), ("**`refopt.torch`**", OURS, "graph"),
-)  # fmt: skip
+)
 DRAWN = "resnet50"  # the workload of the figure
 SHOWN = {"adamw": "AdamW", "momentum": "SGD with momentum"}
 COLOURS = {OURS: "#0072B2", "fused": "#E69F00", "foreach": "#009E73"}
@@ -55,9 +55,9 @@ def shown(path: Path, text: Callable[[dict[str, Any]], str]) -> str:
 def sharded_text(record: dict[str, Any]) -> str:
     """The table of a sharded training, and what its steps agree to."""
     columns = {"iteration_ms": "iteration, ms", "step_host_ms": "step on the host, ms",
-               "step_device_ms": "step on the GPU, ms"}  # fmt: skip
+               "step_device_ms": "step on the GPU, ms"}
     body = [[f"`{row['implementation']}`, {row['way']}", *(f"{row[key]:.3f}" for key in columns),
-             f"{row['peak_bytes'] / 1e9:.2f}"] for row in record["steps"]]  # fmt: skip
+             f"{row['peak_bytes'] / 1e9:.2f}"] for row in record["steps"]]
     table = sections.table([["", *columns.values(), "GB at the peak"], ["---"] + ["---:"] * 4, *body])
     ours = [row for row in record["agreement"] if row["implementation"] == OURS]
     worst, (saved,), size = max(row["difference"] for row in ours), record["checkpoint"], record["size"]
@@ -69,7 +69,7 @@ def sharded_text(record: dict[str, Any]) -> str:
         f"After {ours[0]['steps']} steps from the same gradients, parameters were within {worst:.1e} of those of "
         f"PyTorch's fused optimizer, relative to the largest of each tensor. Of a run that "
         f"`torch.distributed.checkpoint` had saved and loaded, {saved['differing_elements']} elements differed.",
-    ])  # fmt: skip
+    ])
 
 
 # A step.
@@ -87,11 +87,11 @@ def step_text(record: dict[str, Any]) -> str:
                 _times(own, names, LINES, "after backward"),
             f"{called} as a CUDA graph, with gradients that stay where they are:":
                 _times(own, names, GRAPHS, "same addresses"),
-        }  # fmt: skip
+        }
         parts += [part for pair in tables.items() if pair[1] for part in pair]
     ours = [row for row in rows if (row["implementation"], row["how"], row["routine"]) == (OURS, "eager", "adamw")]
     kinds = {"same addresses": "gradients where they were", "new addresses": "gradients elsewhere than before",
-             "new lr": "another learning rate", "other mask": "another set of gradients, seen before"}  # fmt: skip
+             "new lr": "another learning rate", "other mask": "another set of gradients, seen before"}
     figures = [(f"`refopt.torch.AdamW` with {label}", condition, "host_us") for condition, label in kinds.items()]
     objects = "After a backward pass, PyTorch's making of Python objects of the gradients, which the tables include"
     for label, condition, figure in [*figures, (objects, "after backward", "grad_objects_us")]:
@@ -100,7 +100,7 @@ def step_text(record: dict[str, Any]) -> str:
             said = ", ".join(f"{us:,.0f} on {called_of(name)}" for name, us in each.items())
             parts.append(f"{label}, microseconds on the host: {said}.")
     parts += ["Megabytes of AdamW's states, and of all that the optimizer has allocated after two steps:",
-              _memory(record["memory"], names)]  # fmt: skip
+              _memory(record["memory"], names)]
     if drawn := drawn_of(record):
         said = "A step of AdamW on ResNet-50, the host's launches above the GPU's kernels, on one axis of time: "
         parts.append(f"![{said}refopt.torch, PyTorch's fused and its foreach]({STEP_FIGURE.name})")
@@ -124,7 +124,7 @@ def called_of(workload: str) -> str:
 def _times(rows: list[dict], names: Sequence[str], lines: Sequence[tuple[str, str, str]], condition: str) -> str:
     """Host and GPU by workload; a dash where nothing was measured, and nothing where nothing was at all."""
     found = {(row["workload"], row["implementation"], row["how"]): row for row in rows
-             if row.get("condition") == condition}  # fmt: skip
+             if row.get("condition") == condition}
     head = ["", *(f"{called_of(name)}, {unit}" for name in names for unit in ("host, µs", "GPU, ms"))]
     body = []
     for label, implementation, how in lines:
@@ -196,13 +196,13 @@ def training_text(record: dict[str, Any]) -> str:
     """Samples per second, how near the steps are to the bound, and whether a run that stops goes on the same."""
     names = {OURS: "`refopt.torch`", "fused": "`fused`", "foreach": "`foreach`"}
     speeds = {(row["model"], row["optimizer"], row["implementation"]): row
-              for row in record["speeds"] if "skipped" not in row}  # fmt: skip
+              for row in record["speeds"] if "skipped" not in row}
     cases = list(dict.fromkeys(key[:2] for key in speeds))
     head = ["", *(f"{model}, {optimizer}" for model, optimizer in cases)]
     body = [[f"{called}, samples per second", *(f"{speeds[*case, name]['samples_per_second']:,.1f}" for case in cases)]
-            for name, called in names.items()]  # fmt: skip
+            for name, called in names.items()]
     body += [[f"{called}, GB at the peak", *(f"{speeds[*case, name]['peak_bytes'] / 1e9:.2f}" for case in cases)]
-             for name, called in names.items()]  # fmt: skip
+             for name, called in names.items()]
     parts = [
         f"On an {record['device']} ([record](../benchmarks/results/{TRAINING.name})), in mixed precision, with "
         "`GradScaler`, a cosine schedule and clipping; PyTorch's "
@@ -230,7 +230,7 @@ def _bounds(rows: list[dict]) -> str:
         [f"{row['model']}, {row['optimizer']}", str(row["steps"]), f"{row['elements']:,}",
          f"{row['largest_refopt']:.2f}", f"{row['largest_fused']:.2f}", str(row["skipped"])]
         for row in rows
-    ]  # fmt: skip
+    ]
     return sections.table([head, ["---"] + ["---:"] * 5, *body])
 
 

@@ -107,7 +107,7 @@ def rows_of(work: Work, routine: str, subject: Subject, copy: float = 0.0) -> It
     about = {
         "workload": work.name, "routine": routine, "implementation": subject.name, "how": subject.how,
         "tensors": len(work.params), "elements": work.elements,
-    }  # fmt: skip
+    }
     on_gpu, start = work.device == "cuda", time.perf_counter()
     try:
         optimizer = subject.make(work.params)
@@ -144,7 +144,7 @@ def compiled_steps(copy: float, works: list[Work], seconds: float) -> Iterator[d
     """What has to be compiled, the smaller model first, while there is time; a compilation is ended with it."""
     end = time.perf_counter() + seconds
     listed = [(work, routine, subject) for work in works for routine in OPTIMIZERS for subject in subjects(routine)
-              if subject.how.startswith("compiled")]  # fmt: skip
+              if subject.how.startswith("compiled")]
     for work, routine, subject in sorted(listed, key=lambda each: each[0].elements):
         about = {"workload": work.name, "routine": routine, "implementation": subject.name, "how": subject.how}
         left = end - time.perf_counter()
@@ -193,7 +193,7 @@ def agreement(works: list[Work]) -> Iterator[dict]:
             yield {
                 "workload": work.name, "routine": routine, "largest_difference": worst, "tolerance": TOLERANCE,
                 "ok": worst <= TOLERANCE and changed,
-            }  # fmt: skip
+            }
             del after, pairs
             release()
 
@@ -214,7 +214,7 @@ def memory(works: list[Work]) -> Iterator[dict]:
                 yield {
                     "workload": work.name, "routine": routine, "implementation": subject.name,
                     "allocated_bytes": after[0] - before[0], "device_bytes": after[1] - before[1],
-                } | states_of(optimizer)  # fmt: skip
+                } | states_of(optimizer)
                 del optimizer
 
 
@@ -259,7 +259,7 @@ def measured(names: list[str], seconds: float, out: Path, device: str = "cuda") 
         "agreement": partial(agreement, works), "steps": partial(steps, copy, works), "memory": partial(memory, works),
         "timelines": partial(timelines, works),
         "compiled": partial(compiled_steps, copy, works, seconds),
-    }  # fmt: skip
+    }
     for name, section in sections.items():
         print(f"{time.perf_counter() - began:6.1f} s  {name}", file=sys.stderr, flush=True)
         report[name], start = [], time.perf_counter()

@@ -98,7 +98,7 @@ class Shadow:
     def _read(self, params: Any, states: Any, *more: str) -> dict[str, np.ndarray]:
         """The chosen elements of all tensors in one array, by slot."""
         lists: dict[str, list] = {name: [getattr(p, "grad", None) if name == "grads" else p for p in params]
-                                  for name in more}  # fmt: skip
+                                  for name in more}
         for slot, key in self._formula.states.items():
             lists[slot] = [states[p].get(key) if p in states else None for p in params]
         found = {}
@@ -119,7 +119,7 @@ class Shadow:
         self._before = arrays["params"]
         arrays |= {slot: scalar_after(slot, numbers, count - 1, np.float32) for slot in row.scalars}
         known, without = (true_scalars(row, arrays, numbers, choices, count, Arithmetic(np.float32, inputs=inputs))
-                          for inputs in (True, False))  # fmt: skip
+                          for inputs in (True, False))
         return expected_of(row, arrays, numbers, choices, scalars=known, scalars_without=without)
 
 
@@ -152,7 +152,7 @@ def curves(case: Case, device: str, steps: int) -> dict[str, Any]:
         "skipped": len(rows) - len(taken), "elements": sum(row["elements"] for row in taken), **worst,
         "ratios": [row.get("refopt") for row in rows],
         "ok": bool(taken) and worst["largest_refopt"] <= 1 and all(row["moved"] for row in taken),
-    }  # fmt: skip
+    }
 
 
 def resumed(case: Case, device: str, half: int = HALF) -> dict[str, Any]:
@@ -178,7 +178,7 @@ def resumed(case: Case, device: str, half: int = HALF) -> dict[str, Any]:
         "model": case.model, "optimizer": case.kind, "steps": 2 * half, "saved_after": half,
         "differing_elements": bad, "differing_without_stop": differing(whole, again),
         "ok": bad == 0 and whole.losses == parts.losses,
-    }  # fmt: skip
+    }
 
 
 def differing(one: Run, other: Run) -> int:
@@ -206,7 +206,7 @@ def speeds(case: Case) -> Iterator[dict[str, Any]]:
             "model": case.model, "optimizer": case.kind, "implementation": name, "samples": case.samples,
             "ms": seconds * 1e3, "samples_per_second": case.samples / seconds,
             "peak_bytes": torch.cuda.max_memory_allocated(), "device_bytes": total - left,
-        }  # fmt: skip
+        }
         del run
     release()
 

@@ -45,7 +45,7 @@ def no_ranks(command, patience=60):
         with subprocess.Popen(
             [command, "-n", str(MOST), sys.executable, "-c", hello], stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
-        ) as process:  # fmt: skip
+        ) as process:
             try:
                 output, _ = process.communicate(timeout=patience)
             except subprocess.TimeoutExpired:

@@ -73,7 +73,7 @@ def outside_a_captured_table(y):
 @case(
     "a negative index that is not meant", [floats(64), floats(64)], [0, *range(63)], block=64,
     options=("--strict", "negative-index"),
-)  # fmt: skip
+)
 def negative_index(x, y):
     y[cuda.threadIdx.x] = x[cuda.threadIdx.x - 1]
 
@@ -92,7 +92,7 @@ def misaligned():
 
 @case(
     "a misaligned address, of a view made in the kernel", [np.arange(8, dtype=np.uint8), ints(1)], [67305985], block=1,
-)  # fmt: skip
+)
 def misaligned_view(x, y):
     y[0] = x[1:5].view(np.int32)[0]
 
@@ -122,6 +122,6 @@ def unwritten_local_memory(x, y):
 
 @case(
     "a double in an fp32 kernel", [floats(64)], np.arange(64) / 10, block=64, options=("--doubles", "refuse"),
-)  # fmt: skip
+)
 def double_in_an_fp32_kernel(x):
     x[cuda.threadIdx.x] *= 0.1

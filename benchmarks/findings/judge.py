@@ -80,7 +80,7 @@ def _summary(subject: Subject, routine: str, report: Any) -> dict[str, Any]:
     return {
         "as": routine, "compared": report.compared, "skipped": len(report.of("skipped")), "cases": len(report.items),
         "dtypes": report.dtypes, "failed": {law: _of_law(subject, routine, report, law) for law in report.failed_laws},
-    }  # fmt: skip
+    }
 
 
 def _of_law(subject: Subject, routine: str, report: Any, law: str) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def _of_law(subject: Subject, routine: str, report: Any, law: str) -> dict[str, 
         "dtypes": list(dict.fromkeys(item.dtype for item in items)), "cases": len(items), "text": _short(worst.text),
         "labels": list(dict.fromkeys(item.label for item in items))[:3], "ratio": worst.ratio,
         "command": command(subject, routine, law, worst.dtype),
-    }  # fmt: skip
+    }
 
 
 def command(subject: Subject, routine: str, law: str, dtype: str) -> str:

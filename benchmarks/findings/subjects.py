@@ -18,7 +18,7 @@ ROUTINES = {
     "SGD": ("sgd", "momentum"), "Adam": ("adam",), "AdamW": ("adamw",), "Adagrad": ("adagrad",),
     "RMSprop": ("rmsprop",), "Adadelta": ("adadelta",), "Adamax": ("adamax",), "NAdam": ("nadam",),
     "RAdam": ("radam",),
-}  # fmt: skip
+}
 # Modules whose public classes are optimizers, by the distribution's name.
 MODULES = {
     "bitsandbytes": "bitsandbytes.optim", "pytorch-optimizer": "pytorch_optimizer", "torch-optimi": "optimi",
@@ -26,7 +26,7 @@ MODULES = {
     "came-pytorch": "came_pytorch", "dadaptation": "dadaptation", "madgrad": "madgrad", "muon-optimizer": "muon",
     "torch-optimizer": "torch_optimizer", "pytorch-ranger": "pytorch_ranger", "torchao": "torchao.optim",
     "transformers": "transformers.optimization",
-}  # fmt: skip
+}
 # Arguments without which a class cannot be made, or is another optimizer than by its name; by patterns.
 NEEDED: dict[str, dict[str, Any]] = {
     "bitsandbytes.optim.SGD*": {"momentum": 0.9},
@@ -157,7 +157,7 @@ def _classes(module: str) -> dict[str, type]:
     return {
         name: kind for name, kind in found.items()
         if isinstance(kind, type) and issubclass(kind, base) and kind is not base and not inspect.isabstract(kind)
-    }  # fmt: skip
+    }
 
 
 def _public(module: str) -> list[str]:

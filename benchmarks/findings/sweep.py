@@ -20,7 +20,7 @@ MEMORY = 8 * 2**30  # bytes, after which an allocation fails
 def sweep(
     subjects: Sequence[Subject], jobs: int, limit: float = LIMIT, judge: Callable[[Subject], Any] = judged,
     preload: Sequence[str] = (),
-) -> Iterator[dict[str, Any]]:  # fmt: skip
+) -> Iterator[dict[str, Any]]:
     """A row for each subject, as they come; of one that ends its process, or takes too long, that.
 
     Args:

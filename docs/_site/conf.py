@@ -20,7 +20,7 @@ author = "refopt"
 release = version = refopt.__version__
 root_doc = "docs/index"
 include_patterns = ["docs/*.md", "docs/reports/**.md", "notebooks/*.ipynb", "notebooks/exercises/*", "CONTRIBUTING.md",
-                    "CHANGELOG.md"]  # fmt: skip
+                    "CHANGELOG.md"]
 exclude_patterns = [".*", "build", "dist", "refopt", "tests", "benchmarks", "docs/_site", "**/__pycache__"]
 extensions = [
     "myst_nb",

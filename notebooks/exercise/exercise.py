@@ -44,7 +44,7 @@ class Exercise:
     def __init__(
         self, name: str, spec: Callable, cases: dict[str, tuple], launch: Callable = call, limits: Sequence[str] = (),
         ignore: Sequence[str] = (), on_gpu: bool = True, large: Callable[[], tuple] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Define an exercise.
 
         Args:

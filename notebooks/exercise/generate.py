@@ -70,7 +70,7 @@ def cells(name: str, solved: bool = False) -> list[tuple[str, str]]:
     """The cells of an exercise, or of its solution: kind and text."""
     number, title, teaches, link = header(name)
     head = (f"# {number}. {title}\n\n**What you learn**: {teaches}\n\n**Explained in**: [{shown(link)}]({link})\n\n"
-            f"**To do it**: `jupyter lab notebooks/exercises/{path(name).name}`")  # fmt: skip
+            f"**To do it**: `jupyter lab notebooks/exercises/{path(name).name}`")
     result = [("markdown", head)]
     for part in re.split(r"(?m)^# %%", solution.text(name))[1:]:
         kind, _, body = part.partition("\n")
@@ -97,7 +97,7 @@ def notebook(name: str, solved: bool = False) -> str:
     whole = {
         "cells": entries, "metadata": {"kernelspec": kernel, "language_info": {"name": "python"}},
         "nbformat": 4, "nbformat_minor": 5,
-    }  # fmt: skip
+    }
     return json.dumps(whole, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
 
 

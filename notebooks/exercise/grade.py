@@ -33,7 +33,7 @@ def is_judging(tree: ast.Module) -> bool:
     calls = [x.value.func for x in tree.body if isinstance(x, ast.Expr) and isinstance(x.value, ast.Call)]
     return bool(tree.body) and len(calls) == len(tree.body) and all(
         isinstance(x, ast.Attribute) and isinstance(x.value, ast.Name) and x.value.id == "exercise" for x in calls
-    )  # fmt: skip
+    )
 
 
 def judge(name: str, path: Path) -> Grade:

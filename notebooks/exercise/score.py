@@ -95,7 +95,7 @@ def dearest(log: Any, column: str) -> str:
     rows: list[tuple[int, Any, str]] = []
     if column == "sectors":
         rows = [(row.sectors - row.least, row, f"{row.per_request:.0f} sectors per request, where "
-                 f"{row.least / max(row.requests, 1):.0f} would do") for row in log.profile.sectors]  # fmt: skip
+                 f"{row.least / max(row.requests, 1):.0f} would do") for row in log.profile.sectors]
     elif column == "conflicts":
         rows = [(row.conflicts, row, f"{row.ways:.0f} turns where one would do") for row in log.profile.banks]
     excess, row, words = max(rows, key=lambda entry: entry[0], default=(0, None, ""))

@@ -44,4 +44,4 @@ def words(launch: Callable, answer: Any, reference: Any, args: Any, moved: int) 
     yours, production = (milliseconds(launch, x, args) for x in (answer, reference))
     copy = timing.copy_milliseconds(moved)
     return (f"Your kernel: {yours:.3f} ms for {moved / 1e6:,.1f} MB, {copy / yours:.0%} of the speed of a copy, "
-            f"{production / yours:.0%} of that of the reference solution.")  # fmt: skip
+            f"{production / yours:.0%} of that of the reference solution.")

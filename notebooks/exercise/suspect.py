@@ -10,7 +10,7 @@ def adamw(p, g, m, u, lr, beta1, beta2, epsilon, coeff, beta1_pow, beta2_pow):
     new = RULES["adamw"]["DecaySubtracted"](
         p, g, m, u, beta1_pow, beta2_pow, None, lr=lr, beta1=beta1, beta2=beta2, epsilon=epsilon,
         epsilon_at="corrected", maximize=False, coeff=coeff, lr_ratio=np.float32(1),
-    )  # fmt: skip
+    )
     p[...], m[...], u[...] = new[:3]
 
 

@@ -56,7 +56,7 @@ class Run(NamedTuple):
 def run(
     launch: Any, answer: Any, args: Any, names: Any, watch: bool = True, schedule: str = "forward",
     compile: bool = False,
-) -> Run:  # fmt: skip
+) -> Run:
     """Run an answer on the executor. Reports and pictures call arrays by the names of the arguments.
 
     With ``watch`` it is profiled as well; without, its numbers alone are of interest, which is faster. With ``compile``

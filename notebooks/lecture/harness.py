@@ -151,7 +151,7 @@ def step_both(
         with simt.observe(**(observe or {})) as seen:
             plan()
     pairs = [(x.copy_to_host(), y) for ours, theirs in zip(device, lists, strict=True) if ours
-             for x, y in zip(ours, theirs, strict=True)]  # fmt: skip
+             for x, y in zip(ours, theirs, strict=True)]
     return plan, seen, device, differing_bytes(*zip(*pairs, strict=True))
 
 

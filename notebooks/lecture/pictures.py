@@ -25,7 +25,7 @@ def canvas(title: str, width: float, height: float, size: tuple[float, float] = 
 def box(
     ax: Axes, x: float, y: float, width: float, height: float = 1.0, text: object = "", color: str = "white",
     size: float = 9, **style: Any,
-) -> None:  # fmt: skip
+) -> None:
     """A box with a text in it."""
     ax.add_patch(Rectangle((x, y), width, height, facecolor=color, **{"edgecolor": LINE, "lw": 0.8} | style))
     ax.text(x + width / 2, y + height / 2, str(text), ha="center", va="center", fontsize=size)
@@ -38,7 +38,7 @@ def label(ax: Axes, x: float, y: float, text: str, ha: str = "left", size: float
 
 def arrow(
     ax: Axes, start: tuple[float, float], stop: tuple[float, float], bend: float = 0.0, color: str = LINE
-) -> None:  # fmt: skip
+) -> None:
     """An arrow, straight or bent."""
     style = {"arrowstyle": "-|>", "color": color, "lw": 1.2, "connectionstyle": f"arc3,rad={bend}", "shrinkB": 0}
     ax.annotate("", stop, start, arrowprops=style)
@@ -55,7 +55,7 @@ def table(
     ax: Axes, x: float, y: float, values: np.ndarray, title: str, columns: Sequence[str] = (),
     rows: Sequence[str] = (), width: float = 1.0, color: Callable[[int, int], str] = lambda row, column: "white",
     size: float = 8,
-) -> Callable[[int, int], tuple[float, float]]:  # fmt: skip
+) -> Callable[[int, int], tuple[float, float]]:
     """A table as it lies in memory, with names of its rows and columns.
 
     Returns:
@@ -128,21 +128,21 @@ def plan_tables(group: Any, block: int) -> Figure:
         return LIGHT[0] if hit else "white"
 
     at = table(ax, 2.6, 2.2, chunks, "chunks", ["tensor", "start", "stop", "slot", "node", "aligned"],
-               [f"block {c}" for c in range(len(chunks))], 1.75, lambda r, c: mark(r == block))  # fmt: skip
+               [f"block {c}" for c in range(len(chunks))], 1.75, lambda r, c: mark(r == block))
     table(ax, 20.5, 2.2, addresses % 10**4, "addresses (last four digits)", names, group.routine.slot_names, wide,
-          lambda r, c: mark(c == tensor))  # fmt: skip
+          lambda r, c: mark(c == tensor))
     low = 5.2 + len(addresses)
     table(ax, 20.5, low, np.array([[f"{x:g}" for x in row] for row in hyper]), "hyper", names,
-          [row.name for row in group.routine.hypers], wide, lambda r, c: mark(c == tensor))  # fmt: skip
+          [row.name for row in group.routine.hypers], wide, lambda r, c: mark(c == tensor))
     y = height - 8.6
     table(ax, 2.6, y, np.full((2, group.slots), ""), "sums: a place per tile, then per node",
           [str(k) for k in range(group.slots)], ["p²", "g²"], 28 / group.slots,
-          lambda r, c: LIGHT[1] if c == nodes[node, 2] else mark(slot <= c < slot + tiles), 7)  # fmt: skip
+          lambda r, c: LIGHT[1] if c == nodes[node, 2] else mark(slot <= c < slot + tiles), 7)
     under = table(ax, 2.6, y + 5.2, nodes, "nodes", ["first", "count", "out", "arrivals", "parent"],
-                  [f"node {k}" for k in range(len(nodes))], 1.75, lambda r, c: mark(r == node))  # fmt: skip
+                  [f"node {k}" for k in range(len(nodes))], 1.75, lambda r, c: mark(r == node))
     table(ax, 13.2, y + 5.2, np.zeros((len(nodes), 1), int), "counters", (), (), wide, lambda r, c: mark(r == node))
     table(ax, 20.5, y + 5.2, np.full((1, len(names)), "rate"), "numbers", names, (), wide,
-          lambda r, c: mark(c == tensor))  # fmt: skip
+          lambda r, c: mark(c == tensor))
     (right, line), (edge, low) = at(block, 5), under(node, 4)
     first, out = (2.6 + 28 / group.slots * place for place in (slot + tiles / 2, nodes[node, 2] + 0.5))
     arrow(ax, (right, line), (18.3, 2.7), -0.1)
@@ -167,7 +167,7 @@ def zoom(group: Any, block: int, warps: int, tile: int = 3, row: int = 1, lane: 
     for c in np.flatnonzero(chunks[:, 0] == tensor):
         first, last = chunks[c, 1:3] * 30 / size
         box(ax, 4 + first, 0.6, last - first, 1.4, f"chunk {c}\n{chunks[c, 1]} to {chunks[c, 2] - 1}",
-            LIGHT[0] if c == block else "white")  # fmt: skip
+            LIGHT[0] if c == block else "white")
     tiles = -(-(stop - start) // 1024)
     for t in range(tiles):
         box(ax, 4 + 30 / tiles * t, 3.8, 30 / tiles, 1.4, f"tile {t}\nwarp {t % warps}", LIGHT[t % warps], 8)
@@ -175,7 +175,7 @@ def zoom(group: Any, block: int, warps: int, tile: int = 3, row: int = 1, lane: 
     first = start + 1024 * tile
     for r in range(4):
         box(ax, 4 + 7.5 * r, 7, 7.5, 1.4, f"row {r}: {first + 256 * r} to {first + 256 * r + 255}",
-            LIGHT[tile % warps] if r == row else "white")  # fmt: skip
+            LIGHT[tile % warps] if r == row else "white")
     spans.append((7.5 * row, 7.5 * (row + 1)))
     for k in range(64):
         text, color = (k % 32, COLORS[1]) if k % 32 == lane else (k % 32, LIGHT[tile % warps])

@@ -16,7 +16,7 @@ from refopt.program import UNKNOWN, Bound, Op, Program, Var, bind
 COLORS = {
     "backward": "#56B4E9", "forward": "#56B4E9", "sum": "#E69F00", "scale": "#F0E442", "cast": "#F0E442",
     "update": "#0072B2", "broadcast": "#CC79A7", "copy out": "#009E73", "copy in": "#D55E00", "other": "#BBBBBB",
-}  # fmt: skip
+}
 DARK = {"#0072B2", "#009E73", "#D55E00"}  # on which letters are white
 SUMS = {"all_reduce", "reduce", "reduce_scatter", "send", "fetch", "exchange"}
 

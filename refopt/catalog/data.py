@@ -40,7 +40,7 @@ HYPERS = {
     "lr": 0.05, "mu": 0.9, "beta1": 0.8, "beta2": 0.9, "rho": 0.95, "decay_base": 0.96**0.004, "l2_decay": 0.01,
     "coeff": 0.1, "weight_decay": 0.1, "lars_coeff": 0.001, "lars_weight_decay": 0.0005, "lr_ratio": 0.5,
     "epsilon": 1e-4, "rescale_grad": 1 / 192,
-}  # fmt: skip
+}
 # From where to where powers and averages of tensors are drawn, and lengths: RAdam rectifies where its is above 5.
 SCALARS = 0.3, 0.95
 LENGTHS = {"rho": (3.0, 12.0)}
@@ -145,7 +145,7 @@ def make_case(routine: Routine, workload: Workload, dtype: str, steps: int, seed
         slot.name: _params(slot, dtype, exact) if slot.name in ("params", "master_params")
         else _states(values, real, slot, workload, numpy_dtype(slot_dtype(slot, dtype)))
         for slot in routine.slots if slot.name != "grads"
-    }  # fmt: skip
+    }
     kind = numpy_dtype(DTYPES[dtype].param)
     tensors = list(enumerate(workload.tensors))
     grads = [[_grad(values, real, i, t).astype(kind) for i, t in tensors] for _ in range(steps)]

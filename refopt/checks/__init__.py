@@ -27,4 +27,4 @@ __all__ = [
     "Array", "Bound", "Call", "Cast", "Names", "alike", "c_strides", "cast_type", "check", "check_cast",
     "check_gradient_list", "check_hyper", "check_hypers", "check_loss_scaling", "check_native", "check_plain",
     "check_scale", "dense", "flat", "host_array", "norm_type", "require_subnormals",
-]  # fmt: skip
+]

@@ -57,7 +57,7 @@ def whole(where: str, value: Any, least: int | None = None, most: int | None = N
 def number(
     where: str, value: Any, least: float | None = None, most: float | None = None, *, above: float | None = None,
     below: float | None = None, finite: bool = False,
-) -> float:  # fmt: skip
+) -> float:
     """A real number of any type as a float. NaN is in no range.
 
     Args:

@@ -31,7 +31,7 @@ def cast_type(source: str, target: str) -> type:
 def check_cast(
     sources: Any, targets: Any, scale: Any, describe: Callable[[Any, str], Array],
     names: Names = ("merged_cast", "sources", "targets"),
-) -> Cast:  # fmt: skip
+) -> Cast:
     """Check the arguments of ``merged_cast``, under the names that the caller knows; raises, or describes them."""
     name, first, second = names
     sources, targets = (listed(f"{name}: {key}", values) for key, values in ((first, sources), (second, targets)))

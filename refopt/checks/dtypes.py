@@ -9,7 +9,7 @@ SIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 # With those that are moved, and never computed with.
 ITEM_SIZES = SIZES | {
     "bool": 1, "int8": 1, "uint8": 1, "int16": 2, "uint16": 2, "int32": 4, "uint32": 4, "int64": 8, "uint64": 8,
-}  # fmt: skip
+}
 
 
 @cache

@@ -34,7 +34,7 @@ class Bound:
     def __init__(
         self, name: str, slots: dict[str, Any], arrays: dict[str, list[Array | None]], locate: Locate,
         written: Iterable[str] = (), shared: Iterable[Array] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._name, self._slots, self._arrays, self._locate = name, slots, arrays, locate
         first = next(iter(arrays.values()))
         self._count, self.empty = len(first), [i for i, array in enumerate(first) if array and not array.size]
@@ -85,7 +85,7 @@ class Bound:
 
     def moved(
         self, where: str, slot: str, addresses: Any, arrays: Any
-    ) -> tuple[np.ndarray, list[Any] | None, bool]:  # fmt: skip
+    ) -> tuple[np.ndarray, list[Any] | None, bool]:
         """Look at what a caller says of the arrays of a slot: their addresses, and them or ``None``.
 
         Returns:

@@ -136,7 +136,7 @@ class Routine(_Row):
         return tuple(
             slot.name for slot in self.slots
             if slot.written and not slot.scalar and slot.name not in ("params", "master_params")
-        )  # fmt: skip
+        )
 
     @property
     def scalars(self) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ from refopt.cli.output import (
 __all__ = [
     "BROKEN_PIPE", "DIFFERS", "ENDS", "EQUAL", "FAILED", "INTERRUPTED", "TERMINATED", "UNUSABLE", "Terminated",
     "Unusable", "main", "run",
-]  # fmt: skip
+]
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -37,18 +37,18 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
     command.add_argument(
         "--as", dest="routine", choices=[*KNOWN, NONE], metavar="ROUTINE",
         help=f"{', '.join(KNOWN)}; or {NONE}, for the laws that need no formula",
-    )  # fmt: skip
+    )
     command.add_argument(
         "--with", dest="options", nargs="+", default=[], metavar="NAME=VALUE", help="arguments of the optimizer's own"
     )
     command.add_argument(
         "--set", dest="fixed", nargs="+", default=[], metavar="NAME=VALUE",
         help="numbers and choices that are built into the step, such as epsilon_at=uncorrected",
-    )  # fmt: skip
+    )
     command.add_argument(
         "--names", nargs="+", default=[], metavar="OURS=THEIRS",
         help="what the optimizer calls its states and numbers, such as moment1=m step=t",
-    )  # fmt: skip
+    )
     command.add_argument("--arrays", choices=ARRAYS, metavar="A", help=f"what a function is given: {', '.join(ARRAYS)}")
     dtypes, by_request = [*SHORT, *DTYPES], [law.id for law in LAWS.values() if law.asked]
     command.add_argument("--dtype", nargs="+", choices=dtypes, metavar="D", help=f"{', '.join(SHORT)}; default all")
@@ -57,18 +57,18 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
     command.add_argument(
         "--symmetry", nargs="+", choices=SYMMETRIES, default=[], metavar="S",
         help=f"what an optimizer declares: {', '.join(SYMMETRIES)}",
-    )  # fmt: skip
+    )
     command.add_argument(
         "--tolerance", type=float, metavar="T", help="of the results of runs, relative; default measured"
     )
     command.add_argument(
         "--allow-skips", nargs="+", type=current_id, choices=[*LAWS], default=[], metavar="L",
         help="laws of which more than a fifth of the cases may be skipped",
-    )  # fmt: skip
+    )
     command.add_argument("--list-laws", action="store_true", help="list the laws, and do nothing else")
     command.add_argument(
         "--identify", action="store_true", help="say which routine and choices it is, or none, and do nothing else"
-    )  # fmt: skip
+    )
     command.add_argument("--examples", type=int, metavar="N", help="random cases of the step; default 5")
     command.add_argument("--seed", type=int, default=0, metavar="N", help="of all data; default 0")
     command.add_argument("--secret", type=int, metavar="N", help="what L21 draws from; default one of the system's")
@@ -77,7 +77,7 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
     command.add_argument(
         "--expected-failures", metavar="FILE",
         help='laws that need not hold: lines such as "L7 # why" and "L7-float32 # why"',
-    )  # fmt: skip
+    )
     command.add_argument("--skip-file", dest="skips", metavar="FILE", help="laws that are left out, in the same way")
     command.add_argument(
         "--deadline", type=float, metavar="S", help=f"seconds that a call of the step may take; default {DEADLINE:g}"
@@ -87,7 +87,7 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
     )
     command.add_argument(
         "--verbose", action="store_true", help="print every failure of every law, and all that was skipped"
-    )  # fmt: skip
+    )
     command.add_argument("--script", metavar="FILE", help="write a script that shows the failure without refopt")
     command.add_argument(
         "--json", metavar="FILE", help="write a report in JSON; - for stdout, which then gets nothing else"
@@ -158,7 +158,7 @@ def _named(args: argparse.Namespace, parser: argparse.ArgumentParser) -> dict[st
         "expected_failures": args.expected_failures, "process": False if args.in_place else None,
         "skips": args.skips, "arrays": args.arrays, "names": pairs("--names", args.names, parser) or None,
         "symmetries": args.symmetry or None, "tolerance": args.tolerance, "allow_skips": args.allow_skips or None,
-    }  # fmt: skip
+    }
     if args.routine == NONE and args.script:
         parser.error(f"argument --script: expected none with --as {NONE}, got {args.script}")
     options = pairs("--with", args.options, parser)

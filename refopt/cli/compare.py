@@ -76,7 +76,7 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
                 report = compare(
                     a, found(args.b), within=within, routine=args.routine, seed=args.seed,
                     expected_failures=args.expected_failures, **own, **named, **options,
-                )  # fmt: skip
+                )
             if target:
                 target.write(report.to_json() + "\n")
             if args.json != "-":

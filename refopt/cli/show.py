@@ -30,7 +30,7 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
     command.add_argument(
         "--set", dest="choices", nargs="+", default=[], metavar="NAME=VALUE",
         help="choices of the routine, such as epsilon_at=uncorrected",
-    )  # fmt: skip
+    )
     command.add_argument(
         "--state", nargs="+", default=[], metavar="NAME", help="optional states that are given, such as moment2_max"
     )

@@ -26,11 +26,11 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
     command.add_argument(
         "--dtype", nargs="+", choices=[*SHORT, *DTYPES], default=["fp32", "fp64"], metavar="D",
         help=f"{', '.join(SHORT)}; default fp32 fp64",
-    )  # fmt: skip
+    )
     command.add_argument(
         "--set", dest="fixed", nargs="+", default=[], metavar="NAME=VALUE",
         help="numbers and choices of every case, such as epsilon_at=uncorrected",
-    )  # fmt: skip
+    )
     command.add_argument("--examples", type=int, default=5, metavar="N", help="more cases of each dtype; default 5")
     command.add_argument("--seed", type=int, default=0, metavar="N", help="of all data; default 0")
     return command
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         made = vectors(
             args.routine, dtypes=[SHORT.get(x, x) for x in args.dtype], set=pairs("--set", args.fixed, parser),
             examples=args.examples, seed=args.seed,
-        )  # fmt: skip
+        )
     except (TypeError, ValueError) as error:
         parser.error(str(error))
     except ModuleNotFoundError as error:

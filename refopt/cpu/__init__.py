@@ -34,7 +34,7 @@ from refopt.cpu.matmul import HOPPER, TensorCore, matmul, tensor_core
 __all__ = [
     "HOPPER", "Blocks", "Coalesced", "Layout", "TensorCore", "check_gradients", "coalesce_tensor", "layout", "matmul",
     "merged_cast", "tensor_core", "update_loss_scaling", "weight_decays",
-]  # fmt: skip
+]
 
 ROWS: dict[str, Routine] = {}
 for _found in list(iter_modules(__path__)):

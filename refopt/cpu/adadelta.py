@@ -39,7 +39,7 @@ def merged_adadelta(
     params, grads, avg_squared_grad, avg_squared_update, *, lr=1.0, rho=0.95, epsilon=1e-6, weight_decay=0.0,
     rescale_grad=1.0, decay="l2", maximize=False, master_params=None, grad_factor=None, found_inf=None,
     rounding="nearest", seed=0,
-):  # fmt: skip
+):
     """Update every tensor of a list by Adadelta, in place.
 
     Args:
@@ -55,5 +55,5 @@ ADADELTA = routine(
     merged_adadelta, rule, source="arXiv:1212.5701; Paddle's adadelta operator",
     states=[Slot("avg_squared_grad", signed=False), Slot("avg_squared_update", signed=False)],
     choices=DECAY, trial={"lr": 10.0},
-)  # fmt: skip
+)
 adadelta = single(merged_adadelta)

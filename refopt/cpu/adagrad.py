@@ -36,7 +36,7 @@ def rule(p, g, *states, lr, weight_decay, decay, maximize, **numbers):
 def merged_adagrad(
     params, grads, moment, *, lr, epsilon=1e-6, weight_decay=0.0, rescale_grad=1.0, decay="l2", maximize=False,
     master_params=None, grad_factor=None, found_inf=None, rounding="nearest", seed=0,
-):  # fmt: skip
+):
     """Update every tensor of a list by Adagrad, in place.
 
     Args:
@@ -50,5 +50,5 @@ def merged_adagrad(
 ADAGRAD = routine(
     merged_adagrad, rule, source="Duchi, Hazan and Singer 2011; Paddle's adagrad operator",
     states=[Slot("moment", signed=False)], choices=DECAY, trial={"lr": 0.5, "rescale_grad": 1 / 24},
-)  # fmt: skip
+)
 adagrad = single(merged_adagrad)

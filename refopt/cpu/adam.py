@@ -67,7 +67,7 @@ def merged_adam(
     params, grads, moment1, moment2, beta1_pow, beta2_pow, *, lr, beta1=0.9, beta2=0.999, epsilon=1e-8,
     weight_decay=0.0, rescale_grad=1.0, epsilon_at="corrected", decay="l2", maximize=False, moment2_max=None,
     master_params=None, grad_factor=None, found_inf=None, rounding="nearest", seed=0,
-):  # fmt: skip
+):
     """Update every tensor of a list by Adam, in place."""
     step(ADAM, locals())
 
@@ -76,5 +76,5 @@ ADAM = routine(
     merged_adam, rule, source="arXiv:1412.6980; AMSGrad: Reddi et al. 2018; Paddle PR 15497",
     states=[*MOMENTS, *POWERS, Slot("moment2_max", signed=False, optional=True)],
     choices={"epsilon_at": ("corrected", "uncorrected"), **DECAY},
-)  # fmt: skip
+)
 adam = single(merged_adam)

@@ -52,7 +52,7 @@ def merged_adamax(
     params, grads, moment, inf_norm, beta1_pow, *, lr, beta1=0.9, beta2=0.999, epsilon=1e-8, weight_decay=0.0,
     rescale_grad=1.0, epsilon_at="norm", decay="l2", maximize=False, master_params=None, grad_factor=None,
     found_inf=None, rounding="nearest", seed=0,
-):  # fmt: skip
+):
     """Update every tensor of a list by Adamax, in place.
 
     Args:
@@ -70,5 +70,5 @@ ADAMAX = routine(
     merged_adamax, rule, source="arXiv:1412.6980, Algorithm 2; Paddle's adamax operator",
     states=[Slot("moment"), Slot("inf_norm", signed=False), *scalars(beta1_pow="beta1")],
     choices={"epsilon_at": ("norm", "gradient"), **DECAY},
-)  # fmt: skip
+)
 adamax = single(merged_adamax)

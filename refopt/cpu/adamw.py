@@ -30,7 +30,7 @@ def merged_adamw(
     params, grads, moment1, moment2, beta1_pow, beta2_pow, *, lr, beta1=0.9, beta2=0.999, epsilon=1e-8, coeff=0.01,
     lr_ratio=1.0, rescale_grad=1.0, epsilon_at="corrected", maximize=False, moment2_max=None, master_params=None,
     grad_factor=None, found_inf=None, rounding="nearest", seed=0,
-):  # fmt: skip
+):
     """Update every tensor of a list by AdamW, in place.
 
     Args:
@@ -43,5 +43,5 @@ ADAMW = routine(
     merged_adamw, rule, source="arXiv:1711.05101; Paddle's adamw operator",
     states=ADAM.slots[2:-1],
     choices={"epsilon_at": ADAM.choices["epsilon_at"]},
-)  # fmt: skip
+)
 adamw = single(merged_adamw)

@@ -85,7 +85,7 @@ def cut(name: str, param: Array, blocks: Any, where: str, instead: str = "merged
         raise ValueError(f"{name}: expected output channels outermost in memory, got axes {order}")
     rows, columns = (param.shape[0], math.prod(param.shape[1:])) if of == "convolution" else param.shape[-2:]
     ends = [_ends(f"{where}.{side}", parts, size, name.partition(": ")[2], side)
-            for side, parts, size in (("rows", blocks.rows, rows), ("columns", blocks.columns, columns))]  # fmt: skip
+            for side, parts, size in (("rows", blocks.rows, rows), ("columns", blocks.columns, columns))]
     return Cut(param.shape, order, of, (ends[0], ends[1]))
 
 

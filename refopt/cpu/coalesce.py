@@ -87,7 +87,7 @@ def coalesced(
     scale: Any = 1.0, dtype: Any = None, outputs: Any = None, shapes: Any = None, copy_data: bool = False,
     set_constant: bool = False, constant: float = 0.0, persist_output: bool = False, use_align: bool = True,
     align_size: int = -1, align_unit: str = "bytes", size_of_dtype: int = -1, **unknown: Any,
-) -> Any:  # fmt: skip
+) -> Any:
     """`coalesce_tensor` on any device.
 
     Args:

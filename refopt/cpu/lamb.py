@@ -52,7 +52,7 @@ def rule(
 def merged_lamb(
     params, grads, moment1, moment2, beta1_pow, beta2_pow, *, lr, beta1=0.9, beta2=0.999, epsilon=1e-6,
     weight_decay=0.01, rescale_grad=1.0, always_adapt=False, master_params=None, grad_factor=None, found_inf=None,
-):  # fmt: skip
+):
     """Update every tensor of a list by LAMB, in place.
 
     Args:
@@ -67,5 +67,5 @@ LAMB = routine(
     launches=2,
     # The moments are written in the first launch and read again in the second.
     passes={"params": 3, "moment1": 3, "moment2": 3},
-)  # fmt: skip
+)
 lamb = single(merged_lamb)

@@ -63,7 +63,7 @@ def passes(form, dtypes, norm_of="param", **_):
 def merged_lars_momentum(
     params, grads, velocities, *, lr, mu, lars_coeff=0.001, lars_weight_decay=0.0005, epsilon=0.0, rescale_grad=1.0,
     master_params=None, adapt="norms", norm_of="param", grad_factor=None, found_inf=None,
-):  # fmt: skip
+):
     """Update every tensor of a list by LARS with momentum, in place.
 
     Args:
@@ -91,7 +91,7 @@ LARS_MOMENTUM = routine(
         "two_launches": Form(launches=2, usual=True),
         "carried_norm": Form(launches=2, norm_reads_param=False),
     },
-)  # fmt: skip
+)
 lars_momentum = single(merged_lars_momentum)
 
 

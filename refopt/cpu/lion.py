@@ -33,7 +33,7 @@ def rule(p, g, m, *, lr, beta1, beta2, coeff):
 def merged_lion(
     params, grads, moment, *, lr, beta1=0.9, beta2=0.99, coeff=0.0, rescale_grad=1.0, master_params=None,
     grad_factor=None, found_inf=None, rounding="nearest", seed=0,
-):  # fmt: skip
+):
     """Update every tensor of a list by Lion, in place.
 
     Args:
@@ -48,5 +48,5 @@ def merged_lion(
 LION = routine(
     merged_lion, rule, source="arXiv:2302.06675",
     states=[Slot("moment")],
-)  # fmt: skip
+)
 lion = single(merged_lion)

@@ -35,7 +35,7 @@ def rule(found_inf, scale, good, bad, *, incr_every_n_steps, decr_every_n_nan_or
 def update_loss_scaling(
     found_inf: Any, loss_scale: Any, good_steps: Any, bad_steps: Any, *, incr_every_n_steps: int = 1000,
     decr_every_n_nan_or_inf: int = 2, incr_ratio: float = 2.0, decr_ratio: float = 0.5,
-) -> None:  # fmt: skip
+) -> None:
     """Update the loss scale and the counts of good and bad steps in a row, in place.
 
     Args:
@@ -56,7 +56,7 @@ def update_loss_scaling(
     numbers = checks.check_loss_scaling(
         arrays, checks.host_array, incr_every_n_steps=incr_every_n_steps,
         decr_every_n_nan_or_inf=decr_every_n_nan_or_inf, incr_ratio=incr_ratio, decr_ratio=decr_ratio,
-    )  # fmt: skip
+    )
     run(arrays, numbers)
 
 

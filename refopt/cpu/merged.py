@@ -36,7 +36,7 @@ def step(row: Routine, arguments: dict[str, Any]) -> None:
 def merged(
     row: Routine, rule: Callable[..., tuple], slots: dict[str, Any], numbers: dict[str, Any], grad_factor: Any = None,
     found_inf: Any = None, own: Mapping[str, Any] = {},
-) -> None:  # fmt: skip
+) -> None:
     """Apply a rule to every tensor that has a gradient; raises before anything is modified."""
     checks.require_subnormals()
     shared = {"grad_factor": grad_factor, "found_inf": found_inf}
@@ -104,7 +104,7 @@ class Tensor:
 
 def _store_param(
     param: np.ndarray, master: np.ndarray | None, exact: np.ndarray, seed: int, chance: int | None
-) -> None:  # fmt: skip
+) -> None:
     if master is not None and master.dtype == np.uint16:
         param[...], master[...] = split_numbers(exact)
         return
@@ -116,7 +116,7 @@ def _store_param(
 def _check_results(row: Routine, carried: tuple[str, ...], arrays: dict[str, Any], results: tuple) -> None:
     """Refuse what a rule returns if it is not a value for the parameter and each state and scalar that is there."""
     missing = [name for name, state in zip(("params", *carried), results, strict=False)
-               if state is None and arrays[name] is not None]  # fmt: skip
+               if state is None and arrays[name] is not None]
     if len(results) != 1 + len(carried) or missing:
         expected = f"{1 + len(carried)} values, the new parameter and {', '.join(carried) or 'no more'}"
         got = f"None for {', '.join(missing)}" if missing else len(results)

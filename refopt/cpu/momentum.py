@@ -30,7 +30,7 @@ def rule(p, g, v, *, maximize, **numbers):
 def merged_momentum(
     params, grads, velocities, *, lr, mu, l2_decay=0.0, dampening=0.0, rescale_grad=1.0, use_nesterov=False,
     maximize=False, master_params=None, grad_factor=None, found_inf=None, rounding="nearest", seed=0,
-):  # fmt: skip
+):
     """Update every tensor of a list by gradient descent with momentum, in place.
 
     Args:
@@ -45,5 +45,5 @@ def merged_momentum(
 MOMENTUM = routine(
     merged_momentum, rule, source="Polyak 1964; Sutskever et al. 2013; Paddle PR 36380",
     states=[Slot("velocities")],
-)  # fmt: skip
+)
 momentum = single(merged_momentum)

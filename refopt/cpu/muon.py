@@ -90,7 +90,7 @@ def updates(u, *, cut, triples, lr, epsilon, adjust_lr, compute, norm=norm_of, s
 def rule(
     p, g, v, *, stored, cut, coefficients, iterations, lr, mu, weight_decay, epsilon, use_nesterov, average, adjust_lr,
     compute,
-):  # fmt: skip
+):
     """The new parameter and velocity. ``cut`` has the matrices; there is one triple, or one for each iteration."""
     v, u = momentum(g, v, mu=mu, use_nesterov=use_nesterov, average=average)
     triples = coefficients if len(coefficients) > 1 else coefficients * int(iterations)
@@ -102,7 +102,7 @@ def merged_muon(
     params, grads, velocities, *, lr, mu=0.95, weight_decay=0.1, epsilon=1e-7, iterations=5, coefficients=COEFFICIENTS,
     blocks=WHOLE, rescale_grad=1.0, use_nesterov=True, average=True, adjust_lr="original", compute="bfloat16",
     master_params=None, grad_factor=None, found_inf=None,
-):  # fmt: skip
+):
     """Update every matrix of a list by Muon, in place.
 
     Args:
@@ -161,5 +161,5 @@ MUON = routine(
     forms={"merged": Form(3, iterated=3)},
     trial={"iterations": 2},  # each takes the executor as long as all else
     told=told,
-)  # fmt: skip
+)
 muon = single(merged_muon)

@@ -52,7 +52,7 @@ def merged_nadam(
     params, grads, moment1, moment2, momentum_decay_pow, beta2_pow, mu_product, *, lr, beta1=0.9, beta2=0.999,
     epsilon=1e-8, decay_base=0.96**0.004, weight_decay=0.0, rescale_grad=1.0, decay="l2", maximize=False,
     master_params=None, grad_factor=None, found_inf=None, rounding="nearest", seed=0,
-):  # fmt: skip
+):
     """Update every tensor of a list by NAdam, in place.
 
     Args:
@@ -68,5 +68,5 @@ NADAM = routine(
     merged_nadam, rule, source="Dozat 2016; Paddle's nadam operator",
     states=[*MOMENTS, *scalars(momentum_decay_pow="decay_base", beta2_pow="beta2", mu_product=1.0)],
     choices=DECAY,
-)  # fmt: skip
+)
 nadam = single(merged_nadam)

@@ -45,7 +45,7 @@ def rule(p, g, m, v, *, lr, beta1, beta2, epsilon, weight_decay, grad_averaging,
 def merged_novograd(
     params, grads, moment, second_moment, *, lr, beta1=0.95, beta2=0.98, epsilon=1e-8, weight_decay=0.0,
     rescale_grad=1.0, grad_averaging=False, master_params=None, grad_factor=None, found_inf=None,
-):  # fmt: skip
+):
     """Update every tensor of a list by NovoGrad, in place.
 
     Args:
@@ -64,5 +64,5 @@ NOVOGRAD = routine(
     states=[Slot("moment"), *scalars(second_moment=0.0)],
     launches=2,
     passes={"grads": 2},  # the gradient is read for its norm, and again
-)  # fmt: skip
+)
 novograd = single(merged_novograd)

@@ -63,7 +63,7 @@ def merged_radam(
     params, grads, moment1, moment2, beta1_pow, beta2_pow, rho, *, lr, beta1=0.9, beta2=0.999, epsilon=1e-8,
     weight_decay=0.0, rescale_grad=1.0, decay="l2", maximize=False, master_params=None, grad_factor=None,
     found_inf=None, rounding="nearest", seed=0,
-):  # fmt: skip
+):
     """Update every tensor of a list by RAdam, in place.
 
     Args:
@@ -77,5 +77,5 @@ RADAM = routine(
     merged_radam, rule, source="arXiv:1908.03265; Paddle's radam operator",
     states=[*MOMENTS, *POWERS, *scalars(rho=1.0)],
     choices=DECAY,
-)  # fmt: skip
+)
 radam = single(merged_radam)

@@ -67,7 +67,7 @@ def merged_rmsprop(
     params, grads, mean_square, velocity, *, lr, rho=0.95, mu=0.0, epsilon=1e-6, weight_decay=0.0, rescale_grad=1.0,
     epsilon_at="inside", lr_at="velocity", decay="l2", maximize=False, mean_grad=None, master_params=None,
     grad_factor=None, found_inf=None, rounding="nearest", seed=0,
-):  # fmt: skip
+):
     """Update every tensor of a list by RMSProp, in place.
 
     Args:
@@ -87,5 +87,5 @@ RMSPROP = routine(
     source="Tieleman and Hinton 2012; centered: Graves, arXiv:1308.0850; Paddle's rmsprop operator",
     states=[Slot("mean_square", signed=False), Slot("velocity"), Slot("mean_grad", optional=True)],
     choices={"epsilon_at": ("inside", "outside"), "lr_at": ("velocity", "step"), **DECAY},
-)  # fmt: skip
+)
 rmsprop = single(merged_rmsprop)

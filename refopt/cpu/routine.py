@@ -39,7 +39,7 @@ def routine(
     limits: Mapping[str, Limit] = NONE, choices: Mapping[str, tuple] = NONE, launches: int = 1,
     passes: Mapping[str, int] | Callable[..., dict[str, int]] = NONE, forms: Mapping[str, Form] = NONE,
     trial: Mapping[str, float] = NONE, told: Callable[..., list[dict[str, Any]]] | None = None,
-) -> Routine:  # fmt: skip
+) -> Routine:
     """The row of a merged function, whose docstring it completes by the arguments that all of them share.
 
     Numbers and defaults are the signature's. What is True or False by default is a choice. What is a tuple by default
@@ -115,10 +115,10 @@ def single(function: Callable[..., None], **defaults: Any) -> Callable[..., None
     """The function of one tensor: a merged one of lists of one, where some defaults may be others."""
     signature, name = inspect.signature(function), function.__name__.removeprefix("merged_")
     lists = [x for x, about in signature.parameters.items() if x not in SHARED
-             and (about.default is None or about.kind is about.POSITIONAL_OR_KEYWORD)]  # fmt: skip
+             and (about.default is None or about.kind is about.POSITIONAL_OR_KEYWORD)]
     plural = {SINGULAR.get(x, x): x for x in signature.parameters}
     one = [about.replace(name=x, default=defaults.get(plural[x], about.default))
-           for x, about in zip(plural, signature.parameters.values(), strict=True)]  # fmt: skip
+           for x, about in zip(plural, signature.parameters.values(), strict=True)]
 
     def step(*args: Any, **named: Any) -> None:
         arguments = {plural[x]: value for x, value in bind(name, signature_of_one, args, named).items()}

@@ -26,7 +26,7 @@ def rule(p, g, *, maximize, **numbers):
 def merged_sgd(
     params, grads, *, lr, l2_decay=0.0, rescale_grad=1.0, maximize=False, master_params=None, grad_factor=None,
     found_inf=None, rounding="nearest", seed=0,
-):  # fmt: skip
+):
     """Update every tensor of a list by gradient descent, in place."""
     step(SGD, locals())
 
@@ -34,5 +34,5 @@ def merged_sgd(
 SGD = routine(
     merged_sgd, rule, source="Robbins and Monro 1951; Paddle's sgd operator",
     trial={"lr": 10.0},
-)  # fmt: skip
+)
 sgd = single(merged_sgd)

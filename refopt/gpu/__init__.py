@@ -38,7 +38,7 @@ from refopt.gpu.transfer import Transfer
 __all__ = [
     "CastPlan", "Coalesced", "GradientCheck", "Plan", "Transfer", "cast_plan", "coalesce_tensor", "device",
     "gradient_check", "loss_scaling", "merged_cast", "plan", "to_device", "update_loss_scaling", "use",
-]  # fmt: skip
+]
 
 _PLANS = {name: family.planner(routine) for name, routine in KNOWN.items()}
 for _row in KNOWN.values():  # the kernels of every optimizer

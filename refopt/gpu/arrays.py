@@ -64,7 +64,7 @@ def describer(device: str, index: int | None = None) -> Any:
         item = ITEM_SIZES.get(array.dtype, 1)  # other dtypes are refused later on
         if array.size and array.address % item:
             raise ValueError(f"{where}: expected an address divisible by {item}, as {array.dtype} needs, got one with "
-                             f"remainder {array.address % item}")  # fmt: skip
+                             f"remainder {array.address % item}")
         if array.address + array.size * item > _END:
             raise ValueError(f"{where}: expected an array that ends below 2**64, got shape {array.shape}")
         return array

@@ -41,7 +41,7 @@ def ptx(function: Callable, signature: tuple, wanted: Wanted) -> str:
         text, _ = cuda.compile(
             function, types_of(signature), cc=own, device=False, abi="numba", output="ptx",
             launch_bounds=wanted.launch_bounds, lineinfo=wanted.lines,
-        )  # fmt: skip
+        )
     return text
 
 

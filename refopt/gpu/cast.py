@@ -37,7 +37,7 @@ Pair = tuple[Array, Array]
     "cvt.f64.f32 back, near; setp.neu.f64 p, back, $1; selp.b32 odd, 1, 0, p; mov.b32 w, near; or.b32 w, w, odd; "
     "mov.b32 $0, w; }",
     "=f,d", "f", "d", lanes=True,
-)  # fmt: skip
+)
 def to_odd(value):
     """`refopt.cpu.cast.to_odd`: toward zero, and the last bit set if that was inexact."""
     near: Any = np.float32(value)
@@ -111,7 +111,7 @@ class CastPlan(Exclusive):
     def __init__(
         self, sources: Any, targets: Any, scale: Any = 1.0, stream: Any = 0,
         names: checks.Names = ("merged_cast", "sources", "targets"),
-    ) -> None:  # fmt: skip
+    ) -> None:
         machine = device(device_of_lists(sources, targets))
         super().__init__(machine)
         self._describe = describer(machine.name)

@@ -17,7 +17,7 @@ INSTALL = "pip install 'refopt[cuda13]'"
 PACKAGES = (
     "numba", "numba-cuda", "llvmlite", "cuda-core", "nvidia-nvvm", "nvidia-nvjitlink", "nvidia-cuda-runtime",
     "nvidia-cuda-nvcc-cu12", "nvidia-nvjitlink-cu12", "nvidia-cuda-runtime-cu12",
-)  # fmt: skip
+)
 
 
 @functools.lru_cache

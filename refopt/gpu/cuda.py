@@ -93,7 +93,7 @@ class Launch(NamedTuple):
 def jit(  # type: ignore[no-redef]
     function: Callable | None = None, *, device: bool = False, contract: bool = False,
     launch_bounds: tuple[int, int] | None = None, bounds: tuple[int, int] | None = None, dynamic_shared: int = 0,
-) -> Any:  # fmt: skip
+) -> Any:
     """Make a kernel of a function.
 
     Args:

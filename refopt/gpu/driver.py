@@ -204,7 +204,7 @@ class Gpu:
                 driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
                 driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                 driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
-            ))  # fmt: skip
+            ))
             words.append([int(word) for word in made.opaque])
         return self.to_device(np.array(words, np.uint64).reshape(-1, 16))
 
@@ -241,7 +241,7 @@ class Launch:
 
     def __init__(
         self, kernel: Kernel, machine: Properties, grid: int, block: int, args: tuple, mode: str, keep: Any = None
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._kernel = _loaded(kernel.linked(signature_of(args), machine))
         self._keep = keep
         words: list[int] = []

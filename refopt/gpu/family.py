@@ -37,7 +37,7 @@ def planner(routine: Routine) -> Callable[..., Plan]:
     def plan(
         *lists: Any, form: str = routine.merged_form, stream: Any = 0, grad_factor: Any = None, found_inf: Any = None,
         **hyper: Any,
-    ) -> Plan:  # fmt: skip
+    ) -> Plan:
         if len(lists) != len(required):
             expected = ", ".join(required)
             raise TypeError(f"{routine.merged_name}: expected {len(required)} lists ({expected}), got {len(lists)}")
@@ -54,7 +54,7 @@ def functions(routine: Routine) -> tuple[Callable[..., None], Callable[..., None
     if not hasattr(cpu, name):
         raise TypeError(f"{name}: expected a function of that name in refopt.cpu, got none")
     own = [inspect.Parameter(x, inspect.Parameter.KEYWORD_ONLY, default=value)
-           for x, value in (("form", routine.merged_form), ("stream", 0))]  # fmt: skip
+           for x, value in (("form", routine.merged_form), ("stream", 0))]
     signature = inspect.signature(getattr(cpu, name))
     signature = signature.replace(parameters=[*signature.parameters.values(), *own])
 

@@ -198,7 +198,7 @@ def tile_joiner(real: Any) -> Kernel:
 
 def tile_joins(
     machine: Device, counts: Sequence[int], positions: Sequence[int], real: Any, sums: Any
-) -> tuple[Any, Any]:  # fmt: skip
+) -> tuple[Any, Any]:
     """Room for the sums of the tiles of some tensors, in a row; and what leaves those of tensors in ``sums``."""
     rows, first, free = [], 0, sum(counts)
     for count, place in zip(counts, positions, strict=True):

@@ -22,7 +22,7 @@ class Group:
     def __init__(
         self, machine: Device, routine: Routine, dtypes: tuple, members: list[int],
         arrays: dict[str, list[Array | None]], shared: dict[str, Array],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.machine, self.routine, self.dtypes, self.members = machine, routine, dtypes, members
         columns = [[arrays[name][i] for i in members] for name in routine.slot_names]
         self.real = arithmetic(dtypes[0])

@@ -73,7 +73,7 @@ class LossScaling(Exclusive):
 def loss_scaling(
     found_inf: Any, loss_scale: Any, good_steps: Any, bad_steps: Any, *, incr_every_n_steps: int = 1000,
     decr_every_n_nan_or_inf: int = 2, incr_ratio: float = 2.0, decr_ratio: float = 0.5, stream: Any = 0,
-) -> LossScaling:  # fmt: skip
+) -> LossScaling:
     """Bind `refopt.cpu.update_loss_scaling` to its arrays on the device: a call is one update, in stream order."""
     return LossScaling(**locals())
 
@@ -81,7 +81,7 @@ def loss_scaling(
 def update_loss_scaling(
     found_inf: Any, loss_scale: Any, good_steps: Any, bad_steps: Any, *, incr_every_n_steps: int = 1000,
     decr_every_n_nan_or_inf: int = 2, incr_ratio: float = 2.0, decr_ratio: float = 0.5, stream: Any = 0,
-) -> None:  # fmt: skip
+) -> None:
     """`refopt.cpu.update_loss_scaling` for device arrays."""
     update = LossScaling(**locals())
     update()

@@ -100,7 +100,7 @@ def place(tiles):
 
 # Where a lane's sums belong that are side by side: the first of two sums, its row and its column.
 PAIRS = [(4 * n + 2 * low, i + 8 * low, j)
-         for n, (i, j) in enumerate(product(range(0, PART, 16), range(0, PART, 8))) for low in range(2)]  # fmt: skip
+         for n, (i, j) in enumerate(product(range(0, PART, 16), range(0, PART, 8))) for low in range(2)]
 
 
 def storer(dtype: str, kind: str) -> Callable:
@@ -198,7 +198,7 @@ wait_but_one = wait_but(STAGES - 2)
 
 def pipeline(
     dtype: str, a_transposed: bool, b_transposed: bool
-) -> tuple[Callable, int, int]:  # fmt: skip
+) -> tuple[Callable, int, int]:
     """What sums up the products of a tile in stages, and the elements of shared memory for either matrix.
 
     Rows in memory are multiples of 16 bytes. The numbers of rows and columns are those in memory.
@@ -262,7 +262,7 @@ class Added(NamedTuple):
 def launch(
     a: Any, b: Any, out: Any, shape: tuple[int, int, int], dtype: str, a_transposed: bool = False,
     b_transposed: bool = False, added: Added | None = None,
-) -> Launch:  # fmt: skip
+) -> Launch:
     """The launch of a product: of `staged`, where rows in memory are multiples of 16 bytes, else of `kernel`.
 
     Args:

@@ -56,7 +56,7 @@ from refopt.gpu.vectors import ROW, Access
 __all__ = [
     "ALIGNED", "ARRIVALS", "NODE", "ROW", "SLOT", "START", "STOP", "TENSOR", "TILE", "Access", "Launch", "Table",
     "access", "add_squares", "device_function", "eight", "joiner", "lane_tree", "rows", "rows_of", "scale8", "sqrt",
-]  # fmt: skip
+]
 
 
 class Table:

@@ -26,7 +26,7 @@ _ROUND = (
     "cvt.u32.u64 k0, $6; mov.b32 k1, 0; " + _ROUND * ROUNDS
     + "mov.b32 $0, c0; mov.b32 $1, c1; mov.b32 $2, c2; mov.b32 $3, c3; }",
     "=r,=r,=r,=r,l,l,l", "rrrr", "lll", lanes=True,
-)  # fmt: skip
+)
 def random4(quad, pair, seed):
     """Four random words, from the number of four neighbours, that of two arrays, and the seed."""
     if type(quad) is np.ndarray:

@@ -41,7 +41,7 @@ class Plan(OnStream):
     def __init__(
         self, routine: Routine, launcher: Callable[..., Launches | Alternating], slots: dict[str, Any],
         hypers: dict[str, Any], form: str, stream: Any = 0, shared: dict[str, Any] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         name = routine.merged_name
         self.routine, self.form = routine, chosen(f"{name}: form", form, routine.forms)
         self._launcher = launcher

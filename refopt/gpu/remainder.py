@@ -40,7 +40,7 @@ def _put(k: int) -> str:
     _HALF_WORDS + "ld.global.v2.b32 {p0, p1}, [$4]; ld.global.v2.b32 {r0, r1}, [$5]; "
     + "".join(f"{_pick(k)}{_JOIN}mov.b32 ${k}, d; " for k in range(4)) + "}",
     "=f,=f,=f,=f,l,l", "ffff", "ll", lanes=True,
-)  # fmt: skip
+)
 def load4_joined(param, remainder):
     return _joined(memory.load(param, np.uint16, 4), memory.load(remainder, np.uint16, 4))
 
@@ -49,7 +49,7 @@ def load4_joined(param, remainder):
     _HALF_WORDS + "".join(_NUMBER.format(f"${2 + k}") + _SPLIT + _put(k) for k in range(4))
     + "st.global.v2.b32 [$0], {p0, p1}; st.global.v2.b32 [$1], {r0, r1}; }",
     "l,l,f,f,f,f", "", "llffff", lanes=True,
-)  # fmt: skip
+)
 def store4_joined(param, remainder, values):
     for address, words in zip((param, remainder), _halves(values), strict=True):
         memory.store(address, np.uint16, words)
@@ -59,7 +59,7 @@ def store4_joined(param, remainder, values):
     "{ .reg .b16 x, y; .reg .b32 p, r, m, d, e; .reg .pred q; ld.global.b16 x, [$1]; ld.global.b16 y, [$2]; "
     + "cvt.u32.u16 p, x; cvt.u32.u16 r, y; " + _JOIN + "mov.b32 $0, d; }",
     "=f,l,l", "f", "ll", lanes=True,
-)  # fmt: skip
+)
 def load_joined(param, remainder):
     return _joined(memory.load(param, np.uint16), memory.load(remainder, np.uint16))[0]
 
@@ -68,7 +68,7 @@ def load_joined(param, remainder):
     "{ .reg .b16 x, y; .reg .b32 p, r, m, d, e, s; .reg .pred q; " + _NUMBER.format("$2") + _SPLIT
     + "cvt.u16.u32 x, p; cvt.u16.u32 y, r; st.global.b16 [$0], x; st.global.b16 [$1], y; }",
     "l,l,f", "", "llf", lanes=True,
-)  # fmt: skip
+)
 def store_joined(param, remainder, value):
     for address, words in zip((param, remainder), _halves((value,)), strict=True):
         memory.store(address, np.uint16, words)

@@ -44,7 +44,7 @@ class Compilable:
     def __init__(
         self, function: Callable, launch_bounds: tuple[int, int] | None = None, contract: bool = False,
         dynamic_shared: int = 0,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.function, self.launch_bounds, self.contract = function, launch_bounds, contract
         self.dynamic_shared = dynamic_shared
         self.name = function.__name__
@@ -112,7 +112,7 @@ def device_function(function: Callable) -> Callable:
 def intrinsic(
     asm: str, constraints: str, result: str, arguments: str, since: tuple[int, int] = OLDEST, before: str | None = None,
     lanes: Callable | bool = False, warp: Callable | None = None, alone: bool = False,
-) -> Callable[[Callable], Callable]:  # fmt: skip
+) -> Callable[[Callable], Callable]:
     """Give a function inline PTX for its compiled form; the function itself is its twin on the executor.
 
     On GPUs without the instructions, ``before`` computes the same bits. Only where nothing is computed, and the

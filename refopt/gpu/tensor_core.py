@@ -64,7 +64,7 @@ def _mma(dtype: str, short: str) -> Callable:
         f"mma.sync.aligned.m16n8k16.row.col.f32.{short}.{short}.f32 "
         "{$0, $1, $2, $3}, {$4, $5, $6, $7}, {$8, $9}, {$10, $11, $12, $13};",
         "=f,=f,=f,=f,r,r,r,r,r,r,f,f,f,f", "ffff", "rrrrrrffff", since=SINCE, warp=_product(dtype),
-    )  # fmt: skip
+    )
     def mma(words, numbers):
         return (*words, *numbers)
 

@@ -89,7 +89,7 @@ FORMATS = {
         "selp.b32 n, 0x7fff0000, n, q; mov.b32 {{l, {h}}}, n; }} ",
         widened=widen_bfloat16, narrowed=narrow_bfloat16,
     ),
-}  # fmt: skip
+}
 
 
 def _list(first: int, count: int) -> str:
@@ -248,7 +248,7 @@ def access(dtype: str, real: type, partial: bool, policy: str = "") -> Access:
 def _access(
     dtype: str, policy: str, moved: Callable, load1: Callable, load4: Callable, store1: Callable, store4: Callable,
     real: Any, widens: bool, partial: bool,
-) -> Access:  # fmt: skip
+) -> Access:
     """Access by loads and stores of one element and of four; ``moved`` is an address so many elements on.
 
     Listings show ``load8`` as load8_float32, or load8_float32_keep with a policy, and so on.
@@ -348,7 +348,7 @@ def _joined_access(partial: bool, policy: str) -> Access:
         named(device_function(lambda pair, value: store1(pair[0], pair[1], value)), "store1_of_pair"),
         named(device_function(lambda pair, values: store4(pair[0], pair[1], values)), "store4_of_pair"),
         np.float32, False, partial,
-    )  # fmt: skip
+    )
 
     @device_function
     def load_params(param_at, remainder_at, i, stop):

@@ -66,7 +66,7 @@ def expect(array, index, nbytes):
 @hopper(
     "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [$1], $2; selp.u32 $0, 1, 0, p; }",
     "=r,r,r,~{memory}", "r", "sr",
-)  # fmt: skip
+)
 def passed(array, index, parity):
     """1 once the barrier's phase of that parity is over, or 0 after a while."""
 
@@ -81,7 +81,7 @@ def wait(array, index, parity):
 @hopper(
     "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [$0], [$1, {$2, $3}], [$4];",
     "r,l,r,r,r,~{memory}", "", "slrrs",
-)  # fmt: skip
+)
 def load_box(array, index, tensor_map, column_row, barriers, barrier):
     """Begin to copy a box to shared memory, at 1,024 bytes or a multiple; the barrier counts its bytes."""
 
@@ -146,7 +146,7 @@ def multiplier(dtype: str, columns: int, a_along: bool, b_along: bool) -> Callab
     for k in range(4):
         lines.append(f"add.s64 a, ${count}, {k * steps[0]}; add.s64 b, ${count + 1}, {k * steps[1]};")
         lines.append(f"wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{short}.{short} {{{sums}}}, a, b, "
-                     f"1, 1, 1, {a_along:d}, {b_along:d};")  # fmt: skip
+                     f"1, 1, 1, {a_along:d}, {b_along:d};")
     lines.append("wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0; }")
     tied = [*["=f"] * count, "l", "l", *(str(k) for k in range(count)), "~{memory}"]
 

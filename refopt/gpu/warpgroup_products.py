@@ -47,7 +47,7 @@ from refopt.gpu.warpgroup import (
     wait,
     wait_for_reads,
     wait_for_stores,
-)  # fmt: skip
+)
 
 HEIGHT = 128  # rows of a tile: a box for each warpgroup, and 16 for each of its warps
 MULTIPLYING = LOADING = HEIGHT // 16  # so many warps multiply, the next one loads, and the last stores
@@ -195,7 +195,7 @@ def finisher(dtype: str, own: Layout, symmetric: bool, adds: bool) -> Callable:
         if adds:
             c = ldmatrix4(memory, at)
             words = (rounded(c[0], x[0], alpha, beta), rounded(c[1], x[1], alpha, beta),
-                     rounded(c[2], x[2], alpha, beta), rounded(c[3], x[3], alpha, beta))  # fmt: skip
+                     rounded(c[2], x[2], alpha, beta), rounded(c[3], x[3], alpha, beta))
         else:
             words = narrowed(x[0]), narrowed(x[1]), narrowed(x[2]), narrowed(x[3])
         stmatrix4(memory, at, words)
@@ -206,7 +206,7 @@ def finisher(dtype: str, own: Layout, symmetric: bool, adds: bool) -> Callable:
     lines = [f"at = {own.tile} + (row + lane % 16) * {BOX}",
              f"mirror = {own.mirror} + row // {BOX} * {own.width * BOX} + (lane // 16 * 8 + lane % 8) * {BOX}",
              "line, part = lane % 8, lane // 16",
-             f"across = (row % {BOX} // 8 + lane // 8 % 2 ^ line) * 8"]  # fmt: skip
+             f"across = (row % {BOX} // 8 + lane // 8 % 2 ^ line) * 8"]
     for q in range(own.width // 16):
         x = ", ".join(f"(sums[{8 * q + 2 * k}], sums[{8 * q + 2 * k + 1}])" for k in range(4))
         spot = f"at + {q // 4 * HEIGHT * BOX} + ({q % 4 * 2} + part ^ line) * 8"

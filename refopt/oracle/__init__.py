@@ -33,7 +33,7 @@ from refopt.oracle.subjects.arrays import NAMES as ARRAYS
 __all__ = [
     "ARRAYS", "DEADLINE", "DTYPES", "LAWS", "PARTS", "SYMMETRIES", "Expected", "Identity", "Report",
     "Vectors", "check", "compare", "current_id", "expect", "identify", "parametrize", "record", "vectors",
-]  # fmt: skip
+]
 
 
 def __getattr__(name: str) -> Any:

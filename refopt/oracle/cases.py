@@ -34,14 +34,14 @@ SHORT = {
     "coeff": 0.21875, "lr_ratio": 0.6875, "rho": 0.9375, "lars_coeff": 0.46875, "lars_weight_decay": 0.53125,
     "weight_decay": 0.578125, "decay_base": 0.8125, "rescale_grad": 0.40625, "seed": 5, "dampening": 0.34375,
     "lr_decay": 0.15625, "initial_accumulator": 0.28125, "epsilon_root": 0.03515625,
-}  # fmt: skip
+}
 NUMBERS = {name: x if name == "seed" else longer(x) for name, x in SHORT.items()}
 # What a step that does not take a number leaves out.
 NEUTRAL = {
     "rescale_grad": 1.0, "lr_ratio": 1.0, "l2_decay": 0.0, "coeff": 0.0, "weight_decay": 0.0,
     "lars_weight_decay": 0.0, "mu": 0.0, "seed": 0, "dampening": 0.0, "lr_decay": 0.0, "initial_accumulator": 0.0,
     "epsilon_root": 0.0,
-}  # fmt: skip
+}
 DECAYS = {"coeff", "weight_decay", "l2_decay", "lars_weight_decay"}  # of a parameter, by whatever routine
 COUNTED = {*BASES, "rho", STEP_NUMBER.name}  # scalars that the number of steps gives, and the numbers
 KEPT = 2**13  # elements of a case that is kept, for laws and other checks to draw again
@@ -116,7 +116,7 @@ def optional_states(row: Routine) -> list[str]:
 def draw(
     row: Routine, shapes: Sequence[tuple[int, ...]], dtypes: Sequence[Dtypes], *, seed: int, numbers: Mapping[str, Any],
     choices: Mapping[str, Any], optional: Sequence[str] = (), count: int = 1,
-) -> Case:  # fmt: skip
+) -> Case:
     """A case of tensors of some shapes, whose states `refopt.cpu` has reached in ``count - 1`` steps from the first.
 
     Args:
@@ -138,7 +138,7 @@ def draw(
 def _drawn(
     row: Routine, shapes: tuple[tuple[int, ...], ...], dtypes: tuple[Dtypes, ...], seed: int, known: tuple,
     chosen: tuple, optional: tuple[str, ...], count: int,
-) -> Case:  # fmt: skip
+) -> Case:
     """The same, not to be written."""
     numbers, choices = dict(known), dict(chosen)
     every = [(i % PATTERNS, shape, types) for i, (shape, types) in enumerate(zip(shapes, dtypes, strict=True))]
@@ -197,7 +197,7 @@ def _first(
 
 
 def true_scalars(row: Routine, arrays: Mapping[str, Any], numbers: Mapping[str, Any], choices: Mapping[str, Any],
-                 count: int, arithmetic_: Arithmetic) -> dict[str, Bounded]:  # fmt: skip
+                 count: int, arithmetic_: Arithmetic) -> dict[str, Bounded]:
     """What powers and the like are at a step, and how far off they may be of which code makes its own.
 
     The truth is the rule's, without rounding. A step may take what the slots hold, running products of the working
@@ -222,7 +222,7 @@ def true_scalars(row: Routine, arrays: Mapping[str, Any], numbers: Mapping[str, 
 def expected_at(
     row: Routine, arrays: Mapping[str, Any], numbers: Mapping[str, Any], choices: Mapping[str, Any], count: int,
     **allowed: Any,
-) -> dict[str, Expected]:  # fmt: skip
+) -> dict[str, Expected]:
     """What step ``count`` of one tensor has to come to, whoever makes its powers; ``allowed`` is for `Arithmetic`."""
     real = arithmetic(arrays["params"].dtype.name)
     known, without = (

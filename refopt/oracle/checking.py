@@ -42,7 +42,7 @@ def check(
     process: bool | None = None, deadline: float = DEADLINE, secret: int | None = None,
     symmetries: Iterable[str] = (), states: Mapping[str, Any] | None = None, tolerance: float | None = None,
     allow_skips: Iterable[str] = (), **options: Any,
-) -> Report:  # fmt: skip
+) -> Report:
     """Hold an optimizer's step to the laws, and say what is wrong.
 
     The step is a function of lists of arrays, ``step(params, grads, *states, **numbers)``. It takes the slots of the
@@ -130,7 +130,7 @@ def check(
         _allowed(reasons("expected_failures", expected_failures, there), wanted), reasons("skips", skips, there),
         [chosen("check: allow_skips", current_id(x), there) for x in list_of_names("check: allow_skips", allow_skips)],
         exact, tolerance, progress, diagnose,
-    )  # fmt: skip
+    )
     named: dict[str, Any] = dict(arrays=arrays, device=device, options=options)
     named |= {"numbers": set, "states": states} if row is None else {"names": names}
     from refopt.oracle.process import in_process  # which imports much of the standard library
@@ -183,7 +183,7 @@ def _held(row: Routine | None, tested: Any, of: _Asked, remarks: Sequence[str], 
         trial: Any = (
             Running(tested, kind, of.seed, exact=of.exact, tolerance=of.tolerance) if row is None
             else Trial(row, tested, kind, of.seed, fixed, tried, of.secret, of.tolerance)
-        )  # fmt: skip
+        )
         of_kind = _of_dtype(trial, of, tried)
         causes += of_kind.explained([cause.text for cause in causes if cause.share >= ENOUGH], of.diagnose)
         items += of_kind.items
@@ -201,7 +201,7 @@ def _held(row: Routine | None, tested: Any, of: _Asked, remarks: Sequence[str], 
         unbounded=sum(trial.unbounded for trial in trials), expected_failures=of.allowed, dtypes=tried,
         notes=list(notes), causes=causes, seconds=time.perf_counter() - started, allow_skips=of.allow_skips,
         usual_dtypes=of.dtypes is None,
-    )  # fmt: skip
+    )
 
 
 def _of_dtype(trial: Any, of: _Asked, dtypes: Sequence[str]) -> Tried:

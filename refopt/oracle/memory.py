@@ -70,7 +70,7 @@ def columns(x: np.ndarray) -> Placed:
 LAYOUTS = {
     "axes in another order": fortran, "every other element": gapped, "columns of a wider matrix": columns,
     "an element off alignment": guarded,
-}  # fmt: skip
+}
 
 
 def spread(x: np.ndarray) -> Placed:

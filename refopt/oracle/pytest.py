@@ -50,7 +50,7 @@ class Check(NamedTuple):
 def parametrize(
     routine: str, subject: Any, *, dtypes: Iterable[str] | None = None, laws: Iterable[str] | None = None,
     expected_failures: Any = None, skips: Any = None, **named: Any,
-) -> Any:  # fmt: skip
+) -> Any:
     """A decorator that makes a test an item for each law in each dtype.
 
     The test has an argument ``check`` and calls it::

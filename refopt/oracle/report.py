@@ -73,7 +73,7 @@ class Report:
         compared: int, expected_failures: dict[str, str], largest: dict[str, dict[str, float]] | None = None,
         unbounded: int = 0, dtypes: Sequence[str] = (), notes: Sequence[str] = (), causes: Sequence[Cause] = (),
         seconds: float = 0.0, allow_skips: Collection[str] = (), usual_dtypes: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.allow_skips, self.usual_dtypes = [*allow_skips], usual_dtypes
         self.routine, self.subject, self.items, self.laws = routine, subject, list(items), dict(laws)
         self.largest, self.compared, self.unbounded = largest or {}, compared, unbounded
@@ -156,7 +156,7 @@ class Report:
             "unbounded": self.unbounded, "seconds": round(self.seconds, 3), "notes": self.notes,
             "causes": [dataclasses.asdict(cause) for cause in self.causes],
             "items": [_fields(item) for item in self.items],
-        }  # fmt: skip
+        }
         return json.dumps(_plain(fields), indent=1)
 
     def __repr__(self) -> str:

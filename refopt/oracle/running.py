@@ -256,7 +256,7 @@ class Running:
                 changed = [_perturbed(x, rng) for x in params], [[_perturbed(x, rng) for x in of] for of in grads]
                 other = self.after(*changed)
                 _note(most, "params", wide(plain.params[0]) - wide(params[0]),
-                      wide(other.params[0]) - wide(changed[0][0]))  # fmt: skip
+                      wide(other.params[0]) - wide(changed[0][0]))
                 for name in plain.states[0].keys() & other.states[0].keys():
                     if plain.states[0][name].dtype.kind not in "iub":
                         _note(most, name, wide(plain.states[0][name]), wide(other.states[0][name]))

@@ -62,7 +62,7 @@ def _rounded(case: Case, holds: Holds, broken: Broken) -> tuple[Case, Broken]:
     kept = {"master_params", *by_count(case.routine)}
     for bits in (1, 3, 6):
         slots = {name: [None if x is None else _of_bits(x, bits) for x in xs] for name, xs in case.slots.items()
-                 if xs is not None and name not in kept}  # fmt: skip
+                 if xs is not None and name not in kept}
         rounder = case.replace(**slots)
         try:
             error = _error(rounder, holds)

@@ -47,7 +47,7 @@ class Trial(Running):
     def __init__(
         self, row: Routine, subject: Subject, dtype: str, seed: int, fixed: Mapping[str, Any],
         dtypes: Collection[str] = (), secret: int = 0, tolerance: float | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(subject, dtype, seed, tolerance=tolerance)
         self.row, self.fixed, self.dtypes = row, dict(fixed), tuple(dtypes)
         self.axes = 2 if row.told else 1
@@ -84,7 +84,7 @@ class Trial(Running):
     def case(
         self, shapes: Sequence[Any], dtypes: Dtypes | Sequence[Dtypes] | None = None, *, count: int = 1,
         optional: Sequence[str] = (), seed: int = 0, choices: Mapping[str, Any] | None = None, **numbers: Any,
-    ) -> Case:  # fmt: skip
+    ) -> Case:
         """A case of tensors of some shapes, or sizes, at the step ``count``. Skips what the subject does not take."""
         shapes = [self.case_shape(shape) for shape in shapes]
         types = dtypes or self.kinds(self.dtype)
@@ -95,7 +95,7 @@ class Trial(Running):
         return cases.draw(
             self.row, shapes, rows, seed=self.seed + 1000 * seed, numbers=self.numbers() | numbers,
             choices=self.choices() | others, optional=optional, count=count,
-        )  # fmt: skip
+        )
 
     def case_shape(self, shape: Any) -> tuple[int, ...]:
         """A shape of so many elements; where it has to be a matrix, one that is not too large to be iterated."""
@@ -170,7 +170,7 @@ class Trial(Running):
     def hold(
         self, case: Case, got: Outcome | None = None, *, depth: sums.Depth = sums.random_data,
         measured: bool = True, leasts: int = 1,
-    ) -> Outcome:  # fmt: skip
+    ) -> Outcome:
         """Hold what the subject makes of a case of one step to the bound; raises `Broken` with the worst element.
 
         Args:

@@ -27,4 +27,4 @@ from refopt.program.step import step_program
 __all__ = [
     "CONFIGS", "ROLES", "UNKNOWN", "Bound", "Config", "Op", "Program", "Var", "amp_program", "bind", "gradient_of",
     "run", "side_by_side", "step_program",
-]  # fmt: skip
+]

@@ -42,7 +42,7 @@ class Bound(Exclusive, Context):
     def __init__(
         self, program: Program, arrays: Mapping[str, Any], backend: str, comm: Any, gradients: Gradients, stream: Any,
         started: Iterable[str] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         Exclusive.__init__(self, communicators(comm)[0])
         program.check()
         for op in (*program.startup, *program.main):
@@ -249,7 +249,7 @@ class Bound(Exclusive, Context):
 
 def _allocated(
     graph: Graph, there: Mapping[str, Any], backend: Backend
-) -> tuple[dict[str, Any], dict[str, list[str]]]:  # fmt: skip
+) -> tuple[dict[str, Any], dict[str, list[str]]]:
     """Arrays for what the caller has not brought and startup does not make, and which are copies, by what of."""
     brought = {name for op in graph.startup if op.type == "initialize" for name in op.writes}
     arrays: dict[str, Any] = {}
@@ -267,7 +267,7 @@ def _allocated(
 
 def _copy_first(
     graph: Graph, arrays: Mapping[str, Any], copies: Mapping[str, list[str]], backend: Backend
-) -> None:  # fmt: skip
+) -> None:
     """Let arrays be copies of what they start from, which may be copies themselves; ``copies`` are by that."""
     own = {name for names in copies.values() for name in names}
     waiting = [name for name in copies if name not in own]  # first those that are no copies of others
@@ -294,7 +294,7 @@ def _wanted(graph: Graph, there: Mapping[str, Any]) -> Iterator[Var]:
 def bind(
     program: Program, arrays: Mapping[str, Any], *, backend: str = "cpu", comm: Any = None,
     gradients: Gradients = None, stream: Any = 0,
-) -> Bound:  # fmt: skip
+) -> Bound:
     """Put arrays and ranks behind the names of a program.
 
     Args:
@@ -332,7 +332,7 @@ def check_arguments(where: str, program: Any, comm: Any, gradients: Any) -> None
 def run(
     program: Program, arrays: Mapping[str, Any], *, backend: str = "cpu", comm: Any = None,
     gradients: Gradients = None, stream: Any = 0, steps: int = 1, **numbers: Any,
-) -> Bound:  # fmt: skip
+) -> Bound:
     """Bind a program, run its startup and some steps, and leave the outcome in the arrays that were given.
 
     Args are those of `bind`, the number of ``steps``, at least 0, and those of `Bound.step`.

@@ -51,7 +51,7 @@ class Graph:
     def replace(
         self, *, vars: Mapping[str, Var] | None = None, startup: Iterable[Op] | None = None,
         main: Iterable[Op] | None = None,
-    ) -> Self:  # fmt: skip
+    ) -> Self:
         """The program with another part."""
         return type(self)(
             self.vars if vars is None else vars,

@@ -17,7 +17,7 @@ Held = Mapping[str, Any]
 def refuse_shared(
     where: str, graph: Graph, arrays: Mapping[str, Any], backend: Backend, held: Held | None = None,
     brought: Held | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Raise if an array that ops change shares memory with another one; names of no variable are left out.
 
     What is ``held`` stays behind its name unless ``arrays`` has another for it; some of what the caller has
@@ -33,7 +33,7 @@ def refuse_shared(
     left = {
         name: backend.describe(x, name) for name, x in (brought or {}).items()
         if x is not now.get(name) and name not in arrays
-    }  # fmt: skip
+    }
     refuse_overlaps(where, _spans(graph, {"": fresh, " as it is now": others, " as it was given": left}))
 
 
@@ -43,7 +43,7 @@ def _roots(graph: Graph, kept: Mapping[str, Array]) -> dict[str, Array]:
     return {
         name: array for name, array in kept.items()
         if name not in graph.whole_of and not _within(array, buffers.get(graph.buffer_of.get(name, "")))
-    }  # fmt: skip
+    }
 
 
 def _within(array: Array, buffer: Array | None) -> bool:

@@ -165,7 +165,7 @@ class _Builder:
     def __init__(
         self, vars: dict[str, Var], layers: Mapping[str, str], ranks: int, accumulate: int, recompute: bool,
         wide: frozenset[str],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.vars = vars
         self._owners = {name: name for name in vars} | {_part(param, 0): param for param in layers}
         self.main: list[Op] = []

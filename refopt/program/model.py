@@ -22,7 +22,7 @@ BYTES = 2**63 - 1
 # What rounds to inf: the largest number and half a step.
 _LARGEST = {
     "float16": 2.0**16 - 2.0**4, "bfloat16": 2.0**128 - 2.0**119, "float32": 2.0**128 - 2.0**103, "float64": math.inf,
-}  # fmt: skip
+}
 
 _FIELDS = frozenset(["inputs", "outputs", "attrs", "role", "layer", "device"])  # of an op, beside its type
 Slots = Mapping[str, tuple[str, ...]]

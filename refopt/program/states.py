@@ -92,13 +92,13 @@ def _part(graph: Graph, name: str) -> Part:
 def _updated(graph: Graph) -> dict[str, Whole]:
     """By name of what updates have beside gradients, where it belongs in a checkpoint."""
     far = {near: x for op in graph.main if op.type == "copy_in"
-           for x, near in zip(op.inputs["x"], op.outputs["out"], strict=True)}  # fmt: skip
+           for x, near in zip(op.inputs["x"], op.outputs["out"], strict=True)}
     derived, types, found = copies(graph), update_types(graph), dict[str, Whole]()
     for op in (op for op in graph.main if op.type in types):
         routine = routine_of(op)
         assert routine is not None
         columns = {slot: graph.views.get(names[0], names) if len(names) == 1 else names
-                   for slot, names in op.inputs.items() if slot not in (*SHARED, "grads")}  # fmt: skip
+                   for slot, names in op.inputs.items() if slot not in (*SHARED, "grads")}
         for k, param in enumerate(columns["params"]):
             own = _part(graph, param).name
             own = _part(graph, derived.get(own, own)).name

@@ -60,7 +60,7 @@ def step_program(
     steps = parameters(
         listed, optimizer, numbers, layer=layer, optional=optional, config=config, grad_dtype=grad_dtype, sparse=sparse,
         world_size=world_size, early=early,
-    )  # fmt: skip
+    )
     ops = [op for step in reversed(steps) for op in step.gradient()]
     ops += [step.update() for step in steps]
     ops += [op for step in steps for op in step.advances()]
@@ -81,14 +81,14 @@ def begun_alike(program: Program, ranks: int) -> list[Op]:
         Op("broadcast", {"x": (name,)}, {"out": (name,)}, {"ranks": ranks, "root": 0}, "startup", layers.get(name))
         for name, var in program.vars.items()
         if ranks > 1 and var.persistable and var.initial is None and var.shape != UNKNOWN
-    ]  # fmt: skip
+    ]
 
 
 def parameters(
     listed: list[tuple[str, tuple[int, ...]]], optimizer: Any, numbers: Mapping[str, Any], *, layer: Any, optional: Any,
     config: Any = "fp32", grad_dtype: Any = None, sparse: Any = (), world_size: int = 1, early: bool = False,
     where: str = "step_program",
-) -> list[Parameter]:  # fmt: skip
+) -> list[Parameter]:
     """What a step has of each parameter; arguments are those of the function that errors name."""
     if not isinstance(optimizer, Mapping):
         find_routine(f"{where}: optimizer", optimizer)  # though there may be no parameters

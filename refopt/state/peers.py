@@ -45,7 +45,7 @@ MOMENTS = {"moment1": "exp_avg", "moment2": "exp_avg_sq"}
 ADAM = Peer(
     MOMENTS | {"moment2_max": "max_exp_avg_sq"}, BETAS | UP | EITHER_DECAY, {}, {"moment2_max": "amsgrad"},
     {"epsilon_at": "corrected"},
-)  # fmt: skip
+)
 PEERS = {
     "sgd": Peer(
         {}, LR | UP | {"l2_decay": "weight_decay"}, {"momentum": 0, "dampening": 0, "nesterov": False}, counts=False,
@@ -78,7 +78,7 @@ PEERS = {
         MOMENTS | {"mu_product": "mu_product"}, BETAS | UP | EITHER_DECAY | {"decay_base": "momentum_decay"}, {}
     ),
     "radam": Peer(MOMENTS, BETAS | UP | EITHER_DECAY, {}),
-}  # fmt: skip
+}
 
 # The classes of `refopt.torch` that PyTorch has not.
 OWN = {
@@ -96,19 +96,19 @@ OWN = {
         {"moment": "exp_avg", "second_moment": "exp_avg_sq"},
         BETAS | DECAY | {"grad_averaging": "grad_averaging"}, {}, counts=False,
     ),
-}  # fmt: skip
+}
 # Of parameters that are matrices.
 MUON = Peer(
     {"velocities": "momentum_buffer"},
     LR | DECAY | {"mu": "momentum", "epsilon": "eps", "use_nesterov": "nesterov"}, {}, counts=False,
-)  # fmt: skip
+)
 
 
 # What groups of several optimizers have, some of whose rules it leaves as they are.
 ANYBODYS = "weight_decay", "maximize", "decoupled_weight_decay"
 THEIRS = {"betas"} | {
     name for peer in PEERS.values() for name in (*peer.numbers.values(), *peer.only, *peer.switches.values())
-}  # fmt: skip
+}
 
 
 def peer_of(where: str, routine: Routine) -> Peer:

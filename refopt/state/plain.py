@@ -217,7 +217,7 @@ def _set_apart(lists: dict[str, list], call: checks.Call) -> None:
     spans = sorted(
         (array.address, array.address + array.size * ITEM_SIZES[array.dtype])
         for name in lists for array in call.arrays[name] if array is not None and array.size
-    )  # fmt: skip
+    )
     starts = [start for start, _ in spans]  # the spans are apart, so their ends are in order, too
     for values in lists.values():
         for i, host in enumerate(values):

@@ -17,7 +17,7 @@ from refopt.cpu.radam import next_rho
 BASES = {
     slot.name: slot.initial
     for routine in ROUTINES.values() for slot in routine.slots if isinstance(slot.initial, str)
-}  # fmt: skip
+}
 _BLOCK = 1 << 14
 
 

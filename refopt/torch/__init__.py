@@ -40,4 +40,4 @@ from refopt.torch.optimizers import (
 __all__ = [
     "ASGD", "LAMB", "LARS", "LBFGS", "SGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "Lion",
     "Muon", "NAdam", "NovoGrad", "RAdam", "RMSprop", "Rprop", "SparseAdam", "accelerate", "clip_grad_norm_",
-]  # fmt: skip
+]

@@ -136,7 +136,7 @@ class Bucket:
         by_position = [slots.pop(slot.name) for slot in row.slots if not slot.optional]
         try:
             return gpu.plan(formula.routine, *by_position, **slots, **self._gate.arrays, **formula.choices,
-                            **self._numbers)  # fmt: skip
+                            **self._numbers)
         except (TypeError, ValueError) as error:
             raise type(error)(self._in_pytorchs_words(str(error))) from None
 
@@ -263,7 +263,7 @@ class Bucket:
     def _count_scalars(self) -> None:
         """Set the scalars that follow from the numbers of steps."""
         own = [{name: value[i] if isinstance(value, list) else value for name, value in self._numbers.items()}
-               for i in range(len(self.params))]  # fmt: skip
+               for i in range(len(self.params))]
         self._scalars.count(self.steps.taken.tolist(), own)
 
     def _of_tensors(self, formulas: Sequence[Formula]) -> dict[str, Any]:

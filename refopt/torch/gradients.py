@@ -65,7 +65,7 @@ class Gradients:
         if found == host.OTHERS:
             self._copies, self.places = {}, self._reader.places
             self.kind = tuple(param.dtype if there else None
-                              for param, there in zip(self._params, self.present, strict=True))  # fmt: skip
+                              for param, there in zip(self._params, self.present, strict=True))
         return found != host.STAY
 
     def arrays(self) -> list[Any]:
@@ -90,7 +90,7 @@ class Gradients:
         self._copies = {
             i: torch.empty_like(self._params[i], dtype=grad.dtype, requires_grad=False).copy_(grad.detach())
             for i, grad in some.items() if layout(grad) != layout(self._params[i]) or grad.is_neg()  # of the other sign
-        }  # fmt: skip
+        }
         # By `grad_dtype` a parameter may have gradients of other dtypes than its own; `kind` has to be read then.
         free = [i for i, grad in some.items() if grad.dtype is not self._params[i].dtype]
         self._reader.note(grads, [*self._copies, *free])

@@ -154,12 +154,12 @@ class Said:
         # The objects that say so are quick to compare. What may be written in place, such as a tensor, is never found:
         # an object of its own stands for it.
         self._objects = [[*group, *(x if name in NO_OPTIONS or _is_constant(x) else object()
-                                    for name, x in group.items())] for group in groups]  # fmt: skip
+                                    for name, x in group.items())] for group in groups]
 
     def same_params(self, groups: list[Group]) -> bool:
         """Whether groups have the same parameters."""
         return len(groups) == len(self._params) and all(
-            self._same(group["params"], held) for group, held in zip(groups, self._params, strict=True))  # fmt: skip
+            self._same(group["params"], held) for group, held in zip(groups, self._params, strict=True))
 
     def same_objects(self, groups: list[Group]) -> bool:
         """Whether the very objects that were noted are their options."""
@@ -170,7 +170,7 @@ class Said:
 def options_of(groups: list[Group]) -> list[dict[str, Any]]:
     """What groups say, in values that nobody writes in place."""
     return [{name: tuple(map(plain, x)) if isinstance(x, list | tuple) else plain(x)
-             for name, x in group.items() if name not in NO_OPTIONS} for group in groups]  # fmt: skip
+             for name, x in group.items() if name not in NO_OPTIONS} for group in groups]
 
 
 def _is_constant(value: Any) -> bool:

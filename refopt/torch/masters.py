@@ -42,7 +42,7 @@ def follow(master: Tensor, param: Tensor) -> None:
 def restore(
     states: Mapping[Tensor, dict[str, Any]], params: Mapping[Any, Tensor], saved: Mapping[Any, Any],
     masters: Mapping[Tensor, str | None],
-) -> None:  # fmt: skip
+) -> None:
     """Put masters, and the states of 16-bit parameters that have masters, back as they were saved, and in fp32.
 
     PyTorch's ``load_state_dict`` casts every state to the parameter's dtype.

@@ -60,7 +60,7 @@ class Merged(Grouped):
         self, *args: Any, masters: str | None = None, compare_masters: bool = False, max_norm: float | None = None,
         norm_type: float = 2.0, error_if_nonfinite: bool = False, rounding: str = "nearest", seed: int = 0,
         **named: Any,
-    ) -> None:  # fmt: skip
+    ) -> None:
         where = type(self).__name__
         self._masters = chosen(f"{where}: masters", masters, options.MASTERS)
         self._compare_masters = flag(f"{where}: compare_masters", compare_masters)

@@ -128,7 +128,7 @@ class LARS(Merged):
     def __init__(
         self, params: Iterable[Any], lr: Any = 0.1, momentum: float = 0.9, weight_decay: float = 0.0005,
         trust_coefficient: float = 0.001, eps: float = 0.0, **options: Any,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(params, _checked(locals()), **options)
 
 
@@ -150,7 +150,7 @@ class LAMB(Merged):
     def __init__(
         self, params: Iterable[Any], lr: Any = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-6,
         weight_decay: float = 0.01, always_adapt: bool = False, **options: Any,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(params, _checked(locals()), **options)
 
 
@@ -170,7 +170,7 @@ class Lion(Merged):
     def __init__(
         self, params: Iterable[Any], lr: Any = 1e-4, betas: tuple[float, float] = (0.9, 0.99),
         weight_decay: float = 0.0, **options: Any,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(params, _checked(locals()), **options)
 
 
@@ -192,7 +192,7 @@ class NovoGrad(Merged):
     def __init__(
         self, params: Iterable[Any], lr: Any = 1e-3, betas: tuple[float, float] = (0.95, 0.98), eps: float = 1e-8,
         weight_decay: float = 0.0, grad_averaging: bool = False, **options: Any,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(params, _checked(locals()), **options)
 
 

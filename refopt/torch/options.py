@@ -13,7 +13,7 @@ from refopt.torch.formulas import plain
 
 MASTERS = None, "fp32", "remainder"
 AT_LEAST_0 = {"lr", "eps", "weight_decay", "momentum", "dampening", "lr_decay", "initial_accumulator_value",
-              "momentum_decay", "trust_coefficient"}  # fmt: skip
+              "momentum_decay", "trust_coefficient"}
 FLAGS = {"always_adapt", "grad_averaging"}  # PyTorch's own are taken as they are
 SEEDS = 2**24  # which fp32 has exactly
 

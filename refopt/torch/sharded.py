@@ -32,7 +32,7 @@ def like(param: Tensor, part: Tensor) -> Tensor:
     from torch.distributed.tensor import DTensor
 
     return DTensor.from_local(part, spread.device_mesh, spread.placements, run_check=False, shape=param.shape,
-                              stride=param.stride())  # fmt: skip
+                              stride=param.stride())
 
 
 def spread_of(tensor: Any) -> tuple | None:

@@ -40,7 +40,7 @@ def real_dtype(param: Tensor) -> torch.dtype:
 
 def completed(
     where: str, param: Tensor, state: Mapping[str, Any], formula: Formula, masters: str | None
-) -> dict[str, Tensor]:  # fmt: skip
+) -> dict[str, Tensor]:
     """The tensors of a parameter's shape that its step reads and writes, by PyTorch's key; the state stays as it is.
 
     What the state does not have yet is as before the first step. What it has in another dtype than steps keep, or with
@@ -84,7 +84,7 @@ def _fitting(where: str, held: Any, param: Tensor, dtype: torch.dtype) -> Tensor
             raise ValueError("{}: expected {what} {}, as the parameter has, got {}".format(where, *shown, what=what))
     if spread_of(held) != spread_of(param):
         expected, got = ("a plain tensor" if x is None else f"a DTensor with placements {x[1]}"
-                         for x in (spread_of(param), spread_of(held)))  # fmt: skip
+                         for x in (spread_of(param), spread_of(held)))
         raise ValueError(f"{where}: expected {expected}, as the parameter is, got {got}")
     mine, part = local(held), local(param)
     if mine.dtype == dtype and layout(mine) == layout(part) and not mine.requires_grad and not mine.is_neg():
@@ -107,7 +107,7 @@ class Scalars:
         self._real = real_dtype(params[0])
         self._initial = {slot.name: slot.initial for slot in row.slots}
         self.tensors = {slot: torch.zeros(len(params), dtype=self._real, device=params[0].device)
-                        for slot in row.scalars}  # fmt: skip
+                        for slot in row.scalars}
         self._versions: list[int] = []
 
     def count(self, steps: Sequence[int], numbers: Sequence[Mapping[str, float]]) -> None:
@@ -141,7 +141,7 @@ class Scalars:
     def views(self, formula: Formula) -> dict[str, list[Tensor]]:
         """Those that PyTorch keeps, by its key, of each tensor, shape ()."""
         return {formula.states[slot]: list(tensor.unbind()) for slot, tensor in self.tensors.items()
-                if slot in formula.states}  # fmt: skip
+                if slot in formula.states}
 
     def written(self) -> bool:
         """Whether somebody has written into one of `views` since the last call."""

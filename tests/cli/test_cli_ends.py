@@ -250,5 +250,5 @@ def test_what_cannot_be_written_is_not_tried_again():
     code = "import sys; from refopt import cli; cli.main = lambda: sys.stdout.write('text'); cli.run()"
     with FULL.open("w") as full:
         done = subprocess.run([sys.executable, "-c", code], env=env(PYTHONUNBUFFERED=""), stdout=full,
-                              stderr=subprocess.PIPE, timeout=60)  # fmt: skip
+                              stderr=subprocess.PIPE, timeout=60)
     assert (done.returncode, done.stderr) == (4, b"")

@@ -429,7 +429,7 @@ def test_the_device_of_arrays():
     assert device_of([]) == device_of(on_host) == ""
     for array, machine in (
         (on_executor, "executor"), (Elsewhere(x), "gpu"), (Interface(), "gpu"), (OfPyTorch(True), "gpu"),
-    ):  # fmt: skip
+    ):
         assert device_of([*on_host, array]) == device_of([array, *on_host]) == machine
     assert device_of([Elsewhere(x), on_executor]) == "gpu" and device_of([on_executor, Elsewhere(x)]) == "executor"
 

@@ -127,7 +127,7 @@ def test_sizes_of_other_than_eight_are_refused(rung, executor):
 def reads(m, k):
     return {"matmul_0": 2 * m * m * k, "matmul_1": 2 * m * m * k // 32, "matmul_2": 2 * m * m * k // 64,
             "matmul_3": m * m * k * (1 / 8 + 1 / 16), "matmul_4": 2 * m * m * k // 64, "matmul_5": 2 * m * m * k // 64,
-            "matmul_6": 2 * m * m * k // 64, "matmul_7": 2 * m * m * k // 64}  # fmt: skip
+            "matmul_6": 2 * m * m * k // 64, "matmul_7": 2 * m * m * k // 64}
 
 
 @pytest.mark.parametrize("rung", [

@@ -243,7 +243,7 @@ def test_every_function_once_callers_first_and_nothing_besides(name, dtype, form
     kernels = {name for name, text in decorators.items() if "jit" in text and "device" not in text}
     assert set(names) - kernels <= used and kernels.isdisjoint(used)
     given = [{x.id for t in x.targets for x in ast.walk(t) if isinstance(x, ast.Name)}
-             for x in tree.body if isinstance(x, ast.Assign)]  # fmt: skip
+             for x in tree.body if isinstance(x, ast.Assign)]
     assert all(used & x for x in given) and max(Counter(chain(*given, names)).values()) == 1
 
 
@@ -265,7 +265,7 @@ def test_no_name_has_two_meanings(name, form):
     functions = functions_of(text := made(name, "fp32", form).text)
     outer = {x.name for x in functions}
     outer |= {x.id for node in ast.parse(text).body if isinstance(node, ast.Assign)
-              for target in node.targets for x in ast.walk(target) if isinstance(x, ast.Name)}  # fmt: skip
+              for target in node.targets for x in ast.walk(target) if isinstance(x, ast.Name)}
     for node in functions:
         inner = {x.arg for x in ast.walk(node) if isinstance(x, ast.arg)}
         inner |= {x.id for x in ast.walk(node) if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Store)}
@@ -287,7 +287,7 @@ def test_nothing_is_left_of_what_values_decide(name, dtype, form):
     known = r"\b(?:True|False|None)\b"
     assert not re.findall(rf"\b(?:if|and|or|not|while) {known}|{known} (?:and|or|if)\b", text)
     assert max(map(len, text.split("\n"))) <= 120 and "\t" not in text and " \n" not in text
-    assert not re.search("[\ue000-\uf8ff]|type: ignore|fmt: skip|noqa|<unrolled", text)
+    assert not re.search("[\ue000-\uf8ff]|type: ignore|noqa|<unrolled", text)
 
 
 def test_comments_and_docstrings_stay():

@@ -110,7 +110,7 @@ BLOCKS = [
     (Blocks(rows=(2, 4), columns=2), (6, 8), (1, 0)), (Blocks(), (6, 16), (1, 0)), (Blocks(), (16, 6), (1, 0)),
     (Blocks(of="experts"), (2, 3, 8), (0, 1, 2)), (Blocks(of="experts"), (2, 3, 8), (1, 2, 0)),
     (Blocks(of="experts", rows=3), (2, 3, 8), (2, 0, 1)), (Blocks(of="convolution"), (4, 3, 2, 2), (0, 1, 2, 3)),
-    (Blocks(of="convolution"), (4, 3, 2, 2), (0, 2, 3, 1))]  # fmt: skip
+    (Blocks(of="convolution"), (4, 3, 2, 2), (0, 2, 3, 1))]
 
 
 def test_blocks_as_they_lie_in_memory(machine):

@@ -36,7 +36,7 @@ def test_a_plan_says_what_it_is_of_and_where(executor):
     grads = [executor.to_device(np.zeros(1000, np.float32)), None, executor.to_device(np.zeros(7, np.float32))]
     assert str(gpu.plan("sgd", params, grads, lr=0.5, form="separate")) == (
         "<Plan of sgd, form separate: tensors 2, elements 1,007; per step launches 2, bytes 12,084; "
-        f"device executor: {executor.properties}>")  # fmt: skip
+        f"device executor: {executor.properties}>")
 
 
 def test_numbers_are_the_last_that_were_given(executor):

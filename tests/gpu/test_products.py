@@ -28,7 +28,7 @@ pytestmark = pytest.mark.clause("N17")
 def test_products_of_all_matrices_are_one_launch(machine):
     """X X^T or X^T X, by half the tiles; sizes and tiles of all kinds."""
     xs = [np.random.default_rng(k).standard_normal(shape).astype(bfloat16)
-          for k, shape in enumerate([(1, 1), (1, 5), (5, 1), (17, 33), (70, 66)])]  # fmt: skip
+          for k, shape in enumerate([(1, 1), (1, 5), (5, 1), (17, 33), (70, 66)])]
     rows, inputs, outs = [], [], []
     for x in xs:
         small, large = sorted(x.shape)
@@ -59,7 +59,7 @@ def test_symmetric_products_take_half_of_the_tiles():
 
 
 SIZES = [(1, 1), (1, 40), (40, 1), (17, 33), (33, 17), (130, 260), (260, 130), (129, 129), (300, 1000), (1000, 300),
-         (648, 328), (512, 512)]  # fmt: skip
+         (648, 328), (512, 512)]
 
 
 @pytest.mark.parametrize("machine", [pytest.param("gpu", marks=pytest.mark.gpu)], indirect=True)
@@ -172,7 +172,7 @@ class OnDevice:
 
     def __init__(self, address, shape, dtype):
         self.__cuda_array_interface__ = {"data": (address, False), "shape": shape, "typestr": np.dtype(dtype).str,
-                                         "strides": None, "version": 3}  # fmt: skip
+                                         "strides": None, "version": 3}
 
 
 def test_tensor_maps_are_made_where_they_are_asked_for():
@@ -186,7 +186,7 @@ def test_tensor_maps_are_made_where_they_are_asked_for():
     machine = types.SimpleNamespace(
         name="gpu", properties=types.SimpleNamespace(capability=(9, 0)), tensor_maps=tensor_maps,
         empty=lambda shape, dtype: OnDevice(1 << 12, shape, dtype),
-        to_device=lambda array: OnDevice(1 << 16, array.shape, array.dtype))  # fmt: skip
+        to_device=lambda array: OnDevice(1 << 16, array.shape, array.dtype))
     matrices = [Matrix(0, 0, 130, 70, 70, 1, 130, 70, False), Matrix(1, 0, 8, 9, 9, 1, 8, 9, True)]
     work = Workspace(machine, matrices, "bfloat16", np.float32)
     assert work.mapped and not asked and not Workspace(machine, matrices, "float32", np.float32).mapped

@@ -44,7 +44,7 @@ MADE = [
     (products.storer, lambda: products.storer("bfloat16", True, True)),
     (matmul.storer, lambda: matmul.storer("bfloat16", "rounded")),
     (matmul.multiplier, lambda: matmul.multiplier("bfloat16", ldmatrix4, ldmatrix4)),
-]  # fmt: skip
+]
 
 
 def pattern(docstring, first):

@@ -28,7 +28,7 @@ def files() -> dict[Path, str]:
     return {
         FOLDER / f"{name}.py": source(row.name, "fp32", form, **choices)
         for row in KNOWN.values() for name, (form, choices) in names(row).items()
-    }  # fmt: skip
+    }
 
 
 def write() -> None:

@@ -18,9 +18,9 @@ from refopt.oracle.wrong import OF
 
 RULE = ("g = {}", "g + l2_decay * p"), ("return ({},)", "p - lr * g")
 PLAIN = {"min": np.minimum, "max": np.maximum, "clip": np.clip, "sign": np.sign, "sqrt": np.sqrt,
-         "norm": np.linalg.norm, "to": lambda x, dtype: np.asarray(x, numpy_dtype(dtype)).astype(float)}  # fmt: skip
+         "norm": np.linalg.norm, "to": lambda x, dtype: np.asarray(x, numpy_dtype(dtype)).astype(float)}
 WORDS = {r"(.+) of norm (\S+) at most": r"(\1) * min(1, \2 / norm(\1))", r"(.+) / its norm": r"(\1) / norm(\1)",
-         r"(.+) rounded to (\w+)": r"to(\1, '\2')", r"(.+) in the gradient's dtype": r"\1"}  # fmt: skip
+         r"(.+) rounded to (\w+)": r"to(\1, '\2')", r"(.+) in the gradient's dtype": r"\1"}
 
 
 def test_expressions_are_changed_to_what_is_said():

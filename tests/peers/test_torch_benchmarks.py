@@ -150,7 +150,7 @@ def test_a_sharded_training(tmp_path):
     out = tmp_path / "sharded.json"
     command = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "benchmarks.fully_shard"]
     found = subprocess.run([sys.executable, "-m", *command, "--device", "cpu", "--out", str(out)],
-                           capture_output=True, text=True)  # fmt: skip
+                           capture_output=True, text=True)
     assert found.returncode == 0, found.stderr
     report = json.loads(out.read_text())
     assert report["failures"] == {} and len(report["steps"]) == 6 and report["world"] == 2

@@ -139,7 +139,7 @@ def test_listing_folds_runs():
 @pytest.mark.parametrize(("kinds", "shown"), [
     ("a" * 5, "aaaaa"), ("a" * 6, "aa+4 a"), ("ab" * 3, "ababab"), ("ab" * 4, "abab+2 ab"), ("aaab" * 3, "aaab" * 3),
     ("aaab" * 4, "aaabaaab+2 aaab"), ("abcde" * 4, "abcde" * 4), ("b" + "a" * 7 + "bcaa", "baa+5 abcaa"),
-    ("abc" * 5 + "ab", "abcabc+3 abcab"), ("a" * 6 + "ab" * 4, "aa+5 a" + "bababab")])  # fmt: skip
+    ("abc" * 5 + "ab", "abcabc+3 abcab"), ("a" * 6 + "ab" * 4, "aa+5 a" + "bababab")])
 def test_rounds_that_are_folded(kinds, shown):
     """What comes at least four times, in six ops or more, of up to four ops: the shortest round there is."""
     types = dict(zip("abcde", ("scale", "sum", "cast", "backward", "all_reduce"), strict=True))

@@ -76,11 +76,11 @@ def counted(make, provided):
             name: np.ones(var.shape, var.dtype) for name, var in program.vars.items()
             if var.shape != (-1,) and name not in program.whole_of
             and (name in begun or (var.persistable and var.initial is None))
-        }  # fmt: skip
+        }
         grads = {
             name: np.ones(program.vars[name].shape, program.vars[name].dtype)
             for op in program.main if op.type == "backward" for name in op.writes
-        }  # fmt: skip
+        }
         gradients = grads if provided == "mapping" else lambda name, step: grads[name].copy()
         bound = started(program, arrays, comm=world, gradients=gradients)
         for _ in range(2):

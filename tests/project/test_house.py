@@ -77,7 +77,7 @@ def lines_of_code(text):
     """How many lines of a text in Python are neither blank nor of a comment or a docstring."""
     none = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
     lines = {line for token in tokenize.generate_tokens(io.StringIO(text).readline) if token.type not in none
-             for line in range(token.start[0], token.end[0] + 1)}  # fmt: skip
+             for line in range(token.start[0], token.end[0] + 1)}
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
             lines -= {*range(node.body[0].lineno, node.body[0].end_lineno + 1)}

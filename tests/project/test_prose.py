@@ -62,7 +62,7 @@ BANNED = {
     r"\bnot yet reported\b|\bready to be sent\b": "ready to send",
     r"\bwhat has (?:no|an?) \w+|\bwhat needs no\b": "name the thing",
     r"\b\w+alis(?:e|es|ed|ing|ation)\b|\bsynchronis\w+|\borthogonalis\w+": "American spelling, -ize",
-}  # fmt: skip
+}
 
 
 def prose(path):

@@ -35,7 +35,7 @@ def test_every_public_name_is_static(package):
 def test_calls_are_refused_for_each_reason():
     lines = [line for line in CALLS.read_text().splitlines() if IGNORED in line]
     assert {line.partition(IGNORED)[2].rstrip("]") for line in lines} == {
-        "attr-defined", "call-arg", "arg-type", "list-item"}  # fmt: skip
+        "attr-defined", "call-arg", "arg-type", "list-item"}
 
 
 @pytest.mark.slow  # mypy takes seconds; `make lint` reports a wrong call that it accepts as an unused comment
@@ -45,7 +45,7 @@ def test_mypy_refuses_wrong_calls(tmp_path):
     lines, copy = CALLS.read_text().splitlines(), tmp_path / "calls.py"
     copy.write_text("\n".join(line.partition(IGNORED)[0] for line in lines))
     done = subprocess.run([sys.executable, "-m", "mypy", "--config-file", ROOT / "pyproject.toml", copy], cwd=ROOT,
-                          capture_output=True, text=True, timeout=300)  # fmt: skip
+                          capture_output=True, text=True, timeout=300)
     reported = [line.split(":") for line in done.stdout.splitlines() if " error: " in line]
     got = [(int(row[1]), row[-1].rpartition("[")[2].rstrip("]")) for row in reported]
     expected = [(n, line.partition(IGNORED)[2].rstrip("]")) for n, line in enumerate(lines, 1) if IGNORED in line]

@@ -40,7 +40,7 @@ def form(request, monkeypatch):
 def others_than(square, line):
     """Lists that differ from two tensors in shape, strides, dtype or sign bit."""
     return [[square.t(), line], [square, line.double()], [square[:2], line], [square, torch._neg_view(line)],
-            [square, torch.ones(8)[::2]], [square, torch.ones(1).expand(4)], [square, torch.ones(5)]]  # fmt: skip
+            [square, torch.ones(8)[::2]], [square, torch.ones(1).expand(4)], [square, torch.ones(5)]]
 
 
 def test_steady(form):
@@ -165,7 +165,7 @@ def test_without(variable, compiler, said, tmp_path):
     """The variable turns it off, and a compiler that fails leaves steps in Python."""
     environment = {"TORCH_EXTENSIONS_DIR": str(tmp_path), "CXX": compiler, host.VARIABLE: variable}
     found = subprocess.run([sys.executable, "-c", ASK], env={**os.environ, **environment},
-                           capture_output=True, text=True, check=True)  # fmt: skip
+                           capture_output=True, text=True, check=True)
     assert found.stdout.strip() == said
 
 

@@ -271,7 +271,7 @@ def set_where_none_is(states, p, state):
 
 @pytest.mark.parametrize("put", [
     operator.setitem, set_where_none_is, lambda states, p, state: states.update({p: state}),
-    lambda states, p, state: operator.ior(states, {p: state})])  # fmt: skip
+    lambda states, p, state: operator.ior(states, {p: state})])
 def test_a_state_that_is_another(put):
     """In the place of one, or none any more."""
     (params, optimizer), (others, peer) = one("AdamW"), (parameters(), None)
@@ -287,7 +287,7 @@ def test_a_state_that_is_another(put):
 
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda states: states.copy(), lambda states: states | {},
-                                    lambda states: {} | states])  # fmt: skip
+                                    lambda states: {} | states])
 def test_copies_of_states_are_plain(copied):
     """As those of PyTorch's: what is set in them no step sees."""
     params, optimizer = one("AdamW")

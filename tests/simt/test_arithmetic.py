@@ -192,7 +192,7 @@ HIGHEST = -(2**63)
     ("float64", -70000, [0, 0, -32768, 0, -70000, -70000]),
     ("float32", np.inf, [-1, 255, 32767, 65535, 2**31 - 1, 2**63 - 1]),
     ("float64", -np.inf, [0, 0, -32768, 0, -(2**31), HIGHEST]), ("float32", np.nan, [0, 0, 0, 0, 0, HIGHEST]),
-    ("float64", np.nan, [0, 0, -32768, 32768, -(2**31), HIGHEST])])  # fmt: skip
+    ("float64", np.nan, [0, 0, -32768, 32768, -(2**31), HIGHEST])])
 def test_floats_as_integers(dtype, x, expected):
     """As ``cvt`` has it: clamped, and of 8 bits the lower half of 16, except from float16."""
     kinds = ["int8", "uint8", "int16", "uint16", "int32", "int64"]

@@ -403,7 +403,7 @@ def looks_in_a_list(x):
     (adds_floats, np.float32, "an atomic of other than integers"), (spins, np.int32, "it waits for other threads"),
     (swaps, np.int32, "a call of cas"), (waits, np.int32, "it waits for other threads"),
     (prints, np.int32, "a call of print"), (looks_in_a_list, np.int32, "List in looks_in_a_list, line "),
-])  # fmt: skip
+])
 def test_what_runs_by_threads_says_why(body, dtype, why):
     how = simt.how(cuda.jit(body)[4, 64], np.zeros(256, dtype))
     assert how.by == "threads" and how.why.startswith(why)

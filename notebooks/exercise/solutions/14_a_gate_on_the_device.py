@@ -33,7 +33,7 @@ def arguments(n, value=None):
 cases = {
     "70 finite gradients": arguments(70), "a NaN among 70": arguments(70, np.nan),
     "an inf among 70": arguments(70, np.inf), "a -inf among 70": arguments(70, -np.inf),
-}  # fmt: skip
+}
 exercise = Exercise("14_a_gate_on_the_device", spec, cases, limits=["launches", "copies", "requests"],
                     large=lambda: arguments(2**22))
 

@@ -56,7 +56,7 @@ def arguments(n):
 cases = {"128 elements": arguments(128), "40 elements": arguments(40)}
 exercise = Exercise(
     "20_a_sharded_step", spec, cases, launch, limits=["copied", "bytes"], ignore=["grads"], on_gpu=False
-)  # fmt: skip
+)
 
 
 # %%

@@ -67,7 +67,7 @@ cases = {
     "a norm above the limit": arguments(70, 1100, 3), "a norm below it": arguments(70, scale=0.01),
     "gradients of 0": arguments(5, 64, scale=0),
     "20 tensors": arguments(*range(30, 130, 5), scale=2.0, max_norm=30.0, seed=5),
-}  # fmt: skip
+}
 limits = "launches", "requests", "barriers"
 exercise = Exercise("21_norm_and_step_in_two_launches", spec, cases, launch, limits,
                     large=lambda: arguments(*[2**16] * 16))

@@ -12,4 +12,4 @@ from refopt.cli.verify.compare import Mismatch, Row, rows, unmerged
 __all__ = [
     "AROUND", "DTYPES", "PLAIN", "Mismatch", "Row", "extents", "hypers", "make_case", "matrices",
     "offered", "rows", "unavailable", "unmerged",
-]  # fmt: skip
+]

@@ -41,7 +41,7 @@ def got(array: Any, like: np.ndarray) -> np.ndarray:
 def row(
     name: str, dtype: str, form: str, workload: Workload, run: Callable[[], Any], plan: Any, machine: Any,
     pairs: Callable[[], list[tuple[np.ndarray, np.ndarray]]], touched: Sequence[Any], ops: int = 1,
-) -> Row:  # fmt: skip
+) -> Row:
     """Run something once and compare what it has left, pairs of expected and found arrays."""
     log = None
     if counts(machine, workload):
@@ -71,7 +71,7 @@ def row(
         ops_after=1, launches_before=ops * count, launches_after=launches, bytes=traffic, counted=log is not None,
         max_ulps=most, differing=differing, mismatches=tuple(mismatches), problems=tuple(problems),
         milliseconds=timing.milliseconds(run) if machine.name == "gpu" else None,
-    )  # fmt: skip
+    )
 
 
 def check_rows(workload: Workload, dtype: str, machine: Any) -> Iterator[Row]:
@@ -125,9 +125,9 @@ def coalesce_rows(workload: Workload, dtype: str, machine: Any) -> Iterator[Row]
         yield row(
             "coalesce_tensor", dtype, form, workload, lambda: run(arrays), there.plan(form), machine, pairs,  # noqa: B023
             [*arrays, there.buffer],
-        )  # fmt: skip
+        )
 
 
 AROUND: dict[str, Callable[[Workload, str, Any], Iterator[Row]]] = {
     "check_gradients": check_rows, "merged_cast": cast_rows, "coalesce_tensor": coalesce_rows,
-}  # fmt: skip
+}

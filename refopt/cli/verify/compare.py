@@ -73,7 +73,7 @@ def reference(case: Case) -> States:
         positional, named = arguments(case.routine, slots)
         getattr(cpu, case.routine.merged_name)(*positional, **named, **case.choices, **numbers)
         after.append({slot.name: [x.copy() for x in slots[slot.name] or ()] if slot.written else grads
-                      for slot in case.routine.slots if slots[slot.name]})  # fmt: skip
+                      for slot in case.routine.slots if slots[slot.name]})
     return after
 
 
@@ -176,7 +176,7 @@ def compare(want: np.ndarray, got: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _counts(
     routine: Routine, specs: list[Spec], form: str, iterations: float, launches: int, traffic: int
-) -> tuple[str, ...]:  # fmt: skip
+) -> tuple[str, ...]:
     """What is counted against what the catalogue says."""
     counts = {
         "launches": (routine.launches(specs, form, iterations), launches),

@@ -75,7 +75,7 @@ def launches_1(params, grads, moment1, moment2, numbers, kernel=adam_1):
     return [
         Launch(kernel, -(-p.size // 256), 256, (p, g, m, u, *numbers))
         for p, g, m, u in zip(params, grads, moment1, moment2, strict=True) if p.size  # a grid has at least one block
-    ]  # fmt: skip
+    ]
 
 
 # Plain Numba lets the compiler make one instruction of beta1 * m + ..., a fused multiply-add (FMA), which rounds once
@@ -115,7 +115,7 @@ def launches_2(params, grads, moment1, moment2, numbers):
     return [
         Launch(adam_2, min(-(-p.size // 256), 8 * multiprocessors(p)), 256, (p, g, m, u, *numbers))
         for p, g, m, u in zip(params, grads, moment1, moment2, strict=True) if p.size
-    ]  # fmt: skip
+    ]
 
 
 # All tensors in one launch.
@@ -171,7 +171,7 @@ def tables(*arrays):
     chunks = [
         (tensor, start, min(start + CHUNK, x.size), aligned[tensor])
         for tensor, x in enumerate(arrays[0]) for start in range(0, x.size, CHUNK)
-    ]  # fmt: skip
+    ]
     return [on_machine_of(arrays[0][0], table) for table in (addresses, np.array(chunks, np.int64).reshape(-1, 4))]
 
 

@@ -149,7 +149,7 @@ def run(name: str) -> int:
     if plain:
         kinds["bfloat16"] = tuple(x for x in rungs if x not in plain)
     print(f"{name} on {machine.properties.name if on_gpu else 'the executor, on this CPU'}:",
-          "products of matrices" if plain else f"{len(sizes)} tensors, {sum(sizes):,} elements")  # fmt: skip
+          "products of matrices" if plain else f"{len(sizes)} tensors, {sum(sizes):,} elements")
     shares = f"{'% of a copy':>14}{'% of production':>17}" * on_gpu
     print(f"{'version':12}{'launches':>9}{'elements that differ':>22}{'ms':>10}{shares}")
     failed = False

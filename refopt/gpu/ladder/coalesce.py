@@ -64,7 +64,7 @@ def launches_0(grads, buffer, scale):
     return [
         Launch(gather_0, -(-g.size // 256), 256, (g, base, int(offset), scale))
         for g, offset in zip(grads, offsets, strict=False) if g.size
-    ]  # fmt: skip
+    ]
 
 
 # A loop over a grid of fixed size.
@@ -83,7 +83,7 @@ def launches_1(grads, buffer, scale):
     return [
         Launch(gather_1, min(-(-g.size // 256), most), 256, (g, base, int(offset), scale))
         for g, offset in zip(grads, offsets, strict=False) if g.size
-    ]  # fmt: skip
+    ]
 
 
 # One launch, by a search.
@@ -178,7 +178,7 @@ def launches_4(grads, buffer, scale):
 RUNGS = {
     "gather_0": launches_0, "gather_1": launches_1, "gather_2": launches_2, "gather_3": launches_3,
     "gather_4": launches_4,
-}  # fmt: skip
+}
 OTHER_BITS: tuple[str, ...] = ()  # all rungs have the bits of the reference
 
 if __name__ == "__main__":

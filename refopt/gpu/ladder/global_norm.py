@@ -292,7 +292,7 @@ def tables(grads):
     chunks = [
         (tensor, start, min(start + CHUNK, g.size), firsts[tensor] + start // TILE, addresses[tensor] % 16 == 0)
         for tensor, g in enumerate(grads) for start in range(0, max(1, g.size), CHUNK)
-    ]  # fmt: skip
+    ]
     tensors = np.array([firsts, counts, [max(1, -(-g.size // CHUNK)) for g in grads]], np.int64)
     scratch = np.zeros(max(1, counts.sum()), np.float32), np.zeros(len(grads), np.float32)
     host = addresses, np.array(chunks, np.int64).reshape(-1, 5), tensors, *scratch

@@ -391,7 +391,7 @@ def tables(tensors):
     chunks = [
         (tensor, start, min(start + CHUNK, p.size), aligned[tensor])
         for tensor, (p, *_) in enumerate(tensors) for start in range(0, p.size, CHUNK)
-    ]  # fmt: skip
+    ]
     counts = np.array([-(-p.size // CHUNK) for p, *_ in tensors])
     host = addresses, np.array(chunks), np.array([np.cumsum(counts) - counts, counts])
     like = tensors[0][0]

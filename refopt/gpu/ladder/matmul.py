@@ -66,7 +66,7 @@ def squares(kernel, height, width, threads, xs, outs, shapes):
     return [
         Launch(kernel, -(-m // height) * -(-m // width), threads, (x, out, m, k))
         for x, out, (m, k) in zip(xs, outs, shapes, strict=True)
-    ]  # fmt: skip
+    ]
 
 
 # A thread for each element.
@@ -234,7 +234,7 @@ def launches_4(xs, outs, shapes):
     return [
         launch._replace(kernel=matmul.kernel("bfloat16", False, True, "rounded"), args=(x, x, *launch.args[2:]))
         for x, launch in zip(xs, launches_5(xs, outs, shapes), strict=True)
-    ]  # fmt: skip
+    ]
 
 
 def launches_5(xs, outs, shapes):
@@ -242,7 +242,7 @@ def launches_5(xs, outs, shapes):
     return [
         matmul.launch(x, x, out, (m, m, k), "bfloat16", False, True)
         for x, out, (m, k) in zip(xs, outs, shapes, strict=True)
-    ]  # fmt: skip
+    ]
 
 
 # Halves, and a table.
@@ -298,7 +298,7 @@ def launches_8(xs, outs, shapes):
 RUNGS = {
     "matmul_0": launches_0, "matmul_1": launches_1, "matmul_2": launches_2, "matmul_3": launches_3,
     "matmul_4": launches_4, "matmul_5": launches_5, "matmul_6": launches_6, "matmul_7": launches_7,
-}  # fmt: skip
+}
 HOPPER = {"matmul_8": launches_8}
 PLAIN = "matmul_0", "matmul_1", "matmul_2"  # of fp32; the others of bf16
 OTHER_BITS: tuple[str, ...] = ()  # all rungs have the bits of the reference

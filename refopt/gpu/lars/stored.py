@@ -18,7 +18,7 @@ _AWAY = (
 @intrinsic(
     "{ .reg .b32 d; .reg .pred q; " + "".join(_AWAY.format(k=k, x=k + 4) for k in range(4)) + "}",
     "=f,=f,=f,=f,f,f,f,f", "ffff", "ffff", lanes=True,
-)  # fmt: skip
+)
 def round4_away(x):
     """Four values rounded to bf16, ties away from zero: the parameters that remainders leave (numerics, N15)."""
     return tuple(split_numbers(np.array(x, np.float32))[0].astype(np.float32))  # rows, of many threads

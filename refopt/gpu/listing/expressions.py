@@ -18,7 +18,7 @@ COMPARE: dict[type, Callable[[Any, Any], bool]] = {
     ast.Eq: lambda x, y: x == y, ast.NotEq: lambda x, y: x != y, ast.Is: lambda x, y: x is y,
     ast.IsNot: lambda x, y: x is not y, ast.Lt: lambda x, y: x < y, ast.LtE: lambda x, y: x <= y,
     ast.Gt: lambda x, y: x > y, ast.GtE: lambda x, y: x >= y,
-}  # fmt: skip
+}
 FOLDED: dict[type, Callable[..., int]] = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from refopt.gpu.listing.expressions import UNKNOWN, Expressions, Symbols
 from refopt.gpu.listing.source import File, Scope
 
-REMARK = re.compile(r"\s*# (fmt: skip|noqa\b.*|type: ignore.*)$")  # for other tools
+REMARK = re.compile(r"\s*# (noqa\b.*|type: ignore.*)$")  # for other tools
 
 
 class Writer(Expressions):
@@ -21,7 +21,7 @@ class Writer(Expressions):
     def __init__(
         self, file: File, node: ast.FunctionDef | ast.Lambda | ast.expr, scope: Scope, symbols: Symbols,
         dead: frozenset[str] = frozenset(),
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(file, node, scope, symbols)
         self.dead = dead
 

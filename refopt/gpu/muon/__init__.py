@@ -90,7 +90,7 @@ def computed(dtype: str) -> tuple[str, ...]:
 def launches_of(
     group: Group, cut: Sequence[Cut], triples: np.ndarray, *, use_nesterov: bool, average: bool, adjust_lr: str,
     compute: str,
-) -> tuple[Launches, Workspace]:  # fmt: skip
+) -> tuple[Launches, Workspace]:
     """All launches of a step of a group, and the memory that they know by its address.
 
     Args:

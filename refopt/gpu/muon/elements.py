@@ -111,7 +111,7 @@ def momentum_kernel(dtypes: tuple, use_nesterov: bool, average: bool, factor: st
     @kernel(NORM_BOUNDS)
     def merged_muon_momentum(
         addresses, places, chunks, nodes, counters, sums, norms, hyper, factor_at, found_at
-    ):  # fmt: skip
+    ):
         c = cuda.blockIdx.x
         if not found(found_at):
             matrix = chunks[c, TENSOR]
@@ -246,7 +246,7 @@ def update_kernel(param: str, master: str | None, compute: str, factor: str | No
             place = places[matrix, INNER], places[matrix, OUTER_STRIDE], places[matrix, INNER_STRIDE]
             lr = hyper[LR, tensor]
             at = (addresses[PARAMS, tensor] + p_size * first, addresses[MASTERS, tensor] + m_size * first,
-                  places[matrix, LAST_X], place)  # fmt: skip
+                  places[matrix, LAST_X], place)
             over_rows(c, offset, chunks, at, (one - lr * hyper[DECAY, tensor], lr * ratios[matrix]))
 
     return merged_muon_update

@@ -95,7 +95,7 @@ class Workspace:
     def _maps(self) -> list[list[int]]:
         """Addresses of tensor maps, as `_places` has those of matrices."""
         whole, square = ([(*sizes, padded(sizes[1])) for sizes in of] for of in (
-            [(m.outer, m.inner) for m in self.matrices], [(m.small, m.small) for m in self.matrices]))  # fmt: skip
+            [(m.outer, m.inner) for m in self.matrices], [(m.small, m.small) for m in self.matrices]))
         addresses = [address for of in self._places for address in of]
         self._kept = self._machine.tensor_maps(addresses, [*whole, *whole, *square, *square])
         first = describer(self._machine.name)(self._kept, "tensor maps").address
@@ -105,7 +105,7 @@ class Workspace:
         """Where matrices are, a row for each: the columns above; x is first at one address, and at another at last."""
         x = self._places
         rows = [(m.tensor, m.offset, m.inner, m.outer_stride, m.inner_stride, self._lookaheads[i], x[0][i],
-                 x[iterations % 2][i]) for i, m in enumerate(self.matrices)]  # fmt: skip
+                 x[iterations % 2][i]) for i, m in enumerate(self.matrices)]
         return np.array(rows, np.int64).reshape(-1, 8)
 
     def products(self, n: int, mapped: bool = False) -> list[list[Product]]:

@@ -146,7 +146,7 @@ def phases(routine: Routine, dtypes: tuple, choices: tuple, factor: str | None) 
     return SimpleNamespace(
         rule=rule, found=found, addresses_of=addresses_of, common_of=common_of, tile=tile, row=row, closing=closing,
         updating=updating, norms=closing("norms", tile, (0, count)), update=updating(walk_rows(row)),
-    )  # fmt: skip
+    )
 
 
 def _scalars(routine: Routine, real: Any) -> Callable:

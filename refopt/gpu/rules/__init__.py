@@ -17,7 +17,7 @@ from refopt.gpu.target import device_function, sqrt
 __all__ = [
     "RULES", "NormRule", "Rule", "decay_and_sign", "device_function", "larger", "moments", "next_powers", "rule_of",
     "sqrt",
-]  # fmt: skip
+]
 
 
 @device_function

@@ -48,4 +48,4 @@ def lamb(real: Any, present: frozenset[str], always_adapt: bool) -> NormRule:
         reads=("params", "grads", "moment1", "moment2"), moments=moments, normed=normed,
         close=close, numbers=("rate", "rest1", "rest2"),
         updates=("params", "moment1", "moment2"), rule=rule,
-    )  # fmt: skip
+    )

@@ -42,4 +42,4 @@ def lars_momentum(real: Any, present: frozenset[str], adapt: str, norm_of: str) 
         reads=("params" if norm_of == "master" else "stored_params", "grads"), normed=normed,
         close=close, numbers=("rate",),
         updates=("params", "grads", "velocities"), rule=rule,
-    )  # fmt: skip
+    )

@@ -38,4 +38,4 @@ def novograd(real: Any, present: frozenset[str], grad_averaging: bool) -> NormRu
         reads=("grads",), normed=normed,
         close=close, numbers=("divisor",),
         updates=("params", "grads", "moment"), rule=rule,
-    )  # fmt: skip
+    )

@@ -9,7 +9,7 @@ WIDTH = 118
 MODES = {
     "": "", "whole": "", "cooperative": " with a barrier across the grid",
     "overlapping": " whose blocks may start while the launch before it drains",
-}  # fmt: skip
+}
 
 
 def header(asked: Request, launches: Launches) -> str:

@@ -34,7 +34,7 @@ class Request(NamedTuple):
 def request(
     routine: str, dtype: str = "fp32", form: str | None = None, states: Iterable[str] = (),
     choices: Mapping[str, Any] | None = None,
-) -> Request:  # fmt: skip
+) -> Request:
     """A request, checked.
 
     Args:
@@ -126,7 +126,7 @@ def launches_of(asked: Request, shapes: Sequence[tuple[int, ...]] = ()) -> Launc
     arrays: dict[str, list[Array | None]] = {
         name: [Array(1 << 20, s, dtypes[name], c_strides(s, ITEM_SIZES[dtypes[name]]), True) for s in shapes]
         if name in dtypes else [None] * len(shapes) for name in routine.slot_names
-    }  # fmt: skip
+    }
     signature = tuple(dtypes.get(name) for name in routine.slot_names)
     group = Group(machine, routine, signature, list(range(len(shapes))), arrays, {})
     if routine.told:

@@ -325,4 +325,4 @@ UFUNCS: dict[Any, Any] = {
     np.add: lambda x, y: x + y, np.subtract: lambda x, y: x - y, np.multiply: lambda x, y: x * y,
     np.divide: lambda x, y: x / y, np.negative: lambda x: -x, np.absolute: abs, np.square: lambda x: x * x,
     np.sqrt: sqrt, np.maximum: maximum, np.sign: sign, np.greater: lambda x, y: x > y, np.less: lambda x, y: x < y,
-}  # fmt: skip
+}

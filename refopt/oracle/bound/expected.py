@@ -86,7 +86,7 @@ def _up(x: np.ndarray, dtype: Any) -> np.ndarray:
 def expect(
     routine: str, *, params: Any, grads: Any, sum_of: str | int = "any", rule: Callable[..., tuple] | None = None,
     **given: Any,
-) -> dict[str, list[Expected]]:  # fmt: skip
+) -> dict[str, list[Expected]]:
     """What one step has to come to: a value for each element, in twice the precision, and a bound on the error.
 
     The bound is a running error bound of the routine's own rule (numerics, N13): whatever order of operations right
@@ -150,7 +150,7 @@ def expected_of(
     row: Routine, arrays: Mapping[str, Any], numbers: Mapping[str, float], choices: Mapping[str, Any], *,
     rule: Callable[..., tuple] | None = None, scalars: Mapping[str, Bounded] | None = None,
     scalars_without: Mapping[str, Bounded] | None = None, **allowed: Any,
-) -> dict[str, Expected]:  # fmt: skip
+) -> dict[str, Expected]:
     """`expect` of one tensor, by slot.
 
     ``allowed`` is for `Arithmetic`; ``scalars`` are those of `evaluate`, and ``scalars_without`` the same of code that
@@ -170,7 +170,7 @@ def expected_of(
 def stored(
     arrays: Mapping[str, Any], bounds: Mapping[str, Bounded], stochastic: bool = False,
     without: Mapping[str, Bounded] | None = None,
-) -> dict[str, Expected]:  # fmt: skip
+) -> dict[str, Expected]:
     """What the slots of one tensor may hold of numbers that were come to; ``without`` as `Expected` has it."""
     apart = without or {}
     master = arrays.get("master_params")

@@ -39,4 +39,4 @@ def within_bound(
         compared=min(first.compared, second.compared) if first.step_compared and second.step_compared else 0,
         expected_failures={}, dtypes=list(dict.fromkeys([*first.dtypes, *second.dtypes])), notes=list(notes),
         seconds=first.seconds + second.seconds,
-    )  # fmt: skip
+    )

@@ -37,7 +37,7 @@ def compare(
     device: str | None = None, seed: int | None = None, options_a: Any = None, options_b: Any = None,
     expected_failures: Any = None, progress: Callable[[int, int, str], object] | None = None,
     process: bool | None = None, deadline: float = DEADLINE, **options: Any,
-) -> Compared:  # fmt: skip
+) -> Compared:
     """Hold two implementations to each other: eager and compiled, loop and fused, yesterday's and today's.
 
     Both take the same steps of the same data, from the first; parameters are compared, and states that both have by one
@@ -110,14 +110,14 @@ def compare(
         f"{second.name}, beside {first.name}", items, {x: PARTS[x] for x in wanted}, compared=compared,
         expected_failures={x: why for x, why in allowed.items() if x.partition("-")[0] in wanted}, dtypes=tried,
         notes=list(notes), seconds=time.perf_counter() - started,
-    )  # fmt: skip
+    )
 
 
 def record(
     subject: Any, file: str | PathLike, *, dtypes: Iterable[str] | None = None, set: Any = None, states: Any = None,
     arrays: str | None = None, device: str | None = None, seed: int = 0, process: bool | None = None,
     deadline: float = DEADLINE, **options: Any,
-) -> None:  # fmt: skip
+) -> None:
     """Write what an implementation comes to into an npz file, for `compare` to hold another to it.
 
     Args:
@@ -180,7 +180,7 @@ def _of_dtype(first: Any, second: Running, dtype: str, wanted: Iterable[str]) ->
         tries = [
             Try(x.label, lambda x=x: x, partial(_same, first, second))  # type: ignore[misc]
             for x in cases if x.part == part
-        ]  # fmt: skip
+        ]
         tried.law(Law(part, PARTS[part], "", lambda trial: ()), tries, "")
     for k, failure in tried.failures:
         if not isinstance(failure.broken, Crashed):

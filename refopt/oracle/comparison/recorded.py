@@ -47,7 +47,7 @@ class Recorded:
             raise NotImplementedError(f"not recorded: {case['why']}")
         params = [self._array(f"{key}/{i}/params", dtype) for i in range(len(data.params))]
         states = [{name: self._array(f"{key}/{i}/state/{name}", kind) for name, kind in of.items()}
-                  for i, of in enumerate(case["states"])]  # fmt: skip
+                  for i, of in enumerate(case["states"])]
         return Came(params, states)
 
     def _array(self, name: str, dtype: str) -> np.ndarray:
@@ -62,7 +62,7 @@ class Recorder:
         self.index: dict[str, Any] = {
             "schema": SCHEMA, "refopt": refopt.__version__, "subject": subject, "dtypes": dtypes, "seed": seed,
             "cases": {},
-        }  # fmt: skip
+        }
         self.arrays: dict[str, Any] = {}
 
     def add(self, dtype: str, data: Data, came: Came | None, why: str = "") -> None:

@@ -67,7 +67,7 @@ def _clipped(s: Situation, by: str) -> Situation | None:
 NEIGHBOURS: dict[str, Callable[[int, int], int]] = {
     "the first tensor": lambda i, n: 0, "the tensor before": lambda i, n: i - 1,
     "the tensor after": lambda i, n: i + 1, "the last tensor": lambda i, n: n - 1,
-}  # fmt: skip
+}
 
 
 def _read(s: Situation, name: str, by: Callable[[Any], Any]) -> Situation | None:

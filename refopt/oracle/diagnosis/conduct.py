@@ -60,11 +60,11 @@ def _no_default(trial: Trial, failures: Sequence[Failure]) -> Iterator[Told]:
     absent = [
         slot.name for slot in trial.row.slots
         if slot.optional and trial.takes(slot.name) and nones and all(x.case.slots[slot.name] is None for x in nones)
-    ]  # fmt: skip
+    ]
     if absent:
         names = " and ".join(absent)
         yield Told(f"{names} is optional, and None where there is none: give {names} a default, {absent[0]}=None, and "
-                   "let the step do without it", _laws(nones))  # fmt: skip
+                   "let the step do without it", _laws(nones))
 
 
 class _With:
@@ -124,14 +124,14 @@ def _gradients(trial: Trial, failures: Sequence[Failure]) -> Iterator[Told]:
         if values and pairs and all(
             np.shares_memory(values[i], y) or (written and values[i].tobytes() == y.tobytes()) for i, _, y in pairs
         )
-    ]  # fmt: skip
+    ]
     if not written and not states:
         return
 
     def protected(subject: Any, case: Case) -> Outcome:
         copies = lambda x: x.replace(grads=[g if g is None else g.copy() for g in x.grads])  # noqa: E731
         return {name: [x if x is None else x.copy() for x in values]
-                for name, values in _step_by_step(subject, case, copies).items()}  # fmt: skip
+                for name, values in _step_by_step(subject, case, copies).items()}
 
     texts = [f"{name} aliases the gradient: the gradient's own array is kept as the state" for name in states]
     said = [x.law for x in failures if re.match(r"grads\[|the lists", str(x.broken))]
@@ -156,7 +156,7 @@ def _strides(trial: Trial, failures: Sequence[Failure]) -> Iterator[Told]:
                 if is_other(y):
                     y[...] = x
         return {name: [y if is_other(y) else x for x, y in zip(values, case.lists()[name], strict=True)]
-                for name, values in got.items()}  # fmt: skip
+                for name, values in got.items()}
 
     if others:
         text = "strides are ignored: an array whose axes lie in another order in memory is taken for one in C order"
@@ -216,7 +216,7 @@ def _together(trial: Trial, failures: Sequence[Failure]) -> Iterator[Told]:
     if laws:
         shared = _shared(trial)
         yield Told(f"{shared} shared between tensors of one shape" if shared else
-                   "tensors of a list depend on each other: alone, each is right", laws)  # fmt: skip
+                   "tensors of a list depend on each other: alone, each is right", laws)
 
 
 def _shared(trial: Trial) -> str:
@@ -228,7 +228,7 @@ def _shared(trial: Trial) -> str:
         return {
             name for i in range(2) for name, expected in trial.expected(case, i, sums.random_data).items()
             if got.get(name) and (np.ravel(memory(expected.ratio(got[name][i]))) > 1).any()
-        }  # fmt: skip
+        }
 
     found = [*wrong([45, 45]) - {"params"}] if not wrong([45, 44]) else []
     return " and ".join(name for name in trial.row.states if name in found)

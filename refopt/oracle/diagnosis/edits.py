@@ -23,7 +23,7 @@ from refopt.oracle.source import (
     substituted,
     text_of,
     within,
-)  # fmt: skip
+)
 
 OTHER: dict[type, Any] = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult}
 

@@ -164,7 +164,7 @@ def _gradients(row: Routine) -> Iterator[Hypothesis]:
     """What the gradient may be made into first."""
     changes: dict[str, Callable[[Any], Any]] = {
         "divided by its norm": limits.normalized, "replaced by its sign": np.sign, "replaced by its size": abs,
-    }  # fmt: skip
+    }
     for limit in limits.USUAL:
         changes[f"clipped to a norm of {limit:g}"] = partial(limits.norm_at_most, limit=limit)
         changes[f"clipped to a norm of {limit:g}, with 1e-6 added to the norm"] = partial(

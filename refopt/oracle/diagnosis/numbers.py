@@ -17,7 +17,7 @@ from refopt.oracle.exact.cases import has
 
 CORRECTS = {
     "beta1_pow": "no bias correction of the first moment", "beta2_pow": "no bias correction of the second moment",
-}  # fmt: skip
+}
 
 
 def of_numbers(row: Routine) -> Iterator[Hypothesis]:
@@ -136,7 +136,7 @@ def _other_steps(what: str, names: tuple[str, ...]) -> Iterator[Hypothesis]:
     steps: dict[str, Callable[[int, int], int]] = {
         "one step late: of t - 1": lambda t, i: t - 1, "one step early: of t + 1": lambda t, i: t + 1,
         "always of the first step": lambda t, i: 1, "counted up by each tensor: of t + i": lambda t, i: t + i,
-    }  # fmt: skip
+    }
     for n, dtype in STICKS.items():
         steps[f"sticks at step {n}, as a counter in {dtype} does"] = lambda t, i, n=n: min(t, n)  # type: ignore[misc]
     for bits in WRAPS:

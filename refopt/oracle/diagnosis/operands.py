@@ -94,7 +94,7 @@ def _with(s: Situation, base: Rule, changed: Rule, hole: Hole, value: Value, wit
 def _filled(
     *arrays: Any, rule: Rule, hole: Hole, value: Callable[..., Any], names: tuple[str, ...], known: dict[str, Any],
     **numbers: Any,
-) -> tuple:  # fmt: skip
+) -> tuple:
     """A rule with a hole in it, which is filled as long as it runs. What it is filled with knows the step's numbers."""
 
     def now(x: Any, values: dict[str, Any]) -> Any:
@@ -255,17 +255,17 @@ LIMITS = [f"{limit:g}" for limit in limits.USUAL]
 PLAIN = (
     "abs({})", "sign({})", "sqrt({})", "{} ** 2", "{0} * abs({0})", "1 / {}", "1 - {}", "{} + 1", "-{}", "2 * {}",
     "{} / 2", "0", "1", "{} / its norm",
-)  # fmt: skip
+)
 # Texts that are no Python, or that are to be worked out in another way.
 MEANT = {
     "{} ** 2": "{0} * {0}", "0": "0 * {}", "1": "0 * {} + 1", "{} / its norm": "normalized({})",
     "{} in the gradient's dtype": "rounded({}, dtype)",
     **{f"{{}} of norm {limit} at most": f"norm_at_most({{}}, {limit})" for limit in LIMITS},
     **{f"{{}} rounded to {dtype}": f"rounded({{}}, {dtype!r})" for dtype in NARROWER},
-}  # fmt: skip
+}
 FUNCTIONS: dict[str, Any] = {
     "__name__": __name__, "min": limits.at_most, "max": limits.at_least, 
     "clip": lambda x, _, limit: limits.within(x, limit),
     "abs": abs, "sign": np.sign, "sqrt": np.sqrt, "rounded": _rounded, "normalized": limits.normalized,
     "norm_at_most": limits.norm_at_most,
-}  # fmt: skip
+}

@@ -226,7 +226,7 @@ class Situation(NamedTuple):
 
 def of_case(
     case: Case, tensor: int, rule: Rule, real: Any, flushes: bool = False, elements: Any = slice(None)
-) -> Situation:  # fmt: skip
+) -> Situation:
     """A tensor of a case of one step, or some of its elements, as it is."""
     numbers, arrays = case.numbers_of(tensor), case.tensor(tensor)
     if not isinstance(elements, slice):

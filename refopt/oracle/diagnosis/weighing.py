@@ -126,7 +126,7 @@ class Weighing:
         return (
             sum(x.size for x in explained), sum(int((~np.isnan(ratio)).sum()) for _, ratio in wrong),
             sum(int(mask.sum()) for mask, _ in wrong), sum(float(x.sum()) for x in explained),
-        )  # fmt: skip
+        )
 
     def _others(self, laws: frozenset[str]) -> Iterator[Tensor]:
         """What is right: tensors beside wrong ones, and those of cases that passed, as far as these are needed."""
@@ -187,7 +187,7 @@ class Weighing:
 
     def _near(
         self, tensor: Tensor, changed: Situation, hypotheses: Sequence[Hypothesis]
-    ) -> dict[str, np.ndarray] | None:  # fmt: skip
+    ) -> dict[str, np.ndarray] | None:
         """By slot, which elements are about as a hypothesis has it, by a glance; ``None`` if that does not tell."""
         if changed.is_rough or tensor.case.choices.get("rounding") == "stochastic":
             return None

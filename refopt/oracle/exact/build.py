@@ -22,7 +22,7 @@ SIGNATURES = [
 NUMBERS = {
     "lr": 0.55, "mu": 0.9, "l2_decay": 0.3, "beta1": 0.7, "beta2": 0.8, "epsilon": 0.11, "rescale_grad": 0.37,
     "seed": 5, "coeff": 0.23, "weight_decay": 0.17, "lr_ratio": 0.6, "rho": 0.85,
-}  # fmt: skip
+}
 
 
 def step_of(routine: Routine, **changed: Any) -> dict[str, Any]:

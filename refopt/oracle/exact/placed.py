@@ -53,7 +53,7 @@ class _View:
         self.__cuda_array_interface__ = {
             "shape": like.shape, "typestr": like.dtype.str, "version": 3,
             "strides": like.strides, "data": (address if like.size else 0, False),
-        }  # fmt: skip
+        }
 
 
 Shifts = Sequence[int] | Mapping[str, Sequence[int]]

@@ -50,7 +50,7 @@ def candidates(row: Routine, numbers: Mapping[str, Any], ones: bool = False) -> 
 def off(
     of: Candidate, params: Sequence[np.ndarray], grads: Sequence[Sequence[np.ndarray]],
     came: Sequence[Sequence[np.ndarray]], enough: float,
-) -> tuple[int, float]:  # fmt: skip
+) -> tuple[int, float]:
     """After how many steps a candidate is off by more than enough, and by how much it then is, or at most.
 
     Args:
@@ -62,7 +62,7 @@ def off(
     case = cases.draw(
         of.row, shapes, [cases.alike("float64")] * len(shapes), seed=0, numbers=of.numbers, choices=of.choices,
         optional=of.states,
-    ).replace(params=[x.copy() for x in params])  # fmt: skip
+    ).replace(params=[x.copy() for x in params])
     case = case.replace(**{name: [np.ones_like(x) for x in case.lists()[name]] for name in of.ones})
     worst = 0.0
     for k, (of_step, expected) in enumerate(zip(grads, came, strict=True)):

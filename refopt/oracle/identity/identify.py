@@ -32,7 +32,7 @@ ROUGH = 2.0**-3  # of what iterates in 16 bits
 def identify(
     subject: Any, *, set: Any = None, states: Any = None, arrays: str | None = None, device: str | None = None,
     names: Mapping[str, str] | None = None, seed: int = 0, **options: Any,
-) -> Identity:  # fmt: skip
+) -> Identity:
     """Say which routine of the catalogue an optimizer is, and in which choices, by what it does.
 
     It takes eight steps in fp64, of gradients that tell formulas apart; every routine takes them in every choice, with
@@ -155,7 +155,7 @@ def _probed(optimizer: Optimizer, dtype: str, shapes: Sequence[tuple[int, ...]],
 def _found(
     optimizer: Optimizer, dtype: str, params: Any, grads: Any, came: Any, names: Mapping[str, str],
     shaped: bool = False,
-) -> Identity:  # fmt: skip
+) -> Identity:
     """Every formula that comes to the same; if ``shaped``, of those for matrices alone."""
     tried = 0
     matches: list[tuple[Match, Mapping[str, tuple]]] = []

@@ -29,7 +29,7 @@ def telling(optimizer: Any) -> dict[str, Any]:
     return {
         name: named[name] for name, default in optimizer.accepts.items()
         if name in named and name not in optimizer.options and _alike(name, default)
-    }  # fmt: skip
+    }
 
 
 def is_of_library(optimizer: Any) -> bool:

@@ -47,7 +47,7 @@ class Identity:
     def __init__(
         self, subject: str, matches: Sequence[Match], *, tried: int, steps: int, dtype: str,
         nearest: Match | None = None, agreed: int = 0, why: str = "",
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.subject, self.matches, self.tried, self.steps = subject, list(matches), tried, steps
         self.dtype, self.nearest, self.agreed, self.why = dtype, nearest, agreed, why
         self.left_out: list[str] = []
@@ -74,7 +74,7 @@ class Identity:
             "choices": self.choices, "ambiguous": self.ambiguous, "tried": self.tried, "steps": self.steps,
             "dtype": self.dtype, "why": self.why, "left_out": self.left_out,
             "matches": [_fields(match) for match in self.matches],
-        }  # fmt: skip
+        }
         return json.dumps(fields, indent=1)
 
     def __repr__(self) -> str:

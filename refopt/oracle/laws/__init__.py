@@ -24,7 +24,7 @@ from refopt.oracle.laws.symmetries import SYMMETRIES
 CHAPTERS = (
     step, merging, layouts, sizes, non_finite, gate, storing, calls, exact_bits, conduct, unforeseen, effect, use,
     symmetries,
-)  # fmt: skip
+)
 _EVERY = [law for chapter in CHAPTERS for law in chapter.LAWS]
 LAWS: dict[str, Law] = {law.id: law for law in sorted(_EVERY, key=lambda law: int(law.id[1:]))}
 
@@ -32,7 +32,7 @@ LAWS: dict[str, Law] = {law.id: law for law in sorted(_EVERY, key=lambda law: in
 FORMER = {
     "R1": "L2", "R2": "L2", "R3": "L3", "R4": "L15", "R5": "L4", "R6": "L4", "R7": "L17", "R8": "L16", "R9": "L8",
     "R10": "L25", "R11": "L26", "R12": "L27",
-}  # fmt: skip
+}
 
 
 def current_id(entry: Any) -> Any:

@@ -48,7 +48,7 @@ def transposed(trial: Trial, turned: str = "") -> Case:
     return case.replace(**{
         name: [x if x is None else x.copy(order="F") for x in values]
         for name in named if (values := case.slots[name]) is not None
-    })  # fmt: skip
+    })
 
 
 LAWS = (

@@ -22,7 +22,7 @@ HEAVY = 8  # columns, or rows, at the end
 TAILS = (
     (1, 2), (2, 1), (3, 3), (1, 257), (7, 9), (8, 8), (9, 7), (15, 17), (16, 16), (17, 33), (33, 17), (31, 65),
     (32, 32), (63, 64), (64, 64), (65, 63), (66, 129), (129, 40), (128, 128), (130, 136),
-)  # fmt: skip
+)
 SIXTEEN_BITS = 2.0**12  # the largest norm of gradients in fp16
 
 
@@ -53,7 +53,7 @@ def sizes(trial: Trial) -> Iterator[Try]:
 
 def spread(
     trial: Trial, shape: tuple[int, int], least: float, norm: float = 1.0, heavy: int | None = None
-) -> Case:  # fmt: skip
+) -> Case:
     """The first step of a matrix whose gradient has singular values of equal ratios, from ``least`` to 1.
 
     ``heavy`` is the axis whose last indices are the largest.

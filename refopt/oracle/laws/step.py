@@ -20,7 +20,7 @@ SCALES: dict[str, dict[str, float]] = {
     "large gradients": {"grads": 64.0}, "small gradients": {"grads": 2.0**-12},
     "large parameters": {"params": 64.0}, "small parameters": {"params": 2.0**-8},
     "small gradients and parameters": {"params": 2.0**-12, "grads": 2.0**-12},
-}  # fmt: skip
+}
 KEEPING = "mu", "decay_base"  # what they multiply would grow without end from 1 on
 SMALL = {"weight_decay": 2.0**-7, "lars_weight_decay": 2.0**-7}  # so that the decay does not limit a ratio by itself
 
@@ -81,7 +81,7 @@ def scaled(trial: Trial, scales: dict[str, float], numbers: dict[str, float], co
     case = trial.case([SIZE], None, count=count, **numbers)  # type: ignore[arg-type]
     return case.replace(**{
         name: [x * x.dtype.type(scale) for x in case.slots[name] or ()] for name, scale in scales.items()
-    })  # fmt: skip
+    })
 
 
 def zeroed(trial: Trial, names: tuple[str, ...], count: int = 2) -> Case:

@@ -107,7 +107,7 @@ def _later(subject: Any, case: Case, got: Outcome) -> Outcome | None:
 def _altered(before: list[dict[str, Any]], now: list[dict[str, Any]]) -> list[str]:
     """Names of numbers that are others than before."""
     names = {name: None for step, known in zip(now, before, strict=True) for name in known
-             if not _equal(known[name], step.get(name))}  # fmt: skip
+             if not _equal(known[name], step.get(name))}
     return list(names)
 
 

@@ -19,7 +19,7 @@ LIBRARIES = tuple(os.path.dirname(path) + os.sep for path in (os.__file__, os.pa
 LOOKING = {
     "sys": {"_getframe", "_current_frames", "_getframemodulename"}, "gc": {"get_objects", "get_referrers"},
     "inspect": {"stack", "currentframe", "getouterframes", "trace"}, "traceback": {"walk_stack", "extract_stack"},
-}  # fmt: skip
+}
 MOST = 3  # that are named
 _entered: list["Callers"] = []
 

@@ -6,7 +6,7 @@ from typing import Any
 STARTS = {
     "subprocess.Popen", "os.system", "os.fork", "os.forkpty", "os.exec", "os.spawn", "os.posix_spawn", "os.startfile",
     "socket.connect", "socket.bind", "socket.sendto",
-}  # fmt: skip
+}
 COMPILERS = "torch._inductor", "torch.utils.cpp_extension", "triton", "jax", "numba"  # run others to make code
 _seen: dict[str, None] = {}
 _watched = [False, False]  # whether there is a hook, which cannot be removed; whether it notes anything

@@ -19,7 +19,7 @@ TORCH = {
     "default dtype": "get_default_dtype", "number of threads": "get_num_threads",
     "grad mode": "is_grad_enabled", "deterministic algorithms": "are_deterministic_algorithms_enabled",
     "float32 matmul precision": "get_float32_matmul_precision",
-}  # fmt: skip
+}
 
 
 class Surroundings(NamedTuple):

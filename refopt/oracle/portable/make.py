@@ -27,7 +27,7 @@ HELD = "rounding", "norm_of"  # choices that are left as they are: chance, and m
 def vectors(
     routine: str, *, dtypes: Iterable[str] = ("float32", "float64"), set: Mapping[str, Any] | None = None,
     examples: int = 5, seed: int = 0,
-) -> Vectors:  # fmt: skip
+) -> Vectors:
     """Test vectors of a routine: cases of one step of one tensor, fit for code in any language.
 
     Args:
@@ -68,13 +68,13 @@ def _cases(row: Routine, dtype: str, fixed: Mapping[str, Any], more: int, seed: 
     def drawn(
         name: str, count: int, changed: Mapping[str, Any] = MappingProxyType({}), *, size: int = SIZE, k: int = 0,
         optional: tuple[str, ...] = (),
-    ) -> tuple[str, Case]:  # fmt: skip
+    ) -> tuple[str, Case]:
         choices = {x: changed.get(x, value) for x, value in usual.items()}
         own = {x: changed.get(x, value) for x, value in numbers.items()}
         case = cases.draw(
             row, [(3, size // 3) if row.told else (size,)], [cases.alike(dtype)], seed=seed + 1000 * k, numbers=own,
             choices=choices, optional=(*optional, *steps), count=count,
-        )  # fmt: skip
+        )
         return name, case
 
     for count in COUNTS:

@@ -45,7 +45,7 @@ class Vectors:
         return {
             "schema": NAME, "refopt": refopt.__version__, "routine": self.routine, "dtypes": self.dtypes,
             "seed": self.seed,
-        }  # fmt: skip
+        }
 
     def to_json(self) -> str:
         """As text of JSON, a line for each case; every number is text in hexadecimal, so that none is rounded."""

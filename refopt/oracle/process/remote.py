@@ -129,7 +129,7 @@ class Remote:
 
     def asked(
         self, message: Any, memories: list[Any] | None = None, seconds: float = 0.0, answers: int = 1
-    ) -> list[bytes]:  # fmt: skip
+    ) -> list[bytes]:
         """Ask, and return so many answers; raises `Ended`."""
         self.anew()
         assert self.worker is not None

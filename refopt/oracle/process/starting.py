@@ -20,7 +20,7 @@ ONE = "PyTorch has one thread: it had used others in this process, of which none
 def in_process(
     make: Callable[..., Any], row: Routine | None, subject: Any, *,
     process: "bool | Kept | None", deadline: float, stack: contextlib.ExitStack, **named: Any,
-) -> tuple[Any, list[str]]:  # fmt: skip
+) -> tuple[Any, list[str]]:
     """What runs its steps in a process of its own, where that can be, and notes for the report.
 
     Args:

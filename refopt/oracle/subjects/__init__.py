@@ -18,7 +18,7 @@ from refopt.oracle.subjects.timm import peer_of
 def optimizer_of(
     subject: Any, *, numbers: Any = None, states: Any = None, arrays: str | None = None, device: str | None = None,
     options: Mapping[str, Any] | None = None, where: str = "check",
-) -> Optimizer:  # fmt: skip
+) -> Optimizer:
     """What makes runs of something: an optimizer of PyTorch, optax or Keras, or a function of lists of arrays.
 
     Raises:
@@ -63,7 +63,7 @@ def _optimizer_of_library(subject: Any, options: Mapping[str, Any], device: str 
 def subject_of(
     row: Routine, subject: Any, *, arrays: str | None = None, device: str | None = None,
     names: Mapping[str, str] | None = None, options: Mapping[str, Any] | None = None,
-) -> Subject:  # fmt: skip
+) -> Subject:
     """The `Subject` that something is, as a routine.
 
     Args:
@@ -160,7 +160,7 @@ def _of_torch(
         optimizer = TorchRoutine(
             row, subject, name, options=options, accepts=accepts, peer=peer, step=names.get("step", "step"),
             without_lr=without_lr, device=device,
-        )  # fmt: skip
+        )
         if optimizer.kind is kind:
             break
         kind = optimizer.kind  # of what a function has returned

@@ -47,9 +47,9 @@ class Function(Step):
                 raise TypeError(f"check: subject: expected a step that takes {name}, got {got} that does not")
         numbers = choices_of(row) | numbers_of(row)
         lists = {slot.name: slot.name in self.named for slot in row.slots
-                 if slot.name in self.positional or (slot.name in self.named and not slot.optional)}  # fmt: skip
+                 if slot.name in self.positional or (slot.name in self.named and not slot.optional)}
         first = {slot.name: initial_of(row, slot.name, numbers) for slot in row.slots[2:]
-                 if slot.name in lists and not slot.scalar}  # fmt: skip
+                 if slot.name in lists and not slot.scalar}
         taken = {name: x for name, x in numbers.items() if name in self.named}
         asked = self.named & {*GATE, STEP}
         super().__init__(function, self.name, arrays or NumPy(), lists, taken, numbers, first, asked, self.positional)
@@ -106,7 +106,7 @@ class Function(Step):
         return {
             slot.name: _each(self.arrays.back, slots[slot.name]) or [None] * count
             for slot in self.row.slots if slot.written and slot.name in slots
-        }  # fmt: skip
+        }
 
     def _options(self, given: dict[str, Any], step: int) -> dict[str, Any]:
         """What it takes by name, but for lists, of a step of that number."""

@@ -43,5 +43,5 @@ PEERS = {
     "nadam": Peer("Nadam", BETAS | DECAY, {"decay_base": 0.96}),
     "lamb": Peer("Lamb", BETAS | DECAY, {"always_adapt": True}),
     "lion": Peer("Lion", LR | {"beta1": "beta_1", "beta2": "beta_2"} | COEFF),
-}  # fmt: skip
+}
 OTHER = Peer("", BETAS | DECAY)  # of routines that are none of Keras's

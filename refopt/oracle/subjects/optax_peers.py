@@ -79,19 +79,19 @@ PEERS = {
         only={"adaptive": False, "preconditioning": "frobenius", "consistent_rms": None},
     ),
     "radam": Peer(MOMENTS, BETAS | ROOT | {"threshold": "threshold"}, {"epsilon_at": "corrected"}, only=PLAIN),
-}  # fmt: skip
+}
 # Every routine that a function of optax is; more than one, where an argument decides.
 FUNCTIONS = {
     "sgd": ("sgd", "momentum"), "adam": ("adam", "nadam"), "amsgrad": ("adam",), "adamw": ("adamw",),
     "lion": ("lion",), "rmsprop": ("rmsprop",), "adadelta": ("adadelta",), "lamb": ("lamb",),
     "novograd": ("novograd",), "lars": ("lars_momentum",), "adagrad": ("adagrad",), "adamax": ("adamax",),
     "adamaxw": ("adamax",), "nadam": ("nadam",), "nadamw": ("nadam",), "radam": ("radam",),
-}  # fmt: skip
+}
 # What a function has not, of the arguments of its routine.
 WITHOUT = {
     ("adam", "adam"): CORRECTED.keys(), ("amsgrad", "adam"): PLAIN.keys(), ("adam", "nadam"): DECAY.keys(),
     ("nadam", "nadam"): DECAY.keys(), ("adamax", "adamax"): DECAY.keys(),
-}  # fmt: skip
+}
 # Arguments whose values are those of a choice.
 SWITCHED: Mapping[str, Mapping[bool, str]] = {"eps_in_sqrt": {True: "inside", False: "outside"}}
 # Which tensors, and in which dtype: arguments that leave the rule of a tensor as it is.

@@ -36,7 +36,7 @@ class Step:
         self, function: Callable[..., Any], name: str, arrays: Arrays, lists: Mapping[str, bool],
         numbers: Mapping[str, Any], values: Mapping[str, Any], initial: Mapping[str, Any], asked: Iterable[str],
         positional: Sequence[str] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.function, self.name, self.arrays, self.lists = function, name, arrays, dict(lists)
         self.numbers, self.values, self.initial, self.asked = dict(numbers), dict(values), dict(initial), {*asked}
         self.positional = [x for x, named in self.lists.items() if not named] if positional is None else positional

@@ -11,19 +11,19 @@ LAMB = Peer(
     MOMENTS, BETAS | DECAY,
     OFF | {"max_grad_norm": None, "trust_clip": False, "decoupled_decay": False, "bias_correction": True,
            "grad_averaging": True},
-)  # fmt: skip
+)
 LARS = Peer(
     {"velocities": "momentum_buffer"},
     LR | {"mu": "momentum", "lars_coeff": "trust_coeff", "lars_weight_decay": "weight_decay", "epsilon": "eps"},
     {"dampening": 0, "nesterov": False, "trust_clip": False}, choices={"adapt": "decay_and_norms"}, counts=False,
-)  # fmt: skip
+)
 LION = Peer(
     {"moment": "exp_avg"}, LR | {"beta1": "beta1", "beta2": "beta2", "coeff": "weight_decay"}, OFF, counts=False
 )
 NOVOGRAD = Peer(
     {"moment": "exp_avg", "second_moment": "exp_avg_sq"}, BETAS | DECAY | {"grad_averaging": "grad_averaging"},
     {"amsgrad": False, "decoupled_decay": False, "corrected_weight_decay": False}, counts=False,
-)  # fmt: skip
+)
 UNCLIPPED = {"caution": False, "corrected_weight_decay": False, "clipping_threshold": None}
 # By routine, and by the name of the class.
 TIMM: dict[tuple[str, str], Peer] = {
@@ -54,7 +54,7 @@ TIMM: dict[tuple[str, str], Peer] = {
         MOMENTS, BETAS | DECAY | UP, UNCLIPPED, choices={"decay_base": 0.0, "decay": "decoupled"}
     ),
     ("radam", "RAdamLegacy"): Peer(MOMENTS, BETAS | DECAY, {}, choices={"decay": "decoupled"}),
-}  # fmt: skip
+}
 # An argument of Lars that decides a choice.
 ADAPT = {"always_adapt": {False: "decay_and_norms", True: "norms"}}
 # What optimizers derived from PyTorch's are expected to be, of routines that PyTorch itself has not.

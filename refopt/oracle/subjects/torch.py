@@ -37,7 +37,7 @@ class TorchOptimizer:
     def __init__(
         self, make: Callable[..., Any], options: Mapping[str, Any], device: str = "cpu", name: str = "",
         accepts: Any = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.make, self.options, self.arrays = make, dict(options), Torch(device)
         self.torch = self.arrays.torch
         self.name, self.accepts = name, names_of(make) if accepts is None else accepts
@@ -111,7 +111,7 @@ class TorchRun(LibraryRun):
 
     def __init__(
         self, of: TorchOptimizer, params: Sequence[Any], saved: bytes | None = None, apart: bool = False, *told: Any
-    ) -> None:  # fmt: skip
+    ) -> None:
         """``told`` is what it is built by beside parameters."""
         if not params:
             raise Lacks("an empty list of parameters")
@@ -139,7 +139,7 @@ class TorchRun(LibraryRun):
 
     def step(
         self, grads: Sequence[Any], found_inf: float | None = None, refill: bool = False, scale: float | None = None
-    ) -> None:  # fmt: skip
+    ) -> None:
         """``scale`` is what gradients are to be divided by, for those that do this themselves."""
         if refill and self._grads:
             self.optimizer.zero_grad(set_to_none=False)

@@ -36,4 +36,4 @@ TORCH = PEERS | {
 CLASSES = {
     "sgd": "SGD", "momentum": "SGD", "adam": "Adam", "adamw": "AdamW", "adagrad": "Adagrad", "rmsprop": "RMSprop",
     "adadelta": "Adadelta", "adamax": "Adamax", "nadam": "NAdam", "radam": "RAdam", "muon": "Muon",
-}  # fmt: skip
+}

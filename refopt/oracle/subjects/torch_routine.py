@@ -50,7 +50,7 @@ class TorchRoutine(TorchOptimizer):
     def __init__(
         self, row: Routine, make: Callable[..., Any], name: str, *, options: Mapping[str, Any], accepts: Any,
         peer: Peer, step: str, without_lr: tuple[str, ...], device: str = "cpu",
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.row, self.peer, self.step = row, peer, step
         self.without_lr = tuple(slot for slot in without_lr if slot in peer.states)
         self.fixed: dict[str, Any] = {}
@@ -286,7 +286,7 @@ class TorchRoutine(TorchOptimizer):
         return got
 
     def _read(self, ours: str, theirs: str, entry: Mapping[str, Any], known: np.ndarray, unused: bool,
-              numbers: Mapping[str, Any]) -> np.ndarray:  # fmt: skip
+              numbers: Mapping[str, Any]) -> np.ndarray:
         """One state afterwards. Before the first gradient there is none."""
         value = entry.get(theirs)
         if value is None:

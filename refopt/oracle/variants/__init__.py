@@ -31,7 +31,7 @@ ROUTINES: dict[str, Routine] = {
 __all__ = [
     "ROUTINES", "VARIANTS", "Variants", "about", "added", "by_request", "defaults", "is_extended", "matters", "row_for",
     "step_of", "variants_of",
-]  # fmt: skip
+]
 
 
 def is_extended(row: Routine) -> bool:

@@ -41,4 +41,4 @@ ADAGRAD = Variants(
         "epsilon_at=outside": "epsilon outside the root, as PyTorch's Adagrad has it",
     },
     counted=("lr_decay",), initial={"moment": "initial_accumulator"},
-)  # fmt: skip
+)

@@ -44,4 +44,4 @@ ADAM = Variants(
         "max_of=corrected": "AMSGrad's maximum of the corrected second moments, as optax has it",
         "max_of=moment": "AMSGrad's maximum of the second moments, corrected by the last step, as PyTorch has it",
     },
-)  # fmt: skip
+)

@@ -33,4 +33,4 @@ MOMENTUM = Variants(
         "decay=decoupled": "weight decay apart from the gradient, as timm's SGDW has it",
     },
     matters={"decay": "l2_decay", "dampened_from": "dampening"}, counted=("dampened_from",),
-)  # fmt: skip
+)

@@ -24,7 +24,7 @@ def ratio_of_columns(rows, columns, *how):
 def rule(
     p, g, v, step_number, *, stored, coefficients, iterations, lr, mu, weight_decay, use_nesterov, average, lookahead,
     outputs, epsilon_is, **numbers,
-):  # fmt: skip
+):
     v, u = momentum(g, v, mu=mu, use_nesterov=use_nesterov, average=average)
     if lookahead == "corrected":
         now, entering = 1 - mu**step_number, (1 - mu) * g if average else g
@@ -53,4 +53,4 @@ MUON = Variants(
         "outputs=columns": "the ratio of columns to rows: outputs along columns, as optax has them",
     },
     matters={"epsilon_is": "epsilon"}, counted=("lookahead",),
-)  # fmt: skip
+)

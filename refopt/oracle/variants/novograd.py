@@ -38,4 +38,4 @@ NOVOGRAD = Variants(
         "first_norm=where_zero": "a norm is taken as it is wherever the average is 0, as NVIDIA has it",
     },
     counted=("first_norm",),
-)  # fmt: skip
+)

@@ -18,7 +18,7 @@ from refopt.oracle.variants.variant import EPSILON_ROOT, Variants, after_options
 
 def rectified(
     p, g, m, u, beta1_pow, beta2_pow, rho, *, lr, beta1, beta2, epsilon, epsilon_root, epsilon_at, threshold
-):  # fmt: skip
+):
     m, u = moments(g, m, u, beta1=beta1, beta2=beta2)
     if rho > threshold:
         if epsilon_at == "corrected":
@@ -51,4 +51,4 @@ RADAM = Variants(
         "threshold=4": "rectified from rho > 4, as the paper has it",
         "threshold=5": "rectified from rho > 5, as PyTorch and optax have it by default",
     },
-)  # fmt: skip
+)

@@ -26,4 +26,4 @@ RULES = {
         "average of updates advanced before use", {"p - lr * d": f"p - lr * ({QUOTIENT} * g)"}
     ),
     "StepRegrouped": Wrong(None, {f"d = {QUOTIENT} * g": f"r = {QUOTIENT}; d = r * g", "p - lr * d": "p - lr * r * g"}),
-} | OF_DECAY  # fmt: skip
+} | OF_DECAY

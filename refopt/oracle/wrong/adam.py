@@ -56,5 +56,5 @@ OWN = {
     "MaximumOfTheOld": Wrong("AMSGrad: maximum of the old second moment", {
         MOMENTS: f"old = {LARGER}; {MOMENTS}", "beta2_pow * beta2, u_max": "beta2_pow * beta2, old",
     }),
-}  # fmt: skip
+}
 RULES = OWN | OF_DECAY

@@ -16,4 +16,4 @@ RULES = {
     "PowerBeforeUse": Wrong("power of beta1 advanced before use: that of step t + 1", {
         "(1 - beta1_pow)": "(1 - beta1_pow * beta1)",
     }),
-} | OF_DECAY  # fmt: skip
+} | OF_DECAY

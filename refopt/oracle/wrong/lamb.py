@@ -54,4 +54,4 @@ RULES = {
     "RatioClipped": Wrong("trust ratio clipped at 1", {RATIO: f"min({RATIO}, type(norms[0])(1))"}),
     **OTHER_SUMS,
     "StepRegrouped": Wrong(None, {STEP: "p - lr * (ratio * r)"}),
-}  # fmt: skip
+}

@@ -57,4 +57,4 @@ RULES = {
     "LearningRateAgain": Wrong("learning rate applied to the velocity again", {
         f"return {STEP}": f"_, v = {STEP}; return p - {LR} * v, v",
     }),
-}  # fmt: skip
+}

@@ -16,4 +16,4 @@ RULES = {
         DECAY: "pass", f"p - {SIGN}": f"(p - {SIGN}) * (1 - lr * coeff)",
     }),
     "DecaySubtracted": Wrong(None, {DECAY: "p = p - lr * coeff * p"}),
-}  # fmt: skip
+}

@@ -33,4 +33,4 @@ RULES = {
     "NesterovWithoutDecay": Wrong(
         "Nesterov's step without the decay", {"(g + mu * v if": "(plain + mu * v if", DECAY: f"plain = g; {DECAY}"}
     ),
-} | OF_MAXIMIZE  # fmt: skip
+} | OF_MAXIMIZE

@@ -12,7 +12,7 @@ def muon_with(
     p, g, v, *, stored, cut, coefficients, iterations, lr, mu, weight_decay, epsilon, use_nesterov, average, adjust_lr,
     compute, ahead=momentum, triples=lambda triples: triples, update=updates,
     decayed=lambda p, lr, decay: p * (1 - lr * decay),
-):  # fmt: skip
+):
     """The rule, with places to change."""
     v, u = ahead(g, v, mu=mu, use_nesterov=use_nesterov, average=average)
     every = triples(coefficients if len(coefficients) > 1 else coefficients * int(iterations))
@@ -80,4 +80,4 @@ RULES = {
                            other_scale(lambda rows, columns, adjust_lr, real: np.sqrt(real(rows / columns)))),
     "RatioOfSquares": Wrong("the root of the ratio forgotten", other_scale(lambda *of: ratio(*of) ** 2)),
     "DecaySubtracted": Wrong(None, partial(muon_with, decayed=lambda p, lr, decay: p - lr * decay * p)),
-}  # fmt: skip
+}

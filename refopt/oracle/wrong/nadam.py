@@ -21,4 +21,4 @@ RULES = {
     "OneProductForBoth": Wrong("first moment corrected without the next momentum", {
         "mu_product * mu_next": "mu_product",
     }),
-} | OF_DECAY  # fmt: skip
+} | OF_DECAY

@@ -17,7 +17,7 @@ OTHER_SUMS = {
         None, {"sum_of_squares(": "in_order("},
         {"in_order": lambda x: np.add.accumulate(x * x)[-1] if x.size else x.sum()},
     ),
-}  # fmt: skip
+}
 
 
 def count_of(x: Any) -> int:

@@ -48,4 +48,4 @@ RULES = {
         "beta1 * m + (": "beta1 * m + lr * (", "p - lr * m": "p - m",
     }),
     "TimesTheReciprocal": Wrong(None, {f"g / {ROOT}": f"g * (1 / {ROOT})"}),
-} | OTHER_SUMS  # fmt: skip
+} | OTHER_SUMS

@@ -20,4 +20,4 @@ OF_DECAY = {
     "TurnedAfterDecay": Wrong("gradient turned after weight decay was added to it", {
         "return p, g + weight_decay * p": "return p, g - weight_decay * p if maximize else g + weight_decay * p",
     }),
-}  # fmt: skip
+}

@@ -27,4 +27,4 @@ RULES = {
         "lr / (1 - beta1_pow) * m": "lr * m",
     }),
     "EpsilonCorrected": Wrong(None, {"np.sqrt(u) + epsilon": "np.sqrt(u) + epsilon * np.sqrt(1 - beta2_pow)"}),
-} | OF_DECAY  # fmt: skip
+} | OF_DECAY

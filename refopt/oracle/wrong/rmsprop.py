@@ -16,4 +16,4 @@ RULES = {
     }),
     "VarianceClamped": Wrong(None, {VARIANCE: f"np.maximum({VARIANCE}, 0)"}),  # where the specification has NaN
     "StepRegrouped": Wrong(None, {"lr * g / root(d, epsilon, epsilon_at)": "lr * (g / root(d, epsilon, epsilon_at))"}),
-} | OF_DECAY  # fmt: skip
+} | OF_DECAY

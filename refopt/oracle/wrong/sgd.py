@@ -12,4 +12,4 @@ RULES = {
     "DecayOfTheStep": Wrong("decay of the new parameter", {
         "p - lr * g": "p - lr * l2_decay * p", DECAY: "p = p - lr * g",
     }),
-} | OF_MAXIMIZE  # fmt: skip
+} | OF_MAXIMIZE

@@ -20,10 +20,10 @@ from refopt.program.counts.mixed import (
     saved,
     startup,
     total,
-)  # fmt: skip
+)
 from refopt.program.counts.steps import coalesce_ops, fused_step, step
 
 __all__ = [
     "batches", "bucketed_collectives", "bucketed_step", "buckets", "casts", "coalesce_ops", "collectives", "fused_step",
     "kept", "memory", "mixed_step", "param_casts", "saved", "startup", "step", "total",
-]  # fmt: skip
+]

@@ -49,7 +49,7 @@ def buckets(sizes: Sequence[int], items: Sequence[int], owners: Sequence[int], l
 def bucketed_step(
     routine: str, sizes: Sequence[int], eligible: Sequence[bool], owners: Sequence[int], rank: int, *,
     gradient: int = SINGLE, limit: float = 32.0, send_limit: float = 16.0, batched: bool = False,
-) -> dict[str, int]:  # fmt: skip
+) -> dict[str, int]:
     """Ops of a sharded step by type where buckets and updates that cast make a difference; others are as in
     `refopt.program.counts.mixed_step`.
 
@@ -63,7 +63,7 @@ def bucketed_step(
         batched: whether `refopt.program.passes.batch_owners` has come last.
     """
     check("bucketed_step", sizes=sizes, eligible=eligible, owners=owners, limit=limit, send_limit=send_limit, rank=rank,
-          gradient=gradient, batched=batched)  # fmt: skip
+          gradient=gradient, batched=batched)
     merged = find_routine("bucketed_step: routine", routine).merged_name
     reduced = buckets(sizes, [gradient] * len(sizes), owners, limit)
     own = [bucket for bucket in reduced if owners[bucket[0]] == rank]
@@ -100,7 +100,7 @@ def batches(roots: Sequence[int]) -> tuple[int, int]:
 def bucketed_collectives(
     sizes: Sequence[int], eligible: Sequence[bool], owners: Sequence[int], *, chunk: int, clip: bool = False,
     scan: bool = True, gradient: int = SINGLE, limit: float = 32.0, send_limit: float = 16.0,
-) -> dict[str, Counted]:  # fmt: skip
+) -> dict[str, Counted]:
     """Calls of a rank in a step, and bytes of the arrays handed in, as
     `refopt.comm.Communicator.counts` has them.
 
@@ -111,7 +111,7 @@ def bucketed_collectives(
         clip, scan: whether the norm of all gradients is formed, and whether they are looked at for inf and NaN.
     """
     check("bucketed_collectives", sizes=sizes, eligible=eligible, owners=owners, limit=limit, send_limit=send_limit,
-          chunk=chunk, gradient=gradient, clip=clip, scan=scan)  # fmt: skip
+          chunk=chunk, gradient=gradient, clip=clip, scan=scan)
     counted = {}
     sent = [HALF if good else SINGLE for good in eligible]
     for name, items, most in (("reduce", [gradient] * len(sizes), limit), ("broadcast", sent, send_limit)):

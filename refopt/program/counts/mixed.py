@@ -71,7 +71,7 @@ def casts(eligible: int, *, accumulate: int = 1, recompute: bool = False, owned:
 def mixed_step(
     routine: str, params: int, eligible: int, *, world_size: int = 1, accumulate: int = 1, recompute: bool = False,
     clip: bool = False, optimize_cast: bool = False, owned: tuple[int, int] | None = None,
-) -> dict[str, int]:  # fmt: skip
+) -> dict[str, int]:
     """Ops of a step by type, as `refopt.program.amp_program` makes it and passes leave it.
 
     Args:
@@ -86,7 +86,7 @@ def mixed_step(
     """
     merged = find_routine("mixed_step: routine", routine).merged_name
     check("mixed_step", params=params, world_size=world_size, accumulate=accumulate, recompute=recompute, clip=clip,
-          optimize_cast=optimize_cast)  # fmt: skip
+          optimize_cast=optimize_cast)
     whole("mixed_step: eligible", eligible, 0, params)
     if owned is not None:
         if len(listed("mixed_step: owned", owned, "two numbers")) != 2:
@@ -149,7 +149,7 @@ def startup(sizes: Sequence[int], eligible: Sequence[bool], *, optimize_cast: bo
 def memory(
     sizes: Sequence[int], eligible: Sequence[bool], routine: str, *, owners: Sequence[int] | None = None, rank: int = 0,
     optimize_cast: bool = False, optional: int = 0,
-) -> dict[str, int]:  # fmt: skip
+) -> dict[str, int]:
     """Bytes that a rank keeps from step to step.
 
     Args:

@@ -49,13 +49,13 @@ def step(
         "scatter_add": sparse,
         "scale": ranks * tensors + early * len(routine.scalars) * tensors,
         routine.name: tensors,
-    })  # fmt: skip
+    })
 
 
 def fused_step(
     routine: Routine, tensors: int, *, sparse: int = 0, world_size: int = 1, early: bool = False,
     groups: int | None = None, units: int = 1, form: str = "flat", folded: bool = False,
-) -> dict[str, int]:  # fmt: skip
+) -> dict[str, int]:
     """Ops of a step by type after `fuse_all_reduce` and `fuse_optimizer`.
 
     Args:

@@ -37,7 +37,7 @@ class Gpu:
             coalesced = gpu.coalesce_tensor(
                 [None], shapes=[shape], dtype=dtype, set_constant=True, constant=value, use_align=False,
                 stream=self._stream,
-            )  # fmt: skip
+            )
         return coalesced.views[0]
 
     def upload(self, host: np.ndarray) -> Any:

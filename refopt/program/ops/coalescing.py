@@ -51,7 +51,7 @@ def _check_layout(op: Op) -> None:
 @op(
     "coalesce_tensor", "input", "output fused_output", check=_check_coalesce, startup=True,
     fills=lambda op: bool(op.attrs.get("copy_data")),
-)  # fmt: skip
+)
 def coalesce_tensor(context: Context, op: Op) -> Callable[[], Any]:
     """`output`, which `input` names as well, become views into one new buffer, `fused_output`; at startup.
 

@@ -143,7 +143,7 @@ def batch_of(ops: Sequence[Op]) -> Op:
     attrs |= {
         "kind": first.type, "roots": tuple(op.attrs["root"] for op in ops),
         "counts": tuple(len(op.inputs["x"]) for op in ops),
-    }  # fmt: skip
+    }
     return first.replace(type=BATCH, inputs={"x": names}, outputs={"out": names}, attrs=attrs)
 
 
@@ -159,7 +159,7 @@ def calls(op: Op) -> list[Op]:
             inputs={"x": op.inputs["x"][start:stop]}, outputs={"out": op.outputs["out"][start:stop]},
         )
         for root, (start, stop) in zip(op.attrs["roots"], pairwise(stops), strict=True)
-    ]  # fmt: skip
+    ]
 
 
 def _check_calls(op: Op) -> None:

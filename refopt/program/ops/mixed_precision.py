@@ -153,7 +153,7 @@ def _check_finish(graph: Graph, op: Op) -> None:
 @op(
     "finish_check", "odd loss_scale sums?", "grad_factor found_inf grad_norm?", check=_check_finish,
     gpu=f"{GPU}:finish_check",
-)  # fmt: skip
+)
 def finish_check(context: Context, op: Op) -> Callable[[], Any]:
     """`found_inf` is 1 if `odd` is not 0, else 0; `grad_factor` from `loss_scale` and, with `sums`, the clip."""
     inputs = {slot: context.arrays[names[0]] for slot, names in op.inputs.items()}
@@ -185,7 +185,7 @@ def _check_scaling(graph: Graph, op: Op) -> None:
 @op(
     "update_loss_scaling", " ".join(STATE), " ".join(STATE[1:]), check=_check_scaling,
     gpu=f"{GPU}:update_loss_scaling",
-)  # fmt: skip
+)
 def update_loss_scaling(context: Context, op: Op) -> Callable[[], Any]:
     """The routine; changes `loss_scale`, `good_steps`, `bad_steps`."""
     arrays = [context.arrays[op.inputs[slot][0]] for slot in STATE]

@@ -46,7 +46,7 @@ def _check_scatter_add(graph: Graph, op: Op) -> None:
 
 @op(
     "scatter_add", "x", "out", check=_check_scatter_add, dense=False, gpu="refopt.program.gpu.sparse:scatter_add",
-)  # fmt: skip
+)
 def scatter_add(context: Context, op: Op) -> Callable[[], Any]:
     """`out`, dense, is the sum of the rows of `x`, sparse: rank after rank, row after row."""
     pairs = list(zip(op.inputs["x"], op.outputs["out"], strict=True))
@@ -109,4 +109,4 @@ def gathered(backend: Backend, comm: Any, var: Var, segment: Segment) -> list[Se
         (numbers, rows.reshape((int(n), *var.shape[1:])))
         for n, numbers, rows in zip(ours, *every, strict=True)
         if n
-    ]  # fmt: skip
+    ]

@@ -71,4 +71,4 @@ __all__ = [
     "coalesce_gradients", "eligible", "fold_averages", "fold_casts", "fuse_all_reduce", "fuse_broadcasts",
     "fuse_optimizer", "fuse_reduces", "grouping", "offload", "on_device", "optimize_cast", "over_axes", "owners",
     "partition", "pipeline", "preset", "reduce_to_owners", "send_to_owners", "shard", "shard_elements", "sizes_of",
-]  # fmt: skip
+]

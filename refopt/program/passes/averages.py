@@ -92,7 +92,7 @@ def _why_not(program: Program, place: int, sources: set[int], exact: bool) -> st
     return (
         _used_otherwise(program, op, averaged, exact) or unlike(averages)
         or _rounded(program, op, averaged, averages[0].attrs["scale"], exact)
-    )  # fmt: skip
+    )
 
 
 def _used_otherwise(program: Program, op: Op, averaged: set[str], exact: bool) -> str:

@@ -107,7 +107,7 @@ def _gradients(program: Program) -> tuple[list[tuple[str, str]], list[str]]:
     """Parameters and gradients that can go into buffers, in the order in which they are reduced; and why others cannot.
     """
     made = [pair for op in program.main if op.type == "backward"
-            for pair in zip(op.outputs["grads"], op.inputs["params"], strict=True)]  # fmt: skip
+            for pair in zip(op.outputs["grads"], op.inputs["params"], strict=True)]
     params = {**dict(made), **params_of(program)}
     reasons = [f"{grad!r} is sparse and stays out" for grad, _ in made if grad in program.sparse]
     pairs, alone = [], dependencies.rooted(program)

@@ -60,7 +60,7 @@ def fuse_all_reduce(program: Program) -> Result:
 
 def _reduced(
     program: Program, rows: Sequence[Sequence[int]], averages: list[int], layout: Mapping[str, Any]
-) -> list[Op]:  # fmt: skip
+) -> list[Op]:
     """One reduction for a group, along each axis, and one multiplication if there are some."""
     layer = dependencies.layer_of(program.main[i] for i in (*chain(*rows), *averages))
     fused = [*(_one(program, row, layout) for row in rows), *([_one(program, averages, {})] if averages else [])]
@@ -155,7 +155,7 @@ def _buffer(program: Program, kind: str, op: Op) -> Var:
 
 def checked(
     program: Program, places: Sequence[int], scales: Mapping[str, list[int]], kind: str, others: Iterable[int] = ()
-) -> tuple[list[int], str]:  # fmt: skip
+) -> tuple[list[int], str]:
     """Places of the averages after some collectives, and why all of these cannot be one. Empty if they can.
 
     In between may be ``others``, which are moved with them.

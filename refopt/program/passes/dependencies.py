@@ -141,7 +141,7 @@ def sums_by_axis(program: Program, role: str | None = None) -> dict[object, dict
 
 def rows_along(
     sums: Iterable[Mapping[str, Sequence[int]]], names: Sequence[str], after: Sequence[int]
-) -> list[tuple[int, ...]]:  # fmt: skip
+) -> list[tuple[int, ...]]:
     """For each axis with such, places of the last sums of some variables that come after a place for each."""
     pairs, rows = list(zip(names, after, strict=True)), []
     for each in sums:

@@ -26,7 +26,7 @@ NOTHING = "no gradient of an elementwise routine is reduced by itself and update
 
 def shard_elements(
     program: Program, rank: int, degree: int, limit: float = 32.0, axis: str | None = None
-) -> Result:  # fmt: skip
+) -> Result:
     """The program of one rank of several that share out the optimizer, element by element.
 
     Gradients lie in buffers, as `refopt.program.passes.coalesce_gradients` would have them, and parameters likewise,
@@ -151,7 +151,7 @@ class _Search:
         if math.prod(program.vars[param].shape) == 0:
             return "it has no elements"
         states = [names[k] for slot, names in op.inputs.items()
-                  if slot not in (*SHARED, *routine.scalars, "params", "grads")]  # fmt: skip
+                  if slot not in (*SHARED, *routine.scalars, "params", "grads")]
         for name in (param, *sources, *made, *states):
             if name in program.buffer_of or name in program.parts or name in program.whole_of:
                 return f"{name!r} is in a buffer, or cut, already"

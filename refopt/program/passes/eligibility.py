@@ -83,7 +83,7 @@ class _Search:
         self._old.update(
             name for param in written & self._cast_to.keys() for name in self._cast_to[param]
             if self._source[name] == param
-        )  # fmt: skip
+        )
 
     def _read(self, place: int, op: Op, param: str) -> None:
         """Take notice of an op of the forward or the backward pass that reads a parameter."""
@@ -125,7 +125,7 @@ def _params(program: Program) -> list[str]:
     touched = program.cells(touched)
     return [
         name for name, var in program.vars.items() if name in touched and var.persistable and var.dtype == "float32"
-    ]  # fmt: skip
+    ]
 
 
 def _no_cast(program: Program, op: Op, param: str, copies: Mapping[str, str]) -> str:

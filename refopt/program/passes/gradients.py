@@ -49,7 +49,7 @@ def complete(graph: Graph) -> list[Complete]:
     found = [
         Complete(name, place, averages.get(name), () if "" in rows.get(name, ()) else rows.get(name, ()))
         for name, place in last.items() if name not in used
-    ]  # fmt: skip
+    ]
     return sorted(found, key=lambda each: each.place)
 
 
@@ -59,7 +59,7 @@ def params_of(graph: Graph) -> Mapping[str, str]:
     found = {
         grad: param for op in graph.main if op.type in types
         for param, grad in zip(op.inputs["params"], op.inputs["grads"], strict=True)
-    }  # fmt: skip
+    }
     for op in reversed(graph.main):
         if op.type in LINEAR:
             for x, out in zip(op.inputs["x"], op.outputs["out"], strict=False):  # an all_gather may be of parameters

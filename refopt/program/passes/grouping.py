@@ -37,7 +37,7 @@ class Grouping(NamedTuple):
 def early(
     names: Sequence[str], shapes: Sequence[Shape], dtypes: Sequence[str], *,
     memory_size: float = 0, groups_size: int = 3,
-) -> Grouping:  # fmt: skip
+) -> Grouping:
     """By layer, then by memory, then by number; all in one buffer, the last group first.
 
     A layer is the part of a name before its first dot; names without a dot are of one layer, ``@UNKNOW@``. Layers come
@@ -71,7 +71,7 @@ def early(
 def later(
     names: Sequence[str], shapes: Sequence[Shape], dtypes: Sequence[str], *,
     memory_size: float = -1.0, groups_size: int = 1,
-) -> Grouping:  # fmt: skip
+) -> Grouping:
     """By layer, then by memory, then by dtype; in one buffer if there is one dtype.
 
     A layer is the part of a name before its first dot; a name without a dot is a layer. If the dtypes differ, each
@@ -154,7 +154,7 @@ def by_count(names: Sequence[str], shapes: Sequence[Shape], dtypes: Sequence[str
 def ddp(
     names: Sequence[str], shapes: Sequence[Shape], dtypes: Sequence[str], *,
     bucket_cap_mb: float = 25.0, first_bucket_mb: float = 1.0,
-) -> Grouping:  # fmt: skip
+) -> Grouping:
     """Buckets: in order, for each dtype apart, until they have a size, which they may exceed; a buffer each.
 
     The order is that in which gradients become ready, about the reverse of the parameters'. The first bucket of a dtype
@@ -189,7 +189,7 @@ def ddp(
 
 RULES: dict[str, Callable[..., Grouping]] = {
     "early": early, "later": later, "fuse_size": fuse_size, "by_count": by_count, "ddp": ddp,
-}  # fmt: skip
+}
 
 
 def _tensors(where: str, names: Any, shapes: Any, dtypes: Any) -> tuple[tuple[str, ...], list[Shape], tuple[str, ...]]:

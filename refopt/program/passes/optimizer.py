@@ -237,7 +237,7 @@ def _merged(program: Program, unit: Unit) -> list[Op]:
     merged = ops[0].replace(
         type=MERGED + unit.routine.name, inputs=all_of("inputs"), outputs=all_of("outputs"), attrs=attrs,
         layer=dependencies.layer_of(ops),
-    )  # fmt: skip
+    )
     return [merged, *_advances(program, unit, {slot: merged.inputs[slot] for slot in unit.routine.scalars})]
 
 

@@ -24,7 +24,7 @@ class Declined(Exception):
 def owned(
     program: Program, owners: Mapping[str, int], degree: int, params: Mapping[str, str] | None = None,
     axis: str | None = None,
-) -> list[Op]:  # fmt: skip
+) -> list[Op]:
     """The ops of a step of all ranks, in which what belongs to a parameter is done by its owner alone.
 
     A gradient is reduced to the owner, who averages, checks and updates; what is to be broadcast then, `sent` says.
@@ -57,7 +57,7 @@ def sent(program: Program, owners: Mapping[str, int]) -> list[tuple[str, int, st
     return [
         (name, owners[param], layer) for param, layer in layers.items() if param in owners
         for name in [x for x in dict.fromkeys((param, *copies.get(param, ()))) if x in read] or [param]
-    ]  # fmt: skip
+    ]
 
 
 def updates_of(program: Program) -> list[Op]:
@@ -88,7 +88,7 @@ class _Owners:
     def __init__(
         self, program: Program, owners: Mapping[str, int], degree: int, params: Mapping[str, str] | None,
         axis: str | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._program, self._owners, self._degree, self._axis = program, owners, degree, axis
         self._updates = updates_of(program)
         self._params = params_of(program) if params is None else params
@@ -226,4 +226,4 @@ def of_nothing(updates: Sequence[Op], degree: int) -> list[Op]:
     return [
         nothing_of(op, rank)
         for op in first.values() if None not in ranks[op.type] for rank in range(degree) if rank not in ranks[op.type]
-    ]  # fmt: skip
+    ]

@@ -87,7 +87,7 @@ class Rewriting:
         self._spans = {
             name: span for bucket in buckets for each, span in zip(bucket.tensors, bucket.spans, strict=True)
             for name in (each.param, *each.sources, *each.made)
-        }  # fmt: skip
+        }
         self._vars: dict[str, Var] = {}
         self._startup: list[Op] = []
         self._gone: set[str] = set()  # masters of which the rank has a part, or nothing
@@ -226,7 +226,7 @@ class Rewriting:
 
     def _tiles(
         self, op: Op, check: Op, over: Sequence[Op], cut: Sequence[int], pieces: Sequence[int]
-    ) -> list[Op]:  # fmt: skip
+    ) -> list[Op]:
         """The check with sums of tiles of what is cut, of which the sums of tensors are formed on every rank."""
         names, (sums,), positions = op.inputs["x"], op.outputs["sums"], op.attrs["positions"]
         tiles, counts = f"{sums}@TILES", [tiles_of(self._program.vars[names[k]].shape) for k in cut]

@@ -87,7 +87,7 @@ def declined(where: str, program: Program, devices: int) -> str:
 
 def placed(
     program: Program, found: Sequence[gradients.Complete], balancer: Balancer
-) -> tuple[dict[str, int], dict[str, None]]:  # fmt: skip
+) -> tuple[dict[str, int], dict[str, None]]:
     """By parameter, the device that a balancer gives its gradient; and gradients without elements, which none gets."""
     params, owners, alone = gradients.params_of(program), dict[str, int](), dict[str, None]()
     for each in found:

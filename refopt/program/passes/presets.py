@@ -33,14 +33,14 @@ def _sharded(rank: int, ranks: int) -> list[Pass]:
         partial(shard, rank=rank, degree=ranks, rule="greedy", order="reduced"), optimize_cast, fold_casts,
         fuse_reduces, partial(fuse_optimizer, form="merged", per_buffer=True),
         partial(fuse_broadcasts, limit=16.0), batch_owners,
-    ]  # fmt: skip
+    ]
 
 
 def _sharded_by_element(rank: int, ranks: int) -> list[Pass]:
     return [
         optimize_cast, fold_casts, partial(shard_elements, rank=rank, degree=ranks),
         partial(fuse_optimizer, form="merged", per_buffer=True),
-    ]  # fmt: skip
+    ]
 
 
 def _parameter_server(rank: int, ranks: int) -> list[Pass]:
@@ -54,7 +54,7 @@ def _offloaded(rank: int, ranks: int) -> list[Pass]:
 PRESETS: dict[str, Callable[[int, int], list[Pass]]] = {
     "data_parallel": _data_parallel, "sharded": _sharded, "sharded_by_element": _sharded_by_element,
     "parameter_server": _parameter_server, "offloaded": _offloaded,
-}  # fmt: skip
+}
 
 
 def preset(name: str, rank: int = 0, ranks: int = 1) -> list[Pass]:

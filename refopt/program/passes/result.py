@@ -75,7 +75,7 @@ def _steps(where: str, value: Any) -> tuple[tuple[str, Result], ...]:
 def moved(
     program: Program, moves: Sequence[Move], reasons: Iterable[str], nothing: str, vars: Iterable[Var] = (),
     startup: Iterable[Op] = (),
-) -> Result:  # fmt: skip
+) -> Result:
     """What a pass gives back that moves ops of a step, and adds variables and startup ops; or nothing, and why."""
     if not moves:
         return Result(program, False, (*reasons, nothing))

@@ -22,7 +22,7 @@ ORDERS = "program", "reduced"
 
 def shard(
     program: Program, rank: int, degree: int, rule: str = "paddle", order: str = "program", axis: str | None = None
-) -> Result:  # fmt: skip
+) -> Result:
     """The program of one rank of several that share out the optimizer.
 
     Gradients are reduced to the owner of their parameter, who alone averages, checks and updates, and then broadcasts

@@ -28,4 +28,4 @@ from refopt.program.placement.timeline import Overlap, Span, overlap, simulate, 
 __all__ = [
     "BoundSchedule", "Overlap", "Schedule", "Span", "Task", "bind_schedule", "broadcast_params", "cost", "on_streams",
     "overlap", "run_schedule", "simulate", "task_cost", "timeline",
-]  # fmt: skip
+]

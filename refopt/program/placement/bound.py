@@ -40,7 +40,7 @@ class BoundSchedule(Exclusive):
     def __init__(
         self, plan: Schedule, bound: Bound, blocks: Mapping[int, hosted.Ends], timing: bool = False,
         multiprocessors: int | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(bound.comm)
         bound.hand_over("BoundSchedule")
         backend = cast(Gpu, bound.backend)
@@ -148,7 +148,7 @@ class BoundSchedule(Exclusive):
 def bind_schedule(
     plan: Schedule, arrays: Mapping[str, Any], *, comm: Any = None, gradients: Gradients = None, stream: Any = 0,
     timing: bool = False, multiprocessors: int | None = None,
-) -> BoundSchedule:  # fmt: skip
+) -> BoundSchedule:
     """Bind the program of a schedule, run its startup, and put its tasks on streams.
 
     On a GPU these are CUDA streams that do not wait for the default stream; on the executor they are the executor's.

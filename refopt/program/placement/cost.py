@@ -218,7 +218,7 @@ def of_op(program: Program, op: Op, link: Link, rate: float) -> float:
         sent = {each.attrs["root"]: bytes_of(program, each.reads) for each in calls(op)}
         return batch(link, op.attrs["kind"], sent, op.attrs["ranks"])
     known = {"broadcast": broadcast, "reduce": reduce, "all_reduce": all_reduce, "reduce_scatter": reduce_scatter,
-             "all_gather": all_gather}  # fmt: skip
+             "all_gather": all_gather}
     if op.type in known:
         whole_of_it = op.writes if op.type == "all_gather" else op.reads
         return known[op.type](link, bytes_of(program, whole_of_it), op.attrs["ranks"])

@@ -33,7 +33,7 @@ class Marks:
         """
         awaited: dict[str, MutableSet[int]] = {name: set() for name in lanes}
         return [self._enqueued(task, lanes[task.stream].stream, caller, awaited[task.stream])
-                for task in self._plan.tasks]  # fmt: skip
+                for task in self._plan.tasks]
 
     def _enqueued(self, task: Task, stream: Any, caller: Any, awaited: MutableSet[int]) -> list[Call]:
         """The calls of one task; what its stream has waited for is added to."""

@@ -21,7 +21,7 @@ ISSUES = "program", "random"
 def run_schedule(
     plan: Schedule, arrays: Mapping[str, Any], *, comm: Any = None, gradients: Gradients = None, steps: int = 1,
     issue: str = "program", seed: int = 0, **numbers: Any,
-) -> Bound:  # fmt: skip
+) -> Bound:
     """Bind a schedule to arrays of the executor, and run some steps.
 
     Each stream is one of the executor's, the caller's included. A task is enqueued on its stream, after the stream has

@@ -122,7 +122,7 @@ _FLOAT_TYPES = (float, np.floating)
 _NAMES: dict[type, str] = {
     int: "int64", float: "float64", bool: "bool", np.bool_: "bool",
     **{getattr(np, name): name for name in (*SIGNED, *UNSIGNED, *FLOATS)},
-}  # fmt: skip
+}
 _NAMES[np.dtype("longlong").type] = "int64"
 _NAMES[np.dtype("ulonglong").type] = "uint64"
 CONVERSIONS: dict[str, Callable[[Any], Any]] = {

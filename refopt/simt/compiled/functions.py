@@ -26,10 +26,10 @@ TESTS = {math.isnan: np.isnan, math.isinf: np.isinf, math.isfinite: np.isfinite}
 ONE = {getattr(math, name): name for name in (
     *_HALF, "tan", "tanh", "sinh", "cosh", "asin", "acos", "atan", "asinh", "acosh", "atanh", "expm1", "log1p", "erf",
     "erfc", "gamma", "lgamma", "cbrt", "degrees", "radians",
-)}  # fmt: skip
+)}
 TWO = {getattr(math, name): name for name in (
     "atan2", "fmod", "hypot", "copysign", "pow", "remainder", "ldexp", "nextafter",
-)}  # fmt: skip
+)}
 _ANY_WHOLE = {"hypot", "atan2"}  # these two take int64s as well
 _OF_LOOPS = SCALARS.keys() - {"float16"}
 

@@ -25,7 +25,7 @@ SYMBOLS: dict[str, Callable[[Any, Any], Any]] = {
     "RShift": operator.rshift, "BitAnd": operator.and_, "BitOr": operator.or_, "BitXor": operator.xor,
     "Lt": operator.lt, "LtE": operator.le, "Gt": operator.gt, "GtE": operator.ge, "Eq": operator.eq,
     "NotEq": operator.ne,
-}  # fmt: skip
+}
 _CUTOFF = 0x10000  # from here on Numba takes a power for one of floats
 COMPARISONS = {"Lt", "LtE", "Gt", "GtE", "Eq", "NotEq"}
 IN_PLACE = {

@@ -15,7 +15,7 @@ _Function = TypeVar("_Function", bound=Callable)
 
 def ptx_twin(
     *types: str, lanes: Callable | bool = False, warp: Callable | None = None
-) -> Callable[[_Function], _Function]:  # fmt: skip
+) -> Callable[[_Function], _Function]:
     """Mark a function as the twin of inline PTX: it runs as it is, so its arithmetic is NumPy's.
 
     Args:

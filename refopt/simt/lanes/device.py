@@ -32,7 +32,7 @@ def grid(lanes: Lanes, axes: int, extents: bool = False) -> Any:
         lanes.of(f"blockDim.{axis}") * lanes.of(f"gridDim.{axis}") if extents
         else lanes.of(f"blockIdx.{axis}") * lanes.of(f"blockDim.{axis}") + lanes.of(f"threadIdx.{axis}")
         for axis in "xyz"[:axes]
-    )  # fmt: skip
+    )
     return found[0] if axes == 1 else found
 
 
@@ -181,7 +181,7 @@ def _syncwarp(lanes: Lanes, mask: Any = warps.FULL_MASK) -> None:
 _PLAIN: dict[Any, np.ufunc] = {
     atomics.add: np.add, atomics.sub: np.subtract, atomics.and_: np.bitwise_and, atomics.or_: np.bitwise_or,
     atomics.xor: np.bitwise_xor, atomics.max: np.maximum, atomics.min: np.minimum,
-}  # fmt: skip
+}
 _OTHER: dict[Any, Callable[[int, int], int]] = {
     atomics.inc: lambda old, value: 0 if old >= value else old + 1,
     atomics.dec: lambda old, value: value if old == 0 or old > value else old - 1,

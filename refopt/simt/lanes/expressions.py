@@ -28,7 +28,7 @@ OPERATORS = {
     ast.RShift: ">>", ast.BitAnd: "&", ast.BitOr: "|", ast.BitXor: "^", ast.USub: "-", ast.UAdd: "+", ast.Invert: "~",
     ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!=", ast.Is: "is",
     ast.IsNot: "is not",
-}  # fmt: skip
+}
 _OF_ARRAYS = ["shape", "size", "ndim", "dtype", "itemsize", "nbytes", "strides", "T"]
 NOTHING = object()
 

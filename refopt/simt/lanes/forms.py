@@ -18,17 +18,17 @@ from .typed import Refused
 _HELPERS = {function.__name__: function for function in (
     flow.branch, flow.loop, flow.each_of, values.pick, values.both, values.any_of, values.opposite, device.get,
     device.put, device.failed, device.of_all, device.of_warps, device.atomic, device.shared_array, device.local_array,
-)}  # fmt: skip
+)}
 # NumPy's arrays and scalars give the same bits.
 _EXACT = {
     np.add, np.subtract, np.multiply, np.divide, np.sqrt, np.abs, np.fabs, np.negative, np.floor, np.ceil, np.trunc,
     np.rint, np.isnan, np.isinf, np.isfinite, np.signbit, np.copysign, np.fmax, np.fmin, np.maximum, np.minimum,
-}  # fmt: skip
+}
 _OF_VALUES: dict[Any, Callable | None] = {
     **dict.fromkeys(_EXACT), **device.PLAIN, tuple: tuple, zip: zip, len: len, wrapped: values.wrap,
     range: values.lane_range, abs: np.abs, int: partial(values.cast, "int64"),
     **{function: partial(values.extreme, function is max, ()) for function in (max, min)},
-}  # fmt: skip
+}
 _SCALARS = tuple(module.__name__ for module in (functions, operators, conversions, half))
 
 

@@ -33,7 +33,7 @@ class Writer(Expressions):
         defaults = dict(zip(positional[::-1], (function.__defaults__ or ())[::-1], strict=False))
         defaults |= function.__kwdefaults__ or {}
         written = {name: f"v_{name}={self._default(defaults[name])}" if name in defaults else f"v_{name}"
-                   for name in (*positional, *named)}  # fmt: skip
+                   for name in (*positional, *named)}
         star = [f"*v_{others[0]}"] if others else ["*"] if named else []
         self.block(body, {RESULT} & self.locals)
         end = f"return v_{RESULT}" if RESULT in self.defined else "return None"

@@ -23,7 +23,7 @@ COUNTERS = {"uint32", "uint64"}
 def _update(
     array: Any, index: Any, value: Any, operation: Callable[[Any, Any], Any], types: set[str], called: str = "",
     lock: bool = False, fresh: bool = False, sign: int = 0,
-) -> Any:  # fmt: skip
+) -> Any:
     """An atomic operation on elements of the types that Numba has it for.
 
     `lock`: locks are built of it, so that what it learns needs a fence; `fresh`: what was there does not matter;
@@ -86,7 +86,7 @@ inc = _of(
 dec = _of(
     "dec", "Count down, from 0 to `value`.",
     lambda old, value: value if old == 0 or old > value else type(old)(old - 1), COUNTERS,
-)  # fmt: skip
+)
 
 
 def cas(array: Any, index: Any, old: Any, value: Any) -> Any:

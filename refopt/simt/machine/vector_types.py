@@ -9,7 +9,7 @@ import numpy as np
 _ALIASES = {
     "int8": "char", "uint8": "uchar", "int16": "short", "uint16": "ushort", "int32": "int", "uint32": "uint",
     "int64": "longlong", "uint64": "ulonglong", "float32": "float", "float64": "double",
-}  # fmt: skip
+}
 
 
 class Vector:

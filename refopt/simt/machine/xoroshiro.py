@@ -122,6 +122,6 @@ _RESULTS: tuple[tuple[Any, tuple[str, ...]], ...] = (
     (init_xoroshiro128p_state, ()), (xoroshiro128p_jump, ()), (xoroshiro128p_next, ("uint64",)),
     (xoroshiro128p_uniform_float32, ("float32",)), (xoroshiro128p_uniform_float64, ("float64",)),
     (xoroshiro128p_normal_float32, ("float32",)), (xoroshiro128p_normal_float64, ("float64",)),
-)  # fmt: skip
+)
 for _function, _types in _RESULTS:
     vars(_function)["__simt_types__"] = _types

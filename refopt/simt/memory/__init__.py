@@ -22,4 +22,4 @@ from .views import Strided
 __all__ = [
     "Buffer", "Strided", "allocate", "allocations", "atomic_add", "describe", "find", "live_allocations", "live_bytes",
     "load", "store",
-]  # fmt: skip
+]

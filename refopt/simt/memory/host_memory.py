@@ -56,7 +56,7 @@ def _visible(shape: Any, dtype: Any, order: Any) -> HostArray:
 def mapped_array(
     shape: Any, dtype: Any = np.float64, strides: Any = None, order: str = "C", stream: Any = 0, portable: bool = False,
     wc: bool = False,
-) -> HostArray:  # fmt: skip
+) -> HostArray:
     """A host array that kernels access in place; poisoned, as all fresh memory."""
     return _visible(shape, dtype, order)
 
@@ -69,7 +69,7 @@ def mapped_array_like(ary: Any, stream: Any = 0, portable: bool = False, wc: boo
 def managed_array(
     shape: Any, dtype: Any = np.float64, strides: Any = None, order: str = "C", stream: Any = 0,
     attach_global: bool = True,
-) -> HostArray:  # fmt: skip
+) -> HostArray:
     """An array that host and device share."""
     return _visible(shape, dtype, order)
 

@@ -20,7 +20,7 @@ from ..memory.arrays import DeviceArray, is_cuda_array
 # Where Numba's `cuda` is known as a module.
 CUDA = (
     "numba.cuda", "numba_cuda.numba.cuda", "numba_cuda.cuda", "numba_cuda_mlir.cuda", "numba_cuda_mlir.numba_cuda",
-)  # fmt: skip
+)
 PACKAGES = ("numba.cuda", "numba_cuda", "numba_cuda_mlir")
 
 
@@ -138,7 +138,7 @@ def stub() -> dict[str, types.ModuleType]:
     errors = _module("numba.core.errors", {
         "NumbaWarning": NumbaWarning, "NumbaPerformanceWarning": NumbaWarning, "NumbaError": NumbaError,
         "NumbaDeprecationWarning": NumbaWarning, "TypingError": type("TypingError", (NumbaError,), {}),
-    })  # fmt: skip
+    })
     config = _module("numba.core.config", {"ENABLE_CUDASIM": False, "DISABLE_JIT": False})
     core = _module("numba.core", {"errors": errors, "config": config, "types": cuda.types})
     of_types = _module("numba.types", _TYPES)
@@ -147,7 +147,7 @@ def stub() -> dict[str, types.ModuleType]:
         "jit": _as_it_is, "prange": prange, "vectorize": vectorize,
         "literal_unroll": lambda items: items, "__version__": "0+refopt.simt",
         "NumbaPerformanceWarning": NumbaWarning, "NumbaWarning": NumbaWarning, **names,
-    }  # fmt: skip
+    }
     modules = {"numba": _module("numba", content), "numba.core": core, "numba.core.errors": errors}
     modules |= {"numba.types": of_types, "numba.core.types": of_types, "numba.core.config": config}
     return modules

@@ -168,7 +168,7 @@ def _style(kind: str, size: float) -> dict[str, Any]:
     return {
         "marker": marker, "markersize": size * scale, "markeredgecolor": color,
         "markerfacecolor": color if filled else "none", "markeredgewidth": 0 if filled else 0.8,
-    }  # fmt: skip
+    }
 
 
 def _words(kernel: str, panels: Sequence[_Panel]) -> str:

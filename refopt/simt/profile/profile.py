@@ -170,7 +170,7 @@ class Profile:
                 "requests": "requests", "wavefronts": "wavefronts", "conflicts": "conflicts",
             }),
             _table("lines", self.lines, {"warps": "executions", "active": "active", "divergent": "divergent"}),
-        )  # fmt: skip
+        )
         return "\n\n".join(table for table in tables if table)
 
 

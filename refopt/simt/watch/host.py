@@ -72,7 +72,7 @@ class Reports:
     def _check_launches(
         self, kind: str, buffer: Buffer, mask: np.ndarray, access: Access, after: Callable[[Operation], bool],
         operation: Operation | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Check an access by the host against those by launches; `after` tells which of them it is ordered after."""
         shadow = buffer.shadow
         if not shadow.cells:
@@ -87,7 +87,7 @@ class Reports:
     def _race(
         self, buffer: Buffer, offset: int, first: str, one: Access, second: str, other: Access,
         operation: Operation | None = None, current: Operation | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Report two accesses, by two operations or by the one that runs."""
         ends = (one, operation), (other, current)
         places = [Access(key, epoch, Site(*site)).place(by or self.operation) for (key, epoch, site), by in ends]

@@ -54,7 +54,7 @@ class Log:
         self, count: bool | Sequence[DeviceArray], watch: bool, schedules: list[Schedule], rules: Rules,
         doubles: str = "ignore", compile: bool = False, keep_going: bool = False, profile: bool = False,
         floats: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.schedule, self._schedules, self.rules = schedules[0], schedules, rules
         self.found = Defects(keep_going)
         self.gives_way = False  # to other observe blocks, as that of a whole process does

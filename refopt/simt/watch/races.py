@@ -140,7 +140,7 @@ class Detector(Reports):
     def _write(
         self, cell: Cell, clock: ThreadClock, buffer: Buffer, offset: int, access: Access, frame: FrameType,
         same: Callable[[], bool],
-    ) -> None:  # fmt: skip
+    ) -> None:
         if cell.operation is not self.operation:
             cell.enter(self.operation)
         if cell.pending:
@@ -204,7 +204,7 @@ class Detector(Reports):
     def _all_known(
         self, first: str, accesses: dict[int, Access], clock: ThreadClock, buffer: Buffer, offset: int, kind: str,
         frame: FrameType,
-    ) -> bool:  # fmt: skip
+    ) -> bool:
         """Whether the thread's view has all of these; one that is neither there nor its own is a race."""
         view, all_there, race = clock.view, True, False
         for one in accesses.values():

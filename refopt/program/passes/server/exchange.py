@@ -31,7 +31,7 @@ def exchanged(parameters: list[Parameter], received: dict[str, int], here: list[
         *_exchange("fetch_barrier", back, devices),
         *(_communicate("concat", _blocks(p, p.name), (p.name,), received[p.name]) for p in cut),
         *broadcasts([(name, root, None) for name, root in broadcast_order(received)], devices),
-    ]  # fmt: skip
+    ]
 
 
 def _blocks(p: Parameter, name: str) -> tuple[str, ...]:

@@ -60,7 +60,7 @@ class Dealer:
         pieces = []
         used = list(dict.fromkeys(
             used for op in ops for slot, names in op.inputs.items() if slot not in SHARED for used in names
-        ))  # fmt: skip
+        ))
         for block, own in zip(blocks, attrs, strict=True):
             names = dict(zip(used, used, strict=True)) if len(blocks) == 1 else self._names(name, used, block)
             pieces.append(Piece(block, self._dealt % self._balancer.devices, names, own))

@@ -25,7 +25,7 @@ RECEIVERS = "gradient", "balanced"
 def send_to_owners(
     program: Program, devices: int, *, strategy: str = "reduce", slice_count: int | None = None,
     min_block_size: int = 8192, receiver: str = "gradient",
-) -> Result:  # fmt: skip
+) -> Result:
     """Cut gradients into blocks, send each to the rank that owns it, update it there, and receive the parameter back.
 
     Every rank is a trainer and a server. A gradient is summed as by `reduce` or `all_reduce`, cut on its device by

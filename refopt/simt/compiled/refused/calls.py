@@ -31,12 +31,12 @@ _USES = {
         "predicate": (barriers.syncthreads_count, barriers.syncthreads_and, barriers.syncthreads_or),
     }.items()
     for function in functions_of_it
-}  # fmt: skip
+}
 # What takes no arguments by name, besides atomics.
 _BY_PLACE = set(map(id, (
     *_OF_NUMBERS[:8], min, max, enumerate, zip, range, len, tuple, print, syncwarp, barriers.nanosleep, half.fma,
     half.cbrt, indices.selp, indices.popc, indices.clz, indices.brev, indices.ffs,
-)))  # fmt: skip
+)))
 _REDUCTIONS = {"sum", "prod", "mean", "std", "var", "all", "any", "argmax", "argmin", "item"}
 _WHOLE_ATOMICS = {"and_", "or_", "xor", "inc", "dec", "exch", "cas", "compare_and_swap"}
 _METHODS = {
@@ -47,7 +47,7 @@ _METHODS = {
     "dot": "write the loop of the product", "format": 'print takes several values: print("x is", x)',
     "tolist": "use the array itself", "cumsum": "write a loop", "flatten": "use x.reshape, or several indices",
     "ravel": "use x.reshape, or several indices",
-}  # fmt: skip
+}
 _NAMESPACES = (shared.shared, shared.local, shared.const, barriers.cg)
 # What numba.cuda has for kernels and the executor has not: it says so itself, where a kernel comes there.
 _LACKED = {"libdevice", "bf16", "bfloat16", "experimental", "htanh", "htanh_approx"}

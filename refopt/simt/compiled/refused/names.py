@@ -54,7 +54,7 @@ _MATHS = {
     "reciprocal": "1 / x", "isfinite": "math.isfinite", "isinf": "math.isinf", "copysign": "math.copysign",
     "cbrt": "cuda.cbrt", "clip": "min(max(x, low), high)", "where": "a if condition else b", "max": "a loop with max",
     "min": "a loop with min", "round": "round", "rint": "round",
-}  # fmt: skip
+}
 _ALLOCATE = """arange array asarray_chkfinite ascontiguousarray concatenate copy empty empty_like eye full full_like
 identity linspace ones ones_like stack zeros zeros_like"""
 _OF_ARRAYS = "use cuda.local.array or cuda.shared.array with a constant size, or pass an array"
@@ -67,7 +67,7 @@ def _by_identity(module: Any, names: str) -> set[int]:
 _COMPILED = (
     _by_identity(builtins, _BUILTINS) | _by_identity(math, _MATH) | _by_identity(operator, _OPERATOR)
     | _by_identity(np, _NUMPY) | set(map(id, vars(cmath).values()))
-)  # fmt: skip
+)
 _HOST = {"arrays", "devices", "elementwise", "host_memory", "kernel", "pinned", "reduction", "streams"}
 _HEAP = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class that was made by a class statement
 

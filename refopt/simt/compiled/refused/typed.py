@@ -23,12 +23,12 @@ from .uses import described, index, sort, unfit
 _ARRAY = frozenset((
     "T", "all", "any", "argmax", "argmin", "ctypes", "dtype", "fill", "flat", "item", "itemsize", "mean", "nbytes",
     "ndim", "prod", "real", "reshape", "shape", "size", "std", "strides", "sum", "transpose", "var", "view",
-))  # fmt: skip
+))
 _SCALAR = {"bit_count", "conjugate", "imag", "item", "real", "view"}
 _TEXT = frozenset((
     "find", "index", "isalnum", "isalpha", "isascii", "isdecimal", "isdigit", "islower", "isspace", "istitle",
     "isupper", "rfind", "rindex",
-))  # fmt: skip
+))
 _BITWISE = {"BitAnd", "BitOr", "BitXor", "LShift", "RShift"}
 _MISSING = object()
 

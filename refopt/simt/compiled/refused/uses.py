@@ -46,7 +46,7 @@ _UNFIT: tuple[tuple[str, str, str, str], ...] = (
     ("predicate", "float bool", "{name} of {}", "make it an integer: int(...)"),
     ("atomic", f"{_NUMBER} tuple", "{name} on {}", "it takes an array, then an index, then a value"),
     ("operand of an atomic", "array tuple text None", "{name} of {}", "give it one number"),
-)  # fmt: skip
+)
 
 
 def unfit(use: str, node: ast.AST, kind: Kind, name: str = "") -> Iterator[Refusal]:
