@@ -28,7 +28,7 @@ Versions:
 
 Muon runs matmul_8 on Hopper for large matrices, and matmul_7 otherwise. matmul_8 does not run on the executor.
 
-Products of 1,024 x 1,024 matrices on an NVIDIA H200; mirrored elements count as computed::
+Products of 1,024 x 1,024 matrices on an NVIDIA H200, a half that is mirrored counted in full::
 
     version             launches of 1  ms of 1  TFLOP/s of 1  launches of 64  ms of 64  TFLOP/s of 64  registers
     matmul_0                        1    4.428           0.5              64   283.093            0.5         32
