@@ -119,14 +119,15 @@ class GradientCheck(OnStream):
 
     @in_turn
     def move(self, addresses: Sequence[int] | np.ndarray, arrays: Sequence[Any] | None = None) -> None:
-        """`rebind` for those who know that the gradients are as planned but for where they are; see `Plan.move`.
+        """`rebind` for callers who know that the gradients are as planned except for their addresses; see `Plan.move`.
 
         Args:
-            addresses: P integers, 0 where there is no gradient.
-            arrays: the gradients, kept alive from now on; without them the caller keeps them alive, and none may come.
+            addresses: P integers, 0 if there is no gradient.
+            arrays: the gradients, kept alive from now on; if omitted, the caller keeps them alive, and no gradient may
+                be added.
 
         Raises:
-            TypeError, ValueError: naming the index; nothing has been modified then.
+            TypeError, ValueError: the message names the index; nothing has been modified then.
         """
         places, values, come_or_gone = self._bound.moved(f"{NAME}: move", "grads", addresses, arrays)
         if come_or_gone:
@@ -135,7 +136,7 @@ class GradientCheck(OnStream):
             self._exchange(places, values)
 
     def _exchange_checked(self, grads: Any) -> None:
-        """Have other gradients, checked one by one, some of which may have come or gone."""
+        """Exchange the gradients after a check of each; some may have appeared or disappeared."""
 
         def describe(value: Any, where: str) -> Array:
             return value if type(value) is Array else self._describe(value, where)
