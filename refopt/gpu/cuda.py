@@ -98,11 +98,11 @@ def jit(  # type: ignore[no-redef]
 
     Args:
         function: in Numba's spelling, with this module as ``cuda``.
-        device: whether it is a device function, which kernels call, and no kernel.
-        contract: whether the compiler may make one operation, with one rounding, of ``a * b + c``. Numba's own ``jit``
-            has it so; here each operation is rounded by itself, as NumPy's are. The executor always does.
-        launch_bounds: the most threads of a block, and how many blocks are to fit on a multiprocessor.
-        bounds: the same, by its name of before.
+        device: whether it is a device function, which kernels call, instead of a kernel.
+        contract: whether the compiler may turn ``a * b + c`` into one operation with one rounding, as Numba's ``jit``
+            does. By default each operation is rounded separately, as in NumPy. The executor always rounds separately.
+        launch_bounds: the most threads of a block, and how many blocks must fit on a multiprocessor.
+        bounds: the same, by its old name.
         dynamic_shared: bytes of shared memory that launches give the kernel for ``cuda.shared.array(0, dtype)``: with
             it a kernel may have more than the 48 KB that it can declare.
 

@@ -1,4 +1,4 @@
-"""Whether a compiled kernel computes the same bits as its Python source: which PTX instructions do not, and their lines.
+"""Whether a compiled kernel computes the same bits as its Python source: the PTX instructions that do not, and lines.
 
 NumPy and the executor round each operation separately, to nearest even, in the type of its operands. Compiled code may
 differ: the compiler may fuse a product and a sum, approximate a function, or compute in fp64 whatever is combined with

@@ -10,9 +10,9 @@ from typing import Any, Protocol
 
 from refopt.gpu.listing.source import File, Scope
 
-UNKNOWN: Any = object()  # what is known only as the kernel runs
+UNKNOWN: Any = object()  # a value that is known only when the kernel runs
 SIMPLE = bool, int, float, str, type(None)
-PURE = min, max, abs, int  # calls that may be left out if nobody reads what they come to
+PURE = min, max, abs, int  # calls that may be omitted if nothing reads their results
 ATOM = re.compile(r"[\w.]+(\[[^\[\]]*\])*")
 COMPARE: dict[type, Callable[[Any, Any], bool]] = {
     ast.Eq: lambda x, y: x == y, ast.NotEq: lambda x, y: x != y, ast.Is: lambda x, y: x is y,
