@@ -48,11 +48,11 @@ else:
 
 SUCCESS, IN_PROGRESS = 0, 7  # of ncclResult_t
 _REMEMBERED = 64  # collectives in the list that a waiting rank leaves
-_QUIET = 0.2  # seconds of waiting before a rank says so
-_SPIN = 2e-3  # seconds of polling before there is a nap between polls
+_QUIET = 0.2  # seconds of waiting before a rank reports it
+_SPIN = 2e-3  # seconds of polling without sleeping between polls
 _NAP = 1e-4
-_LOOK = 0.05  # seconds between looks at what the others say
-_SETTLE = 0.5  # seconds in which the others may still say so
+_LOOK = 0.05  # seconds between looks at the others' reports
+_SETTLE = 0.5  # seconds in which the others may still report
 _PATIENCE = 20.0  # seconds that an abort may take
 
 

@@ -1,10 +1,10 @@
-"""What several optimizers do to a tensor before their own rule: turn the gradient, and let the parameter decay."""
+"""What several optimizers do before their own rule: flip the gradient's sign, and apply weight decay."""
 
 DECAY = {"decay": ("l2", "decoupled")}
 
 
 def prepared(p, g, *, lr, weight_decay, decay, maximize):
-    """The parameter and the gradient that a rule goes on from; where weight_decay is 0 there is no decay.
+    """The parameter and the gradient that a rule starts from; a weight_decay of 0 means no decay.
 
     ::
 

@@ -11,10 +11,10 @@
 
 `SGD`, `Adam`, `AdamW`, `Adamax`, `Adagrad`, `Adadelta`, `RMSprop`, `NAdam`, `RAdam` and `Muon` derive from the classes
 of ``torch.optim`` and take their arguments; `LARS`, `LAMB`, `Lion` and `NovoGrad` are used in the same way. Schedulers,
-hooks, ``add_param_group`` and ``GradScaler`` work as ever, and state dictionaries are exchanged with PyTorch's own
+hooks, ``add_param_group`` and ``GradScaler`` work unchanged, and state dictionaries can be exchanged with PyTorch's
 classes in both directions. Parameters may be DTensors, as ``fully_shard`` makes them. `clip_grad_norm_` clips the norm
-of several optimizers together. `ASGD`, `Adafactor`, `LBFGS`, `Rprop` and `SparseAdam` say what to use instead.
-Tensors on a GPU are updated by one or two launches per device; tensors on the CPU by the executor, for tests.
+of several optimizers together. `ASGD`, `Adafactor`, `LBFGS`, `Rprop` and `SparseAdam` name an alternative.
+One or two launches per device update tensors on a GPU; the executor updates tensors on the CPU, for tests.
 """
 
 from refopt.torch.absent import ASGD, LBFGS, Adafactor, Rprop, SparseAdam

@@ -1,4 +1,4 @@
-"""The optimizers of ``torch.optim`` that refopt has no merged kernels for: names that say what to use instead."""
+"""The optimizers of ``torch.optim`` for which refopt has no merged kernels; their errors name an alternative."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ INSTEAD = {
 
 
 class Absent:
-    """A class that cannot be made."""
+    """A class without instances."""
 
     def __init__(self, *args: Any, **named: Any) -> None:
         name = type(self).__name__

@@ -1,4 +1,4 @@
-"""Tensors as what plans take: on a GPU as they are, on the CPU as arrays of the executor over the same memory."""
+"""Tensors as plans take them: on a GPU unchanged, on the CPU as arrays of the executor over the same memory."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -26,7 +26,7 @@ def arrays_of(tensors: list[Tensor | None]) -> list[Any]:
 
 
 def follow_stream(plan: Any, device: torch.device) -> None:
-    """Have what is bound to arrays on a GPU go on on PyTorch's current stream there."""
+    """Move a plan on a GPU to PyTorch's current stream there."""
     if device.type == "cuda":
         stream = torch.cuda.current_stream(device).cuda_stream
         if stream != plan.stream:
@@ -34,25 +34,25 @@ def follow_stream(plan: Any, device: torch.device) -> None:
 
 
 def described(tensor: Tensor) -> Array:
-    """What checks know of an array, but for where it lies, as though it were at address 0."""
+    """A tensor's description for the checks, without its address, as if it were at 0."""
     strides = tuple(stride * tensor.element_size() for stride in tensor.stride())
     return Array(0, tuple(tensor.shape), name_of(tensor.dtype), strides, writable=True)
 
 
 def _over(tensor: Tensor) -> Any:
     plain = tensor.detach()
-    if plain.dtype == torch.bfloat16:  # which NumPy has from ml_dtypes alone
+    if plain.dtype == torch.bfloat16:  # which NumPy has only with ml_dtypes
         return simt.over(plain.view(torch.uint16).numpy().view(numpy_dtype(name_of(plain.dtype))))
     return simt.over(plain.numpy())
 
 
 def layout(tensor: Tensor) -> tuple[int, ...] | None:
-    """Strides in elements, 0 for extents of one; None if the elements do not lie side by side in any order of axes."""
+    """Strides in elements, 0 for extents of one; None if the elements are not contiguous in any order of axes."""
     return described(tensor).layout()
 
 
 def require_apart(found: Sequence[tuple[Tensor, str]]) -> None:
-    """Raise ValueError naming two of some dense tensors that share memory, which one launch would write twice."""
+    """Raise ValueError if two dense tensors share memory, which a launch would write twice; the message names them."""
     tensors, labels = [sharded.local(x) for x, _ in found], [label for _, label in found]
     spans = sorted((str(x.device), x.data_ptr(), x.nbytes, i) for i, x in enumerate(tensors) if x.numel())
     for (device, place, size, i), (other, start, _, k) in pairwise(spans):
@@ -62,18 +62,18 @@ def require_apart(found: Sequence[tuple[Tensor, str]]) -> None:
 
 
 def has_memory(param: Any) -> bool:
-    """Whether it has elements to update: a lazy parameter has none yet, one on the meta device has never any."""
+    """Whether it has elements to update: a lazy parameter has none yet, one on the meta device never has."""
     return not torch.nn.parameter.is_lazy(param) and param.device.type != "meta"
 
 
 def refusal(param: Tensor) -> str:
-    """Why a parameter cannot be updated by kernels, as what was expected and what came; empty if it can."""
+    """Why kernels cannot update a parameter, in the form "expected ..., got ..."; empty if they can."""
     if torch.nn.parameter.is_lazy(param):
         return ""
     if because := sharded.refusal(param):
         return because
     param = sharded.local(param)
-    if hasattr(param, "__tensor_flatten__"):  # what is made of several tensors
+    if hasattr(param, "__tensor_flatten__"):  # a tensor made of several tensors
         return f"expected a tensor with memory of its own, got a {type(param).__name__}"
     if param.layout is not torch.strided:
         return f"expected a dense tensor, got one of layout {param.layout}"

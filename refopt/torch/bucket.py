@@ -25,31 +25,31 @@ from refopt.torch.states import Member, Scalars, Steps, completed, counts_of, wh
 
 @dataclass
 class _Planned:
-    """A plan for gradients of one kind; whether a graph has a step of it, whose tables are to stay."""
+    """A plan for gradients of one kind, and whether a graph has a step of it, so that its tables must stay."""
 
     plan: gpu.Plan
     captured: bool = False
 
 
 class Bucket:
-    """Parameters with states, and the plans that update them in place: one for each set of gradients that there are.
+    """Parameters with states, and the plans that update them in place: one for each set of given gradients.
 
-    The steps of each are counted on the host. Where the device alone knows whether a step was taken, since a scaler may
-    have found an inf, it counts what was skipped, and `settle` waits for it.
+    The host counts the steps of each. If only the device knows whether a step was taken, since a scaler may have found
+    an inf, the device counts the skipped ones, and `settle` waits for that count.
 
     Attributes:
         params: the parameters.
-        gradients: what the plan reads of their gradients.
-        masters: those that there are.
+        gradients: the reader of their gradients.
+        masters: those of parameters that have one.
     """
 
     def __init__(self, members: Sequence[Member], formulas: Sequence[Formula], states_too: bool) -> None:
-        """See what each has; `bind` makes the plan, and `commit` leaves states where PyTorch has them.
+        """Complete the states; `bind` makes the plan, and `commit` puts the states where PyTorch has them.
 
         Args:
             members: the parameters.
             formulas: of each group of the optimizer, by number.
-            states_too: whether somebody may have got hold of the states.
+            states_too: whether other code may refer to the states.
         """
         self._members, self._host = members, host.form()
         self._sources: list[Tensor] = []
@@ -80,7 +80,7 @@ class Bucket:
         self._early = bool(self._formula.first)  # whether some tensor may have its first step ahead
 
     def watch(self, states_too: bool = True) -> None:
-        """Compare parameters before each step, and states, too, if somebody may have got hold of them."""
+        """Compare parameters before each step, and states, too, if other code may refer to them."""
         tensors = [*self.params, *(x for kept in self._states for x in kept.values() if states_too)]
         if len(self._sources) < len(tensors):
             self._sources = tensors
@@ -95,13 +95,13 @@ class Bucket:
         require_apart(found)
 
     def bind(self, gate: Gate) -> None:
-        """Make a plan, which reads what a gate on the same device has."""
+        """Make a plan that reads the numbers of a gate on the same device."""
         self._gate = gate
         self._plans.use(self.gradients.kind, _Planned(self._made()))
         self.gradients.give(self._now.plan)
 
     def commit(self) -> None:
-        """Leave what the kernels write where PyTorch has it, in the states of the parameters."""
+        """Put the tensors that kernels write in the parameters' states, where PyTorch has them."""
         views = ({"step": self.steps.views} if self._formula.counts else {}) | self._scalars.views(self._formula)
         for i, (member, kept) in enumerate(zip(self._members, self._states, strict=True)):
             member.state.put({key: tensors[i] for key, tensors in views.items()} | kept)
@@ -116,7 +116,7 @@ class Bucket:
         return bool(self._of_graphs) or any(each.captured for each in self._plans.values())
 
     def _made(self) -> gpu.Plan:
-        """A plan for the gradients that there are."""
+        """A plan for the current gradients."""
         formula, row = self._formula, self._formula.row
         params = list(map(local, self.params))
         slots: dict[str, Any] = {"params": params}
@@ -141,7 +141,7 @@ class Bucket:
             raise type(error)(self._in_pytorchs_words(str(error))) from None
 
     def _in_pytorchs_words(self, message: str) -> str:
-        """What a plan refuses, by PyTorch's names for it: ``merged_adamw: moment1s[3]: expected ...``."""
+        """A plan's error message, such as ``merged_adamw: moment1s[3]: expected ...``, with PyTorch's names."""
         found = re.match(r"merged_\w+: (\w+)\[(\d+)\]: (.*)", message, re.DOTALL)
         if not found or int(found[2]) >= len(self._members):
             return message
@@ -151,7 +151,7 @@ class Bucket:
         return f"{where}{keys.get(slot, '')}: {found[3]}"
 
     def stands(self) -> bool:
-        """Whether parameters and states are where the plan has them, as it has them; ``param.data = x`` moves one."""
+        """Whether parameters and states are unchanged in address and form; ``param.data = x`` moves one."""
         watched = list(map(local, self._sources)) if self._sharded else self._watched
         if not self._steady(watched):
             return False
@@ -164,7 +164,7 @@ class Bucket:
         return True
 
     def look(self) -> bool:
-        """Look where the gradients are; whether any has moved, come or gone since the last step."""
+        """Look up the gradients; returns whether any has moved, appeared or disappeared since the last step."""
         self._moved |= (moved := self.gradients.look())
         if self.gradients.kind is not self._plans.last and self.gradients.kind != self._plans.last:
             self.settle()
@@ -173,7 +173,7 @@ class Bucket:
         return moved
 
     def _choose(self, kind: tuple) -> None:
-        """Have a plan for gradients of a kind: that of the last time there were such, or another."""
+        """Choose the plan for gradients of a kind: the one used last for that kind, or a new one."""
         planned = self._plans.get(kind) or _Planned(self._made())
         if self._now.captured:  # its tables are a graph's
             self._of_graphs.append(self._plans.pop(self._plans.last))
@@ -183,13 +183,13 @@ class Bucket:
         self._plans.use(kind, planned)
 
     def _see(self) -> None:
-        """Take note of which parameters have a gradient."""
+        """Record which parameters have a gradient."""
         self._present = self.gradients.present.copy()
         stepped = [param for param, there in zip(self.params, self.gradients.present, strict=True) if there]
         self._stepped = [*stepped, *map(local, stepped)] if self._sharded else stepped
 
     def step(self) -> None:
-        """Update the parameters by the gradients that were looked at."""
+        """Update the parameters by the gradients that were looked up."""
         captured = self._follow_stream()
         if self._hidden:
             self._show_hidden()
@@ -206,12 +206,12 @@ class Bucket:
         self.masters.known()
 
     def _follow_stream(self) -> bool:
-        """Have the plan on PyTorch's current stream; whether that is being captured."""
+        """Move the plan to PyTorch's current stream; returns whether that is being captured."""
         follow_stream(self._now.plan, self._skipped.device)
         return self._on_gpu and torch.cuda.is_current_stream_capturing()
 
     def _count(self, captured: bool) -> None:
-        """A step more; that of a graph is counted by the device, whenever it is replayed."""
+        """Count a step; the device counts a captured one, at every replay."""
         if captured:
             self._now.captured = True
             self._skipped -= 1
@@ -225,19 +225,19 @@ class Bucket:
             self.settle()
 
     def set(self, formulas: Sequence[Formula]) -> None:
-        """Take the numbers of groups whose routine and choices are what they were."""
+        """Set the numbers of groups whose routine and choices are unchanged."""
         numbers = self._of_tensors(formulas)
         changed = {name: value for name, value in numbers.items() if value != self._numbers[name]}
         self._now.plan.set(**changed)
         self._numbers, self._formulas, self._formula = numbers, formulas, formulas[self._groups[0]]
         if not {*BASES.values()}.isdisjoint(changed):
-            # PyTorch takes the power of the beta that is in force, refopt the product of those that were.
+            # PyTorch takes the power of the current beta, refopt the product of the past ones.
             self.settle()
             self._count_scalars()
             self._now.plan.refresh()
 
     def settle(self) -> None:
-        """Take back the steps that were skipped, which waits for the device."""
+        """Subtract the steps that were skipped, which waits for the device."""
         if self._waits:
             self.steps.taken -= round(self._skipped.item()) * self._present
             self.steps.show()
@@ -245,10 +245,10 @@ class Bucket:
             self._waits = False
 
     def show(self, compares: bool) -> None:
-        """Have the states be what PyTorch's class would have by now."""
+        """Bring the states up to date, as PyTorch's class would have them."""
         self.masters.follow(compares)
         self.settle()
-        if self._formula.first:  # what a tensor has before its first step, PyTorch has not yet
+        if self._formula.first:  # PyTorch has no such state before a tensor's first step
             for i in np.flatnonzero(self.steps.taken == 0).tolist():
                 state, kept = self._members[i].state, self._states[i]
                 if state.keys() == kept.keys() and all(state[key] is x for key, x in kept.items()):
@@ -261,13 +261,13 @@ class Bucket:
         self._hidden = []
 
     def _count_scalars(self) -> None:
-        """Set the scalars that follow from the numbers of steps."""
+        """Set the scalars that depend on the numbers of steps."""
         own = [{name: value[i] if isinstance(value, list) else value for name, value in self._numbers.items()}
                for i in range(len(self.params))]
         self._scalars.count(self.steps.taken.tolist(), own)
 
     def _of_tensors(self, formulas: Sequence[Formula]) -> dict[str, Any]:
-        """The numbers of the plan: one for all tensors where their groups agree, else a list of one per tensor."""
+        """The numbers of the plan: one for all tensors if their groups agree, else a list with one per tensor."""
         own = {k: formulas[k].numbers for k in dict.fromkeys(self._groups)}
         together: dict[str, Any] = {}
         for name, first in formulas[self._groups[0]].numbers.items():
@@ -279,7 +279,7 @@ class Bucket:
         return together
 
     def _set_of_step(self, captured: bool) -> None:
-        """Put the numbers that depend on how many steps a tensor has taken into the plan."""
+        """Set the plan's numbers that depend on how many steps a tensor has taken."""
         names = [*{**self._formula.first, **self._formula.by_step}]
         if captured:
             expected = "expected a step that is not captured, since the host counts steps for it"

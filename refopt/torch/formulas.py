@@ -1,4 +1,4 @@
-"""Which routine of the catalogue a parameter group is: by its options, the choices, the numbers and the states.
+"""The routine of the catalogue for a parameter group, with the choices, numbers and states from its options.
 
 Options are those of PyTorch's class of the name. One function for each class, from a group to a `Formula`.
 """
@@ -16,7 +16,7 @@ Group = Mapping[str, Any]
 
 
 class Formula(NamedTuple):
-    """What a group's step is.
+    """The step of a group.
 
     Attributes:
         routine: its name in `refopt.catalog.KNOWN`.
@@ -24,10 +24,10 @@ class Formula(NamedTuple):
         numbers: of the routine, one for all tensors of the group.
         states: by the routine's slot, the key in PyTorch's state of a parameter. A slot without one is scratch.
         counts: whether PyTorch's state has the number of steps.
-        first: numbers that are others in a tensor's first step.
-        initial: by the routine's slot, what a state holds before the first step where that is not 0.
-        by_step: what a number is multiplied by in a tensor's step of some number, from 1 on.
-        blocks: of a routine for matrices, how it cuts a tensor of the group into these.
+        first: numbers that differ in a tensor's first step.
+        initial: by the routine's slot, the value of a state before the first step if it is not 0.
+        by_step: the factor of a number, as a function of a tensor's step, from 1 on.
+        blocks: of a routine for matrices, how it cuts a tensor of the group into matrices.
     """
 
     routine: str
@@ -42,7 +42,7 @@ class Formula(NamedTuple):
 
     @property
     def row(self) -> Routine:
-        """That of the routine."""
+        """The routine's row."""
         return KNOWN[self.routine]
 
     @property
@@ -52,7 +52,7 @@ class Formula(NamedTuple):
         return self.routine, choices, states, bool(self.first), bool(self.by_step)
 
     def number_at(self, name: str, step: int) -> float:
-        """A number in a tensor's step of some number, from 1 on."""
+        """The value of a number in a tensor's step, from 1 on."""
         if step == 1 and name in self.first:
             return self.first[name]
         return self.numbers[name] * (self.by_step[name](step) if name in self.by_step else 1)
@@ -62,12 +62,12 @@ PEERS_OF_ALL = PEERS | OWN | {"muon": MUON}
 
 
 def plain(value: Any) -> Any:
-    """An option as it is, but the number in a tensor of one element; one on a GPU is waited for."""
+    """An option, or the number in a tensor of one element, for which the host waits if it is on a GPU."""
     return value.item() if isinstance(value, torch.Tensor) and value.numel() == 1 else value
 
 
 def formula(routine: str, group: Group) -> Formula:
-    """The step of a group that is one of a routine: `refopt.state.peers` has what its options are."""
+    """The step of a group of one routine: `refopt.state.peers` maps its options."""
     peer, row, flat = PEERS_OF_ALL[routine], KNOWN[routine], dict(group)
     if "beta1" in peer.numbers:
         flat["beta1"], flat["beta2"] = group["betas"]
@@ -85,7 +85,7 @@ def _choice(name: str, option: Any) -> Any:
 
 
 def sgd(group: Group) -> Formula:
-    """``torch.optim.SGD``: without momentum it is another routine."""
+    """``torch.optim.SGD``; without momentum it is a different routine."""
     found = formula("momentum" if group["momentum"] else "sgd", group)
     return found._replace(first={"dampening": 0.0}) if found.numbers.get("dampening") else found
 

@@ -1,4 +1,4 @@
-"""What decides on the device by how much gradients are scaled and whether a step is taken: no host waits for it."""
+"""The numbers that decide, on the device and without waiting, how gradients are scaled and whether a step is taken."""
 
 from collections.abc import Sequence
 from itertools import chain
@@ -15,11 +15,11 @@ from refopt.torch.recent import Recent
 
 
 class Gate:
-    """The numbers that plans on one device read before they step: what a ``GradScaler`` says, and what clips.
+    """The numbers that plans on one device read before they step: a ``GradScaler``'s, and the clipping factor.
 
     Attributes:
-        arrays: by the plans' names for them, device arrays of one element; none where nothing scales, clips or skips.
-        found_inf: of those, the tensor that says whether the step is left out; ``None`` where nothing does.
+        arrays: by the plans' names for them, device arrays of one element; none if nothing scales, clips or skips.
+        found_inf: of those, the tensor that tells whether to skip the step; ``None`` if there is none.
     """
 
     def __init__(
@@ -30,9 +30,9 @@ class Gate:
         Args:
             device: where the plans are.
             gradients: of all plans.
-            kind: whether a scaler has made the gradients larger, whether it says if the step is left out, and whether
-                gradients are multiplied by a factor.
-            clips: whether they are clipped, to a norm that is found out here.
+            kind: whether a scaler has scaled the gradients, whether it may skip the step, and whether gradients are
+                multiplied by a factor.
+            clips: whether gradients are clipped by a norm that is computed here.
         """
         scaled, may_skip, multiplied = kind
         self._device, self._gradients, self._on_gpu = device, gradients, device.type == "cuda"
@@ -49,14 +49,14 @@ class Gate:
     def take(
         self, scale: Tensor | None, found_inf: Tensor | None, factor: Tensor | None, max_norm: float | None, moved: bool
     ) -> None:
-        """Put the numbers of a step there, in stream order.
+        """Set the numbers of a step, in stream order.
 
         Args:
             scale: the scaler's.
             found_inf: the scaler's.
-            factor: what gradients are multiplied by beside, where they are not clipped here.
-            max_norm: to what norm they are, where they are.
-            moved: whether any gradient lies elsewhere than it did, has come or gone.
+            factor: another factor of the gradients, if they are not clipped here.
+            max_norm: the norm to which they are clipped here, if they are.
+            moved: whether any gradient has moved, appeared or disappeared.
         """
         if self._scale is not None and scale is not None:
             self._scale.copy_(scale.reshape(1), non_blocking=True)
@@ -82,7 +82,7 @@ class Gate:
         return self._tensor_of(self._checks[self._checks.last].grad_norm)[0].clone()
 
     def _check_of_now(self, moved: bool = False) -> gpu.GradientCheck:
-        """The check of the gradients that there are, where they lie."""
+        """The check of the current gradients, at their current addresses."""
         kind = tuple(each.kind for each in self._gradients)
         check = self._checks.get(kind)
         if check is None:
@@ -96,7 +96,7 @@ class Gate:
         return check
 
     def _tensor_of(self, array: Any) -> Tensor:
-        """What a device array of a check has: on a GPU the memory itself, else a copy."""
+        """A device array of a check as a tensor: on a GPU its memory, else a copy."""
         if self._on_gpu:
             return torch.as_tensor(array, device=self._device)
         return torch.from_numpy(array.copy_to_host())

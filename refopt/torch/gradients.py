@@ -1,4 +1,4 @@
-"""The gradients of a bucket's parameters: where they lie, and what of them has changed since the last step."""
+"""The gradients of a bucket's parameters: their addresses, and what has changed since the last step."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,24 +14,24 @@ from refopt.torch.sharded import is_dtensor, local, placed
 
 
 class Gradients:
-    """What a plan reads of some parameters' gradients.
+    """The gradients of some parameters, as a plan reads them.
 
-    PyTorch's setter of ``.grad`` sees to shape, dtype and device, but the parameter may have got other ones since:
-    a step looks at address, shape, strides, dtype and ``None``. A gradient that lies in another order than its
-    parameter, or has the negative bit, is copied in every step.
+    PyTorch's setter of ``.grad`` checks shape, dtype and device, but the parameter may have changed since: a step
+    examines address, shape, strides, dtype and ``None``. A gradient whose memory order differs from its parameter's, or
+    that has the negative bit, is copied in every step.
 
     Attributes:
-        places: where they lie, 0 where there is none, int64.
-        kind: the dtype of each, ``None`` where there is none: those of one kind can be read by one plan.
+        places: their addresses, 0 if there is none, int64.
+        kind: the dtype of each, ``None`` if there is none: one plan can read all gradients of one kind.
     """
 
     def __init__(self, params: Sequence[Any], label: Callable[[int], str]) -> None:
-        """Read the gradients of some parameters; ``label`` is what errors call the gradient of one."""
+        """Read the gradients of some parameters; ``label`` returns the name of one's gradient in errors."""
         self._owners, self._params, self._label = list(params), [local(param) for param in params], label
         self._sharded = any(map(is_dtensor, params))
         self._reader = host.form().Reader(self._owners)
         self._copies: dict[int, Tensor] = {}
-        self._placed: dict[int, Tensor] = {}  # of gradients that have other placements than their parameters
+        self._placed: dict[int, Tensor] = {}  # of gradients whose placements differ from their parameters'
         self._on_gpu = self._params[0].is_cuda
         self.places = self._reader.places
         self.kind: tuple[torch.dtype | None, ...] = ()
@@ -43,7 +43,7 @@ class Gradients:
         return self._reader.present
 
     def _now(self) -> list[Tensor | None]:
-        """The gradients there are; of DTensors, this rank's parts."""
+        """The current gradients; of DTensors, this rank's parts."""
         grads: list[Any] = [param.grad for param in self._owners]
         if self._sharded:
             parts = [None if grad is None else placed(grad, p) for grad, p in zip(grads, self._owners, strict=True)]
@@ -52,10 +52,10 @@ class Gradients:
         return grads
 
     def look(self) -> bool:
-        """Whether any gradient lies elsewhere than at the last look, has come or gone.
+        """Whether any gradient has moved, appeared or disappeared since the last look.
 
         Raises:
-            RuntimeError, TypeError: naming the gradient: it is sparse, or of a dtype that no kernel has.
+            RuntimeError, TypeError: a gradient is sparse, or of a dtype that no kernel has; the message names it.
         """
         grads = self._now() if self._sharded else None  # which C++ asks for itself
         found = self._reader.look(grads)
@@ -69,21 +69,21 @@ class Gradients:
         return found != host.STAY
 
     def arrays(self) -> list[Any]:
-        """What a plan reads, by parameter, as device arrays; ``None`` where there is no gradient."""
+        """The gradients for a plan, by parameter, as device arrays; ``None`` if there is no gradient."""
         kept = self._placed | self._copies
         return arrays_of([kept.get(i, local(param.grad)) for i, param in enumerate(self._owners)])
 
     def there(self) -> tuple[Any, list[Any] | None]:
-        """Addresses, and what has to be kept alive there: on a GPU nothing, since PyTorch may want the memory."""
+        """Addresses, and the arrays to keep alive: on a GPU none, since PyTorch may reuse the memory."""
         arrays = None if self._on_gpu else self.arrays()
         return self.places if arrays is None else [0 if x is None else x.address for x in arrays], arrays
 
     def give(self, plan: Any) -> None:
-        """Have a plan for gradients of this kind read them where they lie."""
+        """Make a plan for gradients of this kind read them at their current addresses."""
         plan.move("grads", *self.there())
 
     def _read(self, grads: list[Tensor | None]) -> None:
-        """Look at everything; raises, naming the gradient, before anything has changed."""
+        """Examine all gradients; errors name the gradient, and are raised before anything has changed."""
         some = {i: grad for i, grad in enumerate(grads) if grad is not None}
         for i, grad in some.items():
             self._check(i, grad)

@@ -1,4 +1,4 @@
-"""Parameter groups whose options and parameters are checked, whoever sets them."""
+"""Parameter groups whose options and parameters are checked, however they are set."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -19,7 +19,7 @@ OPTIONS = "masters", "seed", "blocks"  # that PyTorch's classes do not have
 
 
 class Grouped(Optimizer):
-    """An optimizer of PyTorch's that refuses groups which kernels cannot update."""
+    """A PyTorch optimizer that refuses groups that kernels cannot update."""
 
     formula: "ClassVar[staticmethod[[Any], Formula]]"
     _masters: str | None
@@ -29,7 +29,7 @@ class Grouped(Optimizer):
     _constructed = True  # as what is copied or unpickled is
 
     def add_param_group(self, param_group: Group) -> None:
-        """As PyTorch's, for parameters that kernels can update. What is refused is not added.
+        """Like PyTorch's, for parameters that kernels can update. A refused group is not added.
 
         Raises:
             TypeError, ValueError: naming a parameter that is sparse, complex, of integers or not dense, or one that
@@ -69,7 +69,7 @@ class Grouped(Optimizer):
             raise TypeError(f"{self._label(k, i)}: {because}")
 
     def _checked_formula(self, k: int, group: Group) -> Formula:
-        """What a group's step is, whose options are checked."""
+        """The step of a group, after a check of its options."""
         options.check(self._group_label(k), group, group, group["params"])
         return self._formula(k, group)
 
@@ -94,11 +94,11 @@ class Grouped(Optimizer):
         return f"{self._group_label(k)}['params'][{i}]" + (f" ({names[i]})" if names else "")
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """As PyTorch's; masters and the fp32 states beside them keep their dtype.
+        """Like PyTorch's, except that masters and fp32 states beside them keep their dtype.
 
         Raises:
-            TypeError, ValueError: the states have masters of another kind than the optimizer, or lack an entry, or an
-                option of a group is none, or out of range. The optimizer is as it was then.
+            TypeError, ValueError: the states have a different kind of masters than the optimizer, or lack an entry, or
+                an option of a group is invalid or out of range. The optimizer is unchanged then.
         """
         held: list[Mapping[str, Any]] = []
 
@@ -141,18 +141,18 @@ class Grouped(Optimizer):
 
 
 class Said:
-    """What groups said when plans were made for them."""
+    """The options and parameters of groups when plans were made for them."""
 
     def __init__(self, groups: list[Group]) -> None:
-        """Take note of their options and parameters."""
+        """Record their options and parameters."""
         self._same, self._params = host.form().same, [list(group["params"]) for group in groups]
         self.keep(groups, options_of(groups))
 
     def keep(self, groups: list[Group], options: list[dict[str, Any]]) -> None:
-        """Take note of their options."""
+        """Record their options."""
         self.options = options
-        # The objects that say so are quick to compare. What may be written in place, such as a tensor, is never found:
-        # an object of its own stands for it.
+        # The objects are quick to compare. One that may be written in place, such as a tensor, is replaced by a new
+        # object, so that it never compares equal.
         self._objects = [[*group, *(x if name in NO_OPTIONS or _is_constant(x) else object()
                                     for name, x in group.items())] for group in groups]
 
@@ -162,13 +162,13 @@ class Said:
             self._same(group["params"], held) for group, held in zip(groups, self._params, strict=True))
 
     def same_objects(self, groups: list[Group]) -> bool:
-        """Whether the very objects that were noted are their options."""
+        """Whether their options are the same objects as recorded."""
         pairs = zip(groups, self._objects, strict=True)
         return all(self._same([*group, *group.values()], held) for group, held in pairs)
 
 
 def options_of(groups: list[Group]) -> list[dict[str, Any]]:
-    """What groups say, in values that nobody writes in place."""
+    """The options of groups, as values that cannot be written in place."""
     return [{name: tuple(map(plain, x)) if isinstance(x, list | tuple) else plain(x)
              for name, x in group.items() if name not in NO_OPTIONS} for group in groups]
 

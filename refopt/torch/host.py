@@ -1,8 +1,8 @@
-"""What a step asks of many tensors at once, in two forms: this module, and ``_host.cpp``, which has the same names.
+"""The queries of a step about many tensors at once, in two forms: this module, and ``_host.cpp``, with the same names.
 
-Asking each tensor by itself is most of what a step costs the host. In C++ no objects are made of gradients that
-autograd has made. `accelerate` compiles that form, which takes a C++ compiler and half a minute the first time, so
-nothing else does it. `form` is the one in force.
+Querying each tensor separately is most of a step's cost on the host. The C++ form makes no Python objects for
+gradients that autograd has made. Only `accelerate` compiles it, which needs a C++ compiler and takes half a minute the
+first time. `form` is the current one.
 """
 
 import os
@@ -29,32 +29,33 @@ except ImportError:  # which is no public name
 
 SOURCE = Path(__file__).with_name("_host.cpp")
 VARIABLE = "REFOPT_TORCH_HOST"
-STAY, MOVED, OTHERS = range(3)  # gradients: where they were, elsewhere, or some have come or gone
-_compiled: Any = None  # the extension, once it is there
+STAY, MOVED, OTHERS = range(3)  # gradients are in place, have moved, or some have appeared or disappeared
+_compiled: Any = None  # the extension, once it is compiled
 _is_on = False
 
 
 def form() -> Any:
-    """The module or the extension, whichever is in force: optimizers take it when they build their tables."""
+    """The current form, the module or the extension: optimizers take it when they build their tables."""
     return _compiled if _is_on else sys.modules[__name__]
 
 
 def accelerate(on: bool = True) -> bool:
-    """Have steps read tensors by compiled code, for all optimizers that take their first step from now on; or not.
+    """Make steps read tensors with compiled code, or not, in all optimizers whose first step is yet to come.
 
-    The first call on a machine compiles it by ``torch.utils.cpp_extension``, which takes a C++ compiler, ninja and
-    about half a minute; later ones load what was compiled. ``REFOPT_TORCH_HOST=1`` in the environment calls this when
+    The first call on a machine compiles it with ``torch.utils.cpp_extension``, which needs a C++ compiler and ninja and
+    takes about half a minute; later ones load the result. ``REFOPT_TORCH_HOST=1`` in the environment calls this when
     `refopt.torch` is imported; with ``REFOPT_TORCH_HOST=0`` it does nothing.
 
     Args:
-        on: whether to; ``False`` goes back to Python.
+        on: ``True`` for compiled code, ``False`` for Python.
 
     Returns:
-        Whether it is so. If it cannot be, a warning says why, and steps read tensors in Python, with the same results.
+        Whether compiled code is in use. If it cannot be compiled, a warning says why, and steps use Python, with the
+        same results.
     """
     global _compiled, _is_on
     if on and _compiled is None and os.environ.get(VARIABLE) != "0":
-        # An extension is for one version of PyTorch, which the folder it is cached in does not tell.
+        # An extension is for one version of PyTorch, which the name of its cache folder does not contain.
         name = re.sub(r"\W", "_", f"refopt_host_{torch.__version__}")
         try:
             from torch.utils import cpp_extension
@@ -69,32 +70,32 @@ def accelerate(on: bool = True) -> bool:
 
 
 class Alike:
-    """Whether tensors are like some others in shape, strides, dtype and sign bit; holds none of them.
+    """Whether tensors match some others in shape, strides, dtype and sign bit; keeps none of them alive.
 
     PyTorch's guards of compiled code compare all of them in one call, which costs the host 0.1 us a tensor.
     """
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
-        """Take note of the tensors that others are to be like."""
+        """Record the tensors that others must match."""
         self._check = TensorGuards and TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
         self._known = None if self._check else [_kind(x) for x in tensors]
 
     def __call__(self, tensors: Sequence[Tensor]) -> bool:
-        """Whether these are; they may be said not to be where only autograd's flags differ."""
+        """Whether these match; the answer may also be no if only autograd's flags differ."""
         return self._check(*tensors) if self._check else self._known == [_kind(x) for x in tensors]
 
 
 class Steady:
-    """Whether tensors are where they were, and in shape, strides, dtype and sign bit as they were; holds none."""
+    """Whether tensors are unchanged in address, shape, strides, dtype and sign bit; keeps none of them alive."""
 
     def __init__(self, tensors: list[Tensor]) -> None:
-        """Take note of the tensors as they are."""
+        """Record the present tensors."""
         self._places = _places_of(tensors).tobytes()
         self._kinds = [_kind(x) for x in tensors]
         self._alike = Alike(tensors)
 
     def __call__(self, tensors: list[Tensor]) -> bool:
-        """Whether these are those, unchanged."""
+        """Whether these are the recorded ones, unchanged."""
         if _places_of(tensors).tobytes() != self._places:
             return False
         if self._alike(tensors):
@@ -106,10 +107,10 @@ class Steady:
 
 
 class Reader:
-    """Where the gradients of some parameters lie, and whether they are as was noted.
+    """The addresses of some parameters' gradients, and whether they match the recorded ones.
 
     Attributes:
-        places: their addresses, 0 where there is none, int64.
+        places: their addresses, 0 if there is none, int64.
         present: by parameter, whether there is one.
     """
 
@@ -121,9 +122,9 @@ class Reader:
         self._masks: Recent[bytes, Alike] = Recent()  # what gradients are like, by which there are
 
     def look(self, grads: list[Tensor | None] | None = None) -> int | None:
-        """`STAY`, `MOVED` or `OTHERS` since the last call; ``None`` if one is not as noted, of which nothing is kept.
+        """`STAY`, `MOVED` or `OTHERS` since the last call; ``None``, changing nothing, if one does not match.
 
-        ``grads`` stand for those that the parameters have.
+        ``grads`` replace those of the parameters.
         """
         if grads is None:
             grads = [param.grad for param in self._params]
@@ -145,7 +146,7 @@ class Reader:
         return OTHERS if others else MOVED if moved else STAY
 
     def note(self, grads: list[Tensor | None], unlike: list[int]) -> None:
-        """Take gradients as what later ones are to be like, but for some by number, which later ones never are."""
+        """Record gradients that later ones must match, except those numbered in ``unlike``, which never match."""
         self.places[:] = [0 if grad is None else grad.data_ptr() for grad in grads]
         self.present[:] = [grad is not None for grad in grads]
         mask = self.present.tobytes()
@@ -156,7 +157,7 @@ class Reader:
 
 
 def same(some: list[Any], others: list[Any]) -> bool:
-    """Whether two lists are of the same objects."""
+    """Whether two lists have the same objects."""
     return len(some) == len(others) and all(map(is_, some, others))
 
 

@@ -1,4 +1,4 @@
-"""What all optimizers here have in common: PyTorch's interface around plans."""
+"""The base class of all optimizers here: PyTorch's interface around plans."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -21,25 +21,25 @@ OWN = "masters", "compare_masters", "max_norm", "norm_type", "error_if_nonfinite
 
 
 class Merged(Grouped):
-    """An optimizer of ``torch.optim`` whose step is refopt's merged kernels.
+    """An optimizer of ``torch.optim`` whose step runs refopt's merged kernels.
 
-    Beside the arguments of PyTorch's class it takes:
+    In addition to the arguments of PyTorch's class it takes:
 
     Args:
-        masters: for parameters of fp16 and bf16, ``"fp32"`` for masters in fp32, or ``"remainder"``, for bf16 alone,
+        masters: for parameters of fp16 and bf16, ``"fp32"`` for masters in fp32, or ``"remainder"``, only for bf16,
             for the 16 bits that an fp32 number has beyond its bf16; they are ``master_param`` in the state. Other
-            states are of fp32 then, whatever dtype a checkpoint has them in. ``None`` for neither, as in PyTorch.
-            Groups may have options of this name, too.
-        compare_masters: whether each step compares all fp32 masters with what their parameters store, and has those
-            follow that do not round to it. Without, masters follow what PyTorch counts as a write into a parameter;
-            it counts none through ``param.data``.
-        max_norm: the gradients are clipped to this norm of all of them, as ``torch.nn.utils.clip_grad_norm_`` does,
-            but leaving them as they are, and without the host waiting. Where the norm is NaN nothing is clipped, so
-            the others keep their steps. ``None`` for no clipping.
-        norm_type: of ``max_norm``, as ``clip_grad_norm_`` has it: 2, inf, or another.
-        error_if_nonfinite: whether a norm of inf or NaN raises; each step waits for it then.
-        rounding: ``"stochastic"`` for bf16 parameters without masters, and their states, to be rounded stochastically,
-            by `refopt.cpu.stochastic`; ``"nearest"`` as in PyTorch. Elementwise routines alone have the former.
+            states are then fp32, whatever their dtype in a checkpoint. ``None`` for neither, as in PyTorch. Groups may
+            also have an option of this name.
+        compare_masters: whether each step compares all fp32 masters with the stored parameters, and updates those that
+            do not round to them. Otherwise masters follow the writes to a parameter that PyTorch counts; it does not
+            count those through ``param.data``.
+        max_norm: clip the norm of all gradients to this, as ``torch.nn.utils.clip_grad_norm_`` does, but without
+            modifying the gradients, and without waiting on the host. If the norm is NaN nothing is clipped, so the
+            other parameters still take their steps. ``None`` for no clipping.
+        norm_type: of ``max_norm``, as in ``clip_grad_norm_``: 2, inf, or another.
+        error_if_nonfinite: whether a norm of inf or NaN raises; each step then waits for the norm.
+        rounding: ``"stochastic"`` rounds bf16 parameters without masters, and their states, stochastically, by
+            `refopt.cpu.stochastic`, in elementwise routines only; ``"nearest"`` rounds as PyTorch does.
         seed: of the first such step, at most 2**24 - 1. Groups keep the next one as an option.
 
     Arguments that are none of a group's options are not in ``state_dict``. ``max_norm`` may be set between steps.
@@ -77,9 +77,9 @@ class Merged(Grouped):
         self._constructed, self._looked = True, False
 
     def _begin(self) -> None:
-        """Have no plans yet."""
+        """Start without plans."""
         self._buckets: list[Bucket] | None = None
-        self._looked = False  # whether somebody may have got hold of the states
+        self._looked = False  # whether other code may refer to the states
         self._of_graphs: list[Bucket] = []  # whose plans replays need
         self._given: tuple[Tensor, float] | None = None  # the norm of gradients, and to what the next step clips it
         self._multiplied = False  # whether plans read such a factor
@@ -87,12 +87,12 @@ class Merged(Grouped):
 
     @property
     def masters(self) -> str | None:
-        """What kind of masters parameters of 16 bits have, but for those of groups that say so themselves."""
+        """The kind of masters of 16-bit parameters, except in groups with their own option."""
         return self._masters
 
     @property
     def max_norm(self) -> float | None:
-        """To what norm of all of them the gradients are clipped, if they are; the next step uses what is set."""
+        """The norm to which all gradients are clipped, or None; a new value applies from the next step on."""
         return self._max_norm
 
     @max_norm.setter
@@ -106,12 +106,12 @@ class Merged(Grouped):
     def grad_norm(self) -> Tensor | None:
         """The norm of all gradients before the last step clipped them, shape (), on their device.
 
-        Nobody waits for it before it is read. ``None`` before the first step, and without ``max_norm``.
+        Reading its value waits for it. ``None`` before the first step, and without ``max_norm``.
         """
         return None if self._norm is None else self._norm()
 
     def clip_next(self, norm: Tensor, max_norm: float) -> None:
-        """Have the next step clip the gradients to a norm, given that of these and others as they are, shape ()."""
+        """Make the next step clip to ``max_norm``, given the norm, shape (), of these and possibly other gradients."""
         self._given = norm, max_norm
 
     def _checked_norm(self, max_norm: Any) -> float | None:
@@ -121,10 +121,10 @@ class Merged(Grouped):
         """One step: a launch or two per device, in the order of PyTorch's current stream.
 
         Args:
-            closure: computes the loss and the gradients anew, if given.
+            closure: recomputes the loss and the gradients, if given.
 
         Returns:
-            What the closure returned.
+            The closure's result.
         """
         loss = None
         if closure is not None:
@@ -141,7 +141,7 @@ class Merged(Grouped):
         self._step(scale, found_inf)
 
     def refresh(self) -> None:
-        """Put the groups' numbers, such as a scheduler's lr, where the steps in captured graphs read them.
+        """Write the groups' numbers, such as a scheduler's lr, where the steps in captured graphs read them.
 
         A step does so itself; the replay of a graph does not. Other options are those of the capture.
         """
@@ -150,7 +150,7 @@ class Merged(Grouped):
 
     @torch.no_grad()
     def refresh_masters(self) -> None:
-        """Have every master be that of its parameter as it stands, such as after a write through ``param.data``."""
+        """Make every master follow its parameter's current value, such as after a write through ``param.data``."""
         if self._buckets is None:
             self._build((False, False))
         for bucket in self._buckets or ():
@@ -225,7 +225,7 @@ class Merged(Grouped):
         self._said = Said(self.param_groups)
 
     def _takes_norm_here(self, kinds: Mapping[tuple, list[Member]]) -> bool:
-        """Whether one check of the gradients finds their norm: of one device and arithmetic type, all here."""
+        """Whether one check computes the norm of all gradients: one device and arithmetic type, nothing sharded."""
         places = {(device, real) for device, real, _ in kinds}
         parts = any(is_dtensor(member.param) for members in kinds.values() for member in members)
         return self._norm_type == 2 and len(places) <= 1 and not parts and self._given is None
@@ -257,13 +257,13 @@ class Merged(Grouped):
         return True
 
     def _give_up(self) -> None:
-        """Have no plans any more, but for those that replays need."""
+        """Drop all plans, except those that replays need."""
         self._of_graphs += [bucket for bucket in self._buckets or () if bucket.captured]
         self._buckets = None
 
     @property
     def state(self) -> Any:
-        """The states by parameter, in PyTorch's layout and up to date; the next step uses what is changed there."""
+        """The states by parameter, in PyTorch's layout and up to date; changes to them apply in the next step."""
         self._looked = True
         for bucket in self._buckets or ():
             bucket.show(self._compare_masters)
@@ -276,7 +276,7 @@ class Merged(Grouped):
         self._state = States(state)
 
     def state_dict(self) -> dict[str, Any]:
-        """As PyTorch's, with plain dictionaries."""
+        """Like PyTorch's, with plain dictionaries."""
         found = super().state_dict()
         return found | {"state": {i: dict(x) if isinstance(x, dict) else x for i, x in found["state"].items()}}
 

@@ -1,4 +1,4 @@
-"""Clipping by a norm that PyTorch takes: what the kernels' own check of the gradients does not have."""
+"""Clipping by a norm that PyTorch computes, for cases that the kernels' gradient check does not cover."""
 
 import math
 from collections.abc import Iterable
@@ -12,13 +12,13 @@ from refopt.torch.sharded import total_norm
 
 
 def clipping(norm: Tensor, max_norm: float) -> Tensor:
-    """What gradients of some norm are multiplied by to have at most ``max_norm``; 1 where the norm is NaN."""
+    """The factor that clips gradients of a norm to ``max_norm``; 1 if the norm is NaN."""
     factor = max_norm / (norm + 1e-6)
     return torch.where(factor < 1, factor, torch.ones_like(factor))
 
 
 def unscaled(norm: Tensor, scale: Tensor | None) -> Tensor:
-    """The norm of gradients that a scaler has made larger, as it would be without."""
+    """The norm without the scaler's factor."""
     return norm if scale is None else norm / scale.to(norm.device)
 
 
@@ -38,15 +38,15 @@ def clip_grad_norm_(
 ) -> Tensor:
     """Clip the norm of the gradients of several optimizers together, in the next step of each.
 
-    Call it between the backward pass and the steps. Gradients stay as they are; each step multiplies its own by one
-    factor as it reads them. Under a ``GradScaler`` the steps clip the norm without the scale; what is returned is that
-    of the gradients as they are, so call ``scaler.unscale_`` before to get the other.
+    Call it between the backward pass and the steps. It does not modify gradients; each step multiplies its own by one
+    factor as it reads them. Under a ``GradScaler`` the steps clip the norm without the scale; the returned norm is that
+    of the scaled gradients, unless you call ``scaler.unscale_`` first.
 
     Args:
-        optimizers: of this package, one or several, without ``max_norm`` of their own.
-        max_norm: the most that the norm of all gradients may be, at least 0.
-        norm_type: 2, inf, or another, as of ``torch.nn.utils.clip_grad_norm_``.
-        error_if_nonfinite: whether a norm of inf or NaN raises, for which this waits.
+        optimizers: one or several of this package, without their own ``max_norm``.
+        max_norm: the limit for the norm of all gradients, at least 0.
+        norm_type: 2, inf, or another, as in ``torch.nn.utils.clip_grad_norm_``.
+        error_if_nonfinite: whether a norm of inf or NaN raises; the call then waits for the norm.
 
     Returns:
         The norm, shape ().

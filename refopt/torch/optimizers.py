@@ -82,15 +82,15 @@ class _OfBlocks(getattr(torch.optim, "Muon", torch.optim.Optimizer)):  # type: i
 class Muon(Merged, _OfBlocks):
     """``torch.optim.Muon``, for matrices: `refopt.cpu.muon`, with iterations in bf16 on tensor cores.
 
-    Beside the arguments of PyTorch's class it takes:
+    In addition to the arguments of PyTorch's class it takes:
 
     Args:
         blocks: how parameters are cut into matrices, `refopt.cpu.Blocks`: heads, fused queries, keys and values,
-            experts, and convolutions, by which parameters may have three axes or more. Groups have an option of it.
-        ns_coefficients: as PyTorch's, or a triple for each iteration.
+            experts, and convolutions, so that parameters may have three axes or more. It is an option of groups.
+        ns_coefficients: as in PyTorch, or a triple for each iteration.
         options: ``masters`` and ``max_norm``, as `Merged` has them.
 
-    Parameters are of fp32, bf16 or fp16, and no vectors: those are for `AdamW`.
+    Parameters are fp32, bf16 or fp16, and not vectors: use `AdamW` for those.
     """
 
     formula = staticmethod(formulas.muon)
@@ -118,7 +118,7 @@ class LARS(Merged):
         lr: learning rate, at least 0.
         momentum: at least 0.
         weight_decay: at least 0.
-        trust_coefficient: at least 0, a layer's rate being this times the ratio of norms.
+        trust_coefficient: at least 0; a layer's rate is this times the ratio of norms.
         eps: added to the denominator of the ratio, at least 0.
         options: ``masters`` and ``max_norm``, as `Merged` has them.
     """
@@ -141,7 +141,7 @@ class LAMB(Merged):
         betas: of both moments, at least 0 and below 1.
         eps: added to the root of the second moment, at least 0.
         weight_decay: at least 0.
-        always_adapt: whether tensors without weight decay have a trust ratio, too.
+        always_adapt: whether tensors without weight decay also have a trust ratio.
         options: ``masters`` and ``max_norm``, as `Merged` has them.
     """
 
@@ -183,7 +183,7 @@ class NovoGrad(Merged):
         betas: of both moments, at least 0 and below 1.
         eps: added to the root of the second moment, at least 0.
         weight_decay: at least 0.
-        grad_averaging: whether what enters the first moment is multiplied by 1 less its beta.
+        grad_averaging: whether what enters the first moment is multiplied by 1 - beta1.
         options: ``masters`` and ``max_norm``, as `Merged` has them.
     """
 

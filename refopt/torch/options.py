@@ -1,4 +1,4 @@
-"""What a parameter group may say: each option is checked where it is set, loaded, or has changed before a step."""
+"""The options of a parameter group: each is checked when it is set, loaded, or has changed before a step."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -22,10 +22,10 @@ def check(where: str, group: Mapping[str, Any], names: Iterable[str], params: Se
     """Check some options of a group.
 
     Args:
-        where: what errors call the group.
+        where: the name of the group in errors.
         group: the options by name.
-        names: of those that are to be checked.
-        params: the group's parameters, in whose arithmetic type the numbers have to be in range, too.
+        names: of the options to check.
+        params: the group's parameters; numbers must also be in range in their arithmetic type.
 
     Raises:
         TypeError, ValueError: naming the option, what was expected and what came.

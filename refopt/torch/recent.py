@@ -1,4 +1,4 @@
-"""What is made for a set of gradients and may be wanted again: of many sets, what was used last is kept."""
+"""A cache for objects that are made for a set of gradients: it keeps the most recently used ones."""
 
 from typing import Generic, TypeVar
 
@@ -8,10 +8,10 @@ MOST = 8
 
 
 class Recent(dict[Key, Value], Generic[Key, Value]):
-    """At most `MOST` entries, in the order in which they were used."""
+    """At most `MOST` entries, in the order of their last use."""
 
     def use(self, key: Key, value: Value) -> None:
-        """Have an entry be the last that was used; the first goes where there are too many."""
+        """Make an entry the most recently used; if there are too many, the least recently used one goes."""
         self.pop(key, None)
         self[key] = value
         if len(self) > MOST:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 def is_dtensor(tensor: Any) -> bool:
-    """Whether it is a DTensor; who has none need not import what they are."""
+    """Whether it is a DTensor, without importing the module that defines them."""
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(tensor, module.DTensor)
 
@@ -25,7 +25,7 @@ def local(tensor: Any) -> Tensor:
 
 
 def like(param: Tensor, part: Tensor) -> Tensor:
-    """A tensor spread as a parameter is, of which this rank has a part."""
+    """A tensor distributed like a parameter, from this rank's part."""
     if not is_dtensor(param):
         return part
     spread: Any = param
@@ -41,7 +41,7 @@ def spread_of(tensor: Any) -> tuple | None:
 
 
 def is_cut(param: Any, apart: int = 0) -> bool:
-    """Whether several ranks have parts of it, but for parts along its first ``apart`` axes."""
+    """Whether it is cut between ranks along any axis after the first ``apart``."""
     if not is_dtensor(param):
         return False
     cuts = [x for x, size in zip(param.placements, param.device_mesh.shape, strict=True) if size > 1]

@@ -1,8 +1,8 @@
 """The state of a parameter in PyTorch's layout: made, read and kept up to date.
 
-Tensors of a state are the ones that kernels write. What kernels carry as running powers of beta PyTorch has as the
-number of steps; `Scalars` has them, for all tensors of a bucket, and `Steps` has the numbers. What PyTorch keeps as a
-tensor of one number is a view of them, so who holds a state sees what steps leave there.
+Kernels write the tensors of a state. They carry running powers of beta, for which PyTorch has the number of steps;
+`Scalars` has the powers, for all tensors of a bucket, and `Steps` the numbers. PyTorch's tensors of one number are
+views of them, so code that refers to a state sees the results of steps.
 """
 
 import math
@@ -24,7 +24,7 @@ from refopt.torch.watched import State
 
 
 class Member(NamedTuple):
-    """A parameter, what errors call it, the number of its group, its state in PyTorch's layout, and its masters."""
+    """A parameter, its name in errors, the number of its group, its state in PyTorch's layout, and its masters."""
 
     param: Tensor
     label: str
@@ -43,9 +43,8 @@ def completed(
 ) -> dict[str, Tensor]:
     """The tensors of a parameter's shape that its step reads and writes, by PyTorch's key; the state stays as it is.
 
-    What the state does not have yet is as before the first step. What it has in another dtype than steps keep, or with
-    other strides than the parameter's, is copied: a checkpoint says nothing of the masters that a run has, nor of
-    ``channels_last``.
+    Entries that the state lacks are as before the first step. Entries whose dtype differs from the steps', or whose
+    strides differ from the parameter's, are copied: a checkpoint does not know a run's masters, nor ``channels_last``.
 
     Args:
         where: what errors call the parameter.
@@ -130,7 +129,7 @@ class Scalars:
         self.written()
 
     def read(self, states: Sequence[Mapping[str, Any]], formula: Formula) -> None:
-        """Take those that PyTorch keeps from the states of the parameters; 1 or 0 where there is none yet."""
+        """Read those that PyTorch keeps from the states of the parameters; 1 or 0 if there is none yet."""
         for slot, tensor in self.tensors.items():
             if slot in formula.states:
                 key, first = formula.states[slot], self._initial[slot]
@@ -144,7 +143,7 @@ class Scalars:
                 if slot in formula.states}
 
     def written(self) -> bool:
-        """Whether somebody has written into one of `views` since the last call."""
+        """Whether other code has written to one of `views` since the last call."""
         versions = [tensor._version for tensor in self.tensors.values()]
         before, self._versions = self._versions, versions
         return versions != before
@@ -172,12 +171,12 @@ class Steps:
         self.show()
 
     def show(self) -> None:
-        """Have PyTorch's tensors say what there is."""
+        """Update PyTorch's tensors."""
         self.shown[:] = self.taken
         self._known = self.shown.tobytes()
 
     def written(self) -> bool:
-        """Whether somebody has written into PyTorch's tensors."""
+        """Whether other code has written to PyTorch's tensors."""
         return self.shown.tobytes() != self._known
 
 

@@ -1,7 +1,7 @@
-"""The states by parameter, in dictionaries that tell whether an entry has been set or removed.
+"""The states by parameter, in dictionaries that record whether an entry has been set or removed.
 
-A plan is bound to the tensors of the states. What is written into those tensors it reads; of another tensor in the
-place of one it has to be told, and a dictionary that tells costs a step nothing.
+A plan is bound to the tensors of the states. It reads what is written to these tensors, but must learn when one is
+replaced; a dictionary that records it costs a step nothing.
 """
 
 from collections import defaultdict
@@ -28,11 +28,11 @@ class State(dict[Any, Any]):
         self._changes = changes
 
     def put(self, entries: Mapping[Any, Any]) -> None:
-        """Set entries that the plan has, of which it need not be told."""
+        """Set entries that the plan already has, without recording a change."""
         super().update(entries)
 
     def empty(self) -> None:
-        """Remove all entries, of which the plan need not be told."""
+        """Remove all entries, without recording a change."""
         super().clear()
 
     def __reduce__(self) -> Any:
@@ -55,7 +55,7 @@ class States(defaultdict[Any, Any]):
         return self._changes.any
 
     def keep(self) -> None:
-        """Say that a plan has what there is now."""
+        """Record that a plan has the current entries."""
         self._changes.any = False
 
     def of(self, param: Any) -> State:
@@ -64,7 +64,7 @@ class States(defaultdict[Any, Any]):
         return State(self._changes) if state is None else state
 
     def put(self, param: Any, state: State) -> None:
-        """Have a state that a plan knows."""
+        """Set a state that a plan already has, without recording a change."""
         super().__setitem__(param, state)
 
     def __missing__(self, param: Any) -> State:
