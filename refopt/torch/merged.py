@@ -42,10 +42,10 @@ class Merged(Grouped):
             `refopt.cpu.stochastic`, in elementwise routines only; ``"nearest"`` rounds as PyTorch does.
         seed: of the first such step, at most 2**24 - 1. Groups keep the next one as an option.
 
-    Arguments that are none of a group's options are not in ``state_dict``. ``max_norm`` may be set between steps.
+    Arguments that are not options of a group are not in ``state_dict``. ``max_norm`` may be set between steps.
 
-    ``foreach`` and ``fused`` are taken and change nothing. An option that is a tensor is read in every step, for which
-    the host waits if it is on a GPU.
+    ``foreach`` and ``fused`` are accepted and change nothing. Every step reads options that are tensors; the host waits
+    for one on a GPU.
 
     Raises:
         TypeError, ValueError: naming the argument or the parameter: complex, sparse and integer parameters, those that
