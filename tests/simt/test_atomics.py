@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from refopt import simt
+from refopt.oracle.observing import starts
 from refopt.simt import cuda, memory
+from refopt.simt.base.diagnosis import place_of
 
 NAN = float("nan")
 
@@ -342,6 +344,14 @@ def test_a_thread_that_runs_on_is_stopped(watch, helper, hasty):
     maximum_of = np.zeros(1)
     cuda.jit(maximum)[1, 2](np.ones(3), maximum_of)
     assert maximum_of[0] == 1
+
+
+def test_an_audit_hook_that_is_stopped_is_not_the_place():
+    names = {"__tracebackhide__": starts.__tracebackhide__}
+    exec("def hook(): raise simt_error", names)
+    with pytest.raises(NameError) as caught:
+        names["hook"]()
+    assert place_of(caught.value).filename == __file__
 
 
 def test_a_launch_is_profiled_after_one_was_stopped(hasty):

@@ -3,6 +3,8 @@
 import sys
 from typing import Any
 
+__tracebackhide__ = True  # an error in the hook below is one of whatever line runs
+
 STARTS = {
     "subprocess.Popen", "os.system", "os.fork", "os.forkpty", "os.exec", "os.spawn", "os.posix_spawn", "os.startfile",
     "socket.connect", "socket.bind", "socket.sendto",

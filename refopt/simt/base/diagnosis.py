@@ -59,9 +59,16 @@ def two_places(launch: Any, lanes: list[Any]) -> BarrierDivergence:
 
 
 def place_of(error: BaseException) -> Place:
-    """Where in the kernel an exception comes from."""
+    """Where in the kernel an exception comes from.
+
+    A stop may interrupt an audit hook, which the interpreter calls wherever it is: modules of hooks are marked, in
+    pytest's way, by ``__tracebackhide__``.
+    """
     step = _last(error)
-    return here(step.tb_frame if step else None)
+    frame = step.tb_frame if step else None
+    while frame is not None and frame.f_globals.get("__tracebackhide__"):
+        frame = frame.f_back
+    return here(frame)
 
 
 _OUTSIDE = re.compile(r"index -?\d+ is out of bounds for (axis \d+ with )?size \d+|too many indices for array")
