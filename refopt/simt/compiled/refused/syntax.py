@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import lru_cache
 
 _LOOP = "write a for loop, and use each value where it comes up"
 _ARRAY = "use a tuple, or cuda.local.array with a constant size"
@@ -45,8 +46,13 @@ if hasattr(ast, "TryStar"):
     _REACHED[ast.TryStar] = _REACHED[ast.Try]
 
 
-def anywhere(function: ast.AST) -> Iterator[Refusal]:
+@lru_cache(1024)  # a kernel is typed for many kinds of arguments
+def anywhere(function: ast.AST) -> tuple[Refusal, ...]:
     """What Numba refuses in a function as it reads it, on ways that it drops as well, but for what is never reached."""
+    return tuple(_anywhere(function))
+
+
+def _anywhere(function: ast.AST) -> Iterator[Refusal]:
     parts = list(_reachable(function))
     own = [part for part in parts if isinstance(part, ast.Global)]
     named = {name for part in own for name in part.names}
