@@ -68,6 +68,9 @@ def listed(monkeypatch):
     return made
 
 
+STORED = ("adamw", "merged"), ("lars_momentum", "two_launches")  # of which make test lists every storage
+
+
 def configurations():
     """Every routine, form and dtype signature; those that differ in what kernels do are tried by make test."""
     for routine in ROUTINES.values():
@@ -75,7 +78,7 @@ def configurations():
         own = dict.fromkeys([*SIGNATURES, *build.storages(), *build.remainders()])
         for form in routine.forms:
             for dtypes, choices in (*((x, {}) for x in own), *((x, {"rounding": "stochastic"}) for x in chance)):
-                often = dtypes == SIGNATURES[0] or (routine.name in ("adamw", "lars_momentum") and dtypes in SIGNATURES)
+                often = dtypes == SIGNATURES[0] or ((routine.name, form) in STORED and dtypes in SIGNATURES)
                 often = form != "separate" and (often or (routine.name == "adamw" and bool(choices)))
                 name = f"{routine.name} {form} {'-'.join(dtypes)}{' by chance' * bool(choices)}"
                 marks = () if often else pytest.mark.slow

@@ -17,7 +17,7 @@ from refopt.oracle.subjects.function import Function
 from refopt.oracle.trial import Trial
 
 BY_NAME = {planted.name: planted for planted in PLANTED}
-FAST = ["gradient decayed in place", "index of 16 bits", "states of the gradient"]
+FAST = ["index of 16 bits", "states of the gradient"]
 
 
 def test_there_are_enough():
