@@ -34,6 +34,8 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
     command.add_argument(
         "--state", nargs="+", default=[], metavar="NAME", help="optional states that are given, such as moment2_max"
     )
+    text = "the kernels of Hopper where it has its own: Muon's products of large matrices"
+    command.add_argument("--hopper", action="store_true", help=text)
     command.add_argument("--ptx", action="store_true", help="print the PTX instead, by the compiler; needs no GPU")
     command.add_argument("--out", metavar="FILE", help="write it to a file")
     return command
@@ -48,7 +50,7 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     """
     choices = pairs("--set", args.choices, parser)
     try:
-        asked = request(args.routine, args.dtype, args.form, args.state, choices)
+        asked = request(args.routine, args.dtype, args.form, args.state, choices, args.hopper)
     except (TypeError, ValueError) as error:
         parser.error(str(error).removeprefix("show: "))
     if args.ptx and (reason := no_compiler()):

@@ -9,6 +9,7 @@ Filler = Callable[[float, Any], None]
 
 # The compute capability from which on kernels are compiled: CUDA 13 has none before it. Older GPUs are refused.
 OLDEST = 7, 5
+WARPGROUPS = 9, 0  # which alone multiplies by warpgroups
 
 
 class Properties(NamedTuple):

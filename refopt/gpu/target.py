@@ -21,7 +21,7 @@ from refopt.checks.arguments import shown
 from refopt.checks.dtypes import name_of
 from refopt.gpu.compiler import Wanted
 from refopt.gpu.compiling import compiler, compiling, in_hand, no_compiler
-from refopt.gpu.machine import OLDEST, Properties, require
+from refopt.gpu.machine import OLDEST, Properties, dotted, require
 from refopt.simt import cuda
 
 __all__ = ["Compilable", "cuda", "device_function", "intrinsic", "no_compiler", "sqrt"]
@@ -129,7 +129,8 @@ def intrinsic(
             function are refused there.
         lanes: the twin for arrays over many threads, or True if it is that itself (`simt.ptx_twin`).
         warp: for instructions of whole warps, what makes the results of what the lanes bring (`simt.ptx_twin`).
-        alone: whether GPUs of the capability ``since`` alone have the instructions, and not the later ones.
+        alone: whether GPUs of the capability ``since`` alone have the instructions, and not the later ones. The
+            function has no twin then: the executor refuses it.
     """
     if not asm or (before == "" and result + arguments):
         raise ValueError("intrinsic: expected instructions, or no operands and before=\"\" for a hint, got none")
@@ -142,9 +143,20 @@ def intrinsic(
         )
         twin.asm = asm, constraints, result, arguments  # type: ignore[attr-defined]
         twin.since, twin.before, twin.alone = since, before, alone  # type: ignore[attr-defined]
-        return simt.ptx_twin(*(TYPES[letter] for letter in result), lanes=lanes, warp=warp)(twin)
+        run = _refused(twin, since) if alone else twin
+        return simt.ptx_twin(*(TYPES[letter] for letter in result), lanes=lanes, warp=warp)(run)
 
     return decorate
+
+
+def _refused(function: Callable, capability: tuple[int, int]) -> Callable:
+    """A function that the executor refuses to run."""
+
+    @functools.wraps(function)
+    def refuse(*_: Any) -> Any:
+        raise RuntimeError(f"{function.__name__} runs on GPUs of compute capability {dotted(capability)} alone")
+
+    return refuse
 
 
 @functools.lru_cache

@@ -184,7 +184,7 @@ def test_tensor_maps_are_made_where_they_are_asked_for():
         return OnDevice(1 << 20, (len(sizes), 16), np.uint64)
 
     machine = types.SimpleNamespace(
-        name="gpu", properties=types.SimpleNamespace(capability=(9, 0)), tensor_maps=tensor_maps,
+        name="gpu", warpgroups=True, tensor_maps=tensor_maps,
         empty=lambda shape, dtype: OnDevice(1 << 12, shape, dtype),
         to_device=lambda array: OnDevice(1 << 16, array.shape, array.dtype))
     matrices = [Matrix(0, 0, 130, 70, 70, 1, 130, 70, False), Matrix(1, 0, 8, 9, 9, 1, 8, 9, True)]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from refopt.gpu.listing.expressions import SIMPLE, UNKNOWN, own_names
-from refopt.gpu.listing.source import Definition, File, Scope, defined, found
+from refopt.gpu.listing.source import Definition, File, Scope, defined, found, targets
 from refopt.gpu.listing.writer import Writer, assigned, moved, signature
 
 REFERENCE = re.compile("\ue000(\\d+)\ue001")  # to a part by its number, until it has its name
@@ -58,9 +58,9 @@ class Part:
         return getattr(self.function, "asm", None)
 
     @property
-    def newer(self) -> tuple[tuple[int, int], str | None]:
-        """From which compute capability on an intrinsic has its PTX, and what it has before."""
-        return self.function.since, self.function.before  # type: ignore[attr-defined]
+    def newer(self) -> tuple[tuple[int, int], str | None, bool]:
+        """From which compute capability on an intrinsic has its PTX, what it has before, and whether none has later."""
+        return self.function.since, self.function.before, self.function.alone  # type: ignore[attr-defined]
 
     def numbers(self) -> Iterator[int]:
         """The parts that it refers to, in the order of the text."""
@@ -139,7 +139,8 @@ class Parts:
             value = definition.statement.value
             assert value is not None
             writer = Writer(definition.file, value, Scope(definition.module), self)
-            statement = f"{', '.join(names)} = {writer.text(value)}"
+            left = " = ".join(definition.file.segment(target) for target in targets(definition.statement))
+            statement = f"{left} = {writer.text(value)}"
             constant = Constant(names, "\n".join([*above, f"{statement}  {beside}".rstrip()]))
             for each in names:
                 self._named[place, each] = Named(constant, each, vars(definition.module)[each])
