@@ -11,7 +11,7 @@ import dis
 import functools
 import math
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -82,7 +82,7 @@ class Compilable:
         """The function with the compiler's objects instead of the executor's, while something is compiled."""
         return _form(self.function)
 
-    def ptx(self, signature: tuple, capability: tuple[int, int] = (9, 0), lines: bool = False) -> str:
+    def ptx(self, signature: Sequence, capability: tuple[int, int] = (9, 0), lines: bool = False) -> str:
         """The kernel's PTX for a compute capability; no GPU is needed.
 
         With ``lines``, directives between the instructions say which lines of Python they come from. The ``signature``
@@ -281,10 +281,6 @@ def argument_spelled(where: str, arg: Any) -> str:
         raise TypeError(f"{where}: expected an array, an int or np.float32, got {shown(arg)}")
     return f"{name_of(arg.dtype)}[{len(arg.shape)}]"
 
-
-def signature_spelled(words: list[str]) -> tuple:
-    """The signature of which `spelled` gives the words."""
-    return tuple(words)
 
 
 def signature_of(args: tuple) -> tuple:

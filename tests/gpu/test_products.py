@@ -18,7 +18,6 @@ from refopt.gpu.matmul import THREADS, TILE
 from refopt.gpu.muon import iterations
 from refopt.gpu.muon.matrices import Matrix, Workspace
 from refopt.gpu.products import Product, padded, tiles
-from refopt.gpu.target import signature_spelled
 
 bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
 
@@ -117,7 +116,7 @@ def test_warpgroups_multiply_as_registers_allow(kind):
     square, symmetric, adds = KINDS[kind]
     width, rows = (128, 0) if symmetric else (256, 1)
     kernel = warpgroup_products.merged("bfloat16", square, symmetric, adds)
-    ptx = kernel.ptx(signature_spelled(["int64[2]", "int64[2]", "float32", "float32"]))
+    ptx = kernel.ptx(["int64[2]", "int64[2]", "float32", "float32"])
     assert ".target sm_90a" in ptx and kernel.dynamic_shared <= 227 * 1024
     multiply = rf"wgmma\.mma_async\.sync\.aligned\.m64n{width}k16\.f32\.bf16\.bf16 [^;]*, 1, 1, 1, (\d), (\d);"
     along = [("1", "1")] * 4 * square
@@ -139,7 +138,7 @@ def test_plain_products_are_exact_and_in_registers(dtype):
     """A multiplication and an addition for each element and k, each rounded; no local memory."""
     needs.compiler()
     kernel = plain_products.merged(dtype, True, True, False)
-    ptx = kernel.ptx(signature_spelled(["int64[2]", "int64[2]", f"{dtype}[1]"]))
+    ptx = kernel.ptx(["int64[2]", "int64[2]", f"{dtype}[1]"])
     of, sums, steps = dtype[-2:], plain_products.SUMS, plain_products.STEP
     counts = [ptx.count(f"{what}.rn.f{of}") for what in ("mul", "add", "fma")]
     assert counts[0] == counts[1] > 0 and counts[0] % sums == 0 and counts[0] <= sums * steps and not counts[2]
