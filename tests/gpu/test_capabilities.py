@@ -150,7 +150,7 @@ def test_what_is_compiled_for_the_gpu_in_hand(monkeypatch):
     monkeypatch.setenv("REFOPT_CACHE", "0")
     for module in (compiling, target):
         monkeypatch.setattr(module, "compiler", Compiler)
-    signature = ["float32[1]"]
+    signature = ("float32[1]",)
 
     def machine():
         return Properties.of(simt.cuda.get_current_device())
