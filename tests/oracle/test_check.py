@@ -182,7 +182,7 @@ def test_a_step_of_other_arrays_is_told_how_to_get_them():
     known = {"torch": type(sys)("torch")}
     exec("def step(params, grads, *, lr):\n    torch.add(params, grads)", known)
     report = oracle.check("sgd", known["step"], **QUICK)
-    assert "the step was given arrays of NumPy; for others, arrays='torch'" in report.notes
+    assert "the step was given NumPy arrays; for others, pass arrays='torch'" in report.notes
 
 
 def test_a_step_may_name_its_lists_itself():

@@ -152,7 +152,7 @@ def test_yesterdays_and_todays(tmp_path, dtype):
     path = tmp_path / "loop.npz"
     oracle.record(loop, path, dtypes=[dtype], seed=3, process=False)
     same = oracle.compare(path, loop, dtypes=[dtype], process=False)
-    assert same.ok and same.subject == "loop, beside loop" and not same.of("skipped"), str(same)
+    assert same.ok and same.subject == "loop compared with loop" and not same.of("skipped"), str(same)
     changed = oracle.compare(path, later, process=False)
     assert changed.wrong == ["C6"] and changed.dtypes == [dtype]
     assert "recorded of other data" in str(oracle.compare(path, loop, seed=4, process=False))
@@ -174,7 +174,7 @@ def test_the_command(capsys, tmp_path, monkeypatch):
     two = ["compare", "steps.py:one", "steps.py:two", "--dtype", "fp32", "--in-place"]
     assert cli.main(["compare", "steps.py:one", "--record", "one.npz", "--dtype", "fp32"]) == 0
     assert cli.main(["compare", "one.npz", "steps.py:one"]) == 0
-    assert capsys.readouterr().out.startswith("one, beside one: no difference")
+    assert capsys.readouterr().out.startswith("one compared with one: no difference")
     assert cli.main(two) == 1
     out = capsys.readouterr().out
     assert "DIFFERENT, C1" in out and all(len(line) <= 80 for line in out.splitlines())

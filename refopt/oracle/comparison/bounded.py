@@ -35,7 +35,7 @@ def within_bound(
     first, second = reports
     notes = dict.fromkeys([*first.notes, *second.notes, f"either within the bound of {routine}"])
     return Compared(
-        f"{second.subject}, beside {first.subject}", items, first.laws,
+        f"{second.subject} compared with {first.subject}", items, first.laws,
         compared=min(first.compared, second.compared) if first.step_compared and second.step_compared else 0,
         expected_failures={}, dtypes=list(dict.fromkeys([*first.dtypes, *second.dtypes])), notes=list(notes),
         seconds=first.seconds + second.seconds,

@@ -107,7 +107,7 @@ def compare(
             for law, most in trial.off.items():
                 notes[f"{dtype}: {law}: within what was allowed, but {most} ULPs apart at most"] = None
     return Compared(
-        f"{second.name}, beside {first.name}", items, {x: PARTS[x] for x in wanted}, compared=compared,
+        f"{second.name} compared with {first.name}", items, {x: PARTS[x] for x in wanted}, compared=compared,
         expected_failures={x: why for x, why in allowed.items() if x.partition("-")[0] in wanted}, dtypes=tried,
         notes=list(notes), seconds=time.perf_counter() - started,
     )

@@ -63,8 +63,8 @@ def _no_default(trial: Trial, failures: Sequence[Failure]) -> Iterator[Told]:
     ]
     if absent:
         names = " and ".join(absent)
-        yield Told(f"{names} is optional, and None where there is none: give {names} a default, {absent[0]}=None, and "
-                   "let the step do without it", _laws(nones))
+        yield Told(f"{names} is optional, and None when absent: give {names} a default, {absent[0]}=None, and "
+                   "let the step run without it", _laws(nones))
 
 
 class _With:
@@ -159,7 +159,7 @@ def _strides(trial: Trial, failures: Sequence[Failure]) -> Iterator[Told]:
                 for name, values in got.items()}
 
     if others:
-        text = "strides are ignored: an array whose axes lie in another order in memory is taken for one in C order"
+        text = "strides are ignored: an array with its axes in another order in memory is read as if in C order"
         yield Told(text, _cured(trial, others, in_order))
 
 
@@ -175,7 +175,7 @@ def _index(trial: Trial, failures: Sequence[Failure]) -> Iterator[Told]:
             if beyond.all() and wrong[: size - n].all() and not wrong[size - n : n].any():
                 text = f"an index modulo {n:,} (2**{n.bit_length() - 1}): elements from number {n:,} on are not updated"
                 same = [x for x in failures if any(p.size > n for p in x.case.params)]
-                yield Told(f"{text}, and the first ones are updated again in their place", _laws(same))
+                yield Told(f"{text}, and the first ones are updated again instead", _laws(same))
                 return
 
 
@@ -190,8 +190,8 @@ def _captured(trial: Trial, failures: Sequence[Failure]) -> Iterator[Told]:
             if _same(got, _tensors(trial, kept)):
                 dead.append(name)
         if dead:
-            what = f"{' and '.join(dead)} of the first call in every other: captured once, and a change"
-            yield Told(f"{what} of {'it' if len(dead) == 1 else 'them'} has no effect", [failure.law])
+            what = f"{' and '.join(dead)} of the first call in every later one: captured once, so changing"
+            yield Told(f"{what} {'it' if len(dead) == 1 else 'them'} has no effect", [failure.law])
             return
 
 

@@ -15,7 +15,7 @@ from refopt.oracle.trial import Trial
 
 SHARES = {"edit": 0.7, "pair": 0.7}  # of the time that is left, for kinds of hypotheses that are many
 OFTEN = 16  # hypotheses between two looks at the clock
-UNWRITTEN = "elements that are not written: they are as they were"
+UNWRITTEN = "elements are not written: they keep their old values"
 ALIKE = 0.02  # how far apart, of itself, a factor may be that elements have in common
 RANKS = {"rule": 0, "choice": 0, "power": 0, "number": 1}
 

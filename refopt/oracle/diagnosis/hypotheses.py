@@ -31,7 +31,7 @@ def named(row: Routine) -> tuple[Hypothesis, ...]:
 
 
 def _choices(row: Routine) -> Iterator[Hypothesis]:
-    """The choices of the catalogue and of its variants; `gradient with the other sign` stands for ``maximize``."""
+    """The choices of the catalogue and of its variants; `gradient with the opposite sign` stands for ``maximize``."""
     every, of, matters = variants.ROUTINES[row.name], variants.about(row.name), variants.matters(row.name)
     for name, values in every.choices.items():
         for value in values if name not in ("rounding", "maximize") else ():
@@ -89,7 +89,7 @@ def _exchanges(row: Routine) -> Iterator[Hypothesis]:
     for one, two in itertools.combinations([name for name in row.states if name not in row.scalars], 2):
         places = row.carried.index(one), row.carried.index(two)
         change = _around(_exchanged, places=places)
-        yield Hypothesis(f"{one} and {two} exchanged, each in the other's place", change, "array", one, False)
+        yield Hypothesis(f"{one} and {two} exchanged", change, "array", one, False)
 
 
 def _around(function: Callable[..., tuple], **named: Any) -> Callable[[Situation], Situation]:
@@ -124,7 +124,7 @@ def _approximate(row: Routine) -> Iterator[Hypothesis]:
     """Updates by a reciprocal or a root that is less exact than the arithmetic."""
     if any(hyper.name == "epsilon" for hyper in row.hypers):
         for bits in (20, 11, 9):
-            text = f"a fast reciprocal or root: the update is off by as much as 2**-{bits} of it, either way"
+            text = f"a fast reciprocal or root: the update is off by up to 2**-{bits} of its size"
             yield Hypothesis(text, partial(_loosened, off=2.0**-bits), "rough", "", False)
 
 
@@ -163,14 +163,15 @@ def without_update(p: Any, lr: Any, numbers: Mapping[str, Any]) -> Any:
 def _gradients(row: Routine) -> Iterator[Hypothesis]:
     """What the gradient may be made into first."""
     changes: dict[str, Callable[[Any], Any]] = {
-        "divided by its norm": limits.normalized, "replaced by its sign": np.sign, "replaced by its size": abs,
+        "divided by its norm": limits.normalized, "replaced by its sign": np.sign,
+        "replaced by its absolute value": abs,
     }
     for limit in limits.USUAL:
         changes[f"clipped to a norm of {limit:g}"] = partial(limits.norm_at_most, limit=limit)
         changes[f"clipped to a norm of {limit:g}, with 1e-6 added to the norm"] = partial(
             limits.norm_at_most, limit=limit, epsilon=1e-6
         )
-        changes[f"clipped by element to {limit:g}"] = partial(limits.within, limit=limit)
+        changes[f"clipped elementwise to {limit:g}"] = partial(limits.within, limit=limit)
     for text, to in changes.items():
         yield Hypothesis(f"gradient {text}", _around(_of_gradient, to=to), "gradient", "", text.startswith("clip"))
     for name in DECAYS & {hyper.name for hyper in row.hypers}:

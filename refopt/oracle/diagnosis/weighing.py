@@ -256,7 +256,7 @@ def _steps(wrong: Sequence[Tensor], spoilt: Sequence[Tensor], by_element: bool) 
     if not {like(x) for x in wrong} & {like(x) for x in spoilt}:
         return ""
     if max(of_wrong) < min(of_others):
-        return "in the first step alone" if max(of_wrong) == 1 else f"up to step {max(of_wrong)}"
+        return "in the first step only" if max(of_wrong) == 1 else f"up to step {max(of_wrong)}"
     return f"from step {min(of_wrong)} on" if min(of_wrong) > max(of_others) else ""
 
 

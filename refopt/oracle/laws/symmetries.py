@@ -44,7 +44,7 @@ def elements(trial: Running) -> Iterator[Try]:
     def cut(size: int, pieces: Sequence[Any]) -> None:
         """A tensor has the results of its pieces, each as a tensor."""
         if trial.axes > 1:
-            raise Skipped(f"takes tensors of {trial.axes} axes alone", lacks=True)
+            raise Skipped(f"takes only tensors of {trial.axes} axes", lacks=True)
         params, grads = trial.params([(size,)]), trial.steps([(size,)])
         edges = [0, *np.cumsum(pieces), size]
         parts = [slice(int(a), int(b)) for a, b in pairwise(edges)]

@@ -38,7 +38,7 @@ def merging(trial: Running) -> Iterator[Try]:
         mine = [x.astype(other) if i % 2 else x for i, x in enumerate(params)]
         theirs = [[x.astype(other) if i % 2 else x for i, x in enumerate(of)] for of in grads]
         expected = alone(mine, theirs)
-        with skipping("one dtype alone"):
+        with skipping("only one dtype"):
             got = trial.after(mine, theirs)
         trial.same(expected, got, SAME, mine)
 

@@ -49,7 +49,7 @@ def used_device() -> str:
 
 def _against_spawn(task: Any) -> Iterator[str]:
     if sys.platform != "linux" or not sys.executable:
-        yield "a new interpreter is started on Linux alone"
+        yield "a new interpreter is started only on Linux"
         return
     try:
         data = pickle.dumps(task)

@@ -166,7 +166,7 @@ class TorchRoutine(TorchOptimizer):
         some = {name: [x is not None for x in case.lists()[name]] for name in self.peer.switches}
         for name, there in some.items():
             if any(there) and not all(there):
-                raise Lacks(f"{name} for some tensors alone")
+                raise Lacks(f"{name} for only some tensors")
         return tuple(name for name, there in some.items() if any(there))
 
     def _rows(self, case: Case, step: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -47,7 +47,7 @@ RADAM = Variants(
     rule,
     {
         "epsilon_at=corrected": "epsilon beside the corrected root, as optax's RAdam has it",
-        "epsilon_at=uncorrected": "epsilon beside the uncorrected root, as PyTorch's RAdam has it",
+        "epsilon_at=uncorrected": "epsilon added to the uncorrected root, as PyTorch's RAdam has it",
         "threshold=4": "rectified from rho > 4, as the paper has it",
         "threshold=5": "rectified from rho > 5, as PyTorch and optax have it by default",
     },
