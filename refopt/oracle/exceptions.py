@@ -72,7 +72,7 @@ def _of_file(name: str, path: Any, known: Collection[str]) -> dict[str, str]:
             lines = file.read().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise ValueError(f"check: {name}: expected a file that can be read, got {path}: {reason}") from error
+        raise ValueError(f"check: {name}: expected a readable file, got {path}: {reason}") from error
     by_entry: dict[str, str] = {}
     seen: set[str] = set()
     for number, line in enumerate(lines, 1):

@@ -25,11 +25,11 @@ class Placed(NamedTuple):
         return np.ndarray(self.shape, self.whole.dtype, data, self.offset * size, strides)
 
     def copy(self) -> "Placed":
-        """A copy in new memory, at the same address modulo the page size."""
+        """A copy with its own memory."""
         return self._replace(whole=self.whole.copy())
 
     def around(self, whole: np.ndarray) -> np.ndarray:
-        """The bytes of ``whole``, an array like the own one, that are outside of the view."""
+        """The bytes outside of the view in ``whole``, an array of the same size as its own."""
         mine = np.zeros(whole.size, bool)
         if 0 not in self.shape:
             Placed(mine, self.shape, self.strides, self.offset).view()[...] = True

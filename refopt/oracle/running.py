@@ -270,7 +270,7 @@ def optimizer_in(subject: Any) -> tuple[Any, str]:
     try:
         return subject.optimizer, ""
     except (AttributeError, TypeError, ValueError) as error:
-        return None, f"no run can be made of it: {error}"
+        return None, f"it cannot be run: {error}"
 
 
 @contextlib.contextmanager

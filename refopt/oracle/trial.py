@@ -208,7 +208,7 @@ class Trial(Running):
 
     def _told(self, broken: Broken) -> Broken:
         if getattr(self.subject, "replaced", False):
-            broken.args = (f"{broken}; the arrays in the lists were replaced, expected to be written",)
+            broken.args = (f"{broken}; the arrays in the lists were replaced, expected them to be written",)
         return broken
 
     def _of(self, got: Outcome, name: str, i: int) -> Any:

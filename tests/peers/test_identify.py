@@ -127,7 +127,7 @@ def test_an_instance_has_its_own_numbers():
     found = oracle.identify(torch.optim.AdamW(param, weight_decay=0.0))
     assert found.routine == "adam" and found.ambiguous
     assert {match.routine for match in found.matches} >= {"adam", "adamw"}
-    assert "the same formula with these numbers: " in str(found)
+    assert "equal with these numbers: " in str(found)
     decayed = oracle.identify(torch.optim.AdamW(param, weight_decay=0.25))
     assert decayed.routine == "adamw" and decayed.matches[0].numbers["coeff"] == 0.25
 

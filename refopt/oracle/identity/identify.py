@@ -82,7 +82,7 @@ def _identified(optimizer: Optimizer, own: Mapping[str, str], seed: int) -> Iden
                 why = str(error)
                 continue
             if not all(np.isfinite(x).all() for x in came[-1]):
-                why = "its parameters are not finite after eight steps"
+                why = "its parameters are not finite within eight steps"
                 continue
             found = _found(optimizer, dtype, params, grads, came, own)
             if not found.matches and axes == 1:  # what is told by matrices alone, vectors being another routine's

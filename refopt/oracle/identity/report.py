@@ -96,9 +96,9 @@ class Identity:
         lines.append(f"off by at most {first.off:.2g} of the change in {self.steps} steps of {self.dtype}")
         if self.left_out:
             names = ", ".join(self.left_out)
-            lines.append(f"without {names}, 0 by default: with other numbers it is none of the formulas")
+            lines.append(f"without {names}, 0 by default: with other values it matches no formula")
         if others:
-            lines.append("the same formula with these numbers: " + "; ".join(map(str, others)))
+            lines.append("equal with these numbers: " + "; ".join(map(str, others)))
         return "\n".join(lines)
 
 

@@ -22,7 +22,7 @@ def determinism(trial: Running) -> Iterator[Try]:
         first = trial.after(params, grads)
         for k in range(times):
             trial.soil([x.shape for x in params], k)
-            trial.same(first, trial.after(params, grads), "the result of the same steps before", params, bits=True)
+            trial.same(first, trial.after(params, grads), "the result of the same steps earlier", params, bits=True)
 
     def others_between() -> None:
         """Two runs that take turns."""
@@ -32,7 +32,7 @@ def determinism(trial: Running) -> Iterator[Try]:
         for of in grads:
             trial.step(mine, of)
             trial.step(other, [-x for x in of])
-        trial.same(trial.after(params, grads), trial.came(mine), "the result of a run alone", params, bits=True)
+        trial.same(trial.after(params, grads), trial.came(mine), "the result of the run alone", params, bits=True)
 
     yield of_runs("the same steps, five times", partial(again, SIZES, 4))
     yield of_runs("a large tensor", partial(again, [LARGE if trial.axes == 1 else (120, 90)], 2))
@@ -51,7 +51,7 @@ def resume(trial: Running) -> Iterator[Try]:
                 trial.after([-x for x in params], [[x + x for x in of] for of in grads[:2]])
                 run = trial.start(now, saved)
             trial.step(run, of)
-        what = "the result of steps that are not stopped"
+        what = "the result of uninterrupted steps"
         trial.same(trial.after(params, grads), trial.came(run), what, params, bits=True)
 
     def kept() -> None:
@@ -65,7 +65,7 @@ def resume(trial: Running) -> Iterator[Try]:
             for one in runs:
                 trial.step(one, of)
         came = [trial.came(run) for run in runs]
-        trial.same(came[0], came[1], "the result of another run from the same", params, bits=True)
+        trial.same(came[0], came[1], "the result of another run from the same checkpoint", params, bits=True)
 
     def scheduled() -> None:
         """A learning rate that has changed is in the checkpoint."""
@@ -80,7 +80,7 @@ def resume(trial: Running) -> Iterator[Try]:
             for run in runs:
                 trial.step(run, of)
         came = [trial.came(run) for run in runs]
-        trial.same(came[0], came[1], "the result of steps that are not stopped", params, bits=True)
+        trial.same(came[0], came[1], "the result of uninterrupted steps", params, bits=True)
 
     yield of_runs("saved and loaded after 3 of 6 steps", partial(stopped, 3))
     yield of_runs("saved and loaded after the learning rate was halved", scheduled)
@@ -129,11 +129,11 @@ def gate(trial: Running) -> Iterator[Try]:
         run, plain = begin(), begin()
         before = trial.came(run)
         trial.step(run, given, 1.0)
-        trial.same(before, trial.came(run), "as it was, since found_inf is 1", params, bits=True)
+        trial.same(before, trial.came(run), "unchanged, since found_inf is 1", params, bits=True)
         for of in grads[2:]:
             for one in (run, plain):
                 trial.step(one, of, 0.0)
-        what = "the result of the same steps without the one whose found_inf is 1"
+        what = "the result of the same steps without the skipped one"
         trial.same(trial.came(plain), trial.came(run), what, params, bits=True)
 
     def finite() -> None:

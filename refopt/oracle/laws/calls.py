@@ -33,7 +33,7 @@ def numbers(trial: Trial) -> Iterator[Try]:
 
 def varied(trial: Trial, name: str, sizes: Sequence[int] = SIZES, count: int = 2) -> Case:
     if name in trial.fixed:
-        raise Skipped(f"{name} is {trial.fixed[name]:g} throughout", lacks=True)
+        raise Skipped(f"{name} is fixed at {trial.fixed[name]:g}", lacks=True)
     case = trial.case(sizes, count=count)
     hyper = next(hyper for hyper in trial.row.hypers if hyper.name == name)
     factors = [1 + i % 32 / 4 for i in range(len(sizes))]
@@ -66,7 +66,7 @@ def untouched(trial: Trial, case: Case) -> None:
 def altered(trial: Trial, case: Case) -> None:
     """Numbers that are arrays or lists are read."""
     for name in trial.observe(case).altered:
-        raise Broken(f"{name}: expected as it was given, since a step reads it, got another value in it")
+        raise Broken(f"{name}: expected unchanged, since a step only reads it, got another value in it")
 
 
 def without_gradient(trial: Trial) -> Iterator[Try]:
@@ -83,7 +83,7 @@ def going_on(trial: Trial) -> Iterator[Try]:
         """What a call has been given before is forgotten."""
         before = trial.run(case)
         trial.hold(trial.case(OTHERS, count=2))
-        require_same(trial.run(case), before, "before and after tensors of other sizes")
+        require_same(trial.run(case), before, "before and after a call with tensors of other sizes")
 
     def refilled(case: Case) -> None:
         """Arrays may be written between two calls, as by a checkpoint that is loaded into them."""
@@ -111,7 +111,7 @@ def row_of_steps(trial: Trial, case: Case) -> None:
     for k, step in enumerate(case.steps):
         got = trial.hold(once.replace(steps=[step]))
         once = once.replace(**after(once.replace(steps=[step]), got), count=case.count + k + 1)
-    require_same(got, at_once, f"{STEPS} steps one after the other, and each from copies")
+    require_same(got, at_once, f"{STEPS} steps in a row, and each from copies")
 
 
 def repeated(case: Case) -> Case:
@@ -153,14 +153,14 @@ def anew(trial: Any) -> Iterator[Try]:
 def twice(trial: Trial, case: Case) -> None:
     before = trial.run(case)
     for _ in range(TIMES - 1):
-        require_same(before, trial.run(case), "twice the same call")
+        require_same(before, trial.run(case), "the same call twice")
 
 
 LAWS = (
-    Law("L14", "numbers in lists", "Numbers that may be one for each tensor are, if the step takes lists.", numbers),
-    Law("L15", "no gradient", "A tensor without a gradient stays, and changes no other, if the step takes None.",
+    Law("L14", "numbers in lists", "Numbers may be given per tensor, if the step takes lists.", numbers),
+    Law("L15", "no gradient", "A tensor without a gradient stays, and affects no other, if the step takes None.",
         both(without_gradient, together.without), runs=True),
-    Law("L16", "going on", "Steps in a row are the same as from what was stored: save, load and go on.",
+    Law("L16", "going on", "Steps in a row equal steps from what was stored: save, load and go on.",
         both(going_on, again.resume), runs=True),
-    Law("L17", "determinism", "The same steps have the same bits, whatever runs beside them.", anew, True),
+    Law("L17", "determinism", "The same steps give the same bits, whatever else runs.", anew, True),
 )

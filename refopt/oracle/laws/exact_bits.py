@@ -18,7 +18,7 @@ from refopt.oracle.trial import Trial
 
 def exact_bits(trial: Trial) -> Iterator[Try]:
     def same(case: Case) -> None:
-        require_same(reference(case.copy()), trial.run(case), "refopt.cpu, and this")
+        require_same(reference(case.copy()), trial.run(case), "refopt.cpu, and the step")
 
     for count in (1, 2, 7):
         yield Try(f"step {count}", partial(trial.case, [300, 2100, 1], count=count), same)
@@ -36,7 +36,7 @@ def fixed_cases(trial: Trial) -> Iterator[Try]:
 def taken(trial: Trial, case: Case) -> Case:
     """A case without the numbers that the step does not take; skipped if it lacks anything else of the case."""
     if trial.row.scalars and not getattr(trial.subject, "is_function", False):
-        raise Skipped("powers that are those of no step")
+        raise Skipped("powers that belong to no step")
     trial.need(*_needs(trial, case))
     known = {h.name: NEUTRAL.get(h.name, h.default) for h in trial.row.hypers}
     held = {name: trial.fixed.get(name, known[name]) for name in known if not trial.takes(name)}

@@ -42,7 +42,7 @@ def still(trial: Trial, case: Case) -> None:
             now, before = memory(now).astype(np.float64), memory(before).astype(np.float64)
             changed = ~((now == before) | (np.isnan(now) & np.isnan(before)))
             flag = case.steps[0]["found_inf"][0]
-            raise at_first(name, i, changed, before, now, f" as it was, since found_inf is {flag:g}")
+            raise at_first(name, i, changed, before, now, f" unchanged, since found_inf is {flag:g}")
 
 
 def factor(trial: Trial) -> Iterator[Try]:
@@ -61,7 +61,7 @@ def factor(trial: Trial) -> Iterator[Try]:
 
 
 LAWS = (
-    Law("L8", "gate", "A step whose found_inf is not 0 changes nothing: no bit, and no count.",
+    Law("L8", "gate", "A step whose found_inf is not 0 changes nothing: no bit and no count.",
         both(gate, again.gate), runs=True),
     Law("L9", "factor", "rescale_grad and grad_factor multiply every gradient, wherever it is used.", factor),
 )

@@ -26,7 +26,7 @@ def layouts(trial: Trial) -> Iterator[Try]:
         """The lists have the arrays that they were given with, in the same order."""
         got = trial.run(case)
         if getattr(trial.subject, "replaced", False):
-            raise Broken("the lists: expected as they were, since a step writes arrays, got other arrays in them")
+            raise Broken("the lists: expected the same arrays, since a step writes into them, got other arrays")
         trial.hold(case, got)
 
     yield Try("lists untouched", lambda: trial.case([7, 300, (4, 5), 0], count=2), lists_kept)

@@ -33,20 +33,20 @@ def merging(trial: Trial) -> Iterator[Try]:
         for i in range(len(case)):
             one = hold_or_run(case.only([i]))
             if bits:
-                require_same(one, _of_one(got, i), f"tensor {i} merged, and alone", i)
+                require_same(one, _of_one(got, i), f"tensor {i} merged and alone", i)
 
     def backwards(case: Case) -> None:
         order = list(range(len(case)))[::-1]
         got, back = trial.hold(case), hold_or_run(case.only(order))
         if bits:
-            require_same({name: values[::-1] for name, values in back.items()}, got, "in this order, and backwards")
+            require_same({name: values[::-1] for name, values in back.items()}, got, "in this order and backwards")
 
     def each_its_own(case: Case) -> None:
         """The same of tensors whose powers, in arrays of their own, are those of other steps."""
         got = trial.run(case)
         for i in range(len(case)):
             one = trial.run(case.only([i]))
-            require_same(one, _of_one(got, i), f"tensor {i} merged, and alone", i)
+            require_same(one, _of_one(got, i), f"tensor {i} merged and alone", i)
 
     yield Try("merged and alone", lambda: trial.case(SIZES, count=2), alone)
     yield Try("order", lambda: trial.case(SIZES, count=2), backwards)
@@ -58,7 +58,7 @@ def at_steps_of_their_own(trial: Trial) -> Case:
     """Tensors that have taken one step more each. Skips a step that is told one number for all."""
     trial.need(*trial.row.scalars)
     if trial.takes("step"):
-        raise Skipped("takes one number of the step for all tensors")
+        raise Skipped("takes one step number for all tensors")
     cases = [trial.case(SIZES, count=2 + i) for i in range(len(SIZES))]
     slots = {
         name: values and [cases[i].slots[name][i] for i in range(len(SIZES))]  # type: ignore[index]
@@ -92,7 +92,7 @@ def any_number(trial: Any) -> Iterator[Try]:
 
 
 LAWS = (
-    Law("L2", "merging", "Merging and order change nothing: each tensor has the result it has alone.",
+    Law("L2", "merging", "Merging and order change nothing: each tensor gets the result that it gets alone.",
         both(merging, together.merging, together.order), runs=True),
     Law("L3", "number of tensors", "Any number of tensors is updated, empty ones among them.", any_number, True),
 )

@@ -53,7 +53,7 @@ def late(trial: Trial, count: int) -> Case:
     case = trial.case([7], None, count=60, **(_slow(trial) if count == COUNTS[0] else {}))
     names = by_count(trial.row)
     if {*names} - COUNTED:
-        raise Skipped("its scalars follow from every step before", lacks=True)
+        raise Skipped("its scalars depend on every earlier step", lacks=True)
     scalars = {name: [scalar_after(name, case.steps[0], count - 1, trial.real)] for name in names}
     return case.replace(**scalars, count=count)
 
@@ -64,7 +64,7 @@ def _calls(trial: Trial, calls: int, case: Case) -> None:
     last = trial.hold(case.replace(**after(case, before), count=calls))
     if not getattr(trial.subject, "is_function", False):  # whose every call is one of the same function
         at_once = trial.run(case.replace(steps=case.steps * calls))
-        require_same(last, at_once, f"the last of {calls} calls, and the same from copies")
+        require_same(last, at_once, f"the last of {calls} calls, and the same call from copies")
 
 
 def of_an_optimizer(trial: Running) -> Iterator[Try]:
@@ -98,6 +98,6 @@ def of_an_optimizer(trial: Running) -> Iterator[Try]:
 
 
 LAWS = (
-    Law("L24", "use", "Own states, groups, gradients that stay, and thousands of steps change nothing.",
+    Law("L24", "use", "Own states, groups, reused gradient memory, and thousands of steps change nothing.",
         both(of_cases, of_an_optimizer), runs=True),
 )

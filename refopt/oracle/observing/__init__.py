@@ -60,9 +60,9 @@ def observe(subject: Subject, case: Case, before: Surroundings | None = None, re
         settings = np.geterr()
         with paths_of(subject) as ran, Callers() as callers:
             got = subject.run(case)
-        changed = ["np.geterr(): expected as before, got other ones"] if np.geterr() != settings else []
+        changed = ["np.geterr(): expected unchanged, got other settings"] if np.geterr() != settings else []
     if callers.removed:
-        changed.append("sys.setprofile: expected the profiler that was there, got another")
+        changed.append("sys.setprofile: expected the same profiler as before, got another")
     changed += changes(before)
     got, later = _copied(got), None
     if rest:

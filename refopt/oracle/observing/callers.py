@@ -57,7 +57,7 @@ class Callers:
 
     def __exit__(self, *_: object) -> None:
         for event in starts.started(self.watched):
-            self._note(f"{event}, which asks another process")
+            self._note(f"{event}, which uses another process")
         if self.before is None:
             self.removed = sys.getprofile() != self.note
             sys.setprofile(None)

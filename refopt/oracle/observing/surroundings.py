@@ -57,17 +57,17 @@ def changes(before: Surroundings) -> Iterator[str]:
     now = dict(_settings())
     for name, value in before.settings.items():
         if name in now and now[name] != value:
-            yield f"{name}: expected {_short(value)} as before, got {_short(now[name])}"
+            yield f"{name}: expected {_short(value)} unchanged, got {_short(now[name])}"
     for entry, text in before.environment.items():
         if os.environ.get(entry) != text:
-            yield f"os.environ[{entry!r}]: expected as before, got another value"
+            yield f"os.environ[{entry!r}]: expected unchanged, got another value"
     if _blanket() > before.blanket:
-        yield "warnings.filters: expected as before, got one more that ignores all warnings"
+        yield "warnings.filters: expected unchanged, got one more that ignores all warnings"
     for module, names in before.names.items():
         there = vars(sys.modules[module]) if module in sys.modules else {}
         for name, value in names.items():
             if there.get(name, MISSING) is not value:
-                yield f"{module}.{name}: expected as before, got {'another' if name in there else 'none'}"
+                yield f"{module}.{name}: expected unchanged, got {'another' if name in there else 'none'}"
 
 
 def _settings() -> Iterator[tuple[str, Any]]:

@@ -113,7 +113,7 @@ class StepRun(LibraryRun):
         named = of.numbers | {name: gate[name] for name in of.asked}
         after, replaced = of.called(lists, named, [first, *of.states])
         if replaced:
-            raise Wrong("the lists: expected as they were, since a step writes arrays, got other arrays in them")
+            raise Wrong("the lists: expected the same arrays, since a step writes into them, got other arrays")
         self._params, self._states = after[first], {name: after[name] for name in of.states}
         self.count += not found_inf  # NaN is no 0 either
 

@@ -32,7 +32,7 @@ CHANGES = {
     "numpy.linalg.norm: expected as before, got none": lambda: vars(np.linalg).pop("norm", None),
     "refopt.oracle.bound.expected.expected_of: expected as before, got another":
         lambda: setattr(expected, "expected_of", dict),
-    "sys.setprofile: expected the profiler that was there, got another": lambda: sys.setprofile(None)}
+    "sys.setprofile: expected the same profiler as before, got another": lambda: sys.setprofile(None)}
 
 
 def changing(change, name):
