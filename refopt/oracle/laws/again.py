@@ -1,4 +1,4 @@
-"""The same steps again: determinism, resumption from what was saved, and steps that the gate skips."""
+"""Repeated steps: determinism, resuming from a checkpoint, and steps that the gate skips."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -25,7 +25,7 @@ def determinism(trial: Running) -> Iterator[Try]:
             trial.same(first, trial.after(params, grads), "the result of the same steps earlier", params, bits=True)
 
     def others_between() -> None:
-        """Two runs that take turns."""
+        """Two runs that alternate."""
         params, grads = trial.made(SIZES)
         others = [x + x for x in params]
         mine, other = trial.start(params), trial.start(others)
@@ -43,7 +43,7 @@ def resume(trial: Running) -> Iterator[Try]:
     params, grads = trial.made(SIZES, STEPS)
 
     def stopped(*stops: int) -> None:
-        """Saved after some steps, loaded in another run, with another between the two."""
+        """Save after some steps and load in another run, with a third run in between."""
         run = trial.start(params)
         for k, of in enumerate(grads):
             if k in stops:
@@ -55,7 +55,7 @@ def resume(trial: Running) -> Iterator[Try]:
         trial.same(trial.after(params, grads), trial.came(run), what, params, bits=True)
 
     def kept() -> None:
-        """What is saved stays when the run goes on; what is loaded is the loader's own."""
+        """A checkpoint does not change when its run goes on, and runs do not share what they load."""
         run = trial.start(params)
         for of in grads[:2]:
             trial.step(run, of)
@@ -68,7 +68,7 @@ def resume(trial: Running) -> Iterator[Try]:
         trial.same(came[0], came[1], "the result of another run from the same checkpoint", params, bits=True)
 
     def scheduled() -> None:
-        """A learning rate that has changed is in the checkpoint."""
+        """The checkpoint has a changed learning rate."""
         runs = [trial.start(params), trial.start(params)]
         for k, of in enumerate(grads):
             for run in runs:
@@ -97,7 +97,7 @@ def gate(trial: Running) -> Iterator[Try]:
     def need() -> None:
         if not trial.optimizer.gated:
             raise Skipped("takes no found_inf", lacks=True)
-        with skipping("takes no found_inf"):  # one that knows the flag, in order to refuse it
+        with skipping("takes no found_inf"):  # a step that accepts the flag only to refuse it
             trial.step(fresh(), grads[0], 0.0)
 
     def fresh() -> Run:
@@ -124,7 +124,7 @@ def gate(trial: Running) -> Iterator[Try]:
         return run
 
     def skipped(begin: Callable[[], Run], given: Sequence[np.ndarray]) -> None:
-        """Nothing changes, and the steps afterwards are what they are without it."""
+        """The skipped step changes nothing, and does not affect later steps."""
         need()
         run, plain = begin(), begin()
         before = trial.came(run)
@@ -137,7 +137,7 @@ def gate(trial: Running) -> Iterator[Try]:
         trial.same(trial.came(plain), trial.came(run), what, params, bits=True)
 
     def finite() -> None:
-        """A flag of 0 skips nothing, and changes nothing."""
+        """A flag of 0 has no effect."""
         need()
         runs = fresh(), fresh()
         for of in grads:

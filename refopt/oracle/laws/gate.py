@@ -1,4 +1,4 @@
-"""The gate and the factors: a step that is skipped changes nothing, and every gradient is scaled."""
+"""The gate and the factors: a skipped step changes nothing, and every gradient is scaled."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -24,7 +24,7 @@ def gate(trial: Trial) -> Iterator[Try]:
 
 
 def flagged(trial: Trial, flag: float, lost: bool = False) -> Case:
-    """A step with a flag; if ``lost``, of gradients that are not finite."""
+    """A step with a flag; if ``lost``, with gradients that are not finite."""
     trial.need("found_inf")
     case = trial.case(SIZES, count=2)
     if lost:
@@ -33,7 +33,7 @@ def flagged(trial: Trial, flag: float, lost: bool = False) -> Case:
 
 
 def still(trial: Trial, case: Case) -> None:
-    """Not a bit has changed."""
+    """Not a bit changes."""
     got = trial.run(case)
     for name, values in got.items():
         for i, (now, before) in enumerate(zip(values, case.lists()[name], strict=True)):

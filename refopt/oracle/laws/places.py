@@ -1,4 +1,4 @@
-"""Where arrays are: strides, views and addresses make no difference, and nothing but the parameters is written."""
+"""Placement of arrays: strides, views and addresses make no difference, and only the parameters are written."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ SAME = "the result of contiguous arrays in C order"
 
 @contextlib.contextmanager
 def refusals() -> Iterator[None]:
-    """A step may refuse a layout, by an error of its arguments."""
+    """Skip a layout that a step refuses with a TypeError or ValueError."""
     try:
         yield
     except Broken as broken:
@@ -38,7 +38,7 @@ def layouts(trial: Running) -> Iterator[Try]:
         trial.same(expected, got, SAME, params)
 
     def expanded() -> None:
-        """A gradient of one number for all elements."""
+        """A gradient with one number for all elements."""
         shapes = trial.shapes(SHAPES)
         params, grads = trial.params(shapes), [[spread(x) for x in of] for of in trial.steps(shapes)]
         expected = trial.after(params, [[np.array(x.view()) for x in of] for of in grads])
@@ -47,7 +47,7 @@ def layouts(trial: Running) -> Iterator[Try]:
         trial.same(expected, got, SAME, params)
 
     def shared() -> None:
-        """A gradient of two parameters."""
+        """A gradient shared by two parameters."""
         shapes = trial.shapes([45, 45])
         params = trial.params(shapes)
         grads = [[of[0], of[0]] for of in trial.steps(shapes)]
