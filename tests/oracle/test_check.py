@@ -210,7 +210,7 @@ def test_what_parameters_are_for(text, lists, named):
     exec(f"def step({text}): pass", known)
     function = Function(ROUTINES["momentum"], known["step"])
     assert (function.positional, function.named) == (lists, named)
-    with pytest.raises(TypeError, match=r"expected parameters of the names dampening, .*, got 'v'"):
+    with pytest.raises(TypeError, match=r"expected parameters named dampening, .*, got 'v'"):
         Function(ROUTINES["momentum"], lambda p, params, v, *, lr, mu: None)
 
 

@@ -68,7 +68,7 @@ BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
 ROOT = "np.sqrt(v if v_max is None else v_max) / n.root_correction2"
 ADAMAX = edited("adamax",
                 ("functors.adamax", "n.beta2 * norm + n.epsilon, abs(g)", "n.beta2 * norm, abs(g) + n.epsilon"),
-                reason="epsilon_at=gradient: epsilon on the gradient's size, as PyTorch and optax have it")
+                reason="epsilon_at=gradient: epsilon on the gradient's size, as in PyTorch and optax")
 ROWS = {"amsgrad": ({"max_of": "corrected"}, edited(
             "adam", ("functors.adam", "np.maximum(v_max, v)", "np.maximum(v_max, v / n.correction2)"),
             ("functors.adam", ROOT, "np.sqrt(v / n.correction2 if v_max is None else v_max)"),

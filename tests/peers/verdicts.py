@@ -81,9 +81,9 @@ OPTAX = [Row("sgd", "sgd"), Row("momentum", "sgd"), Row("momentum", "sgd", {"nes
                "the mean square starts from 1", initial_scale=1.0),
          wrong("radam", "radam", ("float32",), {"L1": "fails: step 7"},
                "the length of the average is a difference of nearly equal numbers"),
-         wrong("radam", "radam", ("float32",), {"L1": "nesterov=True: the rule of radam is that of False"},
+         wrong("radam", "radam", ("float32",), {"L1": "nesterov=True: the rule of radam needs False"},
                "Nesterov's momentum", nesterov=True),
-         wrong("adam", "adam", ("bfloat16",), {"L1": "16-bit dtypes by request"}, "each operation is rounded")]
+         wrong("adam", "adam", ("bfloat16",), {"L1": "16-bit dtypes on request"}, "each operation is rounded")]
 TIMM = [
     *loops("lamb", "lamb.Lamb", max_grad_norm=None), *loops("lamb", "lamb.Lamb", max_grad_norm=None, always_adapt=True),
     *loops("lars_momentum", "lars.Lars"), *loops("lars_momentum", "lars.Lars", always_adapt=True),
@@ -106,5 +106,5 @@ TIMM = [
           "the mean square starts from 1", decoupled_decay=True),
     wrong("nadam", "nadamw.NAdamW", ("float32",), {"L1": "first moment corrected without the next momentum"},
           "both parts of the step have one correction"),
-    wrong("adamw", "adamw.AdamWLegacy", ("float32",), {"L1": "caution=True: the rule of adamw is that of False"},
+    wrong("adamw", "adamw.AdamWLegacy", ("float32",), {"L1": "caution=True: the rule of adamw needs False"},
           "steps against the gradient's sign are left out", caution=True)]
