@@ -96,7 +96,7 @@ def test_parameters_that_come_in_messages_stay_fp32():
 def test_offloaded_states_are_not_sent():
     case = mixed(("offload", {}), SENT)
     case.rewritten()
-    assert case.reasons[-1][2][0].endswith("states are in the memory of the host; offload comes after")
+    assert case.reasons[-1][2][0].endswith("its states are in host memory; apply offload afterwards")
 
 
 @pytest.mark.clause("N11")

@@ -48,7 +48,7 @@ def test_all_that_are_cast_are_eligible():
     assert all(program.main[i].type == "cast" for i in found.casts)
     after = passes.eligible(passes.optimize_cast(program).program)
     assert not after.copies and not after.casts
-    assert after.reasons == tuple(f"{name!r} stays fp32: neither pass casts it" for name in ("a.w", "a.b", "b.w"))
+    assert after.reasons == tuple(f"{name!r} stays fp32: no pass of the model casts it" for name in ("a.w", "a.b", "b.w"))
 
 
 def doubled(op):
@@ -82,20 +82,20 @@ INELIGIBLE = {
                          "its cast is named 'a.w.cast_fp16.subprog_0'"),
     "recomputed under another name": (renamed("a.w.cast_fp16.subprog_0", "a.w.again", recompute=True),
                                       "its cast is named 'a.w.again'"),
-    "two at a time": (lambda: edited(step(PARAMS[:2]), doubled), "its cast is one with others"),
+    "two at a time": (lambda: edited(step(PARAMS[:2]), doubled), "one op casts it together with others"),
     "not used": (
         lambda: edited(step(PARAMS[:2]), lambda op: [] if op.role in ("forward", "backward") and any(
-            name.startswith("a.w") for name in (*op.reads, *op.writes)) else [op]), "neither pass casts it"),
+            name.startswith("a.w") for name in (*op.reads, *op.writes)) else [op]), "no pass of the model casts it"),
     "an older copy is read": (
         lambda: step(PARAMS[:2]).replace(main=[*step(PARAMS[:2]).main, reader("a.w.cast_fp16", "forward")]),
         "forward of 'a.w.cast_fp16' reads 'a.w.cast_fp16', which is older than the parameter"),
     "changed elsewhere": (
         followed("finish_check", Op("scale", {"x": ["a.w"]}, {"out": ["a.w"]}, {"scale": 0.5}, "communicate")),
-        "scale of 'a.w' changes it outside of the optimizer's stage"),
+        "scale of 'a.w' changes it outside the optimizer's stage"),
     "in a group": (
         followed("adam", Op("broadcast", {"x": ["a.w", "a.b"]}, {"out": ["a.w", "a.b"]}, {"ranks": 2, "root": 0},
                             "communicate"), world_size=2),
-        "broadcast has it in a group; fuse_broadcasts comes after"),
+        "broadcast has it in a group; apply fuse_broadcasts afterwards"),
 }
 
 
@@ -189,7 +189,7 @@ def test_shard_declines():
         (step(), 1, "one rank owns everything"),
         (step(), 2, "no gradient is reduced over the ranks"),
         (shards(plain)[0], 2, "gradients are reduced to owners already"),
-        (fused, 2, "adam of '@FUSEDVAR@_adam_Param_d.e.f' is one for a buffer; fuse_optimizer comes after"),
+        (fused, 2, "adam of '@FUSEDVAR@_adam_Param_d.e.f' updates a buffer; apply fuse_optimizer afterwards"),
         (plain.replace(main=[op for op in plain.main if op.inputs.get("x") != ("c@GRAD",)]), 2,
          "'c@GRAD' is not reduced over the ranks"),
     ):

@@ -207,7 +207,7 @@ def _runs(program: Program, kind: str, limit: float, reasons: list[str]) -> list
         if len(op.inputs["x"]) > 1:
             stretches.append([])
         elif name in program.buffer_of:
-            reasons.append(f"{name!r} is in a buffer already, {program.buffer_of[name]!r}")
+            reasons.append(f"{name!r} is already in a buffer, {program.buffer_of[name]!r}")
         elif math.prod(program.vars[name].shape) == 0:
             reasons.append(f"{name!r} has no elements")
         else:

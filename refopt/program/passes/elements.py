@@ -154,10 +154,10 @@ class _Search:
                   if slot not in (*SHARED, *routine.scalars, "params", "grads")]
         for name in (param, *sources, *made, *states):
             if name in program.buffer_of or name in program.parts or name in program.whole_of:
-                return f"{name!r} is in a buffer, or cut, already"
+                return f"{name!r} is already in a buffer, or cut"
         for name in states:
             if program.vars[name].part is not None or {*chain(*program.users[name])} != {place}:
-                return f"{name!r} is no memory that only its update uses from step to step"
+                return f"{name!r} is not memory that only its update uses from step to step"
         for name in (*sources, *made):
             if program.vars[name].persistable:
                 return f"{name!r} lives from step to step"
@@ -170,7 +170,7 @@ class _Search:
             for i in program.users[each.param][0]:
                 op = program.main[i]
                 if each.updated < i and (i <= last or op.role == "optimize"):
-                    return f"{title(op)} needs {each.param!r} after its update; fold_casts comes before"
+                    return f"{title(op)} needs {each.param!r} after its update; apply fold_casts first"
             own = {*each.sources, *each.made}
             for name in (*each.sources, *each.made):
                 for i in {*chain(*program.users[name])} - {each.updated} - members:

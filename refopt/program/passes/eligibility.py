@@ -72,14 +72,14 @@ class _Search:
             if op.role in STAGES:
                 self._read(place, op, param)
             elif op.type in self._collectives and len(op.reads) > 1:
-                self._keep(param, f"{op.type} has it in a group; fuse_broadcasts comes after")
+                self._keep(param, f"{op.type} has it in a group; apply fuse_broadcasts afterwards")
         if op.type in BARRIERS:  # which all ranks have, though one alone receives
             for param in self._params:
                 self._keep(param, "parameters are received in messages")
         written = self._program.cells(op.writes) & self._params.keys()
         if op.role != "optimize" and op.type != "broadcast":
             for param in sorted(written, key=self._params.__getitem__):
-                self._keep(param, f"{title(op)} changes it outside of the optimizer's stage")
+                self._keep(param, f"{title(op)} changes it outside the optimizer's stage")
         self._old.update(
             name for param in written & self._cast_to.keys() for name in self._cast_to[param]
             if self._source[name] == param
@@ -108,7 +108,7 @@ class _Search:
         """What has been learnt."""
         for param in self._params:
             if param not in self._copies:
-                self._keep(param, "neither pass casts it")
+                self._keep(param, "no pass of the model casts it")
         good = {param: self._copies[param] for param in self._params if param not in self._stays}
         return Eligible(
             good,
@@ -133,7 +133,7 @@ def _no_cast(program: Program, op: Op, param: str, copies: Mapping[str, str]) ->
     if op.type != "cast":
         return f"{title(op)} reads it"
     if len(op.inputs["x"]) > 1:
-        return "its cast is one with others"
+        return "one op casts it together with others"
     (copy,) = op.outputs["out"]
     if program.vars[copy].dtype != "float16":
         return f"its cast {copy!r} is {program.vars[copy].dtype}"

@@ -40,7 +40,7 @@ def fold_casts(program: Program) -> Result:
             continue
         places = [casts[name][0] for name in op.outputs["params"]]
         moves.append(([i, *places], [_folded(op, [program.main[k].outputs["out"][0] for k in places])]))
-    return moved(program, moves, reasons, "no update is followed by casts of what it updates")
+    return moved(program, moves, reasons, "no update is followed by casts of its parameters")
 
 
 def _writers(program: Program) -> dict[str, set[int]]:
@@ -58,19 +58,19 @@ def _why_not(
     """Why an update cannot do the casts of its parameters. Empty if it can."""
     op = program.main[place]
     if is_flat(program, op):
-        return "it is one for buffers"
+        return "it updates buffers"
     if "master_params" in op.inputs:
-        return "it has masters already"
+        return "it already has masters"
     places = [place]
     for name in op.outputs["params"]:
         if len(casts.get(name, ())) != 1 or casts[name][0] < place:
-            return f"expected one cast of {name!r} alone, after it, got another number or place"
+            return f"expected exactly one cast of {name!r} alone, after it"
         (copy,) = program.main[casts[name][0]].outputs["out"]
         dtype, copy_dtype = program.vars[name].dtype, program.vars[copy].dtype
         if (dtype, copy_dtype) != ("float32", "float16"):
-            return f"{copy!r}, the cast of {name!r}, is {copy_dtype}, and that {dtype}"
+            return f"{copy!r}, the cast of {name!r}, is {copy_dtype}, and the parameter {dtype}"
         if (name, copy) not in begun:
-            return f"{copy!r} is not made at startup, so it need not be what {name!r} is, rounded, if a step is skipped"
+            return f"{copy!r} is not made at startup, so it may differ from {name!r}, rounded, if a step is skipped"
         places.append(casts[name][0])
         for cell in sorted(program.cells((name, copy))):
             for other in sorted(writers[cell].difference((place, casts[name][0]))):

@@ -47,12 +47,12 @@ def offload(program: Program, *, nbytes: int | None = None, ring: int = 3, maste
     nbytes = None if nbytes is None else whole("offload: nbytes", nbytes, 1)
     flag("offload: masters", masters)
     if len({op.device for op in program.main} - {None}) > 1:
-        return Result(program, False, ("ops are of several devices; expected those of one",))
+        return Result(program, False, ("ops are placed on several devices; expected one device",))
     builder = _Builder(program, ring, nbytes, ("master_params",) if masters else ())
     for op in program.main:
         builder.add(op)
     if not builder.sizes:
-        return Result(program, False, (*builder.reasons, "no update has states to keep elsewhere"))
+        return Result(program, False, (*builder.reasons, "no update has states that the host can keep"))
     return Result(program.with_vars(builder.vars()).replace(main=builder.main), True, tuple(builder.reasons))
 
 
@@ -100,14 +100,14 @@ def _why_not(program: Program, op: Op, slots: Sequence[str], users: Mapping[str,
     if not any(math.prod(program.vars[name].shape) for name in names):
         return "it has no states"
     if is_flat(program, op):
-        return "it is flat, and its states are in buffers that startup makes; the merged form has them apart"
+        return "it is flat, and its states are in buffers made at startup; the merged form keeps them separate"
     for name in names:
         if name in created:
             return f"{name!r} is made at startup, on the device"
         if name in program.buffer_of or name in program.parts or not program.vars[name].persistable:
-            return f"{name!r} is no memory of its own that lives from step to step"
+            return f"{name!r} is not separate memory that lives from step to step"
         if users[name] > 1:
-            return f"{name!r} is used by other ops, too"
+            return f"other ops use {name!r}, too"
     return ""
 
 

@@ -79,7 +79,7 @@ def fuse_optimizer(program: Program, optimizer: str = "all", form: str = "auto",
     for routine in (KNOWN[name] for name in names if name in KNOWN):
         for places in _candidates(program, routine, form, per_buffer, fusion.reasons):
             fusion.add(routine, places)
-    nothing = f"no two ops of {optimizer} can be one"
+    nothing = f"no two ops of {optimizer} can be fused"
     return moved(program, fusion.moves, fusion.reasons, nothing, fusion.buffers, fusion.startup)
 
 
@@ -106,7 +106,7 @@ class _Fusion:
             self.reasons.append(f"{about}: {reason}")
         elif self._form == "merged" or not_flat:
             self.moves.append((unit.members(), _merged(program, unit)))
-            self.reasons += [f"{about}: merged and not flat: {not_flat}"] if self._form == "auto" else []
+            self.reasons += [f"{about}: merged, not flat: {not_flat}"] if self._form == "auto" else []
         else:
             flat = flattened(program, unit.routine, unit.ops(program))
             self.moves.append((unit.members(), [flat.op, *_advances(program, unit, flat.scalars)]))
@@ -185,7 +185,7 @@ def _find_powers(program: Program, unit: Unit, scales: dict[str, list[int]]) -> 
             continue
         for place, op, places in zip(unit.places, unit.ops(program), candidates, strict=True):
             if len(places) != 1 or places[0] < place:
-                return f"{slot}: expected one scale op, after {dependencies.title(op)}, got another number or place"
+                return f"{slot}: expected exactly one scale op, after {dependencies.title(op)}"
         unit.powers[slot] = tuple(places[0] for places in candidates)
         reason = unlike([program.main[places[0]] for places in candidates])
         if reason:
@@ -204,21 +204,21 @@ def _not_flat(program: Program, unit: Unit, rooted: Set[str]) -> str:
         if math.prod(program.vars[op.inputs["params"][0]].shape) == 0:
             return f"{dependencies.title(op)} has no elements"
         if program.vars[op.inputs["grads"][0]].persistable != program.vars[ops[0].inputs["grads"][0]].persistable:
-            return "some gradients live from step to step, and others do not"
+            return "only some gradients live from step to step"
         for slot, (name,) in ((s, n) for s, n in op.inputs.items() if s not in SHARED):
             if name in rooted:
                 return f"{slot}: {name!r} {dependencies.ALONE}"
             if name in program.whole_of:
                 return f"{slot}: {name!r} is a block of {program.whole_of[name]!r}"
             if slot != "grads" and name in program.buffer_of:
-                return f"{slot}: {name!r} is in a buffer already, {program.buffer_of[name]!r}"
+                return f"{slot}: {name!r} is already in a buffer, {program.buffer_of[name]!r}"
     return _twice(ops, "grads") or gradient_buffer(program, [op.inputs["grads"][0] for op in ops])[1]
 
 
 def _twice(ops: list[Op], slot: str) -> str:
     """Which variable of a slot two of the ops have in common; empty if none."""
     name, count = Counter(op.inputs[slot][0] for op in ops).most_common(1)[0]
-    return f"{slot}: {name!r} is that of {count} ops" if count > 1 else ""
+    return f"{slot}: {count} ops use {name!r}" if count > 1 else ""
 
 
 def _merged(program: Program, unit: Unit) -> list[Op]:

@@ -108,7 +108,7 @@ class _Owners:
     def _settle(self, op: Op) -> None:
         """Let what an update has beside gradients be at home with the owners of its parameters."""
         if is_flat(self._program, op):
-            raise Declined(f"{title(op)} is one for a buffer of several parameters; fuse_optimizer comes after")
+            raise Declined(f"{title(op)} updates a buffer of several parameters; apply fuse_optimizer afterwards")
         for slot, names in op.inputs.items():
             for param, name in zip(op.inputs["params"], names, strict=True) if slot not in (*SHARED, "grads") else ():
                 self._put(name, self._owners.get(param), op)
@@ -121,7 +121,7 @@ class _Owners:
 
     def _put(self, name: str, home: int | None, op: Op) -> None:
         if home is not None and self._home.setdefault(name, home) != home:
-            raise Declined(f"{title(op)}: {name!r} is on rank {self._home[name]}, and would be on rank {home}, too")
+            raise Declined(f"{title(op)}: {name!r} is on rank {self._home[name]}, and would also be on rank {home}")
 
     def _given(self, op: Op) -> Iterable[Op]:
         """What becomes of an op."""

@@ -78,10 +78,10 @@ def declined(where: str, program: Program, devices: int) -> str:
     expect_program(where, program)
     whole(f"{where}: devices", devices, 1, RANKS)
     if devices == 1:
-        return "one device has nobody to share with"
+        return "there is only one device"
     for op in (*program.main, *program.startup):
         if op.device is not None or "ranks" in op.attrs:
-            return f"{op.type} has devices or ranks already; expected the step of one device"
+            return f"{op.type} already has devices or ranks; expected the step of one device"
     return ""
 
 

@@ -91,7 +91,7 @@ def of_all_ranks(program: Program, ranks: int) -> Result:
         return all_reduce_gradients(program, ranks)
     if there != ranks:
         raise ValueError(f"preset: ranks: expected {there}, as the program has, got {ranks}")
-    return Result(program, False, ("it is the step of all ranks already",))
+    return Result(program, False, ("it already is the step of all ranks",))
 
 
 def of_one_rank(program: Program, rank: int) -> Result:

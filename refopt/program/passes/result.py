@@ -123,7 +123,7 @@ def _check_arguments(where: str, apply: Callable[..., Any]) -> None:
     variadic = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
     needed = [each.name for each in others if each.default is each.empty and each.kind not in variadic]
     if needed:
-        expected = "expected a function of a program alone, bound by functools.partial"
+        expected = "expected a function of only a program, bound by functools.partial"
         raise TypeError(f"{where}: {expected}, got one that needs {', '.join(needed)}, too")
 
 

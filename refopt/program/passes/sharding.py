@@ -85,13 +85,13 @@ def declined(where: str, program: Program, degree: int, axis: str | None = None)
         return "one rank owns everything"
     types = {op.type for op in program.main}
     if not types.isdisjoint(("reduce", "broadcast", "reduce_scatter", BATCH)):
-        return "gradients are reduced to owners already, or parameters broadcast by them"
+        return "gradients are already reduced to owners, or parameters broadcast by them"
     if not any(op.type == "all_reduce" and op.attrs.get("axis") == axis for op in program.main):
         return "no gradient is reduced over the ranks" if axis is None else f"no gradient is reduced along {axis!r}"
     if not (updates := updates_of(program)):
         return "nothing is updated"
     flat = next((op for op in updates if is_flat(program, op)), None)
-    return f"{title(flat)} is one for a buffer; fuse_optimizer comes after" if flat else ""
+    return f"{title(flat)} updates a buffer; apply fuse_optimizer afterwards" if flat else ""
 
 
 def _needed_early(program: Program) -> str:
@@ -101,7 +101,7 @@ def _needed_early(program: Program) -> str:
     for op in program.main:
         if new and (op.type in types or op.role in STAGES) and not new.isdisjoint(op.reads):
             late = next(name for name in op.reads if name in new)
-            return f"{title(op)} needs {late!r} after its update, before it is broadcast"
+            return f"{title(op)} needs {late!r} between its update and its broadcast"
         if op.type in types:
             new.update(op.outputs["params"])
         elif op.type == "cast" and op.role == "optimize":

@@ -114,7 +114,7 @@ def _moved(program: Program) -> tuple[list[Op], list[Op], list[Op]]:
 def _unfit(program: Program) -> str:
     """Why the updates cannot be moved to servers. Empty if they can."""
     if away := next((op for op in program.main if op.type in COPIES), None):
-        return f"{title(away)}: states are in the memory of the host; offload comes after"
+        return f"{title(away)}: its states are in host memory; apply offload afterwards"
     begun = ""
     produced = {each.name for each in complete(program)}
     known: dict[str, str] = {}  # by variable, the parameter whose update it is of
@@ -125,9 +125,9 @@ def _unfit(program: Program) -> str:
         elif not begun:
             continue
         elif op.role != "optimize":
-            reason = f"{op.type} comes after {begun}; expected all updates behind all gradients"
+            reason = f"{op.type} comes after {begun}; expected all updates after all gradients"
         else:
-            reason = "" if _beside(op, known) else f"{title(op)}: expected updates, and what goes along with them"
+            reason = "" if _beside(op, known) else f"{title(op)}: expected updates, scale ops of scalars, or casts"
         if reason:
             return reason
     return ""
@@ -144,14 +144,14 @@ def _beside(op: Op, known: Mapping[str, str]) -> bool:
 def _unfit_update(program: Program, op: Op, produced: set[str], known: dict[str, str]) -> str:
     """Why an update cannot be moved to a server. Empty if it can; what it uses is known then."""
     if is_flat(program, op):
-        return f"{title(op)} is one for a buffer of several parameters; fuse_optimizer comes after"
+        return f"{title(op)} updates a buffer of several parameters; apply fuse_optimizer afterwards"
     ((name,), (grad,)) = op.inputs["params"], op.inputs["grads"]
     if grad not in produced:
         return f"{op.type} of {name!r}: no backward op makes {grad!r}"
     own = {used for slot, names in op.inputs.items() if slot not in SHARED for used in names}
     for used in sorted(own):
         if used in known:
-            return f"{op.type} of {name!r}: {used!r} is of the update of {known[used]!r}, too"
+            return f"{op.type} of {name!r}: the update of {known[used]!r} uses {used!r}, too"
     known.update(dict.fromkeys(own, name))
     return ""
 
