@@ -63,7 +63,7 @@ class Whole(NamedTuple):
 
 
 def wholes(graph: Graph) -> dict[str, Whole]:
-    """The parts that a program holds of each saved variable: parameters, states, and other persistent results of a step.
+    """The parts that a program holds of each saved variable: parameters, states, other persistent results of a step.
 
     Copies of another variable, such as a parameter in 16 bits, are not saved, nor are variables that no op changes.
     """
@@ -208,7 +208,7 @@ def _checked(everywhere: Mapping[str, Held], state: Any, check_numbers: Callable
             wanted, got = f"{expected.dtype} of shape {expected.shape}", f"{array.dtype} of shape {array.shape}"
             raise ValueError(f"{about}: expected {wanted}, got {got}")
     for *outer, name in there:
-        raise ValueError(f"{where}: {': '.join(map(repr, outer))}: expected only variables of the program, got {name!r}")
+        raise ValueError(f"{where}: {': '.join(map(repr, outer))}: expected variables of the program, got {name!r}")
     numbers = mapping(f"{where}: numbers", entries["numbers"])
     check_numbers(numbers)
     return arrays, numbers, whole(f"{where}: steps", entries["steps"], 0)

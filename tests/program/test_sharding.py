@@ -115,7 +115,7 @@ def test_bad_arguments_of_amp_program(options, error, message):
 ])
 def test_names_that_collide(name):
     """A parameter named like what the program makes for another one, or for the whole step."""
-    expected = f"^amp_program: params: expected names that nothing else in the program has, got {name!r}$"
+    expected = f"^amp_program: params: expected names that are unique in the program, got {name!r}$"
     for params in ([("w", (2,)), (name, (2,))], [(name, (2,)), ("w", (2,))]):
         with pytest.raises(ValueError, match=expected):
             cases.step(params, max_norm=1.0, accumulate=2, recompute=True)

@@ -48,7 +48,7 @@ def test_all_that_are_cast_are_eligible():
     assert all(program.main[i].type == "cast" for i in found.casts)
     after = passes.eligible(passes.optimize_cast(program).program)
     assert not after.copies and not after.casts
-    assert after.reasons == tuple(f"{name!r} stays fp32: no pass of the model casts it" for name in ("a.w", "a.b", "b.w"))
+    assert after.reasons == tuple(f"{name!r} stays fp32: no model pass casts it" for name in ("a.w", "a.b", "b.w"))
 
 
 def doubled(op):
@@ -85,7 +85,7 @@ INELIGIBLE = {
     "two at a time": (lambda: edited(step(PARAMS[:2]), doubled), "one op casts it together with others"),
     "not used": (
         lambda: edited(step(PARAMS[:2]), lambda op: [] if op.role in ("forward", "backward") and any(
-            name.startswith("a.w") for name in (*op.reads, *op.writes)) else [op]), "no pass of the model casts it"),
+            name.startswith("a.w") for name in (*op.reads, *op.writes)) else [op]), "no model pass casts it"),
     "an older copy is read": (
         lambda: step(PARAMS[:2]).replace(main=[*step(PARAMS[:2]).main, reader("a.w.cast_fp16", "forward")]),
         "forward of 'a.w.cast_fp16' reads 'a.w.cast_fp16', which is older than the parameter"),
@@ -219,7 +219,7 @@ def test_bad_arguments_of_shard(args, message):
 def test_optimize_cast_declines():
     result = passes.optimize_cast(step(fp32=[name for name, _ in PARAMS]))
     assert not result.applied and len(result.reasons) == len(PARAMS) + 1
-    assert result.reasons[-1] == "neither pass casts a parameter that can live in fp16"
+    assert result.reasons[-1] == "no model pass casts a parameter that can live in fp16"
     plain = passes.optimize_cast(step_program(PARAMS[:1], "sgd", lr=0.5))
     assert plain.reasons[0] == "'a.w' stays fp32: backward of 'a.w@GRAD' reads it"
 

@@ -1,4 +1,4 @@
-"""Casts of parameters done by the updates themselves, which then have masters."""
+"""Casting parameters within the updates, which then have masters."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from refopt.program.program import Program, expect_program
 
 
 def fold_casts(program: Program) -> Result:
-    """Let updates write the fp16 copies of parameters, so that there is no cast after them.
+    """Let updates write the fp16 copies of parameters, instead of casting afterwards.
 
-    An update of fp32 parameters that are cast right afterwards becomes one of the copies, which has the fp32 parameters
-    for masters: it reads and writes these as before, and rounds what it writes to the copies. No bit changes: a copy is
-    at all times its master, rounded, in steps that are skipped as well. The norms of LARS, which may be those of stored
-    parameters or of masters, become those of masters.
+    An update of fp32 parameters that are cast right afterwards becomes one of the copies, with the fp32 parameters as
+    masters: it reads and writes these as before, and rounds the results to the copies. No bit changes: a copy always is
+    its master, rounded, even in skipped steps. The norms of LARS, which may be those of stored parameters or of
+    masters, become those of masters.
 
-    Comes after `refopt.program.passes.optimize_cast`, which makes such casts, and makes copies at startup; and after
+    Apply it after `refopt.program.passes.optimize_cast`, which makes such casts, and copies at startup; and after
     `refopt.program.passes.shard`.
 
-    Source: PR 35878 casts in the optimizer's stage by ops of their own; that an update with ``MasterParam`` writes both
-    is Paddle's ``multi_precision``, as of PR 35476.
+    Source: PR 35878 has separate casts in the optimizer's stage; updates with ``MasterParam`` that write both are
+    Paddle's ``multi_precision``, as of PR 35476.
     """
     expect_program("fold_casts", program)
     casts = dependencies.singles(program, "cast", "optimize")
@@ -44,7 +44,7 @@ def fold_casts(program: Program) -> Result:
 
 
 def _writers(program: Program) -> dict[str, set[int]]:
-    """By memory, places of what changes it. A broadcast does not: it comes from the rank that updates."""
+    """By memory, places of the ops that change it. A broadcast does not count: it comes from the updating rank."""
     writers: dict[str, set[int]] = {}
     for i, op in enumerate(program.main):
         for cell in program.cells(op.writes) if op.type != "broadcast" else ():
@@ -79,7 +79,7 @@ def _why_not(
 
 
 def _folded(op: Op, copies: list[str]) -> Op:
-    """The update of copies, with the parameters for masters."""
+    """The update of copies, with the parameters as masters."""
     masters = op.inputs["params"]
     attrs = {**op.attrs, "norm_of": "master"} if "norm_of" in op.attrs else op.attrs
     sides = ({**side, "params": copies, "master_params": masters} for side in (op.inputs, op.outputs))

@@ -1,4 +1,4 @@
-"""States of an optimizer in the memory of the host: copied to the device for an update, and back after it."""
+"""Keeping optimizer states in host memory, with copies to the device before an update and back after it."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ RING = "@RING@"
 
 
 def offload(program: Program, *, nbytes: int | None = None, ring: int = 3, masters: bool = False) -> Result:
-    """Keep the states of updates in the memory of the host.
+    """Keep the states of updates in host memory.
 
-    Before each update comes a ``copy_in`` of what it changes beside parameters and scalars, and after it a
-    ``copy_out``, each in one piece. On the device the copies lie in a ring of buffers, which updates take in turn:
-    `placement.on_streams` has a copy in wait until what lay in its buffer is out, and for nothing else, so that
-    the states of the next update come while this one works, and those of the last one go.
+    Each update is preceded by a ``copy_in`` of what it changes apart from parameters and scalars, and followed by a
+    ``copy_out``, each in one piece. On the device the copies are in a ring of buffers, which updates use in turn:
+    `placement.on_streams` makes a copy in wait only until the previous contents of its buffer are copied out, so the
+    states of the next update arrive, and those of the last one leave, while this update works.
 
     With s(b) the bytes of the states of update b, each tensor rounded up to 256, the host has the sum of all s(b), as
-    page-locked memory, and the device, in its place, the sum over the r below ``ring`` of
-    ``max(s(b) for b % ring == r)``. No tensor is cut, so the largest decide.
+    page-locked memory, and the device only the sum over the r below ``ring`` of ``max(s(b) for b % ring == r)``. No
+    tensor is cut, so the largest ones matter.
 
     Args:
-        program: of one device, its updates fused as they are to be copied; it stays as it is.
-        nbytes: cut a merged update into several, in order, so that none has more bytes of states than this, unless by
-            a single tensor. This changes no bit, since a merged update does one tensor at a time.
-        ring: how many buffers, at least 1. With one, the copies and the update of one after the other; with three, one
-            is copied in, one updated and one copied out at a time.
+        program: of one device, with its updates fused as they will be copied.
+        nbytes: split a merged update into several, in order, so that none has more bytes of states than this, unless a
+            single tensor has. This changes no bit, since a merged update treats tensors independently.
+        ring: how many buffers, at least 1. With one, copies and updates are sequential; with three, one update is
+            copied in, one computed and one copied out at a time.
         masters: whether masters are kept there, too.
 
     Returns:
-        The program; bound by `refopt.program.placement.bind_schedule` it has the memory described here, and by
-        `refopt.program.bind` the same bits. Updates that are flat, or whose states something else uses, too, are left.
+        The program; bound by `refopt.program.placement.bind_schedule` it uses memory as described here; bound by
+        `refopt.program.bind` it gives the same bits. Flat updates, and updates whose states other ops use, are kept.
     """
     expect_program("offload", program)
     ring = whole("offload: ring", ring, 1)
@@ -57,7 +57,7 @@ def offload(program: Program, *, nbytes: int | None = None, ring: int = 3, maste
 
 
 class _Builder:
-    """The ops of a step as they grow."""
+    """Collects the ops of a step."""
 
     def __init__(self, program: Program, ring: int, nbytes: int | None, kept: tuple[str, ...]) -> None:
         self.main: list[Op] = []
