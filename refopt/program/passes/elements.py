@@ -27,7 +27,7 @@ NOTHING = "no gradient of an elementwise routine is reduced separately and updat
 def shard_elements(
     program: Program, rank: int, degree: int, limit: float = 32.0, axis: str | None = None
 ) -> Result:
-    """The program of one rank of several that share out the optimizer, element by element.
+    """The program of one rank of several that divide the optimizer among them, element by element.
 
     Gradients are put into buffers, as by `refopt.program.passes.coalesce_gradients`, and so are parameters, with each
     tensor padded to a multiple of 1,024 elements, and each buffer to a multiple of 1,024 per rank. A
@@ -54,7 +54,7 @@ def shard_elements(
         rank: this rank's number.
         degree: the number of ranks.
         limit: the largest size of a buffer's gradients, in megabytes of 2**20 bytes.
-        axis: of a `refopt.comm.Mesh`, that the ranks share out the step along; see `refopt.program.passes.over_axes`.
+        axis: the axis of a `refopt.comm.Mesh` that the step is divided along; see `refopt.program.passes.over_axes`.
             ``rank`` and ``degree`` are along it.
 
     Source: stages 1 and 2 of ZeRO (Rajbhandari et al., 2020), in flat buffers as in Megatron's distributed optimizer.
