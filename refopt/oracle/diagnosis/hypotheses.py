@@ -1,4 +1,4 @@
-"""What may be wrong with a step: each hypothesis changes the situation that the rule is evaluated in."""
+"""Hypotheses about mistakes: each changes the situation in which the rule is evaluated."""
 
 import functools
 import itertools
@@ -48,7 +48,7 @@ def _choices(row: Routine) -> Iterator[Hypothesis]:
 
 
 def with_variants(s: Situation) -> Situation | None:
-    """The same situation in the row that has variants, unless its rule has been changed."""
+    """The same situation in the row with variants, unless its rule has been changed."""
     if s.rule is not base_rule(s.row):
         return None
     row, (numbers, choices) = variants.ROUTINES[s.row.name], variants.neutral(s.row.name)
@@ -108,7 +108,7 @@ def _exchanged(p: Any, g: Any, *states: Any, rule: Rule, places: tuple[int, int]
 
 
 def _of_all_tensors(s: Situation) -> Situation | None:
-    """All tensors in one, of which the results of this one are."""
+    """All tensors joined into one; the results of this one are a part."""
     present = [i for i, g in enumerate(s.case.grads) if g is not None]
     if len(present) < 2 or s.among or np.dtype(s.real).itemsize > 4 or not isinstance(s.elements, slice):
         return None
@@ -133,7 +133,7 @@ def _loosened(s: Situation, off: float) -> Situation | None:
 
 
 def _nearly(p: Any, *arrays: Any, rule: Rule, off: float, lr: Any, **numbers: Any) -> tuple:
-    """A rule whose update, apart from decay, is known to so much of it."""
+    """A rule whose update, apart from decay, has a relative error of up to ``off``."""
     new, *rest = rule(p, *arrays, lr=lr, **numbers)
     if isinstance(new, Bounded):
         decay = sum(lr * x * abs(p) for name, x in numbers.items() if name in DECAYS)
@@ -143,7 +143,7 @@ def _nearly(p: Any, *arrays: Any, rule: Rule, off: float, lr: Any, **numbers: An
 
 
 def scaled(factor: float, apart: bool) -> Hypothesis:
-    """The update times a factor, which evidence tells; ``apart`` from a decay of the parameter by itself."""
+    """The update times a factor found in the evidence; ``apart`` leaves out decoupled decay."""
     what = "the update apart from decay" if apart else "the update"
     change = _around(_times, factor=factor, apart=apart)
     return Hypothesis(f"{what} times {factor:.9g}", change, "rule", "", False)
@@ -161,7 +161,7 @@ def without_update(p: Any, lr: Any, numbers: Mapping[str, Any]) -> Any:
 
 
 def _gradients(row: Routine) -> Iterator[Hypothesis]:
-    """What the gradient may be made into first."""
+    """Changes to the gradient before the rule."""
     changes: dict[str, Callable[[Any], Any]] = {
         "divided by its norm": limits.normalized, "replaced by its sign": np.sign,
         "replaced by its absolute value": abs,
@@ -191,7 +191,7 @@ def _of_gradient(p: Any, g: Any, *others: Any, rule: Rule, to: Callable[[Any], A
 
 
 def _with_rule(s: Situation, wrong: Wrong) -> Situation | None:
-    """A rule that is wrong in one place, or in another one as well."""
+    """A rule that is wrong in one place, or in two."""
     before = {} if s.rule is base_rule(s.row) else getattr(s.rule, "changes", None)
     if before is None or (before and not isinstance(wrong.how, Mapping)):
         return None
