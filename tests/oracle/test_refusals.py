@@ -46,7 +46,7 @@ REFUSED = [
     (check, ("sgd", sgd), {"expected_failures": {"X": "why"}}, ValueError, "expected_failures: expected the id"),
     (check, ("sgd", sgd), {"skips": {"L7-float8": "why"}}, ValueError, "check: skips: expected the id of a law"),
     (check, ("sgd", sgd), {"skips": "no.txt"}, ValueError, "skips: expected a readable file, got no.txt"),
-    (check, ("sgd", type("Sgd", (), {})), {}, TypeError, "got the class Sgd, of which an instance may be one"),
+    (check, ("sgd", type("Sgd", (), {})), {}, TypeError, "got the class Sgd, an instance of which may be one"),
     (check, ("sgd", lambda params, grads: None), {}, TypeError, "check: subject: expected a step that takes lr"),
     (check, ("sgd", SimpleNamespace(name="mine", dtypes=[], run=sgd, takes="params".__contains__)), {}, TypeError,
      "check: mine: expected a step that takes lr, or set="),

@@ -80,7 +80,7 @@ ROWS = {"amsgrad": ({"max_of": "corrected"}, edited(
         "rmsprop": ({"lr_at": "step"}, BY_NAME["RMSProp: the rate outside of the velocity"]),
         "sgdw": ({"decay": "decoupled"}, of_text(
             "momentum", {"g = g + real(l2_decay) * p": "p *= real(1 - lr * l2_decay)"},
-            "weight decay apart from the gradient")),
+            "weight decay decoupled from the gradient")),
         "lars": ({"grad_norm": "decayed", "adapt": "norms"}, of_text(
             "lars_momentum", {"np.linalg.norm(g.ravel())": "np.linalg.norm((g + wd * p).ravel())", "n + wd * w": "n"},
             "the norm of the gradient and its decay"))}

@@ -176,5 +176,5 @@ class DecayedLate(torch.optim.Adam):
 def test_what_is_left_out_is_said():
     found = oracle.identify(DecayedLate)
     assert found.routine == "adam" and found.left_out == ["weight_decay"]
-    assert "without weight_decay, 0 by default: with other numbers it is none of the formulas" in str(found)
+    assert "without weight_decay, 0 by default: with other values it matches no formula" in str(found)
     assert oracle.identify(torch.optim.AdamW).left_out == []

@@ -69,7 +69,7 @@ class Late(torch.optim.SGD):
 
 def test_work_that_is_not_waited_for():
     report = check("sgd", Late, dtypes=["float32"], laws=["L20"], diagnose=False)
-    assert report.failed_laws == ["L20"] and "when all had come to rest" in report.details()
+    assert report.failed_laws == ["L20"] and "when all its work had ended" in report.details()
 
 
 class Lazy(torch.Tensor):

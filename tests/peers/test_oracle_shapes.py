@@ -200,7 +200,7 @@ REFUSED = {
         ("sgd", lambda params, grads, lr: None, {"dtype": ["float32"]}, r"dtype: expected none.*, got \['float32'\]"),
     "a number that is a pair": ("adam", optim.Adafactor, {}, "check: torch.optim.Adafactor: expected an optimizer"),
     "no rate": ("sgd", lambda params: NoRate(params, {}), {}, r"takes lr, or set=\{'lr': ...\}, got neither"),
-    "a transformation": ("adam", optax.adam(0.1), {}, "expected a function of learning_rate that returns one"),
+    "a transformation": ("adam", optax.adam(0.1), {}, "expected a function of learning_rate that makes one"),
     "a schedule for a number": ("adam", optax.adam, {"learning_rate": lambda count: 0.1}, "expected a number"),
     "no transformation": ("adam", lambda learning_rate: None, {}, "expected a GradientTransformation, got NoneType"),
     "what raises": ("adam", lambda learning_rate: 1 / 0, {}, "expected a GradientTransformation, got ZeroDiv")}

@@ -115,11 +115,11 @@ def test_what_is_refused(optimizers):
             self.extra = extra
 
     for subject, options, words in (
-        (lambda: one, {}, "expected a new optimizer of each call"),
+        (lambda: one, {}, "expected a new optimizer from each call"),
         (Forgets(extra=0.5), {}, "expected a get_config with 'extra', which is 0.5"),
         (optimizers.Adam, {"beta": 1.0}, "expected an optimizer, got ValueError: .*beta"),
         (optimizers.LossScaleOptimizer, {}, "missing 1 required positional argument: 'inner_optimizer'"),
-        (optimizers.Adam, {"set": {"mu": 0.5}}, "set: expected none but for a function")):
+        (optimizers.Adam, {"set": {"mu": 0.5}}, "set: expected it only for a function")):
         with pytest.raises(TypeError, match=words):
             check(None, subject, **options)
     with pytest.raises(ValueError, match="device: expected none except for torch, got 'cpu' for Keras"):

@@ -80,7 +80,7 @@ def test_presets(case, name):
 def test_shards_in_batches_are_not_shared_out_again():
     """Where each rank has one parameter, all reductions are in batches."""
     case = replace(mixed(("shard", {"rule": "greedy"}), ("batch_owners", {}), ("shard", {})), params=PARAMS[:2])
-    assert not violation(case) and "gradients are reduced to owners already" in case.reasons[-1][2][0]
+    assert not violation(case) and "gradients are already reduced to owners" in case.reasons[-1][2][0]
     assert {op.type for op in case.rewritten()[0].main}.isdisjoint(("reduce", "broadcast"))
 
 

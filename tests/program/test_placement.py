@@ -261,8 +261,8 @@ def test_updates_can_be_fused_afterwards():
 
 @pytest.mark.parametrize(("program", "why"), [
     (lambda: adam(PARAMS, world_size=2), "all_reduce already has devices or ranks; expected the step of one device"),
-    (lambda: passes.reduce_to_owners(adam(), 2).program, "reduce has devices or ranks already"),
-    (lambda: passes.fuse_optimizer(adam()).program, "is one for a buffer of several parameters; fuse_optimizer comes"),
+    (lambda: passes.reduce_to_owners(adam(), 2).program, "reduce already has devices or ranks"),
+    (lambda: passes.fuse_optimizer(adam()).program, "updates a buffer of several parameters; apply fuse_opt"),
 ])
 @MADE
 def test_declined(program, why, strategy):

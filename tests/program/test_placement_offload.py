@@ -213,8 +213,8 @@ def used():
     (flat, "adam of .*: it is flat"),
     (cut, "adam of 'w.block0': 'w.block0_moment1_0' is made at startup, on the device"),
     (used, "adam of 'w': other ops use 'w_moment1_0', too"),
-    (lambda: passes.offload(cases.adam([("w", (3,))])).program, "'w_moment1_0@DEVICE' is no memory of its own"),
-    (lambda: passes.reduce_to_owners(cases.adam(), 2).program, "ops are of several devices"),
+    (lambda: passes.offload(cases.adam([("w", (3,))])).program, "'w_moment1_0@DEVICE' is not separate memory"),
+    (lambda: passes.reduce_to_owners(cases.adam(), 2).program, "ops are placed on several devices"),
     (lambda: cases.adam([("w", (0, 3))]), "adam of 'w': it has no states"),
     (lambda: Program({}), "no update has states"),
 ])

@@ -329,7 +329,7 @@ def test_what_is_let_go():
     def lacking(world):
         bind(made[world.rank], given if world.rank == 2 else cases.brought(made[world.rank], world.rank), comm=world)
 
-    with pytest.raises(ValueError, match=r"bind: arrays: 'a.w': expected an array, since it starts from none"):
+    with pytest.raises(ValueError, match=r"bind: arrays: 'a.w': expected an array, since it has no initial value"):
         local.run(lacking, 3)
 
 
@@ -359,7 +359,7 @@ def test_the_program_of_another_rank_is_refused():
     def rank(world):
         cases.bound_on(made[1 - world.rank], world)
 
-    with pytest.raises(ValueError, match=r"bind: program: expected that of rank [01], got that of a rank whi"):
+    with pytest.raises(ValueError, match=r"bind: program: expected the program of rank [01], got one for a r"):
         local.run(rank, 2)
 
 

@@ -138,9 +138,9 @@ def reasons(case, **options):
     (plain(("coalesce_gradients", {})), False, "'a.w@GRAD' is already in a buffer, or cut"),
     (plain(("coalesce_gradients", {}), ("fuse_all_reduce", {})), False, "has no all_reduce of its own"),
     (plain(("shard", {})), False, "gradients are already reduced to owners, or parameters broadcast by them"),
-    (plain(("shard_elements", {})), False, "gradients are reduced to owners already"),
+    (plain(("shard_elements", {})), False, "gradients are already reduced to owners"),
     (plain(("fuse_optimizer", {"form": "flat"})), False, "updates a buffer; apply fuse_optimizer afterwards"),
-    (plain(("offload", {})), False, "is no memory that only its update uses from step to step"),
+    (plain(("offload", {})), False, "is not memory that only its update uses from step to step"),
     (mixed(("optimize_cast", {})), False, "after its update; apply fold_casts first"),
 ])
 def test_what_is_left_to_all_ranks(case, applied, reason):

@@ -127,9 +127,9 @@ def test_two_updates_in_a_step():
         assert bits(one).items() <= bits(other).items()
     program = step(PARAMS[:2], world_size=2)
     again = passes.shard(program.replace(main=[*program.main, *program.main]), 0, 2)
-    assert again.reasons == ("cast of 'a.w.cast_fp16' needs 'a.w' after its update, before it is broadcast",)
+    assert again.reasons == ("cast of 'a.w.cast_fp16' needs 'a.w' between its update and its broadcast",)
     twice = passes.shard(program.replace(main=[*program.main, program.main[-1]]), 0, 2)
-    assert twice.reasons == ("adam of 'a.b' needs 'a.b' after its update, before it is broadcast",)
+    assert twice.reasons == ("adam of 'a.b' needs 'a.b' between its update and its broadcast",)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -188,7 +188,7 @@ def test_shard_declines():
     for program, degree, why in (
         (step(), 1, "one rank owns everything"),
         (step(), 2, "no gradient is reduced over the ranks"),
-        (shards(plain)[0], 2, "gradients are reduced to owners already"),
+        (shards(plain)[0], 2, "gradients are already reduced to owners"),
         (fused, 2, "adam of '@FUSEDVAR@_adam_Param_d.e.f' updates a buffer; apply fuse_optimizer afterwards"),
         (plain.replace(main=[op for op in plain.main if op.inputs.get("x") != ("c@GRAD",)]), 2,
          "'c@GRAD' is not reduced over the ranks"),

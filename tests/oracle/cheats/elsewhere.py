@@ -26,11 +26,11 @@ CHANGES = {
     "signal handlers: expected": lambda: signal.signal(signal.SIGUSR1, signal.SIG_IGN),
     "signal.getitimer(): expected False as before, got True": lambda: signal.setitimer(signal.ITIMER_REAL, 1000),
     "os.environ['PATH']: expected as before": lambda: os.environ.update(PATH=""),
-    "warnings.filters: expected as before, got one more that ignores all": lambda: warnings.simplefilter("ignore"),
-    "time.perf_counter: expected as before, got another": lambda: setattr(time, "perf_counter", float),
-    "numpy.isnan: expected as before, got another": lambda: setattr(np, "isnan", never),
-    "numpy.linalg.norm: expected as before, got none": lambda: vars(np.linalg).pop("norm", None),
-    "refopt.oracle.bound.expected.expected_of: expected as before, got another":
+    "warnings.filters: expected unchanged, got one more that ignores all": lambda: warnings.simplefilter("ignore"),
+    "time.perf_counter: expected unchanged, got another": lambda: setattr(time, "perf_counter", float),
+    "numpy.isnan: expected unchanged, got another": lambda: setattr(np, "isnan", never),
+    "numpy.linalg.norm: expected unchanged, got none": lambda: vars(np.linalg).pop("norm", None),
+    "refopt.oracle.bound.expected.expected_of: expected unchanged, got another":
         lambda: setattr(expected, "expected_of", dict),
     "sys.setprofile: expected the same profiler as before, got another": lambda: sys.setprofile(None)}
 
