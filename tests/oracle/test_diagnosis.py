@@ -107,7 +107,7 @@ def test_a_narrow_arithmetic_explains_no_more_than_it_does(dtype):
         for p, g in zip(params, grads, strict=True):
             p[...] = p.astype(real) - real(lr) * g.astype(real)
 
-    assert f"worked out in {np.dtype(real).name}" in str(why(oracle.check("sgd", narrow, **options)))
+    assert f"computed in {np.dtype(real).name}" in str(why(oracle.check("sgd", narrow, **options)))
 
 
 def test_nothing_is_made_up():

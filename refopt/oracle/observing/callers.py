@@ -1,4 +1,4 @@
-"""Whom a step calls that it must not: the reference that it is held to, and those who called it."""
+"""Forbidden calls of a step: calls of the reference that it is checked against, and inspection of its callers."""
 
 import os
 import sys
