@@ -57,7 +57,7 @@ def read_in_between(program):
 
 @pytest.mark.parametrize(("edit", "reason"), [
     (no_start, "'a.w.cast_fp16' is not made at startup"), (changed_too, "scale of 'a.w' changes 'a.w', too"),
-    (to_bf16, "'a.w.cast_fp16', the cast of 'a.w', is bfloat16, and that float32"),
+    (to_bf16, "'a.w.cast_fp16', the cast of 'a.w', is bfloat16, and the parameter float32"),
     (cast_early, "expected exactly one cast of 'a.w' alone, after it"),
     (read_in_between, "forward of 'a.w' in between needs 'a.w', which adam of 'a.w' changes"),
 ])
