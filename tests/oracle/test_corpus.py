@@ -79,7 +79,7 @@ def test_a_factor_of_a_few_ulps_shows_and_has_no_false_cause(factor, ok):
 
 def test_betas_that_are_captured_are_told_by_a_schedule_alone():
     report = held(BY_NAME["betas of the first call"], laws=["L16"])
-    assert "cause: beta1 and beta2 of the first call in every other" in str(report), str(report)
+    assert "cause: beta1 and beta2 of the first call in every later one" in str(report), str(report)
 
 
 def test_the_first_wrong_step_is_told(monkeypatch):
