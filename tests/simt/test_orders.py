@@ -53,7 +53,7 @@ def test_what_an_order_hides(kernel, order):
     with pytest.raises(simt.DataRace) as caught, simt.observe(watch=True):
         kernel[2, 1](ints(1), ints(1))
     assert caught.value.order == order
-    assert f"shown by the order {order}" in str(caught.value)
+    assert f"found with schedule {order}" in str(caught.value)
     other = {"forward": "reverse", "reverse": "forward"}[order]
     with simt.observe(watch=True, schedule=other):
         kernel[2, 1](ints(1), ints(1))
@@ -175,7 +175,7 @@ def test_what_a_launch_wrote_is_fresh_again_in_the_next_order():
 
     with pytest.raises(simt.UninitializedRead) as caught, simt.observe(watch=True):
         kernel[2, 1](cuda.device_array(2, np.int32), ints(1), ints(1))
-    assert caught.value.order == "reverse" and "shown by the order reverse, not by forward" in str(caught.value)
+    assert caught.value.order == "reverse" and "found with schedule reverse, not with forward" in str(caught.value)
 
 
 def test_later_launches_are_ordered_after_all_of_them():

@@ -130,7 +130,7 @@ def test_what_a_lane_brings_is_defined():
             y = cuda.shfl_down_sync(0xFFFF, i, 8)
         x[i] = largest(y)
 
-    with pytest.raises(simt.UninitializedRead, match="largest takes what a shuffle gave"), simt.observe(watch=True):
+    with pytest.raises(simt.UninitializedRead, match="largest takes the result of a shuffle"), simt.observe(watch=True):
         kernel[1, 32](np.zeros(32, np.int64))
 
 
