@@ -16,7 +16,7 @@ def test_there_is_one_device():
     with cuda.gpus[0] as context:
         assert context.device is cuda.get_current_device() is cuda.select_device(0)
     assert cuda.current_context().device.compute_capability == (9, 0)
-    with pytest.raises(simt.LaunchError, match="device 0 alone, got 1"):
+    with pytest.raises(simt.LaunchError, match="only device 0, got 1"):
         cuda.select_device(1)
     with pytest.raises(IndexError):
         cuda.gpus[1]

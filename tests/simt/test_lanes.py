@@ -458,7 +458,7 @@ swap[1, 1](np.zeros(1, np.int32))
 def test_lanes_need_no_greenlet(tmp_path):
     (file := tmp_path / "without.py").write_text(WITHOUT_GREENLET)
     done = subprocess.run([sys.executable, file], capture_output=True, text=True)
-    assert done.stdout == "0.81\n" and "kernel swap runs by threads, which need greenlet" in done.stderr
+    assert done.stdout == "0.81\n" and "kernel swap runs by threads, which needs greenlet" in done.stderr
 
 
 def test_a_device_function_that_is_replaced(by_lanes, monkeypatch):

@@ -84,7 +84,7 @@ def test_a_warp_of_fewer_threads_is_refused():
     def kernel(x):
         x[cuda.grid(1)] = largest(1)
 
-    with pytest.raises(simt.BarrierDivergence, match=r"lanes 8 to 31 are not there: the warp has 8 threads"):
+    with pytest.raises(simt.BarrierDivergence, match=r"lanes 8 to 31 are missing: the warp has 8 threads"):
         kernel[1, 72](x)
 
 
