@@ -50,7 +50,7 @@ def jit(func_or_sig: Any = None, argtypes: Any = None, device: bool = False, **o
     if unknown:
         raise TypeError(f"cuda.jit: option {unknown[0]}: expected one of {', '.join(_OPTIONS.split())}")
     if options.get("link"):
-        raise unsupported("cuda.jit(link=...)", "it runs Python alone")
+        raise unsupported("cuda.jit(link=...)", "it runs only Python")
     if inspect.isfunction(func_or_sig):
         return jit(argtypes, None, device, **options)(func_or_sig)
     declared_types = argtypes if func_or_sig is None else func_or_sig

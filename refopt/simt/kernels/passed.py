@@ -35,7 +35,7 @@ def argument(arg: Any, name: str, written_back: Copies) -> Any:
         return _scalar(arg, watching)
     if array.size and array.address % array.dtype.alignment:  # 1 of packed records, which Numba loads byte by byte
         most = array.dtype.alignment
-        why = f"argument {name}: {array.dtype} at address {array.address:#x}, which is no multiple of {most}"
+        why = f"argument {name}: {array.dtype} at address {array.address:#x}, which is not a multiple of {most}"
         report(MisalignedAddress(why, here(), array=name, address=array.address))
     if not watching:
         initialized.taken(array)
