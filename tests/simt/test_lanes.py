@@ -400,7 +400,7 @@ def looks_in_a_list(x):
 
 
 @pytest.mark.parametrize(("body", "dtype", "why"), [
-    (adds_floats, np.float32, "an atomic of other than integers"), (spins, np.int32, "it waits for other threads"),
+    (adds_floats, np.float32, "an atomic on non-integers"), (spins, np.int32, "it waits for other threads"),
     (swaps, np.int32, "a call of cas"), (waits, np.int32, "it waits for other threads"),
     (prints, np.int32, "a call of print"), (looks_in_a_list, np.int32, "List in looks_in_a_list, line "),
 ])
