@@ -180,7 +180,7 @@ REFUSED = {
     "id": ("y[0] = id(x)", "id"),
     "list": ("a = list((1, 2))\ny[0] = 1", "list"),
     "range of an array": ("for i in range(x):\n    y[0] = i", "range of an array"),
-    "enumerate by name": ("for i, a in enumerate(x, start=1):\n    y[0] = a", "enumerate with the keyword argument start"),
+    "enumerate by name": ("for i, a in enumerate(x, start=1):\n    y[0] = a", "with the keyword argument start"),
     "math.factorial": ("y[0] = math.factorial(n)", "math.factorial"),
     "math.gcd": ("y[0] = math.gcd(n, 4)", "math.gcd"),
     "math of an array": ("y[0] = math.sqrt(x)", "math.sqrt of an array"),
