@@ -101,7 +101,8 @@ class Bound:
         places = self._places_of(f"{where}: addresses", addresses)
         values = None if arrays is None else listed(f"{where}: arrays", arrays)
         if values is None and slot in self._written:
-            raise TypeError(f"{where}: arrays: expected those of {slot}, which states are read from, got None")
+            why = "since states are read from them"
+            raise TypeError(f"{where}: arrays: expected the arrays of {slot}, {why}, got None")
         if values is not None and len(values) != self._count:
             raise ValueError(f"{where}: arrays: expected {self._count} entries, as planned, got {len(values)}")
         there, before = places != 0, self.there[slot]
@@ -144,7 +145,7 @@ class Bound:
         likes = [x or y for x, y in zip(self._arrays[slot], next(iter(self._arrays.values())), strict=True)]
         for i, like in enumerate(likes):
             if like is None and there[i]:
-                expected = f"expected those of {slot}, of which {slot}[{i}] has come"
+                expected = f"expected the arrays of {slot}, since {slot}[{i}] is new"
                 raise TypeError(f"{where}: arrays: {expected}, got None")
         rows = zip(likes, addresses.tolist(), there, strict=True)
         return [like._replace(address=address) if here and like else None for like, address, here in rows]

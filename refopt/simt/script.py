@@ -25,7 +25,7 @@ ENDS = "Exit status: the script's; 1 if an exception ends it or a defect is list
 
 
 def add_to(commands: Any) -> argparse.ArgumentParser:
-    """Add the command and its arguments to those of another."""
+    """Add the command and its arguments to another command's."""
     command = commands.add_parser(
         "simt", help="run a numba.cuda script without a GPU, watched on request", description=ABOUT, epilog=ENDS
     )

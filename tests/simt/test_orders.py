@@ -224,7 +224,7 @@ def test_a_block_that_waits_for_an_earlier_one():
     assert message.tolist() == [7, 7] and log.defects == []
     with pytest.raises(simt.Deadlock), simt.observe(watch=True, schedule="reverse"):
         waits_for_block_0[2, 1](message, ints(1))
-    with pytest.raises(simt.Deadlock, match="by the order reverse, not by forward"), simt.observe(watch=True):
+    with pytest.raises(simt.Deadlock, match="with schedule reverse, not with forward"), simt.observe(watch=True):
         waits_for_who_is_first[2, 1](ints(1), ints(1))
 
 

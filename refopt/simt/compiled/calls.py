@@ -122,7 +122,7 @@ class Calls(Library):
             return new, self._namedtuple(function, args, named) if not starred else None
         if isinstance(function, type):
             return self._type(new, function, args, starred)
-        if isinstance(getattr(function, "dtype", None), np.dtype) and callable(function):  # a type of Numba's
+        if isinstance(getattr(function, "dtype", None), np.dtype) and callable(function):  # a Numba type
             return self._type(new, function.dtype.type, args, starred)
         if not starred and not keywords and (handled := self._builtin(new, function, args)):
             return handled
@@ -211,7 +211,7 @@ class Calls(Library):
         args: list[Typed],
         named: dict[str | None, Kind],
     ) -> Typed:
-        """A device function, or one of Python's."""
+        """A device function, or a Python function."""
         for _, taken in getattr(function, "__simt_signatures__", ()):
             self.device_function(_inner(function), [of_type(type_) for type_ in taken])  # for its side effects
         if (result := getattr(function, "__simt_types__", None)) is not None:

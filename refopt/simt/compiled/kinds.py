@@ -102,7 +102,7 @@ class Varying:
 
 
 TEXTS = Known(Varying("texts", "text that is chosen when the kernel runs"))
-LATE = Known(Varying("late", "what is None before its loop"))  # to which a loop may give a value
+LATE = Known(Varying("late", "a variable that is None before its loop"))  # and that the loop may assign
 Kind = Scalar | Array | Record | Tuple | Range | Method | Named | Known | None  # None: anything
 _PLAIN = (int, float, bool, str, type(None))
 _SMALL = 2**31

@@ -155,7 +155,7 @@ class Typer(Refusals):
         kinds = tuple(kind for kind in kinds if not isinstance(kind, Named))
         parameters = {a.arg for a in (*args.args, *args.kwonlyargs)} - set(names[: len(kinds)])
         if args.kwarg or named.keys() - parameters or (len(kinds) > len(names) and not args.vararg):
-            raise Unsupported("its arguments are not its parameters")
+            raise Unsupported("its arguments do not match its parameters")
         defaults = self.function.__defaults__ or ()
         scope: dict[str, Kind] = dict(zip(names[len(names) - len(defaults) :], map(_default, defaults), strict=True))
         scope |= dict(zip(names, kinds, strict=False)) | named

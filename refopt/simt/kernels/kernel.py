@@ -34,7 +34,7 @@ MAX_BLOCK = (1024, 1024, 64)
 MAX_GRID = (2**31 - 1, 65535, 65535)
 
 
-# The last two lines are numba-cuda-mlir's.
+# The last line has numba-cuda-mlir's.
 _OPTIONS = """abi abi_info boundscheck cache cooperative debug error_model extensions fastmath forceinline inline
 launch_bounds lineinfo link lto max_registers nopython opt shared_memory_carveout
 chip dump dump_cubin dump_ptx features opt_level print_after_all profile_jit"""
@@ -99,7 +99,7 @@ class Kernel:
         return self._function
 
     def specialize(self, *_: Any) -> Kernel:
-        """The kernel for arguments like these: itself, since nothing is compiled."""
+        """The kernel specialized for arguments: itself, since nothing is compiled."""
         return self
 
     @property

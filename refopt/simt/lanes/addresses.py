@@ -56,7 +56,7 @@ class Addresses:
             numbers = np.searchsorted(self.bases, address, "right")
             starts = np.flatnonzero(np.diff(numbers, prepend=-1))
             if not self._fit(address, nbytes, starts):
-                raise OutOfBounds("an access outside of memory")
+                raise OutOfBounds("an access outside memory")
             self.starts[count] = starts
         firsts = starts.tolist()
         numbers = np.searchsorted(self.bases, address[starts], "right") - 1

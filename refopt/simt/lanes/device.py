@@ -116,7 +116,7 @@ class _Placed:
     def vector(self, index: Any, count: int) -> np.ndarray:
         """Consecutive elements of each lane, shape (count, lanes); errors are left to a launch by threads."""
         if self.array.ndim != 1 or np.any(index < 0) or np.any(index % count):
-            raise Refused("a vector that is outside of an array, or misaligned")
+            raise Refused("a vector that is outside an array, or misaligned")
         return np.stack([_each_lane(self.lanes, self.array.get(self.lanes, index + k)) for k in range(count)])
 
     def assign(self, index: Any, values: Any) -> None:

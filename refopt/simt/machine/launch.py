@@ -94,7 +94,7 @@ class Launch:
         except Stopped as error:
             self.stopped = False
             raise TimeLimitExceeded(
-                f"a thread ran for {limits.seconds:g} s without a barrier, an atomic, a fence or its end "
+                f"a thread ran for {limits.seconds:g} s without a barrier, an atomic or a fence "
                 "(simt.limits.seconds); a spin needs an atomic or a fence",
                 place_of(error),
             ) from None
@@ -149,7 +149,7 @@ class Launch:
         self.released += len(threads)
 
     def _next(self) -> Thread | None:
-        """Take the thread whose turn it is, and make it the current one."""
+        """Take the next thread, and make it the current one."""
         ready, random = self.ready, self.random
         if not ready or random is not None:
             if not self.later and not ready:

@@ -105,7 +105,7 @@ def occupancy(
     if of_warp * _rounded(warps, PARTITIONS) > REGISTERS:
         raise LaunchError(f"registers: a block of {threads} threads with {registers} each needs more than {REGISTERS}")
     fits = {"threads": has.threads // WARP_SIZE // warps, "blocks": has.blocks}
-    if of_warp:  # each partition has registers of its own
+    if of_warp:  # each partition has its own registers
         fits["registers"] = REGISTERS // PARTITIONS // of_warp * PARTITIONS // warps
     if shared_bytes + has.reserved:
         fits["shared memory"] = has.shared // _rounded(shared_bytes + has.reserved, has.shared_unit)

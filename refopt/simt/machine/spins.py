@@ -55,7 +55,7 @@ class Spins:
             self.digest, self.looks = digest, 0
         self.looks += 1
         if self.looks > LOOKS:
-            raise _deadlock(launch, "spin on atomics in vain")
+            raise _deadlock(launch, "spin on atomics without progress")
         self.watch_the_clock(launch)
 
     def watch_the_clock(self, launch: Any) -> None:

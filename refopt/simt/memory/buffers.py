@@ -129,7 +129,7 @@ def find(address: int, nbytes: int) -> tuple[Buffer, int]:
     if buffer is not None and address + nbytes <= buffer.base + buffer.nbytes:
         return buffer, address - buffer.base
     if buffer is None:
-        near = "no live allocation lies below it"
+        near = "there is none below it"
     else:
         past = address + nbytes - buffer.base - buffer.nbytes
         near = f"the nearest below is {describe(buffer)}, and the access ends {past} bytes past its end"

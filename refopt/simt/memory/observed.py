@@ -1,4 +1,4 @@
-"""The array that a kernel sees while it is observed: every element access goes through the observer."""
+"""The array that an observed kernel sees: it reports every access to an element to the observer."""
 
 from __future__ import annotations
 

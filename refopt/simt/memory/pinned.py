@@ -138,7 +138,7 @@ def _plain(value: Any) -> Any:
 def copying(array: Any, operation: streams.Operation, stream: Any, written: bool) -> Any:
     """A copy on a stream reads, or writes, a host array; return the array to use. On the default stream the host waits.
 
-    A watched copy is tracked even if the host accesses the array later, when nothing is watched.
+    A watched copy must be waited for even if the host accesses the array only after the observe block.
     """
     observer, part = current.observer, _plain(array)
     watching = observer is not None and observer.watching

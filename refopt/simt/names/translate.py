@@ -31,7 +31,7 @@ def run(kernel: Any) -> Kernel:
         kernel: a function, a kernel decorated by `numba.cuda.jit`, or one of the executor, which is returned.
 
     Raises:
-        TypeError: it is none of these.
+        TypeError: for anything else.
         Unsupported: when launched, for a name of `numba.cuda` that the executor lacks.
     """
     if isinstance(kernel, Kernel):
@@ -62,7 +62,7 @@ def python_function(value: Any) -> types.FunctionType | None:
 
 
 def translated(function: Any) -> Any:
-    """A copy with the executor's objects for Numba's; the function itself if it uses none of Numba's."""
+    """A copy in which the executor's objects replace Numba's; the function itself if it uses none of them."""
     return _Translation().function(function)
 
 
