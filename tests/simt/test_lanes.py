@@ -406,7 +406,7 @@ def looks_in_a_list(x):
 
 
 @pytest.mark.parametrize(("body", "dtype", "why"), [
-    (adds_floats, np.float32, "an atomic of other than integers"), (spins, np.int32, "it waits for other threads"),
+    (adds_floats, np.float32, "an atomic on non-integers"), (spins, np.int32, "it waits for other threads"),
     (swaps, np.int32, "a call of cas"), (waits, np.int32, "it waits for other threads"),
     (prints, np.int32, "a call of print"), (looks_in_a_list, np.int32, "List in looks_in_a_list, line "),
 ])
@@ -464,7 +464,7 @@ swap[1, 1](np.zeros(1, np.int32))
 def test_lanes_need_no_greenlet(tmp_path):
     (file := tmp_path / "without.py").write_text(WITHOUT_GREENLET)
     done = subprocess.run([sys.executable, file], capture_output=True, text=True)
-    assert done.stdout == "0.81\n" and "kernel swap runs by threads, which need greenlet" in done.stderr
+    assert done.stdout == "0.81\n" and "kernel swap runs by threads, which needs greenlet" in done.stderr
 
 
 def test_a_device_function_that_is_replaced(by_lanes, monkeypatch):
