@@ -131,7 +131,7 @@ def table(record: dict[str, Any], name: str) -> str:
         times = f"{row['eager_ms']:.3f}", f"{row['ms']:.3f}", f"{row['gb_s']:.0f}"
         lines.append((row["rung"], str(row["launches"]), *times, registers))
     head = HEAD.format(elements=record["elements"], tensors=record["tensors"], device=record["device"])
-    copy = f"A copy has {record['copy_gb_s']:.0f} GB/s; the L2 cache may add to what a small model has."
+    copy = f"A copy reaches {record['copy_gb_s']:.0f} GB/s; a small model may gain from the L2 cache."
     return "\n".join([f"{head}::", "", *columns(lines), "", copy])
 
 

@@ -23,7 +23,7 @@ import numpy as np
 from refopt.simt import cuda, memory, ptx_twin
 
 # Columns of the chunk table: the tensor, the first element and the last + 1, the slot of the first tile's sum, the node
-# that the chunk reports to, and whether all arrays of the tensor can be accessed 16 bytes at a time.
+# that counts the chunk, and whether vectors can access all arrays of the tensor.
 TENSOR, START, STOP, SLOT, NODE, ALIGNED = range(6)
 ROW = 256
 SECOND = 128  # from a thread's first four elements of a row to its other four
@@ -81,7 +81,7 @@ def stay(tensor, s, carried, next_phase):
 
 @cuda.jit(device=True)  # refopt/gpu/rows.py
 def of_warp(start, stop, length):
-    """Where this warp's parts of so many elements begin: the block's warps take turns."""
+    """Where this warp's parts of ``length`` elements begin: the block's warps take parts in turn."""
     return range(start + cuda.threadIdx.x // 32 * length, stop, cuda.blockDim.x // 32 * length)
 
 
@@ -183,9 +183,9 @@ def update_partial(at, first, stop, common):
 
 @cuda.jit(device=True)  # refopt/gpu/rows.py
 def own(first):
-    """This thread's first element of a row: thread t of a warp, its lane, has 4t.. and 128 + 4t.., four of each.
+    """This thread's first element of a row: lane t of a warp has 4t to 4t + 3, and the four that are 128 further.
 
-    So the loads of a warp's lanes lie side by side and make whole lines of memory: they are coalesced.
+    So the loads of a warp's lanes are contiguous and read whole lines of memory: they are coalesced.
     """
     return first + 4 * (cuda.threadIdx.x % 32)
 
@@ -251,7 +251,7 @@ def share(lr, weight_decay):
 
 @cuda.jit(device=True)  # refopt/gpu/target.py
 def transposed(rows):
-    """The columns of a tuple of tuples. On a GPU it moves nothing: registers are called by other names."""
+    """The columns of a tuple of tuples. On a GPU it moves nothing, and only renames registers."""
     return tuple(zip(*rows))
 
 
@@ -312,7 +312,7 @@ def leave(addresses, tensor, h, s, carried, next_phase):
 
 @cuda.jit(device=True)  # refopt/gpu/rules/__init__.py
 def next_powers(h, s):
-    """The powers of beta1 and beta2, one step on; for numbers that begin with a rate and both betas."""
+    """The next step's powers of beta1 and beta2, for rules whose numbers begin with lr, beta1 and beta2."""
     return s[0] * h[1], s[1] * h[2]
 
 
@@ -339,7 +339,7 @@ def load_float32(address):
 
 @cuda.jit  # refopt/gpu/elementwise.py
 def settle_scalars(carried, phase):
-    """Copy the scalars of the next step to where the last step read its own."""
+    """Copy the scalars of the next step over those that the last step read."""
     for tensor in range(cuda.grid(1), carried.shape[2], cuda.gridsize(1)):
         for n in range(carried.shape[1]):
             carried[phase, n, tensor] = carried[1 - phase, n, tensor]

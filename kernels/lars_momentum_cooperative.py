@@ -20,10 +20,10 @@ import numpy as np
 from refopt.simt import cuda, memory, ptx_twin
 
 # Columns of the chunk table: the tensor, the first element and the last + 1, the slot of the first tile's sum, the node
-# that the chunk reports to, and whether all arrays of the tensor can be accessed 16 bytes at a time.
+# that counts the chunk, and whether vectors can access all arrays of the tensor.
 TENSOR, START, STOP, SLOT, NODE, ALIGNED = range(6)
-# Columns of the node table: the slot of the first child's sum, how many children, the slot of the node's own sum, how
-# many arrivals it waits for, and its parent or -1.
+# Columns of the node table: the slot of the first child's sum, the number of children, the slot of the node's own sum,
+# the number of arrivals that it waits for, and its parent or -1.
 FIRST_CHILD, CHILDREN, OWN_SUM, ARRIVALS, PARENT = range(5)
 WHOLE_WARP = 0xFFFFFFFF
 TILE = 1024
@@ -54,15 +54,15 @@ def merged_lars_cooperative(addresses, chunks, nodes, counters, sums, numbers, h
 
 @cuda.jit(device=True)  # refopt/gpu/norms/chunks.py
 def norms(c, addresses, chunks, nodes, counters, sums, numbers, hyper, factor_at):
-    """Tile sums of the chunk; in the block that is the last of its tensor, the tensor's numbers and scalars."""
+    """Sum the chunk's tiles; the last block of a tensor also writes the tensor's numbers and scalars."""
     let_next_launch_begin()
     tensor = chunks[c, TENSOR]
     at = addresses_of(addresses, tensor)
     common = common_of(hyper, tensor, at, factor_at)
     closes, squares = sums_of_values(c, at, chunks, nodes, counters, sums, common)
     if closes and cuda.threadIdx.x == 0:
-        # All blocks of the tensor have read its scalars by now, so they can be written. What is needed here
-        # alone is read here alone, and takes no register before.
+        # All blocks of the tensor have read its scalars by now, so they can be written. The numbers are read
+        # again here, so that they need no registers before.
         leave(tensor, at, close(squares, common_of(hyper, tensor, at, factor_at)), numbers)
 
 
@@ -75,7 +75,7 @@ def let_next_launch_begin():
 
 @cuda.jit(device=True)  # refopt/gpu/norms/chunks.py
 def common_of(hyper, tensor, at, factor_at):
-    """What the elements of a tensor have in common in the first launch: the numbers, then the scalars."""
+    """What all elements of a tensor share in the first launch: the numbers, then the scalars."""
     return rescaled(hypers_of(hyper, tensor), factor_of(factor_at)) + scalars_of(at)
 
 
@@ -87,7 +87,7 @@ def scalars_of(at):
 @cuda.jit(device=True)  # refopt/gpu/norms/chunks.py
 def sums_of_values(c, at, chunks, nodes, counters, sums, common):
     node = chunks[c, NODE]
-    # How many chunks report to the node. Asked for early: whoever is the last to finish needs it in a hurry.
+    # How many chunks the node counts. Loaded early, since the last block to finish would have to wait for it.
     arrivals = nodes[node, ARRIVALS]
     over_tiles_of_values(c, chunks, at, chunks[c, START], chunks[c, STOP], chunks[c, SLOT], sums, common)
     # The last block to finish under a node of the tree joins its sums, so none waits for another.
@@ -113,7 +113,7 @@ def tile_of_values(at, first, stop, aligned, common):
 
 @cuda.jit(device=True)  # refopt/gpu/tiles.py
 def lane_tree_2(s, t):
-    """``lane_tree`` of s in even threads and of t in odd ones, in 7 shuffles for both."""
+    """``lane_tree`` of s on even threads and of t on odd ones, in 7 shuffles for both."""
     odd, second = cuda.threadIdx.x & 1, cuda.threadIdx.x & 2
     x = swap_join(odd, (s[0] + s[1]) + (s[2] + s[3]), (t[0] + t[1]) + (t[2] + t[3]), 1)
     y = swap_join(odd, (s[4] + s[5]) + (s[6] + s[7]), (t[4] + t[5]) + (t[6] + t[7]), 1)
@@ -265,9 +265,9 @@ def add_squares(sums, x):
 
 @cuda.jit(device=True)  # refopt/gpu/tiles.py
 def climb(node, arrivals, nodes, counters, sums):
-    """Join upwards from a node that waits for so many arrivals.
+    """Join upwards from a node that waits for ``arrivals`` arrivals.
 
-    Returns whether this block has made the sums of the tensor, and if so the sums.
+    Returns whether this block has computed the sums of the tensor, and if so the sums.
     """
     x = zero
     while node >= 0:
@@ -284,14 +284,14 @@ def climb(node, arrivals, nodes, counters, sums):
 
 @cuda.jit(device=True)  # refopt/gpu/tiles.py
 def is_last(node, arrivals, counters):
-    """Whether this block is the last under the node; if so, it sees what the others have written."""
+    """Whether this block is the last under the node; if so, it sees the sums that the others have written."""
     last = cuda.shared.array(1, np.int32)
     cuda.syncthreads()
     if arrivals == 1:
         return True
     if cuda.threadIdx.x == 0:
         fence()
-        # The last arrival turns the counter back to 0, for the next step.
+        # The last arrival resets the counter to 0 for the next step.
         last[0] = cuda.atomic.inc(counters, node, arrivals - 1) == arrivals - 1
         fence()
     cuda.syncthreads()
@@ -308,7 +308,7 @@ def fence():
 
 @cuda.jit(device=True)  # refopt/gpu/tiles.py
 def join_sums(sums, first, count):
-    """The tree over up to 1024 sums: each warp joins 32 at a time, then every warp joins the results."""
+    """The tree over at most 1024 sums: each warp joins 32 at a time, then every warp joins the results."""
     joined = cuda.shared.array((2, 32), np.float32)
     warp, lane = cuda.threadIdx.x // 32, cuda.threadIdx.x % 32
     for group in range(warp, (count + 31) // 32, cuda.blockDim.x // 32):
@@ -326,7 +326,7 @@ def join_sums(sums, first, count):
 
 @cuda.jit(device=True)  # refopt/gpu/tiles.py
 def warp_tree_2(x, y):
-    """The sum over a warp, neighbouring threads first: that of x in even threads, of y in odd ones."""
+    """The sum over a warp, neighbouring threads first: of x on even threads, of y on odd ones."""
     x = swap_join(cuda.threadIdx.x & 1, x, y, 1)
     x = x + cuda.shfl_xor_sync(WHOLE_WARP, x, 2)
     x = x + cuda.shfl_xor_sync(WHOLE_WARP, x, 4)
@@ -336,7 +336,7 @@ def warp_tree_2(x, y):
 
 @cuda.jit(device=True)  # refopt/gpu/tiles.py
 def swap_join(odd, x, y, distance):
-    """One level of two trees for one shuffle: even threads go on with x, odd ones with y."""
+    """One level of two trees in one shuffle: even threads continue with x, odd ones with y."""
     mine, theirs = (y, x) if odd else (x, y)
     return mine + cuda.shfl_xor_sync(WHOLE_WARP, theirs, distance)
 
@@ -361,7 +361,7 @@ def local_lr(p_norm, g_norm, lr, coeff, decay, epsilon):
 
 @cuda.jit(device=True)  # refopt/gpu/rules/lars_momentum.py
 def adapts(p_norm, g_norm, decay):
-    """Whether the ratio applies; Paddle has used each of three conditions."""
+    """Whether the ratio applies; Paddle's versions have used three conditions."""
     if not (p_norm > zero and g_norm > zero):
         return False
     return True
@@ -379,7 +379,7 @@ def update(c, offset, length, addresses, chunks, sums, numbers, hyper, factor_at
     tensor, start = chunks[c, TENSOR], chunks[c, START] + offset
     stop, slot = min(chunks[c, STOP], start + length), chunks[c, SLOT] + offset // TILE
     at, h = addresses_of(addresses, tensor), hypers_of(hyper, tensor)
-    # Nothing up to here was written by the launch before this one. Now its numbers are needed.
+    # Nothing read so far was written by the previous launch. Its numbers are needed from here on.
     wait_for_previous_launch()
     if found(found_at):
         return
@@ -401,7 +401,7 @@ def hypers_of(hyper, tensor):
 #     griddepcontrol.wait;
 @ptx_twin()  # refopt/gpu/target.py
 def wait_for_previous_launch():
-    """Wait until the launch before this one is complete and its writes can be seen."""
+    """Wait until the previous launch is complete and its writes are visible."""
 
 
 @cuda.jit(device=True)  # refopt/gpu/gate.py
@@ -432,7 +432,7 @@ def over_rows(c, chunks, at, start, stop, slot, sums, common):
 
 @cuda.jit(device=True)  # refopt/gpu/rows.py
 def of_warp(start, stop, length):
-    """Where this warp's parts of so many elements begin: the block's warps take turns."""
+    """Where this warp's parts of ``length`` elements begin: the block's warps take parts in turn."""
     return range(start + cuda.threadIdx.x // 32 * length, stop, cuda.blockDim.x // 32 * length)
 
 
@@ -526,9 +526,9 @@ def update_row_partial(at, first, stop, common):
 
 @cuda.jit(device=True)  # refopt/gpu/rows.py
 def own(first):
-    """This thread's first element of a row: thread t of a warp, its lane, has 4t.. and 128 + 4t.., four of each.
+    """This thread's first element of a row: lane t of a warp has 4t to 4t + 3, and the four that are 128 further.
 
-    So the loads of a warp's lanes lie side by side and make whole lines of memory: they are coalesced.
+    So the loads of a warp's lanes are contiguous and read whole lines of memory: they are coalesced.
     """
     return first + 4 * (cuda.threadIdx.x % 32)
 
@@ -587,7 +587,7 @@ def scale8(factor, x):
 
 @cuda.jit(device=True)  # refopt/gpu/target.py
 def transposed(rows):
-    """The columns of a tuple of tuples. On a GPU it moves nothing: registers are called by other names."""
+    """The columns of a tuple of tuples. On a GPU it moves nothing, and only renames registers."""
     return tuple(zip(*rows))
 
 

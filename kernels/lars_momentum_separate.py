@@ -63,7 +63,7 @@ def lars_momentum(p, g, v, m, tensor, size, aligned, sums, hyper, factor_at, fou
         first, count = first + count, parents
         grid.sync()
 
-    closed = close((sums[0, first], sums[1, first]), common)  # by every thread, since all need them
+    closed = close((sums[0, first], sums[1, first]), common)  # in every thread, since all need the result
     for row in range(warp * ROW, size, warps * ROW):
         update_row(at, row, size, aligned, common + closed)
 
@@ -75,7 +75,7 @@ def found(found_at):
 
 @cuda.jit(device=True)  # refopt/gpu/norms/chunks.py
 def common_of(hyper, tensor, at, factor_at):
-    """What the elements of a tensor have in common in the first launch: the numbers, then the scalars."""
+    """What all elements of a tensor share in the first launch: the numbers, then the scalars."""
     return rescaled(hypers_of(hyper, tensor), factor_of(factor_at)) + scalars_of(at)
 
 
@@ -106,7 +106,7 @@ def tile_of_values(at, first, stop, aligned, common):
 
 @cuda.jit(device=True)  # refopt/gpu/tiles.py
 def lane_tree_2(s, t):
-    """``lane_tree`` of s in even threads and of t in odd ones, in 7 shuffles for both."""
+    """``lane_tree`` of s on even threads and of t on odd ones, in 7 shuffles for both."""
     odd, second = cuda.threadIdx.x & 1, cuda.threadIdx.x & 2
     x = swap_join(odd, (s[0] + s[1]) + (s[2] + s[3]), (t[0] + t[1]) + (t[2] + t[3]), 1)
     y = swap_join(odd, (s[4] + s[5]) + (s[6] + s[7]), (t[4] + t[5]) + (t[6] + t[7]), 1)
@@ -258,7 +258,7 @@ def add_squares(sums, x):
 
 @cuda.jit(device=True)  # refopt/gpu/tiles.py
 def join_sums(sums, first, count):
-    """The tree over up to 1024 sums: each warp joins 32 at a time, then every warp joins the results."""
+    """The tree over at most 1024 sums: each warp joins 32 at a time, then every warp joins the results."""
     joined = cuda.shared.array((2, 32), np.float32)
     warp, lane = cuda.threadIdx.x // 32, cuda.threadIdx.x % 32
     for group in range(warp, (count + 31) // 32, cuda.blockDim.x // 32):
@@ -276,7 +276,7 @@ def join_sums(sums, first, count):
 
 @cuda.jit(device=True)  # refopt/gpu/tiles.py
 def warp_tree_2(x, y):
-    """The sum over a warp, neighbouring threads first: that of x in even threads, of y in odd ones."""
+    """The sum over a warp, neighbouring threads first: of x on even threads, of y on odd ones."""
     x = swap_join(cuda.threadIdx.x & 1, x, y, 1)
     x = x + cuda.shfl_xor_sync(WHOLE_WARP, x, 2)
     x = x + cuda.shfl_xor_sync(WHOLE_WARP, x, 4)
@@ -286,7 +286,7 @@ def warp_tree_2(x, y):
 
 @cuda.jit(device=True)  # refopt/gpu/tiles.py
 def swap_join(odd, x, y, distance):
-    """One level of two trees for one shuffle: even threads go on with x, odd ones with y."""
+    """One level of two trees in one shuffle: even threads continue with x, odd ones with y."""
     mine, theirs = (y, x) if odd else (x, y)
     return mine + cuda.shfl_xor_sync(WHOLE_WARP, theirs, distance)
 
@@ -306,7 +306,7 @@ def local_lr(p_norm, g_norm, lr, coeff, decay, epsilon):
 
 @cuda.jit(device=True)  # refopt/gpu/rules/lars_momentum.py
 def adapts(p_norm, g_norm, decay):
-    """Whether the ratio applies; Paddle has used each of three conditions."""
+    """Whether the ratio applies; Paddle's versions have used three conditions."""
     if not (p_norm > zero and g_norm > zero):
         return False
     return True
@@ -408,9 +408,9 @@ def update_row_partial(at, first, stop, common):
 
 @cuda.jit(device=True)  # refopt/gpu/rows.py
 def own(first):
-    """This thread's first element of a row: thread t of a warp, its lane, has 4t.. and 128 + 4t.., four of each.
+    """This thread's first element of a row: lane t of a warp has 4t to 4t + 3, and the four that are 128 further.
 
-    So the loads of a warp's lanes lie side by side and make whole lines of memory: they are coalesced.
+    So the loads of a warp's lanes are contiguous and read whole lines of memory: they are coalesced.
     """
     return first + 4 * (cuda.threadIdx.x % 32)
 
@@ -469,7 +469,7 @@ def scale8(factor, x):
 
 @cuda.jit(device=True)  # refopt/gpu/target.py
 def transposed(rows):
-    """The columns of a tuple of tuples. On a GPU it moves nothing: registers are called by other names."""
+    """The columns of a tuple of tuples. On a GPU it moves nothing, and only renames registers."""
     return tuple(zip(*rows))
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from refopt.simt import cuda, memory, ptx_twin
 
 # Columns of the chunk table: the tensor, the first element and the last + 1, the slot of the first tile's sum, the node
-# that the chunk reports to, and whether all arrays of the tensor can be accessed 16 bytes at a time.
+# that counts the chunk, and whether vectors can access all arrays of the tensor.
 TENSOR, START, STOP, SLOT, NODE, ALIGNED = range(6)
 ROW = 256
 SECOND = 128  # from a thread's first four elements of a row to its other four
@@ -57,7 +57,7 @@ def found(found_at):
 
 @cuda.jit(device=True)  # refopt/gpu/rows.py
 def of_warp(start, stop, length):
-    """Where this warp's parts of so many elements begin: the block's warps take turns."""
+    """Where this warp's parts of ``length`` elements begin: the block's warps take parts in turn."""
     return range(start + cuda.threadIdx.x // 32 * length, stop, cuda.blockDim.x // 32 * length)
 
 
@@ -155,9 +155,9 @@ def update_partial(at, first, stop, common):
 
 @cuda.jit(device=True)  # refopt/gpu/rows.py
 def own(first):
-    """This thread's first element of a row: thread t of a warp, its lane, has 4t.. and 128 + 4t.., four of each.
+    """This thread's first element of a row: lane t of a warp has 4t to 4t + 3, and the four that are 128 further.
 
-    So the loads of a warp's lanes lie side by side and make whole lines of memory: they are coalesced.
+    So the loads of a warp's lanes are contiguous and read whole lines of memory: they are coalesced.
     """
     return first + 4 * (cuda.threadIdx.x % 32)
 
@@ -215,7 +215,7 @@ def prepare(h, s):
 
 @cuda.jit(device=True)  # refopt/gpu/target.py
 def transposed(rows):
-    """The columns of a tuple of tuples. On a GPU it moves nothing: registers are called by other names."""
+    """The columns of a tuple of tuples. On a GPU it moves nothing, and only renames registers."""
     return tuple(zip(*rows))
 
 
@@ -227,7 +227,7 @@ def rule(p, g, m, k):
 
 @cuda.jit(device=True)  # refopt/gpu/rules/lion.py
 def sign(x):
-    """1 above zero, -1 below, and x itself elsewhere."""
+    """1 above zero, -1 below, and x itself otherwise (zero or NaN)."""
     return one if x > zero else (minus_one if x < zero else x)
 
 

@@ -24,14 +24,14 @@ from refopt.gpu.tensor_core import ldmatrix4, ldmatrix4_transposed, mma_bfloat16
 from refopt.simt import cuda, memory, ptx_twin, vectors
 
 # Columns of the chunk table: the tensor, the first element and the last + 1, the slot of the first tile's sum, the node
-# that the chunk reports to, and whether all arrays of the tensor can be accessed 16 bytes at a time.
+# that counts the chunk, and whether vectors can access all arrays of the tensor.
 TENSOR, START, STOP, SLOT, NODE, ALIGNED = range(6)
 # Columns of the table of matrices.
 OF_TENSOR, OFFSET, INNER, OUTER_STRIDE, INNER_STRIDE, LOOKAHEAD, FIRST_X, LAST_X = range(8)
 PARAMS, GRADS, VELOCITIES, MASTERS = range(4)  # rows of the addresses
 LR, MU, DECAY, EPSILON, ITERATIONS, RESCALE = range(6)  # rows of the hyperparameters
-# Columns of the node table: the slot of the first child's sum, how many children, the slot of the node's own sum, how
-# many arrivals it waits for, and its parent or -1.
+# Columns of the node table: the slot of the first child's sum, the number of children, the slot of the node's own sum,
+# the number of arrivals that it waits for, and its parent or -1.
 FIRST_CHILD, CHILDREN, OWN_SUM, ARRIVALS, PARENT = range(5)
 WHOLE_WARP = 0xFFFFFFFF
 TILE = 1024
@@ -41,14 +41,14 @@ ROWS = TILE // LANES
 SECOND = 128  # from a thread's first four elements of a row to its other four
 OFFSETS = 0, 1, 2, 3, SECOND, SECOND + 1, SECOND + 2, SECOND + 3  # from a thread's first element of a row to its eight
 ZERO = np.float32(0)
-# Columns of the table of products: the fields of a `Product`. Columns of that of tiles: the product, row and column.
+# Columns of the table of products: the fields of a `Product`. Columns of the table of tiles: product, row and column.
 A, B, OUT, ADDED, M, N, K, ALONG = range(8)
 STAGES = 3
-STEP, CHUNK = 32, 8  # of k; elements of 16 bytes, which a thread copies at a time
-PART = 32  # rows and columns of a warp's part of it
+STEP, CHUNK = 32, 8  # the step of k; the elements in 16 bytes, which a thread copies at a time
+PART = 32  # rows and columns of a warp's part of the tile
 THREADS = 128
 _word = Struct("=I").unpack
-# All bf16 numbers as fp32, by their patterns: on the executor a look-up takes a twentieth of a view's time.
+# All bf16 numbers as fp32, by bit pattern: on the executor a look-up takes a twentieth of the time of a view.
 WIDENED = (np.arange(2**16, dtype=np.uint32) << np.uint32(16)).view(np.float32)
 
 whole = np.float32(1)
@@ -83,7 +83,7 @@ def factor_of(factor_at):
 @cuda.jit(device=True)  # refopt/gpu/norms/chunks.py
 def sums_of_momentum(c, at, chunks, nodes, counters, sums, common):
     node = chunks[c, NODE]
-    # How many chunks report to the node. Asked for early: whoever is the last to finish needs it in a hurry.
+    # How many chunks the node counts. Loaded early, since the last block to finish would have to wait for it.
     arrivals = nodes[node, ARRIVALS]
     over_tiles_of_momentum(c, chunks, at, chunks[c, START], chunks[c, STOP], chunks[c, SLOT], sums, common)
     # The last block to finish under a node of the tree joins its sums, so none waits for another.
@@ -109,9 +109,9 @@ def tile_of_momentum(at, first, stop, aligned, common):
 
 @cuda.jit(device=True)  # refopt/gpu/tiles.py
 def lane_tree(s):
-    """The sum of 256 lanes where thread t holds lanes 4t.. and 128+4t.., four of each.
+    """The sum of 256 lanes. Thread t has lanes 4t to 4t + 3, and the four that are 128 further.
 
-    It takes 6 shuffles, not 10: from the first level on, even threads carry the tree of lanes 0 to 127 and
+    It takes 6 shuffles, not 10: from the first level on, even threads compute the tree of lanes 0 to 127 and
     odd threads that of the others.
     """
     odd = cuda.threadIdx.x & 1
@@ -170,7 +170,7 @@ def scale8(factor, x):
 
 @cuda.jit(device=True)  # refopt/gpu/target.py
 def transposed(rows):
-    """The columns of a tuple of tuples. On a GPU it moves nothing: registers are called by other names."""
+    """The columns of a tuple of tuples. On a GPU it moves nothing, and only renames registers."""
     return tuple(zip(*rows))
 
 
@@ -259,9 +259,9 @@ def step(v, g, common):
 
 @cuda.jit(device=True)  # refopt/gpu/tiles.py
 def climb(node, arrivals, nodes, counters, sums):
-    """Join upwards from a node that waits for so many arrivals.
+    """Join upwards from a node that waits for ``arrivals`` arrivals.
 
-    Returns whether this block has made the sums of the tensor, and if so the sums.
+    Returns whether this block has computed the sums of the tensor, and if so the sums.
     """
     x = zero
     while node >= 0:
@@ -278,14 +278,14 @@ def climb(node, arrivals, nodes, counters, sums):
 
 @cuda.jit(device=True)  # refopt/gpu/tiles.py
 def is_last(node, arrivals, counters):
-    """Whether this block is the last under the node; if so, it sees what the others have written."""
+    """Whether this block is the last under the node; if so, it sees the sums that the others have written."""
     last = cuda.shared.array(1, np.int32)
     cuda.syncthreads()
     if arrivals == 1:
         return True
     if cuda.threadIdx.x == 0:
         fence()
-        # The last arrival turns the counter back to 0, for the next step.
+        # The last arrival resets the counter to 0 for the next step.
         last[0] = cuda.atomic.inc(counters, node, arrivals - 1) == arrivals - 1
         fence()
     cuda.syncthreads()
@@ -302,7 +302,7 @@ def fence():
 
 @cuda.jit(device=True)  # refopt/gpu/tiles.py
 def join_sums(sums, first, count):
-    """The tree over up to 1024 sums: each warp joins 32 at a time, then every warp joins the results."""
+    """The tree over at most 1024 sums: each warp joins 32 at a time, then every warp joins the results."""
     joined = cuda.shared.array((2, 32), np.float32)
     warp, lane = cuda.threadIdx.x // 32, cuda.threadIdx.x % 32
     for group in range(warp, (count + 31) // 32, cuda.blockDim.x // 32):
@@ -320,7 +320,7 @@ def join_sums(sums, first, count):
 
 @cuda.jit(device=True)  # refopt/gpu/tiles.py
 def warp_tree_2(x, y):
-    """The sum over a warp, neighbouring threads first: that of x in even threads, of y in odd ones."""
+    """The sum over a warp, neighbouring threads first: of x on even threads, of y on odd ones."""
     x = swap_join(cuda.threadIdx.x & 1, x, y, 1)
     x = x + cuda.shfl_xor_sync(WHOLE_WARP, x, 2)
     x = x + cuda.shfl_xor_sync(WHOLE_WARP, x, 4)
@@ -330,7 +330,7 @@ def warp_tree_2(x, y):
 
 @cuda.jit(device=True)  # refopt/gpu/tiles.py
 def swap_join(odd, x, y, distance):
-    """One level of two trees for one shuffle: even threads go on with x, odd ones with y."""
+    """One level of two trees in one shuffle: even threads continue with x, odd ones with y."""
     mine, theirs = (y, x) if odd else (x, y)
     return mine + cuda.shfl_xor_sync(WHOLE_WARP, theirs, distance)
 
@@ -472,14 +472,14 @@ def products_square_symmetric(tiles, table, alpha, beta):
 
 @cuda.jit(device=True)  # refopt/gpu/matmul.py
 def add_up_along_along(sums, tile_a, tile_b, a, b, row, column, m, n, depth, top, left, lane):
-    inside = row + top < m and column + left < n  # any of the warp's part
+    inside = row + top < m and column + left < n  # at least one element of the warp's part
     for stage in range(STAGES - 1):
         begin_along(tile_a, stage * 2048, a, row, m, stage * STEP, depth)
         begin_along(tile_b, stage * 2048, b, column, n, stage * STEP, depth)
         end_group()
     for first in range(0, depth, STEP):
-        # A thread waits for its own copies, and the barrier for those of the others. It also says that all warps
-        # have multiplied the tiles of the step before, which the next copies overwrite.
+        # A thread waits for its own copies, and at the barrier for those of the others. After the barrier all warps
+        # have also multiplied the previous step's tiles, which the next copies overwrite.
         wait()
         cuda.syncthreads()
         ahead, stage = first + (STAGES - 1) * STEP, first // STEP % STAGES
@@ -554,14 +554,14 @@ def multiply_along_along(tile_a, base_a, tile_b, base_b, sums, top, left, lane):
 
 @cuda.jit(device=True)  # refopt/gpu/matmul.py
 def add_up_across_across(sums, tile_a, tile_b, a, b, row, column, m, n, depth, top, left, lane):
-    inside = row + top < m and column + left < n  # any of the warp's part
+    inside = row + top < m and column + left < n  # at least one element of the warp's part
     for stage in range(STAGES - 1):
         begin_across(tile_a, stage * 2048, a, row, m, stage * STEP, depth)
         begin_across(tile_b, stage * 2048, b, column, n, stage * STEP, depth)
         end_group()
     for first in range(0, depth, STEP):
-        # A thread waits for its own copies, and the barrier for those of the others. It also says that all warps
-        # have multiplied the tiles of the step before, which the next copies overwrite.
+        # A thread waits for its own copies, and at the barrier for those of the others. After the barrier all warps
+        # have also multiplied the previous step's tiles, which the next copies overwrite.
         wait()
         cuda.syncthreads()
         ahead, stage = first + (STAGES - 1) * STEP, first // STEP % STAGES
@@ -757,21 +757,21 @@ def products_added(tiles, table, alpha, beta):
 
 @cuda.jit(device=True)  # refopt/gpu/matmul.py
 def part():
-    """Row and column of the warp's part in a tile; the lane."""
+    """Row and column of the warp's part in a tile, and the lane."""
     warp = cuda.threadIdx.x // 32
     return warp // 2 * PART, warp % 2 * PART, cuda.threadIdx.x % 32
 
 
 @cuda.jit(device=True)  # refopt/gpu/matmul.py
 def add_up_across_along(sums, tile_a, tile_b, a, b, row, column, m, n, depth, top, left, lane):
-    inside = row + top < m and column + left < n  # any of the warp's part
+    inside = row + top < m and column + left < n  # at least one element of the warp's part
     for stage in range(STAGES - 1):
         begin_across(tile_a, stage * 2048, a, row, m, stage * STEP, depth)
         begin_along(tile_b, stage * 2048, b, column, n, stage * STEP, depth)
         end_group()
     for first in range(0, depth, STEP):
-        # A thread waits for its own copies, and the barrier for those of the others. It also says that all warps
-        # have multiplied the tiles of the step before, which the next copies overwrite.
+        # A thread waits for its own copies, and at the barrier for those of the others. After the barrier all warps
+        # have also multiplied the previous step's tiles, which the next copies overwrite.
         wait()
         cuda.syncthreads()
         ahead, stage = first + (STAGES - 1) * STEP, first // STEP % STAGES
@@ -786,7 +786,7 @@ def add_up_across_along(sums, tile_a, tile_b, a, b, row, column, m, n, depth, to
 @cuda.jit(device=True)  # refopt/gpu/matmul.py
 def begin_across(tile, base, x, first, extent, k, depth):
     top, left, height, width = (first, k, extent, depth)
-    # The same eight elements at a time. A row has a multiple of eight, so all of these are inside, or none.
+    # The same, eight elements at a time. A row has a multiple of eight elements, so all eight are inside, or none.
     for n in range(2):
         i = cuda.threadIdx.x + n * THREADS
         r, c = i // 4, i % 4
@@ -798,7 +798,7 @@ def begin_across(tile, base, x, first, extent, k, depth):
 @cuda.jit(device=True)  # refopt/gpu/matmul.py
 def begin_along(tile, base, x, first, extent, k, depth):
     top, left, height, width = (k, first, depth, extent)
-    # The same eight elements at a time. A row has a multiple of eight, so all of these are inside, or none.
+    # The same, eight elements at a time. A row has a multiple of eight elements, so all eight are inside, or none.
     for n in range(2):
         i = cuda.threadIdx.x + n * THREADS
         r, c = i // 8, i % 8
@@ -811,7 +811,7 @@ def begin_along(tile, base, x, first, extent, k, depth):
 #     cp.async.cg.shared.global [$0], [$1], 16, $2;
 @ptx_twin()  # refopt/gpu/tensor_core.py
 def begin_copy16(array, index, address, nbytes):
-    """Begin to copy some of 16 bytes from an address to an element of shared memory; the rest of them become 0."""
+    """Begin to copy up to 16 bytes from an address to an element of shared memory; the rest of the 16 become 0."""
     count = int(nbytes) // array.itemsize
     kind = np.dtype(f"u{array.itemsize}")
     values = np.zeros(16 // array.itemsize, kind)
@@ -823,7 +823,7 @@ def begin_copy16(array, index, address, nbytes):
 #     cp.async.commit_group;
 @ptx_twin()  # refopt/gpu/tensor_core.py
 def end_group():
-    """The copies that the thread has begun are a group."""
+    """Make the copies that the thread has begun a group."""
     vectors.commit_copies()
 
 
@@ -897,29 +897,29 @@ def multiply_across_along(tile_a, base_a, tile_b, base_b, sums, top, left, lane)
 
 @cuda.jit(device=True)  # refopt/gpu/matmul.py
 def fragment_across(tile, base, first, k, apart, k_apart):
-    # Each lane points to a row of one of four matrices of 8 x 8.
+    # Each lane gives the address of a row of one of four matrices of 8 x 8.
     line = cuda.threadIdx.x % 8
     return ldmatrix4(tile, base + spot_across(first + apart + line, (k + k_apart) // CHUNK))
 
 
 @cuda.jit(device=True)  # refopt/gpu/matmul.py
 def spot_across(row, chunk):
-    # Eight rows that a warp loads together have to be in different banks of shared memory, which 128 bytes share
-    # out: so chunks change places, from row to row, or where a row has 64 bytes from pair to pair.
+    # Eight rows that a warp loads together must be in different banks of shared memory, which repeat every 128
+    # bytes: so chunks change places from row to row, or from pair to pair of rows if a row has 64 bytes.
     return row * 32 + (chunk ^ (row // 2 % 4)) * CHUNK
 
 
 @cuda.jit(device=True)  # refopt/gpu/matmul.py
 def fragment_along(tile, base, first, k, apart, k_apart):
-    # Each lane points to a row of one of four matrices of 8 x 8.
+    # Each lane gives the address of a row of one of four matrices of 8 x 8.
     line = cuda.threadIdx.x % 8
     return ldmatrix4_transposed(tile, base + spot_along(k + k_apart + line, (first + apart) // CHUNK))
 
 
 @cuda.jit(device=True)  # refopt/gpu/matmul.py
 def spot_along(row, chunk):
-    # Eight rows that a warp loads together have to be in different banks of shared memory, which 128 bytes share
-    # out: so chunks change places, from row to row, or where a row has 64 bytes from pair to pair.
+    # Eight rows that a warp loads together must be in different banks of shared memory, which repeat every 128
+    # bytes: so chunks change places from row to row, or from pair to pair of rows if a row has 64 bytes.
     return row * 64 + (chunk ^ (row % 8)) * CHUNK
 
 
@@ -994,7 +994,7 @@ def store2_bfloat16(address, values):
 
 @cuda.jit(device=True)  # refopt/gpu/patterns.py
 def narrow_bfloat16(value):
-    """The bits of the bf16 nearest to a number, the even one of two; every NaN becomes one."""
+    """The bits of the bf16 nearest to a number, ties to even; every NaN becomes the same one."""
     pattern = pattern_of(value)
     rounded = (pattern + 0x7FFF + (pattern >> 16 & 1)) >> 16
     if type(value) is np.ndarray:
@@ -1038,7 +1038,7 @@ def over_rows_to_update(c, offset, chunks, at, common):
 
 @cuda.jit(device=True)  # refopt/gpu/rows.py
 def of_warp(start, stop, length):
-    """Where this warp's parts of so many elements begin: the block's warps take turns."""
+    """Where this warp's parts of ``length`` elements begin: the block's warps take parts in turn."""
     return range(start + cuda.threadIdx.x // 32 * length, stop, cuda.blockDim.x // 32 * length)
 
 
@@ -1149,22 +1149,22 @@ def update_partial(at, first, stop, common):
 
 @cuda.jit(device=True)  # refopt/gpu/muon/elements.py
 def element_of(first, n):
-    """Which element of the matrix a thread's n-th element of the row at ``first`` is."""
+    """The index in the matrix of a thread's n-th element of the row at ``first``."""
     return own(first) + n % 4 + n // 4 * SECOND
 
 
 @cuda.jit(device=True)  # refopt/gpu/rows.py
 def own(first):
-    """This thread's first element of a row: thread t of a warp, its lane, has 4t.. and 128 + 4t.., four of each.
+    """This thread's first element of a row: lane t of a warp has 4t to 4t + 3, and the four that are 128 further.
 
-    So the loads of a warp's lanes lie side by side and make whole lines of memory: they are coalesced.
+    So the loads of a warp's lanes are contiguous and read whole lines of memory: they are coalesced.
     """
     return first + 4 * (cuda.threadIdx.x % 32)
 
 
 @cuda.jit(device=True)  # refopt/gpu/muon/elements.py
 def index_of(place, e):
-    """How many elements lie between the first of a matrix and its element e."""
+    """The distance of element e of a matrix from the first, in elements."""
     inner, outer_stride, inner_stride = place
     return e // inner * outer_stride + e % inner * inner_stride
 
@@ -1210,13 +1210,13 @@ def load_bfloat16(address):
 
 @cuda.jit(device=True)  # refopt/gpu/patterns.py
 def widen_bfloat16(pattern):
-    """The fp32 of a bf16's bits."""
+    """The fp32 with the value of a bf16's bits."""
     return WIDENED[pattern] if type(pattern) is np.ndarray else WIDENED[int(pattern)]
 
 
 @cuda.jit(device=True)  # refopt/gpu/muon/elements.py
 def index_of_x(inner, e):
-    """The same in the iterations, where rows are `padded`."""
+    """The same in the memory of the iterations, where rows are `padded`."""
     return e // inner * padded_size(inner) + e % inner
 
 

@@ -22,14 +22,14 @@ import numpy as np
 from refopt.simt import cuda, memory, ptx_twin
 
 # Columns of the chunk table: the tensor, the first element and the last + 1, the slot of the first tile's sum, the node
-# that the chunk reports to, and whether all arrays of the tensor can be accessed 16 bytes at a time.
+# that counts the chunk, and whether vectors can access all arrays of the tensor.
 TENSOR, START, STOP, SLOT, NODE, ALIGNED = range(6)
 # Columns of the table of matrices.
 OF_TENSOR, OFFSET, INNER, OUTER_STRIDE, INNER_STRIDE, LOOKAHEAD, FIRST_X, LAST_X = range(8)
 PARAMS, GRADS, VELOCITIES, MASTERS = range(4)  # rows of the addresses
 LR, MU, DECAY, EPSILON, ITERATIONS, RESCALE = range(6)  # rows of the hyperparameters
-# Columns of the node table: the slot of the first child's sum, how many children, the slot of the node's own sum, how
-# many arrivals it waits for, and its parent or -1.
+# Columns of the node table: the slot of the first child's sum, the number of children, the slot of the node's own sum,
+# the number of arrivals that it waits for, and its parent or -1.
 FIRST_CHILD, CHILDREN, OWN_SUM, ARRIVALS, PARENT = range(5)
 WHOLE_WARP = 0xFFFFFFFF
 TILE = 1024
@@ -38,12 +38,12 @@ LANES = 256
 ROWS = TILE // LANES
 SECOND = 128  # from a thread's first four elements of a row to its other four
 OFFSETS = 0, 1, 2, 3, SECOND, SECOND + 1, SECOND + 2, SECOND + 3  # from a thread's first element of a row to its eight
-STEP, SIDE = 16, 16  # of k; threads side by side
+STEP, SIDE = 16, 16  # the step of k; threads in a row or column of the block
 EDGE = 64  # rows and columns of a tile
-PITCH = EDGE + 1  # of a row in shared memory, so that sixteen rows begin in different banks
+PITCH = EDGE + 1  # from row to row in shared memory, so that sixteen rows begin in different banks
 EACH = EDGE // SIDE  # rows and columns of a thread
 ELEMENTS, SUMS = STEP * PITCH, EACH * EACH
-# Columns of the table of products: the fields of a `Product`. Columns of that of tiles: the product, row and column.
+# Columns of the table of products: the fields of a `Product`. Columns of the table of tiles: product, row and column.
 A, B, OUT, ADDED, M, N, K, ALONG = range(8)
 THREADS = SIDE * SIDE
 
@@ -79,7 +79,7 @@ def factor_of(factor_at):
 @cuda.jit(device=True)  # refopt/gpu/norms/chunks.py
 def sums_of_momentum(c, at, chunks, nodes, counters, sums, common):
     node = chunks[c, NODE]
-    # How many chunks report to the node. Asked for early: whoever is the last to finish needs it in a hurry.
+    # How many chunks the node counts. Loaded early, since the last block to finish would have to wait for it.
     arrivals = nodes[node, ARRIVALS]
     over_tiles_of_momentum(c, chunks, at, chunks[c, START], chunks[c, STOP], chunks[c, SLOT], sums, common)
     # The last block to finish under a node of the tree joins its sums, so none waits for another.
@@ -105,9 +105,9 @@ def tile_of_momentum(at, first, stop, aligned, common):
 
 @cuda.jit(device=True)  # refopt/gpu/tiles.py
 def lane_tree(s):
-    """The sum of 256 lanes where thread t holds lanes 4t.. and 128+4t.., four of each.
+    """The sum of 256 lanes. Thread t has lanes 4t to 4t + 3, and the four that are 128 further.
 
-    It takes 6 shuffles, not 10: from the first level on, even threads carry the tree of lanes 0 to 127 and
+    It takes 6 shuffles, not 10: from the first level on, even threads compute the tree of lanes 0 to 127 and
     odd threads that of the others.
     """
     odd = cuda.threadIdx.x & 1
@@ -166,7 +166,7 @@ def scale8(factor, x):
 
 @cuda.jit(device=True)  # refopt/gpu/target.py
 def transposed(rows):
-    """The columns of a tuple of tuples. On a GPU it moves nothing: registers are called by other names."""
+    """The columns of a tuple of tuples. On a GPU it moves nothing, and only renames registers."""
     return tuple(zip(*rows))
 
 
@@ -255,9 +255,9 @@ def step(v, g, common):
 
 @cuda.jit(device=True)  # refopt/gpu/tiles.py
 def climb(node, arrivals, nodes, counters, sums):
-    """Join upwards from a node that waits for so many arrivals.
+    """Join upwards from a node that waits for ``arrivals`` arrivals.
 
-    Returns whether this block has made the sums of the tensor, and if so the sums.
+    Returns whether this block has computed the sums of the tensor, and if so the sums.
     """
     x = zero
     while node >= 0:
@@ -274,14 +274,14 @@ def climb(node, arrivals, nodes, counters, sums):
 
 @cuda.jit(device=True)  # refopt/gpu/tiles.py
 def is_last(node, arrivals, counters):
-    """Whether this block is the last under the node; if so, it sees what the others have written."""
+    """Whether this block is the last under the node; if so, it sees the sums that the others have written."""
     last = cuda.shared.array(1, np.int32)
     cuda.syncthreads()
     if arrivals == 1:
         return True
     if cuda.threadIdx.x == 0:
         fence()
-        # The last arrival turns the counter back to 0, for the next step.
+        # The last arrival resets the counter to 0 for the next step.
         last[0] = cuda.atomic.inc(counters, node, arrivals - 1) == arrivals - 1
         fence()
     cuda.syncthreads()
@@ -298,7 +298,7 @@ def fence():
 
 @cuda.jit(device=True)  # refopt/gpu/tiles.py
 def join_sums(sums, first, count):
-    """The tree over up to 1024 sums: each warp joins 32 at a time, then every warp joins the results."""
+    """The tree over at most 1024 sums: each warp joins 32 at a time, then every warp joins the results."""
     joined = cuda.shared.array((2, 32), np.float32)
     warp, lane = cuda.threadIdx.x // 32, cuda.threadIdx.x % 32
     for group in range(warp, (count + 31) // 32, cuda.blockDim.x // 32):
@@ -316,7 +316,7 @@ def join_sums(sums, first, count):
 
 @cuda.jit(device=True)  # refopt/gpu/tiles.py
 def warp_tree_2(x, y):
-    """The sum over a warp, neighbouring threads first: that of x in even threads, of y in odd ones."""
+    """The sum over a warp, neighbouring threads first: of x on even threads, of y on odd ones."""
     x = swap_join(cuda.threadIdx.x & 1, x, y, 1)
     x = x + cuda.shfl_xor_sync(WHOLE_WARP, x, 2)
     x = x + cuda.shfl_xor_sync(WHOLE_WARP, x, 4)
@@ -326,7 +326,7 @@ def warp_tree_2(x, y):
 
 @cuda.jit(device=True)  # refopt/gpu/tiles.py
 def swap_join(odd, x, y, distance):
-    """One level of two trees for one shuffle: even threads go on with x, odd ones with y."""
+    """One level of two trees in one shuffle: even threads continue with x, odd ones with y."""
     mine, theirs = (y, x) if odd else (x, y)
     return mine + cuda.shfl_xor_sync(WHOLE_WARP, theirs, distance)
 
@@ -485,7 +485,7 @@ def plain_products_added(tiles, table, numbers):
 @cuda.jit(device=True)  # refopt/gpu/plain_products.py
 def fill(tile, x, first, extent, k, depth, along):
     for i in range(cuda.threadIdx.x, EDGE * STEP, THREADS):
-        # Neighbouring threads take neighbouring elements, as they lie in memory.
+        # Neighbouring threads take neighbouring elements in memory.
         line, far = (i % EDGE, i // EDGE) if along else (i // STEP, i % STEP)
         inside = first + line < extent and k + far < depth
         row, column, pitch = (k + far, first + line, extent) if along else (first + line, k + far, depth)
@@ -520,7 +520,7 @@ def over_rows_to_update(c, offset, chunks, at, common):
 
 @cuda.jit(device=True)  # refopt/gpu/rows.py
 def of_warp(start, stop, length):
-    """Where this warp's parts of so many elements begin: the block's warps take turns."""
+    """Where this warp's parts of ``length`` elements begin: the block's warps take parts in turn."""
     return range(start + cuda.threadIdx.x // 32 * length, stop, cuda.blockDim.x // 32 * length)
 
 
@@ -608,22 +608,22 @@ def update_partial(at, first, stop, common):
 
 @cuda.jit(device=True)  # refopt/gpu/muon/elements.py
 def element_of(first, n):
-    """Which element of the matrix a thread's n-th element of the row at ``first`` is."""
+    """The index in the matrix of a thread's n-th element of the row at ``first``."""
     return own(first) + n % 4 + n // 4 * SECOND
 
 
 @cuda.jit(device=True)  # refopt/gpu/rows.py
 def own(first):
-    """This thread's first element of a row: thread t of a warp, its lane, has 4t.. and 128 + 4t.., four of each.
+    """This thread's first element of a row: lane t of a warp has 4t to 4t + 3, and the four that are 128 further.
 
-    So the loads of a warp's lanes lie side by side and make whole lines of memory: they are coalesced.
+    So the loads of a warp's lanes are contiguous and read whole lines of memory: they are coalesced.
     """
     return first + 4 * (cuda.threadIdx.x % 32)
 
 
 @cuda.jit(device=True)  # refopt/gpu/muon/elements.py
 def index_of(place, e):
-    """How many elements lie between the first of a matrix and its element e."""
+    """The distance of element e of a matrix from the first, in elements."""
     inner, outer_stride, inner_stride = place
     return e // inner * outer_stride + e % inner * inner_stride
 
@@ -659,7 +659,7 @@ def load_float32(address):
 
 @cuda.jit(device=True)  # refopt/gpu/muon/elements.py
 def index_of_x(inner, e):
-    """The same in the iterations, where rows are `padded`."""
+    """The same in the memory of the iterations, where rows are `padded`."""
     return e // inner * padded_size(inner) + e % inner
 
 

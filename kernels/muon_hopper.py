@@ -25,14 +25,14 @@ from refopt.gpu.tensor_core import ldmatrix4
 from refopt.simt import cuda, memory, ptx_twin
 
 # Columns of the chunk table: the tensor, the first element and the last + 1, the slot of the first tile's sum, the node
-# that the chunk reports to, and whether all arrays of the tensor can be accessed 16 bytes at a time.
+# that counts the chunk, and whether vectors can access all arrays of the tensor.
 TENSOR, START, STOP, SLOT, NODE, ALIGNED = range(6)
 # Columns of the table of matrices.
 OF_TENSOR, OFFSET, INNER, OUTER_STRIDE, INNER_STRIDE, LOOKAHEAD, FIRST_X, LAST_X = range(8)
 PARAMS, GRADS, VELOCITIES, MASTERS = range(4)  # rows of the addresses
 LR, MU, DECAY, EPSILON, ITERATIONS, RESCALE = range(6)  # rows of the hyperparameters
-# Columns of the node table: the slot of the first child's sum, how many children, the slot of the node's own sum, how
-# many arrivals it waits for, and its parent or -1.
+# Columns of the node table: the slot of the first child's sum, the number of children, the slot of the node's own sum,
+# the number of arrivals that it waits for, and its parent or -1.
 FIRST_CHILD, CHILDREN, OWN_SUM, ARRIVALS, PARENT = range(5)
 WHOLE_WARP = 0xFFFFFFFF
 TILE = 1024
@@ -44,13 +44,13 @@ OFFSETS = 0, 1, 2, 3, SECOND, SECOND + 1, SECOND + 2, SECOND + 3  # from a threa
 _word = Struct("=I").unpack
 BARRIER = 4  # elements of 16 bits
 HEIGHT = 128  # rows of a tile: a box for each warpgroup, and 16 for each of its warps
-MULTIPLYING = LOADING = HEIGHT // 16  # so many warps multiply, the next one loads, and the last stores
-# Columns of the table of products: the fields of a `Product`. Columns of that of tiles: the product, row and column.
+MULTIPLYING = LOADING = HEIGHT // 16  # the number of warps that multiply; the next one loads, and the last stores
+# Columns of the table of products: the fields of a `Product`. Columns of the table of tiles: product, row and column.
 A, B, OUT, ADDED, M, N, K, ALONG = range(8)
-BOX = 64  # rows and columns of a box, elements of 16 bits
+BOX = 64  # rows and columns of a box of 16-bit elements
 ELEMENTS = BOX * BOX
 ZERO = np.float32(0)
-# All bf16 numbers as fp32, by their patterns: on the executor a look-up takes a twentieth of a view's time.
+# All bf16 numbers as fp32, by bit pattern: on the executor a look-up takes a twentieth of the time of a view.
 WIDENED = (np.arange(2**16, dtype=np.uint32) << np.uint32(16)).view(np.float32)
 
 whole = np.float32(1)
@@ -85,7 +85,7 @@ def factor_of(factor_at):
 @cuda.jit(device=True)  # refopt/gpu/norms/chunks.py
 def sums_of_momentum(c, at, chunks, nodes, counters, sums, common):
     node = chunks[c, NODE]
-    # How many chunks report to the node. Asked for early: whoever is the last to finish needs it in a hurry.
+    # How many chunks the node counts. Loaded early, since the last block to finish would have to wait for it.
     arrivals = nodes[node, ARRIVALS]
     over_tiles_of_momentum(c, chunks, at, chunks[c, START], chunks[c, STOP], chunks[c, SLOT], sums, common)
     # The last block to finish under a node of the tree joins its sums, so none waits for another.
@@ -111,9 +111,9 @@ def tile_of_momentum(at, first, stop, aligned, common):
 
 @cuda.jit(device=True)  # refopt/gpu/tiles.py
 def lane_tree(s):
-    """The sum of 256 lanes where thread t holds lanes 4t.. and 128+4t.., four of each.
+    """The sum of 256 lanes. Thread t has lanes 4t to 4t + 3, and the four that are 128 further.
 
-    It takes 6 shuffles, not 10: from the first level on, even threads carry the tree of lanes 0 to 127 and
+    It takes 6 shuffles, not 10: from the first level on, even threads compute the tree of lanes 0 to 127 and
     odd threads that of the others.
     """
     odd = cuda.threadIdx.x & 1
@@ -172,7 +172,7 @@ def scale8(factor, x):
 
 @cuda.jit(device=True)  # refopt/gpu/target.py
 def transposed(rows):
-    """The columns of a tuple of tuples. On a GPU it moves nothing: registers are called by other names."""
+    """The columns of a tuple of tuples. On a GPU it moves nothing, and only renames registers."""
     return tuple(zip(*rows))
 
 
@@ -261,9 +261,9 @@ def step(v, g, common):
 
 @cuda.jit(device=True)  # refopt/gpu/tiles.py
 def climb(node, arrivals, nodes, counters, sums):
-    """Join upwards from a node that waits for so many arrivals.
+    """Join upwards from a node that waits for ``arrivals`` arrivals.
 
-    Returns whether this block has made the sums of the tensor, and if so the sums.
+    Returns whether this block has computed the sums of the tensor, and if so the sums.
     """
     x = zero
     while node >= 0:
@@ -280,14 +280,14 @@ def climb(node, arrivals, nodes, counters, sums):
 
 @cuda.jit(device=True)  # refopt/gpu/tiles.py
 def is_last(node, arrivals, counters):
-    """Whether this block is the last under the node; if so, it sees what the others have written."""
+    """Whether this block is the last under the node; if so, it sees the sums that the others have written."""
     last = cuda.shared.array(1, np.int32)
     cuda.syncthreads()
     if arrivals == 1:
         return True
     if cuda.threadIdx.x == 0:
         fence()
-        # The last arrival turns the counter back to 0, for the next step.
+        # The last arrival resets the counter to 0 for the next step.
         last[0] = cuda.atomic.inc(counters, node, arrivals - 1) == arrivals - 1
         fence()
     cuda.syncthreads()
@@ -304,7 +304,7 @@ def fence():
 
 @cuda.jit(device=True)  # refopt/gpu/tiles.py
 def join_sums(sums, first, count):
-    """The tree over up to 1024 sums: each warp joins 32 at a time, then every warp joins the results."""
+    """The tree over at most 1024 sums: each warp joins 32 at a time, then every warp joins the results."""
     joined = cuda.shared.array((2, 32), np.float32)
     warp, lane = cuda.threadIdx.x // 32, cuda.threadIdx.x % 32
     for group in range(warp, (count + 31) // 32, cuda.blockDim.x // 32):
@@ -322,7 +322,7 @@ def join_sums(sums, first, count):
 
 @cuda.jit(device=True)  # refopt/gpu/tiles.py
 def warp_tree_2(x, y):
-    """The sum over a warp, neighbouring threads first: that of x in even threads, of y in odd ones."""
+    """The sum over a warp, neighbouring threads first: of x on even threads, of y on odd ones."""
     x = swap_join(cuda.threadIdx.x & 1, x, y, 1)
     x = x + cuda.shfl_xor_sync(WHOLE_WARP, x, 2)
     x = x + cuda.shfl_xor_sync(WHOLE_WARP, x, 4)
@@ -332,7 +332,7 @@ def warp_tree_2(x, y):
 
 @cuda.jit(device=True)  # refopt/gpu/tiles.py
 def swap_join(odd, x, y, distance):
-    """One level of two trees for one shuffle: even threads go on with x, odd ones with y."""
+    """One level of two trees in one shuffle: even threads continue with x, odd ones with y."""
     mine, theirs = (y, x) if odd else (x, y)
     return mine + cuda.shfl_xor_sync(WHOLE_WARP, theirs, distance)
 
@@ -476,7 +476,7 @@ def store_bfloat16(address, value):
 
 @cuda.jit(device=True)  # refopt/gpu/patterns.py
 def narrow_bfloat16(value):
-    """The bits of the bf16 nearest to a number, the even one of two; every NaN becomes one."""
+    """The bits of the bf16 nearest to a number, ties to even; every NaN becomes the same one."""
     pattern = pattern_of(value)
     rounded = (pattern + 0x7FFF + (pattern >> 16 & 1)) >> 16
     if type(value) is np.ndarray:
@@ -525,8 +525,8 @@ def sum_up_square_symmetric(memory, tiles, products, alpha, beta):
             sums, at, parity = add_up_across_across_to128(sums, memory, products[i, K], at, parity)
         wait(memory, 114728, turn)
         finish_symmetric(sums, memory, top, lane, alpha, beta)
-        # A store leaves out chunks of eight elements beyond the matrix, and no part of a chunk. Sums there can be
-        # NaN times 0, but padding has to stay 0.
+        # A store skips whole chunks of eight elements beyond the matrix, but no part of a chunk. Sums there can be
+        # NaN times 0, but padding must stay 0.
         below, right = products[i, M] - tiles[n, 1], products[i, N] - tiles[n, 2]
         cuda.syncwarp()
         if right < 128 and lane < 16:
@@ -657,7 +657,7 @@ def put_symmetric(memory, at, mirror_at, x, alpha, beta):
 
 @cuda.jit(device=True)  # refopt/gpu/warpgroup_products.py
 def load_square_symmetric(memory, tiles, products):
-    at, parity = 0, 1  # of a fresh barrier, the phase before the first is over
+    at, parity = 0, 1  # at a new barrier, a wait for parity 1 returns at once
     for n in range(cuda.blockIdx.x, tiles.shape[0], cuda.gridDim.x):
         i, row, column = tiles[n, 0], tiles[n, 1], tiles[n, 2]
         a, b, a_along = products[i, A], products[i, B], products[i, ALONG] != 0
@@ -719,8 +719,8 @@ def sum_up_symmetric_added(memory, tiles, products, alpha, beta):
         sums, at, parity = add_up_across_across_to128(sums, memory, products[i, K], at, parity)
         wait(memory, 114728, turn)
         finish_symmetric_added(sums, memory, top, lane, alpha, beta)
-        # A store leaves out chunks of eight elements beyond the matrix, and no part of a chunk. Sums there can be
-        # NaN times 0, but padding has to stay 0.
+        # A store skips whole chunks of eight elements beyond the matrix, but no part of a chunk. Sums there can be
+        # NaN times 0, but padding must stay 0.
         below, right = products[i, M] - tiles[n, 1], products[i, N] - tiles[n, 2]
         cuda.syncwarp()
         if right < 128 and lane < 16:
@@ -931,7 +931,7 @@ def stmatrix4_transposed(array, index, words):
 
 @cuda.jit(device=True)  # refopt/gpu/warpgroup_products.py
 def load_symmetric(memory, tiles, products):
-    at, parity = 0, 1  # of a fresh barrier, the phase before the first is over
+    at, parity = 0, 1  # at a new barrier, a wait for parity 1 returns at once
     for n in range(cuda.blockIdx.x, tiles.shape[0], cuda.gridDim.x):
         i, row, column = tiles[n, 0], tiles[n, 1], tiles[n, 2]
         a, b, a_along = products[i, A], products[i, B], False
@@ -990,7 +990,7 @@ def warpgroup_products_added(tiles, products, alpha, beta):
 #     mbarrier.init.shared::cta.b64 [$0], $1;
 @ptx_twin()  # refopt/gpu/warpgroup.py
 def init_barrier(array, index, arrivals):
-    """A barrier of four elements of 16 bits, which is passed when so many threads have arrived."""
+    """Initialize a barrier of four 16-bit elements, whose phase ends when ``arrivals`` threads have arrived."""
     raise NotImplementedError
 
 
@@ -999,7 +999,7 @@ def init_barrier(array, index, arrivals):
 #     fence.proxy.async;
 @ptx_twin()  # refopt/gpu/warpgroup.py
 def show_barriers():
-    """Let copies see barriers that the thread has made."""
+    """Make the barriers that the thread has initialized visible to copies."""
     raise NotImplementedError
 
 
@@ -1012,8 +1012,8 @@ def sum_up_added(memory, tiles, products, alpha, beta):
         sums, at, parity = add_up_across_along_to256(sums, memory, products[i, K], at, parity)
         wait(memory, 106520, turn)
         finish_added(sums, memory, top, lane, alpha, beta)
-        # A store leaves out chunks of eight elements beyond the matrix, and no part of a chunk. Sums there can be
-        # NaN times 0, but padding has to stay 0.
+        # A store skips whole chunks of eight elements beyond the matrix, but no part of a chunk. Sums there can be
+        # NaN times 0, but padding must stay 0.
         right = products[i, N] - tiles[n, 2]
         cuda.syncwarp()
         if right < 256 and lane < 16:
@@ -1368,7 +1368,7 @@ def rounded(word, sums, alpha, beta):
 #     and.b32 $1, $2, 0xffff0000; }
 @ptx_twin("float32", "float32")  # refopt/gpu/warpgroup_products.py
 def widened(word):
-    """The numbers of a word."""
+    """The two numbers of a word."""
     raise NotImplementedError
 
 
@@ -1376,7 +1376,7 @@ def widened(word):
 #     cvt.rn.bf16x2.f32 $0, $2, $1;
 @ptx_twin("uint32")  # refopt/gpu/warpgroup_products.py
 def narrowed(numbers):
-    """A word of two numbers."""
+    """Two numbers, rounded, as a word."""
     raise NotImplementedError
 
 
@@ -1384,13 +1384,13 @@ def narrowed(numbers):
 #     stmatrix.sync.aligned.m8n8.x4.shared.b16 [$0], {$1, $2, $3, $4};
 @ptx_twin()  # refopt/gpu/warpgroup.py
 def stmatrix4(array, index, words):
-    """The way back of `ldmatrix4`."""
+    """Store four matrices, the inverse of `ldmatrix4`."""
     raise NotImplementedError
 
 
 @cuda.jit(device=True)  # refopt/gpu/warpgroup_products.py
 def clear(memory, at, height, row, column):
-    """Make 0 of a row of a tile from a column on, up to the end of the chunk."""
+    """Set a row of a tile to 0 from ``column`` up to the end of its chunk."""
     for c in range(column, (column + 7) // 8 * 8):
         chunk = c % BOX // 8 ^ row % 8
         memory[at + c // BOX * height * BOX + row * BOX + chunk * 8 + c % 8] = 0
@@ -1400,7 +1400,7 @@ def clear(memory, at, height, row, column):
 #     fence.proxy.async.shared::cta;
 @ptx_twin()  # refopt/gpu/warpgroup.py
 def show_to_copies():
-    """Let copies and products see what the thread has written to shared memory."""
+    """Make the thread's writes to shared memory visible to copies and products."""
     raise NotImplementedError
 
 
@@ -1414,7 +1414,7 @@ def arrive(array, index):
 
 @cuda.jit(device=True)  # refopt/gpu/warpgroup_products.py
 def load(memory, tiles, products):
-    at, parity = 0, 1  # of a fresh barrier, the phase before the first is over
+    at, parity = 0, 1  # at a new barrier, a wait for parity 1 returns at once
     for n in range(cuda.blockIdx.x, tiles.shape[0], cuda.gridDim.x):
         i, row, column = tiles[n, 0], tiles[n, 1], tiles[n, 2]
         a, b, a_along = products[i, A], products[i, B], False
@@ -1450,13 +1450,13 @@ def save_added(memory, tiles, products):
 #     mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;
 @ptx_twin()  # refopt/gpu/warpgroup.py
 def expect(array, index, nbytes):
-    """Arrive at a barrier that is not passed before copies have brought so many bytes, too."""
+    """Arrive at a barrier, whose phase then also waits for copies of ``nbytes`` bytes."""
     raise NotImplementedError
 
 
 @cuda.jit(device=True)  # refopt/gpu/warpgroup_products.py
 def load_boxes(memory, at, tensor_map, first, k, along, size, barrier):
-    """Begin to load 64 of k of so many rows of a matrix from one on, or of columns if it lies ``along`` k."""
+    """Begin to load ``size`` rows of a matrix, or columns if it is stored ``along`` k, for 64 values of k."""
     for i in range(0, size, BOX):
         place = first + i
         column, row = (place, k) if along else (k, place)
@@ -1467,7 +1467,7 @@ def load_boxes(memory, at, tensor_map, first, k, along, size, barrier):
 #     cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [$0], [$1, {$2, $3}], [$4];
 @ptx_twin()  # refopt/gpu/warpgroup.py
 def load_box(array, index, tensor_map, column_row, barriers, barrier):
-    """Begin to copy a box to shared memory, at 1,024 bytes or a multiple; the barrier counts its bytes."""
+    """Begin to copy a box to shared memory, at a multiple of 1,024 bytes; the barrier counts its bytes."""
     raise NotImplementedError
 
 
@@ -1484,7 +1484,7 @@ def wait(array, index, parity):
 #     selp.u32 $0, 1, 0, p; }
 @ptx_twin("uint32")  # refopt/gpu/warpgroup.py
 def passed(array, index, parity):
-    """1 once the barrier's phase of that parity is over, or 0 after a while."""
+    """1 once the barrier's phase of that parity is over, or 0 after a time limit."""
     raise NotImplementedError
 
 
@@ -1500,7 +1500,7 @@ def store_boxes(memory, at, tensor_map, row, column, height, width):
 #     cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [$0, {$1, $2}], [$3];
 @ptx_twin()  # refopt/gpu/warpgroup.py
 def store_box(tensor_map, column_row, array, index):
-    """Begin to copy a box from shared memory, as far as it is inside of the matrix."""
+    """Begin to copy the elements of a box that are inside the matrix from shared memory."""
     raise NotImplementedError
 
 
@@ -1549,7 +1549,7 @@ def over_rows_to_update(c, offset, chunks, at, common):
 
 @cuda.jit(device=True)  # refopt/gpu/rows.py
 def of_warp(start, stop, length):
-    """Where this warp's parts of so many elements begin: the block's warps take turns."""
+    """Where this warp's parts of ``length`` elements begin: the block's warps take parts in turn."""
     return range(start + cuda.threadIdx.x // 32 * length, stop, cuda.blockDim.x // 32 * length)
 
 
@@ -1660,22 +1660,22 @@ def update_partial(at, first, stop, common):
 
 @cuda.jit(device=True)  # refopt/gpu/muon/elements.py
 def element_of(first, n):
-    """Which element of the matrix a thread's n-th element of the row at ``first`` is."""
+    """The index in the matrix of a thread's n-th element of the row at ``first``."""
     return own(first) + n % 4 + n // 4 * SECOND
 
 
 @cuda.jit(device=True)  # refopt/gpu/rows.py
 def own(first):
-    """This thread's first element of a row: thread t of a warp, its lane, has 4t.. and 128 + 4t.., four of each.
+    """This thread's first element of a row: lane t of a warp has 4t to 4t + 3, and the four that are 128 further.
 
-    So the loads of a warp's lanes lie side by side and make whole lines of memory: they are coalesced.
+    So the loads of a warp's lanes are contiguous and read whole lines of memory: they are coalesced.
     """
     return first + 4 * (cuda.threadIdx.x % 32)
 
 
 @cuda.jit(device=True)  # refopt/gpu/muon/elements.py
 def index_of(place, e):
-    """How many elements lie between the first of a matrix and its element e."""
+    """The distance of element e of a matrix from the first, in elements."""
     inner, outer_stride, inner_stride = place
     return e // inner * outer_stride + e % inner * inner_stride
 
@@ -1721,13 +1721,13 @@ def load_bfloat16(address):
 
 @cuda.jit(device=True)  # refopt/gpu/patterns.py
 def widen_bfloat16(pattern):
-    """The fp32 of a bf16's bits."""
+    """The fp32 with the value of a bf16's bits."""
     return WIDENED[pattern] if type(pattern) is np.ndarray else WIDENED[int(pattern)]
 
 
 @cuda.jit(device=True)  # refopt/gpu/muon/elements.py
 def index_of_x(inner, e):
-    """The same in the iterations, where rows are `padded`."""
+    """The same in the memory of the iterations, where rows are `padded`."""
     return e // inner * padded_size(inner) + e % inner
 
 

@@ -2,8 +2,8 @@
 
 `refopt.comm.local` has the ranks in one process, deterministic, for tests and for reading; `refopt.comm.mpi` has
 processes that meet through MPI, on NumPy arrays; `refopt.comm.nccl` has a process per GPU. `refopt.comm.calls` checks
-what they are called with, and `refopt.comm.mesh` gives ranks places along named axes. An engine is imported when it is
-first used, so that the packages of the others need not be there.
+their arguments, and `refopt.comm.mesh` arranges ranks along named axes. An engine is imported when it is first used, so
+the packages of the others need not be installed.
 
     >>> import numpy as np
     >>> from refopt import comm

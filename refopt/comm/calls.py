@@ -1,4 +1,4 @@
-"""One call of a collective: what it moves, and what is checked before anything moves."""
+"""One call of a collective: what it moves, and the checks before anything moves."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from refopt.checks import Array
 from refopt.checks.arguments import TEXT, is_whole, shown
 from refopt.checks.dtypes import SIZES
 
-# Those that NCCL has: what one engine takes, all take.
+# The dtypes of NCCL: all engines take the same.
 DTYPES = SIZES | {"int8": 1, "uint8": 1, "int32": 4, "uint32": 4, "int64": 8, "uint64": 8}
 SUMS = "all_reduce", "reduce", "reduce_scatter"
 MOVES = *SUMS, "broadcast", "all_gather", "send", "recv"
 PAIRED = frozenset(["send", "recv"])
 PEER = {"reduce": "root", "broadcast": "root", "send": "to", "recv": "source"}
-# What memory of a send or recv must lie apart from, of other calls in a batch; collectives are made in order.
+# The memory of other calls in a batch that a send or recv must not overlap; collectives are made in order.
 _APART = {"send": ("recv", "written"), "recv": ("recv", "send", "read", "written")}
 _PREPOSITION = {"reduce": "to", "broadcast": "from", "send": "to", "recv": "from"}
 
 
 class Payload(NamedTuple):
-    """A checked array: the elements in the form that the engine works on, in one dimension, and their description."""
+    """A checked array: the elements in the engine's form, in one dimension, and their description."""
 
     data: Any
     dtype: str
     size: int
     nbytes: int
     address: int
-    owner: Any  # the array that was handed in
+    owner: Any  # the caller's array
 
 
 class Call(NamedTuple):
     """A call of one rank. Its `text` is equal on all ranks if and only if their calls belong together."""
 
     operation: str
-    source: Payload | None = None  # what the rank brings
-    target: Payload | None = None  # what it gets
+    source: Payload | None = None  # what the rank contributes
+    target: Payload | None = None  # what it receives
     peer: int | None = None  # the root, or the other end
     dtype: str = ""
     elements: int = 0
@@ -77,7 +77,7 @@ def check_written(where: str, array: Array) -> None:
 
 
 def check_rank(where: str, value: Any, size: int) -> int:
-    """A root or a peer; raises if it is no rank."""
+    """A root or a peer; raises if it is not a rank."""
     if not is_whole(value):
         raise TypeError(f"{where}: expected a rank, got {shown(value)}")
     if not 0 <= value < size:
@@ -86,7 +86,7 @@ def check_rank(where: str, value: Any, size: int) -> int:
 
 
 def check_ranks(values: Sequence[Any], size: int) -> tuple[int, ...]:
-    """The members of a group; raises if they are no ranks, or not distinct."""
+    """The members of a group; raises if they are not distinct ranks."""
     if not isinstance(values, Sequence) or isinstance(values, TEXT) or not len(values):
         raise TypeError(f"group: ranks: expected a list of at least one rank, got {shown(values)}")
     ranks = tuple(check_rank(f"group: ranks[{i}]", value, size) for i, value in enumerate(values))
@@ -97,8 +97,8 @@ def check_ranks(values: Sequence[Any], size: int) -> tuple[int, ...]:
 
 
 def check_batch(calls: Sequence[Call]) -> None:
-    """Refuse memory that a send or recv shares with another call: who comes first would depend on the ranks' turns."""
-    reach: dict[str, tuple[int, int]] = {}  # by use, where the span that goes farthest stops, and whose it is
+    """Refuse memory that a send or recv shares with another call: the result would depend on which ran first."""
+    reach: dict[str, tuple[int, int]] = {}  # by use, the farthest end of a span, and the index of its call
     for start, stop, use, k in sorted(_spans(calls)):
         for other, (end, j) in reach.items():
             if start < end and (other in _APART.get(use, ()) or use in _APART.get(other, ())):
@@ -108,7 +108,7 @@ def check_batch(calls: Sequence[Call]) -> None:
 
 
 def _spans(calls: Sequence[Call]) -> Iterator[tuple[int, int, str, int]]:
-    """Memory of calls: start, stop, what a call does with it, and the call's index."""
+    """Memory of calls: start, stop, how a call uses it, and the call's index."""
     for k, call in enumerate(calls):
         for end, use in ((call.source, "read"), (call.target, "written")):
             if end is not None and end.nbytes:

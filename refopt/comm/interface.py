@@ -1,4 +1,4 @@
-"""The interface that all engines have: checks, counts, batches. What an engine adds is how a call is carried out."""
+"""The interface of all engines: checks, counts, batches. An engine adds only the execution of calls."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from refopt.comm.calls import (
 
 
 class CommError(RuntimeError):
-    """Ranks that do not belong together in what they call, or that are no longer there."""
+    """Ranks whose calls do not match, or that have ended."""
 
 
 class Counted(NamedTuple):
-    """How often an operation was called, and the bytes of the arrays handed in."""
+    """How often an operation was called, and the bytes of the arrays passed in."""
 
     calls: int
     bytes: int
@@ -43,10 +43,10 @@ class Communicator(ABC):
     """Some ranks, seen from one of them.
 
     Arrays are C-contiguous, of float16, bfloat16, float32, float64 or an integer type of 8, 32 or 64 bits. A call is
-    checked before anything moves; after an error of type or value nothing has been modified, and this rank has not
+    checked before anything moves; after a TypeError or ValueError nothing has been modified, and this rank has not
     taken part. All ranks make the same collective calls in the same order, with the same dtype, count and root.
-    Averaging is one multiplication after the sum (numerics, N10), and is not here. Calls are made in the thread that
-    the communicator was made in, since ranks make theirs in one order; `abort` may come from any. There are no copies.
+    Averaging is a multiplication after the sum (numerics, N10), which the caller does. Calls must be made in the thread
+    that made the communicator, since their order matters; `abort` may come from any. Communicators cannot be copied.
 
     Attributes:
         rank: this rank's number, from 0.
@@ -59,7 +59,7 @@ class Communicator(ABC):
         self._counts: dict[str, Counted] = {}
         self._number = 0
         self._batch: list[Call] | None = None
-        self._over = ""  # why there can be no more calls
+        self._over = ""  # why no more calls can be made
         self._thread = threading.get_ident()
 
     def all_reduce(self, array: Any) -> None:
@@ -68,7 +68,7 @@ class Communicator(ABC):
         self._submit(self._call("all_reduce", payload, source=payload, target=payload))
 
     def reduce(self, array: Any, root: int) -> None:
-        """Replace the array, on the root alone, by the sum over the ranks."""
+        """Replace the array, only on the root, by the sum over the ranks."""
         root = self._peer("reduce", root)
         payload = self._payload("reduce: array", array, written=self.rank == root)
         target = payload if self.rank == root else None
@@ -85,7 +85,7 @@ class Communicator(ABC):
         """Put part ``rank`` of the sum over the ranks into the target.
 
         Args:
-            source: the size of ``size`` targets; it stays as it is.
+            source: as large as ``size`` targets; it is not modified.
             target: may be part ``rank`` of the source.
         """
         whole = self._payload("reduce_scatter: source", source)
@@ -98,7 +98,7 @@ class Communicator(ABC):
 
         Args:
             source: may be part ``rank`` of the target.
-            target: the size of ``size`` sources.
+            target: as large as ``size`` sources.
         """
         part = self._payload("all_gather: source", source)
         whole = self._payload("all_gather: target", target, written=True)
@@ -112,18 +112,18 @@ class Communicator(ABC):
         self._submit(self._call("send", payload, source=payload, peer=to))
 
     def recv(self, array: Any, source: int) -> None:
-        """Overwrite the array by what one rank sends: as many elements, of the same dtype."""
+        """Overwrite the array with the one that a rank sends, of as many elements and the same dtype."""
         source = self._peer("recv", source)
         payload = self._payload("recv: array", array, written=True)
         self._submit(self._call("recv", payload, target=payload, peer=source))
 
     def barrier(self) -> None:
-        """Wait until every rank is here, and what it has called before is done."""
+        """Wait until every rank has made this call and its earlier calls are done."""
         self._alone("barrier")
         self._submit(Call("barrier"))
 
     def group(self, ranks: Sequence[int]) -> Self | None:
-        """A communicator of some of the ranks, numbered in the given order. All ranks of this one call it alike.
+        """A communicator of some of the ranks, numbered in the given order. All ranks of this one make the same call.
 
         Returns:
             The new communicator, or ``None`` on ranks that are not in it.
@@ -139,7 +139,7 @@ class Communicator(ABC):
         The ranks exchange a SHA-256 of their sequence, and the sequences themselves only if these differ.
 
         Raises:
-            CommError: on every rank, with the first entry that differs (counted from 0) and who has what.
+            CommError: on every rank, with the first entry that differs (counted from 0), and each rank's version.
         """
         self._alone("agree")
         entries = list(names("agree: description", description))
@@ -150,7 +150,7 @@ class Communicator(ABC):
             raise CommError(_difference([json.loads(text) for text in texts]))
 
     def gather_bytes(self, data: bytes) -> list[bytes]:
-        """What all ranks bring, in rank order, however long each is. Not for tensors: it goes by way of the host."""
+        """The bytes of all ranks, of any lengths, in rank order. Not for tensors, since they go through the host."""
         self._alone("gather_bytes")
         if not isinstance(data, bytes):
             raise TypeError(f"gather_bytes: data: expected bytes, got {shown(data)}")
@@ -158,14 +158,14 @@ class Communicator(ABC):
 
     @contextlib.contextmanager
     def batch(self) -> Iterator[None]:
-        """Hold the calls of a ``with`` back, and make them at its end: collectives in order, send and recv all at once.
+        """Defer the calls within a ``with`` to its end: collectives run in order, send and recv all at once.
 
         Arrays are read and written at the end, not at the call. After an exception within, none of the calls is made.
-        What a ``recv`` overwrites shares no memory with the other calls of the batch, and what a ``send`` reads none
-        with what they write; several may send the same. Collectives among themselves may share memory.
+        Memory that a ``recv`` overwrites must not overlap that of other calls in the batch, and memory that a ``send``
+        reads must not overlap memory that they write; several may send the same. Collectives may share memory.
 
         Raises:
-            ValueError: at the end, naming two calls that share memory; none of the calls has been made.
+            ValueError: at the end, if two calls share memory; the message names them, and no call has been made.
         """
         self._require_open("batch")
         if self._batch is not None:
@@ -182,14 +182,14 @@ class Communicator(ABC):
         self._run(calls)
 
     def prepared(self, operation: str, *arguments: Any) -> Callable[[], None]:
-        """A call that is made again and again, whose arguments are checked now.
+        """Prepare a repeated call: its arguments are checked once, now.
 
         Args:
             operation: the method that makes the call, such as ``"all_reduce"``.
-            arguments: those of the method. Arrays stay where they are for as long as calls are made.
+            arguments: those of the method. The memory of arrays must not move as long as calls are made.
 
         Returns:
-            What makes the call, on its own or within a `batch`.
+            A function that makes the call, alone or within a `batch`.
         """
         chosen("prepared: operation", operation, MOVES)
         self._require_open("prepared")
@@ -203,7 +203,7 @@ class Communicator(ABC):
 
     @property
     def counts(self) -> dict[str, Counted]:
-        """Calls so far by operation. ``bytes`` are those of the array handed in: of the source, where there are two."""
+        """Calls so far by operation. ``bytes`` are those of the array passed in: of the source, if there are two."""
         return dict(self._counts)
 
     def reset_counts(self) -> None:
@@ -212,17 +212,17 @@ class Communicator(ABC):
 
     @abstractmethod
     def abort(self) -> None:
-        """End the communication of all ranks, whatever they are waiting for."""
+        """End the communication of all ranks, even if they are waiting."""
 
     @abstractmethod
     def close(self) -> None:
-        """Give back what the communicator holds. All ranks close it, once all calls are done."""
+        """Free the communicator's resources. All ranks close it, once all calls are done."""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: Any, *_: Any) -> None:
-        if kind is None:  # otherwise the others may be anywhere
+        if kind is None:  # otherwise the other ranks may be in any call
             self.close()
 
     def __repr__(self) -> str:
@@ -230,7 +230,7 @@ class Communicator(ABC):
 
     @abstractmethod
     def _describe(self, value: Any, where: str) -> tuple[Array, Any]:
-        """An array that the engine takes, described, and its elements in the form that the engine works on."""
+        """The description of an array that the engine takes, and its elements in the engine's form."""
 
     @abstractmethod
     def _execute(self, calls: list[Call]) -> None:
@@ -282,19 +282,19 @@ class Communicator(ABC):
             raise CommError(f"{operation}: expected a call outside of batch(), got one within")
 
     def require_thread(self, where: str) -> None:
-        """Raise if this is not the thread that the communicator was made in.
+        """Raise if this is not the thread that made the communicator.
 
         Args:
             where: the function, for the error.
 
         Raises:
-            CommError: if it is not; nothing has been done then.
+            CommError: if it is another thread; nothing has been done then.
         """
         if threading.get_ident() != self._thread:
             raise CommError(f"{where}: expected a call in the communicator's own thread, got one in another")
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        """What ``copy``, ``deepcopy`` and ``pickle`` ask for."""
+        """Refuse ``copy``, ``deepcopy`` and ``pickle``, which call this."""
         raise TypeError(f"{type(self).__name__}: expected no copy of it, since it is of this rank; pass it as it is")
 
     def _require_open(self, operation: str) -> None:
@@ -304,7 +304,7 @@ class Communicator(ABC):
 
 
 def _difference(sequences: list[list[str]]) -> str:
-    """The first entry that differs between the ranks' sequences, and who has what."""
+    """The first entry that differs between the ranks' sequences, and each rank's version."""
     first = next(i for i in range(max(map(len, sequences))) if len({entry_at(s, i) for s in sequences}) > 1)
     holders: dict[str, list[int]] = {}
     for rank, sequence in enumerate(sequences):
@@ -320,7 +320,7 @@ def entry_at(sequence: list[str], i: int) -> str:
 
 
 def group_name(members: Sequence[int]) -> str:
-    """What reports call a group."""
+    """The name of a group in reports."""
     return f"group {_parenthesis(members)}"
 
 

@@ -1,9 +1,9 @@
 """Start a script once per GPU: ``python -m refopt.comm.launch -n 2 train.py ARGS``.
 
 Each process gets ``RANK``, ``LOCAL_RANK``, ``WORLD_SIZE``, its one GPU in ``CUDA_VISIBLE_DEVICES``, and a fresh
-directory in which `refopt.comm.nccl.connect` finds the others. When one fails, the others get a moment to report what
-they know of it, and are ended; the status is that of the first that failed, 128 and the signal's number if a signal
-ended it.
+directory in which `refopt.comm.nccl.connect` finds the others. When one fails, the others get a moment to report the
+failure, and are then terminated; the status is that of the first that failed, or 128 plus the signal's number if a
+signal ended it.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _environment(rank: int, size: int, gpu: str, directory: str) -> dict[str, st
 
 
 def _wait(processes: list[subprocess.Popen], grace: float) -> int:
-    """Wait for all, or for a failure and then a little longer; the status of the first that failed."""
+    """Wait for all, or for a failure and then ``grace`` seconds; returns the status of the first that failed."""
     failed, deadline = 0, float("inf")
     while any(process.poll() is None for process in processes) and time.monotonic() < deadline:
         failed = failed or _status(processes)
@@ -79,7 +79,7 @@ def _status(processes: list[subprocess.Popen]) -> int:
 
 
 def _end(processes: list[subprocess.Popen], patience: float = 5.0) -> None:
-    """End what still runs: ask, and then insist."""
+    """Terminate the processes that still run, then kill those that do not end."""
     for process in processes:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
@@ -98,5 +98,5 @@ def _stop(number: int, _: object) -> NoReturn:
 
 if __name__ == "__main__":
     for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, _stop)  # by way of the clean-up
+        signal.signal(each, _stop)  # so that the clean-up runs
     sys.exit(main())

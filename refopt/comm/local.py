@@ -1,9 +1,9 @@
 """Ranks in one process: deterministic, and nothing hangs.
 
-`run` calls a function once per rank. Each rank is a greenlet, which gives way to the others in communication calls and
-nowhere else. A call is carried out once all ranks that it takes have made it, from what they then wait with, so results
-do not depend on the order in which ranks get their turns. When no rank can go on, every one of them gets a `CommError`
-that says who waits for what. ``send`` waits for its ``recv``.
+`run` calls a function once per rank. Each rank is a greenlet, which yields to the others only in communication calls. A
+call is executed once all participating ranks have made it, so results do not depend on the order in which ranks run.
+When no rank can continue, every rank gets a `CommError` that lists what each waits for. ``send`` waits for its
+``recv``.
 
 Takes NumPy arrays and arrays of the executor (`refopt.simt`), whose kernels ranks may launch. A collective counts as
 work on the executor's default stream, and an observer lists it among the copies, under its own name.
@@ -41,18 +41,18 @@ def run(
     """Run ``function(comm, *args)`` on every rank.
 
     Args:
-        function: what a rank does; ``comm`` is its `LocalCommunicator`.
+        function: the code of a rank; ``comm`` is its `LocalCommunicator`.
         size: the number of ranks.
-        schedule: ``"forward"``, ``"reverse"`` or ``"random"``: which rank goes on, of those that can.
+        schedule: ``"forward"``, ``"reverse"`` or ``"random"``: which of the runnable ranks continues.
         seed: of the random schedule.
-        algorithm: ``"rank_order"``, by which results are defined (numerics, N10), or ``"ring"``.
+        algorithm: ``"rank_order"``, which defines results (numerics, N10), or ``"ring"``.
 
     Returns:
         What the function returned, in rank order.
 
     Raises:
-        CommError: if the ranks' calls do not fit together.
-        Exception: what a rank raised; the others get a `CommError` that names it.
+        CommError: if the ranks' calls do not match.
+        Exception: the error of a rank; the others get a `CommError` that names it.
     """
     if not callable(function):
         raise TypeError(f"local.run: function: expected a function of a communicator, got {shown(function)}")
@@ -67,7 +67,7 @@ def _schedule(name: Any, seed: Any) -> Schedule:
 
 
 class _Pending:
-    """A call that a rank waits in."""
+    """A call in which a rank waits."""
 
     def __init__(self, call: Call, rank: _Rank, name: str) -> None:
         self.call, self.rank, self.name = call, rank, name
@@ -78,7 +78,7 @@ class _Pending:
 
 
 class _Rank:
-    """A rank of a run: its greenlet, and the calls that it waits in."""
+    """A rank of a run: its greenlet, and the calls in which it waits."""
 
     greenlet: Any = None
     waiting: list[_Pending]
@@ -101,7 +101,7 @@ class _World:
         self.ready: list[_Rank] = []
         self.hub: Any = None
         self.failure = ""
-        self.error: BaseException | None = None  # the first that left a rank
+        self.error: BaseException | None = None  # the first that a rank raised
 
     def run(self, function: Callable, args: tuple) -> list[Any]:
         self.hub = getcurrent()
@@ -143,13 +143,13 @@ class _World:
                 self.fail(f"rank {rank.number} raised {type(error).__name__}: {error}")
 
     def fail(self, reason: str) -> None:
-        """Let no rank wait any more, nor start."""
+        """Stop all ranks from waiting or starting."""
         self.failure = reason
         self.ready = self.schedule.order([rank for rank in self.ranks if rank.greenlet and rank.state == "runs"])
         self.ready = [rank for rank in self.ready if rank.greenlet is not getcurrent()]
 
     def park(self, rank: _Rank) -> None:
-        """Let the others go on; returns when the rank's calls are done, or raises when they cannot be."""
+        """Let the others run; returns when the rank's calls are done, or raises if they cannot be."""
         self.hub.switch()
         if rank.waiting:
             rank.waiting = []
@@ -157,7 +157,7 @@ class _World:
 
 
 class _Board:
-    """A communicator as all its ranks see it: the calls that wait to be met."""
+    """The part of a communicator that its ranks share: the calls that wait for others."""
 
     def __init__(self, world: _World, members: tuple[int, ...], name: str) -> None:
         self.world, self.members, self.name = world, members, name
@@ -165,7 +165,7 @@ class _Board:
         self.ends: dict[tuple[str, int, int], deque[_Pending]] = defaultdict(deque)  # send or recv, from, to
 
     def post(self, rank: int, pending: _Pending) -> None:
-        """A rank has made a call; do what can be done now."""
+        """Register a rank's call, and execute what is now complete."""
         call = pending.call
         if call.collective:
             self.collectives[rank].append(pending)
@@ -187,7 +187,7 @@ class _Board:
                 self.world.ready.append(pending.rank)
 
     def _perform(self, met: list[_Pending]) -> None:
-        """Carry out a collective. All that ranks bring is read before anything is written."""
+        """Execute a collective. All sources are read before anything is written."""
         calls = [pending.call for pending in met]
         parts, targets = _ends(calls)
         algorithm, root = self.world.algorithm, calls[0].peer
@@ -221,7 +221,7 @@ class _Board:
 
 
 def _ends(calls: Sequence[Call]) -> tuple[list[np.ndarray], list[np.ndarray | None]]:
-    """What ranks bring, and where what comes of it goes."""
+    """The ranks' sources and targets."""
     parts = [call.source.data for call in calls if call.source is not None]
     return parts, [call.target.data if call.target is not None else None for call in calls]
 
@@ -251,7 +251,7 @@ class LocalCommunicator(Communicator):
         self._me = world.ranks[board.members[rank]]
 
     def abort(self) -> None:
-        """Make every rank's call raise, now or when it comes."""
+        """Make every rank's current or next call raise."""
         if not self._world.failure:
             self._world.fail(f"rank {self._me.number} called abort()")
 

@@ -15,22 +15,22 @@ from refopt.comm.interface import Communicator
 class Mesh:
     """Ranks in a grid with named axes, the last of which counts fastest: rank 5 of ``{"dp": 2, "shard": 4}`` is (1, 1).
 
-    All ranks make it alike, since all take part in making the groups.
+    All ranks make it with the same arguments, since all take part in making the groups.
 
     Attributes:
-        axes: by name, the communicator of the ranks that differ from this one along that axis alone, in its order.
+        axes: by name, the communicator of the ranks that differ from this one only along that axis, in its order.
         data: the communicator of the ranks that train the same parameters: those that differ along no model axis.
-        coordinates: by name, where this rank is.
+        coordinates: by name, this rank's coordinate.
 
     Args:
         world: the communicator of all ranks.
-        axes: their sizes by name, of which the product is the number of ranks.
-        model: names of the axes along which ranks have other parameters, such as those of tensor or pipeline
+        axes: the sizes by name; their product is the number of ranks.
+        model: names of the axes along which ranks have different parameters, such as those of tensor or pipeline
             parallelism.
 
     Raises:
-        ValueError, TypeError: naming the axis.
-        refopt.comm.CommError: if ranks have other axes, or in another order.
+        ValueError, TypeError: the message names the axis.
+        refopt.comm.CommError: if ranks have different axes, or in a different order.
 
         >>> from refopt.comm import Mesh, local
         >>> local.run(lambda world: Mesh(world, {"dp": 2, "shard": 2}).axes["shard"].members, 4)
@@ -65,7 +65,7 @@ def communicators(comm: Mesh | Communicator | None) -> tuple[Communicator | None
 
 
 def _group(world: Communicator, grid: np.ndarray, along: list[int]) -> Communicator:
-    """The communicator of the ranks that differ from this one along some axes alone; all such groups are made."""
+    """The communicator of the ranks that differ from this one only along some axes; all such groups are made."""
     rest = [k for k in range(grid.ndim) if k not in along]
     rows = grid.transpose([*rest, *along]).reshape(-1, math.prod(grid.shape[k] for k in along))
     mine = [group for row in rows if (group := world.group([int(rank) for rank in row])) is not None]

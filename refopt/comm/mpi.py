@@ -1,16 +1,15 @@
-"""Ranks that are processes and meet through MPI, by mpi4py. NumPy arrays only: copy device arrays to the host first.
+"""Ranks that are processes and communicate through MPI, by mpi4py. NumPy arrays only: copy device arrays first.
 
     mpiexec -n 4 python train.py        # where train.py says: world = comm.mpi.connect()
 
-Nothing waits for ever. Every MPI call is a nonblocking one that is polled until it is done or the time is up; a rank
-that gives up raises a `CommError`, and at its exit aborts the MPI job, since the others may wait for it.
+Nothing waits forever. Every MPI call is nonblocking and is polled until it is done or times out; a rank that gives up
+raises a `CommError`, and at its exit aborts the MPI job, since the others may wait for it.
 
 With ``watch``, a rank announces each collective to every other rank, and moves data only once all have announced the
-same. So a collective that the ranks disagree on is reported at once by all, and one that some rank never reaches by
-the name of that rank. The price is a message of 128 bytes to each rank for each collective, and that every collective,
-broadcast too, then waits for all ranks: it is meant for tests and for finding faults, and is on by default for up to
-8 ranks. Without it, ranks whose calls differ may get wrong data or wait until the time is up. ``send`` and ``recv`` are
-compared by their bytes alone.
+same. So all ranks report a mismatched collective at once, and name a rank that never reaches one. The cost is a message
+of 128 bytes to each rank for each collective, and that every collective, even a broadcast, then waits for all ranks: it
+is meant for tests and debugging, and is on by default for up to 8 ranks. Without it, ranks whose calls differ may get
+wrong data or wait until the timeout. ``send`` and ``recv`` are only compared by their bytes.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ from refopt.comm.watch import Watch, poll
 ALGORITHMS = "rank_order", "native"
 WATCHED = 8  # ranks up to which watch is the default
 _GRACE = 2.0  # seconds that a failed rank waits for the others to report too, before it aborts them
-_DRAIN = 0.2  # seconds in which mpiexec may pass on what has been written, of which an abort loses the rest
-_MOMENT = 0.2  # seconds in which a rank that has found a fault listens to what the others say
+_DRAIN = 0.2  # seconds for mpiexec to pass on output; an abort loses the rest
+_MOMENT = 0.2  # seconds for which a rank that has found a fault listens to the others
 _LATE = 1.0  # seconds in which a message of a rank that has ended may still arrive
 
 _open: list[MpiCommunicator] = []
@@ -56,7 +55,7 @@ def connect(
         algorithm: ``"rank_order"``: each rank adds a slice in rank order, as the local engine does, bit for bit;
             ``"native"``: MPI's own reductions, in an order that MPI chooses; not for 16-bit floats.
         timeout: seconds that a call may take.
-        watch: announce collectives before they move data; by default, for up to 8 ranks.
+        watch: whether to announce collectives before they move data; by default, for up to 8 ranks.
     """
     sums.check_algorithm("mpi.connect", algorithm, ALGORITHMS)
     timeout = number("mpi.connect: timeout", timeout, above=0)
@@ -66,7 +65,7 @@ def connect(
 
 
 class MpiCommunicator(Communicator):
-    """What `connect` returns."""
+    """The communicator that `connect` returns."""
 
     def __init__(
         self, parent: Any, members: Sequence[int], name: str, algorithm: str, timeout: float, watch: bool
@@ -84,7 +83,7 @@ class MpiCommunicator(Communicator):
             self._watch = Watch(notices, self.rank, self.size)
 
     def abort(self) -> None:
-        """End all processes of the MPI job, this one too."""
+        """End all processes of the MPI job, including this one."""
         MPI.COMM_WORLD.Abort(1)
 
     def close(self) -> None:
@@ -261,12 +260,12 @@ class MpiCommunicator(Communicator):
 
 
 def _bytes(data: np.ndarray) -> list[Any]:
-    """A one-dimensional array as MPI takes it: MPI has no bfloat16, and to move it needs no type."""
+    """A one-dimensional array as bytes: MPI has no bfloat16, and needs no type to move data."""
     return [data.view(np.uint8), MPI.BYTE]
 
 
 def _parts(data: np.ndarray, lengths: list[int]) -> list[Any]:
-    """A one-dimensional array as consecutive parts of so many bytes."""
+    """A one-dimensional array as consecutive parts of ``lengths`` bytes."""
     starts = np.cumsum([0, *lengths[:-1]]).tolist()
     return [data.view(np.uint8), lengths, starts, MPI.BYTE]
 
@@ -278,7 +277,7 @@ def _apart(source: Payload, target: Payload) -> np.ndarray:
 
 @atexit.register
 def _leave() -> None:
-    """Tell the others that this rank ends. After a failure, wait for their reports a moment, then end them."""
+    """Tell the others that this rank ends. After a failure, wait briefly for their reports, then end them."""
     if MPI.Is_finalized():
         return
     for communicator in _open:

@@ -1,17 +1,17 @@
-"""Ranks that are processes with a GPU each and meet through NCCL, by nccl4py.
+"""Ranks that are processes with a GPU each and communicate through NCCL, by nccl4py.
 
     python -m refopt.comm.launch -n 2 train.py        # where train.py says: world = comm.nccl.connect()
 
 Takes the device arrays that `refopt.gpu` takes: those of Numba, CuPy, PyTorch and others. Calls are enqueued on
 the communicator's stream and return before they are done, so the arrays must not be freed until then;
-`NcclCommunicator.synchronize` waits for them, with a time-out. In which order NCCL adds depends on the size of the
-array and on how the GPUs are linked; with two ranks there is one order only, and the bits are those of the local
+`NcclCommunicator.synchronize` waits for them, with a timeout. The order in which NCCL adds depends on the size of the
+array and on the links between the GPUs; with two ranks there is only one order, and the bits are those of the local
 engine.
 
-Nothing waits for ever. What is on the GPU is polled, and a thread looks after calls that NCCL itself waits in, such as
-the first between two ranks, which connects them. A rank that waits for long leaves a list of its last collectives in
-the rendezvous directory, so that the report can say which rank has not come to which call, or has made another in its
-place. When the time is up, `ncclCommAbort` ends what is under way, and the communicator can be used no more.
+Nothing waits forever. GPU work is polled, and a thread watches calls in which NCCL itself waits, such as the first
+between two ranks, which connects them. A rank that waits for long leaves a list of its last collectives in the
+rendezvous directory, so that the report can say which rank has not made a call, or has made a different one. After the
+timeout, `ncclCommAbort` ends the pending work, and the communicator can no longer be used.
 """
 
 from __future__ import annotations
@@ -68,14 +68,14 @@ def connect(
     """The communicator of all processes, each on its current CUDA device. All of them call it.
 
     Args:
-        rank: this process; by default ``RANK`` of the environment.
-        size: how many there are; ``WORLD_SIZE``.
-        store: a fresh directory that all of them reach; ``REFOPT_RENDEZVOUS``. The launcher sets all three.
+        rank: of this process; by default ``RANK`` in the environment.
+        size: the number of processes; ``WORLD_SIZE``.
+        store: a new directory that all can access; ``REFOPT_RENDEZVOUS``. The launcher sets all three.
         timeout: seconds that a call may take, or the wait for it.
-        stream: what calls are enqueued on: a stream of Numba, PyTorch, CuPy or cuda.core, or a handle; the legacy
-            default stream if not given. Arrays must be ready on it.
-        blocking: let NCCL's host calls wait themselves, as PyTorch does. Otherwise NCCL hands each call to a thread of
-            its own, and is polled until it has taken the call in, which takes longer.
+        stream: the stream for calls, of Numba, PyTorch, CuPy or cuda.core, or a handle; the legacy default stream if
+            not given. Arrays must be ready on it.
+        blocking: whether NCCL's host calls may block, as in PyTorch. Otherwise NCCL passes each call to its own thread,
+            and is polled until it has accepted the call, which takes longer.
     """
     if _missing:
         raise ImportError(f"refopt.comm.nccl needs nccl4py and CUDA ({_missing}): pip install 'refopt[nccl]'")
@@ -85,7 +85,7 @@ def connect(
     rank = _whole("rank", rank, "RANK", 0, size - 1)
     meeting = Rendezvous(_given("store", store, VARIABLE), rank, size, timeout)
     Device().set_current()
-    meeting.exchange("connect", b"")  # so that NCCL starts only once all are there
+    meeting.exchange("connect", b"")  # so that NCCL starts only when all have arrived
     if rank == 0:
         meeting.put("unique-id", bytes(nc.get_unique_id()))
     identity = nc.UniqueId.from_bytes(meeting.get("unique-id", 0))
@@ -96,7 +96,7 @@ def connect(
 
 
 def _whole(name: str, value: Any, variable: str, least: int, most: int | None = None) -> int:
-    """A number that is given, or that the environment has as text."""
+    """A number that is given, or the environment's text of one."""
     raw = _given(name, value, variable)
     text = value is None and raw.strip().isdecimal()
     return arguments.whole(f"nccl.connect: {name}", int(raw) if text else raw, least, most)
@@ -109,10 +109,10 @@ def _given(name: str, value: Any, variable: str) -> Any:
 
 
 class NcclCommunicator(Communicator):
-    """What `connect` returns.
+    """The communicator that `connect` returns.
 
     Attributes:
-        stream: the handle of the stream that calls are enqueued on; may be set between calls.
+        stream: the handle of the stream on which calls are enqueued; may be set between calls.
         timeout: seconds that a call may take.
     """
 
@@ -134,7 +134,7 @@ class NcclCommunicator(Communicator):
         self._describe_device = describer("gpu")
         self._handle = calls.Comm(communicator.ptr)
         self._settle("connect")
-        self._token = int(checked(driver.cuMemAlloc(4)))  # what a barrier adds up
+        self._token = int(checked(driver.cuMemAlloc(4)))  # what a barrier sums
         self._within: tuple[str, float] | None = None  # the call that NCCL is in, and since when
         self._leaving = threading.Lock()  # a call does not end while it is being aborted
         threading.Thread(target=self._look_after, daemon=True).start()
@@ -143,18 +143,18 @@ class NcclCommunicator(Communicator):
         """Wait until all calls so far are done on the GPU.
 
         Raises:
-            CommError: when the time is up, or NCCL or another rank has given up. The communicator is then aborted.
+            CommError: after the timeout, or if NCCL or another rank has given up. The communicator is then aborted.
         """
         self._require_open("synchronize")
         self._wait(self._idle, "synchronize", timeout)
 
     def abort(self) -> None:
-        """End what is on the GPU, and tell the other ranks, whose calls then raise."""
+        """End pending GPU work, and tell the other ranks, whose calls then raise."""
         if not self._over:
             self._stop(f"rank {self.members[self.rank]} called abort()")
 
     def close(self) -> None:
-        """Wait for all calls, and give everything back. All ranks close it."""
+        """Wait for all calls, and free everything. All ranks close it."""
         if self._over:
             return
         self.synchronize()
@@ -211,7 +211,7 @@ class NcclCommunicator(Communicator):
 
     def _group(self, call: Call, ranks: tuple[int, ...]) -> Self | None:
         self._recent.append((call.number, call.text))
-        self._wait(self._idle, str(call))  # NCCL splits a communicator only while nothing is under way
+        self._wait(self._idle, str(call))  # NCCL splits a communicator only while no work is pending
         mine = self.rank in ranks
         with self._looked_after(str(call)):
             part = self._nccl.split(0 if mine else None, ranks.index(self.rank) if mine else 0)
@@ -240,11 +240,11 @@ class NcclCommunicator(Communicator):
         return True
 
     def _settle(self, waiting: str) -> None:
-        """Wait until NCCL has taken in the last call; nothing may be enqueued before."""
+        """Wait until NCCL has accepted the last call; nothing may be enqueued before."""
         self._wait(lambda: True, waiting)
 
     def _wait(self, done: Callable[[], bool], waiting: str, timeout: float | None = None) -> None:
-        """Poll until NCCL has nothing in progress and ``done()``; give up when time is up or somebody else has."""
+        """Poll until NCCL has nothing in progress and ``done()``; give up after the timeout or if another rank has."""
         timeout = self.timeout if timeout is None else timeout
         start = time.monotonic()
         look = start + _QUIET
@@ -270,7 +270,7 @@ class NcclCommunicator(Communicator):
 
     @contextlib.contextmanager
     def _looked_after(self, waiting: str) -> Iterator[None]:
-        """Let the thread know that NCCL may wait in what is done here; it ends with an error if the thread aborts."""
+        """Make the thread watch the enclosed code, in which NCCL may wait; raises if the thread aborts."""
         self._within = waiting, time.monotonic()
         reason = ""
         try:
@@ -285,7 +285,7 @@ class NcclCommunicator(Communicator):
             self._fail(reason)
 
     def _look_after(self) -> None:
-        """What the thread does: abort if NCCL has been in a call for too long, or somebody else has given up."""
+        """The thread's work: abort if NCCL has been in a call for too long, or another rank has given up."""
         while not self._over:
             time.sleep(_LOOK)
             within = self._within
@@ -307,7 +307,7 @@ class NcclCommunicator(Communicator):
         return ""
 
     def _others(self) -> str:
-        """Which ranks have not come to a call that this rank has made, or have made another in its place."""
+        """Which ranks have not made a call that this rank has made, or have made a different one."""
         deadline = time.monotonic() + _SETTLE
         while True:
             silent = {peer: self._compare(peer) for peer in range(self.size) if peer != self.rank}
@@ -348,7 +348,7 @@ class NcclCommunicator(Communicator):
         raise CommError(self._over)
 
     def _stop(self, reason: str) -> None:
-        """Abort. If that itself does not end, neither would anything after it."""
+        """Abort; if the abort itself hangs, leave the process."""
         self._over = reason
         self._say("aborted", reason)
 
@@ -358,7 +358,7 @@ class NcclCommunicator(Communicator):
 
 @contextlib.contextmanager
 def _leaving_after(seconds: float, reason: str) -> Iterator[None]:
-    """Leave the process, with a report, if what is done here takes longer."""
+    """Leave the process, with a report, if the enclosed code takes longer."""
 
     def leave() -> None:
         print(reason, file=sys.stderr, flush=True)

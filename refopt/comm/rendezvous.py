@@ -1,4 +1,4 @@
-"""A directory in which processes find each other: small files, each written once as a whole."""
+"""A directory in which processes find each other: small files, each written once and atomically."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _NAP = 2e-3
 
 
 class Rendezvous:
-    """A directory that all ranks can reach, fresh for each run: what is there from a run before would be taken for new.
+    """A directory that all ranks can access, new for each run: files of an earlier run would be mistaken for new ones.
 
     Args:
-        path: the directory; made if it is not there.
+        path: the directory; created if it does not exist.
         rank: this process's number.
-        size: how many there are.
+        size: the number of processes.
         timeout: seconds to wait for the others.
     """
 
@@ -33,7 +33,7 @@ class Rendezvous:
             raise CommError(f"rendezvous {self.path}: {reason}") from None
 
     def put(self, key: str, data: bytes) -> None:
-        """Write a value; whoever reads it finds all of it or nothing."""
+        """Write a value atomically: readers find all of it or nothing."""
         unfinished = self.path / f".{key}.{self.rank}"
         unfinished.write_bytes(data)
         unfinished.replace(self.path / key)
@@ -50,7 +50,7 @@ class Rendezvous:
         return self._gather(key, [source], lambda rank: key)[0]
 
     def exchange(self, key: str, data: bytes) -> list[bytes]:
-        """Write a value and wait for those that the others write under the same key; all, in rank order."""
+        """Write a value and wait for the others' under the same key; returns all, in rank order."""
         self.put(f"{key}.{self.rank}", data)
         return self._gather(key, list(range(self.size)), lambda rank: f"{key}.{rank}")
 

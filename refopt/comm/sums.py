@@ -1,8 +1,8 @@
-"""The order in which ranks are added, for the engines that can choose it (numerics, N10).
+"""The order in which ranks are summed, for the engines that can choose it (numerics, N10).
 
-``rank_order`` is the one that refopt's results are defined by. ``ring`` is what the usual ring algorithm does, to show
-by how many bits the two differ: the partial sum of a chunk travels from rank to rank, is stored in the array's dtype at
-each hop, and ends at the rank that owns the chunk.
+``rank_order`` defines refopt's results. ``ring`` is the usual ring algorithm, to show by how many bits the two differ:
+the partial sum of a chunk travels from rank to rank, is stored in the array's dtype at each hop, and ends at the rank
+that owns the chunk.
 """
 
 from collections.abc import Sequence
@@ -53,7 +53,7 @@ def total(parts: Sequence[np.ndarray], algorithm: str, owner: int | None = None)
     Args:
         parts: one per rank, in rank order.
         algorithm: one of `ALGORITHMS`.
-        owner: the rank that the sum is for; ``None`` for all, each of which then owns one of the `slices`.
+        owner: the rank that gets the sum; ``None`` for all, each of which then owns one of the `slices`.
     """
     if algorithm == "rank_order":
         return rank_order(parts)

@@ -1,4 +1,4 @@
-"""Who has announced which collective to whom, over MPI, and polling with a deadline."""
+"""Announcements of collectives between ranks, over MPI, and polling with a deadline."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from mpi4py import MPI
 
 _NOTICE = 128  # bytes
 _ENDED, _FAILED = "ended", "failed"
-_SPIN = 1e-3  # seconds of polling before there is a nap between polls
+_SPIN = 1e-3  # seconds of polling without sleeping between polls
 _NAP = 5e-5
 
 
 def poll(done: Callable[[], bool], deadline: float) -> bool:
-    """Ask until the answer is yes, or `time.monotonic` has passed the deadline; returns whether it was yes."""
+    """Call ``done`` until it is true or `time.monotonic` has passed the deadline; returns whether it was true."""
     start = time.monotonic()
     while not done():
         now = time.monotonic()
@@ -35,9 +35,9 @@ class Watch:
     """Notices between the ranks of a communicator, in order from each.
 
     Attributes:
-        others: all ranks but this one.
+        others: all ranks except this one.
         gone: the ranks that will make no more calls, and why.
-        ended: those whose process is at its end.
+        ended: the ranks whose process is ending.
         last: the last call that each rank has announced.
     """
 
@@ -52,7 +52,7 @@ class Watch:
         self._status = MPI.Status()
 
     def call(self, number: int, text: str) -> str:
-        """Announce a collective. Returns the text as others will find it: the end of a long one is cut off."""
+        """Announce a collective. Returns the text that others will see: long ones are truncated."""
         return self._tell(f"{number} {text}")
 
     def fail(self, reason: str) -> None:
@@ -60,11 +60,11 @@ class Watch:
         self._tell(f"{_FAILED} {reason}")
 
     def end(self) -> None:
-        """Announce that this process is at its end."""
+        """Announce that this process is ending."""
         self._tell(_ENDED)
 
     def listen(self) -> None:
-        """Take in what has arrived."""
+        """Receive the notices that have arrived."""
         while self._notices.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG, self._status):
             notice = np.empty(_NOTICE, np.uint8)
             peer = self._status.Get_source()
@@ -80,7 +80,7 @@ class Watch:
                 self.last[peer] = f"{text}, call {what}"
 
     def said(self, peer: int, number: int) -> str | None:
-        """What a rank has announced as its call of that number; None if nothing yet."""
+        """The call that a rank has announced under a number; None if it has not yet."""
         heard = self._heard[peer]
         while heard and heard[0][0] < number:
             heard.popleft()

@@ -8,7 +8,7 @@
     (np.float32(1.9), np.float32(0.81))
 
 Every file with a row (`refopt.cpu.routine`) is an optimizer; its functions, ``merged_NAME`` and ``NAME``, are here.
-The oracle uses the formulae too, and varies them. Optimizers share these modules, and the kernels follow them:
+The oracle also uses the formulae, and varies them. Optimizers share these modules, and the kernels follow them:
 `refopt.cpu.weight_decay`; `refopt.cpu.reduce`, the order of sums; `refopt.cpu.remainder` and `refopt.cpu.stochastic`,
 storage in bf16; `refopt.cpu.coalesce`, layouts; `refopt.cpu.gradient_check`, clipping; `refopt.cpu.matmul`, products of
 matrices, including those of tensor cores; `refopt.cpu.muon` and `refopt.cpu.blocks`, the iterations of Muon, and the
@@ -51,5 +51,5 @@ if TYPE_CHECKING:
     from refopt.cpu._functions import *  # noqa: F403
 else:
 
-    def __getattr__(name: str) -> Any:  # names of before
+    def __getattr__(name: str) -> Any:  # old names
         return renamed_attribute(__name__, name, {"scan_gradients": "check_gradients"})

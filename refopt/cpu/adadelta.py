@@ -1,7 +1,7 @@
 """Adadelta: one tensor, and any number of them merged.
 
-Zeiler, arXiv:1212.5701, in the form of Paddle's ``adadelta`` operator as it was at first, with one root. Its
-later form, the paper and PyTorch divide one root by another, which differs by rounding alone::
+Zeiler, arXiv:1212.5701, in the original form of Paddle's ``adadelta`` operator, with one root. Its later form, the
+paper and PyTorch divide one root by another, which differs only by rounding::
 
     g' = rescale_grad * g
     s  = rho * s + (1 - rho) * g' * g'
@@ -9,8 +9,8 @@ later form, the paper and PyTorch divide one root by another, which differs by r
     x  = rho * x + (1 - rho) * d * d
     p  = p - lr * d
 
-With ``maximize`` the sign of g' is turned first. Weight decay comes next, as `refopt.cpu.weight_decay` has it: added to
-g' (``decay="l2"``), or taken off p by itself (``"decoupled"``); where weight_decay is 0 there is none.
+With ``maximize`` the sign of g' is flipped first. Weight decay follows, by `refopt.cpu.weight_decay`: added to g'
+(``decay="l2"``), or subtracted from p separately (``"decoupled"``); a weight_decay of 0 means none.
 """
 
 import numpy as np
@@ -30,7 +30,7 @@ def update(p, g, s, x, *, lr, rho, epsilon):
 
 
 def rule(p, g, *states, lr, weight_decay, decay, maximize, **numbers):
-    """The rule, of the gradient and the parameter as `refopt.cpu.weight_decay` makes them."""
+    """The rule, applied to the gradient and the parameter from `refopt.cpu.weight_decay`."""
     p, g = prepared(p, g, lr=lr, weight_decay=weight_decay, decay=decay, maximize=maximize)
     return update(p, g, *states, lr=lr, **numbers)
 

@@ -6,11 +6,11 @@ The adaptive subgradient method (Duchi, Hazan and Singer 2011) in the form of Pa
     s  = s + g' * g'
     p  = p - lr * g' / (sqrt(s) + epsilon)
 
-With ``maximize`` the sign of g' is turned first. Weight decay comes next, as `refopt.cpu.weight_decay` has it: added to
-g' (``decay="l2"``), or taken off p by itself (``"decoupled"``); where weight_decay is 0 there is none.
+With ``maximize`` the sign of g' is flipped first. Weight decay follows, by `refopt.cpu.weight_decay`: added to g'
+(``decay="l2"``), or subtracted from p separately (``"decoupled"``); a weight_decay of 0 means none.
 
-A rate that falls, PyTorch's lr_decay, is a matter of lr: lr / (1 + (t - 1) * lr_decay) in step t. Sums that start above
-0 are what ``moment`` holds at first.
+For a falling rate, PyTorch's lr_decay, set lr to lr / (1 + (t - 1) * lr_decay) in step t. For sums that start above 0,
+set the initial ``moment``.
 """
 
 import numpy as np
@@ -28,7 +28,7 @@ def update(p, g, s, *, lr, epsilon):
 
 
 def rule(p, g, *states, lr, weight_decay, decay, maximize, **numbers):
-    """The rule, of the gradient and the parameter as `refopt.cpu.weight_decay` makes them."""
+    """The rule, applied to the gradient and the parameter from `refopt.cpu.weight_decay`."""
     p, g = prepared(p, g, lr=lr, weight_decay=weight_decay, decay=decay, maximize=maximize)
     return update(p, g, *states, lr=lr, **numbers)
 

@@ -1,7 +1,7 @@
 """Adam, and AMSGrad: one tensor, and any number of them merged.
 
-Adaptive moment estimation (Kingma and Ba, arXiv:1412.6980). The powers of beta1 and beta2 are carried along,
-and are those of the step that is being taken: both start at beta::
+Adaptive moment estimation (Kingma and Ba, arXiv:1412.6980). The powers of beta1 and beta2 are carried from step to
+step, and are those of the current step: each starts at its beta::
 
     g' = rescale_grad * g
     m  = beta1 * m + (1 - beta1) * g'
@@ -10,16 +10,16 @@ and are those of the step that is being taken: both start at beta::
     beta1_pow = beta1_pow * beta1
     beta2_pow = beta2_pow * beta2
 
-This is epsilon where the paper's Algorithm 1 and today's frameworks have it, ``epsilon_at="corrected"``.
-``"uncorrected"`` is the paper's faster form, and was Paddle's in 2019: its epsilon is in effect larger, 31.6
-times in the first step with beta2 = 0.999::
+This is ``epsilon_at="corrected"``, with epsilon as in the paper's Algorithm 1 and today's frameworks.
+``"uncorrected"`` is the paper's faster form, and was Paddle's in 2019: its epsilon is effectively larger, by a factor
+of 31.6 in the first step with beta2 = 0.999::
 
     p  = p - lr * sqrt(1 - beta2_pow) / (1 - beta1_pow) * (m / (sqrt(u) + epsilon))
 
 AMSGrad (Reddi, Kale and Kumar 2018) replaces u in the denominator by its maximum over all steps.
 
-With ``maximize`` the sign of g' is turned first. Weight decay comes next, as `refopt.cpu.weight_decay` has it: added to
-g' (``decay="l2"``), or taken off p by itself (``"decoupled"``); where weight_decay is 0 there is none.
+With ``maximize`` the sign of g' is flipped first. Weight decay follows, by `refopt.cpu.weight_decay`: added to g'
+(``decay="l2"``), or subtracted from p separately (``"decoupled"``); a weight_decay of 0 means none.
 """
 
 import numpy as np
@@ -36,7 +36,7 @@ def moments(g, m, u, *, beta1, beta2):
 
 
 def larger(x, y):
-    """The larger of two arrays, element by element; y where one of them is NaN."""
+    """The larger of two arrays, element by element; y where either is NaN."""
     return np.where(x > y, x, y)
 
 
@@ -58,7 +58,7 @@ def update(p, g, m, u, beta1_pow, beta2_pow, u_max, *, lr, beta1, beta2, epsilon
 
 
 def rule(p, g, *states, lr, weight_decay, decay, maximize, **numbers):
-    """The rule, of the gradient and the parameter as `refopt.cpu.weight_decay` makes them."""
+    """The rule, applied to the gradient and the parameter from `refopt.cpu.weight_decay`."""
     p, g = prepared(p, g, lr=lr, weight_decay=weight_decay, decay=decay, maximize=maximize)
     return update(p, g, *states, lr=lr, **numbers)
 

@@ -1,7 +1,7 @@
 """Adamax: one tensor, and any number of them merged.
 
 Adam with the infinity norm (Kingma and Ba, arXiv:1412.6980, Algorithm 2) in the form of Paddle's ``adamax``
-operator. The power of beta1 is that of the step that is being taken, and starts at beta1::
+operator. The power of beta1 is that of the current step, and starts at beta1::
 
     g' = rescale_grad * g
     m  = beta1 * m + (1 - beta1) * g'
@@ -9,15 +9,15 @@ operator. The power of beta1 is that of the step that is being taken, and starts
     p  = p - lr / (1 - beta1_pow) * (m / n)
     beta1_pow = beta1_pow * beta1
 
-This is epsilon where Paddle has it, ``epsilon_at="norm"``. PyTorch adds it to the gradient, ``"gradient"``; the paper
-has none::
+This is ``epsilon_at="norm"``, as in Paddle. PyTorch adds epsilon to the gradient, ``"gradient"``; the paper has
+none::
 
     n  = larger(|g'| + epsilon, beta2 * n)
 
-Where g' is NaN, n goes on without it, and a NaN in n stays (N5); m, and with it p, is NaN in both cases.
+If g' is NaN, n ignores it, and a NaN in n stays (N5); m, and so p, is NaN in both cases.
 
-With ``maximize`` the sign of g' is turned first. Weight decay comes next, as `refopt.cpu.weight_decay` has it: added to
-g' (``decay="l2"``), or taken off p by itself (``"decoupled"``); where weight_decay is 0 there is none.
+With ``maximize`` the sign of g' is flipped first. Weight decay follows, by `refopt.cpu.weight_decay`: added to g'
+(``decay="l2"``), or subtracted from p separately (``"decoupled"``); a weight_decay of 0 means none.
 """
 
 from refopt.checks.rows import Slot
@@ -43,7 +43,7 @@ def update(p, g, m, n, beta1_pow, *, lr, beta1, beta2, epsilon, epsilon_at):
 
 
 def rule(p, g, *states, lr, weight_decay, decay, maximize, **numbers):
-    """The rule, of the gradient and the parameter as `refopt.cpu.weight_decay` makes them."""
+    """The rule, applied to the gradient and the parameter from `refopt.cpu.weight_decay`."""
     p, g = prepared(p, g, lr=lr, weight_decay=weight_decay, decay=decay, maximize=maximize)
     return update(p, g, *states, lr=lr, **numbers)
 
@@ -58,10 +58,10 @@ def merged_adamax(
     Args:
         moment: P arrays of the same shapes, of the arithmetic type or of the parameter's dtype: the running
             average of the gradient, 0 at first.
-        inf_norm: P arrays like them: the largest magnitude of the gradient, fading, 0 at first.
-        beta1, beta2: how slowly the moment moves and the norm fades, at least 0 and below 1.
+        inf_norm: P arrays like them: the decaying maximum of the gradient's magnitude, 0 at first.
+        beta1, beta2: how slowly the moment moves and the norm decays, at least 0 and below 1.
         epsilon: keeps the norm from 0, at least 0.
-        epsilon_at: what it is added to: ``"norm"``, that of the step before, or ``"gradient"``, its size.
+        epsilon_at: what epsilon is added to: ``"norm"``, the decayed one, or ``"gradient"``, its magnitude.
     """
     step(ADAMAX, locals())
 

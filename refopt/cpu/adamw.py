@@ -5,8 +5,8 @@ decays first, and then takes the step of `refopt.cpu.adam`::
 
     p = p * (1 - lr * lr_ratio * coeff)
 
-As in Paddle's CPU operator, ``lr_ratio`` is a factor of the decay alone; in its CUDA kernel it is one of the
-step, too. With ``maximize`` the sign of the rescaled gradient is turned first.
+As in Paddle's CPU operator, ``lr_ratio`` is a factor of the decay alone; Paddle's CUDA kernel also applies it to the
+step. With ``maximize`` the sign of the rescaled gradient is flipped first.
 """
 
 from refopt.cpu.adam import ADAM
@@ -22,7 +22,7 @@ def update(p, g, *states, lr, coeff, lr_ratio, **numbers):
 
 
 def rule(p, g, *states, maximize, **numbers):
-    """The rule, uphill or down."""
+    """The rule, ascending if ``maximize``."""
     return update(p, -g if maximize else g, *states, **numbers)
 
 

@@ -1,4 +1,4 @@
-"""What routines have in common, once: completes the docstring of each merged function.
+"""The arguments that routines share: they complete the docstring of each merged function.
 
 Args:
     params: P arrays of fp32, fp64, fp16 or bf16, of any shape, each dense in memory.
@@ -7,10 +7,8 @@ Args:
     moment1: P arrays of the same shapes, of the arithmetic type or of the parameter's dtype: the running average of the
         gradient, 0 at first.
     moment2: P arrays like them: the running average of its square, 0 at first.
-    beta1_pow: P arrays of one element, of the arithmetic type: beta1 to the power of the step that is to be taken,
-        beta1 at first.
-    beta2_pow: P arrays of one element, of the arithmetic type: beta2 to the power of the step that is to be taken,
-        beta2 at first.
+    beta1_pow: P arrays of one element, of the arithmetic type: beta1 to the power of the coming step, beta1 at first.
+    beta2_pow: P arrays of one element, of the arithmetic type: beta2 to the power of the coming step, beta2 at first.
     lr: learning rate, one number or one per tensor; at least 0.
     mu: momentum, at least 0.
     beta1, beta2, rho: how slowly the averages move, at least 0 and below 1.
@@ -18,22 +16,22 @@ Args:
     l2_decay: weight decay added to the gradient, one number or one per tensor; at least 0.
     coeff, weight_decay: weight decay, one number or one per tensor; at least 0.
     rescale_grad: multiplies every gradient before it is used; above 0.
-    decay: ``"l2"``: weight decay is added to the gradient; ``"decoupled"``: the parameter decays by itself, before the
+    decay: ``"l2"``: weight decay is added to the gradient; ``"decoupled"``: the parameter decays separately, before the
         step.
-    maximize: whether to go uphill: the sign of the rescaled gradient is turned before anything else.
+    maximize: whether to maximize: the sign of the rescaled gradient is flipped before anything else.
     epsilon_at: ``"corrected"`` or ``"uncorrected"``, the root that epsilon is added to.
     moment2_max: ``None``, or for AMSGrad P arrays like moment2: its maximum, 0 at first; single entries may be
         ``None``.
-    master_params: ``None``, or P arrays of the arithmetic type that hold the exact parameters, or of uint16 that hold
-        what bf16 parameters leave out of them (numerics, N15); single entries may be ``None``.
-    grad_factor: ``None``, or an array of one element that multiplies every gradient, too; see `check_gradients`. fp32,
+    master_params: ``None``, or P arrays: masters, which are the exact parameters in the arithmetic type, or remainders
+        of bf16 parameters, in uint16 (numerics, N15); single entries may be ``None``.
+    grad_factor: ``None``, or an array of one element that also multiplies every gradient; see `check_gradients`. fp32,
         or fp64 for fp64 parameters.
     found_inf: ``None``, or an fp32 array of one element: if it is not 0, the step changes nothing.
     rounding: ``"nearest"``, or ``"stochastic"``: stochastic rounding to bf16 arrays (numerics, N16).
-    seed: of the chance, a whole number below 2**24, or one per tensor; take another one every step.
+    seed: of the random bits, a whole number below 2**24, or one per tensor; pass a new one every step.
 
 Raises:
-    ValueError, TypeError: naming the argument and the index; nothing has been modified then.
+    ValueError, TypeError: the message names argument and index; nothing has been modified then.
 """
 
 import inspect
@@ -42,10 +40,10 @@ from itertools import groupby
 
 
 def documented(where: str, text: str | None, names: list[str], source: str) -> str:
-    """A docstring with all arguments in the order of the signature: its own, and of those above what it does not have.
+    """A docstring with all arguments in the order of the signature: its own, and the missing ones from above.
 
     Raises:
-        TypeError: neither has an argument, or its own is not in the signature.
+        TypeError: an argument is in neither, or one of its own is not in the signature.
     """
     own, shared = inspect.cleandoc(text or ""), __doc__ or ""
     of_own, about = _arguments(own), _arguments(shared) | _arguments(own)
@@ -59,7 +57,7 @@ def documented(where: str, text: str | None, names: list[str], source: str) -> s
 
 
 def _arguments(text: str) -> dict[str, str]:
-    """What is said of each argument under Args, lines as they are."""
+    """The description of each argument under Args, with its line breaks."""
     section = re.search(r"(?ms)^Args:\n(.*?)(\n\n|\Z)", text)
     entries = re.findall(r"(?ms)^    (\w[\w, ]*): (.*?)(?=\n    \w|\Z)", section[1] if section else "")
     return {name: what for names, what in entries for name in names.split(", ")}

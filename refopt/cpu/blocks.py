@@ -1,11 +1,11 @@
-"""How a parameter is cut into matrices, each of which is updated by itself (numerics, N19).
+"""How a parameter is cut into matrices, each of which is updated separately (numerics, N19).
 
 ::
 
     Blocks()                          a parameter of two axes: one matrix
-    Blocks(rows=12)                   twelve heads, whose outputs are rows of it
+    Blocks(rows=12)                   twelve heads, whose outputs are its rows
     Blocks(rows=(1024, 256, 256))     queries, keys and values in one parameter
-    Blocks(columns=12)                twelve heads, whose inputs are columns of it
+    Blocks(columns=12)                twelve heads, whose inputs are its columns
     Blocks(of="experts")              a matrix for each index of the axes before the last two
     Blocks(of="convolution")          a row for each output channel, all other axes as columns
 """
@@ -24,7 +24,7 @@ KINDS = "matrix", "experts", "convolution"
 
 
 class Blocks(NamedTuple):
-    """Parts along rows and columns: a number of equal ones or the size of each; ``of`` says what the matrix is."""
+    """Parts along rows and columns: a number of equal ones or the size of each; ``of`` is how axes form matrices."""
 
     rows: int | tuple[int, ...] = 1
     columns: int | tuple[int, ...] = 1
@@ -32,7 +32,7 @@ class Blocks(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """The matrices of a parameter: its shape, its axes as they lie in memory, and the ends of parts along two axes."""
+    """The matrices of a parameter: its shape, its axes in memory order, and the ends of parts along two axes."""
 
     shape: tuple[int, ...]
     order: tuple[int, ...]
@@ -40,7 +40,7 @@ class Cut(NamedTuple):
     ends: tuple[list[int], list[int]]
 
     def matrices(self, flat: np.ndarray) -> Iterator[np.ndarray]:
-        """Views of the elements of the parameter, which are given in memory order."""
+        """Views of the parameter's elements; ``flat`` has them in memory order."""
         whole = flat.reshape([self.shape[axis] for axis in self.order])
         if self.of == "convolution":
             stacked = whole.reshape(1, self.shape[0], -1)
@@ -53,10 +53,10 @@ class Cut(NamedTuple):
 
 
 def cuts(name: str, params: list[Array], blocks: Any) -> list[Cut]:
-    """How each parameter is cut, given one `Blocks` for all or one for each.
+    """The cut of each parameter, from one `Blocks` for all or one for each.
 
     Raises:
-        ValueError, TypeError: naming the argument and the index.
+        ValueError, TypeError: the message names argument and index.
     """
     if isinstance(blocks, Blocks):
         return [cut(f"{name}: params[{i}]", param, blocks, f"{name}: blocks") for i, param in enumerate(params)]
@@ -68,7 +68,7 @@ def cuts(name: str, params: list[Array], blocks: Any) -> list[Cut]:
 
 
 def cut(name: str, param: Array, blocks: Any, where: str, instead: str = "merged_adamw") -> Cut:
-    """How one parameter is cut. Errors call it ``name`` and its blocks ``where``; ``instead`` takes any shape."""
+    """The cut of one parameter. Errors name it ``name`` and its blocks ``where``; ``instead`` takes any shape."""
     if not isinstance(blocks, Blocks):
         raise TypeError(f"{where}: expected Blocks, got {shown(blocks)}")
     of, axes = chosen(f"{where}.of", blocks.of, KINDS), len(param.shape)

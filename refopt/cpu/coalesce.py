@@ -1,6 +1,6 @@
-"""Many tensors in one buffer, so that one operation does for all of them: one all-reduce, one optimizer step.
+"""Many tensors in one buffer, so that one operation processes all of them: one all-reduce, one optimizer step.
 
-`refopt.cpu.layouts` says where each lies.
+`refopt.cpu.layouts` computes their places.
 """
 
 import math
@@ -18,7 +18,7 @@ from refopt.cpu import cast
 from refopt.cpu.layouts import CHUNK, LIMIT, Layout, arranged
 
 NAME = "coalesce_tensor"
-AXES = 64  # of an array of NumPy's, at most
+AXES = 64  # the most of a NumPy array
 
 
 class Coalesced:
@@ -29,7 +29,7 @@ class Coalesced:
         buffer: one-dimensional, with padding.
         layout: offsets and lengths, in elements.
 
-    It is not copied: views of a copy would lie in no buffer.
+    It cannot be copied, since a copy's views would not be in its buffer.
     """
 
     _describe: Callable[[Any, str], Array] = staticmethod(checks.host_array)
@@ -38,7 +38,7 @@ class Coalesced:
         self.views, self.buffer, self.layout = views, buffer, layout
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        """What ``copy``, ``deepcopy`` and ``pickle`` ask for."""
+        """Refuse ``copy``, ``deepcopy`` and ``pickle``, which call this."""
         raise TypeError("Coalesced: expected no copy of it, since its views share the buffer; coalesce the tensors")
 
     def __iter__(self) -> Iterator[Any]:
@@ -50,23 +50,23 @@ class Coalesced:
         return self.layout.offsets
 
     def gather(self, tensors: Sequence[Any], *, scale: Any = 1.0) -> None:
-        """Copy tensors into the buffer, by `merged_cast`; padding is left alone, and so is the place of a ``None``.
+        """Copy tensors into the buffer, by `merged_cast`; padding and the places of ``None`` stay unchanged.
 
         Args:
             tensors: P arrays of the views' shapes, or ``None``.
-            scale: what multiplies every value, as in `merged_cast`.
+            scale: multiplies every value, as in `merged_cast`.
         """
         self._matched("gather", tensors)
         self._gather(tensors, scale, ("gather", "tensors", "views"))
 
     def scatter(self, tensors: Sequence[Any], *, scale: Any = 1.0) -> None:
-        """Copy the views out of the buffer, the way back of `gather`."""
+        """Copy the views from the buffer to tensors, the inverse of `gather`."""
         self._matched("scatter", tensors)
         views = [None if x is None else view for x, view in zip(tensors, self.views, strict=True)]
         self._cast(views, tensors, scale, ("scatter", "views", "tensors"))
 
     def _gather(self, tensors: Sequence[Any], scale: Any, names: checks.Names) -> None:
-        """`gather` under the names that errors are to use."""
+        """`gather`, with the names for errors."""
         views = [None if x is None else view for x, view in zip(tensors, self.views, strict=True)]
         self._cast(tensors, views, scale, names)
 
@@ -91,11 +91,11 @@ def coalesced(
     """`coalesce_tensor` on any device.
 
     Args:
-        inputs: as there, and so is what is given by name.
-        describe: what the device's arrays are to the checks.
+        inputs: as there, and so are the attributes.
+        describe: describes the device's arrays for the checks.
         chunk: the device's default alignment in each unit.
-        make: ``make(layout, shapes, strides, constant)`` gives a new buffer with its views, of strides in bytes, and
-            fills it with ``constant``, an array of one element that has the buffer's dtype.
+        make: ``make(layout, shapes, strides, constant)`` returns a new buffer with its views, of strides in bytes,
+            filled with ``constant``, an array of one element of the buffer's dtype.
     """
     for key in unknown:
         raise TypeError(f"{NAME}: {key}: expected one of {', '.join(coalesced.__kwdefaults__ or ())}")
@@ -121,7 +121,7 @@ def coalesced(
 
 
 def _source(flags: dict[str, Any], outputs: Any) -> tuple[str, bool]:
-    """Which list goes into the buffer, "" for none, and whether a constant does; the first that is asked for counts."""
+    """Which list to copy to the buffer, "" for none, and whether to fill it; the first flag that is set decides."""
     copies, fills, persists = (flag(f"{NAME}: {key}", value) for key, value in flags.items())
     if copies or fills or not persists:
         return "inputs" if copies else "", fills and not copies
@@ -159,7 +159,7 @@ def _described(key: str, values: list[Any], describe: Callable[[Any, str], Array
 
 
 def _shape(i: int, array: Array | None, output: Array | None, asked: Any) -> tuple[int, ...]:
-    """The shape of a tensor, from itself or from what the caller says of one that is not there yet."""
+    """The shape of a tensor: its own, or the caller's for one that does not exist yet."""
     where = f"{NAME}: shapes[{i}]"
     if asked is None and not array:
         raise TypeError(f"{where}: expected a shape, since inputs[{i}] is None, got None")
@@ -208,7 +208,7 @@ def _check_cast(where: str, dtype: str, stored: str, like: str) -> None:
 
 
 def _strides(array: Array | None, shape: tuple[int, ...], item: int) -> tuple[int, ...]:
-    """Dense strides in bytes, axes in the order that the array has them in."""
+    """Dense strides in bytes, with the axes in the array's order."""
     axes = range(len(shape))
     outermost_first = sorted(axes, key=lambda axis: -array.strides[axis]) if array else axes
     dense = c_strides([shape[axis] for axis in outermost_first], item)
@@ -231,41 +231,41 @@ def _constant(dtype: np.dtype, value: Any) -> np.ndarray:
 
 
 def coalesce_tensor(inputs: Any, *, scale: Any = 1.0, **attributes: Any) -> Coalesced:
-    """Lay tensors out in one new, contiguous buffer.
+    """Lay out tensors in one new, contiguous buffer.
 
-    What goes in is decided in this order: ``copy_data``, ``set_constant``, ``persist_output``; with none of them the
-    buffer is zero. Padding is zero, too, except under ``set_constant``.
+    The first of ``copy_data``, ``set_constant`` and ``persist_output`` that is set determines the contents; without
+    any, the buffer is zero. Padding is zero, too, except with ``set_constant``.
 
     Args:
-        inputs: P arrays of at least one element each, each dense in memory. ``None`` stands for one that is not
-            there yet, whose shape is in ``shapes``.
-        scale: multiplies what is copied in, as in `merged_cast`.
+        inputs: P arrays of at least one element each, each dense in memory. ``None`` stands for one that does not
+            exist yet; its shape is in ``shapes``.
+        scale: multiplies the values that are copied in, as in `merged_cast`.
         attributes: by name,
-            ``dtype``: of the buffer; by default that of the inputs, which must then all have it. Given, floats of
+            ``dtype``: of the buffer; by default that of the inputs, which must then be the same. If given, floats of
             other dtypes are cast.
             ``shapes``: ``None``, or P shapes; entries may be ``None`` where there is an input.
             ``copy_data``: copy the inputs in.
             ``set_constant``, ``constant``: fill the whole buffer, padding included, with a number.
             ``outputs``, ``persist_output``: P arrays or ``None``, and whether to copy them in; for tensors that
-            have moved into an earlier buffer and are to keep their contents.
+            are in an earlier buffer and must keep their contents.
             ``use_align``: whether to round lengths up; true by default.
             ``align_size``: the alignment, or -1 for the device's smallest piece of memory: 4096 bytes here, 256 on a
             GPU and on the executor.
-            ``align_unit``: ``"bytes"``, or ``"elements"``, which is how the first version of the operator counted;
+            ``align_unit``: ``"bytes"``, or ``"elements"``, the unit of the operator's first version;
             -1 then stands for 16384 elements here, 256 on a GPU.
-            ``size_of_dtype``: bytes of an element in the layout alone, -1 for those of the dtype. It divides an
+            ``size_of_dtype``: bytes of an element, for the layout only; -1 for those of the dtype. It must divide an
             alignment in bytes.
 
     Returns:
-        The buffer and the views into it, with ways in and out.
+        The buffer and its views, with methods to gather and scatter.
 
     Raises:
-        ValueError, TypeError: naming the argument and the index.
+        ValueError, TypeError: the message names argument and index.
 
-    Source: Paddle's ``coalesce_tensor`` operator, first ``alloc_continuous_space``. It leaves padding, and without
-    one of the three attributes everything, uninitialised; it loses bytes where the size of an element does not
-    divide the alignment, which is refused here. Its ``check_name`` compares the names of inputs and outputs, which
-    arrays do not have.
+    Source: Paddle's ``coalesce_tensor`` operator, first ``alloc_continuous_space``. It leaves padding uninitialized,
+    and without the three attributes everything; it loses bytes if the size of an element does not divide the
+    alignment, which is refused here. Its ``check_name`` compares the names of inputs and outputs, which arrays do not
+    have.
     """
     return coalesced(inputs, checks.host_array, CHUNK, _on_host, scale=scale, **attributes)
 

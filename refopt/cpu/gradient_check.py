@@ -1,15 +1,15 @@
-"""What mixed precision asks of the gradients before a step: are they finite, and how large are they together?
+"""The check of gradients before a step of mixed precision: are they finite, and how large is their norm?
 
-One pass reads every gradient and writes none. What comes of it goes into the step, which multiplies each
-gradient by a factor when it reads it, or does nothing at all::
+One pass reads every gradient and writes none. The step uses its results: it multiplies each gradient by a factor when
+it reads it, or does nothing at all::
 
     found_inf   = 1 if any element of any gradient is inf or NaN, else 0
     grad_norm   = sqrt(sum over all gradients of g * g) * (1 / loss_scale)
     clip        = max_norm / (grad_norm + epsilon)
     grad_factor = 1 / loss_scale * clip        where clip < 1, else 1 / loss_scale
 
-Each tensor's squares are added by its own tree, the tensors' sums by another, in the order of the list
-(numerics, N6 and N7). A gradient of ``None`` counts as +0 in its place.
+A tree sums each tensor's squares, and another tree the tensors' sums, in the order of the list (numerics, N6 and N7).
+A gradient of ``None`` counts as +0.
 """
 
 from typing import Any, NamedTuple
@@ -29,7 +29,7 @@ class GradientCheck(NamedTuple):
 
 
 def factor_of(grad_norm, inverse_scale, *, max_norm, epsilon):
-    """What every gradient is to be multiplied by."""
+    """The factor by which to multiply every gradient."""
     clip = max_norm / (grad_norm + epsilon)
     return inverse_scale * clip if clip < 1 else inverse_scale
 
@@ -37,20 +37,20 @@ def factor_of(grad_norm, inverse_scale, *, max_norm, epsilon):
 def check_gradients(
     grads: list, *, loss_scale: Any = None, max_norm: float = np.inf, epsilon: float = 1e-6
 ) -> GradientCheck:
-    """Look for inf and NaN in a list of gradients, and work out the factor that unscales and clips them.
+    """Look for inf and NaN in a list of gradients, and compute the factor that unscales and clips them.
 
     Args:
         grads: P arrays of fp32, fp64, fp16 or bf16, of any shape, each dense in memory, or ``None``.
-        loss_scale: ``None`` for 1, or an fp32 array of one element that the loss has been multiplied by.
-        max_norm: the most that the norm of all unscaled gradients together may be; inf for no clipping.
-        epsilon: added to the norm before it divides.
+        loss_scale: ``None`` for 1, or an fp32 array of one element by which the loss was multiplied.
+        max_norm: the limit for the norm of all unscaled gradients together; inf for no clipping.
+        epsilon: added to the norm in the quotient.
 
     Returns:
-        Three arrays of one element, to be given to steps as ``grad_factor`` and ``found_inf``. All arithmetic is
-        in fp32, or in fp64 if any gradient is fp64.
+        Three arrays of one element; pass ``grad_factor`` and ``found_inf`` to steps. All arithmetic is in fp32, or
+        in fp64 if any gradient is fp64.
 
     Raises:
-        ValueError, TypeError: naming the argument and the index.
+        ValueError, TypeError: the message names argument and index.
 
     Source: Paddle's ``check_finite_and_unscale`` operator; the clip is that of PyTorch's ``clip_grad_norm_``.
     """

@@ -4,12 +4,12 @@ Layer-wise adaptive rate scaling (You, Gitman and Ginsburg, arXiv:1708.03888) in
 ``lars_momentum`` operator, with lr folded into the velocity::
 
     g' = rescale_grad * g
-    local_lr = lr * lars_coeff * ||p|| / (||g'|| + wd * ||p|| + epsilon)     where `adapt` holds, else lr
+    local_lr = lr * lars_coeff * ||p|| / (||g'|| + wd * ||p|| + epsilon)     if `adapt` holds, else lr
     v  = mu * v + local_lr * (g' + wd * p)
     p  = p - v
 
-With a master parameter, or a remainder in its place, p in the last two lines is the exact parameter that it holds,
-and the stored parameter is its rounding.
+With a master or a remainder, p in the last two lines is the exact parameter, and the stored parameter is the rounded
+one.
 """
 
 from fnmatch import fnmatchcase
@@ -25,7 +25,7 @@ from refopt.cpu.routine import routine, single
 
 
 def adapts(param_norm, grad_norm, weight_decay, adapt):
-    """Whether the LARS ratio applies; Paddle has used each of these three conditions."""
+    """Whether the LARS ratio applies; Paddle's versions have used these three conditions."""
     norms = param_norm > 0 and grad_norm > 0
     return {"norms": norms, "decay": weight_decay > 0, "decay_and_norms": weight_decay > 0 and norms}[adapt]
 
@@ -51,7 +51,7 @@ def rule(p, g, v, *, stored, mu, lars_weight_decay, norm_of, **numbers):
 
 
 def passes(form, dtypes, norm_of="param", **_):
-    """Reads and writes of each slot: the gradient is read for its norm and again, a parameter if it has no master."""
+    """Reads and writes of each slot: the gradient is read twice, and a parameter twice if it has no master."""
     has_master = dtypes[-1] not in (None, "uint16")
     counts = {"params": 1 if has_master else 2, "grads": 2, "velocities": 2, "master_params": 2}
     if form.norm_reads_param:
@@ -71,9 +71,9 @@ def merged_lars_momentum(
         lars_coeff: trust coefficient, at least 0.
         lars_weight_decay: weight decay, one number or one per tensor; at least 0.
         epsilon: added to the denominator of the local learning rate, at least 0.
-        adapt: where the LARS ratio applies, and plain lr elsewhere: ``"norms"`` (both norms positive),
-            ``"decay"`` (weight decay positive) or ``"decay_and_norms"`` (both).
-        norm_of: with masters, whether ||p|| is that of the stored ``"param"`` or of the ``"master"``; with
+        adapt: when the LARS ratio applies instead of plain lr: ``"norms"`` (both norms positive), ``"decay"`` (weight
+            decay positive) or ``"decay_and_norms"`` (both).
+        norm_of: with masters, whether ||p|| is the norm of the stored ``"param"`` or of the ``"master"``; with
             remainders, ``"master"`` is the exact parameter.
     """
     step(LARS_MOMENTUM, locals())
@@ -99,15 +99,15 @@ def weight_decays(names, lars_weight_decay, exclude, *, match="substring"):
     """One weight decay per parameter: 0 for the excluded names, ``lars_weight_decay`` for the others.
 
     Args:
-        names: the parameters' names, text each, as anything that can be gone through once.
+        names: the parameters' names, any iterable of strings.
         lars_weight_decay: a finite number of at least 0.
-        exclude: what to exclude, as names; how an entry matches a name is said by
-        match: ``"substring"``, as Paddle's ``exclude_from_weight_decay`` does it (``"b_0"`` also hits
-            ``"emb_0"``), or ``"glob"``, where the entry is a pattern for the whole name
-            (``"*.bias"``, ``"bn?.weight"``, or simply the name itself).
+        exclude: what to exclude, an iterable like names.
+        match: how an entry of ``exclude`` matches a name: ``"substring"``, as in Paddle's
+            ``exclude_from_weight_decay`` (``"b_0"`` also matches ``"emb_0"``), or ``"glob"``, a pattern for the whole
+            name (``"*.bias"``, ``"bn?.weight"``, or simply the name itself).
 
     Raises:
-        ValueError, TypeError: naming the argument and the index.
+        ValueError, TypeError: the message names argument and index.
     """
     matches = {"substring": lambda name, entry: entry in name, "glob": fnmatchcase}
     hit = matches[chosen("weight_decays: match", match, matches)]

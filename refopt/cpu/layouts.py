@@ -1,11 +1,11 @@
-"""Where tensors lie that share a buffer.
+"""The places of tensors that share a buffer.
 
 ::
 
     length of tensor i = use_align ? round_up(n_i * s, A) / s : n_i        n_i elements of s bytes each
     offset of tensor i = the sum of the lengths before it
 
-A, in bytes, is the alignment. What lies between a tensor and the next is padding.
+A, in bytes, is the alignment. The space between a tensor and the next is padding.
 """
 
 from collections.abc import Sequence
@@ -16,13 +16,13 @@ import numpy as np
 
 from refopt.checks.arguments import chosen, collected, whole
 
-# What a tensor is aligned to by default, the smallest piece that a device allocates.
+# The default alignment of a tensor, the smallest piece that a device allocates.
 CHUNK = {"bytes": 4096, "elements": 16384}
 LIMIT = 2**63  # bytes, one more than int64 counts, in which offsets and addresses are kept
 
 
 class Layout(NamedTuple):
-    """Where tensors lie in a buffer, in elements: ``offsets`` and ``lengths`` (P,), the latter with padding."""
+    """The places of tensors in a buffer, in elements: ``offsets`` and ``lengths`` (P,), the latter with padding."""
 
     offsets: np.ndarray
     lengths: np.ndarray
@@ -35,12 +35,12 @@ def layout(sizes: Sequence[int], itemsize: int, align: int | None = None, align_
     Args:
         sizes: elements of each tensor, at least one.
         itemsize: bytes of an element.
-        align: ``None``, or what every tensor's length is rounded up to a multiple of: in bytes, then a multiple
-            of ``itemsize``, or in elements.
+        align: ``None``, or the number to whose multiples every tensor's length is rounded up: in elements, or in bytes
+            and then a multiple of ``itemsize``.
         align_unit: ``"bytes"`` or ``"elements"``.
 
     Raises:
-        ValueError, TypeError: naming the argument.
+        ValueError, TypeError: the message names the argument.
     """
     entries = enumerate(collected("layout: sizes", sizes, "sizes"))
     counts = [whole(f"layout: sizes[{i}]", size, 1) for i, size in entries]
@@ -54,14 +54,14 @@ def layout(sizes: Sequence[int], itemsize: int, align: int | None = None, align_
 def arranged(
     where: str, names: list[str], counts: list[int], itemsize: int, align: int | None, align_unit: str
 ) -> Layout:
-    """`layout` of integers; ``where`` is what errors call the alignment, ``names`` what they call the sizes."""
+    """`layout` for integers; errors name the alignment ``where``, and the sizes ``names``."""
     unit = 1
     if align is not None:
         item = itemsize if align_unit == "bytes" else 1
         if align < 1 or align % item:
             raise ValueError(f"{where}: expected a multiple of the element's {item} bytes, got {align}")
         unit = align // item
-    padded = [-(-size // unit) * unit for size in counts]  # in Python's integers, which do not wrap around
+    padded = [-(-size // unit) * unit for size in counts]  # Python integers do not overflow
     ends = list(accumulate(padded, initial=0))
     for i, end in enumerate(ends[1:]):
         if end * itemsize >= LIMIT:

@@ -18,7 +18,7 @@ from refopt.cpu.routine import routine, single
 
 
 def sign(x):
-    """1 above zero, -1 below, and x itself elsewhere: zeros and NaN stay what they are."""
+    """1 above zero, -1 below, and x itself otherwise: zeros and NaN are unchanged."""
     one = x.dtype.type(1)
     return np.where(x > 0, one, np.where(x < 0, -one, x))
 

@@ -1,7 +1,7 @@
 """The loss scale of the next iteration, from whether this one's gradients were finite.
 
-In the form of Paddle's ``update_loss_scaling`` operator: the scale grows after a number of good steps in a row,
-and shrinks after a number of bad ones::
+In the form of Paddle's ``update_loss_scaling`` operator: the scale grows after a number of consecutive good steps, and
+shrinks after a number of bad ones::
 
     found_inf:  good = 0, bad = bad + 1;  when bad = decr_every_n_nan_or_inf: scale = scale * decr_ratio, bad = 0
     otherwise:  bad = 0, good = good + 1;  when good = incr_every_n_steps: scale = scale * incr_ratio, good = 0
@@ -36,19 +36,19 @@ def update_loss_scaling(
     found_inf: Any, loss_scale: Any, good_steps: Any, bad_steps: Any, *, incr_every_n_steps: int = 1000,
     decr_every_n_nan_or_inf: int = 2, incr_ratio: float = 2.0, decr_ratio: float = 0.5,
 ) -> None:
-    """Update the loss scale and the counts of good and bad steps in a row, in place.
+    """Update the loss scale and the counts of consecutive good and bad steps, in place.
 
     Args:
         found_inf: fp32 array of one element, 0 if all gradients were finite.
         loss_scale: fp32 array of one element, above 0.
         good_steps, bad_steps: int32 arrays of one element, 0 at first.
-        incr_every_n_steps: good steps in a row after which the scale grows, at least 1.
-        decr_every_n_nan_or_inf: bad steps in a row after which it shrinks, at least 1.
-        incr_ratio: what it grows by, at least 1.
-        decr_ratio: what it shrinks by, above 0 and at most 1.
+        incr_every_n_steps: consecutive good steps after which the scale grows, at least 1.
+        decr_every_n_nan_or_inf: consecutive bad steps after which it shrinks, at least 1.
+        incr_ratio: the factor of growth, at least 1.
+        decr_ratio: the factor of shrinking, above 0 and at most 1.
 
     Raises:
-        ValueError, TypeError: naming the argument; nothing has been modified then.
+        ValueError, TypeError: the message names the argument; nothing has been modified then.
 
     Source: Paddle's ``update_loss_scaling`` operator.
     """
@@ -61,7 +61,7 @@ def update_loss_scaling(
 
 
 def run(arrays: Sequence[np.ndarray], numbers: Mapping[str, Any]) -> None:
-    """An update of the loss scale that has been checked."""
+    """Run a checked update of the loss scale."""
     overflow, *state = (x.reshape(-1)[0] for x in arrays)
     with np.errstate(all="ignore"):
         after = rule(overflow != 0, *state, **numbers)

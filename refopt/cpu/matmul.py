@@ -1,4 +1,4 @@
-"""Matrix products whose bits are specified (numerics, N17): those of a tensor core, and plain ones in fp32 and fp64.
+"""Matrix products with specified bits (numerics, N17): those of a tensor core, and plain ones in fp32 and fp64.
 
 A tensor core multiplies 16-bit matrices and accumulates in fp32, but not as a sequence of IEEE additions. It takes the
 terms of an element in chunks along k, and adds each chunk and the accumulator in one step. On Hopper a chunk has 16
@@ -10,10 +10,10 @@ products::
     sum  = the 17 terms, each truncated to a multiple of unit, added exactly
     accumulator = sum, truncated to fp32
 
-Truncation is towards zero. The exponent of a product is that sum, even where the product of the significands is 2 or
-more. Within a chunk the order does not matter; from chunk to chunk it does. `by_integers` computes this as written
-here, one element at a time. `matmul` computes the same bits fast, and products of fp32 and fp64 matrices, too, which
-are one multiplication and one addition after the other, in the order of k.
+Truncation is toward zero. The exponent of a product is the sum of its factors' exponents, even if the product of the
+significands is 2 or more. Within a chunk the order does not matter; from chunk to chunk it does. `by_integers` computes
+this as written here, one element at a time. `matmul` computes the same bits fast, and also multiplies fp32 and fp64
+matrices: one multiplication and one addition for each k, in order.
 
 The model was compared with an H100 and an H200: 0 of 4,096,000 results differed on each. That terms are aligned to an
 exponent of at least -133 was found on an H100, from sums of subnormal size: without it 216 of 212,992 differ, with it
@@ -30,15 +30,15 @@ from refopt import checks
 from refopt.checks.arguments import chosen, shown, whole
 from refopt.checks.dtypes import SIZES, name_of
 
-NAN = np.uint32(0x7FFFFFFF).view(np.float32)  # the one that a tensor core makes
-NEVER = -8000  # in the place of a zero's exponent: below that of any product
+NAN = np.uint32(0x7FFFFFFF).view(np.float32)  # the NaN of tensor cores
+NEVER = -8000  # stands for the exponent of zero: below that of any product
 BLOCK = 4096  # elements of the product at once, so that the terms of a chunk stay in the cache
 
 
 class TensorCore(NamedTuple):
     """How a tensor core adds: products per ``chunk``, bits ``kept`` below the top, ``rounding`` to fp32.
 
-    Terms are aligned to the exponent ``lowest`` where theirs are all below it.
+    Terms are aligned to the exponent ``lowest`` if all of theirs are below it.
     """
 
     chunk: int = 16
@@ -58,7 +58,7 @@ def tensor_core(capability: tuple[int, int]) -> TensorCore:
     """The tensor core of a compute capability.
 
     Raises:
-        ValueError: it has not been measured.
+        ValueError: this tensor core has not been measured.
     """
     if capability not in MEASURED:
         known = ", ".join(map(str, MEASURED))
@@ -72,15 +72,15 @@ def matmul(a: np.ndarray, b: np.ndarray, *, core: TensorCore = HOPPER) -> np.nda
     Args:
         a: shape (m, k), of bf16, fp16, fp32 or fp64, with any strides.
         b: shape (k, n), of the same dtype.
-        core: for bf16 and fp16, how a tensor core adds. A chunk has 1 to 1,024 products, 1 to 40 bits are kept,
+        core: for bf16 and fp16, how the tensor core adds. A chunk has 1 to 1,024 products, 1 to 40 bits are kept,
             ``lowest`` is -300 to 0, and ``rounding`` is ``"truncate"`` or ``"nearest"`` (ties to even).
 
     Returns:
-        The array of shape (m, n): fp64 for fp64 matrices, else fp32. A tensor core's zeros are +0, what exceeds fp32 is
+        The array of shape (m, n): fp64 for fp64 matrices, else fp32. A tensor core's zeros are +0, its overflows are
         infinite, and its NaN is 0x7fffffff.
 
     Raises:
-        ValueError, TypeError: naming the argument.
+        ValueError, TypeError: the message names the argument.
     """
     checks.require_subnormals()
     dtype = _check(a, b, core)
@@ -117,7 +117,7 @@ def _chunks(a: np.ndarray, b: np.ndarray, core: TensorCore) -> np.ndarray:
 def accumulate(accumulator: np.ndarray, a: Any, b: Any, core: TensorCore = HOPPER) -> np.ndarray:
     """The accumulator plus a chunk of products, as a tensor core adds them.
 
-    It is computed in fp64, which holds every term exactly: a product has 22 bits, a sum of a chunk 53.
+    It is computed in fp64, which represents every term exactly: a product has 22 bits, a sum of a chunk 53.
 
     Args:
         accumulator: fp32, shape (..., m, n).
@@ -130,7 +130,7 @@ def accumulate(accumulator: np.ndarray, a: Any, b: Any, core: TensorCore = HOPPE
     products = a[0][..., None] * b[0][..., None, :, :]
     top = (a[1][..., None] + b[1][..., None, :, :]).max(-2)
     top = np.maximum(np.maximum(top, exponents(accumulator)), core.lowest)
-    units = _power(core.kept - top)  # in a number of the size of 1
+    units = _power(core.kept - top)  # in a number of the magnitude of 1
     products *= units[..., None, :]
     np.trunc(products, out=products)
     total = products.sum(-2) + np.trunc(accumulator * units)
@@ -139,7 +139,7 @@ def accumulate(accumulator: np.ndarray, a: Any, b: Any, core: TensorCore = HOPPE
 
 
 def exponents(x: np.ndarray) -> np.ndarray:
-    """The exponent of each number, subnormal ones having that of the smallest normal one."""
+    """The exponent of each number; subnormal numbers have that of the smallest normal one."""
     fraction, bias = FORMATS[name_of(x.dtype)]
     bits = x.view(f"u{x.itemsize}") & np.array((1 << 8 * x.itemsize - 1) - 1, f"u{x.itemsize}")
     stored = np.maximum((bits >> fraction).astype(np.int16), 1) - np.int16(bias)
@@ -152,7 +152,7 @@ def _power(exponents: np.ndarray) -> np.ndarray:
 
 
 def _fp32(x: np.ndarray, rounding: str) -> np.ndarray:
-    """fp64 as fp32, where a zero is +0 and what does not fit is infinite."""
+    """fp64 as fp32; zeros become +0, and overflows infinite."""
     if rounding == "truncate":
         normal = (x.view(np.int64) & (-1 << 29)).view(np.float64)  # 24 bits of 53
         x = np.where(np.abs(x) < 2.0**-126, np.trunc(x * 2.0**149) * 2.0**-149, normal)
@@ -163,7 +163,7 @@ def _fp32(x: np.ndarray, rounding: str) -> np.ndarray:
 
 
 def by_integers(a: np.ndarray, b: np.ndarray, *, core: TensorCore = HOPPER) -> np.ndarray:
-    """`matmul` of bf16 or fp16 matrices, written with Python's integers: slow, and the model as it was measured."""
+    """`matmul` of bf16 or fp16 matrices, with Python integers: slow, but exactly the measured model."""
     dtype = _check(a, b, core)
     if dtype not in ("bfloat16", "float16"):
         raise TypeError(f"by_integers: a: expected bfloat16 or float16, got {dtype}")
@@ -182,7 +182,7 @@ def add_chunk(accumulator: np.float32, xs: np.ndarray, ys: np.ndarray, core: Ten
     exact = [float(accumulator), *(float(x) * float(y) for x, y in zip(xs, ys, strict=True))]
     if not all(map(math.isfinite, exact)):
         return NAN if math.isnan(sum(exact)) else np.float32(sum(exact))
-    # Each term is significand * 2**(exponent - fraction), with the bits that it has after the point.
+    # Each term is significand * 2**(exponent - fraction); ``fraction`` counts its bits after the point.
     terms = [(*parts(accumulator), FORMATS["float32"][0])]
     fraction = FORMATS[name_of(xs.dtype)][0]
     for (x, x_exponent), (y, y_exponent) in zip(map(parts, xs), map(parts, ys), strict=True):
@@ -211,7 +211,7 @@ def shifted(x: int, places: int) -> int:
 
 
 def fp32_of(total: int, exponent: int, rounding: str) -> np.float32:
-    """total * 2**exponent as fp32, with 24 bits or down to 2**-149."""
+    """total * 2**exponent as fp32, to 24 bits, or to multiples of 2**-149."""
     lost = max(total.bit_length() - 24, -149 - exponent, 0)
     kept = shifted(total, -lost)
     beyond = abs(total) - (abs(kept) << lost)
@@ -223,7 +223,7 @@ def fp32_of(total: int, exponent: int, rounding: str) -> np.float32:
 
 
 def _check(a: Any, b: Any, core: Any) -> str:
-    """Refuse what is no product; the name of the dtype."""
+    """Refuse operands without a product; returns the name of the dtype."""
     arrays = [checks.host_array(x, f"matmul: {name}") for name, x in (("a", a), ("b", b))]
     for name, x in zip("ab", arrays, strict=True):
         if len(x.shape) != 2:

@@ -1,13 +1,13 @@
-"""What all routines of one rule share: check the call, then apply the rule to each tensor, in place.
+"""The step that all routines share: check the call, then apply the rule to each tensor, in place.
 
 A rule is a pure function of one tensor::
 
     rule(p, g, *states, *scalars, **numbers) -> p, *states, *scalars
 
 p and the states are flat arrays, scalars and numbers are NumPy scalars, all of the arithmetic type; g is the
-rescaled gradient. An optional state that is not given is ``None``. Operators alone fix every rounding. A rule
-that is not elementwise also gets ``stored(name, x)``: x as it comes back from a slot, and of ``"params"`` what that
-holds before the step, which need not be what the master holds.
+rescaled gradient. An optional state that is not given is ``None``. The operators determine every rounding. A rule that
+is not elementwise also gets ``stored(name, x)``: x as read back from a slot, and for ``"params"`` the stored parameter
+before the step, which may differ from the master.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from refopt.cpu.stochastic import dither, random16
 
 
 def step(row: Routine, arguments: dict[str, Any]) -> None:
-    """A merged function's whole body: the routine's rule, applied to its arguments."""
+    """The whole body of a merged function: apply the routine's rule to its arguments."""
     slots = {name: arguments[name] for name in row.slot_names}
     shared = {name: arguments[name] for name in ("grad_factor", "found_inf")}
     numbers, own = row.parted({name: x for name, x in arguments.items() if name not in slots | shared})
@@ -44,7 +44,7 @@ def merged(
 
 
 def tensors(rule: Callable[..., tuple], call: checks.Call, own: Mapping[str, Any] = {}) -> list[Tensor]:
-    """The tensors of a checked call that have a gradient, to which the rule is applied whenever it is asked for."""
+    """The tensors of a checked call that have a gradient, each with its rule, for repeated steps."""
     rules = [rule] * len(call.slots["params"])
     if call.routine.told:
         rules = [partial(rule, **told) for told in call.routine.told(call.arrays["params"], call.hypers, **own)]
@@ -52,7 +52,7 @@ def tensors(rule: Callable[..., tuple], call: checks.Call, own: Mapping[str, Any
 
 
 def run(every: list[Tensor], *, grad_factor: Any = None, found_inf: Any = None) -> None:
-    """Apply the rule to tensors as a merged function does, whatever their arrays hold by now."""
+    """Apply the rule to the current contents of tensors, as a merged function does."""
     if found_inf is not None and found_inf.reshape(-1)[0] != 0:
         return
     factor = 1 if grad_factor is None else grad_factor.reshape(-1)[0]
@@ -73,7 +73,7 @@ class Tensor:
         self.set(call.hyper_of(i))
 
     def set(self, hypers: dict[str, Any]) -> None:
-        """Take other numbers, and the choices that there are."""
+        """Set new numbers, and the choices."""
         row, real = self.row, self.real
         with np.errstate(all="ignore"):
             numbers = {name: real(x) if name not in row.choices else x for name, x in hypers.items()}
@@ -83,13 +83,13 @@ class Tensor:
         self.numbers = numbers if row.elementwise else numbers | {"stored": self._stored}
 
     def step(self, factor: Any) -> None:
-        """Apply the rule, and store what it gives."""
+        """Apply the rule, and store its results."""
         arrays, real = self.arrays, self.real
         param, master = arrays["params"], arrays["master_params"]
         g = self.rescale * real(factor) * arrays["grads"].astype(real)
         states = [_value(arrays[name], real, name in self.scalars) for name in self.carried]
         results = self.rule(exact(param, master, real), g, *states, **self.numbers)
-        if not self.checked:  # what a rule returns has one form
+        if not self.checked:  # a rule always returns the same form
             _check_results(self.row, self.carried, arrays, results)
             self.checked = True
         for name, state in zip(self.carried, results[1:], strict=True):
@@ -114,7 +114,7 @@ def _store_param(
 
 
 def _check_results(row: Routine, carried: tuple[str, ...], arrays: dict[str, Any], results: tuple) -> None:
-    """Refuse what a rule returns if it is not a value for the parameter and each state and scalar that is there."""
+    """Refuse a rule's results unless they have a value for the parameter and each given state and scalar."""
     missing = [name for name, state in zip(("params", *carried), results, strict=False)
                if state is None and arrays[name] is not None]
     if len(results) != 1 + len(carried) or missing:

@@ -1,13 +1,13 @@
 """Gradient descent with momentum: one tensor, and any number of them merged.
 
-In the form of Paddle's ``momentum`` operator, with lr outside of the velocity::
+In the form of Paddle's ``momentum`` operator, with lr outside the velocity::
 
     g' = rescale_grad * g + l2_decay * p
     v  = mu * v + (1 - dampening) * g'
     p  = p - lr * v                  or, with Nesterov's momentum, p - lr * (g' + mu * v)
 
-With ``maximize`` the sign of the rescaled gradient is turned first. PyTorch's first step takes g' undampened; give 0
-there, to each tensor in its first step.
+With ``maximize`` the sign of the rescaled gradient is flipped first. PyTorch's first step does not dampen g'; pass a
+dampening of 0 for each tensor's first step.
 """
 
 from refopt.checks.rows import Slot
@@ -23,7 +23,7 @@ def update(p, g, v, *, lr, mu, l2_decay, dampening, use_nesterov):
 
 
 def rule(p, g, v, *, maximize, **numbers):
-    """The rule, uphill or down."""
+    """The rule, ascending if ``maximize``."""
     return update(p, -g if maximize else g, v, **numbers)
 
 
@@ -35,8 +35,8 @@ def merged_momentum(
 
     Args:
         velocities: P arrays of the same shapes, of the arithmetic type or of the parameter's dtype.
-        dampening: what a gradient loses on its way into the velocity, at least 0. PyTorch dampens from the second step
-            of a tensor on: 0 in the first is the same.
+        dampening: the share of a gradient that does not enter the velocity, at least 0. PyTorch dampens from a tensor's
+            second step on: pass 0 in the first for the same.
         use_nesterov: whether to look ahead (Nesterov's momentum).
     """
     step(MOMENTUM, locals())

@@ -1,6 +1,6 @@
 """Muon: one tensor, and any number of them merged.
 
-Momentum of which every matrix is made nearly orthogonal before it is applied (Jordan et al. 2024), as in PyTorch::
+Momentum, each matrix of which is made nearly orthogonal before it is applied (Jordan et al. 2024), as in PyTorch::
 
     g' = rescale_grad * g
     v  = mu * v + (1 - mu) * g'                  the average of PyTorch, or, with average=False, mu * v + g'
@@ -8,18 +8,18 @@ Momentum of which every matrix is made nearly orthogonal before it is applied (J
     x  = u / max(||u||, epsilon)                 of each matrix, in the compute dtype from here on
     A  = x x^T
     B  = b * A + c * (A A)
-    x  = a * x + B x                             `iterations` times from A on, by Newton and Schulz
+    x  = a * x + B x                             A, B and x `iterations` times: Newton-Schulz
     p  = p * (1 - lr * weight_decay) - lr * ratio * x
 
 An iteration maps each singular value s of x to a s + b s^3 + c s^5, and five of them bring those that are not tiny to
-about 1. Where a matrix has more rows than columns, its transpose is iterated instead, which is the smaller problem with
-the same result. The ratio makes updates of matrices of different shapes alike in size::
+about 1. If a matrix has more rows than columns, its transpose is iterated instead, a smaller problem with the same
+result. The ratio makes updates of matrices of different shapes similar in size::
 
     adjust_lr="original"            sqrt(max(1, rows / columns))         Jordan's
     adjust_lr="match_rms_adamw"     0.2 * sqrt(max(rows, columns))       Moonshot's, for the learning rates of AdamW
     adjust_lr="none"                1
 
-Products have the bits of `refopt.cpu.matmul`. An iteration rounds A, B and x to the compute dtype, each once, after the
+`refopt.cpu.matmul` computes the products. An iteration rounds A, B and x to the compute dtype, each once, after the
 term with b or a has been added in fp32 (numerics, N18).
 """
 
@@ -41,14 +41,14 @@ WHOLE = Blocks()
 
 
 def momentum(g, v, *, mu, use_nesterov, average):
-    """The new velocity, and what is made orthogonal."""
+    """The new velocity, and the matrix to orthogonalize."""
     g = (1 - mu) * g if average else g
     v = mu * v + g
     return v, mu * v + g if use_nesterov else v
 
 
 def norm_of(u, epsilon):
-    """The Frobenius norm of a matrix, whose sum is in memory order, or epsilon, if that is more."""
+    """The Frobenius norm of a matrix, summed in memory order, but at least epsilon."""
     return np.maximum(np.sqrt(sum_of_squares(u.ravel(order="K"))), epsilon)
 
 
@@ -58,7 +58,7 @@ def normalized(u, *, epsilon, compute, norm=norm_of):
 
 
 def orthogonalized(x, triples):
-    """The matrix after an iteration for each triple of coefficients, in the dtype that it has."""
+    """The matrix after an iteration for each triple of coefficients, in its dtype."""
     if x.shape[0] > x.shape[1]:
         return orthogonalized(x.T, triples).T
     real = arithmetic(x.dtype.name)
@@ -70,14 +70,14 @@ def orthogonalized(x, triples):
 
 
 def ratio(rows, columns, adjust_lr, real):
-    """What the learning rate of a matrix is multiplied by."""
+    """The factor of a matrix's learning rate."""
     if adjust_lr == "original":
         return np.sqrt(real(max(1, rows / columns)))
     return real(0.2) * np.sqrt(real(max(rows, columns))) if adjust_lr == "match_rms_adamw" else real(1)
 
 
 def updates(u, *, cut, triples, lr, epsilon, adjust_lr, compute, norm=norm_of, scale=ratio):
-    """What is subtracted from the parameter: of each matrix, x times the learning rate and the ratio."""
+    """What is subtracted from the parameter: for each matrix, x times the learning rate and the ratio."""
     update, real = np.empty_like(u), u.dtype.type
     for matrix, updated in zip(cut.matrices(u), cut.matrices(update), strict=True):
         rows, columns = matrix.shape
@@ -106,18 +106,18 @@ def merged_muon(
     """Update every matrix of a list by Muon, in place.
 
     Args:
-        params: P arrays of fp32, fp64, fp16 or bf16, each dense in memory, of two axes, or of more if ``blocks`` says
-            what their matrices are. Use another optimizer, such as `merged_adamw`, for vectors, and for embeddings and
+        params: P arrays of fp32, fp64, fp16 or bf16, each dense in memory, of two axes, or of more if ``blocks``
+            defines their matrices. Use another optimizer, such as `merged_adamw`, for vectors, and for embeddings and
             output layers.
         velocities: P arrays of the same shapes, of the arithmetic type or of the parameter's dtype: the momentum, 0 at
             first.
-        epsilon: what a norm is at least, in the division by it; at least 0.
+        epsilon: the smallest norm to divide by, at least 0.
         iterations: a whole number below 100.
         coefficients: a, b and c, or a list of such triples, one for each iteration.
-        blocks: how parameters are cut into matrices, one `Blocks` or one per tensor; norm, iterations and ratio are of
-            each matrix by itself.
+        blocks: how parameters are cut into matrices, one `Blocks` or one per tensor; each matrix has its own norm,
+            iterations and ratio.
         use_nesterov: whether to look ahead (Nesterov's momentum).
-        average: whether a gradient enters the velocity times 1 - mu, as in PyTorch, or as it is.
+        average: whether a gradient is multiplied by 1 - mu before it enters the velocity, as in PyTorch.
         adjust_lr: ``"original"``, ``"match_rms_adamw"`` or ``"none"``: the ratio above.
         compute: the dtype of the iterations: ``"bfloat16"`` or ``"float16"``, with products of tensor cores, or
             ``"float32"`` or ``"float64"``.
@@ -126,7 +126,7 @@ def merged_muon(
 
 
 def told(params, numbers, *, coefficients=COEFFICIENTS, blocks=WHOLE):
-    """What the rule is told of each parameter: its matrices, and the coefficients; raises, naming what is no matrix."""
+    """The rule's extra arguments for each parameter: its matrices and the coefficients; raises if it has no matrix."""
     name = MUON.merged_name
     triples = schedule(f"{name}: coefficients", coefficients, int(numbers.get("iterations", 0)))
     arrays = [host_array(x, f"{name}: params[{i}]") if isinstance(x, np.ndarray) else x for i, x in enumerate(params)]
@@ -134,7 +134,7 @@ def told(params, numbers, *, coefficients=COEFFICIENTS, blocks=WHOLE):
 
 
 def schedule(where, coefficients, iterations):
-    """One triple in a list, or one for each iteration; raises if ``where``, as errors call it, has anything else."""
+    """A list of one triple, or of one for each iteration; for anything else it raises, naming ``where``."""
     plain = coefficients.tolist() if isinstance(coefficients, np.ndarray) else coefficients
     entries = listed(where, plain, "numbers or of triples")
     several = any(isinstance(entry, list | tuple) for entry in entries)
@@ -159,7 +159,7 @@ MUON = routine(
         "compute": ("bfloat16", "float16", "float32", "float64"),
     },
     forms={"merged": Form(3, iterated=3)},
-    trial={"iterations": 2},  # each takes the executor as long as all else
+    trial={"iterations": 2},  # each takes the executor as long as everything else
     told=told,
 )
 muon = single(merged_muon)

@@ -1,9 +1,9 @@
 """NAdam: one tensor, and any number of them merged.
 
-Adam with Nesterov's momentum (Dozat 2016), as Paddle and PyTorch have it. The momentum grows from step to
-step, by a power of 0.96 that fades: ``momentum_decay_pow`` is decay_base to the power of the step that is being
-taken, and decay_base is 0.96**momentum_decay, computed by the caller. It starts at decay_base, ``beta2_pow`` at
-beta2, and ``mu_product``, the product over the steps taken, at 1::
+Adam with Nesterov's momentum (Dozat 2016), as in Paddle and PyTorch. The momentum grows from step to step, by a
+decaying power of 0.96: ``momentum_decay_pow`` is decay_base to the power of the current step, and decay_base is
+0.96**momentum_decay, computed by the caller. It starts at decay_base, ``beta2_pow`` at beta2, and ``mu_product``, the
+product over the steps taken, at 1::
 
     g'       = rescale_grad * g
     mu       = beta1 * (1 - 0.5 * momentum_decay_pow)
@@ -16,10 +16,10 @@ beta2, and ``mu_product``, the product over the steps taken, at 1::
     p  = p - lr * (c / (sqrt(u / (1 - beta2_pow)) + epsilon))
     beta2_pow = beta2_pow * beta2
 
-Paddle's powers are those of the step before, and its ``momentum_decay_pow`` is one of 0.96.
+Paddle's powers are those of the previous step, and its ``momentum_decay_pow`` is a power of 0.96.
 
-With ``maximize`` the sign of g' is turned first. Weight decay comes next, as `refopt.cpu.weight_decay` has it: added to
-g' (``decay="l2"``), or taken off p by itself (``"decoupled"``); where weight_decay is 0 there is none.
+With ``maximize`` the sign of g' is flipped first. Weight decay follows, by `refopt.cpu.weight_decay`: added to g'
+(``decay="l2"``), or subtracted from p separately (``"decoupled"``); a weight_decay of 0 means none.
 """
 
 import numpy as np
@@ -43,7 +43,7 @@ def update(p, g, m, u, momentum_decay_pow, beta2_pow, mu_product, *, lr, beta1, 
 
 
 def rule(p, g, *states, lr, weight_decay, decay, maximize, **numbers):
-    """The rule, of the gradient and the parameter as `refopt.cpu.weight_decay` makes them."""
+    """The rule, applied to the gradient and the parameter from `refopt.cpu.weight_decay`."""
     p, g = prepared(p, g, lr=lr, weight_decay=weight_decay, decay=decay, maximize=maximize)
     return update(p, g, *states, lr=lr, **numbers)
 
@@ -56,8 +56,8 @@ def merged_nadam(
     """Update every tensor of a list by NAdam, in place.
 
     Args:
-        momentum_decay_pow: P arrays of one element, of the arithmetic type: decay_base to the power of the
-            step that is to be taken, decay_base at first.
+        momentum_decay_pow: P arrays of one element, of the arithmetic type: decay_base to the power of the coming
+            step, decay_base at first.
         mu_product: P arrays like them: the product of mu over the steps taken, 1 at first.
         decay_base: 0.96**momentum_decay; by default that of a momentum_decay of 0.004. At least 0.
     """

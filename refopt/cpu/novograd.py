@@ -11,8 +11,8 @@ its root before it enters the first moment::
     m  = beta1 * m + d                    or, with grad_averaging, beta1 * m + (1 - beta1) * d
     p  = p - lr * m
 
-v is 0 before the first step, which takes n as it is. It stays 0 as long as the gradients are, so that the first one
-that is not 0 is taken as it is. This and ``grad_averaging`` are as NVIDIA has them in its implementation for Jasper.
+v is 0 before the first step, which sets it to n. It stays 0 as long as the gradients are 0, so the first n that is not
+0 becomes v. This and ``grad_averaging`` follow NVIDIA's implementation for Jasper.
 With a master parameter p is the master throughout, and the stored parameter is its rounding.
 """
 
@@ -30,7 +30,7 @@ def average(v, n, *, beta2):
 
 
 def direction(p, g, v, *, epsilon, weight_decay):
-    """Where to go: the gradient over its norm, and the decay."""
+    """The direction of the step: the gradient over its norm, plus the decay."""
     return g / (np.sqrt(v) + epsilon) + weight_decay * p
 
 
@@ -54,7 +54,7 @@ def merged_novograd(
         second_moment: P arrays of one element, of the arithmetic type: the running average of the gradient's
             squared norm, 0 at first.
         epsilon: added to the norm, at least 0.
-        grad_averaging: whether what enters the moment is multiplied by ``1 - beta1``.
+        grad_averaging: whether d is multiplied by ``1 - beta1`` before it enters the moment.
     """
     step(NOVOGRAD, locals())
 

@@ -1,7 +1,7 @@
 """RAdam: one tensor, and any number of them merged.
 
-Rectified Adam (Liu et al., arXiv:1908.03265), with epsilon where Paddle and PyTorch have it. The powers and rho
-are those of the step that is being taken: the powers start at beta, rho at 1::
+Rectified Adam (Liu et al., arXiv:1908.03265), with epsilon placed as in Paddle and PyTorch. The powers and rho are
+those of the current step: each power starts at its beta, rho at 1::
 
     g' = rescale_grad * g
     m  = beta1 * m + (1 - beta1) * g'
@@ -15,11 +15,11 @@ are those of the step that is being taken: the powers start at beta, rho at 1::
     rho = 1 + (rho + 1) * ((beta2 - beta2_pow) / (1 - beta2_pow))
 
 rho is the paper's rho_t = rho_inf - 2 * t * beta2_pow / (1 - beta2_pow), which in fp32 loses most of its digits
-in the first steps: at t = 5 and beta2 = 0.9999 it is off by 0.8. Going from step to step it is off by 1e-4. Paddle's
-scalar ``rho`` is another, (rho_inf - rho_t) / 2.
+in the first steps: at t = 5 and beta2 = 0.9999 it is off by 0.8. Computed from step to step it is off by 1e-4. Paddle's
+scalar ``rho`` is a different one, (rho_inf - rho_t) / 2.
 
-With ``maximize`` the sign of g' is turned first. Weight decay comes next, as `refopt.cpu.weight_decay` has it: added to
-g' (``decay="l2"``), or taken off p by itself (``"decoupled"``); where weight_decay is 0 there is none.
+With ``maximize`` the sign of g' is flipped first. Weight decay follows, by `refopt.cpu.weight_decay`: added to g'
+(``decay="l2"``), or subtracted from p separately (``"decoupled"``); a weight_decay of 0 means none.
 """
 
 import numpy as np
@@ -31,7 +31,7 @@ from refopt.cpu.weight_decay import DECAY, prepared
 
 
 def rectification(rho, beta2):
-    """By how much the variance of the adaptive rate shortens the step."""
+    """The factor by which the variance of the adaptive rate shortens the step."""
     rho_inf = 2 / (1 - beta2) - 1
     return np.sqrt((rho - 4) * (rho - 2) * rho_inf / ((rho_inf - 4) * (rho_inf - 2) * rho))
 
@@ -54,7 +54,7 @@ def update(p, g, m, u, beta1_pow, beta2_pow, rho, *, lr, beta1, beta2, epsilon):
 
 
 def rule(p, g, *states, lr, weight_decay, decay, maximize, **numbers):
-    """The rule, of the gradient and the parameter as `refopt.cpu.weight_decay` makes them."""
+    """The rule, applied to the gradient and the parameter from `refopt.cpu.weight_decay`."""
     p, g = prepared(p, g, lr=lr, weight_decay=weight_decay, decay=decay, maximize=maximize)
     return update(p, g, *states, lr=lr, **numbers)
 
@@ -67,8 +67,7 @@ def merged_radam(
     """Update every tensor of a list by RAdam, in place.
 
     Args:
-        rho: P arrays like them: the length of the average of squares in the step that is to be taken, 1 at
-            first.
+        rho: P arrays like them: the length of the average of squares in the coming step, 1 at first.
     """
     step(RADAM, locals())
 

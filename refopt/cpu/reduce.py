@@ -7,8 +7,8 @@ tiles of the tensor by another. Both trees join neighbours first, and a missing 
 
     0 1 2 3 4 5          ((0 + 1) + (2 + 3)) + (4 + 5)
 
-Neighbours first, because then a thread may hold 1, 2, 4 or 8 consecutive lanes, a warp may hold a tile,
-and any aligned run of 2**k tiles may be added in advance: the bits stay the same.
+Neighbours come first so that a thread may have 1, 2, 4 or 8 consecutive lanes, a warp may have a tile, and any aligned
+run of 2**k tiles may be added in advance: the bits stay the same.
 """
 
 import numpy as np

@@ -1,13 +1,13 @@
-"""Exact parameters as a bf16 parameter and the 16 bits that bf16 leaves out, in place of an fp32 master (N15).
+"""Exact parameters as a bf16 parameter and the 16 bits that bf16 omits, instead of an fp32 master (N15).
 
 The parameter is the fp32 value rounded to bf16, ties away from zero; the remainder is the lower half of the fp32
-pattern. Its highest bit says whether the upper half was rounded up, so `join` can take that back: `split` and
-`join` are each other's inverse on all 2**32 patterns. Ties to even could not be: a parameter would not tell which
-way it was rounded.
+pattern. Its highest bit tells whether the upper half was rounded up, so `join` can undo that: `split` and `join` are
+each other's inverse on all 2**32 patterns. With ties to even they could not be: a parameter would not tell in which
+direction it was rounded.
 
-NaN stays NaN: the upper half of a NaN is not rounded, since a carry would make it a number. One bank of patterns
-has to give way, that of infinity's upper half with a large lower one; these are signalling NaNs, which no
-arithmetic makes, and their parameter is a zero.
+NaN stays NaN: the upper half of a NaN is not rounded, since a carry would turn it into a number. One set of patterns
+is the exception, infinity's upper half with a large lower half; these are signalling NaNs, which no arithmetic
+produces, and their parameter is a zero.
 """
 
 import numpy as np
@@ -41,7 +41,7 @@ def halves(exact: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def split_numbers(exact: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """`split` as a step stores it: every NaN becomes the one of pattern 0x7fc00000, whichever arithmetic made it."""
+    """`split` as a step stores it: every NaN becomes the one of pattern 0x7fc00000, however it was computed."""
     return split(number(exact))
 
 

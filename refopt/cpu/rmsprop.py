@@ -7,21 +7,20 @@ Tieleman and Hinton 2012 in the form of Paddle's ``rmsprop`` operator, with lr f
     v  = mu * v + lr * g' / sqrt(s + epsilon)
     p  = p - v
 
-The centered form (Graves, arXiv:1308.0850) keeps an average of the gradient, too, and puts the variance in the
-place of s. By rounding it can come out below -epsilon; the root is NaN then::
+The centered form (Graves, arXiv:1308.0850) also keeps an average of the gradient, and replaces s by the variance.
+Rounding can make it smaller than -epsilon; the root is NaN then::
 
     a  = rho * a + (1 - rho) * g'
     v  = mu * v + lr * g' / sqrt(s - a * a + epsilon)
 
-This is epsilon where Paddle has it, ``epsilon_at="inside"`` of the root. ``"outside"`` is PyTorch's form,
-sqrt(s) + epsilon. PyTorch's velocity is without lr, too, which is the same while lr is constant: ``lr_at="step"`` for
-``"velocity"``::
+This is ``epsilon_at="inside"`` the root, as in Paddle. ``"outside"`` is PyTorch's form, sqrt(s) + epsilon. PyTorch's
+velocity also excludes lr, which is equivalent while lr is constant: ``lr_at="step"`` instead of ``"velocity"``::
 
     v  = mu * v + g' / (sqrt(s) + epsilon)
     p  = p - lr * v
 
-With ``maximize`` the sign of g' is turned first. Weight decay comes next, as `refopt.cpu.weight_decay` has it: added to
-g' (``decay="l2"``), or taken off p by itself (``"decoupled"``); where weight_decay is 0 there is none.
+With ``maximize`` the sign of g' is flipped first. Weight decay follows, by `refopt.cpu.weight_decay`: added to g'
+(``decay="l2"``), or subtracted from p separately (``"decoupled"``); a weight_decay of 0 means none.
 """
 
 import numpy as np
@@ -58,7 +57,7 @@ def update(p, g, s, v, a, *, rho, **numbers):
 
 
 def rule(p, g, *states, lr, weight_decay, decay, maximize, **numbers):
-    """The rule, of the gradient and the parameter as `refopt.cpu.weight_decay` makes them."""
+    """The rule, applied to the gradient and the parameter from `refopt.cpu.weight_decay`."""
     p, g = prepared(p, g, lr=lr, weight_decay=weight_decay, decay=decay, maximize=maximize)
     return update(p, g, *states, lr=lr, **numbers)
 
@@ -74,8 +73,8 @@ def merged_rmsprop(
         mean_square: P arrays of the same shapes, of the arithmetic type or of the parameter's dtype: the
             running average of the square of the gradient, 0 at first.
         velocity: P arrays like them, 0 at first.
-        epsilon_at: ``"inside"`` or ``"outside"`` of the root.
-        lr_at: whether the velocity has lr in it, ``"velocity"``, or the step alone, ``"step"``.
+        epsilon_at: ``"inside"`` or ``"outside"`` the root.
+        lr_at: whether lr is a factor in the ``"velocity"`` or in the ``"step"``.
         mean_grad: ``None``, or for the centered form P arrays like mean_square: the running average of the
             gradient, 0 at first; single entries may be ``None``.
     """

@@ -1,4 +1,4 @@
-"""How a file of this package declares its optimizer: what `refopt.catalog` has of it is read from its signature."""
+"""How a file of this package declares its optimizer: the entry in `refopt.catalog` is read from its signature."""
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
@@ -9,27 +9,27 @@ from typing import Any
 from refopt.checks.rows import FRACTION, Form, Hyper, Limit, Routine, Slot
 from refopt.cpu.arguments import documented
 
-# What the functions of all routines take, as refopt/cpu/arguments.py says, and what their numbers are limited to.
+# The arguments of all routines, described in refopt/cpu/arguments.py, and the limits of their numbers.
 PARAMS, GRADS = Slot("params"), Slot("grads", written=False)
 MASTERS = Slot("master_params", optional=True)
 SHARED = "grad_factor", "found_inf"
 LIMITS = {
     **dict.fromkeys(("beta1", "beta2", "rho"), FRACTION),
     "rescale_grad": Limit(positive=True, per_tensor=False),
-    "seed": Limit(below=2.0**24, whole=True),  # so that it is a number of every arithmetic type
+    "seed": Limit(below=2.0**24, whole=True),  # exact in every arithmetic type
 }
 ROUNDING = {"rounding": ("nearest", "stochastic")}
-# What a list is called where there is one tensor, if it has another name there.
+# The names of lists in functions of one tensor, if they differ.
 SINGULAR = {"params": "param", "grads": "grad", "velocities": "velocity", "master_params": "master_param"}
 NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 def scalars(**initial: float | str) -> tuple[Slot, ...]:
-    """Slots of scalars that go from step to step, none below 0, and what each starts from, as `Slot` has it."""
+    """Slots of scalars that pass from step to step, none below 0, each with its initial value, as in `Slot`."""
     return tuple(Slot(name, scalar=True, signed=False, initial=first) for name, first in initial.items())
 
 
-# What Adam and its kin carry: averages of the gradient and of its square, and the running powers of beta.
+# The states of Adam and its variants: averages of the gradient and of its square, and the running powers of beta.
 MOMENTS = Slot("moment1"), Slot("moment2", signed=False)
 POWERS = scalars(beta1_pow="beta1", beta2_pow="beta2")
 
@@ -40,27 +40,27 @@ def routine(
     passes: Mapping[str, int] | Callable[..., dict[str, int]] = NONE, forms: Mapping[str, Form] = NONE,
     trial: Mapping[str, float] = NONE, told: Callable[..., list[dict[str, Any]]] | None = None,
 ) -> Routine:
-    """The row of a merged function, whose docstring it completes by the arguments that all of them share.
+    """The row of a merged function; also completes the function's docstring with the shared arguments.
 
-    Numbers and defaults are the signature's. What is True or False by default is a choice. What is a tuple by default
-    the function has of its own.
+    Numbers and defaults are the signature's. An argument that is True or False by default is a choice; one that is a
+    tuple by default is specific to the function.
 
     Args:
-        function: ``merged_NAME``: takes what all of them take, and its own states, numbers and choices.
-        rule: what it does to one tensor, as `refopt.cpu.merged` has it.
-        source: where the formula is from.
+        function: ``merged_NAME``: takes the shared arguments, and its own states, numbers and choices.
+        rule: the update of one tensor, as described in `refopt.cpu.merged`.
+        source: of the formula.
         states: a slot for each state and scalar, in the order of the signature; optional ones are given by keyword.
-        limits: of numbers that only it has, those that are not just at least 0.
+        limits: of its own numbers, unless they are just at least 0.
         choices: the values of each choice that is a word, the default first.
-        launches: of a step on the device: 1 if each element is for itself.
-        passes: how often a step reads or writes a slot, where that is not once for gradients and twice for all else; or
+        launches: of a step on the device: 1 for elementwise routines.
+        passes: how often a step reads or writes a slot, unless it is once for gradients and twice for all others; or
             a function of form, dtypes and choices.
-        forms: the ways to run it on the device, where there are others than by tensor and merged.
-        trial: numbers for ``refopt verify``, where its usual ones would leave little of a gradient.
+        forms: the forms on the device, if there are others than by tensor and merged.
+        trial: numbers for ``refopt verify``, if its usual ones would leave little of a gradient.
         told: as in the row.
 
     Raises:
-        TypeError: signature, docstring and row are not of one routine.
+        TypeError: signature, docstring and row do not match.
     """
     where, parameters = f"{function.__module__}: {function.__name__}", inspect.signature(function).parameters
     slots = (PARAMS, GRADS, *states, MASTERS)
@@ -90,7 +90,7 @@ def routine(
 
 
 def _check_slots(where: str, parameters: Mapping[str, inspect.Parameter], slots: tuple[Slot, ...]) -> None:
-    """Refuse a signature that has other arrays than the row."""
+    """Refuse a signature whose arrays differ from the row's."""
     by_position = [x.name for x in parameters.values() if x.kind is x.POSITIONAL_OR_KEYWORD]
     absent = [x.name for x in parameters.values() if x.default is None]
     _expect(where, "arguments by position", by_position, [slot.name for slot in slots if not slot.optional])
@@ -112,7 +112,7 @@ def _hyper(name: str, default: Any, limits: Mapping[str, Limit]) -> Hyper:
 
 
 def single(function: Callable[..., None], **defaults: Any) -> Callable[..., None]:
-    """The function of one tensor: a merged one of lists of one, where some defaults may be others."""
+    """The function of one tensor: it calls a merged one with lists of one; some defaults may differ."""
     signature, name = inspect.signature(function), function.__name__.removeprefix("merged_")
     lists = [x for x, about in signature.parameters.items() if x not in SHARED
              and (about.default is None or about.kind is about.POSITIONAL_OR_KEYWORD)]
@@ -132,7 +132,7 @@ def single(function: Callable[..., None], **defaults: Any) -> Callable[..., None
 
 
 def bind(name: str, signature: inspect.Signature, args: tuple, named: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a call by name; raises TypeError as Python does, but says what is known."""
+    """The arguments of a call by name; raises TypeError like Python, but with the names that are known."""
     for unknown in named.keys() - signature.parameters:
         raise TypeError(f"{name}: {unknown}: expected one of {', '.join(signature.parameters)}")
     try:

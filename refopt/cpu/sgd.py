@@ -5,7 +5,7 @@
     g' = rescale_grad * g + l2_decay * p
     p  = p - lr * g'
 
-With ``maximize`` the sign of the rescaled gradient is turned first.
+With ``maximize`` the sign of the rescaled gradient is flipped first.
 """
 
 from refopt.cpu.merged import step
@@ -19,7 +19,7 @@ def update(p, g, *, lr, l2_decay):
 
 
 def rule(p, g, *, maximize, **numbers):
-    """The rule, uphill or down."""
+    """The rule, ascending if ``maximize``."""
     return update(p, -g if maximize else g, **numbers)
 
 

@@ -1,9 +1,9 @@
 """Stochastic rounding to bf16 with a counter-based generator: the same bits wherever it runs (N16).
 
-A value between two bf16 numbers becomes one of them by chance, the nearer the likelier, so that small steps are
-not lost on average. The chance comes from Philox-4x32-10 (Salmon et al., Random123, SC 2011), a function of the
-seed, the place of the element in its tensor and the array; so nothing is carried from step to step, and no
-partition of the work shows.
+A value between two bf16 numbers is rounded to one of them at random, to the nearer one with higher probability, so that
+small steps are not lost on average. The random bits come from Philox-4x32-10 (Salmon et al., Random123, SC 2011), a
+function of the seed, the element's index in its tensor, and the array; so no state passes from step to step, and the
+partition of the work does not matter.
 """
 
 import numpy as np
@@ -37,7 +37,7 @@ def philox(counter: np.ndarray, key: tuple[int, int]) -> np.ndarray:
 def random16(size: int, seed: int, array: int) -> np.ndarray:
     """16 random bits for each element of a tensor, uint32, shape (size,).
 
-    Four neighbours share a counter, whose words are the elements' own; each word serves two arrays.
+    Four neighbours share a counter, which gives each a word; each word serves two arrays.
 
     Args:
         size: elements of the tensor.
@@ -51,15 +51,15 @@ def random16(size: int, seed: int, array: int) -> np.ndarray:
 
 
 def dither(x: np.ndarray, bits: np.ndarray) -> np.ndarray:
-    """Values rounded to bf16 by chance: to those above in magnitude if what bf16 leaves out and ``bits`` carry.
+    """Values rounded to bf16 at random: away from zero if the sum of the omitted bits and ``bits`` carries.
 
     Args:
         x: fp32 array, shape (n,).
         bits: uint32 array of 16 random bits each, shape (n,).
 
     Returns:
-        fp32 array of values that bf16 has. Infinity and NaN come back as they are; beyond the largest number
-        of bf16, chance may give infinity.
+        fp32 array of bf16 values. Infinity and NaN are unchanged; values beyond the largest number of bf16 may become
+        infinite.
     """
     rounded = (x.view(np.uint32) + bits & 0xFFFF0000).astype(np.uint32).view(np.float32)
     return np.where(np.isfinite(x), rounded, x)

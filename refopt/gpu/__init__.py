@@ -11,10 +11,10 @@
 
 To read kernels and to write your own: `refopt.gpu.ladder`, `refopt.gpu.cuda`, `refopt.gpu.parts`,
 `refopt.gpu.exactness`, `refopt.gpu.show`, `refopt.gpu.timing`. For kernels elsewhere in refopt: `refopt.gpu.target`
-and `refopt.gpu.kernels`, which make them; `refopt.gpu.compiler`, what they need of a compiler; `refopt.gpu.cache`,
+and `refopt.gpu.kernels`, which make them; `refopt.gpu.compiler`, what they need from a compiler; `refopt.gpu.cache`,
 compiled kernels on disk; `refopt.gpu.machine`, the properties of a device; `refopt.gpu.vectors` and
 `refopt.gpu.words`, loads and stores; `refopt.gpu.tables`, chunks; `refopt.gpu.arrays`, `refopt.gpu.runtime` and
-`refopt.gpu.streams`, where arrays are and what runs there. For programs: `refopt.gpu.coalesce` and the kernels of
+`refopt.gpu.streams`, devices, their arrays and streams. For programs: `refopt.gpu.coalesce` and the kernels of
 `refopt.gpu.gradient_check`.
 """
 
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from refopt.gpu._functions import *  # noqa: F403
 else:
 
-    def __getattr__(name: str) -> Any:  # names of before
+    def __getattr__(name: str) -> Any:  # old names
         return renamed_attribute(__name__, name, {"scan": "gradient_check", "GradientScan": "GradientCheck"})
 
 
@@ -68,12 +68,13 @@ def plan(routine: str, *slots: Any, **options: Any) -> Plan:
 
 
 def to_device(array: np.ndarray) -> Any:
-    """Copy a NumPy array to the device that `device` answers; ``.copy_to_host()`` brings it back.
+    """Copy a NumPy array to the device that `device` returns; ``.copy_to_host()`` copies it back.
 
-    The copy has the axis order of a dense array, and C order of any other.
+    The copy of a dense array keeps its axis order; the copy of any other is in C order.
 
     Raises:
-        TypeError: if it is no NumPy array, one of a subclass, which may mean more than its elements, or one of objects.
+        TypeError: if it is not a NumPy array, or is one of a subclass, whose meaning may go beyond its elements, or of
+            objects.
     """
     checks.check_plain("to_device: array", array)
     return device().to_device(array)

@@ -1,4 +1,4 @@
-"""Where the arrays of a group are: a row of addresses for each slot, on the host and on the device."""
+"""The addresses of a group's arrays: a row for each slot, on the host and on the device."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,14 +12,14 @@ class AddressTable:
     """Addresses (S, n) of the arrays of n tensors in S slots, 0 for none, int64; or (n,) of one slot.
 
     Args:
-        machine: what it is on.
-        addresses: at first.
-        units: of the same shape, the bytes that a thread accesses at a time, a power of two each.
+        machine: the machine of the table.
+        addresses: the initial ones.
+        units: of the same shape, the bytes that a thread accesses at a time, each a power of two.
 
     Attributes:
         host: the addresses, (S, n).
-        array: the same on the device, once what has been enqueued is done, in the shape that was given.
-        aligned: by tensor, whether all its arrays can be accessed by such units.
+        array: the same on the device, after all enqueued work, in the shape of ``addresses``.
+        aligned: by tensor, whether all its arrays can be accessed in these units.
     """
 
     def __init__(self, machine: Device, addresses: np.ndarray, units: np.ndarray) -> None:
@@ -32,7 +32,7 @@ class AddressTable:
         self._upload = machine.uploader(self.array)
 
     def keeps_alignment(self, rows: Mapping[int, np.ndarray]) -> bool:
-        """Whether with other addresses in some rows the same tensors are aligned."""
+        """Whether the same tensors stay aligned with other addresses in some rows."""
         fits = self._fits
         for row, addresses in rows.items():
             if self._stay_aligned(row, addresses):
@@ -44,13 +44,13 @@ class AddressTable:
         return fits is self._fits or fits.all(0).tolist() == self.aligned
 
     def _stay_aligned(self, row: int, addresses: np.ndarray) -> bool:
-        """Whether all of a row were aligned, and are at other addresses: the usual case, in two passes."""
+        """Whether all addresses of a row were aligned, and the new ones are, too: the usual case, in two passes."""
         return not np.bitwise_or.reduce(addresses) & self._any_lower[row] and bool(self._fits[row].all())
 
     def put(self, rows: Mapping[int, np.ndarray], stream: Any) -> None:
-        """Other addresses in some rows, in stream order; of each row, what lies between the first change and the last.
+        """Write other addresses to some rows, in stream order: of each row, from the first to the last change.
 
-        The alignment of tensors has to be as before.
+        The alignment of tensors must not change.
         """
         width = self.host.shape[1]
         for row, addresses in rows.items():
@@ -65,5 +65,5 @@ class AddressTable:
             self._upload(row * width + first, held[first:stop], stream)
 
     def put_again(self, stream: Any) -> None:
-        """All of it once more, over what somebody else may have left in its place."""
+        """Write the whole table again, since the replay of a graph may have overwritten it."""
         self._upload(0, self.host.reshape(-1), stream)

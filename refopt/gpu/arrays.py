@@ -1,8 +1,8 @@
-"""Device arrays from anywhere, described for the checks, without a copy.
+"""Device arrays of any library, described for the checks, without a copy.
 
 Accepted: arrays of the executor, and anything on the GPU with ``__cuda_array_interface__``, ``data_ptr()`` or
-``__dlpack__``: Numba, CuPy, PyTorch and JAX. A parameter of PyTorch that requires a gradient is taken as its
-``detach()`` would be: a step is no part of autograd's graph.
+``__dlpack__``: Numba, CuPy, PyTorch and JAX. A PyTorch parameter that requires a gradient is treated like its
+``detach()``: a step is not part of autograd's graph.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,15 +18,15 @@ from refopt.gpu import dlpack
 
 
 def device_of(values: Any) -> str:
-    """Which machine holds the first array of a device: ``"executor"`` or ``"gpu"``, or "" if there is none.
+    """The machine of the first device array: ``"executor"`` or ``"gpu"``, or "" if there is none.
 
-    What is in host memory, or no array, is on neither; a describer says so by name.
+    Host arrays and other objects are on neither; a describer refuses them by name.
     """
     return next((machine for machine in map(_machine_of, values) if machine), "")
 
 
 def device_of_lists(*lists: Any) -> str | None:
-    """`device_of` what is in some lists, whatever else is given in their place; ``None`` if there is none."""
+    """`device_of` for the arrays in some lists; arguments that are not lists are skipped. ``None`` if there is none."""
     return device_of(x for values in lists if isinstance(values, Sequence) for x in values) or None
 
 
@@ -41,7 +41,7 @@ def _machine_of(value: Any) -> str:
 
 
 def ordinal_of(value: Any) -> int | None:
-    """The index of the GPU that an array is on, if it says; PyTorch's, CuPy's and those of DLPack do."""
+    """The index of an array's GPU, if the array has it; PyTorch's, CuPy's and DLPack's do."""
     if hasattr(value, "get_device"):
         return int(value.get_device())
     if hasattr(value, "__dlpack_device__"):
@@ -51,7 +51,7 @@ def ordinal_of(value: Any) -> int | None:
 
 
 def describer(device: str, index: int | None = None) -> Any:
-    """The function that describes an array on a machine, or the GPU of an index, and refuses any that is elsewhere."""
+    """A function that describes an array on a machine, or on the GPU of an index, and refuses any other."""
 
     on_device = _on_executor if device == "executor" else _on_gpu
 
@@ -91,7 +91,7 @@ def _on_gpu(value: Any, where: str) -> Array:
         return _torch(value, where)
     kind = f"{type(value).__module__}.{type(value).__name__}"
     interface = getattr(value, "__cuda_array_interface__", None)
-    # Up to version 2, which is JAX's, it does not say when the data are ready; DLPack does.
+    # Up to version 2, which JAX has, the interface does not tell when the data are ready; DLPack does.
     if hasattr(value, "__dlpack__") and (interface is None or interface["version"] < 3):
         if not dlpack.on_gpu(value):
             raise TypeError(f"{where}: expected a device array, got {kind} in host memory")
@@ -104,7 +104,7 @@ def _on_gpu(value: Any, where: str) -> Array:
 def _torch(value: Any, where: str) -> Array:
     if not value.is_cuda:
         raise TypeError(f"{where}: expected a device array, got a PyTorch tensor on {value.device}")
-    if hasattr(value, "is_neg") and value.is_neg():  # a view whose memory holds the values with the other sign
+    if hasattr(value, "is_neg") and value.is_neg():  # a view whose memory has the values with the opposite sign
         raise ValueError(f"{where}: expected values as they lie in memory, got a negated view; resolve_neg() copies it")
     strides = tuple(s * value.element_size() for s in value.stride())
     return Array(value.data_ptr(), tuple(value.shape), name_of(value.dtype), strides, True)
@@ -120,7 +120,7 @@ def _interface(value: Any, interface: dict[str, Any], where: str) -> Array:
     if interface.get("mask") is not None:
         raise TypeError(f"{where}: expected an array without a mask, got one with a mask")
     name = name_of(dtype)
-    if name_of(stored) != name and stored.kind != "V":  # which is all that it can say of bf16
+    if name_of(stored) != name and stored.kind != "V":  # the interface's only description of bf16
         raise TypeError(f"{where}: expected a dtype and an interface that agree, got {name} and {interface['typestr']}")
     strides = interface.get("strides")
     if strides is None:
@@ -129,9 +129,9 @@ def _interface(value: Any, interface: dict[str, Any], where: str) -> Array:
 
 
 def locator(describe: Any) -> Any:
-    """What `refopt.checks.Bound` asks where arrays are: they are looked at as far as they may differ from those before.
+    """The function with which `refopt.checks.Bound` finds the addresses of arrays and notices other differences.
 
-    What arrays of a type say of themselves is kept as they said it, and compared. Others are described.
+    The attributes of arrays of known types are kept and compared. All other arrays are described again.
     """
 
     def locate(where: str, values: Sequence[Any], before: Sequence[Array | None], kept: list) -> list[int] | None:
@@ -158,12 +158,12 @@ def locator(describe: Any) -> Any:
 
 _NONE = type(None)
 
-# Where arrays are, and all else that their descriptions are made of.
+# The addresses of arrays, and everything else that their descriptions are made of.
 _Look = Callable[[Sequence[Any]], tuple[list[int], tuple[list, ...]]]
 
 
 def _look_of(value: Any) -> _Look | None:
-    """That of an array; none for DLPack's, whose capsules are to be opened."""
+    """The look for an array's type; none for DLPack, whose capsules would have to be opened."""
     if isinstance(value, simt.DeviceArray):
         return _executor_arrays
     if hasattr(value, "data_ptr"):
@@ -190,7 +190,7 @@ def _interfaces(values: Sequence[Any]) -> tuple[list[int], tuple[list, ...]]:
 
 
 def one_of(value: Any) -> Any:
-    """An array of one element as one of one dimension, which shares its memory."""
+    """A one-dimensional view of an array of one element."""
     if hasattr(value, "reshape"):
         return value.reshape(1)
     interface = value.__cuda_array_interface__ | {"shape": (1,), "strides": None}

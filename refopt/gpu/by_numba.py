@@ -1,8 +1,8 @@
 """numba-cuda as the `refopt.gpu.compiler.Compiler`.
 
-Exact arithmetic (numerics, N3) takes two settings. NVVM contracts ``a * b + c`` into one rounding unless it is
-told ``fma=0``, for which ``@cuda.jit`` has no argument. And the linker, given LTO code, would generate code anew
-and contract after all; the decorator form ``@cuda.jit(lto=False)`` drops the argument, the call
+Exact arithmetic (numerics, N3) needs two settings. NVVM contracts ``a * b + c`` into one rounding unless it gets
+``fma=0``, for which ``@cuda.jit`` has no argument. And the linker, given LTO code, would generate the code again and
+contract after all; the decorator form ``@cuda.jit(lto=False)`` drops the argument, the call
 ``cuda.jit(function, lto=False)`` keeps it.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
-import numba_cuda  # noqa: F401  (Without it numba.cuda may be Numba's own, of which no kernel of refopt compiles.)
+import numba_cuda  # noqa: F401  (Without it numba.cuda may be Numba's own, which compiles no kernel of refopt.)
 import numpy as np
 from llvmlite import ir
 from numba import cuda as numba_cuda_target
@@ -30,7 +30,7 @@ cuda: Any = numba_cuda_target  # for mypy, which takes it for the simulator
 
 
 def oldest() -> tuple[int, int]:
-    """`Compiler.oldest`; a later CUDA may leave out more."""
+    """`Compiler.oldest`; a later CUDA may drop more GPUs."""
     return min(map(tuple, nvrtc.get_supported_ccs()))  # type: ignore[attr-defined]
 
 
@@ -60,7 +60,7 @@ def device_function(function: Callable, lines: bool) -> Any:
 
 
 def types_of(signature: tuple) -> tuple:
-    """Numba's types of a kernel's arguments, or those that are given in their place."""
+    """Numba's types of a kernel's arguments, from words; types pass unchanged."""
     return tuple(_type(each) if isinstance(each, str) else each for each in signature)
 
 
@@ -72,7 +72,7 @@ def _type(word: str) -> Any:
 
 @contextlib.contextmanager
 def _set_for(wanted: Wanted) -> Iterator[None]:
-    """Have numba-cuda compile as is wanted, also where there is no such GPU, which it asks only for what it is."""
+    """Make numba-cuda compile as wanted, even without such a GPU, of which it only queries the compute capability."""
     device = SimpleNamespace(compute_capability=wanted.capability)
     compile_ir = functools.partial(nvvm.compile_ir, fma=int(wanted.contract))
     with contextlib.ExitStack() as stack:
@@ -80,7 +80,7 @@ def _set_for(wanted: Wanted) -> Iterator[None]:
             (nvvm, "compile_ir", compile_ir),
             (dispatcher, "get_current_device", lambda: device),
             (codegen, "devices", SimpleNamespace(get_context=lambda: SimpleNamespace(device=device))),
-            # Numba parses the source for it, which fails for lambdas.
+            # Numba parses the source to find the line, which fails for lambdas.
             (lowering, "get_func_def_lineno", lambda function: function.__code__.co_firstlineno),
         ):
             stack.callback(setattr, owner, name, getattr(owner, name))
@@ -103,15 +103,15 @@ def inline_ptx(asm: str, constraints: str, result: str, arguments: str) -> Any:
             takes += [kind] * count if letter == "l" else [kind if count == 1 else nb.UniTuple(kind, count)]
 
     def shared_address(context: Any, builder: Any, kind: Any, array: Any, index: Any) -> Any:
-        """The address of an element of a shared array in the address space of shared memory, which has number 3."""
+        """The address of an element of a shared array in the address space of shared memory, number 3."""
         data, word = context.make_array(kind)(context, builder, array).data, ir.IntType(32)
         start = builder.ptrtoint(builder.addrspacecast(data, data.type.pointee.as_pointer(3)), ir.IntType(64))
-        # In 32 bits, so that whatever the index is made of is narrowed as well.
+        # In 32 bits, so that LLVM also narrows the computation of the index.
         distance = builder.mul(builder.trunc(index, word), word(kind.dtype.bitwidth // 8))
         return builder.add(builder.trunc(start, word), distance)
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        if not asm:  # a hint, which this GPU does not take
+        if not asm:  # a hint that this GPU does not have
             return context.get_dummy_value()
         operands: list[Any] = []
         entries = iter(zip(args, signature.args, strict=True))
@@ -129,7 +129,7 @@ def inline_ptx(asm: str, constraints: str, result: str, arguments: str) -> Any:
             return cgutils.pack_array(builder, cgutils.unpack_tuple(builder, answer, len(results)))
         return answer if results else context.get_dummy_value()
 
-    # Numba looks at how many parameters an intrinsic has, and their names.
+    # Numba examines the number of an intrinsic's parameters, and their names.
     given = ", ".join(f"x{k}" for k in range(len(takes)))
 
     def typed(*kinds: Any) -> Any:

@@ -1,9 +1,9 @@
-"""Linked kernels on disk: a process that finds its own there imports no compiler and compiles nothing.
+"""Linked kernels on disk: a process that finds its kernels there imports no compiler and compiles nothing.
 
-They are in ``refopt`` under the user's cache folder, or in the folder that ``REFOPT_CACHE`` names; with
-``REFOPT_CACHE=0`` there are none. An entry is a line of JSON and a cubin, under a digest of all that the kernel is made
-from. Files of any other content are passed over. Processes may share a folder: an entry is there as a whole or not at
-all. Beyond `MOST` bytes the entries go that were used longest ago.
+They are in ``refopt`` under the user's cache folder, or in the folder that ``REFOPT_CACHE`` names; ``REFOPT_CACHE=0``
+disables the cache. An entry is a line of JSON and a cubin, named by a digest of everything that the kernel is made
+from. Files with other content are ignored. Processes may share a folder: an entry is complete or absent. Beyond `MOST`
+bytes, the least recently used entries are removed.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ origins: Counter[str] = Counter()  # how many kernels of this process were "kept
 
 
 def folder() -> Path | None:
-    """Where entries are, whether it is there or not; None if there are to be none."""
+    """The folder of the entries, which need not exist; None if the cache is disabled."""
     asked = os.environ.get("REFOPT_CACHE")
     if asked:
         return None if asked == "0" else Path(asked).absolute()
@@ -43,13 +43,13 @@ def folder() -> Path | None:
 
 
 def is_empty() -> bool:
-    """Whether there is nothing that could be an entry."""
+    """Whether the folder has no file that could be an entry."""
     where = folder()
     return where is None or not any(name.endswith(SUFFIX) for name in _names(where))
 
 
 def key(kernel: Compilable, signature: tuple, capability: tuple[int, int]) -> str:
-    """A digest of all that a linked kernel is made from; "" if it holds what none can be made of."""
+    """A digest of everything that a linked kernel is made from; "" if the kernel has a value without a digest."""
     try:
         made_from = notes.made_from(kernel, signature, whole=True)
     except LookupError:
@@ -60,7 +60,7 @@ def key(kernel: Compilable, signature: tuple, capability: tuple[int, int]) -> st
 
 @functools.lru_cache
 def _made_by() -> tuple:
-    """The compiler, without importing it: its packages, refopt's own part of it, and what the environment tells it."""
+    """The compiler, without importing it: its packages, refopt's part of it, and its environment settings."""
     import importlib.metadata
 
     packages = []
@@ -75,7 +75,7 @@ def _made_by() -> tuple:
 
 
 def read(key: str) -> Linked | None:
-    """The entry of a key; None if there is none that can be used."""
+    """The entry of a key; None if there is no usable one."""
     if not key or (where := folder()) is None:
         return None
     path = where / (key + SUFFIX)
@@ -90,13 +90,13 @@ def read(key: str) -> Linked | None:
     except (OSError, ValueError, KeyError, TypeError) as error:
         _tell(f"{path} is not used ({type(error).__name__}: {error})")
         return None
-    with contextlib.suppress(OSError):  # another user's, which is as old as it is
+    with contextlib.suppress(OSError):  # another user's file, whose time stays unchanged
         os.utime(path)
     return entry
 
 
 def write(key: str, name: str, code: Linked) -> None:
-    """Keep a kernel under a key, if that is possible."""
+    """Store a kernel under a key, if possible."""
     if not key or (where := folder()) is None:
         return
     digest = hashlib.sha256(code.cubin).hexdigest()
@@ -115,7 +115,7 @@ def write(key: str, name: str, code: Linked) -> None:
 
 
 def _forget(where: Path) -> None:
-    """Remove what was used longest ago, until the rest is small enough; other processes may do so, too."""
+    """Remove the least recently used entries until the rest is small enough; other processes may do so, too."""
     found = []
     for name in _names(where):
         if name.endswith((SUFFIX, UNFINISHED)):
@@ -143,7 +143,7 @@ _told: list[str] = []
 
 
 def _tell(what: str) -> None:
-    """Say what is wrong, once in a process."""
+    """Warn of a problem, once in a process."""
     if not _told:
         _told.append(what)
         warnings.warn(f"refopt's kernels on disk: {what}; REFOPT_CACHE names another folder, or 0", stacklevel=2)

@@ -1,7 +1,7 @@
 """Casts and copies of any number of tensors: ``refopt.cpu.cast``, one launch for each pair of dtypes.
 
-A block takes a chunk, as in the elementwise routines. Where nothing is computed, the kernel is that of
-``refopt.gpu.words``, which knows bytes alone.
+A block takes a chunk, as in the elementwise routines. Plain copies use the kernel of ``refopt.gpu.words``, which only
+moves bytes.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ from refopt.gpu.tiles import scale8
 from refopt.gpu.unroll import map8, named
 from refopt.gpu.vectors import ROW
 
-BOUNDS = 64, 16  # threads of a block, and blocks to fit on a multiprocessor
+BOUNDS = 64, 16  # threads of a block, and blocks that must fit on a multiprocessor
 CHUNK_TILES = 2  # of elements, in a cast
 CHUNK_KILOBYTES = 8  # in a copy
 
@@ -39,7 +39,7 @@ Pair = tuple[Array, Array]
     "=f,d", "f", "d", lanes=True,
 )
 def to_odd(value):
-    """`refopt.cpu.cast.to_odd`: toward zero, and the last bit set if that was inexact."""
+    """`refopt.cpu.cast.to_odd`: round toward zero, and set the last bit if that was inexact."""
     near: Any = np.float32(value)
     back = np.float64(near)
     if type(value) is np.ndarray:
@@ -55,7 +55,7 @@ def to_single(value):
 
 
 def narrowed8(dtype: str, real: Any) -> Callable:
-    """Eight values of the arithmetic type as the stores of a dtype take them, to be rounded there if at all."""
+    """Eight values of the arithmetic type in the type that the stores of a dtype take; any final rounding is theirs."""
     if real is np.float32 or dtype == "float64":
         return named(device_function(lambda x: x), "narrowed8")
     return map8(to_single if dtype == "float32" else to_odd, 1)
@@ -63,7 +63,7 @@ def narrowed8(dtype: str, real: Any) -> Callable:
 
 @factory
 def caster(source: str, target: str, scale: str) -> Kernel:
-    """The kernel for a pair of dtypes and the dtype of the scale, empty for none."""
+    """The kernel for a pair of dtypes and the dtype of the scale, empty if there is none."""
     real: Any = checks.cast_type(source, target)
     row = either("cast_row", lambda partial: _variant(source, target, real, scale, partial), ROW)
     load_scale, one = getattr(vectors, f"load_{scale or 'float32'}"), real(1)
@@ -82,7 +82,7 @@ def caster(source: str, target: str, scale: str) -> Kernel:
 
 
 def _variant(source: str, target: str, real: Any, scale: str, partial: bool) -> Callable:
-    """The cast of a thread's eight elements of a row, ``at`` two addresses."""
+    """The cast of a thread's eight elements of a row; ``at`` has both addresses."""
     load = vectors.access(source, real, partial).load
     store = vectors.access(target, np.float64 if target == "float64" else np.float32, partial).store
     narrowed, scaled = narrowed8(target, real), bool(scale)
@@ -99,13 +99,13 @@ def _variant(source: str, target: str, real: Any, scale: str, partial: bool) -> 
 class CastPlan(Exclusive):
     """`refopt.cpu.merged_cast` bound to its arrays. Made by `refopt.gpu.cast_plan`.
 
-    The arrays are kept alive; their memory must stay where it is. Each call is made as a whole, also where several
-    threads call; a plan has no copies.
+    The plan keeps the arrays alive; their memory must not move. Calls from several threads run one after another; a
+    plan cannot be copied.
 
     Attributes:
-        launches: kernel launches of one call: one for each pair of dtypes of which a pair has elements.
+        launches: kernel launches of one call: one for each pair of dtypes that occurs with elements.
         bytes: bytes that one call reads and writes.
-        scale: the number in force, or the array that is read at every call.
+        scale: the current number, or the array that every call reads.
     """
 
     def __init__(
@@ -137,14 +137,14 @@ class CastPlan(Exclusive):
 
     @in_turn
     def __call__(self, *, scale: Any = None) -> None:
-        """Cast, in stream order. A scale given here is kept for the calls to come."""
+        """Cast, in stream order. A scale given here also applies to later calls."""
         if scale is not None:
             self.set(scale=scale)
         self._run(self.stream)
 
     @in_turn
     def set(self, *, scale: Any) -> None:
-        """Change the scale, a number, in stream order: of the next call, or of the next replay of a captured one.
+        """Change the scale, a number, in stream order, for the next call or the next replay of a captured one.
 
         A call that was captured with the number 1 does not multiply, whatever is set later.
         """
@@ -183,7 +183,7 @@ class CastPlan(Exclusive):
         return machine.prepare(cast, len(chunks), BOUNDS[0], (addresses, machine.to_device(chunks), at))
 
     def _scale_of(self, real: type) -> tuple[int, str]:
-        """Where the scale of an arithmetic type is, and its dtype there."""
+        """The address and dtype of the scale for an arithmetic type."""
         array = self._array or self._describe(self._numbers[real], "scale")
         return array.address, array.dtype
 
@@ -193,8 +193,8 @@ def cast_plan(sources: Any, targets: Any, *, scale: Any = 1.0, stream: Any = 0) 
 
     Args:
         sources, targets: lists of device arrays, as in `refopt.cpu.merged_cast`.
-        scale: a number, which calls may change; or a device array of one element, which every call reads.
-        stream: the stream that calls run on; the legacy default stream if not given.
+        scale: a number, which calls may change, or a device array of one element, which every call reads.
+        stream: the stream on which calls run; the legacy default stream if not given.
     """
     return CastPlan(sources, targets, scale, stream)
 

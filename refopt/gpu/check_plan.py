@@ -1,4 +1,4 @@
-"""The gradient check as it is called: bound to its gradients, which may be others at every step."""
+"""The gradient check's interface: bound to gradients, which may be replaced at every step."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,14 +20,14 @@ NAME = "check_gradients"
 class GradientCheck(OnStream):
     """`refopt.cpu.check_gradients` bound to its arrays. Made by `refopt.gpu.gradient_check`.
 
-    Each call is made as a whole, also where several threads call; there are no copies.
+    Calls from several threads run one after another; the object cannot be copied.
 
     Attributes:
-        grad_factor: a device array of one element, written by every call: what unscales and clips. Give it to the
-            plans of the steps.
+        grad_factor: a device array of one element, written by every call: the factor that unscales and clips. Give it
+            to the plans of the steps.
         found_inf: the same, for whether a gradient is inf or NaN.
         grad_norm: a device array of one element with the norm of all gradients.
-        launches: kernel launches of one call: one for each dtype of gradients, and one.
+        launches: kernel launches of one call: one for each dtype of gradients, and one more.
         bytes: bytes of gradients that one call reads.
     """
 
@@ -67,13 +67,13 @@ class GradientCheck(OnStream):
         args = roots, len(arrays), odd_ones, self._held, scale_at, *left
         steps = [*(one.launch for one in self._passes), machine.prepare(finisher(real), 1, BOUNDS[0], args)]
         self._run = machine.sequence(steps)
-        self._replayed = False  # whether a graph, when it is replayed, puts addresses into the tables
+        self._replayed = False  # whether the replay of a graph writes addresses to the tables
         self.launches = len(steps)
         self.bytes = sum(a.size * SIZES[a.dtype] for a in arrays if a)
 
     @in_turn
     def __call__(self, **numbers: float) -> None:
-        """Check the gradients, in stream order. Numbers given here are kept, as by `set`."""
+        """Check the gradients, in stream order. Numbers given here also apply to later calls, as with `set`."""
         if numbers:
             self._set(numbers)
         if self._replayed:
@@ -83,7 +83,7 @@ class GradientCheck(OnStream):
 
     @in_turn
     def set(self, **numbers: float) -> None:
-        """Change ``max_norm`` or ``epsilon``, in stream order: of the next call, or of a captured one's next replay."""
+        """Change ``max_norm`` or ``epsilon``, in stream order, for the next call or a captured one's next replay."""
         self._set(numbers)
 
     def _set(self, numbers: dict[str, Any]) -> None:
@@ -103,10 +103,10 @@ class GradientCheck(OnStream):
 
     @in_turn
     def rebind(self, grads: Any) -> None:
-        """Put other gradients of the same shapes and dtypes in place of those before, as `Plan.rebind` does.
+        """Replace the gradients by others of the same shapes and dtypes, as `Plan.rebind` does.
 
-        Which are ``None`` may change, at the price of building the tables anew. The norm stays of the type that it was
-        planned in, so none can come whose dtype is wider.
+        Which are ``None`` may change, at the cost of rebuilding the tables. The norm keeps its planned type, so no
+        gradient may have a wider dtype.
         """
         if isinstance(grads, list | tuple) and len(grads) != len(self._arrays["grads"]):
             expected = f"expected {len(self._arrays['grads'])} entries, as planned"
@@ -119,14 +119,15 @@ class GradientCheck(OnStream):
 
     @in_turn
     def move(self, addresses: Sequence[int] | np.ndarray, arrays: Sequence[Any] | None = None) -> None:
-        """`rebind` for those who know that the gradients are as planned but for where they are; see `Plan.move`.
+        """`rebind` for callers who know that the gradients are as planned except for their addresses; see `Plan.move`.
 
         Args:
-            addresses: P integers, 0 where there is no gradient.
-            arrays: the gradients, kept alive from now on; without them the caller keeps them alive, and none may come.
+            addresses: P integers, 0 if there is no gradient.
+            arrays: the gradients, kept alive from now on; if omitted, the caller keeps them alive, and no gradient may
+                be added.
 
         Raises:
-            TypeError, ValueError: naming the index; nothing has been modified then.
+            TypeError, ValueError: the message names the index; nothing has been modified then.
         """
         places, values, come_or_gone = self._bound.moved(f"{NAME}: move", "grads", addresses, arrays)
         if come_or_gone:
@@ -135,7 +136,7 @@ class GradientCheck(OnStream):
             self._exchange(places, values)
 
     def _exchange_checked(self, grads: Any) -> None:
-        """Have other gradients, checked one by one, some of which may have come or gone."""
+        """Exchange the gradients after a check of each; some may have appeared or disappeared."""
 
         def describe(value: Any, where: str) -> Array:
             return value if type(value) is Array else self._describe(value, where)
@@ -154,7 +155,7 @@ class GradientCheck(OnStream):
         self._build()
 
     def _exchange(self, places: np.ndarray, values: list | None) -> None:
-        """Have gradients at other addresses, in the tables that there are if they serve."""
+        """Exchange the gradients for others at new addresses, in the existing tables if possible."""
         if places.tobytes() == self._bound.addresses["grads"].tobytes():
             self._bound.exchange("grads", values, places)
             return
@@ -185,6 +186,6 @@ def gradient_check(
     Args:
         grads: P device arrays, or ``None``.
         loss_scale, max_norm, epsilon: as in `refopt.cpu.check_gradients`.
-        stream: the stream that calls run on; the legacy default stream if not given.
+        stream: the stream on which calls run; the legacy default stream if not given.
     """
     return GradientCheck(grads, loss_scale, max_norm, epsilon, stream)

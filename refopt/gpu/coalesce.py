@@ -20,8 +20,8 @@ CHUNK = {"bytes": 256, "elements": 256}
 class Coalesced(Exclusive, coalesce.Coalesced):
     """`refopt.cpu.coalesce.Coalesced` on a device: one launch for each pair of dtypes, in stream order.
 
-    ``gather`` and ``scatter`` are planned once, and anew when they are given other tensors than the time before. Each
-    call is made as a whole, also where several threads call; there are no copies.
+    ``gather`` and ``scatter`` are planned once, and again when the tensors differ from the previous call. Calls from
+    several threads run one after another; the object cannot be copied.
     """
 
     def __init__(self, views: list[Any], buffer: Any, layout: coalesce.Layout, stream: Any) -> None:
@@ -35,14 +35,14 @@ class Coalesced(Exclusive, coalesce.Coalesced):
         """The plan of the last ``"gather"`` or ``"scatter"``, with its launches and bytes.
 
         Raises:
-            ValueError: if ``way`` is neither, or nothing has gone that way.
+            ValueError: if ``way`` is neither, or there was no such call yet.
         """
         if (way := chosen("plan: way", way, ("gather", "scatter"))) not in self._plans:
             raise ValueError(f"plan: way: expected one that tensors have gone, got {way}, which none have")
         return self._plans[way][1]
 
     def _matched(self, name: str, tensors: Any) -> None:
-        """As the reference does it, but for those of the time before, which takes as long as the copy."""
+        """The reference's check, skipped for the previous call's tensors, since it takes as long as the copy."""
         arrays, _ = self._plans.get(name, ([], None))
         before = arrays[: len(self.views)] if name == "gather" else arrays[len(self.views) :]
         same = isinstance(tensors, list | tuple) and len(tensors) == len(before)
@@ -65,8 +65,8 @@ class Coalesced(Exclusive, coalesce.Coalesced):
 def coalesce_tensor(inputs: Any, *, scale: Any = 1.0, stream: Any = 0, **attributes: Any) -> Coalesced:
     """`refopt.cpu.coalesce_tensor` for device arrays, in stream order.
 
-    The smallest piece of memory is 256 bytes; the views are device arrays. The buffer is on the machine that the
-    inputs are on; with no input there, on the one that `refopt.gpu.device` answers.
+    The smallest piece of memory is 256 bytes; the views are device arrays. The buffer is on the machine of the inputs;
+    without inputs, on the one that `refopt.gpu.device` returns.
     """
     machine = device(device_of_lists(inputs, attributes.get("outputs")))
     handle = machine.stream(stream, "coalesce_tensor: stream")
@@ -81,7 +81,7 @@ def coalesce_tensor(inputs: Any, *, scale: Any = 1.0, stream: Any = 0, **attribu
 
 
 def _fill(machine: Device, buffer: Any, constant: np.ndarray, stream: Any) -> None:
-    """Every element, padding included, by one launch."""
+    """Fill every element, padding included, with one launch."""
     address = describer(machine.name)(buffer, "buffer").address
     size = buffer.size * constant.itemsize
     word = np.frombuffer(np.repeat(constant, 8 // constant.itemsize).tobytes(), np.int64)

@@ -1,4 +1,4 @@
-"""The seam to a compiler: what kernels need of one, in one place. `refopt.gpu.compiling` has the one that there is."""
+"""The interface to a compiler: all that kernels need from one. `refopt.gpu.compiling` has the only implementation."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
@@ -9,10 +9,10 @@ class Wanted(NamedTuple):
 
     Attributes:
         capability: of the GPUs that run it.
-        launch_bounds: the most threads of a block, and the blocks that are to fit on a multiprocessor.
+        launch_bounds: the most threads of a block, and the blocks that must fit on a multiprocessor.
         contract: whether ``a * b + c`` may become one operation.
-        alone: whether GPUs of this capability alone have its instructions.
-        lines: whether the PTX says between the instructions which lines of Python they come from.
+        alone: whether only GPUs of this capability have its instructions.
+        lines: whether the PTX has directives with the lines of Python that instructions come from.
     """
 
     capability: tuple[int, int]
@@ -23,33 +23,33 @@ class Wanted(NamedTuple):
 
 
 class Linked(NamedTuple):
-    """A kernel as the driver loads it: the name of its entry, and a cubin that needs nothing else."""
+    """A kernel as the driver loads it: the name of its entry, and a self-contained cubin."""
 
     entry: str
     cubin: bytes
 
 
 class Compiler(Protocol):
-    """A compiler of functions in Numba's spelling. It rounds each operation by itself, unless it may contract.
+    """A compiler of functions in Numba's spelling. It rounds each operation separately, unless it may contract.
 
     Signatures have a word for each argument: ``"int64"``, ``"float32"``, or the dtype and the number of axes of an
-    array in C order, ``"float32[2]"``. For an array, a kernel is passed words of 64 bits: two zeros, the number of
+    array in C order, ``"float32[2]"``. A kernel receives an array as words of 64 bits: two zeros, the number of
     elements, the bytes of one, the address, the shape, and the strides in bytes.
 
     Attributes:
-        cuda: what functions find instead of the executor's ``cuda``.
+        cuda: replaces the executor's ``cuda`` in functions.
     """
 
     cuda: Any
 
     def oldest(self) -> tuple[int, int]:
-        """The oldest compute capability that it compiles for."""
+        """The oldest compute capability for which it compiles."""
 
     def ptx(self, function: Callable, signature: tuple, wanted: Wanted) -> str:
         """The PTX of a kernel as text."""
 
     def linked(self, function: Callable, signature: tuple, wanted: Wanted) -> Linked:
-        """The kernel, linked with what the GPU's own libraries add to it, such as a barrier of the whole grid."""
+        """The kernel, linked with code of CUDA's libraries, such as a barrier across the grid."""
 
     def device_function(self, function: Callable, lines: bool) -> Any:
         """The compiled form of a function that kernels call: it is always inlined, and may return tuples."""

@@ -1,6 +1,6 @@
-"""The compiler that there is: `refopt.gpu.by_numba`, numba-cuda behind `refopt.gpu.compiler.Compiler`.
+"""The compiler in use: `refopt.gpu.by_numba`, numba-cuda behind `refopt.gpu.compiler.Compiler`.
 
-It is imported when the first kernel is compiled: a process that finds all of its own in the `refopt.gpu.cache` imports
+It is imported when the first kernel is compiled: a process that finds all its kernels in the `refopt.gpu.cache` imports
 no compiler.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from refopt.gpu.compiler import Compiler, Wanted
 
 INSTALL = "pip install 'refopt[cuda13]'"
-# Those whose versions decide what the compiler makes, of CUDA 12 and 13.
+# The packages, of CUDA 12 and 13, whose versions determine the compiler's output.
 PACKAGES = (
     "numba", "numba-cuda", "llvmlite", "cuda-core", "nvidia-nvvm", "nvidia-nvjitlink", "nvidia-cuda-runtime",
     "nvidia-cuda-nvcc-cu12", "nvidia-nvjitlink-cu12", "nvidia-cuda-runtime-cu12",
@@ -22,7 +22,7 @@ PACKAGES = (
 
 @functools.lru_cache
 def compiler() -> Compiler:
-    """The compiler. Where it is not installed, importing it raises what it does."""
+    """The compiler. If it is not installed, the error of its import propagates."""
     from refopt.gpu import by_numba
 
     return by_numba
@@ -44,17 +44,17 @@ def compiling(wanted: Wanted) -> Iterator[Compiler]:
 
 
 def in_hand() -> Wanted:
-    """What is being compiled for."""
+    """The options of the current compilation."""
     return _wanted[-1]
 
 
 @functools.lru_cache
 def no_compiler() -> str:
-    """Why kernels cannot be compiled here, in one line; empty if they can, which takes no GPU."""
+    """Why kernels cannot be compiled here, in one line; empty if they can. No GPU is needed."""
     try:  # much of numba-cuda is imported only when it compiles
         with compiling(wanted := Wanted((9, 0))) as made:
             made.linked(lambda x: None, ("int64",), wanted)
-    except Exception as error:  # each version of numba-cuda fails in its own ways beside a NumPy it does not know
+    except Exception as error:  # versions of numba-cuda fail in different ways with a NumPy that is too new for them
         text = textwrap.shorten(str(error), 180)
         if isinstance(error, ModuleNotFoundError) and error.name in ("numba", "numba_cuda"):
             return f"numba-cuda is not installed ({text})"

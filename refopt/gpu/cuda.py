@@ -1,8 +1,8 @@
-"""`numba.cuda` for kernels to be read, and for kernels of one's own.
+"""`numba.cuda` for kernels that teach, and for your own kernels.
 
-The names are those of ``numba.cuda``: what calls nothing else of refopt's is a kernel of Numba's, too, below the line
-``from numba import cuda``. Here ``jit`` differs in what it compiles, and in where a kernel runs: on the machine that
-its arrays are on, a GPU or the executor.
+The names are those of ``numba.cuda``: a kernel that calls nothing else of refopt also works in Numba, below the line
+``from numba import cuda``. ``jit`` differs in that it rounds each operation separately, and that a kernel runs on the
+machine of its arrays, a GPU or the executor.
 
     >>> import numpy as np
     >>> from refopt import gpu
@@ -34,14 +34,14 @@ from refopt.simt.cuda import *  # noqa: F403
 
 
 def __refopt_numba__() -> Any:
-    """What kernels find instead of this module when they are compiled."""
+    """The module that replaces this one in compiled kernels."""
     return compiler().cuda
 
 
 class Kernel(_Kernel):
-    """A kernel of both forms, launched as ``kernel[grid, block](*args)``.
+    """A kernel in both forms, launched as ``kernel[grid, block](*args)``.
 
-    It runs on the machine that its arrays are on; one that takes addresses alone, on the machine in force: `gpu.use`.
+    It runs on the machine of its arrays; without arrays, only addresses, on the current machine: `gpu.use`.
     """
 
     def __getitem__(self, configuration: tuple[int, int]) -> Callable[..., None]:
@@ -52,8 +52,8 @@ class Kernel(_Kernel):
 class Launch(NamedTuple):
     """A kernel, its blocks, the threads of each, and its arguments: arrays of one machine, integers, fp32 numbers.
 
-    ``mode`` is "cooperative" for a kernel whose blocks wait for each other. ``keep`` is what is not to be freed: arrays
-    that the kernel finds by their addresses.
+    ``mode`` is "cooperative" for a kernel whose blocks wait for each other. ``keep`` has what must stay alive: arrays
+    that the kernel accesses by address.
     """
 
     kernel: Kernel
@@ -67,8 +67,8 @@ class Launch(NamedTuple):
         """Launch, if there are any blocks.
 
         Raises:
-            TypeError: naming the argument: a number of Python's or of fp64, or what is no argument at all.
-            RuntimeError: the machine has a compute capability that kernels, or this one, cannot be compiled for.
+            TypeError: an argument is a Python float, an fp64 number or of an unsupported type; the message names it.
+            RuntimeError: kernels, or this one, cannot be compiled for the machine's compute capability.
         """
         if not self.grid:
             return
@@ -82,7 +82,7 @@ class Launch(NamedTuple):
             self.kernel.executor[self.grid, self.block, stream, self.kernel.dynamic_shared](*self.args)
 
     def prepared(self) -> Callable[[Any], None]:
-        """What launches it on a GPU again and again, with arguments that are packed once; it takes a stream."""
+        """A function of a stream that launches it on a GPU, any number of times, with arguments packed once."""
         if not self.grid:
             return lambda stream: None
         launch = device("gpu").prepare(self.kernel, self.grid, self.block, self.args, self.mode)
@@ -98,11 +98,11 @@ def jit(  # type: ignore[no-redef]
 
     Args:
         function: in Numba's spelling, with this module as ``cuda``.
-        device: whether it is a device function, which kernels call, and no kernel.
-        contract: whether the compiler may make one operation, with one rounding, of ``a * b + c``. Numba's own ``jit``
-            has it so; here each operation is rounded by itself, as NumPy's are. The executor always does.
-        launch_bounds: the most threads of a block, and how many blocks are to fit on a multiprocessor.
-        bounds: the same, by its name of before.
+        device: whether it is a device function, which kernels call, instead of a kernel.
+        contract: whether the compiler may turn ``a * b + c`` into one operation with one rounding, as Numba's ``jit``
+            does. By default each operation is rounded separately, as in NumPy. The executor always rounds separately.
+        launch_bounds: the most threads of a block, and how many blocks must fit on a multiprocessor.
+        bounds: the same, by its old name.
         dynamic_shared: bytes of shared memory that launches give the kernel for ``cuda.shared.array(0, dtype)``: with
             it a kernel may have more than the 48 KB that it can declare.
 
@@ -123,12 +123,12 @@ def jit(  # type: ignore[no-redef]
 
 
 def address(array: Any) -> int:
-    """Where the memory of an array on a GPU or the executor begins, in bytes."""
+    """The address of an array on a GPU or the executor, in bytes."""
     return describer(device_of([array]))(array, "address").address
 
 
 def on_machine_of(array: Any, table: np.ndarray) -> Any:
-    """A copy of a host array on the machine that an array is on."""
+    """A copy of a host array on the machine of another array."""
     return device(device_of([array])).to_device(table)
 
 

@@ -1,6 +1,6 @@
-"""What an array says of itself through DLPack, read without taking it over.
+"""An array's description of itself through DLPack, read without consuming the capsule.
 
-The capsule is only looked into: it stays the exporter's, who frees it when it goes. What keeps the memory is the array.
+The capsule is only read: the exporter keeps it and frees it with the capsule. The array keeps the memory alive.
 Source: dlpack.h, versions 0.8 and 1.1 (https://github.com/dmlc/dlpack).
 """
 
@@ -15,7 +15,7 @@ _FAMILIES = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex", 6: "boo
 
 
 class _Tensor(ctypes.Structure):
-    """DLTensor; strides count elements, and may be missing where they are those of C order."""
+    """DLTensor; strides count elements, and may be missing for C order."""
 
     _fields_ = (
         ("data", ctypes.c_void_p),
@@ -51,18 +51,18 @@ _pointer.restype, _pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes
 
 
 def on_gpu(value: Any) -> bool:
-    """Whether the array is where kernels can reach it."""
+    """Whether kernels can access the array's memory."""
     return value.__dlpack_device__()[0] in (CUDA, CUDA_MANAGED)
 
 
 def describe(value: Any, where: str) -> Array:
-    """An array that has ``__dlpack__``, as the checks want it.
+    """The description of an array that has ``__dlpack__``, for the checks.
 
-    With no stream named, the exporter has the data ready for the legacy default stream; JAX waits for them.
+    If no stream is named, the exporter makes the data ready for the legacy default stream; JAX waits for them.
     """
     try:
         capsule = value.__dlpack__(stream=None, max_version=(1, 1))
-    except TypeError:  # of before 1.0
+    except TypeError:  # exporters before 1.0
         capsule = value.__dlpack__(stream=None)
     if _is_valid(capsule, b"dltensor_versioned"):
         managed = _Versioned.from_address(_pointer(capsule, b"dltensor_versioned"))
@@ -70,7 +70,7 @@ def describe(value: Any, where: str) -> Array:
             raise TypeError(f"{where}: expected DLPack of version 1, got {managed.major}.{managed.minor}")
         tensor, writable = managed.tensor, not managed.flags & READ_ONLY
     else:
-        # It cannot say that it is read-only, so it is taken to be.
+        # It cannot tell whether it is read-only, so it is assumed to be.
         tensor, writable = _Tensor.from_address(_pointer(capsule, b"dltensor")), False
     family = _FAMILIES.get(tensor.code, "type")
     kind = "bool" if (family, tensor.bits) == ("bool", 8) else f"{family}{tensor.bits}"

@@ -1,8 +1,8 @@
-"""Launching on a CUDA GPU, by way of the driver's own interface.
+"""Launching on a CUDA GPU, through the driver API.
 
-Numba's dispatcher takes 10 microseconds and more for a launch, since it looks at every argument. Here the
-arguments are packed once; what a step costs the host is the driver call. The launches of a step are one
-graph, so that they cost one call.
+Numba's dispatcher takes at least 10 microseconds for a launch, since it examines every argument. Here the arguments are
+packed once, and a step costs the host only the driver call. The launches of a step are one graph, so that they take
+one call.
 """
 
 import ctypes
@@ -28,16 +28,16 @@ from refopt.gpu.target import OVERLAPS, signature_of
 
 
 class Sequenced:
-    """Launches in a row as one graph: one call, and less of a gap between them. Says whether they will run.
+    """Consecutive launches as one graph: one call, and shorter gaps between them. Returns whether they will run.
 
-    A single launch is a graph, too, since that call takes the host less than half the time of a launch.
+    A single launch is a graph, too, since its call takes the host less than half the time of a launch.
 
-    A stream that is itself being captured gets the launches, which become part of its graph and do not run.
+    If the stream is itself being captured, the launches become part of its graph and do not run.
     """
 
     def __init__(self, launches: Sequence[Callable[[Any], None]]) -> None:
         self._launches = list(launches)
-        self._graph: Any = None  # made for the stream that it is first launched on
+        self._graph: Any = None  # made for the stream on which it is first launched
 
     def __call__(self, stream: int) -> bool:
         if capturing(stream):
@@ -50,7 +50,7 @@ class Sequenced:
         return True
 
     def _captured(self, stream: int) -> Any:
-        """The graph, by a stream like the one it is for: kernels keep to the multiprocessors they were captured on."""
+        """The graph, captured on a similar stream: kernels stay on the multiprocessors of the capturing stream."""
         mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
         other = Stream.like(stream)
         checked(driver.cuStreamBeginCapture(other.handle, mode))
@@ -67,7 +67,7 @@ class Sequenced:
 
 
 class Gpu:
-    """A CUDA device: that of an index, or whichever is current."""
+    """A CUDA device: the one with an index, or the current one."""
 
     name = "gpu"
     new_stream, new_event, sequence = Stream, Event, Sequenced
@@ -79,7 +79,7 @@ class Gpu:
 
     @cached_property
     def properties(self) -> Properties:
-        """What the device says of itself."""
+        """The device's properties, from the driver."""
         device = _current_device() if self.index is None else checked(driver.cuDeviceGet(self.index))
 
         def ask(name: str) -> int:
@@ -96,7 +96,7 @@ class Gpu:
         return self.properties.capability == WARPGROUPS
 
     def enter(self) -> Callable[[], Any] | None:
-        """Make the context current in this thread, as the driver's calls need it; what leaves it if another was."""
+        """Make the context current in this thread, which driver calls need; returns how to leave it if it was not."""
         if self.index is None:
             if not hasattr(self._thread, "entered"):
                 self._thread.entered = context()
@@ -120,18 +120,18 @@ class Gpu:
         return copy
 
     def pinned(self, array: np.ndarray) -> Any:
-        """A copy in C order in page-locked memory of the host, where copies go at full speed and kernels reach it."""
+        """A copy in C order, in page-locked host memory, which kernels can access and copies use at full speed."""
         if not array.nbytes:
             return self.empty(array.shape, array.dtype)
         dense, block = np.asarray(array, order="C"), Pinned(array.nbytes)
         block.bytes[:] = dense.reshape(-1).view(np.uint8)
-        # Under unified addressing, which 64-bit systems have, the device knows the memory by the host's address.
+        # With unified addressing, which 64-bit systems have, the device uses the host's address of the memory.
         return memory.at(block, block.address, dense.shape, dense.dtype)
 
     def view(self, array: Any, first: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any = None) -> Any:
-        """Elements of a flat array, from one on, under a dense shape with strides in bytes; memory is shared.
+        """A view of a flat array from element ``first`` on, with a dense shape and strides in bytes.
 
-        With a ``dtype``, the bytes from there on as elements of that. The array may be another library's.
+        With a ``dtype``, the bytes are viewed as elements of that dtype. The array may be another library's.
         """
         own = describer(self.name)(array, "view")
         kind = numpy_dtype(own.dtype)
@@ -140,13 +140,13 @@ class Gpu:
         return memory.at(owner, start, shape, kind if dtype is None else dtype, strides)
 
     def stream(self, stream: Any, where: str = "stream") -> Any:
-        """What `Launch` takes: the handle of a stream."""
+        """The handle of a stream, as `Launch` takes it."""
         return handle_of(stream, where)
 
     def copier(self, source: Any, target: Any) -> Callable[[Any], None]:
         """A function that copies an array to another of the same shape and dtype, in stream order.
 
-        Either may be in page-locked memory of the host; both are C-contiguous.
+        Either may be in page-locked host memory; both must be C-contiguous.
         """
         ends = [describer(self.name)(array, "copy") for array in (source, target)]
         for end in ends:
@@ -162,31 +162,31 @@ class Gpu:
         return copy if nbytes else lambda stream: None
 
     def writer(self, array: Any) -> Writer:
-        """A function that copies values into a C-contiguous array, from an element on, in stream order."""
+        """A function that copies values to a C-contiguous array, from element ``first`` on, in stream order."""
         base, item = array.__cuda_array_interface__["data"][0], array.dtype.itemsize
 
         def write(first: int, values: Any, stream: int) -> None:
-            # From pageable memory: the driver takes its copy of a few bytes before the call returns.
+            # From pageable memory: the driver copies the few bytes before the call returns.
             values = rounded(values, array.dtype)
             checked(driver.cuMemcpyHtoDAsync(base + item * first, values.ctypes.data, values.nbytes, stream))
 
         return write
 
     def uploader(self, array: Any) -> Writer:
-        """What `writer` gives, for values of the array's dtype; page-locked memory is kept for the copies."""
+        """`writer`, for values of the array's dtype; it keeps page-locked memory for the copies."""
         item = array.dtype.itemsize
         staging = Staging(array.__cuda_array_interface__["data"][0] or 0, array.size * item)
         return lambda first, values, stream: staging.upload(first * item, values, stream)
 
     def filler(self, array: Any, first: int, count: int) -> Filler:
-        """A function that sets some elements in a row to one number, in stream order, in as little time as can be."""
+        """A function that sets ``count`` elements from ``first`` on to one number, in stream order, quickly."""
         if array.dtype != np.float32:
             write = self.writer(array)
             return lambda value, stream: write(first, np.full(count, value), stream)
         address = array.__cuda_array_interface__["data"][0] + 4 * first
         word = ctypes.c_float()
         bits = ctypes.c_uint32.from_buffer(word)
-        memset = driver.cuMemsetD32Async  # it carries the value along, so nothing has to be kept for it
+        memset = driver.cuMemsetD32Async  # the call takes the value itself, so no memory must be kept
 
         def fill(value: float, stream: int) -> None:
             word.value = value
@@ -195,9 +195,9 @@ class Gpu:
         return fill
 
     def tensor_maps(self, addresses: Sequence[int], sizes: Sequence[tuple[int, int, int]]) -> Any:
-        """Tensor maps of matrices of 16-bit elements, which say how to copy boxes of 64 x 64: (N, 16) words.
+        """Tensor maps of matrices of 16-bit elements, for copies of boxes of 64 x 64: (N, 16) words.
 
-        ``sizes`` has rows, columns, and how many elements a row takes in memory, a multiple of eight.
+        ``sizes`` has rows, columns, and the elements from row to row in memory, a multiple of eight.
         """
         boxes, ones = [driver.cuuint32_t(64)] * 2, [driver.cuuint32_t(1)] * 2
         words = []
@@ -214,7 +214,7 @@ class Gpu:
         return self.to_device(np.array(words, np.uint64).reshape(-1, 16))
 
     def resident(self, kernel: Kernel, block: int, args: tuple, wanted: int) -> int:
-        """Blocks of a cooperative launch that has work for so many: of these as many as can be resident at once."""
+        """Blocks of a cooperative launch: ``wanted``, or fewer if that many cannot be resident at once."""
         described = self._described(kernel, args)
         function = _loaded(kernel.linked(signature_of(described), self.properties))
         context()
@@ -238,10 +238,10 @@ class Gpu:
 
 
 class Launch:
-    """One kernel with its arguments packed the way Numba's calling convention has them.
+    """One kernel with its arguments packed for Numba's calling convention.
 
-    ``mode`` is ``"cooperative"``, for kernels with a grid barrier; ``"overlapping"``, for kernels that may
-    start while the launch before them drains and wait for it themselves; or anything else.
+    ``mode`` is ``"cooperative"`` for kernels with a grid barrier, ``"overlapping"`` for kernels that may start while
+    the previous launch drains and wait for it themselves, or anything else.
     """
 
     def __init__(
@@ -279,7 +279,7 @@ class Launch:
 
     @property
     def registers(self) -> int:
-        """Of a thread."""
+        """Registers of a thread."""
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NUM_REGS
         return checked(driver.cuKernelGetAttribute(attribute, self._kernel, _current_device()))
 
@@ -290,14 +290,14 @@ class Launch:
 
 @cache
 def _loaded(code: Linked) -> Any:
-    """A kernel that the driver has loaded; it belongs to no context, and is kept."""
+    """Load a kernel; it belongs to no context, and stays loaded."""
     context()
     library = checked(driver.cuLibraryLoadData(code.cubin, [], [], 0, [], [], 0))
     return checked(driver.cuLibraryGetKernel(library, code.entry.encode()))
 
 
 def _allow(kernel: Any, nbytes: int) -> None:
-    """Let a kernel have so many bytes of dynamic shared memory on the current device."""
+    """Allow a kernel ``nbytes`` bytes of dynamic shared memory on the current device."""
     attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
     checked(driver.cuKernelSetAttribute(attribute, nbytes, kernel, _current_device()))
 

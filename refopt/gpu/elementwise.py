@@ -1,11 +1,11 @@
 """One kernel for every elementwise optimizer: all tensors in one launch, in one pass.
 
-A block takes a chunk, which here is a tile. Only the rule (``refopt.gpu.rules``) belongs to the optimizer. Everything
-else is the same: find the tile in the table, load, apply the rule, store.
+A block takes a chunk, which here is a tile. Only the rule (``refopt.gpu.rules``) differs between optimizers. All of
+them find the tile in the table, load, apply the rule and store.
 
-All blocks of a tensor read the scalars that a step carries on, such as the powers of beta, and its first block writes
-them. So that no block writes what another may still read (numerics, N9), there are two copies: ``carried[phase]`` is
-read, ``carried[1 - phase]`` is written, and the next step swaps them. The caller's arrays get a copy.
+All blocks of a tensor read the scalars that pass from step to step, such as the powers of beta, and its first block
+writes them. So that no block writes what another may still read (numerics, N9), there are two copies: a step reads
+``carried[phase]`` and writes ``carried[1 - phase]``, and the next step swaps them. The caller's arrays get a copy.
 """
 
 from collections.abc import Callable
@@ -68,9 +68,9 @@ def merged_update(routine: Routine, dtypes: tuple, choices: tuple, factor: str =
 
 
 def resident(real: Any, states: int) -> int:
-    """Blocks that should fit on a multiprocessor: as many as leave each the registers for its arrays.
+    """Blocks that should fit on a multiprocessor: as many as leave each thread enough registers for its arrays.
 
-    With two states, 12 was measured best on an H200, among 10 to 16; with more, or in fp64, values would be spilled.
+    With two states, 12 was fastest on an H200, of 10 to 16; with more states, or in fp64, 12 would spill registers.
     """
     if real is np.float64:
         return 6
@@ -80,13 +80,13 @@ def resident(real: Any, states: int) -> int:
 def row_of(
     routine: Routine, dtypes: tuple, rule: Rule, factor_of: Callable, stochastic: bool, partial: bool
 ) -> Callable:
-    """The update of a thread's eight elements of a row, the body of all these kernels: `refopt.gpu.slots` shows one."""
+    """The update of a thread's eight elements of a row, which all these kernels share; `refopt.gpu.slots` shows one."""
     slots = Slots(routine, dtypes, partial, at="addresses[{}, tensor]")
     states = [name for name in routine.states if dtypes[slots.rows[name]]]
     elements, results = ["params", "rescale * grads", *states], ["params", *states]
     lines = [f"addresses, {'hyper' if stochastic else '_'}, tensor = at", "h, s, factor_at = common"]
     lines += map(slots.load, ["params", "grads", *states])
-    # What all elements have in common is made while the loads are under way.
+    # What all elements share is computed while the loads are in flight.
     lines.append("rescale, k = h[-1] * factor_of(factor_at), prepare(h, s)")
     lines += slots.apply("rule", rule.rule, elements, results, "k")
     slots.scope |= {"factor_of": factor_of, "prepare": rule.prepare}
@@ -99,7 +99,7 @@ def row_of(
 
 
 def _by_chance(routine: Routine, dtypes: tuple, results: list[str]) -> dict[str, int]:
-    """The new values that are stored as bf16, with their numbers; a parameter with a remainder is exact."""
+    """The new values that are stored as bf16, with their numbers; a parameter with a remainder is stored exactly."""
     dtype_of = dict(zip(routine.slot_names, dtypes, strict=True))
     exact = "params" if dtypes[-1] == "uint16" else ""
     numbers = {name: number for number, name in enumerate(("params", *routine.states))}
@@ -107,7 +107,7 @@ def _by_chance(routine: Routine, dtypes: tuple, results: list[str]) -> dict[str,
 
 
 def _leave(routine: Routine, advance: Callable | None, real: type) -> Callable:
-    """Write the scalars of the next step: where that reads them, and into the caller's arrays. For Adamax::
+    """Write the scalars of the next step, where that step reads them and to the caller's arrays. For Adamax::
 
         def leave(addresses, tensor, h, s, carried, next_phase):
             after = advance(h, s)
@@ -124,7 +124,7 @@ def _leave(routine: Routine, advance: Callable | None, real: type) -> Callable:
 
 
 def _stay(routine: Routine) -> Callable:
-    """Leave the scalars as they are to the next step, when this one is skipped. For Adamax::
+    """Pass the scalars unchanged to the next step if this one is skipped. For Adamax::
 
         def stay(tensor, s, carried, next_phase):
             carried[next_phase, 0, tensor] = s[0]
@@ -135,7 +135,7 @@ def _stay(routine: Routine) -> Callable:
 
 @factory
 def fetcher(routine: Routine, real: Any) -> Kernel:
-    """Take the scalars from the caller's arrays, a thread to a tensor."""
+    """Fetch the scalars from the caller's arrays, a thread for each tensor."""
     load = getattr(vectors, f"load_{np.dtype(real).name}")
     first, count = routine.slot_names.index(routine.scalars[0]), len(routine.scalars)
 
@@ -150,7 +150,7 @@ def fetcher(routine: Routine, real: Any) -> Kernel:
 
 @kernel()
 def settle_scalars(carried, phase):
-    """Copy the scalars of the next step to where the last step read its own."""
+    """Copy the scalars of the next step over those that the last step read."""
     for tensor in range(cuda.grid(1), carried.shape[2], cuda.gridsize(1)):
         for n in range(carried.shape[1]):
             carried[phase, n, tensor] = carried[1 - phase, n, tensor]
@@ -160,7 +160,7 @@ def launches(group: Group, form: str, **choices: Any) -> Launches | Alternating:
     """The launches of a group: one, or one for each tensor."""
     machine, routine = group.machine, group.routine
     if "bfloat16" not in group.dtypes:
-        choices["rounding"] = "nearest"  # nothing is rounded stochastically, so no other kernel is needed
+        choices["rounding"] = "nearest"  # only bf16 is rounded stochastically, so the same kernel serves
     update = merged_update(routine, group.dtypes, tuple(sorted(choices.items())), group.factor_dtype)
     tensors = len(group.members)
     carried = group.zeros(2, max(1, len(routine.scalars)), tensors)

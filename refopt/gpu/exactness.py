@@ -1,8 +1,8 @@
-"""Whether a kernel has the bits of its Python text: which of its PTX instructions have not, and where they come from.
+"""Whether a compiled kernel computes the same bits as its Python source: the PTX instructions that do not, and lines.
 
-NumPy and the executor round each operation by itself, to nearest even, in the type of its operands. What the compiler
-makes of the same text may differ: it may join a product and a sum, approximate a function, or compute in fp64 what has
-met a constant of Python's. `check` compiles a kernel, without a GPU, and names the lines.
+NumPy and the executor round each operation separately, to nearest even, in the type of its operands. Compiled code may
+differ: the compiler may fuse a product and a sum, approximate a function, or compute in fp64 whatever is combined with
+a Python constant. `check` compiles a kernel, without a GPU, and names the lines.
 
     >>> import numpy as np
     >>> from refopt.gpu import cuda
@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from refopt.checks.arguments import flag, kind_of
 from refopt.gpu.target import Compilable, argument_spelled, no_compiler
 
-# What breaks the bits: a pattern of the opcode, and why. The last is no fault where fp64 is meant.
+# What changes bits: a pattern of the opcode, and why. The last is no fault in kernels meant for fp64.
 RULES = [
     (r"^fma\.|^mad\..*f(32|64)", "a product and a sum with one rounding"),
     (r"\.approx|\.full|^(sin|cos|ex2|lg2|rsqrt|tanh)\.", "an approximation"),
@@ -38,12 +38,12 @@ _Stack = tuple[tuple[str, int], ...]  # files and lines, the innermost function 
 
 
 class Inexact(NamedTuple):
-    """Instructions that break the bits, all for one reason and from one line.
+    """Instructions that change bits, all for one reason and from one line.
 
     Attributes:
         why: the reason.
         opcodes: of the instructions, each once, such as ``sub.rn.f64``.
-        file, line: of the Python that they come from, which may be in a device function.
+        file, line: of their Python source, which may be in a device function.
         calls: file and line of the calls that lead there, the innermost first; the last is in the kernel.
     """
 
@@ -64,21 +64,21 @@ class Inexact(NamedTuple):
 
 
 def check(kernel: Compilable, *args: Any, double: bool = False, capability: tuple[int, int] = (9, 0)) -> list[Inexact]:
-    """Compile a kernel to PTX and report every instruction that has not the bits of its Python text.
+    """Compile a kernel to PTX and report every instruction whose result may differ from its Python source's.
 
     Args:
-        kernel: of ``refopt.gpu.cuda.jit``; not one of Numba's own.
-        args: what it is launched with, or arguments like those: arrays of NumPy or of a device in C order, integers,
+        kernel: of ``refopt.gpu.cuda.jit``, not of Numba.
+        args: its arguments, or others of the same types: arrays of NumPy or of a device in C order, integers,
             numbers of type ``np.float32``; or the types in words, such as ``"float32[1]"``, ``"int64"``.
-        double: whether fp64 is meant. If not, all of it is reported, since it comes of a constant or an integer.
+        double: whether fp64 is intended. If not, all fp64 is reported, since a constant or an integer causes it.
         capability: the compute capability to compile for.
 
     Returns:
         By lines, in the order of the PTX; an empty list if the kernel is exact.
 
     Raises:
-        RuntimeError: there is no compiler here; the text says why.
-        TypeError: it is no kernel, or takes other arguments.
+        RuntimeError: no compiler is available; the message says why.
+        TypeError: ``kernel`` is not a kernel, or takes other arguments.
     """
     if not isinstance(kernel, Compilable):
         raise TypeError(f"check: kernel: expected a kernel of refopt.gpu.cuda.jit, got {kind_of(kernel)}")
@@ -92,7 +92,7 @@ def check(kernel: Compilable, *args: Any, double: bool = False, capability: tupl
 
 
 def read(ptx: str, double: bool = False) -> list[Inexact]:
-    """`check` of a PTX text; without directives of lines, the file is "" and the line 0."""
+    """`check` for PTX text; without line directives, the file is "" and the line 0."""
     rules = RULES[:-1] if double else RULES
     opcodes_of: dict[tuple[str, _Stack], dict[str, None]] = {}
     for opcode, stack in _placed(ptx):
@@ -105,14 +105,14 @@ def read(ptx: str, double: bool = False) -> list[Inexact]:
 
 
 def instructions(ptx: str) -> list[str]:
-    """The opcodes of a PTX text, with the predicates taken off."""
+    """The opcodes of a PTX text, without predicates."""
     return [opcode for opcode, _ in _placed(ptx)]
 
 
 def _placed(ptx: str) -> Iterator[tuple[str, _Stack]]:
     """Every opcode with the lines that it comes from."""
     code = re.sub(r"//[^\n]*|/\*.*?\*/", "", ptx, flags=re.DOTALL)
-    # What was made of a text has a name in <>, which Numba takes to be in the current folder.
+    # Functions made from text have file names in <>, which Numba assumes to be in the current folder.
     files = dict(re.findall(r'(?m)^\s*\.file\s+(\d+)\s+"(?:[^"\n]*/(?=<))?([^"\n]*)"', code))
     callers: dict[_Place, _Place | None] = {}
     stack: _Stack = (("", 0),)
@@ -128,12 +128,12 @@ def _placed(ptx: str) -> Iterator[tuple[str, _Stack]]:
 def _outwards(place: _Place | None, callers: dict[_Place, _Place | None]) -> Iterator[_Place]:
     """A place, where its function was inlined, where that function was, and so on to the kernel."""
     passed = set()
-    while place and place not in passed:  # two functions of one line may be each other's callers
+    while place and place not in passed:  # two functions on one line may appear to call each other
         yield place
         passed.add(place)
         place = callers.get(place)
 
 
 def _is_type(arg: Any) -> bool:
-    """Whether it is a type of an argument in words."""
+    """Whether it is the type of an argument in words."""
     return isinstance(arg, str) and re.fullmatch(r"(u?int|float)(8|16|32|64)(\[\d\])?", arg) is not None

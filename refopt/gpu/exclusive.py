@@ -1,4 +1,4 @@
-"""What is bound to arrays and tables on a device: one thread at a time, and no copies."""
+"""Objects that are bound to arrays and tables on a device: one thread at a time uses them, and they have no copies."""
 
 import threading
 from collections.abc import Callable
@@ -11,10 +11,10 @@ Method = TypeVar("Method", bound=Callable)
 
 
 class Exclusive:
-    """Each call is made as a whole: threads that call at the same time take turns.
+    """Each call runs as a whole: threads that call at the same time take turns.
 
-    The methods that a caller may call are `in_turn`. What a subclass has on the device is not copied with it, so a copy
-    would write the same arrays without knowing of the original's steps; there is none.
+    The public methods are `in_turn`. A copy would share the arrays on the device and write them without knowing of the
+    original's steps, so copies are refused.
     """
 
     def __init__(self, machine: Device) -> None:
@@ -22,19 +22,19 @@ class Exclusive:
         self._turn = threading.RLock()
 
     def _refuse_capture(self, routine: str, argument: str, stream: Any) -> None:
-        """Raise where a new value would go into a captured graph."""
+        """Raise if a new value would become part of a captured graph."""
         if self.device.capturing(stream):
             expected = "expected no new value during a capture, which would put it into every replay"
             raise RuntimeError(f"{routine}: {argument}: {expected}; call set() between replays")
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        """What ``copy``, ``deepcopy`` and ``pickle`` ask for."""
+        """Refuse ``copy``, ``deepcopy`` and ``pickle``, which call this."""
         name = type(self).__name__
         raise TypeError(f"{name}: expected no copy of it, since it is bound to its arrays; make another of others")
 
 
 def in_turn(method: Method) -> Method:
-    """A method of an `Exclusive`, made as a whole, in a thread that has entered the device; which it leaves again."""
+    """Make a method of an `Exclusive` run as a whole, in a thread that enters the device and leaves it again."""
 
     @wraps(method)
     def whole(self: Exclusive, *args: Any, **named: Any) -> Any:
@@ -51,7 +51,7 @@ def in_turn(method: Method) -> Method:
 
 
 class OnStream(Exclusive):
-    """An `Exclusive` whose calls are on a stream."""
+    """An `Exclusive` whose calls run on a stream."""
 
     def __init__(self, machine: Device, stream: Any, name: str) -> None:
         super().__init__(machine)
@@ -61,10 +61,10 @@ class OnStream(Exclusive):
 
     @property
     def stream(self) -> Any:
-        """What calls are on, as the device has it: a handle, or a stream of the executor.
+        """The stream on which calls run, as the device represents it: a handle, or a stream of the executor.
 
-        It may be set to another: what follows there comes after all that has been enqueued on the one before. Where one
-        of the two is being captured, that order is the caller's to see to.
+        It may be set to another one, whose later work then waits for all work enqueued on the former. If either is
+        being captured, the caller must ensure that order.
         """
         return self._stream
 
@@ -78,4 +78,4 @@ class OnStream(Exclusive):
             done.record(former)
             done.wait(now)
         self._stream, self._own_stream = now, stream
-        del held  # the former stream, until here
+        del held  # which kept the former stream alive until here

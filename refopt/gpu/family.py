@@ -1,4 +1,4 @@
-"""What people call: a merged function, a single one and a plan for each routine, made from the catalogue."""
+"""The public functions: a merged one, a single one and a plan for each routine, made from the catalogue."""
 
 import inspect
 from collections.abc import Callable
@@ -17,14 +17,14 @@ from refopt.gpu.tried import rule_for
 
 
 def launches_of(routine: Routine) -> Callable[..., Any]:
-    """What makes the launches of a group; `refopt.gpu.lars` has forms that no other routine has."""
+    """The function that makes the launches of a group; `refopt.gpu.lars` has forms that no other routine has."""
     if routine.elementwise:
         return elementwise.launches
     return lars.launches if "cooperative" in routine.forms else norms.launches
 
 
 def planner(routine: Routine) -> Callable[..., Plan]:
-    """`refopt.gpu.plan` for a routine; raises TypeError if its rule is not complete."""
+    """`refopt.gpu.plan` for a routine; raises TypeError if its rule is incomplete."""
     required = [slot.name for slot in routine.slots if not slot.optional]
     optional = [slot.name for slot in routine.slots if slot.optional]
     if routine.told:
@@ -49,7 +49,7 @@ def planner(routine: Routine) -> Callable[..., Plan]:
 
 
 def functions(routine: Routine) -> tuple[Callable[..., None], Callable[..., None]]:
-    """The merged function of a routine and the single one, in the signatures of those in `refopt.cpu`."""
+    """The merged function of a routine and the single one, with the signatures of those in `refopt.cpu`."""
     plan, name = planner(routine), routine.merged_name
     if not hasattr(cpu, name):
         raise TypeError(f"{name}: expected a function of that name in refopt.cpu, got none")

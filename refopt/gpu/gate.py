@@ -1,4 +1,4 @@
-"""How a step takes what a gradient check has found, without the host having to wait for it."""
+"""How a step uses the results of a gradient check without waiting on the host."""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -13,9 +13,9 @@ from refopt.gpu.unroll import named
 def gate(real: Any, factor: str | None) -> tuple[Callable, Callable]:
     """Two device functions of an address, 0 for an array that is not given.
 
-    ``found(found_at)`` is whether the step is to change nothing; ``factor_of(factor_at)`` is what every gradient is to
-    be multiplied by, widened from its dtype ``factor``. ``None`` is for a kernel that is never given either, which is
-    then spared the registers for them.
+    ``found(found_at)`` is whether the step must change nothing; ``factor_of(factor_at)`` is the number by which to
+    multiply every gradient, widened from its dtype ``factor``. ``None`` is for a kernel that never gets either, and
+    needs no registers for them.
     """
     zero, one = real(0), real(1)
     if factor is None:

@@ -1,9 +1,8 @@
-"""The pass over the gradients before a step: ``refopt.cpu.gradient_check``, read-only, without the host having to wait.
+"""The pass over the gradients before a step: ``refopt.cpu.gradient_check``, read-only, without waiting on the host.
 
-A block takes a chunk and adds up squares as the norms of LARS do. As long as the sum of a tile is finite, so are its
-elements; where it is not, they are looked at one by one, since squares overflow before their elements do.
-The sums of the tensors are joined by one block of a last, small launch, which leaves the factor and the flag
-where the steps find them.
+A block takes a chunk and sums squares as the norms of LARS do. If the sum of a tile is finite, so are its elements; if
+not, the warp checks them one by one, since squares overflow before their elements do. A last, small launch of one block
+joins the sums of the tensors and writes the factor and the flag that the steps read.
 """
 
 import functools
@@ -26,18 +25,18 @@ from refopt.gpu.target import cuda, device_function, sqrt
 from refopt.gpu.tiles import FANOUT, ROW, WHOLE_WARP, joiner, rows_of
 from refopt.gpu.unroll import named
 
-# Of 8 bounds and 3 sizes of a chunk, measured best on an H200: chunks as of elements of 4 bytes, whatever the dtype.
+# The fastest of 8 bounds and 3 chunk sizes on an H200. Chunks of any dtype are as large as those of 4-byte elements.
 BOUNDS, CHUNK_ITEM = (128, 8), 4
-# Places in the block of numbers: what `factor_of` takes.
+# Indices in the block of numbers, which `factor_of` takes.
 MAX_NORM, EPSILON = range(2)
-# Columns of the table of tensors whose sums of tiles are joined: where these are, how many, where sums of them go, and
-# where the last one goes.
+# Columns of the table of tensors whose tile sums are joined: the first tile sum, how many, where joined sums go, and
+# where the tensor's sum goes.
 FIRST, COUNT, FREE, PLACE = range(4)
 
 
 @device_function
 def oddness(x):
-    """0 if all of eight elements are finite, else NaN."""
+    """0 if all eight elements are finite, else NaN."""
     return (
         ((x[0] - x[0]) + (x[1] - x[1]))
         + ((x[2] - x[2]) + (x[3] - x[3]))
@@ -48,7 +47,7 @@ def oddness(x):
 
 @factory
 def checker(dtype: str, real: Any) -> Kernel:
-    """The kernel for gradients of a dtype: the sum of squares of each tensor, and whether all is finite."""
+    """The kernel for gradients of a dtype: the sum of squares of each tensor, and whether all elements are finite."""
     zero = real(0)
 
     def row(partial: bool) -> Callable:
@@ -93,12 +92,12 @@ def checker(dtype: str, real: Any) -> Kernel:
 
 @functools.cache
 def tree(real: Any) -> Callable:
-    """The tree over any number of sums, by one block."""
+    """The tree over any number of sums, computed by one block."""
     join = joiner(real).join
 
     @device_function
     def tree_of(roots, first, count, free):
-        """Join ``count`` sums, from ``first`` on, and what comes of them from ``free`` on: where the last one is."""
+        """Join ``count`` sums, from ``first`` on; joined sums go to ``free`` on. Returns the place of the last one."""
         while count > 1:
             parents = (count + FANOUT - 1) // FANOUT
             for parent in range(parents):
@@ -114,7 +113,7 @@ def tree(real: Any) -> Callable:
 
 @factory
 def finisher(real: Any) -> Kernel:
-    """The kernel that joins the sums of so many tensors and leaves what the steps need. One block."""
+    """The kernel that joins the sums of the tensors and writes what the steps need, in one block."""
     tree_of, one, load_scale = tree(real), real(1), vectors.load_float32
 
     @device_function
@@ -132,14 +131,14 @@ def finisher(real: Any) -> Kernel:
             norm = sqrt(roots[0, root]) * inverse
             grad_norm[0] = norm
             grad_factor[0] = factor_of(norm, inverse, numbers[MAX_NORM], numbers[EPSILON])
-            found_inf[0] = odd_ones[0] != 0  # ranks may have added theirs up
+            found_inf[0] = odd_ones[0] != 0  # several ranks may have summed their flags
             odd_ones[0] = 0
 
     return finish_check
 
 
 class Pass:
-    """The launch over the gradients of one dtype. Sums of squares go to ``roots[0]``, each to its place there."""
+    """The launch over the gradients of one dtype. Each sum of squares goes to its place in ``roots[0]``."""
 
     def __init__(
         self, machine: Device, dtype: str, pairs: list[tuple[int, Array]], real: Any, roots: Any, odd_ones: Any
@@ -162,7 +161,7 @@ class Pass:
         self.launch = machine.prepare(checker(dtype, real), len(host.chunks), BOUNDS[0], args)
 
     def rows_of(self, addresses: np.ndarray) -> dict[int, np.ndarray]:
-        """By row of the table, its own of the addresses of all gradients."""
+        """By row of the table, its addresses, picked from those of all gradients."""
         return {0: addresses[self._places]}
 
     def __call__(self, stream: Any) -> None:
@@ -173,7 +172,7 @@ class Pass:
 def first_pass(
     machine: Device, arrays: Mapping[int, Array | None], real: Any, roots: Any, odd_ones: Any
 ) -> list[Pass]:
-    """The launches over the gradients, one for each dtype: their sums go to ``roots[0]``, each to its place there."""
+    """The launches over the gradients, one for each dtype; each sum goes to its place in ``roots[0]``."""
     members: dict[str, list[tuple[int, Array]]] = {}
     for place, array in arrays.items():
         if array and array.size:
@@ -183,7 +182,7 @@ def first_pass(
 
 @factory
 def tile_joiner(real: Any) -> Kernel:
-    """The kernel that joins the sums of the tiles of tensors. A block takes a tensor."""
+    """The kernel that joins the tile sums of tensors, a block for each tensor."""
     tree_of = tree(real)
 
     @kernel()
@@ -199,7 +198,7 @@ def tile_joiner(real: Any) -> Kernel:
 def tile_joins(
     machine: Device, counts: Sequence[int], positions: Sequence[int], real: Any, sums: Any
 ) -> tuple[Any, Any]:
-    """Room for the sums of the tiles of some tensors, in a row; and what leaves those of tensors in ``sums``."""
+    """Room for the tile sums of some tensors, and the launch that joins them and writes the tensors' to ``sums``."""
     rows, first, free = [], 0, sum(counts)
     for count, place in zip(counts, positions, strict=True):
         rows.append((first, count, free, place))

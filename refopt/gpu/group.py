@@ -1,4 +1,4 @@
-"""The tensors of a plan that one kernel is for: their tables and their numbers on the device."""
+"""The tensors of a plan that one kernel updates: their tables and numbers on the device."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +13,7 @@ from refopt.gpu import tables
 from refopt.gpu.address_table import AddressTable
 from refopt.gpu.runtime import Device
 
-RUNS = 8  # of equal numbers side by side; more are copied rather than filled in one by one
+RUNS = 8  # runs of equal neighbouring numbers; if there are more, all are copied instead of filled one by one
 
 
 class Group:
@@ -45,12 +45,12 @@ class Group:
         self.factor_dtype = shared["grad_factor"].dtype if "grad_factor" in shared else "float32"
 
     def chunks_of_tensors(self) -> list[tuple[int, int]]:
-        """First chunk and number of chunks of each tensor; those of one tensor lie side by side."""
+        """First chunk and number of chunks of each tensor; chunks of a tensor are consecutive."""
         firsts = np.flatnonzero(np.diff(self._tensor_of_chunk, prepend=-1))
         return list(zip(firsts.tolist(), np.diff(firsts, append=self.chunk_count).tolist(), strict=True))
 
     def rows_of(self, moved: Mapping[str, np.ndarray]) -> dict[int, np.ndarray]:
-        """By row of the table, the group's own of the addresses of all tensors in some slots."""
+        """By row of the table, the group's addresses, picked from those of all tensors in some slots."""
         return {self._row[slot]: addresses[self._places] for slot, addresses in moved.items()}
 
     def zeros(self, *shape: int) -> Any:
@@ -66,9 +66,9 @@ def _units_of_access(routine: Routine, columns: list[list[Array | None]]) -> np.
 
 
 class HyperBlock:
-    """The hyperparameters of a group, on the device, where a captured graph reads them anew.
+    """The hyperparameters of a group, on the device, where every replay of a graph reads their current values.
 
-    ``values`` (H, P) holds one number per hyperparameter and tensor.
+    ``values`` (H, P) has one number per hyperparameter and tensor.
     """
 
     def __init__(self, machine: Device, routine: Routine, real: type, members: list[int]) -> None:
@@ -78,7 +78,7 @@ class HyperBlock:
         count = self._count
         self._first = {hyper.name: k * count for k, hyper in enumerate(routine.hypers)}
         self._fill = {name: machine.filler(self.values, first, count) for name, first in self._first.items()}
-        # What is there by name: one number for all, or an array.
+        # The current values by name: one number for all tensors, or an array.
         self._held: dict[str, Any] = {name: 0.0 for name in self._first}
 
     def set(self, name: str, value: float | list[float], stream: Any) -> None:
@@ -90,7 +90,7 @@ class HyperBlock:
             self._held[name] = value
 
     def _set_each(self, name: str, values: np.ndarray, stream: Any) -> None:
-        """Those that differ from what is there, with what lies between: by runs of equal ones, or all at once."""
+        """Upload the range from the first to the last changed value, by runs of equal ones, or all at once."""
         held = self._held[name]
         changed = (values != (held if isinstance(held, np.ndarray) else rounded(held, values.dtype))).nonzero()[0]
         self._held[name] = values

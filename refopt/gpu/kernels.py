@@ -1,4 +1,4 @@
-"""Kernels, and what can be asked of one: its compiled form, its text, and whether the compiler keeps its bits."""
+"""Kernels, with their compiled form, their listing, and a check that compiling keeps their bits."""
 
 import functools
 import os
@@ -21,10 +21,11 @@ class Kernel(Compilable):
         self._linked: dict[tuple, Linked] = {}
 
     def linked(self, signature: tuple, machine: Properties) -> Linked:
-        """The kernel for the types of its arguments and a GPU: as this process has it, from the cache, or compiled.
+        """The kernel for the types of its arguments and a GPU: from this process, from the cache, or compiled now.
 
         Raises:
-            RuntimeError: the machine lacks an instruction of the kernel, or there is no compiler, and how to have one.
+            RuntimeError: the machine lacks an instruction of the kernel; or there is no compiler, and the message says
+                how to install one.
         """
         key = signature, machine.capability
         if key not in self._linked:
@@ -52,34 +53,34 @@ class Kernel(Compilable):
         return code
 
     def source(self) -> str:
-        """All that the kernel runs, as one text in Python that the executor runs with the same bits: `refopt.gpu.show`.
+        """All code of the kernel as one Python text, which the executor runs with the same bits: `refopt.gpu.show`.
 
         Raises:
-            OSError: a function that it calls has no file that can be read.
-            LookupError: it has a value that no text stands for.
+            OSError: the source file of a function cannot be read.
+            LookupError: a value in it cannot be written as text.
         """
         from refopt.gpu.listing.text import listing
 
         return listing([self]).text
 
     def inexact(self, *args: Any, double: bool = False, capability: tuple[int, int] = (9, 0)) -> list[Any]:
-        """The instructions that break the bits, by lines of Python: `refopt.gpu.exactness.check`. No GPU is needed."""
+        """The instructions that change bits, by lines of Python: `refopt.gpu.exactness.check`. No GPU is needed."""
         from refopt.gpu.exactness import check
 
         return check(self, *args, double=double, capability=capability)
 
 
 def kernel(launch_bounds: tuple[int, int] | None = None) -> Callable[[Callable], Kernel]:
-    """Make a kernel of a function written against this module's ``cuda``.
+    """Make a kernel of a function that uses ``refopt.gpu.target.cuda``.
 
     ``launch_bounds``: the most threads of a block, and the blocks that should fit on a multiprocessor at a
-    time. From these the compiler knows how many registers it may spend on having many loads under way.
+    time. They tell the compiler how many registers it may use to have many loads in flight.
     """
     return lambda function: Kernel(function, launch_bounds)
 
 
 def factory(make: Callable[..., Kernel]) -> Callable[..., Kernel]:
-    """Make each kernel of a function of hashable arguments once, and let it know what it was made by."""
+    """Make a function with hashable arguments build each kernel once, and record itself as the kernel's origin."""
 
     @functools.lru_cache
     @functools.wraps(make)

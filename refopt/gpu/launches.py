@@ -1,4 +1,4 @@
-"""The launches of one step, and what goes from a step to the next."""
+"""The launches of one step, and what a step passes on to the next."""
 
 from typing import Any
 
@@ -8,8 +8,7 @@ from refopt.gpu.runtime import Device
 class Launches:
     """The launches of one step of a group.
 
-    ``steady`` is what every step does; ``first``, if it differs, what a step does that has nothing carried
-    over from the one before.
+    ``steady`` has the launches of every step; ``first``, if given, those of a step to which nothing is carried over.
     """
 
     def __init__(self, machine: Device, steady: list, first: list | None = None) -> None:
@@ -25,17 +24,17 @@ class Launches:
             self._steady(stream)
 
     def forget(self, stream: Any) -> None:
-        """Take the next step as the first."""
+        """Treat the next step as the first."""
         self._fresh = self._first is not None
 
 
 class Alternating:
-    """The launches of one step of a group that carries scalars, which change slots from step to step.
+    """The launches of one step of a group that carries scalars, which alternate between two copies.
 
-    Each argument has an entry per phase: ``steps`` reads the slot of the phase and writes the other, ``fetch``
-    fills the slot of the phase from the caller's arrays, ``settle`` copies into it what a step has written to
-    the other. A captured step is replayed in the phase it was captured in, so it settles, one small launch
-    more, and so do all steps after it.
+    Each argument has an entry per phase: ``steps`` reads the copy of the phase and writes the other, ``fetch`` fills
+    the copy of the phase from the caller's arrays, and ``settle`` copies the other, which a step has written, to it. A
+    captured step is always replayed in the phase of its capture, so it settles, with one more small launch, and so do
+    all steps after it.
     """
 
     def __init__(self, machine: Device, steps: list[list], fetch: list, settle: list) -> None:
@@ -55,5 +54,5 @@ class Alternating:
             self._settles = True
 
     def forget(self, stream: Any) -> None:
-        """Take the scalars from the caller's arrays."""
+        """Fetch the scalars from the caller's arrays."""
         self._fetch[self._phase](stream)

@@ -1,4 +1,4 @@
-"""The loss scale of the next iteration: ``refopt.cpu.loss_scale`` in one thread, so that the host need not look."""
+"""The loss scale of the next iteration: ``refopt.cpu.loss_scale`` in one thread, so that the host need not wait."""
 
 from typing import Any
 
@@ -47,7 +47,7 @@ def updater() -> Kernel:
 class LossScaling(Exclusive):
     """`refopt.cpu.update_loss_scaling` bound to its arrays. Made by `refopt.gpu.loss_scaling`.
 
-    Each call is made as a whole, also where several threads call; there are no copies.
+    Calls from several threads run one after another; the object cannot be copied.
     """
 
     def __init__(

@@ -1,15 +1,15 @@
-"""The product of two bf16 or fp16 matrices on tensor cores, with the bits of `refopt.cpu.matmul` (numerics, N17).
+"""The product of two bf16 or fp16 matrices on tensor cores, bit for bit equal to `refopt.cpu.matmul` (numerics, N17).
 
-A block of four warps makes a tile of 64 x 64 elements, a warp 32 x 32 of them: by ``mma.sync``, two rows of four
+A block of four warps computes a tile of 64 x 64 elements, and a warp 32 x 32 of them: two rows of four ``mma.sync``
 products. It takes k in steps of 32. In each step the threads load a tile of either matrix to shared memory, the warps
-load fragments from there, and each accumulator gets two chunks of 16 products. Where a matrix ends, tiles are filled up
-with zeros, which change no bit. So the order of a sum is that of k, whatever the tiles are.
+load fragments from there, and each accumulator adds two chunks of 16 products. Beyond a matrix, tiles are filled with
+zeros, which change no bit. So a sum is always in the order of k, whatever the tiles are.
 
-The sums are stored as fp32, or rounded to the matrices' dtype, after a matrix has been added if asked (N18). Such are
-the three products of an iteration of Muon.
+The sums are stored as fp32, or rounded to the matrices' dtype, optionally after adding a matrix (N18). The three
+products of a Muon iteration are of this kind.
 
-A matrix may be given transposed, as its transpose lies in memory: ``ldmatrix`` transposes as it loads. So X X^T reads X
-alone, and the rows of a tile are always those of memory.
+A matrix may be given as its transpose in memory: ``ldmatrix`` transposes as it loads. So X X^T reads only X, and the
+rows of a tile are always rows in memory.
 """
 
 from collections.abc import Callable
@@ -31,16 +31,16 @@ from refopt.gpu.unroll import named, written
 from refopt.gpu.vectors import store_float32
 
 TILE = 64  # rows and columns of a block's tile
-PART = 32  # rows and columns of a warp's part of it
+PART = 32  # rows and columns of a warp's part of the tile
 THREADS = 128
-STEP, CHUNK = 32, 8  # of k; elements of 16 bytes, which a thread copies at a time
+STEP, CHUNK = 32, 8  # the step of k; the elements in 16 bytes, which a thread copies at a time
 ZERO = np.float32(0)
 
 
 def operand(along_k: bool) -> tuple[Callable, Callable, Callable, int]:
-    """What fills the tile of a matrix, begins to, and loads fragments of it, and its elements.
+    """Functions that fill the tile of a matrix, begin to fill it, and load its fragments; and its number of elements.
 
-    ``along_k`` says that the matrix has a row for each k.
+    ``along_k`` is whether the matrix has a row for each k.
     """
     rows, columns = (STEP, TILE) if along_k else (TILE, STEP)
     load = ldmatrix4_transposed if along_k else ldmatrix4
@@ -48,14 +48,14 @@ def operand(along_k: bool) -> tuple[Callable, Callable, Callable, int]:
 
     @cuda.jit(device=True)
     def spot(row, chunk):
-        # Eight rows that a warp loads together have to be in different banks of shared memory, which 128 bytes share
-        # out: so chunks change places, from row to row, or where a row has 64 bytes from pair to pair.
+        # Eight rows that a warp loads together must be in different banks of shared memory, which repeat every 128
+        # bytes: so chunks change places from row to row, or from pair to pair of rows if a row has 64 bytes.
         return row * columns + (chunk ^ (row // 2 % 4 if narrow else row % 8)) * CHUNK
 
     @cuda.jit(device=True)
     def fill(tile, x, first, extent, k, depth):
         top, left, height, width = (k, first, depth, extent) if along_k else (first, k, extent, depth)
-        # Neighbouring threads take neighbouring elements of a row, as they lie in memory.
+        # Neighbouring threads take neighbouring elements of a row in memory.
         for i in range(cuda.threadIdx.x, rows * columns, THREADS):
             r, c = i // columns, i % columns
             inside = top + r < height and left + c < width
@@ -64,7 +64,7 @@ def operand(along_k: bool) -> tuple[Callable, Callable, Callable, int]:
     @cuda.jit(device=True)
     def begin(tile, base, x, first, extent, k, depth):
         top, left, height, width = (k, first, depth, extent) if along_k else (first, k, extent, depth)
-        # The same eight elements at a time. A row has a multiple of eight, so all of these are inside, or none.
+        # The same, eight elements at a time. A row has a multiple of eight elements, so all eight are inside, or none.
         for n in range(parts):
             i = cuda.threadIdx.x + n * THREADS
             r, c = i // chunks, i % chunks
@@ -74,7 +74,7 @@ def operand(along_k: bool) -> tuple[Callable, Callable, Callable, int]:
 
     @cuda.jit(device=True)
     def fragment(tile, base, first, k, apart, k_apart):
-        # Each lane points to a row of one of four matrices of 8 x 8.
+        # Each lane gives the address of a row of one of four matrices of 8 x 8.
         line = cuda.threadIdx.x % 8
         if along_k:
             return load(tile, base + spot(k + k_apart + line, (first + apart) // CHUNK))
@@ -87,26 +87,26 @@ def operand(along_k: bool) -> tuple[Callable, Callable, Callable, int]:
 
 @cuda.jit(device=True)
 def part():
-    """Row and column of the warp's part in a tile; the lane."""
+    """Row and column of the warp's part in a tile, and the lane."""
     warp = cuda.threadIdx.x // 32
     return warp // 2 * PART, warp % 2 * PART, cuda.threadIdx.x % 32
 
 
 @cuda.jit(device=True)
 def place(tiles):
-    """Row and column of the block's tile, and what `part` gives."""
+    """Row and column of the block's tile, followed by the results of `part`."""
     return cuda.blockIdx.x // tiles * TILE, cuda.blockIdx.x % tiles * TILE, *part()
 
 
-# Where a lane's sums belong that are side by side: the first of two sums, its row and its column.
+# The pairs of a lane's sums in neighbouring columns: the index of the first sum, its row and its column.
 PAIRS = [(4 * n + 2 * low, i + 8 * low, j)
          for n, (i, j) in enumerate(product(range(0, PART, 16), range(0, PART, 8))) for low in range(2)]
 
 
 def storer(dtype: str, kind: str) -> Callable:
-    """What stores a warp's sums: as fp32, ``"rounded"`` to the dtype, or ``"added"`` to a matrix and then rounded.
+    """A function that stores a warp's sums as fp32, ``"rounded"`` to the dtype, or ``"added"`` to a matrix and rounded.
 
-    It makes::
+    It generates::
 
         def store(sums, out, row, column, lane, m, n, alpha, beta, c):
             row, column = row + lane // 4, column + lane % 4 * 2
@@ -124,7 +124,7 @@ def storer(dtype: str, kind: str) -> Callable:
             here = row * n + column
             store_one(out + size * here, beta * load_narrow(c + 2 * here) + alpha * x if adds else x)
 
-    # Of each 16 x 8, lane 4 g + t has rows g and g + 8, and two neighbouring columns.
+    # Of each 16 x 8, lane 4 g + t has rows g and g + 8, and columns 2 t and 2 t + 1.
     lines = ["row, column = row + lane // 4, column + lane % 4 * 2"]
     for k, i, j in PAIRS:
         for e in range(2):
@@ -133,7 +133,7 @@ def storer(dtype: str, kind: str) -> Callable:
 
 
 def multiplier(dtype: str, fragment_a: Callable, fragment_b: Callable) -> Callable:
-    """What adds the products of two tiles, which begin at some elements of shared memory, to a warp's sums. It makes::
+    """A function that adds the products of two tiles, at given elements of shared memory, to a warp's sums::
 
         def multiply(tile_a, base_a, tile_b, base_b, sums, top, left, lane):
             odd, late = lane // 8 % 2 * 8, lane // 16 * 8
@@ -143,10 +143,10 @@ def multiplier(dtype: str, fragment_a: Callable, fragment_b: Callable) -> Callab
             sums[0], sums[1], sums[2], sums[3] = mma((x0[0], x0[1], x0[2], x0[3], y[0], y[1]), (sums[0], ...))
             ...
     """
-    # Matrices 1 and 3, and 2 and 3, are eight apart from the others.
+    # In one direction matrices 1 and 3 begin eight elements after the others, in the other direction 2 and 3.
     lines = ["odd, late = lane // 8 % 2 * 8, lane // 16 * 8"]
     for step in range(0, STEP, 16):
-        # Of 16 x 16 numbers each; and of those of B, two of 16 x 8.
+        # Fragments have 16 x 16 numbers; one of B serves two products of 16 x 8.
         rows = range(0, PART, 16)
         lines += [f"x{i} = fragment_a(tile_a, base_a, top + {i}, {step}, odd, late)" for i in rows]
         for j in range(0, PART, 16):
@@ -164,7 +164,7 @@ def multiplier(dtype: str, fragment_a: Callable, fragment_b: Callable) -> Callab
 
 @factory
 def kernel(dtype: str, a_transposed: bool, b_transposed: bool, kind: str) -> Any:
-    """The kernel for a dtype, for whether either matrix is given as its transpose, and for what it stores."""
+    """The kernel for a dtype, whether either matrix is given as its transpose, and the kind of `storer`."""
     fill_a, _, fragment_a, a_size = operand(a_transposed)
     fill_b, _, fragment_b, b_size = operand(not b_transposed)
     multiply, store = multiplier(dtype, fragment_a, fragment_b), storer(dtype, kind)
@@ -188,9 +188,9 @@ def kernel(dtype: str, a_transposed: bool, b_transposed: bool, kind: str) -> Any
     return product
 
 
-# Memory takes hundreds of cycles to answer, and until then the kernel above has nothing to multiply. ``cp.async``
-# copies to shared memory while the warps go on, without a register in between. So there are three pairs of tiles: one
-# is multiplied, and two are under way.
+# A load from memory takes hundreds of cycles, and until then the kernel above has nothing to multiply. ``cp.async``
+# copies to shared memory while the warps continue, without passing through registers. So there are three pairs of
+# tiles: one is multiplied while two are in flight.
 
 STAGES = 3
 wait_but_one = wait_but(STAGES - 2)
@@ -199,9 +199,9 @@ wait_but_one = wait_but(STAGES - 2)
 def pipeline(
     dtype: str, a_transposed: bool, b_transposed: bool
 ) -> tuple[Callable, int, int]:
-    """What sums up the products of a tile in stages, and the elements of shared memory for either matrix.
+    """A function that sums the products of a tile in stages, and the elements of shared memory for either matrix.
 
-    Rows in memory are multiples of 16 bytes. The numbers of rows and columns are those in memory.
+    Rows in memory must be multiples of 16 bytes. Its row and column counts are those in memory.
     """
     _, begin_a, fragment_a, a_size = operand(a_transposed)
     _, begin_b, fragment_b, b_size = operand(not b_transposed)
@@ -209,14 +209,14 @@ def pipeline(
 
     @cuda.jit(device=True)
     def add_up(sums, tile_a, tile_b, a, b, row, column, m, n, depth, top, left, lane):
-        inside = row + top < m and column + left < n  # any of the warp's part
+        inside = row + top < m and column + left < n  # at least one element of the warp's part
         for stage in range(STAGES - 1):
             begin_a(tile_a, stage * a_size, a, row, m, stage * STEP, depth)
             begin_b(tile_b, stage * b_size, b, column, n, stage * STEP, depth)
             end_group()
         for first in range(0, depth, STEP):
-            # A thread waits for its own copies, and the barrier for those of the others. It also says that all warps
-            # have multiplied the tiles of the step before, which the next copies overwrite.
+            # A thread waits for its own copies, and at the barrier for those of the others. After the barrier all warps
+            # have also multiplied the previous step's tiles, which the next copies overwrite.
             wait_but_one()
             cuda.syncthreads()
             ahead, stage = first + (STAGES - 1) * STEP, first // STEP % STAGES
@@ -233,7 +233,7 @@ def pipeline(
 
 @factory
 def staged(dtype: str, a_transposed: bool, b_transposed: bool, kind: str) -> Any:
-    """`kernel` with asynchronous copies, of matrices whose rows in memory are multiples of 16 bytes."""
+    """`kernel` with asynchronous copies, for matrices whose rows in memory are multiples of 16 bytes."""
     add_up, a_sizes, b_sizes = pipeline(dtype, a_transposed, b_transposed)
     store = storer(dtype, kind)
 
@@ -263,19 +263,20 @@ def launch(
     a: Any, b: Any, out: Any, shape: tuple[int, int, int], dtype: str, a_transposed: bool = False,
     b_transposed: bool = False, added: Added | None = None,
 ) -> Launch:
-    """The launch of a product: of `staged`, where rows in memory are multiples of 16 bytes, else of `kernel`.
+    """The launch of a product: of `staged` if rows in memory are multiples of 16 bytes, else of `kernel`.
 
     Args:
         a, b: the bits of the matrices, uint16 arrays of one axis on one machine: (m, k) and (k, n) row by row, or
             their transposes.
-        out: array of m * n elements, which is written: of fp32, or of uint16 for the sums rounded to the dtype.
+        out: array of m * n elements for the result: fp32, or uint16 for the sums rounded to the dtype.
         shape: m, n and k.
         dtype: ``"bfloat16"`` or ``"float16"``.
         a_transposed, b_transposed: whether a matrix is given as its transpose.
         added: with an ``out`` of uint16, what is added to the product before it is rounded, all in fp32 (N18).
 
     Raises:
-        ValueError, TypeError: naming the argument; or the tensor cores of the machine have not been measured.
+        ValueError, TypeError: an argument is unsuitable, and the message names it; or the arithmetic of the machine's
+            tensor cores has not been measured.
     """
     arrays = {"a": a, "b": b, "out": out} | ({"added.c": added.c} if added else {})
     where, (m, n, k) = device_of([*arrays.values()]), shape

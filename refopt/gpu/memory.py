@@ -13,7 +13,7 @@ from refopt.simt.memory import Strided
 
 
 class Memory:
-    """Bytes on the current device, given back with the last array on them. The driver waits then for what uses them.
+    """Bytes on the current device, freed with the last array on them. The driver then waits for work that uses them.
 
     Attributes:
         address: of the first byte.
@@ -26,27 +26,27 @@ class Memory:
 
     def __del__(self) -> None:
         if hasattr(self, "address"):
-            driver.cuCtxPushCurrent(self._context)  # this may be any thread
+            driver.cuCtxPushCurrent(self._context)  # any thread may get here
             with relaxed():
                 driver.cuMemFree(self.address)
             driver.cuCtxPopCurrent()
 
 
 class DeviceArray(Strided):
-    """An array on a GPU. The host sees its elements through copies only.
+    """An array on a GPU. The host accesses its elements only through copies.
 
-    ``data`` is an array of NumPy's at the device's address: it says where elements are, and must not be read.
+    ``data`` is a NumPy array at the device's address: it has the layout of the elements, and must not be read.
     """
 
     __slots__ = ("owner",)
 
     def __init__(self, owner: Any, data: np.ndarray) -> None:
-        self.owner = owner  # what keeps the memory
+        self.owner = owner  # keeps the memory alive
         self.data = data
 
     @property
     def address(self) -> int:
-        """That of the first element."""
+        """The address of the first element."""
         return self.data.__array_interface__["data"][0] if self.size else 0
 
     def __repr__(self) -> str:
@@ -57,7 +57,7 @@ class DeviceArray(Strided):
         return dlpack.CUDA, int(checked(driver.cuPointerGetAttribute(ordinal, self.address)))
 
     def __dlpack__(self, **options: Any) -> Any:
-        """A capsule over the same memory, by cuda.core."""
+        """A capsule over the same memory, made by cuda.core."""
         from cuda.core.utils import StridedMemoryView
 
         return StridedMemoryView.from_cuda_array_interface(self, stream_ptr=-1).__dlpack__(**options)
@@ -73,7 +73,7 @@ class DeviceArray(Strided):
         return super().reshape(*shape, order=order)
 
     def copy_to_host(self, ary: np.ndarray | None = None, stream: Any = 0) -> np.ndarray:
-        """The elements, in stream order, as a host array, written into ``ary`` if given; the stream is waited for."""
+        """Copy the elements to a host array, ``ary`` if given, in stream order, and wait for the stream."""
         ary = self._on_host(ary)
         if self.size:
             low, nbytes = self._span()
@@ -91,7 +91,7 @@ class DeviceArray(Strided):
         if not self.size:
             return
         low, nbytes = self._span()
-        if nbytes != self.nbytes:  # between the elements there are others
+        if nbytes != self.nbytes:  # other bytes are between the elements
             for k in range(len(self)):
                 self._part(k)[0].copy_to_device(source[k], stream)
         elif isinstance(source, DeviceArray) and source.strides == self.strides:
@@ -105,16 +105,16 @@ class DeviceArray(Strided):
             self._copy("cuMemcpyHtoDAsync", low, image.ctypes.data, nbytes, stream)
 
     def _span(self) -> tuple[int, int]:
-        """Where the first byte of any element is, and how many bytes there are up to the last."""
+        """The address of the first byte of the elements, and the number of bytes up to the last."""
         low, stop = np.lib.array_utils.byte_bounds(self.data)
         return int(low), int(stop - low)
 
     def _in(self, image: np.ndarray, low: int) -> np.ndarray:
-        """The array in a host copy of its span."""
+        """A view of the array in a host copy of its span."""
         return np.ndarray(self.shape, self.dtype, image, self.address - low, self.strides)
 
     def _copy(self, name: str, target: int, source: int, nbytes: int, stream: Any) -> None:
-        """By a function of the driver's; it is waited for, since streams need not wait for the default one."""
+        """Copy with a driver function and wait for it, since other streams need not wait for the default one."""
         context()
         handle = handle_of(stream)
         checked(getattr(driver, name)(target, source, nbytes, handle))
@@ -125,7 +125,7 @@ Shape = tuple[int, ...]
 
 
 def at(owner: Any, address: int, shape: Shape, dtype: Any, strides: Shape | None = None) -> DeviceArray:
-    """A dense array at an address, in C order or with strides in bytes, whose memory ``owner`` keeps."""
+    """A dense array at an address, in C order or with strides in bytes; ``owner`` keeps its memory alive."""
     kind = np.dtype(dtype)
     nbytes = math.prod(shape) * kind.itemsize
     if not nbytes:
@@ -136,7 +136,7 @@ def at(owner: Any, address: int, shape: Shape, dtype: Any, strides: Shape | None
 
 
 def empty(shape: Shape, dtype: Any, strides: Shape | None = None) -> DeviceArray:
-    """A dense array on the current device whose elements have no values yet."""
+    """A dense, uninitialized array on the current device."""
     kind = np.dtype(dtype)
     nbytes = math.prod(shape) * kind.itemsize
     memory = Memory(nbytes) if nbytes else None

@@ -1,7 +1,7 @@
-"""Notes of the kernels that a GPU was given, so that their PTX can be made again elsewhere.
+"""Notes of the kernels that ran on a GPU, from which their PTX can be generated again elsewhere.
 
-With ``REFOPT_KERNELS`` set to a folder, every process writes a line there for each kernel that it compiles: the factory
-that made it, with what, and the types of its arguments. Nothing is written otherwise, and a launch never writes.
+If ``REFOPT_KERNELS`` names a folder, every process writes a line there for each kernel that it compiles: the factory
+that made it, the factory's arguments, and the types of the kernel's. Otherwise nothing is written; launches never are.
 """
 
 import hashlib
@@ -30,16 +30,16 @@ def append(kernel: Compilable, signature: tuple, folder: str | Path) -> None:
 
 
 def read(folder: str | Path) -> list[Note]:
-    """The notes of all processes, each once, in an order that depends on nothing else."""
+    """The notes of all processes, each once, sorted."""
     lines = {line for path in Path(folder).glob("*.jsonl") for line in path.read_text().splitlines()}
     return [json.loads(line) for line in sorted(lines)]
 
 
 def note(kernel: Compilable, signature: tuple) -> Note:
-    """What `rebuilt` takes; a kernel inside a function that is no factory has no ``made_by``, and cannot be made again.
+    """A note for `rebuilt`; a kernel inside a function that is not a factory has no ``made_by``, and cannot be rebuilt.
 
-    The keys: module, name (the kernel's), ``made_by`` (the factory's name, or the kernel's own), ``args`` (the
-    factory's, or None for a kernel that no factory made), signature.
+    The keys: module, name (the kernel's), ``made_by`` (the factory's name, or the kernel's), ``args`` (the factory's,
+    or None for a kernel that no factory made), signature.
     """
     about: Note = {"module": kernel.function.__module__, "name": kernel.name}
     if kernel.origin:
@@ -51,16 +51,16 @@ def note(kernel: Compilable, signature: tuple) -> Note:
 
 
 def rebuilt(note: Note) -> tuple[Compilable, tuple]:
-    """The kernel of a note as the code makes it now, and the types of its arguments.
+    """The kernel of a note as the present code makes it, and the types of its arguments.
 
     Raises:
-        LookupError: the code has no such kernel any more, or makes it otherwise.
+        LookupError: the code no longer has such a kernel, or its factory takes other arguments.
     """
     try:
         kernel = getattr(importlib.import_module(note["module"]), note["made_by"] or "")
         if note["args"] is not None:
             kernel = kernel(*map(_value, note["args"]))
-    except Exception as error:  # whatever a factory of other arguments says
+    except Exception as error:  # a factory that takes other arguments may raise anything
         raise LookupError(f"{note['module']}.{note['made_by']}: {type(error).__name__}: {error}") from error
     if not isinstance(kernel, Compilable):
         raise LookupError(f"{note['module']}.{note['made_by']}: expected a kernel, got {type(kernel).__name__}")
@@ -68,22 +68,22 @@ def rebuilt(note: Note) -> tuple[Compilable, tuple]:
 
 
 def made_from(kernel: Compilable, signature: tuple, whole: bool = False) -> str:
-    """A digest of all that a kernel's PTX is made from, but the compiler and the version of Python.
+    """A digest of everything that a kernel's PTX is made from, except the compiler and the version of Python.
 
-    It has the code of each function that the kernel reaches and the values that it holds, the PTX of each intrinsic,
-    the kernel's launch bounds and whether it may be contracted, and the types of its arguments. Functions made twice
-    from the same are the same.
+    It covers the code and values of each function that the kernel calls, the PTX of each intrinsic, the kernel's launch
+    bounds and whether it may be contracted, and the types of its arguments. Functions made twice from the same parts
+    are equal.
 
-    What kernels of refopt do not hold is left out or has no more than its name in it, unless the digest is to be of the
-    ``whole``, for kernels of any kind: what plain modules hold, and functions within functions.
+    Values that refopt's kernels do not have are left out or covered only by name. With ``whole``, for any kernel, the
+    digest also covers the contents of plain modules, and functions within functions.
 
     Raises:
-        LookupError: of the whole, it holds something whose content is not known.
+        LookupError: with ``whole``, the kernel has a value whose content is unknown.
     """
     known: dict[Any, Any] = {}
 
     def named(value: Any, names: tuple[str, ...] = ()) -> Any:
-        """A value in a form that is the same in every process: functions by what they are made from."""
+        """A value in a form that is the same in every process; functions are replaced by what they are made from."""
         if isinstance(value, SimpleNamespace):
             return [(name, named(x)) for name, x in vars(value).items()]
         if isinstance(value, tuple | list):
@@ -96,7 +96,7 @@ def made_from(kernel: Compilable, signature: tuple, whole: bool = False) -> str:
             return function_of(value)
         if whole and isinstance(value, ModuleType) and not hasattr(value, "__refopt_numba__") and value is not cuda:
             return module_of(value, names)
-        if whole and (isinstance(value, np.dtype) or hasattr(value, "bitwidth")):  # the latter of Numba's types
+        if whole and (isinstance(value, np.dtype) or hasattr(value, "bitwidth")):  # Numba's types have a bitwidth
             return type(value).__name__, repr(value)
         of_python = isinstance(value, type) and value.__module__ in ("builtins", "numpy")
         if whole and not (of_python or isinstance(value, _BY_NAME)):
@@ -110,7 +110,7 @@ def made_from(kernel: Compilable, signature: tuple, whole: bool = False) -> str:
         return known[id(function)]
 
     def module_of(module: ModuleType, names: tuple[str, ...]) -> Any:
-        """What a module holds under the names that a function has in it."""
+        """The values in a module of the names that a function uses."""
         key = id(module), names
         if key not in known:
             known[key] = module.__name__
@@ -122,12 +122,12 @@ def made_from(kernel: Compilable, signature: tuple, whole: bool = False) -> str:
     return _digest((*about, *_of_function(kernel.function, named, whole)))
 
 
-# What a compiler knows by its name; a function of Python's that is no device function it does not take.
+# Values that a compiler knows by name; it does not compile Python functions that are not device functions.
 _BY_NAME = FunctionType, BuiltinFunctionType, ModuleType, np.ufunc
 
 
 def _of_function(function: Any, named: Callable[..., Any], whole: bool) -> tuple:
-    """A function's code and what it holds, or the PTX of an intrinsic."""
+    """A function's code and values, or the PTX of an intrinsic."""
     if hasattr(function, "asm"):
         return function.__name__, function.asm, function.since, function.before
     code = function.__code__
@@ -150,10 +150,10 @@ def _digest(parts: tuple) -> str:
 
 
 def digest(ptx: str) -> str:
-    """Of a PTX text without what depends on the compiler's version, on paths, or on what was compiled before it.
+    """The digest of a PTX text, independent of the compiler's version, of paths, and of earlier compilations.
 
-    Left out are comments, positions in files, the version, and the handles of Numba's environments, which no kernel
-    reads; mangled names and those of shared arrays, which count compilations, are numbered as they are used.
+    It leaves out comments, positions in files, the version, and the handles of Numba's environments, which no kernel
+    reads; mangled names and those of shared arrays, which count compilations, are numbered in order of use.
     """
     ptx = re.sub(r"//[^\n]*|/\*.*?\*/", "", ptx, flags=re.DOTALL)
     ptx = re.sub(r"(?m)^\s*\.(version|file|loc)\s[^\n]*$|^\s*\.common [^\n]*NumbaEnv[^\n]*$", "", ptx)
@@ -168,7 +168,7 @@ def digest(ptx: str) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """An argument of a factory as JSON has it."""
+    """An argument of a factory in JSON's types."""
     if isinstance(value, Routine):
         return {"routine": value.name}
     if isinstance(value, type) and issubclass(value, np.generic):
@@ -177,11 +177,11 @@ def _plain(value: Any) -> Any:
         return [_plain(entry) for entry in value]
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    return {"other": type(value).__name__}  # of which the kernel cannot be made again
+    return {"other": type(value).__name__}  # from which the kernel cannot be rebuilt
 
 
 def _value(plain: Any) -> Any:
-    """The argument."""
+    """The argument from JSON's types."""
     if isinstance(plain, list):
         return tuple(_value(entry) for entry in plain)
     if not isinstance(plain, dict):

@@ -1,10 +1,11 @@
-"""Parts for merged kernels of one's own: every tensor of a model in one launch, with the bits of NumPy.
+"""Parts for your own merged kernels: every tensor of a model in one launch, with the same bits as NumPy.
 
 A `Table` has the addresses of the tensors and cuts them into chunks, one for each block. The warps of a block take the
-rows of its chunk in turn (`rows`), 256 elements at a time. A thread holds eight of them: it loads and stores them by
-`access`, and applies to each what is written for one (`eight`). `refopt.gpu.cuda` is ``numba.cuda`` for such kernels.
+rows of its chunk in turn (`rows`), 256 elements at a time. A thread has eight of them: it loads and stores them with
+`access`, and applies a function of one element to each (`eight`). `refopt.gpu.cuda` replaces ``numba.cuda`` in such
+kernels.
 
-An average of parameters, which goes on from step to step, for any number of tensors:
+A running average of parameters, for any number of tensors:
 
     >>> import numpy as np
     >>> from refopt import gpu
@@ -60,18 +61,18 @@ __all__ = [
 
 
 class Table:
-    """Where the tensors of a kernel are, and how they are cut into chunks, on the machine that they are on.
+    """The addresses of a kernel's tensors and the chunks that they are cut into, on the machine of the tensors.
 
-    The arrays are kept alive; their memory must stay where it is. Those that a kernel writes must be writable and
-    overlap no other, which is not checked.
+    The table keeps the arrays alive; their memory must not move. Arrays that a kernel writes must be writable and
+    must not overlap others, which is not checked.
 
     Attributes:
         addresses: (L, P) int64, the byte address of each tensor by list and tensor.
-        chunks: (C, 6) int64. Columns: `TENSOR`; `START` and `STOP`, the first element and the last + 1; `SLOT`, where
-            the sum of its first tile goes; `NODE`, which it reports to; `ALIGNED`, whether all arrays of the tensor can
-            be accessed four elements at a time. A tensor without elements has no chunk.
-        nodes, counters, slots: of the tree that joins the sums of tiles, as `joiner` takes them: (N, 5) int64, (N,)
-            uint32, all 0, and how many sums a row of it holds.
+        chunks: (C, 6) int64. Columns: `TENSOR`; `START` and `STOP`, the first element and the last + 1; `SLOT`, the
+            place of the sum of its first tile; `NODE`, which counts the chunk; `ALIGNED`, whether all arrays of the
+            tensor can be accessed four elements at a time. A tensor without elements has no chunk.
+        nodes, counters, slots: of the tree that joins the sums of tiles, as `joiner` takes them: (N, 5) int64; (N,)
+            uint32, all 0; and the number of sums in a row.
         count: C, the number of chunks.
         dtypes: of the lists, by name.
     """
@@ -80,12 +81,12 @@ class Table:
         """Check the arrays, lay out the tables and upload them.
 
         Args:
-            lists: of device arrays, such as averages and parameters. Each has one dtype, a floating one; tensor by
-                tensor, the arrays have one shape and one order of axes, without gaps.
-            tiles: of `TILE` elements, in a chunk: a power of two up to 1024.
+            lists: of device arrays, such as averages and parameters. The arrays of a list have one floating-point
+                dtype; those of a tensor have one shape and one order of axes, without gaps.
+            tiles: of `TILE` elements in a chunk, a power of two up to 1024.
 
         Raises:
-            TypeError, ValueError: naming list and index: it is no such array, or on another machine.
+            TypeError, ValueError: an array is unsuitable or on another machine; the message names list and index.
         """
         machine = device(device_of_lists(*lists))
         tiles = whole("Table: tiles", tiles, 1, 1024)
@@ -103,17 +104,17 @@ class Table:
         self._machine, self._keep = machine, [list(values) for values in lists]
 
     def launch(self, kernel: Kernel, *args: Any, block: int | None = None, cooperative: bool = False) -> Launch:
-        """The launch of ``kernel(addresses, chunks, *args)``: a block for each chunk, none if there are none.
+        """The launch of ``kernel(addresses, chunks, *args)``, with a block for each chunk.
 
         Args:
             kernel: of ``refopt.gpu.cuda.jit``.
             args: device arrays in C order, integers, and numbers of type ``np.float32``.
             block: threads of a block, a multiple of 32; if not given, as many as the launch bounds allow, or 64.
-            cooperative: whether blocks wait for each other, by ``cuda.cg.this_grid().sync()``. There are then as many
-                as can be resident at once, and each has to take chunks in turn.
+            cooperative: whether blocks wait for each other, by ``cuda.cg.this_grid().sync()``. The grid is then at most
+                as large as can be resident at once, and each block must take chunks in turn.
 
         Raises:
-            TypeError, ValueError: naming the argument: a kernel does not take it.
+            TypeError, ValueError: an argument is unsuitable for the kernel; the message names it.
         """
         if not isinstance(kernel, Kernel):
             raise TypeError(f"launch: kernel: expected one of refopt.gpu.cuda.jit, got {type(kernel).__name__}")
@@ -152,14 +153,14 @@ def _described(lists: Sequence[Sequence[Any]], describe: Callable) -> list[list[
 def access(dtype: str, partial: bool, real: type = np.float32) -> Access:
     """How a thread loads and stores its eight elements of a row, as numbers of the arithmetic type.
 
-    They are elements i to i + 3 and i + 128 to i + 131, so that a warp's accesses are contiguous. 16-bit types are
-    widened when they are loaded, and rounded to nearest even when they are stored.
+    They are elements i to i + 3 and i + 128 to i + 131, so that a warp's accesses are contiguous. Loads widen 16-bit
+    types, and stores round to nearest even.
 
     Args:
         dtype: of the array: float16, bfloat16, float32, float64.
-        partial: whether elements from ``stop`` on are loaded as 0 and not stored. If not, all must be there, and the
-            address a multiple of four elements, at most of 16 bytes; that is faster.
-        real: the arithmetic type, ``np.float32`` or ``np.float64``, which is no narrower than the dtype.
+        partial: whether elements from ``stop`` on are loaded as 0 and not stored. If not, which is faster, all eight
+            must exist, and the address must be a multiple of four elements or of 16 bytes, whichever is smaller.
+        real: the arithmetic type, ``np.float32`` or ``np.float64``, at least as wide as the dtype.
 
     Returns:
         ``load(address, i, stop)``, a tuple of eight, and ``store(address, i, stop, values)``, for kernels.
@@ -171,20 +172,20 @@ def access(dtype: str, partial: bool, real: type = np.float32) -> Access:
 
 
 def eight(function: Callable, arrays: int) -> Callable:
-    """For kernels, a device function of one element of so many arrays, and of k, applied to eight: ``(x0, ..., k)``.
+    """For kernels: apply a device function of one element of each array, and of k, to eight elements: ``(x0, ..., k)``.
 
-    k is what all elements have in common: a number, or a tuple.
+    k is what all elements share: a number, or a tuple.
     """
     return map8(function, whole("eight: arrays", arrays, 1))
 
 
 def rows(make: Callable[[bool], Callable]) -> Callable:
-    """For kernels, what takes all rows of a chunk: ``(addresses, chunks, c, k)``, with c the number of the chunk.
+    """For kernels: a device function that processes all rows of chunk number c: ``(addresses, chunks, c, k)``.
 
     Args:
-        make: gives a device function ``(addresses, tensor, i, stop, k)`` for a thread's eight elements of a row, from i
-            on. It is called twice, and told whether a row may be partial, or not aligned; see `access`. k is what
-            elements have in common: a number, or a tuple.
+        make: returns a device function ``(addresses, tensor, i, stop, k)`` for a thread's eight elements of a row, from
+            i on. It is called twice, with whether a row may be partial or unaligned; see `access`. k is what all
+            elements share: a number, or a tuple.
     """
 
     def variant(partial: bool) -> Callable:

@@ -1,6 +1,6 @@
-"""Numbers by their bits, for the Python twins of PTX: NumPy has no bf16, which is the upper half of an fp32.
+"""The bits of numbers, for the Python twins of PTX: NumPy has no bf16, which is the upper half of an fp32.
 
-Each takes a number, or an array of them.
+Each function takes a number, or an array of numbers.
 """
 
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from struct import Struct
 
 import numpy as np
 
-# All bf16 numbers as fp32, by their patterns: on the executor a look-up takes a twentieth of a view's time.
+# All bf16 numbers as fp32, by bit pattern: on the executor a look-up takes a twentieth of the time of a view.
 WIDENED = (np.arange(2**16, dtype=np.uint32) << np.uint32(16)).view(np.float32)
 _word: Callable[..., tuple[int]] = Struct("=I").unpack
 
@@ -21,12 +21,12 @@ def pattern_of(value):
 
 
 def widen_bfloat16(pattern):
-    """The fp32 of a bf16's bits."""
+    """The fp32 with the value of a bf16's bits."""
     return WIDENED[pattern] if type(pattern) is np.ndarray else WIDENED[int(pattern)]
 
 
 def narrow_bfloat16(value):
-    """The bits of the bf16 nearest to a number, the even one of two; every NaN becomes one."""
+    """The bits of the bf16 nearest to a number, ties to even; every NaN becomes the same one."""
     pattern = pattern_of(value)
     rounded = (pattern + 0x7FFF + (pattern >> 16 & 1)) >> 16
     if type(value) is np.ndarray:

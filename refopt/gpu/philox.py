@@ -1,4 +1,4 @@
-"""Stochastic rounding to bf16: ``refopt.cpu.stochastic`` for the four neighbours that a thread has (N16)."""
+"""Stochastic rounding to bf16: ``refopt.cpu.stochastic`` for a thread's four neighbouring elements (N16)."""
 
 from collections.abc import Mapping
 from functools import lru_cache
@@ -28,7 +28,7 @@ _ROUND = (
     "=r,=r,=r,=r,l,l,l", "rrrr", "lll", lanes=True,
 )
 def random4(quad, pair, seed):
-    """Four random words, from the number of four neighbours, that of two arrays, and the seed."""
+    """Four random words, from the numbers of a quad of neighbours and of a pair of arrays, and the seed."""
     if type(quad) is np.ndarray:
         return tuple(philox(np.stack([quad & WORD, quad >> 32, quad * 0 + pair, quad * 0]), (seed, 0)))
     return _words(int(quad), pair, int(seed))
@@ -36,7 +36,7 @@ def random4(quad, pair, seed):
 
 @lru_cache(1 << 16)
 def _words(quad: int, pair: int, seed: int) -> tuple[int, int, int, int]:
-    """`refopt.cpu.stochastic.philox` of one counter; steps and arrays of one seed ask for the same ones."""
+    """`refopt.cpu.stochastic.philox` of one counter; cached, since steps and arrays of one seed share counters."""
     k0, k1 = seed, 0
     c0, c1, c2, c3 = quad & WORD, quad >> 32, pair, 0
     for _ in range(ROUNDS):
@@ -69,7 +69,7 @@ def dither4_high(x, words):
 
 
 def _dithered(value: Any, bits: int) -> Any:
-    """`refopt.cpu.stochastic.dither` of one value; infinity and NaN stay."""
+    """`refopt.cpu.stochastic.dither` of one value; infinity and NaN are unchanged."""
     if type(value) is np.ndarray:
         return dither(value, bits)  # type: ignore[arg-type]
     pattern = pattern_of(value)
@@ -77,10 +77,10 @@ def _dithered(value: Any, bits: int) -> Any:
 
 
 def by_chance(arrays: Mapping[str, int]) -> tuple[list[str], dict[str, object]]:
-    """Lines that round arrays to bf16 stochastically, eight values of each, and what the lines call.
+    """Lines that round arrays to bf16 stochastically, eight values of each, and the functions that the lines call.
 
     ``arrays`` gives the number of each variable in `refopt.cpu.stochastic.random16`. Arrays 2n and 2n + 1 share their
-    words, of which each takes a half. For Adam with a master::
+    words and take half of each. For Adam with a master::
 
         x0 = random4(i >> 2, 0, seed)
         y0 = random4((i + 128) >> 2, 0, seed)

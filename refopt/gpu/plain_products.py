@@ -1,9 +1,9 @@
 """Products of any number of matrices in one launch, in fp32 or fp64, without tensor cores: sequences over k (N17).
 
-The tables are those of `refopt.gpu.products`, and so are the tiles of 64 x 64. A thread makes 4 x 4 elements of a tile,
-sixteen rows and columns apart, so that neighbours in a warp take neighbouring columns. In each step the block loads 16
-of k of either matrix to shared memory, from where a number is multiplied four times. Every product and every sum is
-rounded for itself; zeros beyond the matrices change no bit.
+The tables are those of `refopt.gpu.products`, and so are the tiles of 64 x 64. A thread computes 4 x 4 elements of a
+tile, sixteen rows and columns apart, so that neighbours in a warp take neighbouring columns. In each step the block
+loads either matrix for 16 values of k to shared memory, from where a thread multiplies each number four times. Every
+product and every sum is rounded separately; zeros beyond the matrices change no bit.
 """
 
 from collections.abc import Callable
@@ -19,23 +19,23 @@ from refopt.gpu.products import ADDED, ALONG, OUT, A, B, K, M, N, kind, padded_s
 from refopt.gpu.unroll import named
 
 EDGE = 64  # rows and columns of a tile
-STEP, SIDE = 16, 16  # of k; threads side by side
+STEP, SIDE = 16, 16  # the step of k; threads in a row or column of the block
 THREADS = SIDE * SIDE
 EACH = EDGE // SIDE  # rows and columns of a thread
-PITCH = EDGE + 1  # of a row in shared memory, so that sixteen rows begin in different banks
+PITCH = EDGE + 1  # from row to row in shared memory, so that sixteen rows begin in different banks
 ELEMENTS, SUMS = STEP * PITCH, EACH * EACH
 
 assert EDGE == TILE, "the tables of tiles are those of refopt.gpu.products"
 
 
 def filler(dtype: str) -> Callable:
-    """What loads 64 rows of a matrix for 16 of k, or columns if it lies ``along`` k: a row of the tile for each k."""
+    """A function that loads a tile, a row for each of 16 k, from 64 rows of a matrix, or columns if ``along`` k."""
     size, load, zero = SIZES[dtype], getattr(vectors, f"load_{dtype}"), np.dtype(dtype).type(0)
 
     @cuda.jit(device=True)
     def fill(tile, x, first, extent, k, depth, along):
         for i in range(cuda.threadIdx.x, EDGE * STEP, THREADS):
-            # Neighbouring threads take neighbouring elements, as they lie in memory.
+            # Neighbouring threads take neighbouring elements in memory.
             line, far = (i % EDGE, i // EDGE) if along else (i // STEP, i % STEP)
             inside = first + line < extent and k + far < depth
             row, column, pitch = (k + far, first + line, extent) if along else (first + line, k + far, depth)

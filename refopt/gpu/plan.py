@@ -20,18 +20,18 @@ from refopt.gpu.transfer import Transfer
 class Plan(OnStream):
     """A merged routine bound to its arrays. Made by `refopt.gpu.plan`.
 
-    The arrays are kept alive; their memory must stay where it is, or `rebind` must be told.
+    The plan keeps the arrays alive; their memory must not move, unless `rebind` is called.
 
-    Steps of one plan follow each other on its stream, also those of several threads: each call is made as a whole, and
-    what ``step(lr=...)`` sets is in force in that step. Two plans on two streams are independent.
+    Steps of one plan follow each other on its stream, even from several threads: each call runs as a whole, and the
+    numbers of ``step(lr=...)`` apply to that step. Two plans on two streams are independent.
 
-    Some routines carry over from step to step what they have written last: scalars such as the powers of beta, and in
-    the form ``carried_norm`` the norms of the parameters. A plan does not see what others write. Whenever somebody else
-    has written a parameter, a master or a scalar, be it another plan over the same arrays, `refresh` must be called
-    before the next step; two plans that alternate need it before each step. It costs a small launch at most. States of
-    tensors are read anew every time.
+    Some routines carry values that they have written over to the next step: scalars such as the powers of beta, and in
+    the form ``carried_norm`` the norms of the parameters. A plan does not notice other writes. After anything else,
+    such as another plan over the same arrays, has written a parameter, a master or a scalar, call `refresh` before the
+    next step; two plans that alternate need it before each step. It costs at most a small launch. Every step reads the
+    tensors' states again.
 
-    A plan has no copies: ``copy.copy``, ``copy.deepcopy`` and ``pickle`` are refused.
+    A plan cannot be copied: ``copy.copy``, ``copy.deepcopy`` and ``pickle`` are refused.
 
     Attributes:
         launches: kernel launches of one step.
@@ -52,7 +52,7 @@ class Plan(OnStream):
         self._begin(slots, hypers)
 
     def __repr__(self) -> str:
-        """What the plan is of, what a step of it costs, and where it runs."""
+        """The routine and its tensors, the cost of a step, and the device."""
         tensors, elements = len(self.specs), sum(spec.size for spec in self.specs)
         of = f"{self.routine.name}, form {self.form}: tensors {tensors}, elements {elements:,}"
         step = f"per step launches {self.launches}, bytes {self.bytes:,}"
@@ -82,7 +82,7 @@ class Plan(OnStream):
                 members.setdefault(spec.dtypes, []).append(i)
         self._groups = [Group(self.device, self.routine, d, m, call.arrays, call.shared) for d, m in members.items()]
         self._steps = [self._launcher(group, self.form, **self._choices) for group in self._groups]
-        self._replayed = False  # whether a graph, when it is replayed, puts addresses into the tables
+        self._replayed = False  # whether the replay of a graph writes addresses to the tables
         self._upload(self._hypers)
         self.refresh()
         self.specs = [call.spec(i) for i in call.active]
@@ -91,7 +91,7 @@ class Plan(OnStream):
 
     @in_turn
     def step(self, **hyper: Any) -> None:
-        """One optimizer step, in stream order. Hyperparameters given here are kept for the steps to come."""
+        """One optimizer step, in stream order. Hyperparameters given here also apply to later steps."""
         if hyper:
             self._set(hyper)
         if self._missing:
@@ -107,7 +107,7 @@ class Plan(OnStream):
 
     @in_turn
     def set(self, **hyper: Any) -> None:
-        """Change hyperparameters, in stream order: of the next step, or of the next replay of a captured one."""
+        """Change hyperparameters, in stream order, for the next step or the next replay of a captured one."""
         self._set(hyper)
 
     def _set(self, hyper: dict[str, Any]) -> None:
@@ -133,10 +133,10 @@ class Plan(OnStream):
 
     @in_turn
     def rebind(self, **slots: Any) -> None:
-        """Put other arrays of the same shapes, dtypes and alignment in place of a slot's.
+        """Replace the arrays of slots by others of the same shapes, dtypes and alignment.
 
         For frameworks that make new gradients every step. Which gradients are ``None`` may change, at the
-        price of building the tables anew.
+        cost of rebuilding the tables.
         """
         where = self.routine.merged_name
         for name, values in slots.items():
@@ -153,20 +153,20 @@ class Plan(OnStream):
 
     @in_turn
     def move(self, slot: str, addresses: Sequence[int] | np.ndarray, arrays: Sequence[Any] | None = None) -> None:
-        """`rebind` for those who know that the arrays of a slot are as planned but for where they are.
+        """`rebind` for callers who know that the arrays of a slot are as planned, except for their addresses.
 
-        Only addresses are looked at. The arrays have the shapes, dtypes and axis orders that were planned, are on the
-        same device, and no array that is written shares memory with another: the caller answers for it.
+        Only addresses are checked. The caller guarantees that the arrays have the planned shapes, dtypes and axis
+        orders, are on the same device, and that no array that is written shares memory with another.
 
         Args:
             slot: the name of the slot.
-            addresses: P integers, 0 where there is no array. Where there is one of no elements, none is looked at.
-            arrays: the arrays there, kept alive from now on. They can be left out for the gradients, which the caller
-                then keeps alive; those that come back are taken to be of the parameter's dtype, and those of no
-                elements to be there or not as they were.
+            addresses: P integers, 0 if there is no array. The address of an array without elements is ignored.
+            arrays: the arrays there, kept alive from now on. They can be omitted for the gradients, which the caller
+                then keeps alive; gradients that return are assumed to have the parameter's dtype, and those without
+                elements to be given or ``None`` as before.
 
         Raises:
-            TypeError, ValueError: naming the index; nothing has been modified then.
+            TypeError, ValueError: the message names the index; nothing has been modified then.
         """
         bound = self._bound
         places, values, come_or_gone = bound.moved(f"{self.routine.merged_name}: move", slot, addresses, arrays)
@@ -182,12 +182,12 @@ class Plan(OnStream):
         return checks.Bound(name, call.slots, call.arrays, locator(self._describe), self._written, shared)
 
     def _settled(self) -> checks.Call:
-        """The call as it is at present."""
+        """The call with its current arrays."""
         self._bound.settle()
         return self._call
 
     def _exchange_checked(self, slots: dict[str, Any]) -> None:
-        """Have other arrays, checked as a whole, some of which may have come or gone."""
+        """Exchange arrays after a full check; some gradients may have appeared or disappeared."""
         call = self._checked(slots)
         bound = self._bound_to(call)
         self._exchange(call, bound, {name: bound.addresses[name] for name in slots}, {})
@@ -195,9 +195,9 @@ class Plan(OnStream):
     def _exchange(
         self, call: checks.Call, bound: checks.Bound, moved: dict[str, np.ndarray], values: dict[str, list | None]
     ) -> None:
-        """Have arrays at other addresses, in the tables that there are if they serve.
+        """Exchange arrays for others at new addresses, in the existing tables if possible.
 
-        ``values`` are yet to be exchanged in what they are bound by.
+        ``bound`` does not have ``values`` yet.
         """
         rows, captured = None, self.device.capturing(self._stream)
         if (call is self._call or call.active == self._call.active) and self.routine.forms[self.form].merged:
@@ -220,7 +220,7 @@ class Plan(OnStream):
             self.refresh()
 
     def _checked(self, slots: dict[str, Any]) -> checks.Call:
-        """The call with other arrays, checked as a whole."""
+        """The call with other arrays, fully checked."""
         held = self._settled()
 
         def describe(value: Any, where: str) -> Array:
@@ -237,27 +237,26 @@ class Plan(OnStream):
 
     @in_turn
     def refresh(self) -> None:
-        """Say that somebody else has written a parameter or a scalar: what the last step carried over is dropped."""
+        """Drop what the last step carried over, because something else has written a parameter, master or scalar."""
         for step in self._steps:
             step.forget(self._stream)
 
     @in_turn
     def state_dict(self) -> dict[str, Any]:
-        """Host copies of what steps change beside the parameters, and the hyperparameters; see `refopt.state`."""
+        """Host copies of all that steps change except the parameters, and the hyperparameters; see `refopt.state`."""
         numbers = {name: value for name, value in self._hypers.items() if name not in self._missing}
         slots, memory = self._settled().slots, self._memory()
         return state.state_dict(self.routine.name, slots, numbers | self._choices, memory=memory)
 
     @in_turn
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
-        """Go on from a state dictionary: its arrays are copied into the plan's, in place, its numbers are set.
+        """Resume from a state dictionary: copy its arrays into the plan's, in place, and set its numbers.
 
-        The parameters have to be those of the step that it was saved after. Hyperparameters that it does not have
-        stay as they are.
+        The parameters must be those after the step at which it was saved. Hyperparameters that it lacks stay unchanged.
 
         Raises:
-            ValueError, TypeError: naming the slot and the index: it is another routine's, or of other shapes, dtypes
-                or choices than the plan's; nothing has been modified then.
+            ValueError, TypeError: it belongs to another routine, or its shapes, dtypes or choices differ from the
+                plan's; the message names slot and index, and nothing has been modified then.
         """
         slots, choices = self._settled().slots, self._choices
         kept = state.load(saved, self.routine.name, slots, choices=choices, memory=self._memory())
@@ -265,13 +264,13 @@ class Plan(OnStream):
         self.refresh()
 
     def _memory(self) -> Transfer | None:
-        """What reads and writes the arrays; nothing has to where there are none."""
+        """The transfer that reads and writes the arrays; ``None`` if there are no arrays."""
         first = next((x for xs in self._settled().slots.values() for x in xs or () if x is not None), None)
         return None if first is None else Transfer(first, self._stream, self.routine.merged_name)
 
 
 def _unchanged(value: Any, held: float | list[float]) -> bool:
-    """Whether a hyperparameter is, in type as well, what is in force; cheap, and false wherever it is not plain."""
+    """Whether a hyperparameter equals the current one, in type as well; cheap, and false for anything not plain."""
     if type(value) is list and type(held) is list:
         return {*map(type, value)} <= {float} and value == held
     return type(value) is float and value == held

@@ -1,15 +1,15 @@
-"""Products of any number of matrices in one launch, by a table of tiles; what makes them is `refopt.gpu.matmul`.
+"""Products of any number of matrices in one launch, by a table of tiles and the functions of `refopt.gpu.matmul`.
 
-A block takes a **tile** of 64 x 64 elements. A row of the table of tiles says of which product, and where in it; a row
-of the table of products, where its matrices are and how large they are. So a launch has as many blocks as all products
-have tiles, and small products fill what large ones leave free. `refopt.gpu.warpgroup_products` is for large ones.
+A block takes a **tile** of 64 x 64 elements. A row of the table of tiles has its product and its position there; a row
+of the table of products has the addresses and sizes of the matrices. So a launch has a block for every tile of all
+products, and small products fill what large ones leave free. `refopt.gpu.warpgroup_products` is for large ones.
 
 X X^T is symmetric in every bit, since the order of a sum does not depend on which factor comes first (numerics, N17);
-so is A A, where A is symmetric. Of such products the tiles above the diagonal are left out: a block stores its tile
-transposed, too. That halves the work.
+so is A A if A is symmetric. Tiles above the diagonal of such products are not computed: a block also stores the
+transpose of its tile. That halves the work.
 
-Matrices lie here as `padded` says: rows and columns are filled up to multiples of eight by zeros, which change no bit.
-So rows are multiples of 16 bytes, whatever the sizes, and all copies are asynchronous.
+Matrices are `padded` in memory: zeros fill rows and columns up to multiples of eight, and change no bit. So rows are
+multiples of 16 bytes, whatever the sizes, and all copies are asynchronous.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,14 +22,14 @@ from refopt.gpu.kernels import factory
 from refopt.gpu.matmul import PAIRS, PART, THREADS, ZERO, part, pipeline
 from refopt.gpu.unroll import named, written
 
-# Columns of the table of products: the fields of a `Product`. Columns of that of tiles: the product, row and column.
+# Columns of the table of products: the fields of a `Product`. Columns of the table of tiles: product, row and column.
 A, B, OUT, ADDED, M, N, K, ALONG = range(8)
 
 
 class Product(NamedTuple):
-    """Addresses of ``a``, ``b``, ``out`` and of what is added, or 0; the sizes without zeros; and for X X^T a flag.
+    """Addresses of ``a``, ``b``, ``out`` and of the matrix to add, or 0; sizes without padding; and a flag for X X^T.
 
-    ``along`` says that X lies in memory as its transpose, with a row for each k. ``b`` is X again then, or as ever.
+    ``along`` is whether X is stored as its transpose, with a row for each k. For X X^T, ``b`` is X again.
     """
 
     a: int
@@ -43,14 +43,14 @@ class Product(NamedTuple):
 
 
 def padded(size: int) -> int:
-    """Rows or columns in memory."""
+    """Rows or columns in memory: the next multiple of eight."""
     return -(-size // 8) * 8
 
 
 def tiles(products: Sequence[Product], symmetric: bool, height: int, width: int) -> np.ndarray:
-    """The table of tiles (T, 3) of those sizes: of symmetric products, those on the diagonal and below.
+    """The table of tiles (T, 3), of ``height`` by ``width`` elements; of symmetric products, on and below the diagonal.
 
-    Tiles of the longest sums come first, which should not be left for the end.
+    Tiles with the longest sums come first, since they should not be left for the end.
     """
     parts = [np.empty((0, 3), np.int64)]
     for i in sorted(range(len(products)), key=lambda i: -products[i].k):
@@ -68,9 +68,9 @@ def padded_size(size):
 
 
 def storer(dtype: str, adds: bool, mirrored: bool) -> Callable:
-    """What rounds a warp's sums and stores them, two at a time: where ``mirror`` holds, the transposed tile, too.
+    """A function that rounds a warp's sums and stores them, two at a time; with ``mirror``, the transposed tile, too.
 
-    If it ``adds``, ``beta`` times a matrix is added to ``alpha`` times the sums before. It makes::
+    If it ``adds``, it first adds ``beta`` times a matrix to ``alpha`` times the sums. It generates::
 
         def store(sums, row, column, lane, out, m, n, mirror, alpha, beta, added):
             row, column = row + lane // 4, column + lane % 4 * 2
@@ -110,7 +110,7 @@ def kind(square: bool, symmetric: bool, adds: bool) -> list[str]:
 
 @factory
 def merged(dtype: str, square: bool, symmetric: bool, adds: bool) -> Any:
-    """The kernel for a dtype: of X X^T if ``square``, else of A B, to which it adds a matrix or not."""
+    """The kernel for a dtype: for X X^T if ``square``, else for A B, plus a matrix if it ``adds``."""
     add_up, a_elements, b_elements = pipeline(dtype, False, square)
     add_along, a_others, b_others = pipeline(dtype, square, False)
     a_elements, b_elements = max(a_elements, a_others), max(b_elements, b_others)

@@ -1,6 +1,6 @@
 """Loads and stores of a bf16 parameter and its 16-bit remainder, which together are an fp32 (numerics, N15).
 
-On the executor they are ``refopt.cpu.remainder`` for single elements, or for those of many threads.
+On the executor they are ``refopt.cpu.remainder``, for one element of one thread or of many threads.
 """
 
 import numpy as np
@@ -10,7 +10,7 @@ from refopt.gpu.patterns import pattern_of
 from refopt.gpu.target import intrinsic
 from refopt.simt import memory
 
-# An element's exact pattern of its parameter's bits and its remainder, and back (numerics, N15).
+# Join a parameter's bits and its remainder to the exact pattern, and split it again (numerics, N15).
 _JOIN = (
     "and.b32 m, p, 0x7fff; sub.u32 d, p, 1; or.b32 e, p, 0x7f80; setp.le.u32 q, m, 0x7f80; selp.b32 d, d, p, q; "
     "setp.eq.u32 q, m, 0; selp.b32 d, e, d, q; setp.ge.u32 q, r, 0x8000; selp.b32 d, d, p, q; "
@@ -103,6 +103,6 @@ def _split(value):
         return 0x7FC0, 0
     pattern = pattern_of(value)
     param, remainder = pattern >> 16, pattern & 0xFFFF
-    if remainder >= HALF:  # a value that is not NaN has a remainder only below infinity
+    if remainder >= HALF:  # which infinity has not, so the sum is no NaN
         param += 1
     return param, remainder

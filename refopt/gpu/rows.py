@@ -1,7 +1,7 @@
-"""How the warps of a block share the elements of a chunk, and what a thread has of a row.
+"""How the warps of a block divide the elements of a chunk, and which elements of a row each thread has.
 
-A **warp** is 32 threads that run in step, a thread of it a **lane**, and 256 elements a **row**. A warp takes a row at
-a time, and each of its lanes eight elements of it.
+A **warp** is 32 threads that are issued together, a **lane** one of these threads, and a **row** 256 elements. A warp
+takes a row at a time, and each of its lanes eight elements of the row.
 """
 
 from collections.abc import Callable
@@ -12,29 +12,28 @@ from refopt.gpu.unroll import named
 
 @device_function
 def of_warp(start, stop, length):
-    """Where this warp's parts of so many elements begin: the block's warps take turns."""
+    """Where this warp's parts of ``length`` elements begin: the block's warps take parts in turn."""
     return range(start + cuda.threadIdx.x // 32 * length, stop, cuda.blockDim.x // 32 * length)
 
 
 @device_function
 def own(first):
-    """This thread's first element of a row: thread t of a warp, its lane, has 4t.. and 128 + 4t.., four of each.
+    """This thread's first element of a row: lane t of a warp has 4t to 4t + 3, and the four that are 128 further.
 
-    So the loads of a warp's lanes lie side by side and make whole lines of memory: they are coalesced.
+    So the loads of a warp's lanes are contiguous and read whole lines of memory: they are coalesced.
     """
     return first + 4 * (cuda.threadIdx.x % 32)
 
 
 def either(name: str, variant: Callable[[bool], Callable], length: int) -> Callable:
-    """``either(at, first, stop, aligned, common)``: the full variant of so many elements at ``first``, or the partial.
+    """``either(at, first, stop, aligned, common)``: the full or partial variant for ``length`` elements at ``first``.
 
-    ``at`` says where the tensor's arrays are, and ``common`` is what its elements have in common: both are passed on as
-    they are. ``variant(partial)`` makes the variants, as ``row(at, first, stop, common)``. The full one assumes that
-    all elements are there and aligned, and loads four at a time. The partial one is for the end of a tensor, and for
-    arrays that begin at an odd address; it accesses one element at a time. All threads of a warp take the same branch,
-    so none waits for the others.
+    ``at`` locates the tensor's arrays, and ``common`` has what all its elements share: both are passed on unchanged.
+    ``variant(partial)`` makes the variants, as ``row(at, first, stop, common)``. The full one assumes that all elements
+    exist and are aligned, and loads four at a time. The partial one is for the end of a tensor and for unaligned
+    arrays; it accesses one element at a time. All threads of a warp take the same branch, so none waits for the others.
 
-    Listings show the three under a name, such as update, update_full and update_partial.
+    Listings name the three after ``name``, such as update, update_full and update_partial.
     """
     full, partial = variant(False), variant(True)
     for function, word in (full, "full"), (partial, "partial"):

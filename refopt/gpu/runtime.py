@@ -1,8 +1,8 @@
 """The two machines that run kernels, behind one interface: a CUDA GPU, and the executor of `refopt.simt`.
 
-This is the one place that decides which of them a plain call uses: `device`. A call on arrays uses the
-machine that the arrays are on; `to_device` uses the one that `device` answers, which is the GPU if there is
-one, unless ``REFOPT_DEVICE`` (``gpu`` or ``executor``) or `use` says otherwise.
+Only `device` decides which of them a call without arrays uses. A call on arrays uses the machine of the arrays;
+`to_device` uses the one that `device` returns: the GPU if there is one, unless ``REFOPT_DEVICE`` (``gpu`` or
+``executor``) or `use` selects another.
 """
 
 import contextlib
@@ -26,11 +26,11 @@ from refopt.gpu.machine import Event, Filler, Properties, Writer, require
 if TYPE_CHECKING:
     from refopt.gpu.driver import Gpu
 
-Device: TypeAlias = "Executor | Gpu"  # with the same methods; what one gives, such as a stream, is passed to that one
+Device: TypeAlias = "Executor | Gpu"  # both have the same methods; streams and the like belong to one of them
 
 
 class Executor:
-    """The CPU, by `refopt.simt`. Blocks are one warp, which changes no bit (N6), unless a launch says "whole"."""
+    """The CPU, running `refopt.simt`. Blocks have one warp, which changes no bit (N6), unless a launch is "whole"."""
 
     name = "executor"
     index = None
@@ -38,11 +38,11 @@ class Executor:
 
     @property
     def properties(self) -> Properties:
-        """Those of the device that the executor claims to be: ``simt.claim``."""
+        """Properties of the device that the executor claims to be: ``simt.claim``."""
         return Properties.of(simt.cuda.get_current_device())
 
     def enter(self) -> Callable[[], Any] | None:
-        """Nothing: launches of several threads follow each other."""
+        """Nothing: launches from several threads run one after another."""
         return None
 
     def to_device(self, array: np.ndarray) -> Any:
@@ -56,30 +56,30 @@ class Executor:
         return simt.cuda.device_array(shape, dtype)
 
     def pinned(self, array: np.ndarray) -> Any:
-        """A copy in C order in memory of the host that the device reaches: here, an array as any other."""
+        """A copy in C order, in host memory that the device can access: here, an ordinary device array."""
         return simt.cuda.to_device(np.asarray(array, order="C"))
 
     def view(self, array: Any, first: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any = None) -> Any:
-        """Elements of a flat array, from one on, under a dense shape with strides in bytes; memory is shared.
+        """A view of a flat array from element ``first`` on, with a dense shape and strides in bytes.
 
-        With a ``dtype``, the bytes from there on as elements of that.
+        With a ``dtype``, the bytes are viewed as elements of that dtype.
         """
         offset = array.offset + first * array.dtype.itemsize
         dtype = array.dtype if dtype is None else dtype
         return simt.DeviceArray(array.buffer, np.ndarray(shape, dtype, array.buffer.data, offset, strides))
 
     def stream(self, stream: Any, where: str = "stream") -> Any:
-        """The stream itself, or its handle; raises, naming ``where``, if it is neither."""
+        """The stream itself, or its handle; if it is neither, the error names ``where``."""
         if not isinstance(stream, simt.outside.Stream) and not (is_whole(stream) and stream >= 0):
             raise TypeError(f"{where}: expected a stream of the executor or its handle, got {shown(stream)}")
         return stream if isinstance(stream, simt.outside.Stream) else int(stream)
 
     def new_stream(self, multiprocessors: int | None = None) -> Any:
-        """A stream; there are no multiprocessors here."""
+        """A stream; the executor has no multiprocessors to reserve."""
         return simt.cuda.stream()
 
     def new_event(self, timing: bool = False) -> Event:
-        """An event; its time is that of the host, since all work is done at the call that enqueues it."""
+        """An event; its time is the host's, since all work is done in the call that enqueues it."""
         return simt.cuda.event(timing)
 
     def copier(self, source: Any, target: Any) -> Callable[[Any], None]:
@@ -99,7 +99,7 @@ class Executor:
         return write
 
     def uploader(self, array: Any) -> Writer:
-        """What `writer` gives, for values of the array's dtype."""
+        """`writer`, for values of the array's dtype."""
         return self.writer(array)
 
     def filler(self, array: Any, first: int, count: int) -> Filler:
@@ -107,10 +107,10 @@ class Executor:
         return lambda value, stream: write(first, np.full(count, value), stream)
 
     def resident(self, kernel: Kernel, block: int, args: tuple, wanted: int) -> int:
-        """Blocks of a cooperative launch that has work for so many.
+        """Blocks of a cooperative launch that has work for ``wanted`` blocks.
 
-        They are few where it may run by threads, each of which lives through the launch, and many where the work is
-        such that it runs by lanes.
+        They are few if it may run as threads, each of which exists until the launch ends, and many if the work is so
+        large that it runs as lanes.
         """
         return min(wanted, 256 if wanted >= 1024 else 4)
 
@@ -135,10 +135,10 @@ _forced: list[str] = []
 
 
 def device(name: str | None = None) -> Device:
-    """The machine of that name, ``"gpu"`` or ``"executor"``; without a name, the one in force.
+    """The machine of that name, ``"gpu"`` or ``"executor"``; without a name, the current one.
 
     Raises:
-        RuntimeError: it has no GPU, or one of a compute capability that kernels are not compiled for.
+        RuntimeError: there is no GPU, or kernels are not compiled for its compute capability.
     """
     if name is not None and not isinstance(name, str):
         raise TypeError(f"device: expected gpu or executor, got {shown(name)}")
@@ -152,15 +152,15 @@ def device(name: str | None = None) -> Device:
 
 
 def _able(machine: Device) -> Device:
-    """The machine, if kernels run there."""
+    """The machine, if it can run kernels."""
     require("device", machine.properties)
     return machine
 
 
 def machine_of(*lists: Any) -> Device:
-    """The machine, of several GPUs the one, that holds the first array of a device in some lists.
+    """The machine of the first device array in some lists; of several GPUs, that array's.
 
-    Whatever else is given in place of lists is passed over. Without any such array it is what `device` answers.
+    Arguments that are not lists are skipped. Without any device array it is the one that `device` returns.
     """
     for values in lists:
         for value in values if isinstance(values, Sequence) else ():
@@ -194,7 +194,7 @@ _executor = lru_cache(Executor)
 
 @lru_cache
 def _gpu(index: int | None = None) -> Device:
-    """The GPU of an index, or whichever is current."""
+    """The GPU with an index, or the current one."""
     from refopt.gpu.driver import Gpu
 
     return Gpu(index)
@@ -204,13 +204,13 @@ def _gpu(index: int | None = None) -> Device:
 def _why_no_gpu() -> str:
     """Empty if kernels can be launched here, else the reason why they cannot, in one line.
 
-    Those of a process that has run them before are on disk. Where none is, there must be a compiler.
+    Kernels that an earlier process compiled are on disk. If none are, a compiler is needed.
     """
     try:
         gpus()
     except ModuleNotFoundError as error:
         return f"cuda-bindings is not installed ({error})"
-    except Exception as error:  # whatever a broken driver raises, or the import of what calls it
+    except Exception as error:  # from a broken driver, or from importing its bindings
         why = f"{type(error).__name__}: {textwrap.shorten(str(error), 200)}"
         there = not re.match(r"DynamicLibNotFoundError|.*CUDA_ERROR_NO_DEVICE", why)
         return f"the CUDA driver fails ({why})" if there else "no CUDA device or driver was found"

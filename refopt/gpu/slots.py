@@ -1,7 +1,7 @@
-"""A thread's eight elements of a row of each of an optimizer's arrays: the lines of code that load and store them.
+"""The lines of code that load and store a thread's eight elements of a row of each of an optimizer's arrays.
 
-The optimizer decides which arrays there are, and their dtypes decide which functions load and store them. So the body
-of an update is assembled from lines. For Adam with fp32 master copies, `refopt.gpu.elementwise` makes of them::
+The optimizer determines the arrays, and their dtypes determine the functions that load and store them. So the body of
+an update is assembled from lines. For Adam with fp32 masters, `refopt.gpu.elementwise` assembles::
 
     def row(at, first, stop, common):
         i = own(first)
@@ -22,7 +22,7 @@ of an update is assembled from lines. For Adam with fp32 master copies, `refopt.
         store_moment1(addresses[2, tensor], i, stop, moment1)
         store_moment2(addresses[3, tensor], i, stop, moment2)
 
-No load waits for the one before it, so all of them together take the latency of one. `refopt show` prints each kernel
+No load waits for the previous one, so all of them together take the latency of one. `refopt show` prints each kernel
 with the functions that it calls.
 """
 
@@ -39,10 +39,10 @@ from refopt.gpu.unroll import written
 
 
 class Slots:
-    """The lines of one body, and what they call, in ``scope``. A slot's elements are in a variable of its name."""
+    """The lines of one body, and in ``scope`` what they call. A slot's elements are in the variable of its name."""
 
     def __init__(self, routine: Routine, dtypes: tuple, partial: bool, policy: str = "", at: str = "at[{}]") -> None:
-        """``at`` is the address of the array of a slot, by its number in the order of the routine's slots."""
+        """``at`` formats the address of a slot's array, from its index among the routine's slots."""
         self.rows = {name: row for row, name in enumerate(routine.slot_names)}
         self.dtypes, self.partial, self.policy, self.at = dtypes, partial, policy, at
         self.real: Any = arithmetic(dtypes[0])
@@ -51,13 +51,13 @@ class Slots:
     def load(self, name: str) -> str:
         row, policy = self.rows[name.removeprefix("stored_")], self.policy
         if name == "stored_params" and self.dtypes[-1] not in (None, "uint16"):
-            policy = policy and "pass"  # which the update writes, and does not read
+            policy = policy and "pass"  # the update writes them, and does not read them
         access = self._exact() if name == "params" else self._access(row, policy)
         self.scope[f"load_{name}"] = access.load
         return f"{name} = load_{name}({self._addresses(name, row)}, i, stop)"
 
     def store(self, name: str, exact: str = "params") -> str:
-        """Store a slot; the exact parameters may be in another variable than those that are rounded."""
+        """Store a slot; the exact parameters may be in a different variable from the rounded ones."""
         row = self.rows[name]
         access, values = self._access(row), name
         if name == "params":
@@ -68,17 +68,17 @@ class Slots:
     def apply(
         self, name: str, function: Callable, arrays: Sequence[str], results: Sequence[str], k: str = "common"
     ) -> list[str]:
-        """Make eight new elements of each of the results, by a function of an element of each array, and of ``k``."""
+        """Compute eight elements of each result, with a function of an element of each array and of ``k``."""
         self.scope[name] = function
         calls = [f"    {name}({', '.join(f'{x}[{e}]' for x in arrays)}, {k})," for e in range(8)]
         return [f"{', '.join(results)}{',' * (len(results) == 1)} = transposed((", *calls, "))"]
 
     def row(self, lines: Sequence[str]) -> Callable:
-        """The device function of the lines, as `refopt.gpu.rows.either` takes it."""
+        """The device function made of the lines, as `refopt.gpu.rows.either` takes it."""
         return written("row", "at, first, stop, common", ["i = own(first)", *lines], **self.scope)
 
     def _addresses(self, name: str, row: int) -> str:
-        """Of the exact parameters two: that of the parameter, and that of its master or remainder."""
+        """The address of a slot; for exact parameters two, of the parameter and of its master or remainder."""
         rows = (row, len(self.dtypes) - 1) if name == "params" else (row,)
         return ", ".join(map(self.at.format, rows))
 

@@ -1,4 +1,4 @@
-"""From the host to a GPU in stream order, without waiting: what is on its way is left alone until it has arrived."""
+"""Copies from the host to a GPU in stream order, without waiting: memory stays unchanged until its copy is done."""
 
 import contextlib
 import ctypes
@@ -8,15 +8,15 @@ from cuda.bindings import driver
 
 from refopt.gpu.streams import Event, capturing, checked, context, relaxed
 
-BLOCKS = 64  # of one `Staging`, at most; then the host waits for the oldest
+BLOCKS = 64  # the most of one `Staging`; beyond it the host waits for the oldest
 
 
 class Pinned:
-    """Page-locked memory of the host, given back with the last array on it.
+    """Page-locked host memory, freed with the last array on it.
 
     Attributes:
         address: of its first byte, for host and device.
-        bytes: all of it, as an array of NumPy's.
+        bytes: the memory as a NumPy array.
     """
 
     def __init__(self, nbytes: int) -> None:
@@ -26,14 +26,14 @@ class Pinned:
 
     def __del__(self) -> None:
         if hasattr(self, "address"):
-            driver.cuCtxSynchronize()  # copies may be under way
+            driver.cuCtxSynchronize()  # copies may be in progress
             driver.cuMemFreeHost(self.address)
 
 
 class Staging:
-    """Copies to an array on the device, each by way of page-locked memory that no other copy is being made from.
+    """Copies to an array on the device, each through page-locked memory that no other pending copy reads.
 
-    A copy that is captured is made at every replay, from memory that is kept for it.
+    Every replay of a graph repeats its captured copies, from memory that is kept for them.
 
     Args:
         target: address of the array.
@@ -43,11 +43,11 @@ class Staging:
     def __init__(self, target: int, nbytes: int) -> None:
         self._target, self._nbytes = target, nbytes
         self._blocks: list[tuple[Pinned, Event]] = []
-        self._next = 0  # the block that was used longest ago
+        self._next = 0  # the least recently used block
         self._captured: list[Pinned] = []
 
     def upload(self, offset: int, data: np.ndarray, stream: int) -> None:
-        """Copy a contiguous array to where so many bytes of the target are skipped."""
+        """Copy a contiguous array to the target, at ``offset`` bytes from its start."""
         data, done = data.reshape(-1).view(np.uint8), None
         if not data.size:
             return
@@ -63,7 +63,7 @@ class Staging:
             done.record(stream)
 
     def _free(self) -> tuple[Pinned, Event]:
-        """A block whose last copy is done, made if there is none."""
+        """A block whose last copy is done; a new one if there is none."""
         if self._blocks:
             oldest = self._blocks[self._next]
             free = oldest[1].is_done()
@@ -80,5 +80,5 @@ class Staging:
 
     def __del__(self) -> None:
         for _, done in self._blocks:
-            with contextlib.suppress(RuntimeError):  # of a context that is gone, or during a capture
+            with contextlib.suppress(RuntimeError):  # the context is gone, or a capture is in progress
                 done.synchronize()

@@ -1,6 +1,6 @@
-"""Contexts, streams and events of a CUDA GPU, by the driver's own interface.
+"""Contexts, streams and events of a CUDA GPU, through the driver API.
 
-`cuda.core` has classes for them, too, but importing it takes as long as everything else before a first step.
+`cuda.core` also has classes for them, but importing it takes as long as everything else before a first step.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ def handle_of(stream: Any, where: str = "stream") -> int:
 
 
 def checked(answer: tuple) -> Any:
-    """What a driver call returned, or its error."""
+    """The result of a driver call; raises its error."""
     if error := answer[0]:
         raise RuntimeError(f"{error.name}: {driver.cuGetErrorString(error)[1].decode()}")
     return answer[1] if len(answer) > 1 else None
@@ -38,20 +38,20 @@ def checked(answer: tuple) -> Any:
 
 @lru_cache
 def primary(index: int) -> int:
-    """The context of a device that all libraries share; it is kept."""
+    """The primary context of a device, which all libraries share; it is never released."""
     device_count()
     return int(checked(driver.cuDevicePrimaryCtxRetain(checked(driver.cuDeviceGet(index)))))
 
 
 @lru_cache
 def device_count() -> int:
-    """How many GPUs there are; the driver can be used from here on."""
+    """Initialize the driver, and return the number of GPUs."""
     checked(driver.cuInit(0))
     return checked(driver.cuDeviceGetCount())
 
 
 def context() -> int:
-    """The context that is current in this thread, as the driver's calls need it; the first device's if none was."""
+    """The current context of this thread, which driver calls need; if there is none, the first device's becomes it."""
     device_count()
     if current := int(checked(driver.cuCtxGetCurrent())):
         return current
@@ -71,27 +71,27 @@ def relaxed() -> Iterator[Any]:
 
 
 def capturing(stream: int) -> bool:
-    """Whether what is enqueued on a stream goes into a graph and does not run; on a default stream, 0 to 2, it runs."""
+    """Whether work enqueued on a stream is captured into a graph instead of run; never on default streams, 0 to 2."""
     if stream <= 2:
         return False
     status = checked(driver.cuStreamIsCapturing(stream))
     return status != driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
 
 
-_confined: dict[int, int] = {}  # by handle of a stream, how many multiprocessors it was made for
+_confined: dict[int, int] = {}  # by handle of a stream, the number of multiprocessors that it may use
 
 
 class Stream:
-    """A stream of its own; it is given back when nobody has it any more, and its work is done.
+    """A new stream; it is destroyed when nothing refers to it any more, after its work is done.
 
-    It waits for no other, and no other for it, the legacy default stream included.
+    It does not wait for other streams, nor they for it, the legacy default stream included.
 
     Args:
-        multiprocessors: how many of the device's its kernels may use, rounded up to what can be set apart (8 on
-            Hopper); ``None`` for all. Streams of one number use the same ones.
+        multiprocessors: how many of the device's its kernels may use, rounded up to what can be reserved (8 on
+            Hopper); ``None`` for all. Streams with the same number use the same ones.
 
     Raises:
-        ValueError: if the device cannot set as many apart.
+        ValueError: if the device cannot reserve that many.
     """
 
     def __init__(self, multiprocessors: int | None = None) -> None:
@@ -107,7 +107,7 @@ class Stream:
 
     @classmethod
     def like(cls, stream: int) -> "Stream":
-        """A stream whose kernels use the same multiprocessors as another's."""
+        """A new stream whose kernels use the same multiprocessors as another's."""
         return cls(_confined.get(stream))
 
     def __del__(self) -> None:
@@ -118,7 +118,7 @@ class Stream:
 
 @lru_cache
 def _part(device: int, multiprocessors: int) -> Any:
-    """Some multiprocessors of a device, as a green context, which is kept."""
+    """A green context of some multiprocessors of a device; it is never destroyed."""
     every = checked(driver.cuDeviceGetDevResource(device, driver.CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM))
     error, parts, *_ = driver.cuDevSmResourceSplitByCount(1, every, 0, multiprocessors)
     if error == driver.CUresult.CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION:
@@ -131,7 +131,7 @@ def _part(device: int, multiprocessors: int) -> Any:
 
 
 class Event:
-    """`refopt.gpu.runtime.Event` by the driver."""
+    """`refopt.gpu.machine.Event`, of the driver."""
 
     def __init__(self, timing: bool = False) -> None:
         context()
@@ -145,7 +145,7 @@ class Event:
         checked(driver.cuStreamWaitEvent(stream, self._event, 0))
 
     def is_done(self) -> bool:
-        """Whether what was marked last is over."""
+        """Whether the work recorded last is done."""
         answer = driver.cuEventQuery(self._event)
         if answer[0] == driver.CUresult.CUDA_ERROR_NOT_READY:
             return False
@@ -153,7 +153,7 @@ class Event:
         return True
 
     def synchronize(self) -> None:
-        """Have the host wait for what was marked last."""
+        """Make the host wait for the work recorded last."""
         checked(driver.cuEventSynchronize(self._event))
 
     def elapsed_time(self, end: "Event") -> float:

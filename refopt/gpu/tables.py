@@ -1,7 +1,7 @@
-"""The tables that merged kernels walk: where each tensor is, how it is cut, how its sums are joined.
+"""The tables that merged kernels read: where each tensor is, how it is cut, how its sums are joined.
 
-All entries are int64: byte addresses, element indices, slots. They live on the device, are built once per
-plan, and hold any number of tensors of any size.
+All entries are int64: byte addresses, element indices, slots. The tables are on the device, are built once per plan,
+and describe any number of tensors of any size.
 """
 
 from typing import NamedTuple
@@ -13,16 +13,16 @@ from refopt.gpu.machine import Properties
 from refopt.gpu.tiles import FANOUT
 
 # Columns of the chunk table: the tensor, the first element and the last + 1, the slot of the first tile's sum, the node
-# that the chunk reports to, and whether all arrays of the tensor can be accessed 16 bytes at a time.
+# that counts the chunk, and whether vectors can access all arrays of the tensor.
 TENSOR, START, STOP, SLOT, NODE, ALIGNED = range(6)
 
-# Bytes of parameter and gradient that a block takes the norms of, measured best on an H200; fewer on a GPU whose L2
-# cache has less than twice that for each multiprocessor, since the update begins with what lies there.
+# Bytes of parameter and gradient whose norms a block takes, the fastest on an H200; fewer on a GPU whose L2 cache has
+# less than twice that per multiprocessor, since the update starts with what is in the cache.
 CHUNK_BYTES = 65536
 
 
 class Tables(NamedTuple):
-    """Host copies. ``chunks`` (C, 6), ``nodes`` (N, 5) as in gpu/tiles.py; ``slots`` is how many sums a row holds."""
+    """Host copies: ``chunks`` (C, 6), ``nodes`` (N, 5) as in gpu/tiles.py, and ``slots``, how many sums a row has."""
 
     chunks: np.ndarray
     nodes: np.ndarray
@@ -30,23 +30,23 @@ class Tables(NamedTuple):
 
 
 def chunk_bytes(machine: Properties) -> int:
-    """The bytes of a chunk on a machine, about."""
+    """The approximate bytes of a chunk on a machine."""
     return min(CHUNK_BYTES, machine.l2 // (2 * machine.multiprocessors))
 
 
 def tiles_per_chunk(element_bytes: int, chunk: int = CHUNK_BYTES) -> int:
-    """Tiles of a chunk of so many bytes: a power of two, at least 2, so that no chunk straddles two nodes."""
+    """Tiles of a chunk of ``chunk`` bytes: a power of two, at least 2, so that no chunk straddles two nodes."""
     return 1 << max(2, chunk // (TILE * element_bytes)).bit_length() - 1
 
 
 def build(sizes: list[int], aligned: list[bool], chunk_tiles: int, keep_empty: bool = False) -> Tables:
-    """Cut tensors into chunks of so many tiles and lay out the tree that joins their sums.
+    """Cut tensors into chunks of ``chunk_tiles`` tiles and lay out the tree that joins their sums.
 
-    A node joins up to `FANOUT` sums that lie side by side: the leaves the tile sums of 2**20 elements, the
-    nodes above them 1024 nodes each. A node waits for its chunks, or for its children.
+    A node joins at most `FANOUT` consecutive sums: a leaf the tile sums of 2**20 elements, a node above the sums of
+    1024 nodes. A node waits for its chunks, or for its children.
 
-    Large tensors come first: their sums take longest to join, and that should not be left for the end. With
-    ``keep_empty`` a tensor of no elements has a chunk too, and a node that joins nothing.
+    Large tensors come first: their sums take longest to join, and should not be left for the end. With ``keep_empty``
+    a tensor without elements also gets a chunk, and a node that joins nothing.
     """
     chunks: list[np.ndarray] = []
     nodes: list[tuple[int, int, int, int, int]] = []

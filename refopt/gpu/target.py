@@ -1,10 +1,10 @@
-"""What kernels are written with, and what becomes of them in their compiled form.
+"""The means to write kernels, and their translation to the compiled form.
 
-Kernels are written once, in plain Numba spelling, against ``cuda`` of this module, which is the executor's.
-A `Compilable` holds both forms: the function as written, which `refopt.simt` runs, and a copy of it with
+Kernels are written once, in plain Numba spelling, with ``cuda`` of this module, which is the executor's.
+A `Compilable` has both forms: the function as written, which `refopt.simt` runs, and a copy of it with
 ``cuda`` and the device functions replaced by the compiler's (`refopt.gpu.compiler`), which the GPU runs.
 
-Instructions that only newer GPUs have are inline PTX, with another form for the GPUs before them (`intrinsic`).
+Instructions that only newer GPUs have are inline PTX, with an alternative for older GPUs (`intrinsic`).
 """
 
 import dis
@@ -26,19 +26,19 @@ from refopt.simt import cuda
 
 __all__ = ["Compilable", "cuda", "device_function", "intrinsic", "no_compiler", "sqrt"]
 
-MEASURED = 9, 0  # the compute capability that launch bounds were chosen for, on an H200
-_since: set[tuple[int, int]] = set()  # the capabilities with which instructions of intrinsics have come
-TYPES = {"f": "float32", "d": "float64", "r": "uint32", "l": "int64"}  # what registers of LLVM's letters hold
+MEASURED = 9, 0  # the compute capability for which launch bounds were chosen, on an H200
+_since: set[tuple[int, int]] = set()  # the capabilities that introduced instructions of intrinsics
+TYPES = {"f": "float32", "d": "float64", "r": "uint32", "l": "int64"}  # the types of registers, by LLVM's letters
 
 
 class Compilable:
     """A kernel in both forms. ``executor`` is launched as ``executor[grid, block](*args)``.
 
     Attributes:
-        function, launch_bounds, name: what it was made of, and the function's name.
+        function, launch_bounds, name: the function and bounds that it was made of, and the function's name.
         contract: whether ``a * b + c`` may become one operation on a GPU, as it does in plain Numba.
-        dynamic_shared: bytes of shared memory that a launch gives it beside what it declares.
-        origin: the factory that made it and with what, if one did.
+        dynamic_shared: bytes of shared memory that a launch gives it in addition to what it declares.
+        origin: the factory that made it, if any, and the factory's arguments.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Compilable:
         """Refuse a machine that lacks an instruction of the kernel, before anything is compiled or launched.
 
         Raises:
-            RuntimeError: naming the instruction's function and the compute capability that it needs.
+            RuntimeError: the message names the instruction's function and the compute capability that it needs.
         """
         for called in self._intrinsics:
             if called.before is None:
@@ -67,29 +67,29 @@ class Compilable:
         return intrinsics(self.function)
 
     def _bounds(self, capability: tuple[int, int]) -> tuple[int, int] | None:
-        """The launch bounds; with half the blocks where they were not measured, so that nothing is spilled."""
+        """The launch bounds; with half the blocks on GPUs where they were not measured, so that no register spills."""
         if self.launch_bounds is None or capability == MEASURED:
             return self.launch_bounds
         threads, blocks = self.launch_bounds
         return threads, -(-blocks // 2)
 
     def wanted(self, capability: tuple[int, int], lines: bool = False) -> Wanted:
-        """What the compiler is told for a compute capability."""
+        """The options of the compiler for a compute capability."""
         alone = any(called.alone for called in self._intrinsics)
         return Wanted(capability, self._bounds(capability), self.contract, alone, lines)
 
     def form(self) -> Callable:
-        """The function with the compiler's objects instead of the executor's, while something is compiled."""
+        """The function with the compiler's objects instead of the executor's; only for use during a compilation."""
         return _form(self.function)
 
     def ptx(self, signature: Sequence, capability: tuple[int, int] = (9, 0), lines: bool = False) -> str:
         """The kernel's PTX for a compute capability; no GPU is needed.
 
-        With ``lines``, directives between the instructions say which lines of Python they come from. The ``signature``
-        has a word for each argument, as `signature_of` gives them, or a type of Numba's.
+        With ``lines``, directives between the instructions give the lines of Python that they come from. The
+        ``signature`` has a word for each argument, as `signature_of` returns them, or a Numba type.
 
         Raises:
-            ValueError: the capability is below the oldest that CUDA compiles for here.
+            ValueError: the capability is below the oldest that the installed CUDA compiles for.
             RuntimeError: as `require`.
         """
         if capability < oldest():
@@ -102,7 +102,7 @@ class Compilable:
 
 
 def device_function(function: Callable) -> Callable:
-    """Mark a function as one that kernels call. On the executor it is an ordinary Python function."""
+    """Make a function callable from kernels. On the executor it is an ordinary Python function."""
     function.__refopt_numba__ = lambda: compiler().device_function(  # type: ignore[attr-defined]
         _form(function), in_hand().lines
     )
@@ -115,22 +115,22 @@ def intrinsic(
 ) -> Callable[[Callable], Callable]:
     """Give a function inline PTX for its compiled form; the function itself is its twin on the executor.
 
-    On GPUs without the instructions, ``before`` computes the same bits. Only where nothing is computed, and the
-    instructions are no more than a hint, may it be empty: nothing is compiled then.
+    On GPUs without the instructions, ``before`` computes the same bits. It may be empty, which compiles nothing, only
+    if the instructions compute nothing and are just a hint.
 
     Args:
         asm: PTX, with the results as ``$0`` onwards and then the arguments.
         constraints: LLVM's, one per result and argument: f, d, r, l.
         result: the dtype letters of the results, f, d or r (32-bit words); more than one makes a tuple.
         arguments: the letters of the arguments: l for a 64-bit integer; several f, d or r in a row are one tuple; s for
-            the 32-bit address of an element in shared memory, of which the function takes the array and the index.
-        since: the compute capability from which on there are all instructions of ``asm``.
-        before: PTX with the same operands for those before it; ``None`` if there is none, and kernels that call the
+            the 32-bit address of an element in shared memory; the function takes its array and index.
+        since: the first compute capability with all instructions of ``asm``.
+        before: PTX with the same operands for earlier ones; ``None`` if there is none, and then kernels that call the
             function are refused there.
-        lanes: the twin for arrays over many threads, or True if it is that itself (`simt.ptx_twin`).
-        warp: for instructions of whole warps, what makes the results of what the lanes bring (`simt.ptx_twin`).
-        alone: whether GPUs of the capability ``since`` alone have the instructions, and not the later ones. The
-            function has no twin then: the executor refuses it.
+        lanes: the twin for arrays over many threads, or True if the function is that itself (`simt.ptx_twin`).
+        warp: for instructions of whole warps, computes the results from the operands of all lanes (`simt.ptx_twin`).
+        alone: whether only GPUs of capability ``since`` have the instructions, not later ones. Such a function has no
+            twin: the executor refuses it.
     """
     if not asm or (before == "" and result + arguments):
         raise ValueError("intrinsic: expected instructions, or no operands and before=\"\" for a hint, got none")
@@ -161,7 +161,7 @@ def _refused(function: Callable, capability: tuple[int, int]) -> Callable:
 
 @functools.lru_cache
 def oldest() -> tuple[int, int]:
-    """The oldest compute capability that kernels are compiled for here: a later CUDA may leave out more than refopt."""
+    """The oldest compute capability to compile for; a later CUDA may drop GPUs that refopt supports."""
     return max(OLDEST, compiler().oldest())
 
 
@@ -169,16 +169,16 @@ _forms: dict[Any, Any] = {}
 
 
 def _newest(capability: tuple[int, int]) -> tuple[int, int]:
-    """The last capability up to this one with which instructions came: in between, device functions are the same."""
+    """The last capability up to this one that introduced instructions: in between, device functions are the same."""
     return max(since for since in {OLDEST, *_since} if since <= capability)
 
 
 def _compiled(value: Any) -> Any:
-    """What stands for a global or closed-over value of a kernel in its compiled form."""
+    """The compiled form's replacement for a global or closed-over value of a kernel."""
     if value is cuda:
         return compiler().cuda
     if isinstance(value, types.SimpleNamespace):
-        module = types.ModuleType("namespace")  # Numba resolves the attributes of modules, and of nothing else.
+        module = types.ModuleType("namespace")  # Numba resolves attributes only of modules.
         module.__dict__.update((k, _compiled(v)) for k, v in vars(value).items())
         return module
     make = getattr(value, "__refopt_numba__", None)
@@ -197,7 +197,7 @@ def _has_device_functions(module: types.ModuleType) -> bool:
 
 
 class _Module(types.ModuleType):
-    """A module of device functions as a kernel sees it, which spells them ``module.name``."""
+    """A module of device functions for kernels that spell them ``module.name``."""
 
     def __init__(self, module: types.ModuleType) -> None:
         super().__init__(module.__name__)
@@ -208,7 +208,7 @@ class _Module(types.ModuleType):
 
 
 def held(function: Callable) -> list[Any]:
-    """The values that a function takes from its module, as it names them, from modules named there, and its closure."""
+    """The values that a function takes from its module, from modules that it names there, and from its closure."""
     code, scope = function.__code__, function.__globals__
     values = [scope.get(name) for name in code.co_names]
     modules = [x for x in values if isinstance(x, types.ModuleType) and _has_device_functions(x)]
@@ -222,7 +222,7 @@ def is_device_function(value: Any) -> bool:
 
 
 def intrinsics(function: Callable) -> list[Any]:
-    """The functions with inline PTX that a kernel calls, itself or by way of device functions, each once."""
+    """The functions with inline PTX that a kernel calls, directly or through device functions, each once."""
     waiting: list[Any] = [function]
     seen: dict[int, Any] = {}
     while waiting:
@@ -249,8 +249,8 @@ def fence():
     cuda.threadfence()
 
 
-# From where on launches may overlap. The two functions are hints: on other GPUs a launch begins when the one before it
-# has ended.
+# The compute capability from which launches may overlap. The two functions are hints: on older GPUs a launch starts
+# when the previous one has ended.
 OVERLAPS = 9, 0
 
 
@@ -261,7 +261,7 @@ def let_next_launch_begin():
 
 @intrinsic("griddepcontrol.wait;", "", "", "", since=OVERLAPS, before="")
 def wait_for_previous_launch():
-    """Wait until the launch before this one is complete and its writes can be seen."""
+    """Wait until the previous launch is complete and its writes are visible."""
 
 
 def spelled(signature: tuple) -> list[str]:
@@ -273,7 +273,7 @@ def argument_spelled(where: str, arg: Any) -> str:
     """The type of a kernel's argument in words, as `spelled`.
 
     Raises:
-        TypeError: a kernel takes no such argument, a number of Python's among them: it would be fp64.
+        TypeError: a kernel cannot take the argument. A Python float is refused, since it would be fp64.
     """
     if isinstance(arg, int | np.float32):
         return "int64" if isinstance(arg, int) else "float32"
@@ -298,7 +298,7 @@ cuda.jit(device=True)(sqrt)
 
 
 def transposed(rows: tuple) -> tuple:
-    """The columns of a tuple of tuples. On a GPU it moves nothing: registers are called by other names."""
+    """The columns of a tuple of tuples. On a GPU it moves nothing, and only renames registers."""
     return tuple(zip(*rows))  # noqa: B905
 
 

@@ -1,17 +1,17 @@
-"""What a warp does with tensor cores: fragments of matrices from shared memory, products, copies that go on meanwhile.
+"""Tensor cores of a warp: fragments of matrices from shared memory, products, and asynchronous copies.
 
-``mma.sync`` multiplies a 16 x 16 matrix A by a 16 x 8 matrix B and adds the product to C. The warp holds the matrices
+``mma.sync`` multiplies a 16 x 16 matrix A by a 16 x 8 matrix B and adds the product to C. The warp has the matrices
 in registers, a part of each in each lane. Lane 4 g + t has::
 
     A  4 words    (g, 2t..2t+1)   (g+8, 2t..2t+1)   (g, 2t+8..2t+9)   (g+8, 2t+8..2t+9)     row, columns
     B  2 words    (2t..2t+1, g)   (2t+8..2t+9, g)                                           rows, column
     C  4 numbers  (g, 2t)         (g, 2t+1)         (g+8, 2t)         (g+8, 2t+1)           row, column
 
-A word holds two 16-bit numbers, the first of them in its lower half. ``ldmatrix`` loads four matrices of 8 x 8 in just
-this form. Lanes 8 i to 8 i + 7 say where the rows of matrix i begin, 16 bytes each, and each lane gets from each matrix
-the two numbers in row g and columns 2t and 2t + 1; with ``.trans``, those of the transposed matrix.
+A word has two 16-bit numbers, the first in its lower half. ``ldmatrix`` loads four matrices of 8 x 8 in exactly this
+form. Lanes 8 i to 8 i + 7 give the addresses of the rows of matrix i, 16 bytes each, and each lane gets from each
+matrix the two numbers in row g and columns 2t and 2t + 1; with ``.trans``, those of the transposed matrix.
 
-On the executor all lanes of a warp wait for each other here, and the sums are those of `refopt.cpu.matmul`.
+On the executor all lanes of a warp wait for each other here, and `refopt.cpu.matmul` computes the sums.
 """
 
 from collections.abc import Callable
@@ -25,18 +25,18 @@ from refopt.gpu.target import intrinsic
 from refopt.gpu.unroll import named
 from refopt.simt import memory, vectors
 
-SINCE = 9, 0  # of tensor cores whose sums are known
-CORNERS = (0, 0), (8, 0), (0, 8), (8, 8)  # of the parts of a fragment of A
+SINCE = 9, 0  # the compute capability of tensor cores whose arithmetic is known
+CORNERS = (0, 0), (8, 0), (0, 8), (8, 8)  # of the four parts of a fragment of A
 
 
 def _halves(words: np.ndarray) -> np.ndarray:
-    """Words of lanes, shape (warps, 32), as the 8 x 8 numbers that they hold: row g, columns 2t and 2t + 1."""
+    """Words of lanes, shape (warps, 32), as the 8 x 8 numbers in them: row g, columns 2t and 2t + 1."""
     return np.ascontiguousarray(words, np.uint32).view(np.uint16).reshape(-1, 8, 8)
 
 
 def _product(dtype: str) -> Callable[..., tuple[np.ndarray, ...]]:
     def widened(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        kind = numpy_dtype(dtype)  # here, so that the package is imported where ml_dtypes is not installed
+        kind = numpy_dtype(dtype)  # not at import, so that the package can be imported without ml_dtypes
         return x.view(kind).astype(np.float64), exponents(x.view(kind))
 
     def exchange(*brought: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -58,7 +58,7 @@ def _product(dtype: str) -> Callable[..., tuple[np.ndarray, ...]]:
 
 
 def _mma(dtype: str, short: str) -> Callable:
-    """``mma.sync`` of a dtype: takes the words of A and then of B, and the numbers of C; returns those of the sum."""
+    """``mma.sync`` of a dtype: takes the words of A and then of B, and the numbers of C; returns the sums."""
 
     @intrinsic(
         f"mma.sync.aligned.m16n8k16.row.col.f32.{short}.{short}.f32 "
@@ -91,7 +91,7 @@ WORDS = "=r,=r,=r,=r,r,~{memory}"
 
 @intrinsic(LDMATRIX.format(""), WORDS, "rrrr", "s", warp=_matrices(False))
 def ldmatrix4(array, index):
-    """Words of four matrices of 16-bit numbers in shared memory; the lane's row begins at an index."""
+    """Words of four matrices of 16-bit numbers in shared memory; the lane's row begins at ``index``."""
     return tuple(vectors.read_vector(array, index, 8))
 
 
@@ -105,7 +105,7 @@ def _begin_copies(array: Any, index: np.ndarray, address: np.ndarray, nbytes: np
     """`begin_copy16` of many lanes, each of which copies all 16 bytes or none."""
     whole, count = nbytes == 16, 16 // array.itemsize
     if not np.all(whole | (nbytes == 0)):
-        raise ValueError("a part of 16 bytes")  # which is copied by threads
+        raise ValueError("a part of 16 bytes")  # then the threads copy one by one
     values = np.zeros((count, len(index)), f"u{array.itemsize}")
     if whole.any():
         there = np.where(whole, address, address[whole.argmax()])
@@ -117,7 +117,7 @@ def _begin_copies(array: Any, index: np.ndarray, address: np.ndarray, nbytes: np
     "cp.async.cg.shared.global [$0], [$1], 16, $2;", "r,l,r,~{memory}", "", "slr", since=(8, 0), lanes=_begin_copies
 )
 def begin_copy16(array, index, address, nbytes):
-    """Begin to copy some of 16 bytes from an address to an element of shared memory; the rest of them become 0."""
+    """Begin to copy up to 16 bytes from an address to an element of shared memory; the rest of the 16 become 0."""
     count = int(nbytes) // array.itemsize
     kind = np.dtype(f"u{array.itemsize}")
     values = np.zeros(16 // array.itemsize, kind)
@@ -127,12 +127,12 @@ def begin_copy16(array, index, address, nbytes):
 
 @intrinsic("cp.async.commit_group;", "~{memory}", "", "", since=(8, 0))
 def end_group():
-    """The copies that the thread has begun are a group."""
+    """Make the copies that the thread has begun a group."""
     vectors.commit_copies()
 
 
 def wait_but(pending: int) -> Callable:
-    """A function that waits for all groups of the thread's copies but so many of the latest."""
+    """A function that waits for all groups of the thread's copies except the latest ``pending``."""
 
     @intrinsic(f"cp.async.wait_group {pending};", "~{memory}", "", "", since=(8, 0))
     def wait():

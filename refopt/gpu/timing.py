@@ -1,4 +1,4 @@
-"""How long launches take: between two events on a GPU, by the clock on the executor; and a copy to compare with."""
+"""Times of launches, by events on a GPU and by the clock on the executor; and of a copy, to compare with."""
 
 import statistics
 import time
@@ -13,13 +13,13 @@ from refopt.gpu.runtime import device
 
 
 def milliseconds(call: Callable[[], Any], repeats: int = 20, warmup: int = 3) -> float:
-    """Time a call on the machine in force: `refopt.gpu.use`.
+    """Time a call on the current machine: `refopt.gpu.use`.
 
     Args:
-        call: launches on the default stream. On a GPU calls follow each other without a pause, and the time is that
-            between two ends: a call of many small launches takes as long as the host needs to enqueue them.
-        repeats: how many calls are timed on a GPU. The executor times a single call.
-        warmup: how many calls come before them on a GPU, not timed.
+        call: launches on the default stream. On a GPU calls follow each other without a pause, and the time is from one
+            end to the next: a call of many small launches takes as long as the host needs to enqueue them.
+        repeats: how many calls are timed on a GPU. On the executor a single call is timed.
+        warmup: how many untimed calls precede them on a GPU.
 
     Returns:
         The median, in milliseconds.
@@ -41,7 +41,7 @@ def milliseconds(call: Callable[[], Any], repeats: int = 20, warmup: int = 3) ->
 
 
 def milliseconds_of(launches: Sequence[Launch]) -> float:
-    """Time launches in a row, as `milliseconds`: on a GPU as one graph, so that the host does not slow them down."""
+    """Time consecutive launches, as `milliseconds`: on a GPU as one graph, so that the host does not delay them."""
     machine = device()
     if machine.name != "gpu":
         return milliseconds(lambda: [launch() for launch in launches])
@@ -50,7 +50,7 @@ def milliseconds_of(launches: Sequence[Launch]) -> float:
 
 
 def copy_milliseconds(nbytes: int) -> float:
-    """Time a copy on the machine in force that reads and writes ``nbytes`` in all: the least that a step can take."""
+    """Time a copy on the current machine that reads and writes ``nbytes`` in total: the least time of a step."""
     machine: Any = device()
     copy = machine.copier(*(machine.empty((max(nbytes // 2, 1),), np.uint8) for _ in range(2)))
     return milliseconds(lambda: copy(machine.stream(0)))

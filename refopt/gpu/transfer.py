@@ -1,4 +1,4 @@
-"""Whole arrays from the device to the host and back, whoever has made them, in the order of a stream."""
+"""Copies of whole arrays of any library from the device to the host and back, in stream order."""
 
 from typing import Any
 
@@ -11,15 +11,15 @@ from refopt.gpu.runtime import device
 
 
 class Transfer:
-    """Copies to and from the machine that an array is on. What they read or write is complete after `finish`.
+    """Copies to and from the machine of an array. They are complete after `finish`.
 
-    Arrays are given twice, as they are and as ``describe`` sees them; each must be dense. `refopt.state.state_dict` and
-    `refopt.state.load` take it as their ``memory``.
+    Methods take each array itself and its description from ``describe``; it must be dense. `refopt.state.state_dict`
+    and `refopt.state.load` take a `Transfer` as their ``memory``.
 
     Args:
         first: one of the arrays.
-        stream: the stream that the last step was on; it is waited for.
-        where: what errors begin with.
+        stream: the stream of the last step; copies are ordered after its work.
+        where: the prefix of error messages.
     """
 
     def __init__(self, first: Any, stream: Any = 0, where: str = "transfer") -> None:
@@ -28,10 +28,10 @@ class Transfer:
         if self._machine.capturing(self._stream):
             raise RuntimeError(f"{where}: stream: expected no capture while states are read or written")
         self.describe = describer(self._machine.name)
-        self._images: list[np.ndarray] = []  # the host's end of copies under way
+        self._images: list[np.ndarray] = []  # host memory of copies in progress
 
     def read(self, value: Any, array: Array) -> np.ndarray:
-        """A host copy in the same order of axes."""
+        """A host copy with the same axis order."""
         if self._machine.name == "executor":
             return value.copy_to_host(stream=self._stream)
         image, host = _image(array)
@@ -60,7 +60,7 @@ class Transfer:
         self._images.clear()
 
     def _driver(self, function: str, *args: Any) -> None:
-        """A function of the driver's whose last argument is the stream."""
+        """Call a driver function whose last argument is the stream."""
         from cuda.bindings import driver
 
         from refopt.gpu.streams import checked
@@ -69,7 +69,7 @@ class Transfer:
 
 
 def _image(array: Array) -> tuple[np.ndarray, np.ndarray]:
-    """Fresh host memory for the elements of an array in their order on the device: as bytes, and as an array."""
+    """New host memory for an array's elements in their device order: as bytes, and as an array."""
     kind = numpy_dtype(array.dtype)
     image = np.empty(array.size * kind.itemsize, np.uint8)
     strides = array.strides if array.size else None

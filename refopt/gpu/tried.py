@@ -1,4 +1,4 @@
-"""Rules are tried here on a number of each kind before kernels are made of them: on the CPU they are plain Python."""
+"""A trial of rules on one number of each kind before kernels are made of them: on the CPU they are plain Python."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +13,7 @@ def rule_for(routine: Routine, real: Any, present: frozenset[str], choices: dict
     """A routine's `Rule` or `NormRule`, tried.
 
     Raises:
-        TypeError: a part is missing, or leaves out what the routine carries on; the text says which.
+        TypeError: a part is missing, or its result lacks states or scalars of the routine; the message says which.
     """
     rule = RULES[routine.name](real, present, **choices)
     kind = Rule if routine.elementwise else NormRule

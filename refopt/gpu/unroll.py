@@ -1,10 +1,10 @@
-"""What a kernel cannot loop over, written out: a thread's eight elements, and the arrays of an optimizer.
+"""Functions that unroll what a kernel cannot loop over: a thread's eight elements, and the arrays of an optimizer.
 
-Registers have no index. The compiler has to unroll a loop over values in registers, and Numba does not compile a loop
-that makes a tuple of them. So `map8` writes eight calls side by side. How many arrays a kernel loads, and by which
-functions, depends on the optimizer and its dtypes, and Numba cannot choose a function by its number. So these functions
-are assembled from text. The docstring of each maker shows one that it makes, and a test compares the two. The text is
-ordinary code: tracebacks, ``inspect.getsource`` and ``refopt show`` print it.
+Registers have no index. The compiler must unroll a loop over values in registers, and Numba does not compile a loop
+that builds a tuple of them. So `map8` writes out eight calls. The number of arrays that a kernel loads, and the
+functions for it, depend on the optimizer and its dtypes, and Numba cannot index functions. So these functions are
+assembled from text. The docstring of each maker shows an example of its output, and a test compares the two. The text
+is ordinary code: tracebacks, ``inspect.getsource`` and ``refopt show`` print it.
 """
 
 import inspect
@@ -27,7 +27,7 @@ def written(name: str, parameters: str, lines: Sequence[str], **scope: object) -
     maker = sys._getframe(1)
     while maker.f_globals["__name__"] in MAKERS and maker.f_back:
         maker = maker.f_back
-    namespace = scope | {"__name__": maker.f_globals["__name__"]}  # of the module that the text is for
+    namespace = scope | {"__name__": maker.f_globals["__name__"]}  # of the module that calls `written`
     exec(_code(text, name), namespace)
     return device_function(namespace[name])  # type: ignore[arg-type]
 
@@ -40,16 +40,16 @@ def _code(text: str, name: str) -> CodeType:
 
 
 def named(function: Callable, *words: str) -> Callable:
-    """A function that a factory makes, under the name that listings and tracebacks show: the words that are not empty.
+    """Name a function that a factory makes, for listings and tracebacks, by joining the nonempty words.
 
-    A function of the same text for another dtype has another name, such as load8_float32 and load8_float16.
+    Functions of the same text for different dtypes have different names, such as load8_float32 and load8_float16.
     """
     function.__name__ = function.__qualname__ = "_".join(filter(None, words))
     return function
 
 
 def gather(name: str, item: str, parameters: str, size: int, **scope: object) -> Callable:
-    """A tuple of so many values, each from an expression in its number ``{k}``.
+    """A function that returns a tuple of ``size`` values, each from an expression in its index ``{k}``.
 
     ``gather("hypers_of", "hyper[{k}, tensor]", "hyper, tensor", 3)``, for SGD, makes::
 
@@ -61,7 +61,7 @@ def gather(name: str, item: str, parameters: str, size: int, **scope: object) ->
 
 
 def map8(function: Callable, arrays: int) -> Callable:
-    """A function of one element of so many arrays, and of what is common to all, applied to a thread's eight.
+    """Apply a function of one element of each array, and of shared values, to a thread's eight elements.
 
     An array is a tuple of eight elements, and so are the results. For ``step(v, g, k)``, a function of two arrays, it
     makes::
@@ -69,7 +69,7 @@ def map8(function: Callable, arrays: int) -> Callable:
         def step8(vs, gs, k):
             return (function(vs[0], gs[0], k), function(vs[1], gs[1], k), ...)
 
-    Where the function returns a tuple, `transposed` makes an array of each of its numbers.
+    If the function returns a tuple, `transposed` makes an array of each of its numbers.
     """
     own = [*inspect.signature(function).parameters]
     lists, common = [f"{x}s" for x in own[:arrays]], own[arrays:]

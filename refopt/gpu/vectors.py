@@ -1,23 +1,23 @@
 """Loads and stores at an address: four elements at a time, or one where that is not possible.
 
-Bytes that are under way are what hides the latency of memory, and a thread has only so many loads under way at a time.
-So each has to carry much: 16 bytes are the most, up to compute capability 9.0. A kernel that loads 4 bytes at a time
-stops at three quarters of the bandwidth of a GPU. Such an access is a vector, which ends up in registers of its own:
-``.v4`` has four of 32 bits, ``.v2`` two of 64, or two of 32 for four 16-bit elements. Its address must be a multiple of
-its size. Numba emits no vector access by itself; here it is inline PTX, beside a Python twin that the executor runs
-instead. Both follow from a table of dtypes, `FORMATS`.
+Bytes in flight hide the latency of memory, and a thread can have only so many loads in flight at a time. So each load
+should be large: at most 16 bytes, up to compute capability 9.0. A kernel that loads 4 bytes at a time reaches three
+quarters of the bandwidth of a GPU. A vector access moves several registers at once: ``.v4`` four of 32 bits, ``.v2``
+two of 64, or two of 32 for four 16-bit elements. Its address must be a multiple of its size. Numba emits no vector
+accesses; here they are inline PTX, each with a Python twin that the executor runs instead. Both are generated from a
+table of dtypes, `FORMATS`.
 
-Values are fp32 or fp64. fp16 and bf16 are for storage only: a number is widened by an instruction of its own once it is
-loaded, which is exact, and rounded to nearest even before it is stored (numerics, N1).
+Values are fp32 or fp64. fp16 and bf16 are for storage only: a separate instruction widens a number after it is loaded,
+which is exact, and another rounds it to nearest even before it is stored (numerics, N1).
 
 A warp works on rows of 256 elements. Thread t holds elements 4t..4t+3 and 128+4t..128+4t+3 of a row, so
 each access of the warp is contiguous: 16 bytes per thread for fp32, 8 for fp16 and bf16, twice 16 for fp64.
-A tail, the last elements of a tensor that do not fill a row, is accessed one element at a time, as is all of a tensor
-whose address is no multiple of a vector's size.
+A tail, the last elements of a tensor that do not fill a row, is accessed one element at a time, as is every tensor
+whose address is not a multiple of the vector size.
 
 Loads are ``ld.global``. The read-only path, ``ld.global.nc``, is for memory that nothing writes while the kernel runs;
-most of what is loaded here is stored again by the same thread. Gradients are not, but a launch reads each of them once,
-so a cache in front of L2 has nothing to give.
+here the thread that loads an element usually also stores it. Gradients are only read, but a launch reads each of them
+once, so a cache in front of L2 gains nothing.
 """
 
 from collections.abc import Callable
@@ -39,22 +39,22 @@ from refopt.simt import memory
 ROW = 256
 SECOND = 128  # from a thread's first four elements of a row to its other four
 OFFSETS = 0, 1, 2, 3, SECOND, SECOND + 1, SECOND + 2, SECOND + 3  # from a thread's first element of a row to its eight
-# What the L2 cache is to do with a line: hold it longest, since the next launch reads it again, or give it up first, so
-# that it pushes out nothing that is read again. The numbers are what the PTX instruction createpolicy makes; as
+# What the L2 cache should do with a line: keep it longest, since the next launch reads it again, or evict it first, so
+# that it displaces nothing that is read again. The numbers are results of the PTX instruction createpolicy; as
 # constants they take no register.
 POLICIES = {"keep": 0x14F0000000000000, "pass": 0x12F0000000000000}
 
 
 class Format(NamedTuple):
-    """How numbers of a dtype lie in memory.
+    """How numbers of a dtype are stored.
 
     Attributes:
-        memory: NumPy's type of an element there; it has no bf16, so takes its bits for a whole number.
-        ptx, letter: PTX's type of fp32 and fp64, and LLVM's letter for a register of it, f or d.
-        widen, widen_pair: of 16-bit types, the PTX that makes a number {x} of an element {h}, and numbers {x} and {y}
-            of the lower and the upper half of a word {w}. Registers h, h0, h1 and z, which is 0, are there for it.
-        narrow: the way back, from {x} to {h}, rounded to nearest even.
-        narrow_before: the same for GPUs without the instruction, which is there from ``since`` on.
+        memory: NumPy's type of a stored element; NumPy has no bf16, so its bits are read as an integer.
+        ptx, letter: PTX's type of fp32 and fp64, and LLVM's letter for such a register, f or d.
+        widen, widen_pair: for 16-bit types, the PTX that widens an element {h} to a number {x}, and the lower and upper
+            half of a word {w} to {x} and {y}. It may use registers h, h0, h1 and z, which is 0.
+        narrow: rounds {x} to nearest even, into {h}.
+        narrow_before: the same for GPUs older than ``since``, which lack the instruction.
         widened, narrowed: the same in Python.
     """
 
@@ -82,8 +82,8 @@ FORMATS = {
         np.uint16, widen="mov.b32 {x}, {{z, {h}}}; ",
         widen_pair="shl.b32 {x}, {w}, 16; and.b32 {y}, {w}, 0xffff0000; ",
         narrow="cvt.rn.bf16.f32 {h}, {x}; ", since=(8, 0),
-        # A carry out of the lower half rounds up: 0x7fff, and 1 more where the upper half is odd. It could make another
-        # number of a NaN.
+        # A carry out of the lower half rounds up: add 0x7fff, and 1 more if the upper half is odd. It could turn a NaN
+        # into another number.
         narrow_before="{{ .reg .b32 n, o; .reg .b16 l; .reg .pred q; mov.b32 n, {x}; shr.u32 o, n, 16; "
         "and.b32 o, o, 1; add.u32 o, o, 0x7fff; add.u32 n, n, o; setp.nan.f32 q, {x}, {x}; "
         "selp.b32 n, 0x7fff0000, n, q; mov.b32 {{l, {h}}}, n; }} ",
@@ -93,13 +93,13 @@ FORMATS = {
 
 
 def _list(first: int, count: int) -> str:
-    """Operands, as a vector if there are several."""
+    """Operands, as a vector if there are more than one."""
     names = ", ".join(f"${first + k}" for k in range(count))
     return f"{{{names}}}" if count > 1 else names
 
 
 def _accessor(twin: Callable, what: str, dtype: str, count: int, asm: Callable[[str], str]) -> Callable:
-    """A load or store with its PTX and name, such as ``load4_float32``; the PTX is made of that which narrows."""
+    """A load or store with its PTX and name, such as ``load4_float32``; ``asm`` takes the PTX that narrows."""
     form = FORMATS[dtype]
     letters = form.letter * count
     outputs, inputs = ("", "l" + letters) if what == "store" else (letters, "l" if what == "load" else letters)
@@ -112,7 +112,7 @@ def _accessor(twin: Callable, what: str, dtype: str, count: int, asm: Callable[[
 
 
 def _numbers(dtype: str, count: int) -> tuple[Callable, Callable]:
-    """Load and store of so many fp32 or fp64."""
+    """Load and store of ``count`` fp32 or fp64."""
     memory_type, ptx, *_ = FORMATS[dtype]
 
     def load(address):
@@ -132,7 +132,7 @@ ONE_HALF, TWO_WORDS = "{ .reg .b16 h, z; mov.b16 z, 0; ", "{ .reg .b32 w0, w1; .
 
 
 def _half(dtype: str) -> tuple[Callable, Callable, Callable]:
-    """Load and store of an fp16 or bf16, and a number as it is after both."""
+    """Load and store of an fp16 or bf16, and the rounding of a number that both together do."""
     form = FORMATS[dtype]
     memory_type, widened, narrowed = form.memory, form.widened, form.narrowed
 
@@ -155,7 +155,7 @@ def _half(dtype: str) -> tuple[Callable, Callable, Callable]:
 
 
 def _halves(dtype: str, count: int) -> tuple[Callable, Callable]:
-    """Load and store of two or four fp16 or bf16: of one or two 32-bit words, the first of each in its lower half."""
+    """Load and store of two or four fp16 or bf16, as one or two 32-bit words; the lower half of each comes first."""
     form = FORMATS[dtype]
     memory_type, widened, narrowed = form.memory, form.widened, form.narrowed
 
@@ -202,7 +202,7 @@ def store4_float64(address, values):
 
 
 def _with_policy(load: Callable, policy: str) -> Callable:
-    """A vector load with a cache policy, if one is given; it is a hint, which GPUs before 8.0 do without."""
+    """A vector load with a cache policy, if one is given; it is a hint, omitted on GPUs before 8.0."""
     if not policy:
         return load
     plain, constraints, result, arguments = load.asm  # type: ignore[attr-defined]
@@ -216,8 +216,7 @@ def _with_policy(load: Callable, policy: str) -> Callable:
 class Access(NamedTuple):
     """How a thread loads and stores its eight elements of a row: ``load(address, i, stop)``, ``store(..., values)``.
 
-    ``address`` is where the array begins, ``i`` the index of the thread's first element, ``stop`` where the elements
-    end.
+    ``address`` is that of the array, ``i`` the index of the thread's first element, and elements end before ``stop``.
     """
 
     load: Callable
@@ -228,7 +227,7 @@ class Access(NamedTuple):
 def access(dtype: str, real: type, partial: bool, policy: str = "") -> Access:
     """The access to rows of a dtype, with values of an arithmetic type.
 
-    Full access takes the row to be all there and aligned; its loads may have a policy for the L2 cache.
+    Full access assumes a complete, aligned row; its loads may have a policy for the L2 cache.
     Partial access loads 0 for elements at or beyond ``stop`` and does not store them.
     """
     size, names = SIZES[dtype], globals()
@@ -249,7 +248,7 @@ def _access(
     dtype: str, policy: str, moved: Callable, load1: Callable, load4: Callable, store1: Callable, store4: Callable,
     real: Any, widens: bool, partial: bool,
 ) -> Access:
-    """Access by loads and stores of one element and of four; ``moved`` is an address so many elements on.
+    """Access by loads and stores of one element and of four; ``moved`` advances an address by a number of elements.
 
     Listings show ``load8`` as load8_float32, or load8_float32_keep with a policy, and so on.
     """
@@ -307,10 +306,10 @@ def _access(
 
 @lru_cache
 def exact_access(param: str, master: str | None, real: type, partial: bool, policy: str = "") -> Access:
-    """The access to the exact parameters, wherever they are: ``load(param_at, master_at, i, stop)``.
+    """The access to the exact parameters, with or without master or remainder: ``load(param_at, master_at, i, stop)``.
 
-    ``param_at`` is the address of the parameter, ``master_at`` that of its master or remainder, 0 if there is none.
-    ``store`` takes the exact values, and those that the parameter is rounded from where there is no remainder.
+    ``param_at`` is the address of the parameter, ``master_at`` that of its master or remainder, 0 if it has neither.
+    ``store`` takes the exact values, and the values to round for the parameter unless there is a remainder.
     """
     if master == "uint16":
         return _joined_access(partial, policy)
@@ -333,7 +332,7 @@ def exact_access(param: str, master: str | None, real: type, partial: bool, poli
 
 
 def _joined_access(partial: bool, policy: str) -> Access:
-    """The access to parameters by two addresses at a time, that of the bf16 and that of its remainder."""
+    """The access to parameters by a pair of addresses, of the bf16 and of its remainder."""
     load1, store1, store4 = remainder.load_joined, remainder.store_joined, remainder.store4_joined
     load4 = _with_policy(remainder.load4_joined, policy)
 
@@ -364,7 +363,7 @@ def _joined_access(partial: bool, policy: str) -> Access:
 
 @lru_cache
 def rounded8(dtype: str) -> Callable:
-    """Eight values as they are after a store in a dtype."""
+    """Round eight values as a store in the dtype does."""
     if SIZES[dtype] > 2:
         return named(device_function(lambda x: x), "round8", dtype)
     return named(map8(globals()[f"round_{dtype}"], 1), "round8", dtype)
@@ -372,7 +371,7 @@ def rounded8(dtype: str) -> Callable:
 
 @lru_cache
 def kept8(real: type, partial: bool) -> Callable:
-    """Eight values of the row at ``first``, with 0 in place of those at or beyond ``stop`` if access is partial."""
+    """Eight values of the row at ``first``; if access is partial, those at or beyond ``stop`` become 0."""
     zero = real(0)
 
     @device_function

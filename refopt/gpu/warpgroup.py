@@ -1,19 +1,20 @@
-"""What Hopper's warpgroups do with tensor cores: products of what is in shared memory, copies by descriptors, barriers.
+"""Tensor cores of Hopper's warpgroups: products of matrices in shared memory, copies by tensor maps, barriers.
 
-``wgmma`` multiplies matrices that lie in shared memory, where ``mma.sync`` wants them in registers: four warps in a
-row, a warpgroup, make 64 rows at a time, and only the sums are in registers, a row of each eight columns as `C` of
-`refopt.gpu.tensor_core` has it, 16 rows to a warp. A word of 64 bits describes where a matrix lies and in which order.
+``wgmma`` multiplies matrices in shared memory; ``mma.sync`` needs them in registers. Four consecutive warps, a
+warpgroup, compute 64 rows at a time, 16 rows per warp. Only the sums are in registers; each eight columns are
+distributed like `C` in `refopt.gpu.tensor_core`. A word of 64 bits, the descriptor, has the address and layout of a
+matrix.
 
-One thread copies whole boxes of 64 x 64 elements, by a **tensor map** that describes the matrix in global memory: its
-address, its sizes, its pitch. What is outside of the matrix is 0 when it is loaded, and is left alone when it is
-stored. In shared memory a row of a box has 128 bytes, and its eight chunks of 16 bytes change places from row to row,
-so that eight rows are in different banks: chunk c of row r is where chunk ``c ^ r % 8`` would be.
+One thread copies whole boxes of 64 x 64 elements, using a **tensor map** that describes the matrix in global memory:
+its address, its sizes, its pitch. Loads return 0 for elements outside the matrix, and stores skip them. In shared
+memory a row of a box has 128 bytes, and its eight chunks of 16 bytes change places from row to row, so that eight rows
+are in different banks: chunk c of row r is where chunk ``c ^ r % 8`` would be.
 
-A copy takes its time, and the thread does not wait. It says at a **barrier** in shared memory how many bytes are to
-come; who needs them waits there. A barrier is passed in turns, or phases: its parity, 0 or 1, changes with each.
+Copies are asynchronous: the thread does not wait. It tells a **barrier** in shared memory how many bytes to expect, and
+threads that need them wait there. A barrier goes through phases, whose parity alternates between 0 and 1.
 
-All of this is for GPUs alone. The executor refuses it: there `refopt.gpu.products` multiplies by ``mma.sync``, which
-has the same bits.
+All of this runs only on GPUs. The executor refuses it: there `refopt.gpu.products` multiplies by ``mma.sync``, with the
+same bits.
 """
 
 from collections.abc import Callable
@@ -22,10 +23,10 @@ from refopt.gpu.machine import WARPGROUPS
 from refopt.gpu.target import device_function, intrinsic
 from refopt.gpu.unroll import named
 
-BOX = 64  # rows and columns of a box, elements of 16 bits
+BOX = 64  # rows and columns of a box of 16-bit elements
 ELEMENTS = BOX * BOX
 WAYS = "across", "along"  # how a matrix may lie to k
-# Of a descriptor: chunks are swizzled in 128 bytes, and eight rows of a box, 1,024 bytes, are a group.
+# Fields of a descriptor: chunks are swizzled within 128 bytes, and eight rows of a box, 1,024 bytes, are a group.
 SWIZZLED, GROUPS = 1 << 62, (1024 >> 4) << 32
 
 
@@ -36,12 +37,12 @@ def hopper(asm: str, constraints: str, result: str, arguments: str) -> Callable[
 
 @hopper("mbarrier.init.shared::cta.b64 [$0], $1;", "r,r,~{memory}", "", "sr")
 def init_barrier(array, index, arrivals):
-    """A barrier of four elements of 16 bits, which is passed when so many threads have arrived."""
+    """Initialize a barrier of four 16-bit elements, whose phase ends when ``arrivals`` threads have arrived."""
 
 
 @hopper("fence.mbarrier_init.release.cluster; fence.proxy.async;", "~{memory}", "", "")
 def show_barriers():
-    """Let copies see barriers that the thread has made."""
+    """Make the barriers that the thread has initialized visible to copies."""
 
 
 @hopper("mbarrier.arrive.shared::cta.b64 _, [$0];", "r,~{memory}", "", "s")
@@ -51,7 +52,7 @@ def arrive(array, index):
 
 @hopper("mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;", "r,r,~{memory}", "", "sr")
 def expect(array, index, nbytes):
-    """Arrive at a barrier that is not passed before copies have brought so many bytes, too."""
+    """Arrive at a barrier, whose phase then also waits for copies of ``nbytes`` bytes."""
 
 
 @hopper(
@@ -59,7 +60,7 @@ def expect(array, index, nbytes):
     "=r,r,r,~{memory}", "r", "sr",
 )
 def passed(array, index, parity):
-    """1 once the barrier's phase of that parity is over, or 0 after a while."""
+    """1 once the barrier's phase of that parity is over, or 0 after a time limit."""
 
 
 @device_function
@@ -74,14 +75,14 @@ def wait(array, index, parity):
     "r,l,r,r,r,~{memory}", "", "slrrs",
 )
 def load_box(array, index, tensor_map, column_row, barriers, barrier):
-    """Begin to copy a box to shared memory, at 1,024 bytes or a multiple; the barrier counts its bytes."""
+    """Begin to copy a box to shared memory, at a multiple of 1,024 bytes; the barrier counts its bytes."""
 
 
 @hopper(
     "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [$0, {$1, $2}], [$3];", "l,r,r,r,~{memory}", "", "lrrs"
 )
 def store_box(tensor_map, column_row, array, index):
-    """Begin to copy a box from shared memory, as far as it is inside of the matrix."""
+    """Begin to copy the elements of a box that are inside the matrix from shared memory."""
 
 
 @hopper("cp.async.bulk.commit_group; cp.async.bulk.wait_group.read 0;", "~{memory}", "", "")
@@ -96,7 +97,7 @@ def wait_for_stores():
 
 @hopper("fence.proxy.async.shared::cta;", "~{memory}", "", "")
 def show_to_copies():
-    """Let copies and products see what the thread has written to shared memory."""
+    """Make the thread's writes to shared memory visible to copies and products."""
 
 
 @hopper("mov.b32 $0, $1;", "=r,r", "r", "s")
@@ -109,7 +110,7 @@ STMATRIX = "stmatrix.sync.aligned.m8n8.x4{}.shared.b16 [$0], {{$1, $2, $3, $4}};
 
 @hopper(STMATRIX.format(""), "r,r,r,r,r,~{memory}", "", "srrrr")
 def stmatrix4(array, index, words):
-    """The way back of `ldmatrix4`."""
+    """Store four matrices, the inverse of `ldmatrix4`."""
 
 
 @hopper(STMATRIX.format(".trans"), "r,r,r,r,r,~{memory}", "", "srrrr")
@@ -118,16 +119,16 @@ def stmatrix4_transposed(array, index, words):
 
 
 def multiplier(dtype: str, columns: int, a_along: bool, b_along: bool) -> Callable:
-    """``multiply(a, b, sums)``: adds the products of 64 rows of A and of so many columns of B, for 64 of k.
+    """``multiply(a, b, sums)``: adds the products of 64 rows of A and ``columns`` columns of B, over 64 values of k.
 
     Args:
         dtype: ``"bfloat16"`` or ``"float16"``.
-        columns: a multiple of 8, at most 256.
-        a_along, b_along: whether a matrix lies with a row for each k, in boxes beside each other; else with a row for
+        columns: of B, a multiple of 8, at most 256.
+        a_along, b_along: whether a matrix is stored with a row for each k, in boxes side by side; else with a row for
             each row of A, or column of B.
 
-    The descriptors say where the 64 of k begin. It takes them 16 at a time, which are 32 bytes in a row of a box, or 16
-    rows. The registers of sums belong to the tensor cores until they have been waited for: so all is one intrinsic.
+    The descriptors give the address of the first k. It takes 16 values of k at a time, which are 32 bytes of each row
+    of a box, or 16 rows. Until the wait, the registers of sums belong to the tensor cores, so all is one intrinsic.
     """
     short = {"bfloat16": "bf16", "float16": "f16"}[dtype]
     count = columns // 2
@@ -149,7 +150,7 @@ def multiplier(dtype: str, columns: int, a_along: bool, b_along: bool) -> Callab
 
 
 def descriptor(along: bool) -> Callable:
-    """``describe(array, index)``: the word for a matrix whose boxes begin there, beside each other for more than 64."""
+    """``describe(array, index)``: the descriptor of a matrix that begins there, in boxes of 64."""
     apart = (2 * ELEMENTS >> 4) << 16 if along else 1 << 16
     constant = SWIZZLED | GROUPS | apart
 

@@ -1,19 +1,19 @@
-"""Products of any number of matrices in one launch, with the bits of `refopt.gpu.products`, but faster: for Hopper.
+"""Products of any number of matrices in one launch, with the same bits as `refopt.gpu.products`, faster on Hopper.
 
-What keeps tensor cores waiting is what is not a product: addresses, copies, barriers, and the end of a tile, where sums
-are rounded and stored. Here warps share out the work, and each does one thing all the time. One thread **loads**, by
-tensor maps, into a ring of stages; two warpgroups **multiply**, 64 rows of a tile each, and round their sums into
-shared memory; one thread **stores** from there, and loads what is added. They wait for each other at barriers alone:
+Tensor cores wait during all other work: addresses, copies, barriers, and the end of a tile, where sums are rounded and
+stored. So here each warp has one task. One thread **loads**, by tensor maps, into a ring of stages; two warpgroups
+**multiply**, 64 rows of a tile each, and round their sums into shared memory; one thread **stores** from there, and
+loads the matrices to add. They synchronize only at barriers:
 
-    full       of a stage: its boxes have come
-    empty      of a stage: all warps have multiplied them
-    ready      what is added has come, and the tile before has left shared memory
+    full       of a stage: its boxes have arrived
+    empty      of a stage: all warps have multiplied its boxes
+    ready      the tile to add has arrived, and the previous tile has left shared memory
     finished   all warps have rounded their sums
 
-There are as many blocks as multiprocessors. Each goes from tile to tile, and loads the next while one ends.
+There is a block for each multiprocessor. It goes from tile to tile, and loads the next one while a tile ends.
 
-The table of products has the addresses of tensor maps here. B lies in memory with a row for each k, unless the product
-is symmetric: then B is the transpose of A, and lies as A does.
+Here the table of products has the addresses of tensor maps. B is stored with a row for each k, unless the product is
+symmetric: then B is the transpose of A, and its memory is A's.
 """
 
 from collections.abc import Callable
@@ -50,16 +50,16 @@ from refopt.gpu.warpgroup import (
 )
 
 HEIGHT = 128  # rows of a tile: a box for each warpgroup, and 16 for each of its warps
-MULTIPLYING = LOADING = HEIGHT // 16  # so many warps multiply, the next one loads, and the last stores
+MULTIPLYING = LOADING = HEIGHT // 16  # the number of warps that multiply; the next one loads, and the last stores
 THREADS = 32 * (MULTIPLYING + 2)
 BARRIER = 4  # elements of 16 bits
 
 
 class Layout:
-    """What lies where in shared memory, in elements of 16 bits: the ring, a tile, the mirrored tile, the barriers.
+    """The layout of shared memory, in elements of 16 bits: the ring, a tile, the mirrored tile, the barriers.
 
-    Tiles are 128 x 256, or 128 x 128 where a mirrored one takes its place, too. In all of them boxes that are above
-    each other lie one after the other.
+    Tiles are 128 x 256, or 128 x 128 if there is a mirrored one, too. In all of them, boxes that are above each other
+    are consecutive in memory.
     """
 
     def __init__(self, symmetric: bool) -> None:
@@ -77,7 +77,7 @@ class Layout:
 
 @device_function
 def load_boxes(memory, at, tensor_map, first, k, along, size, barrier):
-    """Begin to load 64 of k of so many rows of a matrix from one on, or of columns if it lies ``along`` k."""
+    """Begin to load ``size`` rows of a matrix, or columns if it is stored ``along`` k, for 64 values of k."""
     for i in range(0, size, BOX):
         place = first + i
         column, row = (place, k) if along else (k, place)
@@ -93,13 +93,13 @@ def store_boxes(memory, at, tensor_map, row, column, height, width):
 
 
 def loader(own: Layout, square: bool, symmetric: bool) -> Callable:
-    """What the loading thread does."""
+    """The work of the loading thread."""
     stages, stage, b_at, full, empty = own.stages, own.stage, own.b, own.full, own.empty
     nbytes, width = 2 * own.stage, own.width
 
     @device_function
     def load(memory, tiles, products):
-        at, parity = 0, 1  # of a fresh barrier, the phase before the first is over
+        at, parity = 0, 1  # at a new barrier, a wait for parity 1 returns at once
         for n in range(cuda.blockIdx.x, tiles.shape[0], cuda.gridDim.x):
             i, row, column = tiles[n, 0], tiles[n, 1], tiles[n, 2]
             a, b, a_along = products[i, A], products[i, B], square and products[i, ALONG] != 0
@@ -118,7 +118,7 @@ def loader(own: Layout, square: bool, symmetric: bool) -> Callable:
 
 
 def saver(own: Layout, symmetric: bool, adds: bool) -> Callable:
-    """What the storing thread does."""
+    """The work of the storing thread."""
     tile, mirror, ready, finished, width = own.tile, own.mirror, own.ready, own.finished, own.width
     nbytes = 2 * HEIGHT * width
 
@@ -146,7 +146,7 @@ def saver(own: Layout, symmetric: bool, adds: bool) -> Callable:
 
 
 def adder(dtype: str, own: Layout, a_along: bool, b_along: bool) -> Callable:
-    """What sums up the products of a warpgroup's rows of a tile, from a stage of the ring on; and where it ended."""
+    """A function that sums the products of a warpgroup's rows of a tile, and returns the next stage and its parity."""
     multiply = multiplier(dtype, own.width, a_along, b_along)
     describe_a, describe_b = descriptor(a_along), descriptor(b_along)
     stages, stage, b_at, full, empty = own.stages, own.stage, own.b, own.full, own.empty
@@ -170,20 +170,20 @@ def adder(dtype: str, own: Layout, a_along: bool, b_along: bool) -> Callable:
 
 
 def finisher(dtype: str, own: Layout, symmetric: bool, adds: bool) -> Callable:
-    """What rounds a warp's sums, 16 rows of a tile from one on, into the tile, and into the mirrored one.
+    """A function that rounds a warp's sums, 16 rows of a tile, into the tile and the mirrored one.
 
-    If it ``adds``, ``beta`` times what is in the tile is added to ``alpha`` times the sums before.
+    If it ``adds``, it first adds ``beta`` times the tile's elements to ``alpha`` times the sums.
     """
     short = {"bfloat16": "bf16x2", "float16": "f16x2"}[dtype]
     widen = FORMATS[dtype].widen_pair.format(w="$2", x="$0", y="$1")
 
     @hopper(f"cvt.rn.{short}.f32 $0, $2, $1;", "=r,f,f", "r", "ff")
     def narrowed(numbers):
-        """A word of two numbers."""
+        """Two numbers, rounded, as a word."""
 
     @hopper(f"{{ .reg .b16 h0, h1; {widen}}}", "=f,=f,r", "ff", "r")
     def widened(word):
-        """The numbers of a word."""
+        """The two numbers of a word."""
 
     @device_function
     def rounded(word, sums, alpha, beta):
@@ -204,7 +204,8 @@ def finisher(dtype: str, own: Layout, symmetric: bool, adds: bool) -> Callable:
 
     words = kind(False, symmetric, adds)
     named(put, "put", *words)
-    # A lane points to a row of one of four matrices of 8 x 8. A row of the mirrored tile is a column of the tile.
+    # A lane has the address of a row of one of four matrices of 8 x 8. A row of the mirrored tile is a column of the
+    # tile.
     lines = [f"at = {own.tile} + (row + lane % 16) * {BOX}",
              f"mirror = {own.mirror} + row // {BOX} * {own.width * BOX} + (lane // 16 * 8 + lane % 8) * {BOX}",
              "line, part = lane % 8, lane // 16",
@@ -218,14 +219,14 @@ def finisher(dtype: str, own: Layout, symmetric: bool, adds: bool) -> Callable:
 
 @device_function
 def clear(memory, at, height, row, column):
-    """Make 0 of a row of a tile from a column on, up to the end of the chunk."""
+    """Set a row of a tile to 0 from ``column`` up to the end of its chunk."""
     for c in range(column, (column + 7) // 8 * 8):
         chunk = c % BOX // 8 ^ row % 8
         memory[at + c // BOX * height * BOX + row * BOX + chunk * 8 + c % 8] = 0
 
 
 def summer(dtype: str, own: Layout, square: bool, symmetric: bool, adds: bool) -> Callable:
-    """What the multiplying warps do."""
+    """The work of the multiplying warps."""
     add_up, add_along = adder(dtype, own, False, not symmetric), adder(dtype, own, True, True)
     finish, tile, mirror, width = finisher(dtype, own, symmetric, adds), own.tile, own.mirror, own.width
     ready, finished = own.ready, own.finished
@@ -243,8 +244,8 @@ def summer(dtype: str, own: Layout, square: bool, symmetric: bool, adds: bool) -
                 sums, at, parity = add_up(sums, memory, products[i, K], at, parity)
             wait(memory, ready, turn)
             finish(sums, memory, top, lane, alpha, beta)
-            # A store leaves out chunks of eight elements beyond the matrix, and no part of a chunk. Sums there can be
-            # NaN times 0, but padding has to stay 0.
+            # A store skips whole chunks of eight elements beyond the matrix, but no part of a chunk. Sums there can be
+            # NaN times 0, but padding must stay 0.
             below, right = products[i, M] - tiles[n, 1], products[i, N] - tiles[n, 2]
             cuda.syncwarp()
             if right < width and lane < 16:
@@ -263,7 +264,7 @@ def summer(dtype: str, own: Layout, square: bool, symmetric: bool, adds: bool) -
 
 @factory
 def merged(dtype: str, square: bool, symmetric: bool, adds: bool) -> Any:
-    """The kernel that `products.merged` is, with the same arguments, for tiles of another size: `Layout`."""
+    """The kernel of `products.merged`, with the same arguments, for the tiles of `Layout`."""
     own = Layout(symmetric)
     load, save = loader(own, square, symmetric), saver(own, symmetric, adds)
     sum_up = summer(dtype, own, square, symmetric, adds)

@@ -1,7 +1,7 @@
-"""Raw words: bytes that are moved and never looked at, so that every bit arrives, NaN payloads included.
+"""Raw words: bytes that are moved and never interpreted, so that every bit arrives, NaN payloads included.
 
-Every load and store here is inline PTX; its body is what the executor runs instead. Words of 8 bytes and less
-are integers, those of 16 a pair of fp64 registers, which are as good as any as long as nothing is computed.
+Every load and store here is inline PTX; the executor runs its body instead. Words of up to 8 bytes are integers, those
+of 16 a pair of fp64 registers, which preserve any bits as long as nothing is computed.
 """
 
 from collections.abc import Callable
@@ -15,8 +15,8 @@ from refopt.gpu.target import cuda, device_function, intrinsic
 from refopt.gpu.unroll import named
 from refopt.simt import memory
 
-BOUNDS = 64, 16  # threads of a block, and blocks to fit on a multiprocessor
-ROW = 2048  # bytes that a warp moves at a time, four words of 16 a thread
+BOUNDS = 64, 16  # threads of a block, and blocks that must fit on a multiprocessor
+ROW = 2048  # bytes that a warp moves at a time: each thread four words of 16
 FILL = 16384  # bytes that a block fills
 
 
@@ -31,9 +31,9 @@ def store16(address, words):
 
 
 def _word(size: int, ptx: str, memory_type: Any) -> tuple[Callable, Callable]:
-    """Load and store of a word of 8, 4, 2 or 1 bytes, which is an integer of 64 bits in the thread.
+    """Load and store of a word of 8, 4, 2 or 1 bytes, which a thread has as a 64-bit integer.
 
-    A byte goes through a register of 16 bits, the smallest that there is.
+    A byte passes through a register of 16 bits, the smallest that exists.
     """
     bits = max(8 * size, 16)
     widen, narrow = f"cvt.u64.u{bits} $0, w; ", f"cvt.u{bits}.u64 w, $1; "
@@ -59,7 +59,7 @@ load1, store1 = _word(1, "u8", np.uint8)
 
 @device_function
 def move_row(source, target, i):
-    """A thread's part of a whole row, from byte ``i`` on, with all its loads under way at a time."""
+    """Move a thread's part of a whole row, from byte ``i`` on, with all its loads in flight at once."""
     source, target = source + i, target + i
     a, b, c, d = load16(source), load16(source + 512), load16(source + 1024), load16(source + 1536)
     store16(target, a)
@@ -69,7 +69,7 @@ def move_row(source, target, i):
 
 
 def _mover(width: int, load: Callable, store: Callable) -> Callable:
-    """``move(source, target, first, stop)``: bytes of a row by a warp, in words, and what is left one by one."""
+    """``move(source, target, first, stop)``: a warp moves bytes of a row in words, and the remaining ones singly."""
 
     @device_function
     def move(source, target, first, stop):
@@ -89,7 +89,7 @@ move4, move2, move1 = _mover(4, load4, store4), _mover(2, load2, store2), _mover
 
 @device_function
 def move_bytes(source, target, first, stop):
-    """Bytes of a row, in the widest words that both addresses are aligned to."""
+    """Move bytes of a row, in the widest words to which both addresses are aligned."""
     odd = (source | target) % 16
     if odd == 0:
         move16(source, target, first, stop)
@@ -118,7 +118,7 @@ def merged_move(addresses, chunks):
 
 @kernel(BOUNDS)
 def fill(address, size, word):
-    """Fill so many bytes, from an aligned address on, with a word of 8 that holds an item over and over."""
+    """Fill ``size`` bytes, from an aligned address on, with an 8-byte word that repeats an item."""
     first = cuda.blockIdx.x * FILL
     for i in range(first + 8 * cuda.threadIdx.x, min(first + FILL, size), 8 * cuda.blockDim.x):
         if i + 8 <= size:

@@ -319,9 +319,9 @@ def test_nothing_is_left_of_what_values_decide(name, dtype, form):
 
 def test_comments_and_docstrings_stay():
     text = text_of("lars_momentum", "fp32", "two_launches")
-    for said in ("# How many chunks report to the node. Asked for early",
-                 "# The last arrival turns the counter back to 0, for the next step.",
-                 '"""The sum over a warp, neighbouring threads first: that of x in even threads, of y in odd ones."""',
+    for said in ("# How many chunks the node counts. Loaded early",
+                 "# The last arrival resets the counter to 0 for the next step.",
+                 '"""The sum over a warp, neighbouring threads first: of x on even threads, of y on odd ones."""',
                  "# Columns of the node table: the slot of the first child's sum",
                  "#     ld.global.L2::cache_hint.v4.f32 {$0, $1, $2, $3}, [$4], policy; }",
                  "# PTX: $0 to $3 are returned; $4 is passed\n",

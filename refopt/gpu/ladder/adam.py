@@ -1,25 +1,25 @@
 """Adam, from ten lines to what runs in production.
 
-The reference is ``refopt.cpu.adam.rule``, in NumPy. Each element of a tensor is for itself::
+The reference is ``refopt.cpu.adam.rule``, in NumPy. Adam updates each element independently::
 
     m = beta1 * m + (1 - beta1) * g                    # running average of the gradient
     u = beta2 * u + (1 - beta2) * g * g                # and of its square
     p = p - lr / (1 - beta1_pow) * (m / (sqrt(u) / sqrt(1 - beta2_pow) + epsilon))
 
 beta1_pow and beta2_pow are beta1 and beta2 to the power of the step. A step reads p, g, m and u, and writes p, m and
-u: seven times 4 bytes per element in fp32. There are some twenty operations for these 28 bytes, and a GPU can do
-hundreds in the time that they take to come, so a kernel is as fast as its loads and stores are.
+u: seven times 4 bytes per element in fp32. Some twenty operations use these 28 bytes, and a GPU can do hundreds in the
+time that it takes to move them, so a kernel is as fast as its loads and stores.
 
 Versions:
 
-    adam_0  the text of adam_1, compiled as plain Numba does: the last bits are others
+    adam_0  the source of adam_1, compiled as plain Numba does: the last bits differ
     adam_1  a thread for each element, a launch for each tensor
-    adam_2  a loop over a fixed grid (grid-stride); what all elements share is worked out once
+    adam_2  a loop over a fixed grid (grid-stride); a thread computes the shared numbers once
     adam_3  all tensors in one launch, found in a table
     adam_4  16-byte loads and stores, four elements at a time
     merged  ``refopt/gpu/elementwise.py``, which is what ``gpu.merged_adam`` runs
 
-All but adam_0 have the bits of the reference, on the executor and on a GPU.
+All versions except adam_0 match the reference bit for bit, on the executor and on a GPU.
 
 One step on the 25,557,032 parameters of ResNet-50, in 161 tensors, on an NVIDIA H200::
 
@@ -31,7 +31,7 @@ One step on the 25,557,032 parameters of ResNet-50, in 161 tensors, on an NVIDIA
     adam_4             1  0.178          0.178  4024         72
     production         1  0.178          0.178  4019
 
-A copy has 4249 GB/s; the L2 cache may add to what a small model has.
+A copy reaches 4249 GB/s; a small model may gain from the L2 cache.
 """
 
 import math
@@ -42,13 +42,13 @@ from refopt.gpu import cuda
 from refopt.gpu.cuda import Launch, address, multiprocessors, on_machine_of
 from refopt.gpu.vectors import load4_float32, load_float32, store4_float32, store_float32
 
-# A number of Python's would be a double in the compiled kernel, and all that it meets would become one.
+# A Python number would be a double in the compiled kernel, and so would every result computed with it.
 ONE = np.float32(1)
 
 
 @cuda.jit(device=True)
 def sqrt(x):
-    """The square root in fp32. Compiled, ``math.sqrt`` gives that; in plain Python it gives a double."""
+    """The square root in fp32. Compiled, ``math.sqrt`` returns fp32; in plain Python it returns a double."""
     return np.float32(math.sqrt(x))
 
 
@@ -59,11 +59,11 @@ def sqrt(x):
 def adam_1(p, g, m, u, lr, beta1, beta2, epsilon, beta1_pow, beta2_pow):
     # The number of this thread in the whole grid: blockIdx.x * blockDim.x + threadIdx.x.
     i = cuda.grid(1)
-    # Blocks are of one size, so the last one may have more threads than there are elements left. Without this guard
-    # they would write behind the end of the arrays.
+    # All blocks are the same size, so the last one may have more threads than there are elements left. Without this
+    # guard they would write past the end of the arrays.
     if i < p.size:
         # Threads 0 to 31 are a warp, and load together: 32 neighbouring elements, 128 bytes. The memory serves them
-        # all at once, in four sectors of 32 bytes (a coalesced access).
+        # all at once, as four sectors of 32 bytes (a coalesced access).
         m[i] = beta1 * m[i] + (ONE - beta1) * g[i]
         u[i] = beta2 * u[i] + (ONE - beta2) * g[i] * g[i]
         rate = lr / (ONE - beta1_pow)
@@ -71,16 +71,16 @@ def adam_1(p, g, m, u, lr, beta1, beta2, epsilon, beta1_pow, beta2_pow):
 
 
 def launches_1(params, grads, moment1, moment2, numbers, kernel=adam_1):
-    """As many blocks of 256 threads as cover each tensor, the last one perhaps in part."""
+    """Enough blocks of 256 threads to cover each tensor; some threads of the last one may have no element."""
     return [
         Launch(kernel, -(-p.size // 256), 256, (p, g, m, u, *numbers))
         for p, g, m, u in zip(params, grads, moment1, moment2, strict=True) if p.size  # a grid has at least one block
     ]
 
 
-# Plain Numba lets the compiler make one instruction of beta1 * m + ..., a fused multiply-add (FMA), which rounds once
-# where the text says twice. That is more exact, and no slower or faster here; but it is not what NumPy does, and which
-# of the products is fused is up to the compiler. Where bits are to be compared, they cannot be left to it.
+# Plain Numba lets the compiler turn beta1 * m + ... into one instruction, a fused multiply-add (FMA), which rounds once
+# where the source rounds twice. That is more exact, and as fast here; but NumPy rounds twice, and the compiler decides
+# which of the products it fuses. A kernel whose bits are compared cannot leave that to the compiler.
 
 adam_0 = cuda.jit(adam_1.function, contract=True)
 
@@ -94,18 +94,18 @@ def launches_0(params, grads, moment1, moment2, numbers):
 
 @cuda.jit
 def adam_2(p, g, m, u, lr, beta1, beta2, epsilon, beta1_pow, beta2_pow):
-    # These are the same for all elements. A division and a root take as long as all the rest of the arithmetic; here
-    # they are shared out over the elements that a thread takes. It gains nothing, as the table shows: threads wait for
-    # memory, not for arithmetic, and that each has several elements takes more registers. What helps is further down.
+    # These are the same for all elements. A division and a root take as long as the rest of the arithmetic; here a
+    # thread computes them once for all its elements. It gains nothing, as the table shows: threads wait for memory, not
+    # for arithmetic, and a loop over several elements takes more registers. The versions below do gain.
     rest1, rest2 = ONE - beta1, ONE - beta2
     rate, root = lr / (ONE - beta1_pow), sqrt(ONE - beta2_pow)
-    # gridsize is the number of all threads. In each round the whole grid takes as many neighbouring elements, so warps
-    # still read what lies side by side. Any grid is right, and the guard has become the end of the loop.
+    # gridsize is the number of threads in the grid. In each round the grid takes that many neighbouring elements, so
+    # each warp still reads contiguous memory. A grid of any size is correct, and the loop's end has become the guard.
     for i in range(cuda.grid(1), p.size, cuda.gridsize(1)):
         new_m = beta1 * m[i] + rest1 * g[i]
         new_u = beta2 * u[i] + rest2 * g[i] * g[i]
         # From registers, not from the arrays: the compiler cannot know that p, m and u do not overlap, so it would
-        # have to load again what has just been stored.
+        # have to load again the values that it has just stored.
         p[i] = p[i] - rate * (new_m / (sqrt(new_u) / root + epsilon))
         m[i], u[i] = new_m, new_u
 
@@ -121,18 +121,18 @@ def launches_2(params, grads, moment1, moment2, numbers):
 # All tensors in one launch.
 
 # A model has hundreds of tensors, most of them small. Each launch costs a few microseconds before its first load, and
-# a small tensor leaves most multiprocessors idle. So the tensors are cut into chunks, and a block takes a chunk,
-# whichever tensor it is of. Where the tensors are stands in a table on the device: the arguments of a kernel are
-# limited, a table is not.
+# a small tensor leaves most multiprocessors idle. So the tensors are cut into chunks, and a block processes one chunk
+# of any tensor. A table on the device has the addresses of the tensors: a kernel can take only so many arguments, but
+# a table can have any size.
 
-CHUNK = 1024  # elements: enough to be worth a block, few enough that small tensors do not leave it idle
+CHUNK = 1024  # elements: enough to be worth a block, few enough that small tensors keep its threads busy
 P, G, M, U = range(4)  # rows of the table of addresses
 TENSOR, START, STOP, ALIGNED = range(4)  # columns of the table of chunks
 
 
 @cuda.jit(device=True)
 def descend(p, g, m, u, k):
-    """One element of a step: the new p, m and u. ``k`` is what all elements share."""
+    """One element of a step: the new p, m and u. ``k`` has the numbers that all elements share."""
     beta1, rest1, beta2, rest2, epsilon, rate, root = k
     m = beta1 * m + rest1 * g
     u = beta2 * u + rest2 * g * g
@@ -159,7 +159,7 @@ def adam_3(addresses, chunks, lr, beta1, beta2, epsilon, beta1_pow, beta2_pow):
     tensor, start, stop = chunks[c, TENSOR], chunks[c, START], chunks[c, STOP]
     p, g, m, u = addresses[P, tensor], addresses[G, tensor], addresses[M, tensor], addresses[U, tensor]
     k = shared_numbers(lr, beta1, beta2, epsilon, beta1_pow, beta2_pow)
-    # The threads of the block walk over its chunk as the grid walked over the tensor before.
+    # The threads of the block loop over its chunk as the grid looped over the tensor before.
     for i in range(start + cuda.threadIdx.x, stop, cuda.blockDim.x):
         one_element(p + 4 * i, g + 4 * i, m + 4 * i, u + 4 * i, k)
 
@@ -176,18 +176,18 @@ def tables(*arrays):
 
 
 def launches_3(params, grads, moment1, moment2, numbers, kernel=adam_3, threads=256):
-    """One block to a chunk."""
+    """One block for each chunk."""
     addresses, chunks = tables(params, grads, moment1, moment2)
     return [Launch(kernel, chunks.shape[0], threads, (addresses, chunks, *numbers))] if chunks.shape[0] else []
 
 
 # 16 bytes at a time.
 
-# A load takes some 600 cycles to come back. What hides that latency is to have many bytes under way: many warps, and
-# many bytes in each load. A thread can load 16 bytes by one instruction, where they begin at a multiple of 16. So it
-# takes four elements at a time, and is on its way with 64 bytes where it was with 16. The registers that these need are
-# taken from other warps (less occupancy); the launch bounds tell the compiler how many blocks of 64 threads are to fit
-# on a multiprocessor, and so how many registers a thread may have.
+# A load takes some 600 cycles to return. Having many bytes in flight hides that latency: many warps, and many bytes in
+# each load. A thread can load 16 bytes with one instruction if their address is a multiple of 16. So it takes four
+# elements at a time, and has 64 bytes in flight instead of 16. The registers for them leave fewer for other warps (less
+# occupancy); the launch bounds tell the compiler how many blocks of 64 threads must fit on a multiprocessor, and so how
+# many registers a thread may use.
 
 
 @cuda.jit(launch_bounds=(64, 12))
@@ -196,10 +196,10 @@ def adam_4(addresses, chunks, lr, beta1, beta2, epsilon, beta1_pow, beta2_pow):
     tensor, start, stop = chunks[c, TENSOR], chunks[c, START], chunks[c, STOP]
     p, g, m, u = addresses[P, tensor], addresses[G, tensor], addresses[M, tensor], addresses[U, tensor]
     k = shared_numbers(lr, beta1, beta2, epsilon, beta1_pow, beta2_pow)
-    fours = (stop - start) // 4 * 4 if chunks[c, ALIGNED] else 0  # elements that can be taken four at a time
+    fours = (stop - start) // 4 * 4 if chunks[c, ALIGNED] else 0  # elements that vectors of four can access
     for i in range(start + 4 * cuda.threadIdx.x, start + fours, 4 * cuda.blockDim.x):
         at = 4 * i
-        # All four loads are under way before the first value is needed.
+        # All four loads are in flight before the first value is needed.
         x, d, a, b = load4_float32(p + at), load4_float32(g + at), load4_float32(m + at), load4_float32(u + at)
         p0, m0, u0 = descend(x[0], d[0], a[0], b[0], k)
         p1, m1, u1 = descend(x[1], d[1], a[1], b[1], k)
@@ -208,7 +208,7 @@ def adam_4(addresses, chunks, lr, beta1, beta2, epsilon, beta1_pow, beta2_pow):
         store4_float32(p + at, (p0, p1, p2, p3))
         store4_float32(m + at, (m0, m1, m2, m3))
         store4_float32(u + at, (u0, u1, u2, u3))
-    # The tail: up to three elements of the last chunk of a tensor, or all of one that is not aligned.
+    # The tail: up to three elements of a tensor's last chunk, or the whole chunk if the tensor is not aligned.
     for i in range(start + fours + cuda.threadIdx.x, stop, cuda.blockDim.x):
         one_element(p + 4 * i, g + 4 * i, m + 4 * i, u + 4 * i, k)
 
@@ -217,13 +217,13 @@ def launches_4(params, grads, moment1, moment2, numbers):
     return launches_3(params, grads, moment1, moment2, numbers, adam_4, 64)
 
 
-# In production, ``refopt/gpu/elementwise.py`` has the shape of adam_4. It takes eight elements at a time, a warp a row
-# of 256, in any mix of dtypes; numbers and powers are one for each tensor, and lie on the device, where a captured
-# graph reads them anew; a flag on the device skips the step. What is Adam's own stands in ``refopt/gpu/rules/adam.py``:
+# In production, ``refopt/gpu/elementwise.py`` has the structure of adam_4. A thread takes eight elements at a time, a
+# warp a row of 256, in any mix of dtypes; each tensor has its own numbers and powers on the device, where a replayed
+# graph reads their new values; a flag on the device skips the step. ``refopt/gpu/rules/adam.py`` has Adam's formula:
 # ``descend`` and ``shared_numbers`` are ``rule`` and ``prepare`` there.
 
 RUNGS = {"adam_0": launches_0, "adam_1": launches_1, "adam_2": launches_2, "adam_3": launches_3, "adam_4": launches_4}
-OTHER_BITS: tuple[str, ...] = ("adam_0",)  # compiled for a GPU, where a product and a sum are rounded once
+OTHER_BITS: tuple[str, ...] = ("adam_0",)  # on a GPU, where an FMA rounds a product and its sum once
 
 if __name__ == "__main__":
     from refopt.gpu.ladder import bench

@@ -1,4 +1,4 @@
-"""Runs a ladder: each rung is compared with NumPy bit for bit, and timed beside a copy and what runs in production."""
+"""Run a ladder: compare each rung with NumPy bit for bit, and time it, a copy and what runs in production."""
 
 import importlib
 import sys
@@ -12,7 +12,7 @@ from refopt.catalog import workloads
 from refopt.checks.dtypes import numpy_dtype
 from refopt.gpu import timing
 
-SCALED = 300  # elements of a tensor, on the executor: sums by atomics run thread by thread there
+SCALED = 300  # elements of a tensor on the executor, which runs atomics thread by thread
 SHAPES = {"gpu": [(1024, 1024)] * 8, "executor": [(8, 40), (72, 136)]}  # of the matrices that are multiplied
 ADAM = dict(lr=1e-3, beta1=0.9, beta2=0.999, epsilon=1e-8)
 POWERS = dict(beta1_pow=0.9, beta2_pow=0.999)
@@ -24,14 +24,14 @@ OPTIMIZERS = {  # the routine, its bytes per element, and its numbers in the ord
 
 
 class Bench(NamedTuple):
-    """What the rungs of a ladder are given, and what they are compared with.
+    """The arguments of a ladder's rungs, and what to compare them with.
 
     Attributes:
         host: the arguments in NumPy: arrays, and lists of arrays.
-        rest: the argument behind them: numbers, or shapes.
+        rest: the last argument: numbers, or shapes.
         reference: updates ``host`` in NumPy.
-        production: makes the plan of what runs in production, of ``host`` on a device; ``None`` if a rung is that.
-        bytes: that a step reads and writes.
+        production: plans what runs in production, for ``host`` on a device; ``None`` if a rung is what runs there.
+        bytes: how many a step reads and writes.
     """
 
     host: list[Any]
@@ -42,12 +42,12 @@ class Bench(NamedTuple):
 
 
 def each(function: Callable, values: Any) -> Any:
-    """A function of each array, in lists as they were."""
+    """Apply a function to each array of nested lists."""
     return [each(function, x) for x in values] if isinstance(values, list) else function(values)
 
 
 def flat(values: Any) -> list[Any]:
-    """The arrays of lists."""
+    """The arrays of nested lists."""
     return [array for x in values for array in flat(x)] if isinstance(values, list) else [values]
 
 
@@ -55,12 +55,12 @@ def bench_of(name: str, sizes: Sequence[int], dtype: str = "float32") -> Bench:
     """The arrays of a ladder: normally distributed, second moments positive.
 
     Args:
-        name: of its module.
-        sizes: elements of each tensor; products have `SHAPES`.
+        name: of the ladder's module.
+        sizes: elements of each tensor; products use `SHAPES` instead.
         dtype: of matrices that are multiplied, ``float32`` or ``bfloat16``.
 
     Raises:
-        ValueError: there is no ladder of that name.
+        ValueError: if no ladder has that name.
     """
     random, elements = np.random.default_rng(0), sum(sizes)
     grads, params, *states = ([random.standard_normal(n, np.float32) for n in sizes] for _ in range(4))
@@ -111,7 +111,7 @@ def bench_of(name: str, sizes: Sequence[int], dtype: str = "float32") -> Bench:
 
 
 def rows(bench: Bench, rungs: dict[str, Callable]) -> list[tuple[str, int, int | None, float]]:
-    """Of each rung its name, launches, how many elements differ from NumPy's, and milliseconds; then production's."""
+    """Each rung's name, launches, count of elements that differ from NumPy's, and milliseconds; then production's."""
     expected = each(np.copy, bench.host)
     found: list[tuple[str, int, int | None, float]] = []
     bench.reference(*expected)
@@ -133,8 +133,8 @@ def rows(bench: Bench, rungs: dict[str, Callable]) -> list[tuple[str, int, int |
 def run(name: str) -> int:
     """Print the table of a ladder: ``python -m refopt.gpu.ladder.adam``.
 
-    On a GPU the tensors are those of ResNet-50, and times stand beside a copy of as many bytes and beside production.
-    On the executor they are scaled down, and the times are those of this CPU.
+    On a GPU the tensors are those of ResNet-50, and times are compared with a copy of as many bytes and with
+    production. On the executor the tensors are scaled down, and the times are those of this CPU.
 
     Returns:
         The exit status: 1 if a rung that should equal NumPy does not, else 0.

@@ -1,23 +1,23 @@
-"""Gradients side by side in one buffer, cast on the way: from a launch for each tensor to one for all.
+"""Gather gradients in one buffer and cast them: from a launch for each tensor to one for all.
 
 One all-reduce of a large buffer takes less time than hundreds of small ones, and half of it if the elements are fp16.
 The reference is ``refopt.cpu.merged_cast`` into the views of a buffer (``refopt.cpu.coalesce_tensor``), in NumPy::
 
     buffer[offset : offset + g.size] = (scale * g).astype(float16)         # for each gradient g and its offset
 
-Nothing is computed but a product and a rounding. Six bytes per element are moved, 4 in and 2 out, and a kernel is as
-fast as it moves them. Offsets are multiples of 128 elements, so that each tensor begins at a multiple of 256 bytes.
+The only arithmetic is a product and a rounding. A kernel moves six bytes per element, 4 in and 2 out, and is as fast as
+it moves them. Offsets are multiples of 128 elements, so that each tensor begins at a multiple of 256 bytes.
 
 Versions:
 
     gather_0  a thread for each element, a launch for each tensor
     gather_1  a loop over a fixed grid (grid-stride)
-    gather_2  one launch: a thread for each element of the buffer, which looks for its tensor
-    gather_3  one launch: a block to a chunk of a tensor, found in a table
+    gather_2  one launch: a thread for each element of the buffer, which searches for its tensor
+    gather_3  one launch: a block for each chunk of a tensor, found in a table
     gather_4  16-byte loads and 8-byte stores
     merged    ``refopt/gpu/cast.py``, which is what ``gpu.merged_cast`` runs
 
-All have the bits of the reference: a product and a rounding leave no choice.
+All match the reference bit for bit: a product and a rounding leave no choice.
 
 One step on the 25,557,032 parameters of ResNet-50, in 161 tensors, on an NVIDIA H200::
 
@@ -29,7 +29,7 @@ One step on the 25,557,032 parameters of ResNet-50, in 161 tensors, on an NVIDIA
     gather_4           1  0.045          0.045  3406         42
     production         1  0.041          0.041  3738
 
-A copy has 4249 GB/s; the L2 cache may add to what a small model has.
+A copy reaches 4249 GB/s; a small model may gain from the L2 cache.
 """
 
 import numpy as np
@@ -42,7 +42,7 @@ ALIGNMENT = 128  # elements: 256 bytes of fp16
 
 
 def offsets_of(sizes):
-    """Where each tensor begins in the buffer, and at last where the buffer ends."""
+    """Where each tensor begins in the buffer, and finally where the buffer ends."""
     return np.concatenate([[0], np.cumsum([-(-n // ALIGNMENT) * ALIGNMENT for n in sizes])]).astype(np.int64)
 
 
@@ -53,13 +53,13 @@ def offsets_of(sizes):
 def gather_0(g, buffer, offset, scale):
     i = cuda.grid(1)
     if i < g.size:  # the last block may have more threads than there are elements left
-        # A warp reads 32 neighbouring elements, 128 bytes, and writes 64: the memory moves sectors of 32 bytes, all of
-        # which are used. `store_float16` rounds to nearest even; `buffer` is an address in bytes.
+        # A warp reads 32 neighbouring elements, 128 bytes, and writes 64: the memory moves sectors of 32 bytes, and the
+        # warp uses all of each. `store_float16` rounds to nearest even; `buffer` is an address in bytes.
         store_float16(buffer + 2 * (offset + i), scale * g[i])
 
 
 def launches_0(grads, buffer, scale):
-    """A launch for each tensor. Most are over before the next one begins, and leave most of the GPU idle."""
+    """A launch for each tensor. Most end before the next one starts, and leave most of the GPU idle."""
     base, offsets = address(buffer), offsets_of([g.size for g in grads])
     return [
         Launch(gather_0, -(-g.size // 256), 256, (g, base, int(offset), scale))
@@ -72,7 +72,7 @@ def launches_0(grads, buffer, scale):
 
 @cuda.jit
 def gather_1(g, buffer, offset, scale):
-    # Blocks that are set up once and stay. It saves nothing here, since there is nothing to work out beforehand.
+    # Blocks are set up once and loop. It saves nothing here, since there is nothing to compute before the loop.
     for i in range(cuda.grid(1), g.size, cuda.gridsize(1)):
         store_float16(buffer + 2 * (offset + i), scale * g[i])
 
@@ -91,7 +91,7 @@ def launches_1(grads, buffer, scale):
 
 @cuda.jit
 def gather_2(addresses, sizes, offsets, buffer, scale):
-    # Each thread takes an element of the buffer, and halves the range of tensors that it can be of until one is left.
+    # Each thread takes an element of the buffer, and finds its tensor by halving the range of candidates.
     i = cuda.grid(1)
     if i < offsets[sizes.size]:
         low, high = 0, sizes.size
@@ -101,8 +101,8 @@ def gather_2(addresses, sizes, offsets, buffer, scale):
                 low = middle
             else:
                 high = middle
-        # Eight loads one after the other for 161 tensors, each waited for, to move one element. They come from the
-        # cache, but they take longer than the element does.
+        # Eight loads for 161 tensors, each waiting for the one before, to move one element. They hit the cache, but
+        # take longer than moving the element.
         element = i - offsets[low]
         if element < sizes[low]:  # else it is in the gap before the next tensor
             store_float16(buffer + 2 * i, scale * load_float32(addresses[low] + 4 * element))
@@ -118,8 +118,8 @@ def launches_2(grads, buffer, scale):
 
 # One launch, by a table of chunks.
 
-# What the threads of a block have in common is looked up once for all of them: a block takes a chunk of one tensor, and
-# the table says which. It is built once, on the host, and used in every step.
+# A block looks up once what its threads share: it takes a chunk of one tensor, which it finds in a table. The host
+# builds the table once, and every step uses it.
 
 CHUNK = 2048  # elements
 SOURCE, TARGET, COUNT, ALIGNED = range(4)  # columns: two addresses, how many elements, whether both allow vectors
@@ -157,9 +157,9 @@ def gather_4(chunks, scale):
     c = cuda.blockIdx.x
     source, target, count = chunks[c, SOURCE], chunks[c, TARGET], chunks[c, COUNT]
     fours = count // 4 * 4 if chunks[c, ALIGNED] else 0
-    # Four elements are one load of 16 bytes and one store of 8. A multiprocessor can have so many loads under way, of
-    # whatever size: larger ones keep more bytes under way, and it is bytes that hide the latency. Launch bounds of 16
-    # blocks a multiprocessor keep the compiler from spending more registers than that many blocks have.
+    # Four elements take one load of 16 bytes and one store of 8. A multiprocessor can have only so many loads in
+    # flight, whatever their size: larger ones keep more bytes in flight, and bytes hide the latency. Launch bounds of
+    # 16 blocks per multiprocessor stop the compiler from using more registers than that many blocks can have.
     for i in range(4 * cuda.threadIdx.x, fours, 4 * cuda.blockDim.x):
         x = load4_float32(source + 4 * i)
         store4_float16(target + 2 * i, (scale * x[0], scale * x[1], scale * x[2], scale * x[3]))
@@ -171,15 +171,15 @@ def launches_4(grads, buffer, scale):
     return launches_3(grads, buffer, scale, gather_4, 64)
 
 
-# In production, ``refopt/gpu/cast.py`` has the shape of gather_4, between any two dtypes and with eight elements under
-# way in each thread; where nothing is computed, ``refopt/gpu/words.py`` moves bytes, 16 at a time, whatever they mean.
+# In production, ``refopt/gpu/cast.py`` has the structure of gather_4, between any two dtypes and with eight elements in
+# flight in each thread; plain copies move bytes, 16 at a time, whatever their dtype (``refopt/gpu/words.py``).
 # ``refopt/gpu/coalesce.py`` lays out the buffer.
 
 RUNGS = {
     "gather_0": launches_0, "gather_1": launches_1, "gather_2": launches_2, "gather_3": launches_3,
     "gather_4": launches_4,
 }
-OTHER_BITS: tuple[str, ...] = ()  # all rungs have the bits of the reference
+OTHER_BITS: tuple[str, ...] = ()  # all rungs match the reference bit for bit
 
 if __name__ == "__main__":
     from refopt.gpu.ladder import bench

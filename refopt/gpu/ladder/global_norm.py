@@ -1,13 +1,13 @@
-"""The norm of all gradients together, and the factor that clips it: sums, from atomics to two launches.
+"""The norm of all gradients together, and the factor that clips them: sums, from atomics to two launches.
 
 The reference is ``refopt.cpu.check_gradients``, in NumPy::
 
     norm   = sqrt(sum over all gradients of g * g)
     factor = min(max_norm / (norm + epsilon), 1)       # which the optimizer multiplies each gradient by
 
-Nothing is written but two numbers: 4 bytes per element are read in fp32, and that takes the time. What is hard is the
-sum. Floating-point addition is not associative: (a + b) + c and a + (b + c) round at other places. So a sum of many
-threads has the bits of an order, and whoever wants the same bits twice has to fix one. The reference fixes this
+A step writes only two numbers; it reads 4 bytes per element in fp32, and that takes the time. The sum is the hard part.
+Floating-point addition is not associative: (a + b) + c and a + (b + c) round different numbers. So the bits of a sum
+depend on the order of its additions, and the same bits every time need a fixed order. The reference fixes this one
 (``refopt.cpu.reduce``, neighbours first, a missing neighbour counts as 0)::
 
     tile     1024 elements in a row, as 4 rows of 256
@@ -16,9 +16,9 @@ threads has the bits of an order, and whoever wants the same bits twice has to f
 
 Versions:
 
-    norm_0      each thread adds its squares, and then its sum to the total by an atomic: bits change from run to run
-    norm_1      a tree in shared memory makes one sum of each block, which goes to the total by an atomic: they still do
-    norm_2      a tile to a block, its sum to memory, further launches join them: the bits of the reference from here on
+    norm_0      each thread sums its squares and adds them to the total by an atomic: bits change from run to run
+    norm_1      a tree in shared memory makes one sum per block, which an atomic adds to the total: bits still change
+    norm_2      a block stores the sum of a tile, further launches join them: the bits of the reference from here on
     norm_3      all tensors in one launch; a warp to a tile, 16-byte loads, a tree of shuffles
     norm_4      two launches: the last block of a tensor to finish joins its sums
     production  ``refopt/gpu/gradient_check.py``, which is what ``gpu.gradient_check`` runs
@@ -33,7 +33,7 @@ One step on the 25,557,032 parameters of ResNet-50, in 161 tensors, on an NVIDIA
     norm_4             2   0.045          0.043  2351         72
     production         2   0.037          0.037  2783
 
-A copy has 4249 GB/s; the L2 cache may add to what a small model has.
+A copy reaches 4249 GB/s; a small model may gain from the L2 cache.
 """
 
 import math
@@ -44,14 +44,14 @@ from refopt.gpu import cuda
 from refopt.gpu.cuda import Launch, address, multiprocessors, on_machine_of
 from refopt.gpu.vectors import load4_float32, load_float32
 
-TILE, LANES = 1024, 256  # elements; those of a row
-ZERO, ONE = np.float32(0), np.float32(1)  # a number of Python's would be a double in the compiled kernel
-NORM, FACTOR = range(2)  # places in the result
+TILE, LANES = 1024, 256  # elements of a tile; those of a row
+ZERO, ONE = np.float32(0), np.float32(1)  # a Python number would be a double in the compiled kernel
+NORM, FACTOR = range(2)  # indices in the result
 
 
 @cuda.jit(device=True)
 def sqrt(x):
-    """The square root in fp32. Compiled, ``math.sqrt`` gives that; in plain Python it gives a double."""
+    """The square root in fp32. Compiled, ``math.sqrt`` returns fp32; in plain Python it returns a double."""
     return np.float32(math.sqrt(x))
 
 
@@ -71,9 +71,9 @@ def norm_0(g, total):
     x = ZERO
     for i in range(cuda.grid(1), g.size, cuda.gridsize(1)):
         x += g[i] * g[i]
-    # Two threads that read the total, add, and write it would lose one of the two sums. An atomic does all three as one
-    # operation. Which thread comes first is up to the machine, and with it the order of the sum: the last bits of the
-    # total differ from run to run.
+    # If two threads read the total, add to it and write it, one of the two sums may be lost. An atomic does the three
+    # steps as one operation. The machine decides which thread is first, and so the order of the sum: the last bits of
+    # the total differ from run to run.
     cuda.atomic.add(total, 0, x)
 
 
@@ -84,7 +84,7 @@ def finish_total(total, out, max_norm, epsilon):
 
 
 def launches_0(grads, out, numbers, kernel=norm_0):
-    """A launch for each tensor, and one of a single thread when they are done."""
+    """A launch for each tensor, then one of a single thread."""
     total = on_machine_of(out, np.zeros(1, np.float32))
     most = 8 * multiprocessors(out)  # blocks: eight for each multiprocessor
     blocks = [Launch(kernel, min(-(-g.size // 256), most), 256, (g, total)) for g in grads if g.size]
@@ -96,8 +96,8 @@ def launches_0(grads, out, numbers, kernel=norm_0):
 
 @cuda.jit
 def norm_1(g, total):
-    # Memory that the threads of a block share, on the multiprocessor itself: some 30 cycles away, where global memory
-    # is 600.
+    # Memory that the threads of a block share, on the multiprocessor itself: some 30 cycles away; global memory is 600
+    # away.
     shared = cuda.shared.array(256, np.float32)
     t = cuda.threadIdx.x
     x = ZERO
@@ -106,13 +106,13 @@ def norm_1(g, total):
     shared[t] = x
     half = 128
     while half > 0:
-        # Without this barrier a thread could read what another has not written yet. All threads of the block have to
-        # reach it, so it stands outside the condition.
+        # Without this barrier a thread could read a sum that another has not written yet. All threads of the block must
+        # reach it, so it is outside the condition.
         cuda.syncthreads()
         if t < half:
             shared[t] += shared[t + half]
         half //= 2
-    # Atomics on one address wait for each other: one for each block, not for each thread. But blocks, too, finish in
+    # Atomics on one address wait for each other, so there is one per block, not per thread. But blocks, too, finish in
     # any order.
     if t == 0:
         cuda.atomic.add(total, 0, shared[0])
@@ -127,8 +127,8 @@ def launches_1(grads, out, numbers):
 
 @cuda.jit
 def norm_2(g, sums):
-    # A block takes a tile, and a thread a lane of it. Which block runs when does not matter any more: each sum has a
-    # place of its own, and what is in it does not depend on others.
+    # A block takes a tile, and a thread one lane of it. The order in which blocks run no longer matters: each sum has
+    # its own place, and does not depend on other blocks.
     shared = cuda.shared.array(256, np.float32)
     t, start = cuda.threadIdx.x, cuda.blockIdx.x * TILE
     x = ZERO
@@ -140,7 +140,7 @@ def norm_2(g, sums):
     distance = 1
     while distance < LANES:
         cuda.syncthreads()
-        # Neighbours first: lane 0 takes 1, 2 takes 3; then 0 takes 2, 4 takes 6.
+        # Neighbours first: lane 0 adds 1, 2 adds 3; then 0 adds 2, 4 adds 6.
         if t % (2 * distance) == 0:
             shared[t] += shared[t + distance]
         distance *= 2
@@ -150,7 +150,7 @@ def norm_2(g, sums):
 
 @cuda.jit(device=True)
 def join(sums, first, count):
-    """The tree over some sums in a row, neighbours first, by a whole block. Its result is where the first one was."""
+    """A block joins consecutive sums by the tree, neighbours first. The result replaces the first of them."""
     while count > 1:
         parents = (count + 1) // 2
         for base in range(0, parents, cuda.blockDim.x):
@@ -160,8 +160,8 @@ def join(sums, first, count):
                 x = sums[first + 2 * k]
                 if 2 * k + 1 < count:
                     x += sums[first + 2 * k + 1]
-            # What is written here, another thread has read above: between the two, all have to have read. And before
-            # the next round reads, all have to have written.
+            # Other threads have read above what a thread overwrites below, so all must have read before any writes. And
+            # all must have written before the next round reads.
             cuda.syncthreads()
             if k < parents:
                 sums[first + k] = x
@@ -184,7 +184,7 @@ def finish_roots(roots, out, max_norm, epsilon):
 
 
 def launches_2(grads, out, numbers):
-    """Two launches for each tensor, and one for all: a launch sees all that the one before it has written."""
+    """Two launches for each tensor, and one for all: a launch sees everything that the previous one has written."""
     roots, launches = on_machine_of(out, np.zeros(len(grads), np.float32)), []
     for tensor, g in enumerate(grads):
         sums = on_machine_of(out, np.zeros(max(1, -(-g.size // TILE)), np.float32))  # 0 of a tensor without elements
@@ -194,19 +194,19 @@ def launches_2(grads, out, numbers):
 
 # All tensors in one launch, a warp to a tile.
 
-# The tensors are cut into chunks of 16 tiles, and a block takes a chunk, whichever tensor it is of. What it needs to
-# know of it stands in tables on the device.
+# The tensors are cut into chunks of 16 tiles, and a block takes one chunk of any tensor. Tables on the device describe
+# the chunks.
 
 CHUNK = 16 * TILE
 THREADS = 128  # of a block: four warps
-WARP = 0xFFFFFFFF  # all 32 threads of it take part in a shuffle
+WARP = 0xFFFFFFFF  # the mask of a shuffle in which all 32 threads of a warp take part
 TENSOR, START, STOP, SLOT, ALIGNED = range(5)  # columns of the table of chunks; SLOT is the place of the first sum
-FIRST, COUNT, CHUNKS = range(3)  # rows of the table of tensors: where their sums are, how many, and of how many chunks
+FIRST, COUNT, CHUNKS = range(3)  # rows of the table of tensors: the first sum, and how many sums and chunks
 
 
 @cuda.jit(device=True)
 def at_or_zero(g, i, stop):
-    """The square of an element, 0 behind the end."""
+    """The square of an element, 0 beyond the end."""
     if i < stop:
         x = load_float32(g + 4 * i)
         return x * x
@@ -215,32 +215,32 @@ def at_or_zero(g, i, stop):
 
 @cuda.jit(device=True)
 def warp_tree(x):
-    """The sum over the 32 threads of a warp, neighbours first, in all of them: 5 shuffles, no memory, no barrier."""
+    """The sum over the 32 threads of a warp, neighbours first, on all of them: 5 shuffles, no memory, no barrier."""
     for level in range(5):
-        # Each thread gets what the one has whose number differs in one bit. A shuffle makes the threads of its mask
-        # wait for each other, so no barrier is needed. a + b and b + a have the same bits, so both have the same sum.
+        # Each thread reads the x of the thread whose number differs in one bit. A shuffle makes the threads of its mask
+        # wait for each other, so it needs no barrier. a + b and b + a have the same bits, so both get the same sum.
         x += cuda.shfl_xor_sync(WARP, x, 1 << level)
     return x
 
 
 @cuda.jit(device=True)
 def tile_of_fours(g, first):
-    """The sum of a whole tile that is aligned. A thread has lanes 4t to 4t + 3, and those 128 further on."""
+    """The sum of a whole, aligned tile. Thread t has lanes 4t to 4t + 3, and the four that are 128 further."""
     i = first + 4 * (cuda.threadIdx.x % 32)
     a0, a1, a2, a3, b0, b1, b2, b3 = ZERO, ZERO, ZERO, ZERO, ZERO, ZERO, ZERO, ZERO
     for row in range(4):
-        # 16 bytes per thread, so 512 in a row for the warp, and eight such loads under way at once: bytes in flight
-        # hide latency, and an instruction that asks for 16 takes no longer than one that asks for 4.
+        # 16 bytes per thread, so 512 contiguous bytes for the warp, and eight such loads in flight at once: bytes in
+        # flight hide latency, and an instruction that loads 16 bytes takes no longer than one that loads 4.
         x, y = load4_float32(g + 4 * (i + LANES * row)), load4_float32(g + 4 * (i + LANES * row + 128))
         a0, a1, a2, a3 = a0 + x[0] * x[0], a1 + x[1] * x[1], a2 + x[2] * x[2], a3 + x[3] * x[3]
         b0, b1, b2, b3 = b0 + y[0] * y[0], b1 + y[1] * y[1], b2 + y[2] * y[2], b3 + y[3] * y[3]
-    # The first two levels of the tree are within the thread, five are between threads, the last joins the two halves.
+    # The first two levels of the tree are within the thread, five are between threads, and the last joins the halves.
     return warp_tree((a0 + a1) + (a2 + a3)) + warp_tree((b0 + b1) + (b2 + b3))
 
 
 @cuda.jit(device=True)
 def tile_of_ones(g, first, stop):
-    """The same of a tile that ends early, or is not aligned: an element at a time."""
+    """The same for a tile that ends early or is not aligned, an element at a time."""
     i = first + 4 * (cuda.threadIdx.x % 32)
     half, total = ZERO, ZERO
     for side in range(2):
@@ -255,7 +255,7 @@ def tile_of_ones(g, first, stop):
 
 @cuda.jit(device=True)
 def chunk_sums(c, addresses, chunks, sums):
-    """The sums of the tiles of a chunk, each in its place. All threads of a warp take the same way through it."""
+    """Store the sums of a chunk's tiles in their places. All threads of a warp take the same branches."""
     g, start, stop = addresses[chunks[c, TENSOR]], chunks[c, START], chunks[c, STOP]
     warp = cuda.threadIdx.x // 32
     for first in range(start + warp * TILE, stop, cuda.blockDim.x // 32 * TILE):
@@ -284,7 +284,7 @@ def join_3(tensors, sums, roots):
 def tables(grads):
     """Addresses, chunks, tensors, and room for the sums of all tiles and of all tensors, on the device.
 
-    A tensor without elements has a chunk without tiles, whose block writes a sum of 0.
+    A tensor without elements gets a chunk without tiles; its block writes a sum of 0.
     """
     addresses = np.array([address(g) for g in grads], np.int64)
     counts = np.array([-(-g.size // TILE) for g in grads])
@@ -311,9 +311,9 @@ def launches_3(grads, out, numbers):
 
 # Two launches.
 
-# The block that finishes last of a tensor can join its sums: those of all others are there by then. No block waits for
-# another, which could be one that has not begun, and would never end. It is a launch less for the host. For the GPU it
-# makes no difference in the table, since launches that are all enqueued follow each other closely.
+# The last block of a tensor to finish can join its sums: all others have been written by then. No block waits for
+# another, which might not have started, and then never would. It saves the host a launch. The GPU is no faster, as the
+# table shows, since launches that are all enqueued follow each other closely.
 
 
 @cuda.jit(launch_bounds=(THREADS, 6))
@@ -324,13 +324,13 @@ def norm_4(addresses, chunks, tensors, sums, roots, counters):
     chunk_sums(c, addresses, chunks, sums)
     cuda.syncthreads()  # all warps of this block have written
     if cuda.threadIdx.x == 0:
-        # Other blocks may see the counter before they see the sums, were it not for the fence: what was written before
-        # it can be seen before what is written after it.
+        # Without the fence, other blocks could see the counter before the sums. With it, a thread that sees a write
+        # after the fence also sees the writes before it.
         cuda.threadfence()
         others = tensors[CHUNKS, tensor] - 1
-        # Adds 1, or goes back to 0 from the last number, ready for the next step. It returns what was there before.
+        # Adds 1, or goes from ``others`` back to 0, ready for the next step. It returns the old value.
         last[0] = cuda.atomic.inc(counters, tensor, others) == others
-        # And this block may not have read, ahead of time, sums that were not there yet.
+        # Reads may also happen early: this block must not read sums before the counter.
         cuda.threadfence()
     cuda.syncthreads()
     if last[0] != 0:
@@ -346,9 +346,9 @@ def launches_4(grads, out, numbers):
     return [Launch(norm_4, chunks.shape[0], THREADS, args), Launch(finish_roots, 1, 256, (roots, out, *numbers))]
 
 
-# In production, ``refopt/gpu/gradient_check.py`` has the shape of norm_4. It also looks for inf and NaN, which costs
-# nothing where the sum of a tile is finite; gradients are of any dtype; and a tensor of more than 2**20 elements is
-# joined by several blocks, which report to each other as chunks do here (``joiner`` in ``refopt/gpu/tiles.py``).
+# In production, ``refopt/gpu/gradient_check.py`` has the structure of norm_4. It also looks for inf and NaN, which
+# costs nothing where the sum of a tile is finite; gradients may have any dtype; and several blocks join a tensor of
+# more than 2**20 elements, counting each other as chunks do here (``joiner`` in ``refopt/gpu/tiles.py``).
 
 RUNGS = {"norm_0": launches_0, "norm_1": launches_1, "norm_2": launches_2, "norm_3": launches_3, "norm_4": launches_4}
 OTHER_BITS: tuple[str, ...] = "norm_0", "norm_1"  # sums by atomics

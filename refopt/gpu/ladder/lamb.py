@@ -1,7 +1,7 @@
 """LAMB, from sums by atomics to two launches.
 
-The reference is ``refopt.cpu.lamb``, in NumPy. Each element has a direction r, which is Adam's; how far a tensor goes
-along it is by the norm of its parameter and by that of its r::
+The reference is ``refopt.cpu.lamb``, in NumPy. Each element has a direction r, which is Adam's; the norms of a tensor's
+parameters and of its r decide how far it moves along r::
 
     m     = beta1 * m + (1 - beta1) * g                     # running average of the gradient
     u     = beta2 * u + (1 - beta2) * g * g                 # and of its square
@@ -9,14 +9,14 @@ along it is by the norm of its parameter and by that of its r::
     ratio = norm(p) / norm(r)                               # 1 where a norm or the decay is 0
     p     = p - lr * ratio * r
 
-beta1_pow and beta2_pow are beta1 and beta2 to the power of the step. All r have to be known before the first element of
-p can be written, so a step goes through memory twice, 40 bytes per element in fp32: first it reads p, g, m and u and
-writes m and u, then it reads p, m and u, forms r once more, and writes p. To keep r and read it again would be as many
-bytes, 28 and 12 in place of 24 and 16, and memory as large as the model; ten operations more cost nothing where the
-memory is what a kernel waits for. Between the two, all threads that work on a tensor have to wait for each other, and
-on a GPU it is the end of a launch that does so.
+beta1_pow and beta2_pow are beta1 and beta2 to the power of the step. All r must be known before the first element of p
+can be written, so a step goes through memory twice, 40 bytes per element in fp32: first it reads p, g, m and u and
+writes m and u, then it reads p, m and u, computes r again, and writes p. Storing r and reading it back would move as
+many bytes, 28 and 12 instead of 24 and 16, and need memory as large as the model; ten more operations cost nothing in a
+kernel that waits for memory. Between the two passes, all threads that work on a tensor must wait for each other; on a
+GPU, the end of a launch makes them.
 
-A sum of many threads has the bits of an order, since each addition rounds. The reference fixes one
+The bits of a sum depend on the order of its additions, since each addition rounds. The reference fixes one order
 (``refopt.cpu.reduce``, neighbours first, a missing neighbour counts as 0)::
 
     tile     1024 elements in a row, as 4 rows of 256
@@ -25,15 +25,15 @@ A sum of many threads has the bits of an order, since each addition rounds. The 
 
 Versions:
 
-    lamb_1  sums by atomics, r kept: three launches per tensor, whose last bits change from run to run
-    lamb_2  sums in the order of the reference, by a tree in shared memory: its bits from here on; r formed twice
+    lamb_1  sums by atomics, r stored: three launches per tensor, and last bits that change from run to run
+    lamb_2  sums in the reference's order, by a tree in shared memory, so its bits from here on; r computed twice
     lamb_3  all tensors in three launches; a warp to a tile, 16-byte loads and stores, a tree of shuffles
-    lamb_4  two launches: the last block of a tensor to finish makes its rate
+    lamb_4  two launches: the last block of a tensor to finish computes its rate
     lamb    ``refopt/gpu/norms``, which is what ``gpu.merged_lamb`` runs
 
-The numbers are lr, beta1, beta2, epsilon, decay, beta1_pow and beta2_pow; the powers are the caller's to carry on. All
-rungs are in fp32, and all but lamb_1 have the bits of the reference, on the executor and on a GPU; lamb_1 is within
-what rounding allows a sum in any order.
+The numbers are lr, beta1, beta2, epsilon, decay, beta1_pow and beta2_pow; the caller advances the powers. All rungs
+are in fp32, and all except lamb_1 match the reference bit for bit, on the executor and on a GPU; lamb_1 stays within
+the rounding error of a sum in any order.
 
 One step on the 25,557,032 parameters of ResNet-50, in 161 tensors, on an NVIDIA H200::
 
@@ -44,7 +44,7 @@ One step on the 25,557,032 parameters of ResNet-50, in 161 tensors, on an NVIDIA
     lamb_4             2   0.264          0.263  3883         76
     production         2   0.261          0.261  3915
 
-A copy has 4249 GB/s; the L2 cache may add to what a small model has.
+A copy reaches 4249 GB/s; a small model may gain from the L2 cache.
 """
 
 import math
@@ -56,33 +56,33 @@ from refopt.gpu.cuda import Launch, address, multiprocessors, on_machine_of
 from refopt.gpu.vectors import load4_float32, load_float32, store4_float32, store_float32
 
 TILE, LANES, ROWS = 1024, 256, 4  # elements of a tile; those of a row; rows
-ZERO, ONE = np.float32(0), np.float32(1)  # a number of Python's would be a double in the compiled kernel
-DECAY = 4  # its place among the numbers
+ZERO, ONE = np.float32(0), np.float32(1)  # a Python number would be a double in the compiled kernel
+DECAY = 4  # its index among the numbers
 
 
 @cuda.jit(device=True)
 def sqrt(x):
-    """The square root in fp32. Compiled, ``math.sqrt`` gives that; in plain Python it gives a double."""
+    """The square root in fp32. Compiled, ``math.sqrt`` returns fp32; in plain Python it returns a double."""
     return np.float32(math.sqrt(x))
 
 
 @cuda.jit(device=True)
 def moments(g, m, u, k):
-    """The new moments of one element. ``k`` is what all elements share: the numbers from beta1 on."""
+    """The new moments of one element. ``k`` has the numbers from beta1 on, which all elements share."""
     beta1, beta2 = k[0], k[1]
     return beta1 * m + (ONE - beta1) * g, beta2 * u + (ONE - beta2) * g * g
 
 
 @cuda.jit(device=True)
 def direction(p, m, u, k):
-    """Its direction r, by the new moments."""
+    """The direction r of one element, from its new moments."""
     epsilon, decay, beta1_pow, beta2_pow = k[2], k[3], k[4], k[5]
     return m / (ONE - beta1_pow) / (sqrt(u / (ONE - beta2_pow)) + epsilon) + decay * p
 
 
 @cuda.jit(device=True)
 def rate_of(p_squares, r_squares, lr, decay):
-    """lr times the ratio of a tensor, of its sums of squares."""
+    """lr times the ratio of a tensor, from its sums of squares."""
     p_norm, r_norm = sqrt(p_squares), sqrt(r_squares)
     if p_norm > ZERO and r_norm > ZERO and decay > ZERO:
         return lr * (p_norm / r_norm)
@@ -96,7 +96,7 @@ def rate_of(p_squares, r_squares, lr, decay):
 def lamb_1_moments(p, g, m, u, r, sums, beta1, beta2, epsilon, decay, beta1_pow, beta2_pow):
     k = beta1, beta2, epsilon, decay, beta1_pow, beta2_pow
     # A loop over a fixed grid (grid-stride): in each round the grid takes as many neighbouring elements as it has
-    # threads, so the 32 of a warp read 128 bytes in a row (a coalesced access).
+    # threads, so the 32 threads of a warp read 128 contiguous bytes (a coalesced access).
     x, y = ZERO, ZERO
     for i in range(cuda.grid(1), p.size, cuda.gridsize(1)):
         a = p[i]
@@ -105,10 +105,10 @@ def lamb_1_moments(p, g, m, u, r, sums, beta1, beta2, epsilon, decay, beta1_pow,
         m[i], u[i], r[i] = new_m, new_u, b
         x += a * a
         y += b * b
-    # Two threads that read a sum, add and write it would lose what one of them adds. An atomic does the three as one
-    # operation, for one thread after the other. Which comes first is up to the machine, and with it the order of the
-    # sum: its last bits differ from run to run, so do the ratio's, and so do those of p. (Besides, the L2 cache, where
-    # it is done, takes a subnormal number for 0.)
+    # If two threads read a sum, add to it and write it, one of the two additions may be lost. An atomic does the three
+    # steps as one operation, for one thread after another. The machine decides which thread is first, and so the order
+    # of the sum: the last bits of the sum, of the ratio and of p differ from run to run. (Also, the L2 cache, which
+    # executes the atomics, flushes subnormal numbers to 0.)
     cuda.atomic.add(sums, 0, x)
     cuda.atomic.add(sums, 1, y)
 
@@ -116,19 +116,19 @@ def lamb_1_moments(p, g, m, u, r, sums, beta1, beta2, epsilon, decay, beta1_pow,
 @cuda.jit
 def lamb_1_rate(sums, rate, lr, decay):
     rate[0] = rate_of(sums[0], sums[1], lr, decay)
-    sums[0], sums[1] = ZERO, ZERO  # atomics add to what is there, in the next step, too
+    sums[0], sums[1] = ZERO, ZERO  # for the atomics of the next step to add to
 
 
 @cuda.jit
 def lamb_1_update(p, r, rate):
     i = cuda.grid(1)
-    # A thread for each element. The last block may have threads left over, hence the guard.
+    # A thread for each element. The last block may have threads without an element, hence the guard.
     if i < p.size:
         p[i] = p[i] - rate[0] * r[i]
 
 
 def launches_1(params, grads, moment1, moment2, numbers):
-    """Three launches for each tensor: a launch sees all that the one before it has written."""
+    """Three launches for each tensor: a launch sees everything that the previous one has written."""
     lr, *rest = numbers
     launches = []
     for p, g, m, u in with_elements(params, grads, moment1, moment2):
@@ -143,12 +143,12 @@ def launches_1(params, grads, moment1, moment2, numbers):
 
 
 def with_elements(*lists):
-    """The arrays of each tensor that has elements; a grid has at least one block."""
+    """The arrays of each tensor that has elements, since a grid has at least one block."""
     return [column for column in zip(*lists, strict=True) if column[0].size]
 
 
 def zeros(like, shape, dtype=np.float32):
-    """An array on the machine of another."""
+    """An array of zeros on the same machine as ``like``."""
     return on_machine_of(like, np.zeros(shape, dtype))
 
 
@@ -158,8 +158,8 @@ def zeros(like, shape, dtype=np.float32):
 @cuda.jit
 def lamb_2_moments(p, g, m, u, sums, beta1, beta2, epsilon, decay, beta1_pow, beta2_pow):
     k = beta1, beta2, epsilon, decay, beta1_pow, beta2_pow
-    # A block takes a tile, a thread a lane of it. A lane beyond the end of the tensor is 0. Each sum has a place of its
-    # own, so it does not matter any more which block is first.
+    # A block takes a tile, and a thread one lane of it. A lane beyond the end of the tensor is 0. Each sum has its own
+    # place, so the order in which blocks run no longer matters.
     t, start = cuda.threadIdx.x, cuda.blockIdx.x * TILE
     x, y = ZERO, ZERO
     for i in range(start + t, min(start + TILE, p.size), LANES):
@@ -169,34 +169,34 @@ def lamb_2_moments(p, g, m, u, sums, beta1, beta2, epsilon, decay, beta1_pow, be
         m[i], u[i] = new_m, new_u
         x += a * a
         y += b * b
-    # Shared memory belongs to a block, and lies on its multiprocessor: some 30 cycles away, where global memory is 600.
+    # Shared memory belongs to a block and is on its multiprocessor: some 30 cycles away; global memory is 600 away.
     shared = cuda.shared.array((2, LANES), np.float32)
     shared[0, t], shared[1, t] = x, y
     distance = 1
     while distance < LANES:
-        # What a thread reads now, others have written in the round before. The barrier has all threads of the block
-        # wait for each other, so all of them have to come to it: it stands outside of the condition.
+        # A thread now reads sums that others have written in the previous round. At the barrier all threads of the
+        # block wait for each other, so all of them must reach it: it is outside the condition.
         cuda.syncthreads()
-        # Neighbours first: 0 takes 1, 2 takes 3, and so on; then 0 takes 2, 4 takes 6. The threads with work are the
-        # first ones, not every second one, so whole warps have none and are done.
+        # Neighbours first: 0 adds 1, 2 adds 3, and so on; then 0 adds 2, 4 adds 6. The first threads have work, not
+        # every second one, so whole warps have none and skip the addition.
         lane = 2 * distance * t
         if lane < LANES:
             shared[0, lane] += shared[0, lane + distance]
             shared[1, lane] += shared[1, lane + distance]
         distance *= 2
-    if t == 0:  # which has made the last sums itself
+    if t == 0:  # the thread that has computed the last sums
         sums[0, cuda.blockIdx.x], sums[1, cuda.blockIdx.x] = shared[0, 0], shared[1, 0]
 
 
 @cuda.jit(device=True)
 def join(sums, first, count):
-    """The tree over some sums in a row, by one block. The result replaces the first of them."""
+    """One block joins consecutive sums by the tree. The result replaces the first of them."""
     distance = 1
     while distance < count:
         for k in range(2 * distance * cuda.threadIdx.x, count - distance, 2 * distance * cuda.blockDim.x):
             sums[0, first + k] += sums[0, first + k + distance]
             sums[1, first + k] += sums[1, first + k + distance]
-        cuda.syncthreads()  # a barrier is one for global memory, too, within the block
+        cuda.syncthreads()  # within the block, a barrier also orders accesses to global memory
         distance *= 2
 
 
@@ -212,7 +212,7 @@ def lamb_2_update(p, m, u, rate, beta1, beta2, epsilon, decay, beta1_pow, beta2_
     i = cuda.grid(1)
     if i < p.size:
         x = p[i]
-        # Of the moments that were stored, so r has the bits that it had when its square was taken.
+        # From the stored moments, so r has the same bits as when it was squared.
         p[i] = x - rate[0] * direction(x, m[i], u[i], (beta1, beta2, epsilon, decay, beta1_pow, beta2_pow))
 
 
@@ -233,8 +233,8 @@ def launches_2(params, grads, moment1, moment2, numbers):
 # All tensors in three launches, a warp to a tile.
 
 # A launch costs some microseconds, and a small tensor leaves most multiprocessors idle. So the tensors are cut into
-# chunks of 8 tiles, and a block of 8 warps takes a chunk, whichever tensor it is of; tables on the device say where it
-# lies. As chunks are aligned runs of 2**3 tiles, a block can join the sums of its own: they are a branch of the tree.
+# chunks of 8 tiles, and a block of 8 warps takes one chunk of any tensor; tables on the device have its addresses. As
+# chunks are aligned runs of 2**3 tiles, a block can join the sums of its own tiles: they are a subtree of the tree.
 
 TILES, WARP = 8, 0xFFFFFFFF  # tiles of a chunk; all 32 threads of a warp
 CHUNK, THREADS = TILES * TILE, 32 * TILES
@@ -246,7 +246,7 @@ ZEROS = ZERO, ZERO, ZERO, ZERO
 
 @cuda.jit(device=True)
 def one(p, g, m, u, i, stop, k):
-    """Store the new moments of an element; itself and its r, 0 and 0 beyond the end. Addresses are in bytes."""
+    """Store an element's new moments and return its p and r, 0 and 0 beyond the end. Addresses are in bytes."""
     if i < stop:
         x = load_float32(p + 4 * i)
         a, b = moments(load_float32(g + 4 * i), load_float32(m + 4 * i), load_float32(u + 4 * i), k)
@@ -267,9 +267,9 @@ def four_by_one(p, g, m, u, i, stop, k):
 
 @cuda.jit(device=True)
 def four(p, g, m, u, i, k):
-    """The same of four elements that are all there and aligned."""
-    # 16 bytes in one instruction, where they begin at a multiple of 16: 512 in a row for the warp. A load takes some
-    # 600 cycles to come back; that latency is hidden by bytes under way, and here they are 64 per thread.
+    """The same for four elements, aligned and all within the tensor."""
+    # 16 bytes in one instruction, if their address is a multiple of 16: 512 contiguous bytes for the warp. A load takes
+    # some 600 cycles to return; bytes in flight hide that latency, and here each thread has 64.
     at = 4 * i
     x, d, a, b = load4_float32(p + at), load4_float32(g + at), load4_float32(m + at), load4_float32(u + at)
     m0, u0 = moments(d[0], a[0], b[0], k)
@@ -290,26 +290,26 @@ def add_squares(sums, x):
 
 @cuda.jit(device=True)
 def lane_tree(low, high):
-    """The sum over the 256 lanes of a tile, of which a thread has 4 in either half; in all threads of the warp."""
+    """The sum over the 256 lanes of a tile, on all threads of the warp. A thread has 4 lanes of either half."""
     # Two levels of the tree are within the thread.
     x, y = (low[0] + low[1]) + (low[2] + low[3]), (high[0] + high[1]) + (high[2] + high[3])
     for level in range(5):
-        # Five are between threads: each gets what the one has whose number differs in one bit, register to register,
-        # with neither memory nor barrier. Both add the same two numbers, and a + b has the bits of b + a.
+        # Five are between threads: each reads a register of the thread whose number differs in one bit, without memory
+        # or a barrier. Both threads add the same two numbers, and a + b equals b + a bit for bit.
         x += cuda.shfl_xor_sync(WARP, x, 1 << level)
         y += cuda.shfl_xor_sync(WARP, y, 1 << level)
-    return x + y  # the last joins the halves
+    return x + y  # the last level joins the halves
 
 
 @cuda.jit(device=True)
 def tile_moments(p, g, m, u, first, stop, aligned, k):
-    """The moments of a tile, by a warp, and the sums of squares of p and r.
+    """A warp updates the moments of a tile and sums the squares of its p and r.
 
-    Thread t has lanes 4t to 4t + 3, and those 128 further.
+    Thread t has lanes 4t to 4t + 3, and the four that are 128 further.
     """
     i = first + 4 * (cuda.threadIdx.x % 32)
     p_low, p_high, r_low, r_high = ZEROS, ZEROS, ZEROS, ZEROS
-    # All threads of a warp take the same way here, so neither waits for the other.
+    # All threads of a warp take the same branch, so none waits for others to run the other one.
     if aligned and first + TILE <= stop:
         for row in range(ROWS):
             x, r = four(p, g, m, u, i + LANES * row, k)
@@ -332,11 +332,11 @@ def eight(s, k):
 
 @cuda.jit(device=True)
 def chunk_moments(c, addresses, chunks, sums, k):
-    """The moments of a chunk, by a block, whose first thread writes the sums."""
+    """A block updates the moments of a chunk; its first thread writes the sums."""
     shared = cuda.shared.array((2, TILES), np.float32)
     tensor, start, stop, warp = chunks[c, TENSOR], chunks[c, START], chunks[c, STOP], cuda.threadIdx.x // 32
     p, g, m, u = addresses[P, tensor], addresses[G, tensor], addresses[M, tensor], addresses[U, tensor]
-    # A warp whose tile lies beyond the end brings 0, as a missing neighbour does.
+    # A warp whose tile is beyond the end contributes 0, like a missing neighbour.
     x, y = tile_moments(p, g, m, u, start + TILE * warp, stop, chunks[c, ALIGNED], k)
     if cuda.threadIdx.x % 32 == 0:
         shared[0, warp], shared[1, warp] = x, y
@@ -345,9 +345,9 @@ def chunk_moments(c, addresses, chunks, sums, k):
         sums[0, c], sums[1, c] = eight(shared, 0), eight(shared, 1)
 
 
-# Launch bounds: threads of a block, and how many blocks are to fit on a multiprocessor. Its 65,536 registers are shared
-# out by them: 80 per thread for the norms, 48 for an update. Registers hold loads that are under way; but more blocks
-# (occupancy) have more of them under way, too, and each is at the other's expense.
+# Launch bounds: threads of a block, and how many blocks must fit on a multiprocessor. They decide how its 65,536
+# registers are divided: 80 per thread for the norms, 48 for an update. More registers allow a thread more loads in
+# flight; more blocks (occupancy) also have more loads in flight. Each comes at the other's expense.
 
 
 @cuda.jit(launch_bounds=(THREADS, 3))
@@ -366,19 +366,19 @@ def lamb_3_rates(tensors, sums, rates, lr, decay):
 
 @cuda.jit(launch_bounds=(THREADS, 5))
 def lamb_3_update(addresses, chunks, rates, beta1, beta2, epsilon, decay, beta1_pow, beta2_pow):
-    # Blocks begin about in order. The last chunks come first: what the first launch has left last is still in the L2
-    # cache, in part.
+    # Blocks start roughly in order. This kernel processes the last chunks first: part of what the first launch accessed
+    # last is still in the L2 cache.
     c = cuda.gridDim.x - 1 - cuda.blockIdx.x
     tensor, start, stop = chunks[c, TENSOR], chunks[c, START], chunks[c, STOP]
     p, m, u, rate = addresses[P, tensor], addresses[M, tensor], addresses[U, tensor], rates[tensor]
     k = beta1, beta2, epsilon, decay, beta1_pow, beta2_pow
-    fours = (stop - start) // 4 * 4 if chunks[c, ALIGNED] else 0  # elements that can be taken four at a time
+    fours = (stop - start) // 4 * 4 if chunks[c, ALIGNED] else 0  # elements that vectors of four can access
     for i in range(start + 4 * cuda.threadIdx.x, start + fours, 4 * cuda.blockDim.x):
         x, a, b = load4_float32(p + 4 * i), load4_float32(m + 4 * i), load4_float32(u + 4 * i)
         p0, p1 = x[0] - rate * direction(x[0], a[0], b[0], k), x[1] - rate * direction(x[1], a[1], b[1], k)
         p2, p3 = x[2] - rate * direction(x[2], a[2], b[2], k), x[3] - rate * direction(x[3], a[3], b[3], k)
         store4_float32(p + 4 * i, (p0, p1, p2, p3))
-    # The tail: up to three elements of a tensor's last chunk, or all of one that is not aligned.
+    # The tail: up to three elements of a tensor's last chunk, or the whole chunk if the tensor is not aligned.
     for i in range(start + fours + cuda.threadIdx.x, stop, cuda.blockDim.x):
         x, a, b = load_float32(p + 4 * i), load_float32(m + 4 * i), load_float32(u + 4 * i)
         store_float32(p + 4 * i, x - rate * direction(x, a, b, k))
@@ -399,7 +399,7 @@ def tables(tensors):
 
 
 def launches_3(params, grads, moment1, moment2, numbers):
-    """A block to a chunk, to a tensor, and to a chunk again."""
+    """One block per chunk, then one per tensor, then one per chunk again."""
     if not (filled := with_elements(params, grads, moment1, moment2)):
         return []
     lr, *rest = numbers
@@ -413,9 +413,9 @@ def launches_3(params, grads, moment1, moment2, numbers):
 
 # Two launches.
 
-# The block of a tensor that is the last to finish can make the rate: the sums of all are there by then. No block waits
-# for another, which might not have begun, and never would. It is a launch less for the host. For the GPU it makes no
-# difference in the table, since launches that are all enqueued follow each other closely.
+# The last block of a tensor to finish can compute the rate: all sums have been written by then. No block waits for
+# another, which might not have started, and then never would. It saves the host a launch. The GPU is no faster, as the
+# table shows, since launches that are all enqueued follow each other closely.
 
 
 @cuda.jit(launch_bounds=(THREADS, 3))
@@ -427,15 +427,15 @@ def lamb_4_moments(
     first, count = tensors[FIRST, tensor], tensors[COUNT, tensor]
     last = cuda.shared.array(1, np.int32)
     chunk_moments(c, addresses, chunks, sums, (beta1, beta2, epsilon, decay, beta1_pow, beta2_pow))
-    if cuda.threadIdx.x == 0:  # which has written the sums of the block
-        # Writes may become visible in any order. The fence has the sums come before the count, so whoever finds this
-        # block counted finds its sums, too.
+    if cuda.threadIdx.x == 0:  # the thread that has written the block's sums
+        # Writes may become visible in any order. The fence makes the sums visible before the count, so a thread that
+        # sees this block counted also sees its sums.
         cuda.threadfence()
-        # Adds 1, or goes from count - 1 back to 0, ready for the next step. It returns what was there before.
+        # Adds 1, or goes from count - 1 back to 0, ready for the next step. It returns the old value.
         last[0] = cuda.atomic.inc(counters, tensor, count - 1) == count - 1
-        # And reads may be ahead of their turn: the sums of the others are not to be read before the count was.
+        # Reads may also happen early: the sums of other blocks must not be read before the count.
         cuda.threadfence()
-    cuda.syncthreads()  # the rest of the block learns whether it is the last, and is behind the fences as well
+    cuda.syncthreads()  # the other threads learn whether the block is last, and are ordered after the fences, too
     if last[0] != 0:
         join(sums, first, count)
         if cuda.threadIdx.x == 0:
@@ -443,7 +443,7 @@ def lamb_4_moments(
 
 
 def launches_4(params, grads, moment1, moment2, numbers):
-    """A block to a chunk, twice; the second launch is as it was."""
+    """One block per chunk in both launches; the second is unchanged."""
     if not (filled := with_elements(params, grads, moment1, moment2)):
         return []
     addresses, chunks, tensors, sums, rates = tables(filled)
@@ -454,10 +454,10 @@ def launches_4(params, grads, moment1, moment2, numbers):
     ]
 
 
-# In production, ``refopt/gpu/norms`` has the shape of lamb_4, in any mix of dtypes, with a row of numbers for each
-# tensor on the device, and the powers there, too. A thread takes eight elements of an update; the two trees of a tile
-# share their shuffles; a tensor of more than 2**20 elements is joined by several blocks (``refopt/gpu/tiles.py``); and
-# blocks of the second launch begin while the first drains, and wait where they need the rate.
+# In production, ``refopt/gpu/norms`` has the structure of lamb_4, in any mix of dtypes, with a row of numbers for each
+# tensor on the device, and the powers, too. A thread takes eight elements of an update; the two trees of a tile share
+# their shuffles; several blocks join a tensor of more than 2**20 elements (``refopt/gpu/tiles.py``); and blocks of the
+# second launch start while the first drains, and wait where they need the rate.
 
 RUNGS = {"lamb_1": launches_1, "lamb_2": launches_2, "lamb_3": launches_3, "lamb_4": launches_4}
 OTHER_BITS: tuple[str, ...] = ("lamb_1",)  # sums by atomics

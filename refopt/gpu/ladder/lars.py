@@ -1,17 +1,17 @@
 """LARS with momentum, from sums by atomics to two launches.
 
-The reference is ``refopt.cpu.lars``, in NumPy. A tensor has one learning rate, by its norm and by that of its gradient,
-and with it each element is for itself::
+The reference is ``refopt.cpu.lars``, in NumPy. The norms of a tensor and of its gradient determine one learning rate,
+with which each element is updated independently::
 
     rate = lr * coeff * norm(p) / (norm(g) + decay * norm(p) + epsilon)    # plain lr where a norm is 0
     v    = mu * v + rate * (g + decay * p)                                 # velocity
     p    = p - v
 
-All of p and g have to be read before the first element of p can be written, so a step goes through memory twice: the
+All of p and g must be read before the first element of p can be written, so a step goes through memory twice: the
 norms read p and g, 8 bytes per element in fp32, the update reads p, g and v and writes p and v, 20 bytes. Between the
-two, all threads that work on a tensor have to wait for each other, and on a GPU it is the end of a launch that does so.
+two, all threads that work on a tensor must wait for each other; on a GPU, the end of a launch makes them.
 
-A sum of many threads has the bits of an order, since each addition rounds. The reference fixes one
+The bits of a sum depend on the order of its additions, since each addition rounds. The reference fixes one order
 (``refopt.cpu.reduce``, neighbours first, a missing neighbour counts as 0)::
 
     tile     1024 elements in a row, as 4 rows of 256
@@ -20,14 +20,14 @@ A sum of many threads has the bits of an order, since each addition rounds. The 
 
 Versions:
 
-    lars_1        sums by atomics: three launches per tensor, whose last bits change from run to run
-    lars_2        sums in the order of the reference, by a tree in shared memory: its bits from here on
+    lars_1        sums by atomics: three launches per tensor, and last bits that change from run to run
+    lars_2        sums in the reference's order, by a tree in shared memory, so its bits from here on
     lars_3        all tensors in three launches; a warp to a tile, 16-byte loads, a tree of shuffles
-    lars_4        two launches: the last block of a tensor to finish makes its rate
+    lars_4        two launches: the last block of a tensor to finish computes its rate
     two_launches  ``refopt/gpu/norms``, which is what ``gpu.merged_lars_momentum`` runs
 
-The numbers are lr, mu, coeff, decay and epsilon. All rungs are in fp32, and all but lars_1 have the bits of the
-reference, on the executor and on a GPU; lars_1 is within what rounding allows a sum in any order.
+The numbers are lr, mu, coeff, decay and epsilon. All rungs are in fp32, and all except lars_1 match the reference bit
+for bit, on the executor and on a GPU; lars_1 stays within the rounding error of a sum in any order.
 
 One step on the 25,557,032 parameters of ResNet-50, in 161 tensors, on an NVIDIA H200::
 
@@ -38,7 +38,7 @@ One step on the 25,557,032 parameters of ResNet-50, in 161 tensors, on an NVIDIA
     lars_4             2   0.185          0.183  3905         80
     production         2   0.175          0.175  4093
 
-A copy has 4249 GB/s; the L2 cache may add to what a small model has.
+A copy reaches 4249 GB/s; a small model may gain from the L2 cache.
 """
 
 import math
@@ -50,18 +50,18 @@ from refopt.gpu.cuda import Launch, address, multiprocessors, on_machine_of
 from refopt.gpu.vectors import load4_float32, load_float32, store4_float32, store_float32
 
 TILE, LANES, ROWS = 1024, 256, 4  # elements of a tile; those of a row; rows
-ZERO = np.float32(0)  # a number of Python's would be a double in the compiled kernel, and all that it meets
+ZERO = np.float32(0)  # a Python number would be a double in the compiled kernel, as would results computed with it
 
 
 @cuda.jit(device=True)
 def sqrt(x):
-    """The square root in fp32. Compiled, ``math.sqrt`` gives that; in plain Python it gives a double."""
+    """The square root in fp32. Compiled, ``math.sqrt`` returns fp32; in plain Python it returns a double."""
     return np.float32(math.sqrt(x))
 
 
 @cuda.jit(device=True)
 def local_rate(p_squares, g_squares, lr, coeff, decay, epsilon):
-    """The learning rate of a tensor, of its sums of squares."""
+    """The learning rate of a tensor, from its sums of squares."""
     p_norm, g_norm = sqrt(p_squares), sqrt(g_squares)
     if p_norm > ZERO and g_norm > ZERO:
         return lr * coeff * p_norm / (g_norm + decay * p_norm + epsilon)
@@ -81,16 +81,16 @@ def rule(p, g, v, rate, mu, decay):
 @cuda.jit
 def lars_1_squares(p, g, sums):
     # A loop over a fixed grid (grid-stride): in each round the grid takes as many neighbouring elements as it has
-    # threads, so the 32 of a warp read 128 bytes in a row (a coalesced access).
+    # threads, so the 32 threads of a warp read 128 contiguous bytes (a coalesced access).
     x, y = ZERO, ZERO
     for i in range(cuda.grid(1), p.size, cuda.gridsize(1)):
         a, b = p[i], g[i]
         x += a * a
         y += b * b
-    # Two threads that read a sum, add and write it would lose what one of them adds. An atomic does the three as one
-    # operation, for one thread after the other. Which comes first is up to the machine, and with it the order of the
-    # sum: its last bits differ from run to run, so do the rate's, and so do those of p and v. (Besides, the L2 cache,
-    # where it is done, takes a subnormal number for 0.)
+    # If two threads read a sum, add to it and write it, one of the two additions may be lost. An atomic does the three
+    # steps as one operation, for one thread after another. The machine decides which thread is first, and so the order
+    # of the sum: the last bits of the sum, of the rate, and of p and v differ from run to run. (Also, the L2 cache,
+    # which executes the atomics, flushes subnormal numbers to 0.)
     cuda.atomic.add(sums, 0, x)
     cuda.atomic.add(sums, 1, y)
 
@@ -98,19 +98,19 @@ def lars_1_squares(p, g, sums):
 @cuda.jit
 def lars_1_rate(sums, rate, lr, coeff, decay, epsilon):
     rate[0] = local_rate(sums[0], sums[1], lr, coeff, decay, epsilon)
-    sums[0], sums[1] = ZERO, ZERO  # atomics add to what is there, in the next step, too
+    sums[0], sums[1] = ZERO, ZERO  # for the atomics of the next step to add to
 
 
 @cuda.jit
 def lars_update(p, g, v, rate, mu, decay):
     i = cuda.grid(1)
-    # A thread for each element. The last block may have threads left over, hence the guard.
+    # A thread for each element. The last block may have threads without an element, hence the guard.
     if i < p.size:
         p[i], v[i] = rule(p[i], g[i], v[i], rate[0], mu, decay)
 
 
 def launches_1(params, grads, velocities, numbers):
-    """Three launches for each tensor: a launch sees all that the one before it has written."""
+    """Three launches for each tensor: a launch sees everything that the previous one has written."""
     lr, mu, coeff, decay, epsilon = numbers
     launches = []
     for p, g, v in with_elements(params, grads, velocities):
@@ -125,12 +125,12 @@ def launches_1(params, grads, velocities, numbers):
 
 
 def with_elements(*lists):
-    """The arrays of each tensor that has elements; a grid has at least one block."""
+    """The arrays of each tensor that has elements, since a grid has at least one block."""
     return [column for column in zip(*lists, strict=True) if column[0].size]
 
 
 def zeros(like, shape, dtype=np.float32):
-    """An array on the machine of another."""
+    """An array of zeros on the same machine as ``like``."""
     return on_machine_of(like, np.zeros(shape, dtype))
 
 
@@ -139,42 +139,42 @@ def zeros(like, shape, dtype=np.float32):
 
 @cuda.jit
 def lars_2_tiles(p, g, sums):
-    # A block takes a tile, a thread a lane of it. A lane beyond the end of the tensor is 0. Each sum has a place of its
-    # own, so it does not matter any more which block is first.
+    # A block takes a tile, and a thread one lane of it. A lane beyond the end of the tensor is 0. Each sum has its own
+    # place, so the order in which blocks run no longer matters.
     t, start = cuda.threadIdx.x, cuda.blockIdx.x * TILE
     x, y = ZERO, ZERO
     for i in range(start + t, min(start + TILE, p.size), LANES):
         a, b = p[i], g[i]
         x += a * a
         y += b * b
-    # Shared memory belongs to a block, and lies on its multiprocessor: some 30 cycles away, where global memory is 600.
+    # Shared memory belongs to a block and is on its multiprocessor: some 30 cycles away; global memory is 600 away.
     shared = cuda.shared.array((2, LANES), np.float32)
     shared[0, t], shared[1, t] = x, y
     distance = 1
     while distance < LANES:
-        # What a thread reads now, others have written in the round before. The barrier has all threads of the block
-        # wait for each other, so all of them have to come to it: it stands outside of the condition.
+        # A thread now reads sums that others have written in the previous round. At the barrier all threads of the
+        # block wait for each other, so all of them must reach it: it is outside the condition.
         cuda.syncthreads()
-        # Neighbours first: 0 takes 1, 2 takes 3, and so on; then 0 takes 2, 4 takes 6. The threads with work are the
-        # first ones, not every second one, so whole warps have none and are done.
+        # Neighbours first: 0 adds 1, 2 adds 3, and so on; then 0 adds 2, 4 adds 6. The first threads have work, not
+        # every second one, so whole warps have none and skip the addition.
         lane = 2 * distance * t
         if lane < LANES:
             shared[0, lane] += shared[0, lane + distance]
             shared[1, lane] += shared[1, lane + distance]
         distance *= 2
-    if t == 0:  # which has made the last sums itself
+    if t == 0:  # the thread that has computed the last sums
         sums[0, cuda.blockIdx.x], sums[1, cuda.blockIdx.x] = shared[0, 0], shared[1, 0]
 
 
 @cuda.jit(device=True)
 def join(sums, first, count):
-    """The tree over some sums in a row, by one block. The result replaces the first of them."""
+    """One block joins consecutive sums by the tree. The result replaces the first of them."""
     distance = 1
     while distance < count:
         for k in range(2 * distance * cuda.threadIdx.x, count - distance, 2 * distance * cuda.blockDim.x):
             sums[0, first + k] += sums[0, first + k + distance]
             sums[1, first + k] += sums[1, first + k + distance]
-        cuda.syncthreads()  # a barrier is one for global memory, too, within the block
+        cuda.syncthreads()  # within the block, a barrier also orders accesses to global memory
         distance *= 2
 
 
@@ -202,8 +202,8 @@ def launches_2(params, grads, velocities, numbers):
 # All tensors in three launches, a warp to a tile.
 
 # A launch costs some microseconds, and a small tensor leaves most multiprocessors idle. So the tensors are cut into
-# chunks of 8 tiles, and a block of 8 warps takes a chunk, whichever tensor it is of; tables on the device say where it
-# lies. As chunks are aligned runs of 2**3 tiles, a block can join the sums of its own: they are a branch of the tree.
+# chunks of 8 tiles, and a block of 8 warps takes one chunk of any tensor; tables on the device have its addresses. As
+# chunks are aligned runs of 2**3 tiles, a block can join the sums of its own tiles: they are a subtree of the tree.
 
 TILES, WARP = 8, 0xFFFFFFFF  # tiles of a chunk; all 32 threads of a warp
 CHUNK, THREADS = TILES * TILE, 32 * TILES
@@ -215,7 +215,7 @@ ZEROS = ZERO, ZERO, ZERO, ZERO
 
 @cuda.jit(device=True)
 def some(array, i, stop):
-    """Four elements, one by one, with 0 for those beyond the end. Addresses, here of an array, are in bytes."""
+    """Four elements, loaded one by one, and 0 for those beyond the end. The address of the array is in bytes."""
     at = array + 4 * i
     return (
         load_float32(at) if i < stop else ZERO,
@@ -232,27 +232,27 @@ def add_squares(sums, x):
 
 @cuda.jit(device=True)
 def lane_tree(low, high):
-    """The sum over the 256 lanes of a tile, of which a thread has 4 in either half; in all threads of the warp."""
+    """The sum over the 256 lanes of a tile, on all threads of the warp. A thread has 4 lanes of either half."""
     # Two levels of the tree are within the thread.
     x, y = (low[0] + low[1]) + (low[2] + low[3]), (high[0] + high[1]) + (high[2] + high[3])
     for level in range(5):
-        # Five are between threads: each gets what the one has whose number differs in one bit, register to register,
-        # with neither memory nor barrier. Both add the same two numbers, and a + b has the bits of b + a.
+        # Five are between threads: each reads a register of the thread whose number differs in one bit, without memory
+        # or a barrier. Both threads add the same two numbers, and a + b equals b + a bit for bit.
         x += cuda.shfl_xor_sync(WARP, x, 1 << level)
         y += cuda.shfl_xor_sync(WARP, y, 1 << level)
-    return x + y  # the last joins the halves
+    return x + y  # the last level joins the halves
 
 
 @cuda.jit(device=True)
 def tile_squares(p, g, first, stop, aligned):
-    """The sums of squares of p and g over a tile, by a warp. Thread t has lanes 4t to 4t + 3, and those 128 further."""
+    """A warp sums the squares of p and g over a tile. Thread t has lanes 4t to 4t + 3, and the four 128 further."""
     i = first + 4 * (cuda.threadIdx.x % 32)
     p_low, p_high, g_low, g_high = ZEROS, ZEROS, ZEROS, ZEROS
-    # All threads of a warp take the same way here, so neither waits for the other.
+    # All threads of a warp take the same branch, so none waits for others to run the other one.
     if aligned and first + TILE <= stop:
         for row in range(ROWS):
-            # 16 bytes in one instruction, where they begin at a multiple of 16: 512 in a row for the warp. A load takes
-            # some 600 cycles to come back; that latency is hidden by bytes under way, and here they are 64 a thread.
+            # 16 bytes in one instruction, if their address is a multiple of 16: 512 contiguous bytes for the warp. A
+            # load takes some 600 cycles to return; bytes in flight hide that latency, and here each thread has 64.
             at = 4 * (i + LANES * row)
             a, b = load4_float32(p + at), load4_float32(p + at + 512)
             c, d = load4_float32(g + at), load4_float32(g + at + 512)
@@ -273,10 +273,10 @@ def eight(s, k):
 
 @cuda.jit(device=True)
 def chunk_squares(c, addresses, chunks, sums):
-    """The sums of a chunk, by a block; its first thread writes them."""
+    """A block computes the sums of a chunk; its first thread writes them."""
     shared = cuda.shared.array((2, TILES), np.float32)
     tensor, start, stop, warp = chunks[c, TENSOR], chunks[c, START], chunks[c, STOP], cuda.threadIdx.x // 32
-    # A warp whose tile lies beyond the end brings 0, as a missing neighbour does.
+    # A warp whose tile is beyond the end contributes 0, like a missing neighbour.
     x, y = tile_squares(addresses[P, tensor], addresses[G, tensor], start + TILE * warp, stop, chunks[c, ALIGNED])
     if cuda.threadIdx.x % 32 == 0:
         shared[0, warp], shared[1, warp] = x, y
@@ -285,9 +285,9 @@ def chunk_squares(c, addresses, chunks, sums):
         sums[0, c], sums[1, c] = eight(shared, 0), eight(shared, 1)
 
 
-# Launch bounds: threads of a block, and how many blocks are to fit on a multiprocessor. Its 65,536 registers are shared
-# out by them: 80 per thread for the norms, 48 for an update. Registers hold loads that are under way; but more blocks
-# (occupancy) have more of them under way, too, and each is at the other's expense.
+# Launch bounds: threads of a block, and how many blocks must fit on a multiprocessor. They decide how its 65,536
+# registers are divided: 80 per thread for the norms, 48 for an update. More registers allow a thread more loads in
+# flight; more blocks (occupancy) also have more loads in flight. Each comes at the other's expense.
 
 
 @cuda.jit(launch_bounds=(THREADS, 3))
@@ -306,11 +306,12 @@ def lars_3_rates(tensors, sums, rates, lr, coeff, decay, epsilon):
 
 @cuda.jit(launch_bounds=(THREADS, 5))
 def lars_3_update(addresses, chunks, rates, mu, decay):
-    # Blocks begin about in order. The last chunks come first: what the norms have read last is still in the L2 cache.
+    # Blocks start roughly in order. This kernel processes the last chunks first: the norms read them last, so they are
+    # still in the L2 cache.
     c = cuda.gridDim.x - 1 - cuda.blockIdx.x
     tensor, start, stop = chunks[c, TENSOR], chunks[c, START], chunks[c, STOP]
     p, g, v, rate = addresses[P, tensor], addresses[G, tensor], addresses[V, tensor], rates[tensor]
-    fours = (stop - start) // 4 * 4 if chunks[c, ALIGNED] else 0  # elements that can be taken four at a time
+    fours = (stop - start) // 4 * 4 if chunks[c, ALIGNED] else 0  # elements that vectors of four can access
     for i in range(start + 4 * cuda.threadIdx.x, start + fours, 4 * cuda.blockDim.x):
         at = 4 * i
         x, d, a = load4_float32(p + at), load4_float32(g + at), load4_float32(v + at)
@@ -320,7 +321,7 @@ def lars_3_update(addresses, chunks, rates, mu, decay):
         p3, v3 = rule(x[3], d[3], a[3], rate, mu, decay)
         store4_float32(p + at, (p0, p1, p2, p3))
         store4_float32(v + at, (v0, v1, v2, v3))
-    # The tail: up to three elements of a tensor's last chunk, or all of one that is not aligned.
+    # The tail: up to three elements of a tensor's last chunk, or the whole chunk if the tensor is not aligned.
     for i in range(start + fours + cuda.threadIdx.x, stop, cuda.blockDim.x):
         at = 4 * i
         x, a = rule(load_float32(p + at), load_float32(g + at), load_float32(v + at), rate, mu, decay)
@@ -343,7 +344,7 @@ def tables(tensors):
 
 
 def launches_3(params, grads, velocities, numbers):
-    """A block to a chunk, to a tensor, and to a chunk again."""
+    """One block per chunk, then one per tensor, then one per chunk again."""
     if not (filled := with_elements(params, grads, velocities)):
         return []
     lr, mu, coeff, decay, epsilon = numbers
@@ -357,9 +358,9 @@ def launches_3(params, grads, velocities, numbers):
 
 # Two launches.
 
-# The block of a tensor that is the last to finish can make the rate: the sums of all are there by then. No block waits
-# for another, which might not have begun, and never would. It is a launch less for the host. For the GPU it makes no
-# difference in the table, since launches that are all enqueued follow each other closely.
+# The last block of a tensor to finish can compute the rate: all sums have been written by then. No block waits for
+# another, which might not have started, and then never would. It saves the host a launch. The GPU is no faster, as the
+# table shows, since launches that are all enqueued follow each other closely.
 
 
 @cuda.jit(launch_bounds=(THREADS, 3))
@@ -369,15 +370,15 @@ def lars_4_squares(addresses, chunks, tensors, sums, rates, counters, lr, coeff,
     first, count = tensors[FIRST, tensor], tensors[COUNT, tensor]
     last = cuda.shared.array(1, np.int32)
     chunk_squares(c, addresses, chunks, sums)
-    if cuda.threadIdx.x == 0:  # which has written the sums of the block
-        # Writes may become visible in any order. The fence has the sums come before the count, so whoever finds this
-        # block counted finds its sums, too.
+    if cuda.threadIdx.x == 0:  # the thread that has written the block's sums
+        # Writes may become visible in any order. The fence makes the sums visible before the count, so a thread that
+        # sees this block counted also sees its sums.
         cuda.threadfence()
-        # Adds 1, or goes from count - 1 back to 0, ready for the next step. It returns what was there before.
+        # Adds 1, or goes from count - 1 back to 0, ready for the next step. It returns the old value.
         last[0] = cuda.atomic.inc(counters, tensor, count - 1) == count - 1
-        # And reads may be ahead of their turn: the sums of the others are not to be read before the count was.
+        # Reads may also happen early: the sums of other blocks must not be read before the count.
         cuda.threadfence()
-    cuda.syncthreads()  # the rest of the block learns whether it is the last, and is behind the fences as well
+    cuda.syncthreads()  # the other threads learn whether the block is last, and are ordered after the fences, too
     if last[0] != 0:
         join(sums, first, count)
         if cuda.threadIdx.x == 0:
@@ -385,7 +386,7 @@ def lars_4_squares(addresses, chunks, tensors, sums, rates, counters, lr, coeff,
 
 
 def launches_4(params, grads, velocities, numbers):
-    """A block to a chunk, twice; the second launch is as it was."""
+    """One block per chunk in both launches; the second is unchanged."""
     if not (filled := with_elements(params, grads, velocities)):
         return []
     lr, mu, coeff, decay, epsilon = numbers
@@ -397,10 +398,10 @@ def launches_4(params, grads, velocities, numbers):
     ]
 
 
-# In production, ``refopt/gpu/norms`` has the shape of lars_4, in any mix of dtypes, with a row of
-# numbers for each tensor on the device. A thread takes eight elements of an update; the two trees of a tile share
-# their shuffles; a tensor of more than 2**20 elements is joined by several blocks (``refopt/gpu/tiles.py``); and blocks
-# of the second launch begin while the first drains, and wait where they need the rate.
+# In production, ``refopt/gpu/norms`` has the structure of lars_4, in any mix of dtypes, with a row of numbers for each
+# tensor on the device. A thread takes eight elements of an update; the two trees of a tile share their shuffles;
+# several blocks join a tensor of more than 2**20 elements (``refopt/gpu/tiles.py``); and blocks of the second launch
+# start while the first drains, and wait where they need the rate.
 
 RUNGS = {"lars_1": launches_1, "lars_2": launches_2, "lars_3": launches_3, "lars_4": launches_4}
 OTHER_BITS: tuple[str, ...] = ("lars_1",)  # sums by atomics

@@ -4,21 +4,21 @@ The reference is ``refopt.cpu.matmul``, in NumPy (numerics, N17)::
 
     A[i, j] = sum over k of X[i, k] * X[j, k]          # A = X X^T, for each matrix X of a list
 
-An optimizer reads a number, computes a little, and writes it: its time is that of the memory. A product of matrices of
-size n takes 2 n^3 operations on 2 n^2 numbers. Each number is used n times, and how often it has to be fetched for
-that, and from how far, decides the time. So what the versions change is where a number waits for its next use. A
-product A B of two matrices differs in the loads alone.
+An optimizer reads a number, computes a little, and writes it: memory determines its time. A product of matrices of size
+n takes 2 n^3 operations on 2 n^2 numbers. Each number is used n times, and the time depends on how often it is fetched
+for that, and from how far. So the versions differ in where a number is kept until its next use. A product A B of two
+matrices differs only in its loads.
 
-The first three versions compute in fp32. An element is a sequence in the order of k, and each multiplication and each
-addition is rounded. The others multiply matrices of bf16 on tensor cores, which add 16 products and the sum so far in
-one step, and round the result to bf16. Within either kind all versions have the same bits, those of the reference,
-since none changes the order along k: tiles cut rows and columns, and k only into steps that follow each other.
+The first three versions compute in fp32. They sum each element in the order of k, and round each product and each
+addition. The others multiply matrices of bf16 on tensor cores, which add 16 products and the sum so far in one step,
+and round the result to bf16. All versions of either kind match the reference bit for bit, since none changes the order
+along k: tiles cut rows and columns, and cut k only into consecutive steps.
 
 Versions:
 
     matmul_0    a thread for each element
     matmul_1    tiles in shared memory: a block fetches a number once for 32 uses
-    matmul_2    tiles in registers: a thread has 16 elements, and a number that it has fetched serves four of them
+    matmul_2    tiles in registers: a thread has 16 elements, and uses each number that it fetches for four of them
     matmul_3    tensor cores: ``mma.sync``, with fragments straight from global memory
     matmul_4    fragments by ``ldmatrix`` from tiles in shared memory    ``kernel`` of ``refopt/gpu/matmul.py``
     matmul_5    stages: ``cp.async`` fetches tiles while others are multiplied    ``staged`` of the same
@@ -26,7 +26,7 @@ Versions:
     matmul_7    all matrices in one launch, by a table of tiles    the same
     matmul_8    Hopper's ``wgmma``; one thread loads, by tensor maps    ``refopt/gpu/warpgroup_products.py``
 
-Muon runs the last on Hopper, where matrices are large, and else the one before. The last runs on GPUs alone.
+Muon runs matmul_8 on Hopper for large matrices, and matmul_7 otherwise. matmul_8 does not run on the executor.
 
 Products of 1,024 x 1,024 matrices on an NVIDIA H200, a half that is mirrored counted in full::
 
@@ -55,14 +55,14 @@ from refopt.gpu.runtime import device
 from refopt.gpu.tensor_core import MMA
 from refopt.gpu.vectors import store_bfloat16
 
-ZERO = np.float32(0)  # a number of Python's would be a double in the compiled kernel
+ZERO = np.float32(0)  # a Python number would be a double in the compiled kernel
 
-# Matrices lie in memory row by row, as arrays of one axis: ``shapes`` has their rows m and columns k. Of bf16, arrays
-# have the bits, as uint16.
+# Matrices are arrays of one axis, stored row by row: ``shapes`` has their rows m and columns k. Those of bf16 contain
+# its bits as uint16.
 
 
 def squares(kernel, height, width, threads, xs, outs, shapes):
-    """A launch for each matrix: a block for each tile of that height and width of its product."""
+    """A launch for each matrix, with a block for each tile of its product, ``height`` by ``width`` elements."""
     return [
         Launch(kernel, -(-m // height) * -(-m // width), threads, (x, out, m, k))
         for x, out, (m, k) in zip(xs, outs, shapes, strict=True)
@@ -82,9 +82,9 @@ def matmul_0(x, out, m, k):
     if i < m and j < m:
         total = ZERO
         for p in range(k):
-            # Two loads for a multiplication and an addition. The lanes of a warp share i, and so one number of the two.
-            # They have 32 values of j, whose numbers are k apart: 32 sectors of 32 bytes, of which 4 bytes are used.
-            # The next seven values of p find the others in the cache, if they are still there.
+            # Two loads for a multiplication and an addition. The lanes of a warp share i, and so one of the two
+            # numbers. They have 32 values of j, whose numbers are k apart: 32 sectors of 32 bytes, and 4 bytes of each
+            # are used. The next seven values of p find the other bytes in the cache, if they are still there.
             total += x[i * k + p] * x[j * k + p]
         out[i * m + j] = total
 
@@ -100,11 +100,11 @@ APART = SIDE + 1  # numbers from row to row
 
 @cuda.jit
 def matmul_1(x, out, m, k):
-    # The 1,024 elements of a tile of the product need 32 rows of X on either side. In steps of 32 columns, each thread
-    # fetches one number for either side, and each number serves 32 threads.
+    # A tile of the product has 1,024 elements, which need 32 rows of X on either side. In steps of 32 columns, each
+    # thread fetches one number for either side, and 32 threads use each number.
     rows = cuda.shared.array((SIDE, SIDE), np.float32)
-    # A warp reads a column of this one. Were its rows 32 numbers long, a column would lie in one of the 32 banks of
-    # shared memory, and a bank serves one number at a time. With rows of 33 each number is in a bank of its own.
+    # A warp reads a column of this one. If its rows were 32 numbers long, a column would be in one of the 32 banks of
+    # shared memory, and a bank serves one number at a time. With rows of 33 each number is in a different bank.
     columns = cuda.shared.array((SIDE, APART), np.float32)
     across = (m + SIDE - 1) // SIDE
     top, left = cuda.blockIdx.x // across * SIDE, cuda.blockIdx.x % across * SIDE
@@ -112,14 +112,14 @@ def matmul_1(x, out, m, k):
     total = ZERO
     for first in range(0, k, SIDE):
         p = first + c
-        # Neighbouring threads fetch neighbouring numbers of a row: every byte of a sector is used at once. Where the
-        # matrix ends, zeros fill up the tile. They change no bit: x + 0 is x, and a sum that begins at +0 is never -0.
+        # Neighbouring threads fetch neighbouring numbers of a row: every byte of a sector is used at once. Beyond the
+        # matrix, zeros fill the tile. They change no bit: x + 0 is x, and a sum that begins at +0 is never -0.
         rows[r, c] = x[(top + r) * k + p] if top + r < m and p < k else ZERO
         columns[r, c] = x[(left + r) * k + p] if left + r < m and p < k else ZERO
-        cuda.syncthreads()  # all have been stored before any is used
+        cuda.syncthreads()  # all numbers are stored before any is used
         for q in range(SIDE):
             total += rows[r, q] * columns[c, q]
-        cuda.syncthreads()  # and all have been used before the next are stored in their place
+        cuda.syncthreads()  # and all are used before the next ones overwrite them
     if top + r < m and left + c < m:
         out[(top + r) * m + left + c] = total
 
@@ -130,13 +130,13 @@ def launches_1(xs, outs, shapes):
 
 # Tiles in registers.
 
-# Shared memory is near, but matmul_1 still asks it for two numbers for each multiplication. A thread that has four rows
-# and four columns of the product asks for eight numbers for sixteen of them. The block's tile is 64 x 64, so that each
-# number from global memory serves 64 times, too.
+# Shared memory is near, but matmul_1 still reads two numbers from it for each multiplication. A thread that has four
+# rows and four columns of the product reads eight numbers for sixteen multiplications. The block's tile is 64 x 64, so
+# each number from global memory is used 64 times.
 
 LARGE, DEPTH, EACH = 64, 16, 4  # a block's tile, the columns of X in a step, and a thread's rows and columns
-# Tiles lie here with a row for each column of X, so that a warp reads neighbours. It stores two rows of X at a time,
-# which are columns here: with rows of 66 numbers, its 32 stores are in 32 banks.
+# A tile has a row for each column of X, so that a warp reads neighbours. A warp stores two rows of X at a time, which
+# are columns of the tile: with rows of 66 numbers, its 32 stores go to 32 banks.
 PITCH = LARGE + 2
 
 
@@ -144,15 +144,15 @@ PITCH = LARGE + 2
 def matmul_2(x, out, m, k):
     tile_a = cuda.shared.array((DEPTH, PITCH), np.float32)
     tile_b = cuda.shared.array((DEPTH, PITCH), np.float32)
-    # No memory in spite of its name: loops of a fixed length are unrolled, and then each of these is a register.
+    # Despite its name, no memory: the compiler unrolls loops of fixed length, and then each element is a register.
     a, sums = cuda.local.array(EACH, np.float32), cuda.local.array((EACH, EACH), np.float32)
     for i in range(EACH):
         for j in range(EACH):
             sums[i, j] = ZERO
     t, across = cuda.threadIdx.x, (m + LARGE - 1) // LARGE
     top, left = cuda.blockIdx.x // across * LARGE, cuda.blockIdx.x % across * LARGE
-    # A thread's rows, as its columns, are 16 apart: so neighbouring threads have neighbouring columns, to read and at
-    # last to write.
+    # A thread's rows are 16 apart, and so are its columns: neighbouring threads read, and finally write, neighbouring
+    # columns.
     r, c = t // 16, t % 16
     for first in range(0, k, DEPTH):
         for n in range(t, LARGE * DEPTH, 256):
@@ -181,10 +181,10 @@ def launches_2(xs, outs, shapes):
 
 # Tensor cores.
 
-# What is left is the arithmetic. A multiprocessor of an H100 does 128 operations of fp32 in a cycle, and a product with
-# its sum is two of them where each is rounded. Its tensor cores do 2,048 products of 16-bit numbers in a cycle, with
-# their sums. A warp asks for a product of 16 x 16 by 16 x 8 with one instruction, for which each lane brings a part of
-# either matrix: ``refopt/gpu/tensor_core.py`` says which. ``refopt.cpu.matmul`` says, in integers, what it computes.
+# Now arithmetic is the limit. A multiprocessor of an H100 does 128 fp32 operations in a cycle, and a product and its
+# addition are two of them if each is rounded. Its tensor cores do 2,048 products of 16-bit numbers in a cycle, with
+# their additions. One instruction of a warp multiplies 16 x 16 by 16 x 8 elements, and each lane supplies a part of
+# either matrix (see ``refopt/gpu/tensor_core.py``). ``refopt.cpu.matmul`` computes the same result with integers.
 
 mma = MMA["bfloat16"]
 WARPS = 4  # of a block, side by side: its tile is 16 x 32
@@ -192,7 +192,7 @@ WARPS = 4  # of a block, side by side: its tile is 16 x 32
 
 @cuda.jit(device=True)
 def pair_of(x, row, p, m, k):
-    """Two neighbours of a row as a word, the first in its lower half; zeros where the matrix ends."""
+    """Two neighbours of a row as a word, the first in its lower half; zeros beyond the matrix."""
     low = x[row * k + p] if row < m and p < k else 0
     high = x[row * k + p + 1] if row < m and p + 1 < k else 0
     return low | high << 16
@@ -207,11 +207,11 @@ def matmul_3(x, out, m, k):
     sums = ZERO, ZERO, ZERO, ZERO
     for first in range(0, k, 16):
         p = first + 2 * t
-        # Two rows of X for the left side, eight apart, and one for the right, of which the transpose is a column.
+        # Two rows of X for the left side, eight apart, and one for the right, a column of the transpose.
         a = pair_of(x, top + g, p, m, k), pair_of(x, top + g + 8, p, m, k)
         b = pair_of(x, top + g, p + 8, m, k), pair_of(x, top + g + 8, p + 8, m, k)
         c = pair_of(x, left + g, p, m, k), pair_of(x, left + g, p + 8, m, k)
-        # All lanes take part, also those beyond the matrix: an instruction of the warp waits for all of them.
+        # All lanes take part, even those beyond the matrix: an instruction of the warp waits for all of them.
         sums = mma((a[0], a[1], b[0], b[1], c[0], c[1]), sums)
     for n in range(4):
         i, j = top + g + n // 2 * 8, left + 2 * t + n % 2
@@ -225,9 +225,9 @@ def launches_3(xs, outs, shapes):
 
 # Fragments from shared memory.
 
-# Each lane of matmul_3 fetches twelve numbers, one by one, for each instruction. ``refopt/gpu/matmul.py`` puts the same
-# instruction together with what the first versions have shown: a block's tiles lie in shared memory, and of its 64 x 64
-# elements a warp has 32 x 32 in registers. ``ldmatrix`` loads four matrices of 8 x 8 into the lanes' places at once.
+# Each lane of matmul_3 fetches twelve numbers, one by one, for each instruction. ``refopt/gpu/matmul.py`` combines the
+# instruction with the methods of the first versions: a block's tiles are in shared memory, and a warp has 32 x 32 of
+# its 64 x 64 elements in registers. ``ldmatrix`` loads four matrices of 8 x 8 into the lanes' registers at once.
 
 
 def launches_4(xs, outs, shapes):
@@ -238,7 +238,7 @@ def launches_4(xs, outs, shapes):
 
 
 def launches_5(xs, outs, shapes):
-    """With stages, where rows are multiples of 16 bytes; else as before."""
+    """With stages if rows are multiples of 16 bytes, else like matmul_4."""
     return [
         matmul.launch(x, x, out, (m, m, k), "bfloat16", False, True)
         for x, out, (m, k) in zip(xs, outs, shapes, strict=True)
@@ -247,8 +247,8 @@ def launches_5(xs, outs, shapes):
 
 # Halves, and a table.
 
-# The sum for (i, j) is that for (j, i), in every bit: a block below the diagonal stores its tile twice. Matrices differ
-# in size, and a small one fills a part of the GPU alone: a table of tiles makes one launch of all of them.
+# The sums for (i, j) and (j, i) are equal in every bit: a block off the diagonal stores its tile twice. A small matrix
+# fills only a part of the GPU: with a table of tiles, one launch computes all matrices.
 
 
 def launches_6(xs, outs, shapes):
@@ -257,7 +257,7 @@ def launches_6(xs, outs, shapes):
 
 
 def tables(places, shapes, side):
-    """That of tiles and that of products, by the addresses of X and of A for each matrix."""
+    """The tables of tiles and of products, from the addresses of X and A for each matrix."""
     for i, shape in enumerate(shapes):
         if any(padded(size) != size for size in shape):
             raise ValueError(f"tables: shapes[{i}]: expected multiples of eight, got {shape}")
@@ -266,7 +266,7 @@ def tables(places, shapes, side):
 
 
 def launches_7(xs, outs, shapes):
-    """A launch for all: matrices whose sizes are multiples of eight, to which Muon fills up others (`padded`)."""
+    """One launch for all matrices. Their sizes must be multiples of eight; Muon pads others (`padded`)."""
     both = tables(zip(map(address, xs), map(address, outs), strict=True), shapes, matmul.TILE)
     if not len(both[0]):
         return []
@@ -277,13 +277,13 @@ def launches_7(xs, outs, shapes):
 
 # Warpgroups.
 
-# ``mma.sync`` wants its operands in registers, and the warps that multiply spend their time on fetching them, too.
-# ``wgmma`` takes them from shared memory. There one thread has them copied, whole boxes at a time, as a tensor map says
-# that describes the matrix; warps of another kind multiply, and do nothing else.
+# ``mma.sync`` needs its operands in registers, and the warps that multiply also spend time fetching them. ``wgmma``
+# reads them from shared memory. One thread requests copies of whole boxes, using a tensor map that describes the
+# matrix; other warps only multiply.
 
 
 def launches_8(xs, outs, shapes):
-    """A launch for all, as before, of as many blocks as there are multiprocessors."""
+    """One launch for all matrices, with at most one block per multiprocessor."""
     machine: Any = device("gpu")
     sizes = [*((m, k, k) for m, k in shapes), *((m, m, m) for m, _ in shapes)]
     maps = machine.tensor_maps([*map(address, xs), *map(address, outs)], sizes)
@@ -301,7 +301,7 @@ RUNGS = {
 }
 HOPPER = {"matmul_8": launches_8}
 PLAIN = "matmul_0", "matmul_1", "matmul_2"  # of fp32; the others of bf16
-OTHER_BITS: tuple[str, ...] = ()  # all rungs have the bits of the reference
+OTHER_BITS: tuple[str, ...] = ()  # all rungs match the reference bit for bit
 
 if __name__ == "__main__":
     from refopt.gpu.ladder import bench

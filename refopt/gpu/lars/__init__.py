@@ -1,9 +1,9 @@
-"""LARS with momentum on the GPU: a ladder of four ways to run it, all with the same bits.
+"""LARS with momentum on the GPU: a ladder of four forms, all with the same bits.
 
 1. `separate`: one cooperative launch per tensor.
 2. `cooperative`: one launch for all tensors, with a barrier across the grid.
-3. ``two_launches``: the barrier is the end of the first launch, as it is in `refopt.gpu.norms`.
-4. `carried_norm`: two launches, and the norm of p comes from the step before.
+3. ``two_launches``: the end of the first launch is the barrier, as in `refopt.gpu.norms`.
+4. `carried_norm`: two launches, with the norm of p from the previous step.
 """
 
 from typing import Any
@@ -32,7 +32,7 @@ def launches(group: Group, form: str, **choices: Any) -> Launches:
         kernel = lars_cooperative(*asked, tiles)
         grid = machine.resident(kernel, NORM_BLOCK, (*args, *gate), group.chunk_count)
         return Launches(machine, [machine.prepare(kernel, grid, NORM_BLOCK, (*args, *gate), "cooperative")])
-    # Even if the first step is skipped, the next one finds the norm of p: no flag for the launch that takes it.
+    # The first launch takes the norm of p without the flag, so that it exists even if the first step is skipped.
     both = machine.prepare(norms.norms_kernel(*asked), group.chunk_count, NORM_BLOCK, (*args, 0, gate[0], 0))
     of_grads = machine.prepare(lars_grad_norm(*asked), group.chunk_count, NORM_BLOCK, (*args, *gate))
     kernel, pairs = lars_update_and_norm(*asked, tiles), group.chunk_count * tiles // 2

@@ -1,9 +1,8 @@
-"""Rung 4: two launches, with the norm of p carried over from the step before.
+"""Rung 4: two launches, with the norm of p carried over from the previous step.
 
-The update has every new p in a register, so it adds up their squares while it is there and leaves the tile
-sums. The next step then reads g alone for its norms: 24 bytes per element instead of 28 in fp32. This holds
-as long as nobody else writes p; a plan that is told otherwise takes the first launch of rung 3 once. A step that is
-skipped writes neither p nor its sums.
+The update has every new p in a register, so it also sums their squares and stores the tile sums. The next step then
+reads only g for its norms: 24 bytes per element instead of 28 in fp32. This is valid as long as nothing else writes p;
+a plan that is told of a write runs the first launch of rung 3 once. A skipped step writes neither p nor its sums.
 """
 
 from collections.abc import Callable
@@ -27,7 +26,7 @@ UPDATE_AND_NORM_BOUNDS = 64, 8
 
 @factory
 def lars_grad_norm(routine: Routine, dtypes: tuple, choices: tuple, factor: str | None) -> Kernel:
-    """The first launch: the tile sums of g, which are joined together with those of p that lie there."""
+    """The first launch: it sums the tiles of g, and joins them together with the stored tile sums of p."""
     do = phases(routine, dtypes, choices, factor)
     normed = named(device_function(lambda g, k: (g,)), "normed_grads")
     of_grads = do.rule._replace(reads=("grads",), normed=normed)
@@ -48,7 +47,7 @@ def lars_grad_norm(routine: Routine, dtypes: tuple, choices: tuple, factor: str 
 def lars_update_and_norm(
     routine: Routine, dtypes: tuple, choices: tuple, factor: str | None, chunk_tiles: int
 ) -> Kernel:
-    """The second launch, a block to two tiles: velocity, parameter, and the tile sums of the new p."""
+    """The second launch, a block for every two tiles: velocity, parameter, and the tile sums of the new p."""
     real: Any = arithmetic(dtypes[0])
     do = phases(routine, dtypes, choices, factor)
     update_of = update_row(routine, dtypes, do.rule)

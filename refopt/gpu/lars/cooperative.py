@@ -1,7 +1,7 @@
 """Rung 2: all tensors in one cooperative launch.
 
-The grid is as large as can be resident at once. It takes the norms of every chunk, waits once for the whole
-model, and updates, last chunks first: those are still in the L2 cache.
+The grid is as large as can be resident at once. It sums the squares of every chunk, waits once for the whole model, and
+updates, last chunks first: those are still in the L2 cache.
 """
 
 from refopt.catalog import Routine
@@ -14,7 +14,7 @@ from refopt.gpu.target import cuda
 
 @factory
 def lars_cooperative(routine: Routine, dtypes: tuple, choices: tuple, factor: str | None, chunk_tiles: int) -> Kernel:
-    """The kernel for chunks of so many tiles; the other arguments are those of `refopt.gpu.norms.norms_kernel`."""
+    """The kernel for chunks of ``chunk_tiles`` tiles; other arguments are those of `refopt.gpu.norms.norms_kernel`."""
     do = phases(routine, dtypes, choices, factor)
     length = chunk_tiles * TILE
 

@@ -1,7 +1,7 @@
 """Rung 1: one cooperative launch per tensor, as Paddle did before it merged them.
 
-The whole grid takes the norms of one tensor, waits, joins the tile sums level by level, and updates. For a
-model of many small tensors most of the time goes into launching, and into a GPU that one bias cannot fill.
+The whole grid sums the tiles of one tensor, waits, joins the tile sums level by level, and updates. For a model of many
+small tensors most of the time is spent on launches, and on a GPU that is mostly idle, since one bias cannot fill it.
 """
 
 from typing import Any
@@ -18,7 +18,7 @@ from refopt.gpu.tiles import FANOUT, ROW, joiner
 
 @factory
 def lars_separate(routine: Routine, dtypes: tuple, choices: tuple, factor: str | None) -> Kernel:
-    """The kernel for one tensor; ``sums`` has room for the tile sums of p and g and what they join to."""
+    """The kernel for one tensor; ``sums`` has room for the tile sums of p and g and their joined sums."""
     real: Any = arithmetic(dtypes[0])
     do, join = phases(routine, dtypes, choices, factor), joiner(real).join
     close = do.rule.close
@@ -53,7 +53,7 @@ def lars_separate(routine: Routine, dtypes: tuple, choices: tuple, factor: str |
             first, count = first + count, parents
             grid.sync()
 
-        closed = close((sums[0, first], sums[1, first]), common)  # by every thread, since all need them
+        closed = close((sums[0, first], sums[1, first]), common)  # in every thread, since all need the result
         for row in range(warp * ROW, size, warps * ROW):
             do.row(at, row, size, aligned, common + closed)
 

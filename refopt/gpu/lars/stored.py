@@ -1,4 +1,4 @@
-"""New parameters as the norm of the next step finds them: exact, or rounded as they are stored."""
+"""New parameters as the next step's norm reads them: exact, or rounded as they are stored."""
 
 from collections.abc import Callable
 
@@ -20,12 +20,12 @@ _AWAY = (
     "=f,=f,=f,=f,f,f,f,f", "ffff", "ffff", lanes=True,
 )
 def round4_away(x):
-    """Four values rounded to bf16, ties away from zero: the parameters that remainders leave (numerics, N15)."""
-    return tuple(split_numbers(np.array(x, np.float32))[0].astype(np.float32))  # rows, of many threads
+    """Four values rounded to bf16, ties away from zero: the stored parameters beside remainders (numerics, N15)."""
+    return tuple(split_numbers(np.array(x, np.float32))[0].astype(np.float32))  # of many threads, four rows
 
 
 def stored8(dtypes: tuple, normed: str) -> Callable:
-    """Eight exact values as the next step's norm finds them, which is that of "params" or of "stored_params"."""
+    """Eight exact values as the next step's norm reads them, as "params" or "stored_params"."""
     if normed == "params" and dtypes[-1]:  # without a master, the exact parameter is the stored one
         return named(device_function(lambda x: x), "stored8")
     if dtypes[-1] != "uint16":

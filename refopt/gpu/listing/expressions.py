@@ -10,9 +10,9 @@ from typing import Any, Protocol
 
 from refopt.gpu.listing.source import File, Scope
 
-UNKNOWN: Any = object()  # what is known only as the kernel runs
+UNKNOWN: Any = object()  # a value that is known only when the kernel runs
 SIMPLE = bool, int, float, str, type(None)
-PURE = min, max, abs, int  # calls that may be left out if nobody reads what they come to
+PURE = min, max, abs, int  # calls that may be omitted if nothing reads their results
 ATOM = re.compile(r"[\w.]+(\[[^\[\]]*\])*")
 COMPARE: dict[type, Callable[[Any, Any], bool]] = {
     ast.Eq: lambda x, y: x == y, ast.NotEq: lambda x, y: x != y, ast.Is: lambda x, y: x is y,
@@ -23,7 +23,7 @@ FOLDED: dict[type, Callable[..., int]] = {ast.Add: operator.add, ast.Sub: operat
 
 
 class Symbols(Protocol):
-    """Where the text of a value comes from that a name stands for."""
+    """Gives the text for the value of a name."""
 
     def text(self, value: Any, name: str, scope: Scope) -> str: ...
 
@@ -32,7 +32,7 @@ class Expressions:
     """Writes the expressions of one function.
 
     Attributes:
-        used: local names and parameters that what was written reads.
+        used: local names and parameters that the written text reads.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Expressions:
         return self._spliced(node)
 
     def _either(self, node: ast.BoolOp) -> str:
-        """``and`` and ``or`` without what is known to change nothing."""
+        """``and`` and ``or`` without operands that are known to change nothing."""
         stops = isinstance(node.op, ast.Or)
         kept = [x for x in node.values if (value := self.value(x)) is UNKNOWN or bool(value) == stops]
         if len(kept) == len(node.values):
@@ -71,20 +71,20 @@ class Expressions:
         return (" or " if stops else " and ").join(map(self.text, kept))
 
     def _folded(self, node: ast.BinOp) -> str:
-        """The number that two integers come to, unless both stand there."""
+        """The result of an operation on two known integers, unless both are literals."""
         sides = [self._number(x) for x in (node.left, node.right)]
         if None in sides or all(isinstance(x, ast.Constant) for x in (node.left, node.right)):
             return self._spliced(node)
         return repr(FOLDED[type(node.op)](*sides))
 
     def _number(self, node: ast.expr) -> int | None:
-        """An integer that stands there or in the closure; those of modules have names that say more."""
+        """An integer literal, or one of the closure; those of modules keep their more telling names."""
         known = isinstance(node, ast.Constant) or (isinstance(node, ast.Name) and node.id in self.scope.closed)
         value = self.value(node) if known else None
         return value if type(value) is int else None
 
     def static(self, node: ast.expr) -> Any:
-        """What a name, or an attribute of a namespace, stands for outside the function."""
+        """The value that a name, or an attribute of a namespace, has outside the function."""
         if isinstance(node, ast.Name):
             return UNKNOWN if node.id in self.locals else self.scope[node.id]
         if isinstance(node, ast.Attribute):
@@ -94,7 +94,7 @@ class Expressions:
         return UNKNOWN
 
     def value(self, node: ast.expr) -> Any:
-        """What an expression comes to, if the values of the function's scope decide it."""
+        """The value of an expression, if the values of the function's scope determine it."""
         if isinstance(node, ast.Constant):
             return node.value
         if isinstance(node, ast.Name | ast.Attribute):
@@ -111,18 +111,18 @@ class Expressions:
         return UNKNOWN
 
     def _truth(self, node: ast.BoolOp) -> Any:
-        """What ``and`` and ``or`` come to."""
+        """The value of ``and`` and ``or``."""
         stops = isinstance(node.op, ast.Or)
         for operand in node.values:
             value = self.value(operand)
             if value is not UNKNOWN and bool(value) == stops:
                 return stops
-            if not self.pure(operand):  # it has to be looked at, whatever follows
+            if not self.pure(operand):  # it must be evaluated, whatever follows
                 return UNKNOWN
         return UNKNOWN if any(self.value(x) is UNKNOWN for x in node.values) else not stops
 
     def pure(self, node: ast.expr) -> bool:
-        """Whether an expression does nothing but come to a value."""
+        """Whether an expression has no side effects."""
         if isinstance(node, ast.IfExp) and (test := self.value(node.test)) is not UNKNOWN:
             return self.pure(node.body if test else node.orelse)
         if isinstance(node, ast.Call) and self.static(node.func) not in PURE:
@@ -133,7 +133,7 @@ class Expressions:
         return self.with_edits(*self.file.span(node), self.edits(node))
 
     def _span(self, node: ast.expr, text: str) -> tuple[int, int]:
-        """From where to where a text takes an expression's place, with brackets that it no longer needs."""
+        """The span that a text replaces: the expression's, with brackets that it no longer needs."""
         first, stop = self.file.span(node)
         before, after = self.file.text[first - 2 : first], self.file.text[stop : stop + 1]
         bare = ATOM.fullmatch(text) and before[:1] in b" (["
@@ -147,7 +147,7 @@ class Expressions:
         return "".join([*parts, self.file.text[at:stop].decode()])
 
     def edits(self, node: ast.AST) -> list[tuple[int, int, str]]:
-        """What is to stand in place of the expressions within a node that change."""
+        """The replacements of the expressions within a node that change."""
         edits = []
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.expr):

@@ -1,4 +1,4 @@
-"""The functions and constants that a listing is made of: each once, whichever kernel it is reached from."""
+"""The functions and constants of a listing: each once, whichever kernels use it."""
 
 import ast
 import builtins
@@ -15,16 +15,16 @@ from refopt.gpu.listing.expressions import SIMPLE, UNKNOWN, own_names
 from refopt.gpu.listing.source import Definition, File, Scope, defined, found, targets
 from refopt.gpu.listing.writer import Writer, assigned, moved, signature
 
-REFERENCE = re.compile("\ue000(\\d+)\ue001")  # to a part by its number, until it has its name
+REFERENCE = re.compile("\ue000(\\d+)\ue001")  # a part's number, replaced by its name at the end
 CUDA = "from refopt.simt import cuda"
 MODULES = {"numpy": "import numpy as np", "refopt.simt.memory": "from refopt.simt import memory"}
 MODULES["refopt.simt.vectors"] = "from refopt.simt import vectors"
 MODULES |= dict.fromkeys(("refopt.simt.cuda", "refopt.gpu.cuda"), CUDA)
-UNROLLED = "<unrolled"  # how the files of functions that are made from strings begin
+UNROLLED = "<unrolled"  # the start of the file names of functions made from strings
 
 
 class Constant:
-    """A statement that gives names their values, with its comments; or a value of a closure under its name there."""
+    """A statement that assigns names, with its comments; or a value of a closure under its name there."""
 
     def __init__(self, names: list[str], text: str) -> None:
         self.names, self.text = names, text
@@ -38,11 +38,11 @@ class Named:
 
 
 class Part:
-    """A function as it is listed.
+    """A listed function.
 
     Attributes:
-        function, base, aliases: the function, its name, and the names that it goes by where it is called.
-        text: its text, with references in place of names.
+        function, base, aliases: the function, its name, and the names by which callers call it.
+        text: its text, with references instead of names.
         own: its parameters and local names.
     """
 
@@ -54,25 +54,25 @@ class Part:
 
     @property
     def asm(self) -> tuple[str, str, str, str] | None:
-        """PTX and how it is called, of an intrinsic."""
+        """An intrinsic's PTX, constraints, results and arguments."""
         return getattr(self.function, "asm", None)
 
     @property
     def newer(self) -> tuple[tuple[int, int], str | None, bool]:
-        """From which compute capability on an intrinsic has its PTX, what it has before, and whether none has later."""
+        """The first compute capability with an intrinsic's PTX, its PTX before that, and whether no later one has it."""
         return self.function.since, self.function.before, self.function.alone  # type: ignore[attr-defined]
 
     def numbers(self) -> Iterator[int]:
-        """The parts that it refers to, in the order of the text."""
+        """The numbers of the parts to which it refers, in the order of the text."""
         return (int(number) for number in REFERENCE.findall(self.text))
 
 
 class Parts:
-    """All that is reached from some kernels. `all` has it in any order; `imports` are statements."""
+    """All parts that some kernels use. `all` has them in any order; `imports` are statements."""
 
     def __init__(self) -> None:
         self.all: list[Part | Named] = []
-        # What decorators are of.
+        # The imports of decorators.
         self.imports = {"cuda": CUDA, "ptx_twin": "from refopt.simt import ptx_twin"}
         self._number: dict[Any, int] = {}
         self._of: dict[int, Part] = {}
@@ -85,11 +85,11 @@ class Parts:
             self.all.append(part)
         return f"\ue000{self._number[part]}\ue001"
 
-    # What `Writer` asks
+    # Called by `Writer`
 
     def text(self, value: Any, name: str, scope: Scope) -> str:
-        """What stands for a value that a name has: a reference, a literal, or the name itself."""
-        if hasattr(value, "__simt_warp__"):  # its sums are more than a text
+        """The text for the value of a name: a reference, a literal, or the name itself."""
+        if hasattr(value, "__simt_warp__"):  # the listing cannot contain its sums
             name = value.__name__
             self.imports[name] = f"from {value.__module__} import {name}"
             return name
@@ -132,7 +132,7 @@ class Parts:
         return self._named[key]
 
     def _defined(self, definition: Definition, name: str) -> Named:
-        """The name of a module's statement, which is listed as it stands."""
+        """The name assigned by a module's statement, which is listed unchanged."""
         place = f"{definition.module.__name__}:{definition.statement.lineno}"
         if (place, name) not in self._named:
             names, (above, beside) = definition.names, definition.comments()
@@ -172,7 +172,7 @@ class Parts:
         return part
 
     def _written(self, file: File, node: Any, scope: Scope) -> tuple[Writer, list[str]]:
-        """The lines of a function's body, without what only dead names need."""
+        """The lines of a function's body, without those that only dead names need."""
         dead: frozenset[str] = frozenset()
         while True:
             writer = Writer(file, node, scope, self, dead)
@@ -186,7 +186,7 @@ class Parts:
 
 
 def _is_ours(function: FunctionType) -> bool:
-    """Whether a function is listed, and not imported."""
+    """Whether a function is listed instead of imported."""
     package = (function.__module__ or "").partition(".")[0]
     known = package in sys.stdlib_module_names or package in ("numpy", "numba", "ml_dtypes")
     return not known or function.__code__.co_filename.startswith(UNROLLED)

@@ -1,4 +1,4 @@
-"""Where a function's text is, and what the names in it stand for."""
+"""The location of a function's text, and the values of the names in it."""
 
 import ast
 import builtins
@@ -26,7 +26,7 @@ class File(NamedTuple):
         return self.starts[line - 1] + column
 
     def span(self, node: Any) -> tuple[int, int]:
-        """From where to where a node stands."""
+        """The start and end of a node."""
         return self.at(node.lineno, node.col_offset), self.at(node.end_lineno, node.end_col_offset)
 
     def segment(self, node: Any) -> str:
@@ -40,10 +40,10 @@ class File(NamedTuple):
 
 @cache
 def read(name: str) -> File:
-    """The file of that name, or what stands for one in `linecache`.
+    """The file of that name, or its entry in `linecache`.
 
     Raises:
-        OSError: there is none, as for a function typed at a prompt.
+        OSError: there is neither, as for a function typed at a prompt.
     """
     lines = [line.encode() for line in linecache.getlines(name)]
     if not lines:
@@ -68,7 +68,7 @@ def found(function: Callable) -> tuple[File, ast.FunctionDef | ast.Lambda]:
     nodes = file.functions.get(code.co_firstlineno, [])
     if code.co_name != "<lambda>":
         return file, next(x for x in nodes if isinstance(x, ast.FunctionDef) and x.name == code.co_name)
-    # Several may begin in one line: code objects and trees come in one order, that of the text.
+    # Several may begin on one line: code objects and trees are both in the order of the text.
     lambdas = sorted((x for x in nodes if isinstance(x, ast.Lambda)), key=lambda x: x.col_offset)
     compiled = compile(file.tree, code.co_filename, "exec")
     same_line = [x for x in _inner(compiled) if x.co_name == "<lambda>" and x.co_firstlineno == code.co_firstlineno]
@@ -84,7 +84,7 @@ def _inner(code: CodeType) -> Iterator[CodeType]:
 
 
 class Scope:
-    """What the names of a function stand for that are not its own; without a function, those of a module."""
+    """The values of a function's names that are not local; or of a module's names."""
 
     def __init__(self, of: Callable | ModuleType) -> None:
         self.closed: dict[str, Any] = {}
@@ -114,7 +114,7 @@ class Definition(NamedTuple):
         return [x.id for target in targets(self.statement) for x in ast.walk(target) if isinstance(x, ast.Name)]
 
     def comments(self) -> tuple[list[str], str]:
-        """The comment above the statement, line by line, and the one beside it."""
+        """The comment above the statement, line by line, and the one at its end."""
         above: list[str] = []
         for number in range(self.statement.lineno - 1, 0, -1):
             if not self.file.line(number).startswith("#"):
@@ -131,9 +131,9 @@ def targets(statement: ast.Assign | ast.AnnAssign) -> list[ast.expr]:
 
 @cache
 def defined(module: str, name: str) -> Definition | str | None:
-    """Where a name of a module has its value from, by way of refopt's imports.
+    """The origin of the value of a module's name, followed through refopt's imports.
 
-    The statement that gives it the value; that of the import, as text, if it is not refopt's own; None if nothing says.
+    The statement that assigns it; the import statement, as text, if it is not from refopt; None if there is neither.
     """
     place = importlib.import_module(module)
     if not getattr(place, "__file__", None):

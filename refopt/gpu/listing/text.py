@@ -21,14 +21,14 @@ MANY = 8  # operands in a row, and results, from which on they are not written o
 
 
 class Listing(NamedTuple):
-    """The text, and by the name of each of its functions, the function or the kernel that it was made of."""
+    """The text, and by name each function or kernel in it."""
 
     text: str
     functions: dict[str, Any]
 
 
 def listing(kernels: Sequence[Compilable], header: str = "") -> Listing:
-    """All that some kernels run, as a text in Python: callers before callees, in the order of the calls.
+    """All code of some kernels as a Python text: callers before callees, in the order of the calls.
 
     Raises:
         OSError: a function has no file that can be read.
@@ -193,7 +193,7 @@ def _range(found: re.Match[str]) -> str:
 
 
 def _instructions(asm: Sequence[str]) -> list[str]:
-    """The instructions line by line, those of one kind beside each other, and what is repeated once."""
+    """The instructions line by line; those of one kind share a line, and repeated groups appear once."""
     for first in range(len(asm)):
         for length in range(6, (len(asm) - first) // 3 + 1):
             part, times = asm[first : first + length], 1
@@ -214,7 +214,7 @@ def _instructions(asm: Sequence[str]) -> list[str]:
 
 
 def _operands(first: int, count: int, what: str) -> str:
-    """Which operands are what, in words."""
+    """The role of some operands, in words."""
     if count < 2:
         return f"${first} is {what}" if count else ""
     return f"${first} {'and' if count == 2 else 'to'} ${first + count - 1} are {what}"

@@ -1,4 +1,4 @@
-"""Lines that names have made too long, broken at brackets as a formatter would."""
+"""Break lines that names have made too long, at brackets, as a formatter would."""
 
 import re
 
@@ -35,7 +35,7 @@ def _broken(line: str, width: int) -> list[str]:
 
 
 def _last_brackets(line: str) -> tuple[int, int] | None:
-    """The last outermost brackets with something in them."""
+    """The last outermost brackets that are not empty."""
     depth, first, last = 0, 0, None
     for k, character in enumerate(line):
         if character in OPENING:

@@ -1,6 +1,6 @@
-"""The text of one function for the values that it closes over: constants put in, dead branches left out.
+"""The text of one function for the values that it closes over: with constants inserted and dead branches omitted.
 
-The text is the one that was written, comments and line breaks included; only what the values decide is replaced.
+It is the original text, comments and line breaks included, except for what the values determine.
 """
 
 import ast
@@ -60,7 +60,7 @@ class Writer(Expressions):
 
     def _if(self, node: ast.If) -> tuple[list[str], bool]:
         test = self.value(node.test)
-        if test is not UNKNOWN:  # it does nothing but come to a value
+        if test is not UNKNOWN:  # and so has no side effects
             return self._decided(node, test)
         head, first = self._header(node)
         lines, _ = self.block(node.body, first)
@@ -97,7 +97,7 @@ class Writer(Expressions):
         return next(n for n in numbers if self.file.line(n).strip().startswith("else:")) + 1
 
     def _in_one_line(self, node: Any) -> bool:
-        """Whether a compound statement has its body beside its head."""
+        """Whether a compound statement has its body on the line of its head."""
         return not self.file.line(node.body[0].lineno).encode()[: node.body[0].col_offset].isspace()
 
     def _first_of_body(self, node: Any) -> int:
@@ -116,7 +116,7 @@ class Writer(Expressions):
         return _plain(text.rstrip("\n").split("\n")), first
 
     def _assign(self, node: ast.Assign) -> list[str] | None:
-        """The lines of an assignment some of whose names are dead; None for one that stays as it is."""
+        """The lines of an assignment with some dead names; None if it stays unchanged."""
         if len(node.targets) > 1:
             return None
         (target,), value = node.targets, node.value
@@ -137,13 +137,13 @@ class Writer(Expressions):
         return [f"{' ' * body[0].col_offset}pass"]
 
     def _lines(self, first: int, last: int) -> list[str]:
-        """Lines of comments and blank ones, as they are."""
+        """Comment lines and blank lines, unchanged."""
         return _plain([self.file.line(number) for number in range(first, last + 1)])
 
 
 @cache
 def assigned(node: ast.AST) -> frozenset[str]:
-    """The names that a function assigns, and does not add to or the like."""
+    """The names that a function assigns, without those of augmented assignments."""
     names: dict[type, set[str]] = {ast.Assign: set(), ast.AugAssign: set()}
     for statement in ast.walk(node):
         if type(statement) in names:
@@ -162,7 +162,7 @@ def signature(arguments: ast.arguments, file: File) -> str:
 
 
 def moved(lines: list[str], by: int) -> list[str]:
-    """Lines with so much more indentation."""
+    """Lines indented by ``by`` more."""
     return [" " * by + line if by > 0 and line else line[min(-by, len(line) - len(line.lstrip())) :] for line in lines]
 
 
@@ -172,7 +172,7 @@ def _plain(lines: list[str]) -> list[str]:
 
 
 def _pairs(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
-    """The assignments of a tuple to a tuple, none of any other."""
+    """The single assignments in that of a tuple to a tuple; none in any other."""
     if not (isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts)):
         return []
     starred = any(isinstance(x, ast.Starred) for x in (*target.elts, *value.elts))

@@ -2,8 +2,8 @@
 
 A step takes three launches, and three more for each iteration, for any number of matrices of any shapes whose arrays
 have the same dtypes: `elements` has the former, `refopt.gpu.products` the latter. Between them everything stays on the
-device: what is made orthogonal in the arithmetic type, and x, A and B in the dtype of the iterations. `matrices` says
-where.
+device, in the memory of `matrices`: the matrix to orthogonalize in the arithmetic type, and x, A and B in the dtype of
+the iterations.
 """
 
 from collections.abc import Sequence
@@ -30,9 +30,9 @@ COMPUTED = {"float32": (*MMA, "float32"), "float64": ("float64",)}  # by the ari
 
 
 class MuonPlan(Plan):
-    """Muon bound to its arrays: a `refopt.gpu.Plan` that takes ``coefficients`` and ``blocks``, too.
+    """Muon bound to its arrays: a `refopt.gpu.Plan` that also takes ``coefficients`` and ``blocks``.
 
-    Another number of iterations builds the tables anew.
+    A change of the number of iterations rebuilds the tables.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class MuonPlan(Plan):
         triples = triples if len(triples) > 1 else triples * self._iterations
         self._triples = np.array(triples, arithmetic(compute)).reshape(-1, 3)
         self._cuts = cuts(name, [x for x in params if x], self._blocks)
-        self._workspaces: list[Workspace] = []  # kept alive: launches know their addresses
+        self._workspaces: list[Workspace] = []  # kept alive, since launches use their addresses
         super()._build()
 
     def _set(self, hyper: dict[str, Any]) -> None:
@@ -83,7 +83,7 @@ class MuonPlan(Plan):
 
 
 def computed(dtype: str) -> tuple[str, ...]:
-    """The dtypes that parameters of a dtype can be iterated in on a device."""
+    """The dtypes in which a device can run the iterations for parameters of a dtype."""
     return COMPUTED["float64" if dtype == "float64" else "float32"]
 
 
@@ -91,7 +91,7 @@ def launches_of(
     group: Group, cut: Sequence[Cut], triples: np.ndarray, *, use_nesterov: bool, average: bool, adjust_lr: str,
     compute: str,
 ) -> tuple[Launches, Workspace]:
-    """All launches of a step of a group, and the memory that they know by its address.
+    """All launches of a step of a group, and the memory that they use.
 
     Args:
         group: of tensors that have matrices.

@@ -1,11 +1,11 @@
-"""The elementwise work of a step of Muon, merged over all matrices: three launches beside those of the products.
+"""The elementwise work of a step of Muon, merged over all matrices: three launches apart from those of the products.
 
-The first updates the momentum, stores the matrix that is to be made orthogonal in the arithmetic type, and takes the
-norm of each matrix, along the tree of `refopt.gpu.tiles`. The second divides by the norm and rounds to the dtype of the
-iterations. The third updates the parameters.
+The first updates the momentum, stores the matrix to orthogonalize in the arithmetic type, and takes the norm of each
+matrix, along the tree of `refopt.gpu.tiles`. The second divides by the norm and rounds to the dtype of the iterations.
+The third updates the parameters.
 
-A matrix whose elements lie side by side is accessed four elements at a time. In other matrices, and at their ends, the
-kernels compute the position of each element: element e, in memory order, is in row e // inner and column e % inner.
+A contiguous matrix is accessed four elements at a time. In other matrices, and at the ends, the kernels compute the
+position of each element: element e, in memory order, is in row e // inner and column e % inner.
 """
 
 from collections.abc import Callable
@@ -36,20 +36,20 @@ LR, MU, DECAY, EPSILON, ITERATIONS, RESCALE = range(6)  # rows of the hyperparam
 
 @device_function
 def index_of(place, e):
-    """How many elements lie between the first of a matrix and its element e."""
+    """The distance of element e of a matrix from the first, in elements."""
     inner, outer_stride, inner_stride = place
     return e // inner * outer_stride + e % inner * inner_stride
 
 
 @device_function
 def index_of_x(inner, e):
-    """The same in the iterations, where rows are `padded`."""
+    """The same in the memory of the iterations, where rows are `padded`."""
     return e // inner * padded_size(inner) + e % inner
 
 
 @device_function
 def element_of(first, n):
-    """Which element of the matrix a thread's n-th element of the row at ``first`` is."""
+    """The index in the matrix of a thread's n-th element of the row at ``first``."""
     return own(first) + n % 4 + n // 4 * SECOND
 
 
@@ -60,7 +60,7 @@ def one_access(dtype: str) -> tuple[Callable, Callable]:
 
 @factory
 def momentum_kernel(dtypes: tuple, use_nesterov: bool, average: bool, factor: str | None) -> Kernel:
-    """The first launch, a block to a chunk."""
+    """The first launch, a block for each chunk."""
     real: Any = arithmetic(dtypes[0])
     wide, zero, whole = np.dtype(real).name, real(0), real(1)
     g_size, v_size, u_size = SIZES[dtypes[GRADS]], SIZES[dtypes[VELOCITIES]], SIZES[wide]
@@ -131,7 +131,7 @@ def momentum_kernel(dtypes: tuple, use_nesterov: bool, average: bool, factor: st
 
 
 def walk(row: Callable) -> Callable:
-    """``over_rows(c, offset, chunks, at, common)``: the rows of a tile of a chunk, a row to a warp."""
+    """``over_rows(c, offset, chunks, at, common)``: calls ``row`` for each row of a tile, a warp for each."""
 
     @device_function
     def over_rows(c, offset, chunks, at, common):
@@ -204,7 +204,7 @@ def exact_one(param: str, master: str | None) -> tuple[Callable, Callable]:
 
 @factory
 def update_kernel(param: str, master: str | None, compute: str, factor: str | None, chunk_tiles: int) -> Kernel:
-    """The last launch: the parameter decays, and moves by x."""
+    """The last launch: it decays the parameter and moves it by x."""
     real: Any = arithmetic(param)
     exact8, narrow8 = vectors.exact_access(param, master, real, False), vectors.access(compute, real, False)
     load_p8, store_p8, load_x8 = exact8.load, exact8.store, narrow8.load

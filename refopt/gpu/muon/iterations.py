@@ -1,8 +1,7 @@
-"""The launches of the products of Muon's iterations: three for each iteration, of all matrices.
+"""The launches of the products of Muon's iterations: three for each iteration, for all matrices.
 
-In 16 bits, large matrices are multiplied by `refopt.gpu.warpgroup_products` where there are warpgroups, on Hopper, and
-else by `refopt.gpu.products`. The bits are the same. In fp32 and fp64, all are multiplied by
-`refopt.gpu.plain_products`.
+In 16 bits, `refopt.gpu.warpgroup_products` multiplies large matrices on Hopper, which has warpgroups, and
+`refopt.gpu.products` all others. The bits are the same. In fp32 and fp64, `refopt.gpu.plain_products` multiplies all.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,12 +16,12 @@ from refopt.gpu.tensor_core import MMA
 
 
 def launches(machine: Device, work: Workspace, triples: np.ndarray, compute: str) -> Iterator[Callable[[Any], None]]:
-    """Those of an iteration for each row of ``triples``: a, b and c, in the type of the sums."""
+    """The launches of one iteration for each row of ``triples``: a, b and c, in the type of the sums."""
     made: dict[tuple[int, int], tuple] = {}
     one = triples.dtype.type(1)
     for n, (a, b, c) in enumerate(triples):
         for which, numbers in enumerate(((one, one), (c, b), (one, a))):
-            key = which, n % 2 if which != 1 else 0  # x is at two places by turns
+            key = which, n % 2 if which != 1 else 0  # x alternates between two places
             if key not in made:
                 made[key] = _launch(machine, work, n, which, compute)
             kernel, grid, threads, tables, mode = made[key]
@@ -31,7 +30,7 @@ def launches(machine: Device, work: Workspace, triples: np.ndarray, compute: str
 
 
 def are_large(rows: Sequence[products.Product]) -> bool:
-    """Whether most elements of these products are in such as fill the tiles of warpgroups."""
+    """Whether most elements of these products are in products that fill the tiles of warpgroups."""
     sizes = np.array([(x.m * x.n, min(x.m, x.n)) for x in rows]).reshape(-1, 2)
     return 2 * sizes[sizes[:, 1] > warpgroup_products.HEIGHT, 0].sum() > sizes[:, 0].sum()
 

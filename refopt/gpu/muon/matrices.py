@@ -1,9 +1,9 @@
-"""Where the matrices of Muon are: those of the parameters, as they lie in memory, and those of the iterations.
+"""Where the matrices of Muon are: those of the parameters, in their memory order, and those of the iterations.
 
-A matrix is taken as it lies in memory: ``outer`` rows of ``inner`` elements, of which neighbours are next to each other
-unless the matrix is a block of experts whose axis is the innermost. In Fortran's order that is the transpose of the
-matrix that the parameter is cut into. Iterating either gives the transpose of the same result, so nothing is copied:
-the smaller of the two squares is X X^T where ``left`` holds, and else X^T X.
+A matrix is used in its memory order: ``outer`` rows of ``inner`` elements, which are contiguous unless the matrix is a
+block of experts whose axis is the innermost. For a parameter in Fortran order this is the transpose of the matrix that
+the parameter is cut into. Iterating the transpose gives the transposed result, so nothing is copied: the smaller of the
+two squares is X X^T if ``left`` is true, else X^T X.
 """
 
 from collections.abc import Iterator
@@ -23,9 +23,9 @@ OF_TENSOR, OFFSET, INNER, OUTER_STRIDE, INNER_STRIDE, LOOKAHEAD, FIRST_X, LAST_X
 
 
 class Matrix(NamedTuple):
-    """A matrix in the memory of a parameter, the tensor of that number: first element, sizes and strides, in elements.
+    """A matrix in the memory of parameter number ``tensor``: first element, sizes and strides, in elements.
 
-    ``rows`` and ``columns`` are those that the parameter is cut into.
+    ``rows`` and ``columns`` are those of the matrix that the parameter is cut into.
     """
 
     tensor: int
@@ -48,14 +48,14 @@ class Matrix(NamedTuple):
         return min(self.outer, self.inner)
 
     def regular(self) -> bool:
-        """Whether its elements lie side by side in the parameter, and in the iterations, four of them aligned."""
+        """Whether its elements are contiguous, and aligned for vectors of four, in the parameter and the iterations."""
         dense = self.inner_stride == 1 and (self.outer_stride == self.inner or self.outer == 1)
         return dense and self.offset % 4 == 0 and self.inner % 8 == 0
 
 
 def matrices_of(tensor: int, cut: Cut) -> Iterator[Matrix]:
     """The matrices of a parameter that have elements."""
-    stand_in = np.empty(int(np.prod(cut.shape, dtype=np.int64)), np.int8)  # of which nothing is touched
+    stand_in = np.empty(int(np.prod(cut.shape, dtype=np.int64)), np.int8)  # its memory is never touched
     start = stand_in.__array_interface__["data"][0]
     for view in cut.matrices(stand_in):
         if not view.size:
@@ -69,10 +69,10 @@ def matrices_of(tensor: int, cut: Cut) -> Iterator[Matrix]:
 
 
 class Workspace:
-    """The memory of the iterations, on a device: of each matrix its lookahead, x twice, A and B.
+    """The memory of the iterations, on a device: for each matrix its lookahead, x twice, A and B.
 
-    Lookaheads are of the arithmetic type, in memory order. The others are of the dtype of the iterations, `padded`, and
-    their padding stays zero. Those of 16 bits are arrays of uint16.
+    Lookaheads have the arithmetic type and are in memory order. The others have the dtype of the iterations and are
+    `padded`, and their padding stays zero. 16-bit matrices are arrays of uint16.
     """
 
     def __init__(self, machine: Device, matrices: list[Matrix], compute: str, real: Any) -> None:
@@ -92,7 +92,7 @@ class Workspace:
 
     @cached_property
     def _maps(self) -> list[list[int]]:
-        """Addresses of tensor maps, as `_places` has those of matrices."""
+        """Addresses of the matrices' tensor maps, in the order of `_places`."""
         whole, square = ([(*sizes, padded(sizes[1])) for sizes in of] for of in (
             [(m.outer, m.inner) for m in self.matrices], [(m.small, m.small) for m in self.matrices]))
         addresses = [address for of in self._places for address in of]
@@ -101,7 +101,7 @@ class Workspace:
         return (first + 128 * np.arange(len(addresses))).reshape(4, -1).tolist()
 
     def table(self, iterations: int) -> np.ndarray:
-        """Where matrices are, a row for each: the columns above; x is first at one address, and at another at last."""
+        """The table of matrices, a row for each, with the columns above; x moves between two addresses."""
         x = self._places
         rows = [(m.tensor, m.offset, m.inner, m.outer_stride, m.inner_stride, self._lookaheads[i], x[0][i],
                  x[iterations % 2][i]) for i, m in enumerate(self.matrices)]
@@ -110,7 +110,7 @@ class Workspace:
     def products(self, n: int, mapped: bool = False) -> list[list[Product]]:
         """The three products of iteration n of every matrix: A = x x^T, B = b A + c (A A), x = a x + B x.
 
-        Where matrices are is said by their addresses, or if ``mapped`` by those of their tensor maps.
+        They have the addresses of the matrices or, if ``mapped``, of their tensor maps.
         """
         places = self._maps if mapped else self._places
         old, new = places[n % 2], places[(n + 1) % 2]

@@ -1,27 +1,28 @@
 """Steps that need norms of whole tensors, in two launches for any number of tensors.
 
-What is an optimizer's own are the device functions of its `refopt.gpu.rules.NormRule`. Here is what such steps share.
+The device functions of `refopt.gpu.rules.NormRule` differ between optimizers; this package has what they share.
 
-How the work is cut. A tensor is cut into **chunks**, of which a block of the first launch takes one, and a chunk into
-**tiles** of 1024 elements, of which a **warp**, 32 threads issued together, takes one at a time. A tile has four
-**rows** of 256. The warp goes over a row at once: each of its threads, a **lane**, has eight elements of it. The order
-of all additions follows from this, and from nothing else (numerics, N6); no number of blocks or threads changes a bit.
-`elements` is what a warp does, `chunks` what a block does.
+How the work is cut. A tensor is cut into **chunks**, one for each block of the first launch, and a chunk into **tiles**
+of 1024 elements, which a **warp**, 32 threads issued together, takes one at a time. A tile has four **rows** of 256.
+The warp processes a row at once: each of its threads, a **lane**, has eight elements of it. This alone determines the
+order of all additions (numerics, N6); the number of blocks or threads changes no bit. `elements` has what a warp does,
+`chunks` what a block does.
 
-The first launch sums squares up. A warp leaves the sum of each of its tiles in memory. The sums of a tensor are joined
-along a tree, by blocks: a **node** of the tree counts arrivals, one for each chunk under it, and whichever block is the
-last to arrive joins what lies there, and goes on to the node above. So no block ever waits for another, which might not
-have begun. The block that joins the topmost node *closes* the tensor: it has the norms, and makes of them the few
-numbers that the update needs, such as a learning rate.
+The first launch sums squares. A warp stores the sum of each of its tiles in memory. Blocks join the sums of a tensor
+along a tree: a **node** of the tree counts arrivals, one for each chunk under it, and the last block to arrive joins
+the node's sums and continues with the parent. So no block ever waits for another, which might not have started. The
+block that joins the topmost node *closes* the tensor: it has the norms, and computes from them the few numbers that the
+update needs, such as a learning rate.
 
-The second launch updates. That the first has ended is the barrier: all norms are there. It takes the **last tiles
-first**: they were read last, so they are in part still in the L2 cache, which the first launch asks to keep them. Its
-blocks may start while the first launch drains (**programmatic dependent launch**): they find their place in the tables
-meanwhile, and wait where they need what the first one writes.
+The second launch updates. The end of the first is the barrier: all norms are known. It takes the **last tiles first**:
+they were read last, so part of them is still in the L2 cache, which the first launch asks to keep them. Its blocks may
+start while the first launch drains (**programmatic dependent launch**): meanwhile they look up their part in the
+tables, and wait where they need the first launch's results.
 
-**Launch bounds** are how many threads a block has at most, and how many blocks are to fit on a multiprocessor at a
-time. Its 65,536 registers are shared out by them: 128 per thread for the norms, 72 for an update. Left alone, the
-compiler saves registers, and a thread that has few has few loads under way. The bounds were measured best on an H200.
+**Launch bounds** are the largest number of threads in a block, and the number of blocks that must fit on a
+multiprocessor at a time. They decide how its 65,536 registers are divided: 128 per thread for the norms, 72 for an
+update. Without bounds the compiler saves registers, and a thread with few registers has few loads in flight. These
+bounds were the fastest on an H200.
 """
 
 from collections.abc import Callable
@@ -44,7 +45,7 @@ UPDATE_BOUNDS = 64, 14
 
 @factory
 def norms_kernel(routine: Routine, dtypes: tuple, choices: tuple, factor: str | None) -> Kernel:
-    """The first launch, a block to a chunk."""
+    """The first launch, a block for each chunk."""
     do = phases(routine, dtypes, choices, factor)
 
     def merged(addresses, chunks, nodes, counters, sums, numbers, hyper, first_chunk, factor_at, found_at):
@@ -58,7 +59,7 @@ def norms_kernel(routine: Routine, dtypes: tuple, choices: tuple, factor: str | 
 
 @factory
 def update_kernel(routine: Routine, dtypes: tuple, choices: tuple, factor: str | None, chunk_tiles: int) -> Kernel:
-    """The second launch, a block to a tile, last tiles first."""
+    """The second launch, a block for each tile, last tiles first."""
     do = phases(routine, dtypes, choices, factor)
 
     def merged(addresses, chunks, sums, numbers, hyper, first_chunk, factor_at, found_at):
@@ -71,9 +72,9 @@ def update_kernel(routine: Routine, dtypes: tuple, choices: tuple, factor: str |
 
 
 def arguments(group: Group, choices: dict[str, Any]) -> tuple[tuple, tuple, tuple]:
-    """What says which kernels a group has, the tables that its launches begin with, and the scratch that follows.
+    """What determines a group's kernels, the tables that come first in their arguments, and the scratch that follows.
 
-    Between the last two come nodes and counters where norms are taken; first chunk, factor and flag end the arguments.
+    A launch that takes norms has nodes and counters between these two; first chunk, factor and flag come last.
     """
     asked = group.routine, group.dtypes, tuple(sorted(choices.items())), group.factor_dtype if any(group.gate) else None
     sums = group.zeros(2, max(1, group.slots))

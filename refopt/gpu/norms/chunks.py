@@ -23,11 +23,11 @@ from refopt.gpu.unroll import named
 
 
 def walk_tiles(tile: Callable, rows: tuple[int, int]) -> Callable:
-    """``over_tiles(c, chunks, at, start, stop, slot, sums, common)``: the sums of the tiles from start to stop, a tile
-    to a warp.
+    """``over_tiles(c, chunks, at, start, stop, slot, sums, common)``: sums the tiles from start to stop, a warp for
+    each tile.
 
-    ``tile(at, first, stop, aligned, common)`` sums up a tile. The result goes to ``sums``, from the slot on, into the
-    rows from ``rows[0]`` to before ``rows[1]``, each from the lane of that number.
+    ``tile(at, first, stop, aligned, common)`` sums a tile. The results go to ``sums``, from the slot on: the lane of
+    number n writes row n, for n from ``rows[0]`` to ``rows[1] - 1``.
     """
     first_row, stop_row = rows
 
@@ -43,7 +43,7 @@ def walk_tiles(tile: Callable, rows: tuple[int, int]) -> Callable:
 
 
 def walk_rows(row: Callable) -> Callable:
-    """``over_rows(c, chunks, at, start, stop, slot, sums, common)``: does something with each row, a row to a warp."""
+    """``over_rows(c, chunks, at, start, stop, slot, sums, common)``: calls ``row`` for each row, a warp for each."""
 
     @device_function
     def over_rows(c, chunks, at, start, stop, slot, sums, common):
@@ -54,18 +54,18 @@ def walk_rows(row: Callable) -> Callable:
 
 
 def chunk_sums(tile: Callable, real: Any, rows: tuple[int, int] = (0, 2)) -> Callable:
-    """``sums_of(c, at, chunks, nodes, counters, sums, common)``: a chunk's sums of squares, and in one block the
-    tensor's.
+    """``sums_of(c, at, chunks, nodes, counters, sums, common)``: a chunk's sums of squares and, in the tensor's last
+    block, the tensor's.
 
-    Tile and rows are those of `walk_tiles`. Returned is whether this block is the last of the tensor, and if so, in
-    even threads, the tensor's sums in both rows.
+    Tile and rows are those of `walk_tiles`. It returns whether this block is the last of the tensor and, if so, on
+    even threads the tensor's sums of both rows.
     """
     over_tiles, climb, zero = walk_tiles(tile, rows), joiner(real).climb, real(0)
 
     @device_function
     def sums_of(c, at, chunks, nodes, counters, sums, common):
         node = chunks[c, NODE]
-        # How many chunks report to the node. Asked for early: whoever is the last to finish needs it in a hurry.
+        # How many chunks the node counts. Loaded early, since the last block to finish would have to wait for it.
         arrivals = nodes[node, ARRIVALS]
         over_tiles(c, chunks, at, chunks[c, START], chunks[c, STOP], chunks[c, SLOT], sums, common)
         # The last block to finish under a node of the tree joins its sums, so none waits for another.
@@ -79,14 +79,14 @@ def chunk_sums(tile: Callable, real: Any, rows: tuple[int, int] = (0, 2)) -> Cal
 
 @lru_cache
 def phases(routine: Routine, dtypes: tuple, choices: tuple, factor: str | None) -> SimpleNamespace:
-    """The two phases of a step for one chunk, ``norms`` and ``update``, and what they are put together from.
+    """The two phases of a step for one chunk, ``norms`` and ``update``, and their parts.
 
-    ``closing(name, tile, rows)`` and ``updating(over)`` make other phases, from a tile and rows as `chunk_sums` takes
-    them, and from what `walk_rows` makes.
+    ``closing(name, tile, rows)`` and ``updating(over)`` make other phases, from the tile and rows of `chunk_sums`, and
+    from a result of `walk_rows` or `walk_tiles`.
 
     Args:
         routine, dtypes, choices: as for `refopt.gpu.elementwise.merged_update`.
-        factor: the dtype of ``grad_factor``; None if the step is given neither factor nor flag.
+        factor: the dtype of ``grad_factor``; None if the step has neither factor nor flag.
     """
     real: Any = arithmetic(dtypes[0])
     present = frozenset(name for name, dtype in zip(routine.slot_names, dtypes, strict=True) if dtype)
@@ -106,7 +106,7 @@ def phases(routine: Routine, dtypes: tuple, choices: tuple, factor: str | None) 
 
     @device_function
     def common_of(hyper, tensor, at, factor_at):
-        """What the elements of a tensor have in common in the first launch: the numbers, then the scalars."""
+        """What all elements of a tensor share in the first launch: the numbers, then the scalars."""
         return rescaled(hypers_of(hyper, tensor), factor_of(factor_at)) + scalars_of(at)
 
     def closing(name: str, tile: Callable, rows: tuple[int, int]) -> Callable:
@@ -114,15 +114,15 @@ def phases(routine: Routine, dtypes: tuple, choices: tuple, factor: str | None) 
 
         @device_function
         def norms(c, addresses, chunks, nodes, counters, sums, numbers, hyper, factor_at):
-            """Tile sums of the chunk; in the block that is the last of its tensor, the tensor's numbers and scalars."""
+            """Sum the chunk's tiles; the last block of a tensor also writes the tensor's numbers and scalars."""
             let_next_launch_begin()
             tensor = chunks[c, TENSOR]
             at = addresses_of(addresses, tensor)
             common = common_of(hyper, tensor, at, factor_at)
             closes, squares = sums_of(c, at, chunks, nodes, counters, sums, common)
             if closes and cuda.threadIdx.x == 0:
-                # All blocks of the tensor have read its scalars by now, so they can be written. What is needed here
-                # alone is read here alone, and takes no register before.
+                # All blocks of the tensor have read its scalars by now, so they can be written. The numbers are read
+                # again here, so that they need no registers before.
                 leave(tensor, at, close(squares, common_of(hyper, tensor, at, factor_at)), numbers)
 
         return named(norms, name)
@@ -134,7 +134,7 @@ def phases(routine: Routine, dtypes: tuple, choices: tuple, factor: str | None) 
             tensor, start = chunks[c, TENSOR], chunks[c, START] + offset
             stop, slot = min(chunks[c, STOP], start + length), chunks[c, SLOT] + offset // TILE
             at, h = addresses_of(addresses, tensor), hypers_of(hyper, tensor)
-            # Nothing up to here was written by the launch before this one. Now its numbers are needed.
+            # Nothing read so far was written by the previous launch. Its numbers are needed from here on.
             wait_for_previous_launch()
             if found(found_at):
                 return
@@ -156,7 +156,7 @@ def _scalars(routine: Routine, real: Any) -> Callable:
 
 
 def _leave(routine: Routine, rule: NormRule, real: Any) -> Callable:
-    """Write what a tensor's closing block has computed. For LAMB::
+    """Write the numbers and scalars that a tensor's closing block has computed. For LAMB::
 
         def leave(tensor, at, closed, numbers):
             numbers[0, tensor] = closed[0]

@@ -19,12 +19,12 @@ def all_rows(first, stop):
 
 
 def tile_sums(name: str, row: Callable[[bool], Callable], count: int, real: Any) -> Callable:
-    """``tile(at, first, stop, aligned, common)``: the sums of squares of a tile by a warp, of one or two values an
+    """``tile(at, first, stop, aligned, common)``: a warp's sums of squares over a tile, of one or two values per
     element.
 
-    ``row(partial)`` makes ``row(at, first, stop, common)``, the values of a thread's eight elements of a row, which
-    listings show under ``name``. One sum is in every thread of the warp; of two, the first is in even threads and the
-    second in odd ones.
+    ``row(partial)`` makes ``row(at, first, stop, common)``, the values of a thread's eight elements of a row; listings
+    call it ``name``. Every thread of the warp has a single sum; of two, even threads have the first and odd ones the
+    second.
     """
     zeros: Any = (real(0),) * 8
 
@@ -59,10 +59,10 @@ def tile_sums(name: str, row: Callable[[bool], Callable], count: int, real: Any)
 
 
 def norm_row(routine: Routine, dtypes: tuple, rule: NormRule, count: int) -> Callable[[bool], Callable]:
-    """The variants of the first launch's ``row(at, first, stop, common)``: new states, and the values to be squared.
+    """The variants of the first launch's ``row(at, first, stop, common)``: new states, and the values to square.
 
-    The cache is asked to keep what the update reads again, unless states are written too, which is more than it holds.
-    For LARS, the variant for a row that is all there::
+    Its loads ask the cache to keep what the update reads again, unless it also writes states, too much for the cache.
+    For LARS, the variant for a complete row::
 
         def row(at, first, stop, common):
             i = own(first)
@@ -84,7 +84,7 @@ def norm_row(routine: Routine, dtypes: tuple, rule: NormRule, count: int) -> Cal
         lines = _loads(slots, rule.reads, routine)
         if rule.moments:
             lines += [*slots.apply("moments", rule.moments, rule.reads, states), *map(slots.store, states)]
-            for name in states:  # as they are read again
+            for name in states:  # as the second launch reads them
                 slots.scope[f"rounded_{name}"] = vectors.rounded8(dtypes[slots.rows[name]])
                 lines.append(f"{name} = rounded_{name}({name})")
         slots.scope["kept"] = vectors.kept8(slots.real, partial)
@@ -95,7 +95,7 @@ def norm_row(routine: Routine, dtypes: tuple, rule: NormRule, count: int) -> Cal
 
 
 def update_row(routine: Routine, dtypes: tuple, rule: NormRule) -> Callable[[bool], Callable]:
-    """The variants of the second launch's ``row(at, first, stop, common)``, which gives the exact new parameters.
+    """The variants of the second launch's ``row(at, first, stop, common)``, which returns the exact new parameters.
 
     For LARS::
 
@@ -125,6 +125,6 @@ def update_row(routine: Routine, dtypes: tuple, rule: NormRule) -> Callable[[boo
 
 
 def _loads(slots: Slots, names: Sequence[str], routine: Routine) -> list[str]:
-    """Load slots; gradients are rescaled by the last of h, with which ``common`` begins."""
+    """Load slots; gradients are rescaled by the last number of h, which is the start of ``common``."""
     rescaled = [f"grads = scale8(common[{len(routine.hypers) - 1}], grads)"] if "grads" in names else []
     return [*map(slots.load, names), *rescaled]

@@ -1,10 +1,10 @@
-"""The rules of the optimizers: what each does to one element, as ``refopt.cpu`` has it line by line.
+"""The rules of the optimizers: what each does to one element, the same as ``refopt.cpu`` line by line.
 
-An optimizer that takes each element for itself has a `Rule`, one that needs norms of whole tensors a `NormRule`.
+An elementwise optimizer has a `Rule`, one that needs norms of whole tensors a `NormRule`.
 
-A routine's rule stands in the file of its name. A function of the same name makes it, of the arithmetic type, of the
-names of all slots that are given, optional states among them, and of the routine's choices but ``rounding``. It is
-looked up by the name of the catalogue's row, so there is no list to enter it in.
+Each routine's rule is in the file of its name. A function of the same name makes it, from the arithmetic type, the
+names of all slots that are given, including optional states, and the routine's choices except ``rounding``. `rule_of`
+looks it up by the routine's name in the catalogue, so there is no list to add it to.
 """
 
 import importlib
@@ -22,19 +22,19 @@ __all__ = [
 
 @device_function
 def numbers(h, s):
-    """What a rule without anything to prepare takes."""
+    """The default of ``prepare``: the numbers unchanged."""
     return h
 
 
 class Rule(NamedTuple):
-    """Three device functions. Constants in them are of the arithmetic type: a bare 1 becomes a double on a GPU.
+    """Three device functions. Their constants must have the arithmetic type: a bare 1 becomes a double on a GPU.
 
-    ``rule(p, g, *states, k)`` takes one element to its new p and states, in the catalogue's order, as a tuple. g
-    arrives rescaled. ``prepare(h, s)`` makes k, which all elements of a tensor have in common; without it k is h.
+    ``rule(p, g, *states, k)`` returns the new p and states of one element, in the catalogue's order, as a tuple. g
+    is already rescaled. ``prepare(h, s)`` returns k, which all elements of a tensor share; by default k is h.
     ``advance(h, s)`` returns the scalars of the next step.
 
-    h holds the routine's numbers in the catalogue's order, for the tensor in hand, and ends in rescale_grad, which
-    g has been multiplied by already. s holds its scalars, such as the powers of beta.
+    h has the routine's numbers for one tensor, in the catalogue's order, and ends with rescale_grad, by which g has
+    already been multiplied. s has the tensor's scalars, such as the powers of beta.
     """
 
     rule: Callable
@@ -43,25 +43,25 @@ class Rule(NamedTuple):
 
 
 class NormRule(NamedTuple):
-    """What is an optimizer's own in the two launches of `refopt.gpu.norms`.
+    """The parts of the two launches of `refopt.gpu.norms` that depend on the optimizer.
 
     In the first launch:
-        reads: the slots that it reads. "params" is the exact parameter, so the master where there is one;
+        reads: the slots that it reads. "params" is the exact parameter, so the master if there is one;
             "stored_params" the parameter as it is stored.
-        normed: ``normed(*elements, k)`` is a tuple of the one or two numbers whose squares are summed over the tensor.
-            The elements are those of ``reads``, in that order; k is h, followed by s.
-        moments: ``moments(*elements, k)``, if there is one, is a tuple of the new elements of the states in ``reads``.
-            ``normed`` then takes them as they are read again after they were stored.
+        normed: ``normed(*elements, k)`` returns a tuple of the one or two numbers whose squares are summed over the
+            tensor. The elements are those of ``reads``, in that order; k is h, followed by s.
+        moments: ``moments(*elements, k)``, if given, returns a tuple of the new elements of the states in ``reads``.
+            ``normed`` then takes them as stored, so rounded to their dtypes.
     In the block that has the sums of a tensor:
-        close: ``close(sums, k)`` is a tuple of what the second launch needs to know of the tensor, and the tensor's new
-            scalars. Of one norm, ``sums[0]`` is its square.
-        numbers: names for the former, which says how many there are.
+        close: ``close(sums, k)`` returns a tuple of the tensor's numbers for the second launch, followed by its new
+            scalars. If there is one norm, ``sums[0]`` is its square.
+        numbers: the names of these numbers, and so how many there are.
     In the second launch:
         updates: the slots that it reads.
-        rule: ``rule(*elements, k)`` is a tuple of the new parameter and of the new elements of those states that the
+        rule: ``rule(*elements, k)`` returns a tuple of the new parameter and the new elements of the states that the
             first launch has not written. Here k is h, followed by the numbers.
 
-    h and s are as in `Rule`, but for ``rescale_grad`` in h, which is multiplied by the factor of the step, if any.
+    h and s are as in `Rule`, except that ``rescale_grad`` in h is multiplied by the factor of the step, if any.
     """
 
     reads: tuple[str, ...]
@@ -82,21 +82,21 @@ def moments(g, m, u, betas):
 
 @device_function
 def larger(x, y):
-    """The larger of two numbers; y where one of them is NaN."""
+    """The larger of two numbers; y if either is NaN."""
     return x if x > y else y
 
 
 @device_function
 def next_powers(h, s):
-    """The powers of beta1 and beta2, one step on; for numbers that begin with a rate and both betas."""
+    """The next step's powers of beta1 and beta2, for rules whose numbers begin with lr, beta1 and beta2."""
     return s[0] * h[1], s[1] * h[2]
 
 
 def decay_and_sign(real: type, decay: str, maximize: bool) -> tuple[Callable, Callable]:
     """What `refopt.cpu.weight_decay` does before a rule, as two device functions.
 
-    ``share(lr, weight_decay)``, for ``prepare``, is what all elements have in common, and ``prepared(p, g, share)`` the
-    parameter and the gradient that the rule goes on from.
+    ``share(lr, weight_decay)``, for ``prepare``, is the number that all elements share; ``prepared(p, g, share)`` are
+    the parameter and the gradient that the rule starts from.
     """
     zero, one, decoupled = real(0), real(1), decay == "decoupled"
 
@@ -104,7 +104,7 @@ def decay_and_sign(real: type, decay: str, maximize: bool) -> tuple[Callable, Ca
     def share(lr, weight_decay):
         return one - lr * weight_decay if decoupled else weight_decay
 
-    # Without decay the factor of p is 1, and changes no bit; 0 * p added to g would, of -0 and where p is not finite.
+    # Without decay the factor of p is 1, which changes no bit; adding 0 * p to g would if g is -0 or p is not finite.
     @device_function
     def decoupled_from(p, g, by):
         return p * by, -g if maximize else g
@@ -117,10 +117,10 @@ def decay_and_sign(real: type, decay: str, maximize: bool) -> tuple[Callable, Ca
 
 
 def rule_of(routine: Routine) -> Callable[..., Any]:
-    """The function of a routine's name in the module of its name here, which makes its `Rule` or `NormRule`.
+    """The function that makes a routine's `Rule` or `NormRule`, in the module of the routine's name.
 
     Raises:
-        TypeError: there is none; the text says what to write where.
+        TypeError: there is no such function; the message says which one to write in which file.
     """
     name, missing = routine.name, "function"
     module = f"{__name__}.{name}"
@@ -128,7 +128,7 @@ def rule_of(routine: Routine) -> Callable[..., Any]:
     try:
         rule = getattr(importlib.import_module(module), name, None)
     except ModuleNotFoundError as error:
-        if error.name != module:  # the module is there, and imports another that is not
+        if error.name != module:  # the module exists, but imports one that does not
             raise
         missing = "file"
     if not callable(rule):

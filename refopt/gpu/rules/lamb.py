@@ -1,7 +1,7 @@
 """LAMB: ``refopt.cpu.lamb``.
 
-The second launch forms r once more, from the moments that the first has stored: 40 bytes per element in fp32. To keep r
-would take as many, and memory.
+The second launch computes r again, from the moments that the first has stored: 40 bytes per element in fp32. Storing r
+would move as many bytes, and need memory.
 """
 
 from typing import Any

@@ -16,7 +16,7 @@ def lars_momentum(real: Any, present: frozenset[str], adapt: str, norm_of: str) 
 
     @device_function
     def adapts(p_norm, g_norm, decay):
-        """Whether the ratio applies; Paddle has used each of three conditions."""
+        """Whether the ratio applies; Paddle's versions have used three conditions."""
         if of_norms and not (p_norm > zero and g_norm > zero):
             return False
         return not of_decay or decay > zero

@@ -8,7 +8,7 @@ def lion(real: type, present: frozenset[str]) -> Rule:
 
     @device_function
     def sign(x):
-        """1 above zero, -1 below, and x itself elsewhere."""
+        """1 above zero, -1 below, and x itself otherwise (zero or NaN)."""
         return one if x > zero else (minus_one if x < zero else x)
 
     @device_function

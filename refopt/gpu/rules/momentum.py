@@ -16,7 +16,7 @@ def momentum(real: type, present: frozenset[str], use_nesterov: bool, maximize: 
         lr, mu, l2_decay, rest = k
         g = (-g if maximize else g) + l2_decay * p
         v = mu * v + rest * g
-        # Nesterov looks ahead: the velocity that the next step would begin with.
+        # Nesterov looks ahead, to the velocity with which the next step would begin.
         return p - lr * (g + mu * v if use_nesterov else v), v
 
     return Rule(rule, prepare)

@@ -1,4 +1,4 @@
-"""What a listing begins with: what it is of, how its kernels are launched, and how it runs."""
+"""The header of a listing: its subject, how its kernels are launched, and how it runs."""
 
 import textwrap
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ MODES = {
 def header(asked: Request, launches: Launches) -> str:
     """The comment above a listing of the launches of a routine."""
     routine, dtypes, form, choices, hopper = asked
-    by_chance = "bfloat16" in dtypes.values()  # else nothing can be, and no kernel reads the seed
+    by_chance = "bfloat16" in dtypes.values()  # only bf16 is rounded by chance; otherwise no kernel reads the seed
     lines = [f"refopt.gpu: {routine.merged_name}, form {form}{', on Hopper' * hopper}", ""]
     lines += _wrapped("arrays: ", [f"{name} {dtype}" for name, dtype in dtypes.items()])
     lines += _wrapped("choices: ", [f"{n}={value}" for n, value in choices.items() if by_chance or n != "rounding"])
@@ -30,7 +30,7 @@ def header(asked: Request, launches: Launches) -> str:
 
 
 def _launched(launches: Launches, what: str) -> list[str]:
-    """What is launched when."""
+    """The launches of a plan, before and in its steps."""
     lines = [f"Launches for the {what} of {WORKLOAD}, as kernel[blocks, threads]:"]
     lines += _wrapped("before the first step: ", _in_words(launches.before))
     if [x.kernel for x in launches.first] != [x.kernel for x in launches.steady]:
@@ -54,7 +54,7 @@ ALONE = (
 
 
 def _in_words(launches: Sequence[Launched]) -> list[str]:
-    """Launches, those of a kernel together."""
+    """Launches in words, grouped by kernel."""
     parts = []
     for kernel in dict.fromkeys(x.kernel for x in launches):
         own = [x for x in launches if x.kernel is kernel]

@@ -1,4 +1,4 @@
-"""The kernels that a routine runs for dtypes and choices, and how they are launched, without an array."""
+"""The kernels of a routine for dtypes and choices, and their launches, found without arrays."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ from refopt.gpu.kernels import Kernel
 from refopt.gpu.muon import computed
 from refopt.gpu.muon import launches_of as launches_of_muon
 
-WORKLOAD = "resnet50"  # whose tensors the launches are counted for
+WORKLOAD = "resnet50"  # the model for whose tensors launches are counted
 
 
 class Request(NamedTuple):
@@ -41,7 +41,7 @@ def request(
     Args:
         routine: a name of `refopt.catalog.KNOWN`.
         dtype: a dtype configuration of ``refopt verify``.
-        form: one of the routine's forms; the one that plans take if not given.
+        form: one of the routine's forms; the default of plans if not given.
         states: the optional states that are given.
         choices: values of the routine's choices; the first of each if not given.
         hopper: the kernels that Hopper has in place of those for every GPU, by which Muon multiplies large matrices.
@@ -89,7 +89,7 @@ class Launched(NamedTuple):
 
 
 class Launches(NamedTuple):
-    """What a plan launches: before its first step, in that step, in every other; and all that it has prepared."""
+    """A plan's launches before its first step, in that step and in every other; and all prepared launches."""
 
     before: list[Launched]
     first: list[Launched]
@@ -103,7 +103,7 @@ class Launches(NamedTuple):
 
 
 class Recorder(runtime.Executor):
-    """The executor, but for launches, which are noted and not made."""
+    """The executor, except that it records launches instead of running them."""
 
     def __init__(self, hopper: bool = False) -> None:
         self.warpgroups = hopper
@@ -120,16 +120,16 @@ class Recorder(runtime.Executor):
 
 
 def launches_of(asked: Request, shapes: Sequence[tuple[int, ...]] = ()) -> Launches:
-    """The launches of a plan over tensors of some shapes that is given neither a factor nor a flag.
+    """The launches of a plan without factor and flag, over tensors of some shapes.
 
-    Without shapes, they are those of `WORKLOAD`.
+    Without shapes, the tensors are those of `WORKLOAD`.
     """
     routine, dtypes, form, choices, hopper = asked
     if not shapes:
         every = workloads.load(WORKLOAD)
         shapes = [tensor.shape for tensor in (every.matrices() if routine.told else every).tensors]
     machine = Recorder(hopper)
-    # What the tables need to know of arrays; there is none at these addresses.
+    # Descriptions of arrays for the tables; nothing is at these addresses.
     arrays: dict[str, list[Array | None]] = {
         name: [Array(1 << 20, s, dtypes[name], c_strides(s, ITEM_SIZES[dtypes[name]]), True) for s in shapes]
         if name in dtypes else [None] * len(shapes) for name in routine.slot_names
@@ -150,7 +150,7 @@ def launches_of(asked: Request, shapes: Sequence[tuple[int, ...]] = ()) -> Launc
 
 
 def _of_matrices(group: Group, params: list[Array], choices: Mapping[str, Any]) -> Any:
-    """The launches of Muon with its usual coefficients, of matrices and of the kernels of convolutions."""
+    """The launches of Muon with its default coefficients, for matrices and convolution kernels."""
     blocks = [Blocks(of="convolution" if len(param.shape) > 2 else "matrix") for param in params]
     iterations = next(int(hyper.default or 0) for hyper in group.routine.hypers if hyper.name == "iterations")
     triples = np.array([group.routine.own["coefficients"]] * iterations, arithmetic(choices["compute"]))
