@@ -59,7 +59,7 @@ class Part:
 
     @property
     def newer(self) -> tuple[tuple[int, int], str | None, bool]:
-        """The first compute capability with an intrinsic's PTX, its PTX before that, and whether no later one has it."""
+        """The first compute capability with an intrinsic's PTX, its PTX before that, and whether later ones lack it."""
         return self.function.since, self.function.before, self.function.alone  # type: ignore[attr-defined]
 
     def numbers(self) -> Iterator[int]:
