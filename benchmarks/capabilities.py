@@ -33,7 +33,7 @@ from refopt.gpu import cast, exactness, loss_scale, words
 from refopt.gpu.gradient_check import checker, finisher
 from refopt.gpu.machine import dotted
 from refopt.gpu.show.kernels import launches_of, request
-from refopt.gpu.target import MEASURED, Compilable, signature_of, signature_spelled, spelled
+from refopt.gpu.target import MEASURED, Compilable, signature_of, spelled
 from refopt.program.gpu import mixed_precision, sparse
 
 CAPABILITIES = (7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0)
@@ -134,7 +134,7 @@ def others() -> Iterator[Case]:
     """Casts, moves, gradient checks, loss scales, and what programs add."""
 
     def case(label: str, kernel: Compilable, *types: str, double: bool = False) -> Case:
-        return Case(f"{kernel.name} {label}".strip(), kernel, signature_spelled(list(types)), double)
+        return Case(f"{kernel.name} {label}".strip(), kernel, types, double)
 
     for source in SIZES:
         for target in SIZES:

@@ -1,4 +1,4 @@
-"""``python -m refopt`` is the command ``refopt``."""
+"""``python -m refopt`` runs the command ``refopt``."""
 
 from refopt.cli import run
 

@@ -1,7 +1,7 @@
-"""One row per routine, collected from `refopt.cpu`: what it takes, in how many launches and over how many bytes.
+"""One row per routine, collected from `refopt.cpu`: its arguments, launches and bytes.
 
-The checks, the plans, the command line, the laws and the tables of the documentation follow these rows. Simple ones
-come first: those of one launch before those of two, and by how many states and scalars they carry.
+The checks, the plans, the command line, the laws and the tables of the documentation are built from these rows. Simple
+routines come first: elementwise ones before others, then by the number of their slots.
 `refopt.catalog.workloads` has the tensors of real models, `refopt.catalog.data` seeded data for a routine on them.
 
     >>> from refopt.catalog import ROUTINES, Spec
@@ -24,11 +24,11 @@ def _order(row: Routine) -> tuple:
 
 
 ROUTINES: dict[str, Routine] = {row.name: row for row in sorted(cpu.ROWS.values(), key=_order)}
-KNOWN = ROUTINES | {MUON.name: MUON}  # with those that are for matrices alone
+KNOWN = ROUTINES | {MUON.name: MUON}  # including those for matrices only
 
 
 def __getattr__(name: str) -> Routine:
-    """A row under its name in capitals, such as ``catalog.ADAM``."""
+    """A row by its name in capitals, such as ``catalog.ADAM``."""
     if name.isupper() and name.lower() in ROUTINES:
         return ROUTINES[name.lower()]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""What is computed: dtype configurations, sizes for a device, and seeded data of realistic scale."""
+"""Test data: dtype configurations, sizes for a device, and seeded data of realistic scale."""
 
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -13,9 +13,9 @@ from refopt.cpu.remainder import split
 
 
 class Dtypes(NamedTuple):
-    """A dtype configuration: what parameters and gradients are, and what else is there.
+    """A dtype configuration: the dtype of parameters and gradients, and the additional arrays.
 
-    With ``master`` or ``remainder`` every state is of the arithmetic type; ``chance`` is stochastic rounding.
+    With ``master`` or ``remainder`` every state has the arithmetic type; ``chance`` is stochastic rounding.
     """
 
     param: str
@@ -35,13 +35,13 @@ DTYPES = {
     "bf16-sr": Dtypes("bfloat16", chance=True),
 }
 
-# Numbers so large that they change bits in every dtype, where a default may change none.
+# Numbers large enough to change bits in every dtype, which defaults may not be.
 HYPERS = {
     "lr": 0.05, "mu": 0.9, "beta1": 0.8, "beta2": 0.9, "rho": 0.95, "decay_base": 0.96**0.004, "l2_decay": 0.01,
     "coeff": 0.1, "weight_decay": 0.1, "lars_coeff": 0.001, "lars_weight_decay": 0.0005, "lr_ratio": 0.5,
     "epsilon": 1e-4, "rescale_grad": 1 / 192,
 }
-# From where to where powers and averages of tensors are drawn, and lengths: RAdam rectifies where its is above 5.
+# The ranges from which scalars per tensor are drawn, and lengths: RAdam rectifies if its length is above 5.
 SCALARS = 0.3, 0.95
 LENGTHS = {"rho": (3.0, 12.0)}
 FEW = 6  # matrices
@@ -49,7 +49,7 @@ NO_DECAY = ("*.bias", "*bn?.*", "*downsample.1.*", "*LayerNorm.*", "*.ln_?.*", "
 
 
 class Case(NamedTuple):
-    """What is computed: the arrays of each slot, the gradients and the hyperparameters of each step."""
+    """Data for a routine: the arrays of each slot, the gradients and the hyperparameters of each step."""
 
     routine: Routine
     workload: Workload
@@ -75,7 +75,7 @@ class Case(NamedTuple):
 
 
 def unavailable(dtype: str) -> str:
-    """Why a dtype configuration cannot be used here; empty if it can."""
+    """Why a dtype configuration is not available; empty if it is."""
     if DTYPES[dtype].param == "bfloat16":
         try:
             import ml_dtypes  # noqa: F401
@@ -85,8 +85,8 @@ def unavailable(dtype: str) -> str:
 
 
 def offered(routine: Routine, dtype: str) -> bool:
-    """Whether a routine has what a dtype configuration asks for."""
-    if routine.told and DTYPES[dtype].param != "float64" and unavailable("bf16"):  # which it iterates in
+    """Whether a routine supports a dtype configuration."""
+    if routine.told and DTYPES[dtype].param != "float64" and unavailable("bf16"):  # in which it iterates
         return False
     return "rounding" in routine.choices or not DTYPES[dtype].chance
 
@@ -94,10 +94,10 @@ def offered(routine: Routine, dtype: str) -> bool:
 def extents(
     workload: Workload, device: str, cap: int | None = None, norms: bool = True
 ) -> tuple[Workload, str]:
-    """The workload at a size for the device, and in words how it was scaled down; empty if it was not.
+    """The workload at a size for the device, and a description of how it was scaled down; empty if it was not.
 
-    On the executor some tensors stay larger than a row of the kernels (256 elements), a tile (1024) and a chunk of
-    every dtype (16,384 at 16 bits); without ``norms``, where a tile is a chunk, than a row and a tile.
+    On the executor some tensors stay larger than a row of the kernels (256 elements), a tile (1024) and a chunk of any
+    dtype (16,384 at 16 bits); without ``norms``, where a chunk is a tile, larger than a row and a tile.
     """
     if cap is not None:
         scaled, how = workload.scaled(cap), f"tensors of up to {cap:,}"
@@ -116,7 +116,7 @@ def extents(
 
 
 def matrices(workload: Workload, device: str, cap: int | None = None) -> Workload:
-    """The matrices of a workload at a size for the device: a few of them, whose products NumPy takes seconds for."""
+    """The matrices of a workload at a size for the device: only a few, since NumPy takes seconds for their products."""
     every = workload.matrices()
     if cap is not None:
         return extents(every, device, cap)[0]
@@ -125,7 +125,7 @@ def matrices(workload: Workload, device: str, cap: int | None = None) -> Workloa
 
 
 def slot_dtype(slot: Slot, dtype: str) -> str:
-    """The dtype of a slot: the parameter's, but with masters every state is in the arithmetic type."""
+    """The dtype of a slot: the parameter's, but the arithmetic type for states beside masters or remainders."""
     asked = DTYPES[dtype]
     if slot.name == "master_params" and asked.remainder:
         return "uint16"
@@ -134,9 +134,9 @@ def slot_dtype(slot: Slot, dtype: str) -> str:
 
 
 def make_case(routine: Routine, workload: Workload, dtype: str, steps: int, seed: int = 0) -> Case:
-    """Seeded data of realistic scale: fresh gradients every step, no state at zero, some tensors all zero.
+    """Seeded data of realistic scale: new gradients every step, no state elements of zero, some tensors all zero.
 
-    Every step moves every element by more than its rounding, so a kernel that does nothing is found out.
+    Every step changes every element by more than its rounding, so that a kernel that does nothing is detected.
     """
     real = arithmetic(DTYPES[dtype].param)
     values = np.random.default_rng(seed)
@@ -154,7 +154,7 @@ def make_case(routine: Routine, workload: Workload, dtype: str, steps: int, seed
 
 
 def _params(slot: Slot, dtype: str, exact: list[np.ndarray]) -> list[np.ndarray] | None:
-    """Parameters as they are stored, or what stands beside them: masters, remainders or nothing."""
+    """Parameters as they are stored, or their masters or remainders, if any."""
     if DTYPES[dtype].remainder:
         return [split(x)[slot.name == "master_params"] for x in exact]
     present = slot.name == "params" or DTYPES[dtype].master
@@ -174,7 +174,7 @@ def _states(
 
 
 def hypers(routine: Routine, workload: Workload, step: int) -> dict[str, Any]:
-    """The hyperparameters of a step: a value per tensor wherever the routine takes one, lr falling."""
+    """The hyperparameters of a step: a value per tensor where the routine accepts that, and a falling lr."""
     names = [tensor.name for tensor in workload.tensors]
 
     def value(hyper: Hyper) -> Any:
@@ -212,7 +212,7 @@ def _grad(values: np.random.Generator, real: type, i: int, tensor: Any) -> np.nd
 
 
 def _state(values: np.random.Generator, real: type, slot: Slot, tensor: Any) -> np.ndarray:
-    """Away from zero by more than a rounding of the parameter; averages of squares are positive."""
+    """Values farther from zero than the parameter's rounding; averages of squares are positive."""
     x = values.standard_normal(tensor.shape, real)
     x = real(_scale(tensor) / 16) * (x + np.copysign(real(1), x))
     return x if slot.signed else x * x

@@ -1,9 +1,9 @@
-"""What every routine checks before it touches anything.
+"""The checks that every routine makes before it modifies anything.
 
-An error names the routine, the argument, the index, what was expected and what came. Beside the names here,
-`refopt.checks.arguments` has the checks of single arguments, `refopt.checks.arrays` those of arrays,
-`refopt.checks.dtypes` the dtypes, `refopt.checks.rows` what a row of the catalogue is made of, and
-`refopt.checks.renamed` the names of before.
+An error names the routine, the argument, the index, what was expected and what was passed. In addition to the names
+here, `refopt.checks.arguments` has the checks of single arguments, `refopt.checks.arrays` those of arrays,
+`refopt.checks.dtypes` the dtypes, `refopt.checks.rows` the parts of a row of the catalogue, and
+`refopt.checks.renamed` former names.
 """
 
 from refopt.checks.arrays import (

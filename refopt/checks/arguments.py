@@ -1,4 +1,4 @@
-"""What any function asks of its plain arguments: whole numbers, numbers, flags, names, lists. One rule for each."""
+"""Checks of plain arguments: integers, numbers, flags, names, lists. Each has one rule everywhere."""
 
 import math
 import operator
@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-RANKS = 2**20  # at most, where something is made for each rank, device or micro-step
-TEXT = str | bytes | bytearray | memoryview  # sequences that nobody means as lists
+RANKS = 2**20  # the maximum, where something is allocated for each rank, device or micro-step
+TEXT = str | bytes | bytearray | memoryview  # sequences that are never meant as lists
 
 
 def is_whole(value: Any) -> bool:
-    """Whether it is an integer of any type: Python's, NumPy's, an array of no dimensions; no truth value, no time."""
-    if type(value) is int:  # the ordinary case, of thousands of ops and extents
+    """Whether it is an integer of any type: Python's, NumPy's or a 0-d array, but not a bool or a timedelta."""
+    if type(value) is int:  # the usual case, for thousands of ops and extents
         return True
     if isinstance(value, np.ndarray):
         return type(value) is np.ndarray and value.ndim == 0 and value.dtype.kind in "iu"
@@ -22,24 +22,24 @@ def is_whole(value: Any) -> bool:
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is a real number of any type, NaN and inf among them; no truth value, no time."""
+    """Whether it is a real number of any type, including NaN and inf, but not a bool or a timedelta."""
     if type(value) in (float, int):
         return True
-    if isinstance(value, np.ndarray):  # no subclass: that of np.ma.masked is NaN to float()
+    if isinstance(value, np.ndarray):  # subclasses are refused: float() of np.ma.masked is NaN
         return type(value) is np.ndarray and value.ndim == 0 and value.dtype.kind in "iuf"
     return isinstance(value, Real) and not isinstance(value, bool | np.timedelta64)
 
 
 def whole(where: str, value: Any, least: int | None = None, most: int | None = None) -> int:
-    """An integer of any type as an int.
+    """Convert an integer of any type to an int.
 
     Args:
         where: function and argument, for the error.
-        value: what was given.
-        least, most: the bounds, which belong to the range.
+        value: the argument.
+        least, most: inclusive bounds.
 
     Raises:
-        TypeError: if it is no integer.
+        TypeError: if it is not an integer.
         ValueError: if it is out of range.
     """
     if is_whole(value):
@@ -58,17 +58,17 @@ def number(
     where: str, value: Any, least: float | None = None, most: float | None = None, *, above: float | None = None,
     below: float | None = None, finite: bool = False,
 ) -> float:
-    """A real number of any type as a float. NaN is in no range.
+    """Convert a real number of any type to a float. NaN is in no range.
 
     Args:
         where: function and argument, for the error.
-        value: what was given.
-        least, most: bounds that belong to the range.
-        above, below: bounds that do not.
+        value: the argument.
+        least, most: inclusive bounds.
+        above, below: exclusive bounds.
         finite: whether inf and NaN are refused.
 
     Raises:
-        TypeError: if it is no number.
+        TypeError: if it is not a number.
         ValueError: if it is out of range.
     """
     if is_number(value):
@@ -84,7 +84,7 @@ def number(
 
 
 def to_float(where: str, value: Any) -> float:
-    """A number as a float; raises if it is an integer or a fraction beyond the range of one."""
+    """Convert a number to a float; raise if it is an integer or a fraction beyond the range of float64."""
     try:
         return float(value)
     except OverflowError:
@@ -92,20 +92,20 @@ def to_float(where: str, value: Any) -> float:
 
 
 def rounded(values: Any, dtype: Any) -> np.ndarray:
-    """Numbers as an array of a dtype, rounded to inf and 0 where they have to be, whatever ``np.errstate`` says."""
+    """Numbers as an array of a dtype, with overflow to inf and underflow to 0 whatever ``np.errstate`` says."""
     with np.errstate(all="ignore"):
         return np.asarray(values, dtype)
 
 
 def flag(where: str, value: Any) -> bool:
-    """A truth value of Python or NumPy as a bool; raises for anything else, ``"no"`` among it."""
+    """A Python or NumPy truth value as a bool; raises for anything else, such as ``"no"``."""
     if not isinstance(value, bool | np.bool_):
         raise TypeError(f"{where}: expected True or False, got {shown(value)}")
     return bool(value)
 
 
 def chosen(where: str, value: Any, options: Iterable[Any]) -> Any:
-    """One of some named options, which an array or a list never is; raises if it is none of them."""
+    """One of some options; raises for any other value, including arrays and lists."""
     known = tuple(options)
     plain = bool(value) if isinstance(value, np.bool_) else value
     for option in known:
@@ -115,11 +115,11 @@ def chosen(where: str, value: Any, options: Iterable[Any]) -> Any:
 
 
 def listed(where: str, value: Any, of: str = "arrays") -> list[Any]:
-    """The entries of a sequence, which text, bytes, an array, a mapping and a generator are not.
+    """The entries of a sequence; text, bytes, arrays, mappings and generators are refused.
 
     Args:
         where: function and argument, for the error.
-        value: what was given.
+        value: the argument.
         of: what the entries are, for the error.
     """
     if not isinstance(value, Sequence) or isinstance(value, TEXT):
@@ -128,11 +128,11 @@ def listed(where: str, value: Any, of: str = "arrays") -> list[Any]:
 
 
 def collected(where: str, value: Any, of: str) -> tuple[Any, ...]:
-    """What anything that can be gone through once gives, gone through once; text and bytes are refused.
+    """The entries of an iterable, which is iterated over once; text and bytes are refused.
 
     Args:
         where: function and argument, for the error.
-        value: what was given.
+        value: the argument.
         of: what the entries are, for the error.
     """
     if not isinstance(value, Iterable) or isinstance(value, TEXT) or getattr(value, "shape", None) == ():
@@ -141,7 +141,7 @@ def collected(where: str, value: Any, of: str) -> tuple[Any, ...]:
 
 
 def names(where: str, value: Any) -> tuple[str, ...]:
-    """Names, as `collected`; raises if one of them is no text, with its index."""
+    """Names, as by `collected`; raises for an entry that is not text, with its index."""
     entries = collected(where, value, "names")
     for k, name in enumerate(entries):
         if not isinstance(name, str):
@@ -154,12 +154,12 @@ def mapped(where: str, value: Any, known: Iterable[str] | None = None, needed: I
 
     Args:
         where: function and argument, for the error.
-        value: what was given.
-        known: the names that there may be; any, if None.
-        needed: the names that there have to be.
+        value: the argument.
+        known: the allowed names; if None, any.
+        needed: the required names.
 
     Raises:
-        TypeError: if it is no mapping, has a key that is no text or that is not known, or lacks one.
+        TypeError: if it is not a mapping, has a key that is not text or not known, or lacks a required one.
     """
     required = tuple(needed)
     if not isinstance(value, Mapping):
@@ -175,16 +175,16 @@ def mapped(where: str, value: Any, known: Iterable[str] | None = None, needed: I
 
 
 def kind_of(value: Any) -> str:
-    """The type of a value, for an error."""
+    """The name of a value's type, for an error."""
     return type(value).__name__
 
 
 def shown(value: Any) -> str:
-    """A value for an error: what Python shows of it, on one line and not at length."""
+    """The repr of a value for an error, on one line and shortened."""
     if isinstance(value, np.ndarray) and value.ndim:
         return f"an array of shape {value.shape}"
     try:
         text = " ".join(repr(value).split())
-    except ValueError:  # of integers of thousands of digits, which Python does not write out
+    except ValueError:  # integers of thousands of digits, which Python does not convert
         text = f"{kind_of(value)} of many digits"
     return text if len(text) <= 80 else f"{text[:77]}..."

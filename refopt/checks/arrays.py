@@ -1,4 +1,4 @@
-"""What the checks need to know of an array, and what any array is checked for."""
+"""Descriptions of arrays for the checks, and the checks that apply to any array."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -9,11 +9,11 @@ import numpy as np
 
 from refopt.checks.dtypes import ITEM_SIZES, name_of
 
-PLAIN = np.ndarray, np.memmap  # the second differs in where it is stored alone
+PLAIN = np.ndarray, np.memmap  # the second differs only in where it is stored
 
 
 class Array(NamedTuple):
-    """What the checks need to know of an array. Strides are in bytes."""
+    """The properties of an array that the checks need. Strides are in bytes."""
 
     address: int
     shape: tuple[int, ...]
@@ -33,7 +33,7 @@ class Array(NamedTuple):
         )
 
     def layout(self) -> tuple[int, ...] | None:
-        """Strides in elements, 0 for extents of one; None if the array is not dense in some axis order."""
+        """Strides in elements, 0 for extents of 1; None if the array is not dense in any axis order."""
         return _layout(self.shape, self.strides, ITEM_SIZES[self.dtype])
 
 
@@ -50,26 +50,26 @@ def _layout(shape: tuple[int, ...], strides: tuple[int, ...], item: int) -> tupl
 
 
 def c_strides(shape: Sequence[int], item: int) -> tuple[int, ...]:
-    """Strides in bytes of a C-contiguous array of elements of so many bytes."""
+    """Strides in bytes of a C-contiguous array with elements of `item` bytes."""
     return tuple(item * math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
 def host_array(value: Any, where: str) -> Array:
-    """Describe a NumPy array, or say why it is none."""
+    """Describe a NumPy array; raise for anything else."""
     check_plain(where, value)
     check_native(where, value.dtype)
     return Array(value.ctypes.data, value.shape, name_of(value.dtype), value.strides, value.flags.writeable)
 
 
 def check_plain(where: str, value: Any) -> None:
-    """Refuse what is no NumPy array, and subclasses: a matrix or a masked array computes in its own way."""
+    """Refuse anything but a NumPy array, and its subclasses: matrices and masked arrays compute differently."""
     if type(value) not in PLAIN:
         kind = "plain " if isinstance(value, np.ndarray) else ""
         raise TypeError(f"{where}: expected a {kind}NumPy array, got {type(value).__module__}.{type(value).__name__}")
 
 
 def check_native(where: str, dtype: Any) -> None:
-    """Refuse bytes in the other order than the machine's."""
+    """Refuse non-native byte order."""
     if isinstance(dtype, np.dtype) and not dtype.isnative:
         raise TypeError(f"{where}: expected native byte order, got {dtype.str}")
 
@@ -78,17 +78,17 @@ def flat(array: np.ndarray | None) -> np.ndarray | None:
     """The elements of a dense array in memory order: a view, shape (size,)."""
     if array is None:
         return None
-    array = np.asarray(array)  # of np.memmap, the array
+    array = np.asarray(array)  # np.memmap as a plain array
     if array.flags.c_contiguous:
         return array.reshape(-1)
     return array.transpose(np.argsort([-s for s in array.strides], kind="stable")).reshape(-1)
 
 
 def dense(array: np.ndarray) -> np.ndarray:
-    """The array itself if its elements lie side by side, in any order of axes; else a copy in C order.
+    """The array itself if it is dense in some order of axes; else a copy in C order.
 
     Raises:
-        TypeError: if its elements are references to objects, which mean nothing elsewhere.
+        TypeError: if its elements are references to objects, which are meaningless on a device.
     """
     if array.dtype.hasobject:
         raise TypeError(f"to_device: array: expected numbers, got {array.dtype}")
@@ -99,18 +99,18 @@ def dense(array: np.ndarray) -> np.ndarray:
 
 
 def require_subnormals() -> None:
-    """Refuse to compute where subnormal numbers are flushed to zero (numerics, N14)."""
+    """Refuse to compute in a thread that flushes subnormal numbers to zero (numerics, N14)."""
     with np.errstate(all="ignore"):
         half = np.finfo(np.float32).tiny / np.float32(2)
     if half == 0:
         raise RuntimeError(
-            "this thread flushes subnormal numbers to zero, so no result would have the specified bits; a library "
-            "built with -ffast-math that was loaded earlier may have switched that on"
+            "this thread flushes subnormal numbers to zero, so results would differ from the specification; a library "
+            "built with -ffast-math that was loaded earlier may have turned that on"
         )
 
 
 def check_dense(where: str, array: Array) -> tuple[int, ...]:
-    """Refuse an array with gaps; its layout."""
+    """Refuse an array with gaps; return its layout."""
     layout = array.layout()
     if layout is None:
         raise ValueError(f"{where}: expected a dense array, got strides {array.strides} for {array.shape}")
@@ -118,16 +118,16 @@ def check_dense(where: str, array: Array) -> tuple[int, ...]:
 
 
 def alike(array: Any, like: np.ndarray) -> bool:
-    """Whether something is an array that differs from another in its values alone, and shares no memory with it.
+    """Whether something is an array that differs from another only in its values, and shares no memory with it.
 
-    At a glance: of what is not, `check_like` and the like say why, or that it will do all the same.
+    This is a quick test: if it fails, `check_like` and the other checks say why, or that the array is acceptable.
     """
     same = type(array) is np.ndarray and array.dtype == like.dtype and array.shape == like.shape
     return same and array.strides == like.strides and not np.may_share_memory(array, like)
 
 
 def check_like(where: str, array: Array, like: Array, name: str, *, written: bool = False) -> None:
-    """Refuse an array of another shape or order of axes than the one of that name, with gaps, or not to be written."""
+    """Refuse an array with gaps, with another shape or axis order than the array ``name``, or read-only if written."""
     if array.shape != like.shape:
         raise ValueError(f"{where}: expected shape {like.shape}, as {name} has, got {array.shape}")
     layout, expected = check_dense(where, array), like.layout()
@@ -146,7 +146,7 @@ def check_writable(where: str, array: Array) -> None:
 
 
 def check_one(where: str, array: Array, dtypes: list[str], *, written: bool = False) -> None:
-    """Refuse what is not an array of one element of some dtypes, writable if it is written."""
+    """Refuse an array that does not have one element of one of some dtypes, or is read-only though written."""
     if array.size != 1:
         raise ValueError(f"{where}: expected one element, got shape {array.shape}")
     if array.dtype not in dtypes:

@@ -1,4 +1,4 @@
-"""A call of a merged routine, as a whole."""
+"""Checks of a whole call of a merged routine."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ from refopt.checks.rows import Routine, Spec
 
 
 class Call(NamedTuple):
-    """A checked call: the arrays by slot, the tensors that have a gradient, the hyperparameters."""
+    """A checked call: the arrays by slot, the indices of tensors with a gradient, and the hyperparameters."""
 
     routine: Routine
     slots: dict[str, list]
@@ -27,11 +27,11 @@ class Call(NamedTuple):
         return {name: value[i] if isinstance(value, list) else value for name, value in self.hypers.items()}
 
     def reals(self) -> set[type]:
-        """The arithmetic types that a hyperparameter must be a number of."""
+        """The arithmetic types in which hyperparameters must be representable."""
         return _reals(self.arrays)
 
     def spec(self, i: int) -> Spec:
-        """Size and dtypes of tensor ``i``."""
+        """The size and dtypes of tensor ``i``."""
         arrays = [self.arrays[slot][i] for slot in self.routine.slot_names]
         return Spec(arrays[0].size, tuple(a and a.dtype for a in arrays))  # type: ignore[union-attr]
 
@@ -43,9 +43,9 @@ def check(
     describe: Callable[[Any, str], Array],
     shared: dict[str, Any] | None = None,
 ) -> Call:
-    """Check a call of the merged routine as a whole; raises, or returns the call made regular.
+    """Check a call of the merged routine as a whole; raises, or returns the normalized call.
 
-    ``shared`` holds arrays of one element that are for all tensors, or ``None``.
+    ``shared`` holds one-element arrays that apply to all tensors, or ``None``.
     """
     name = routine.merged_name
     lists = _lists(name, routine, slots)
@@ -133,5 +133,5 @@ def _spans(
 def _check_overlap(
     name: str, routine: Routine, arrays: dict[str, list[Array | None]], shared: dict[str, Array]
 ) -> None:
-    """No written array shares memory with any other; gradients may share memory with gradients."""
+    """Refuse written arrays that share memory with any other; gradients may share memory with each other."""
     refuse_overlaps(name, _spans(routine, arrays, shared))

@@ -1,4 +1,4 @@
-"""Casts and copies."""
+"""Checks of casts and copies."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -13,13 +13,13 @@ Names = tuple[str, str, str]  # of the function, its sources and its targets, fo
 
 
 class Cast(NamedTuple):
-    """A checked cast: pairs of source and target, ``None`` for pairs that are not there, and the scale."""
+    """A checked cast: pairs of source and target, ``None`` for missing pairs, and the scale."""
 
     pairs: list[tuple[Array, Array] | None]
     scale: float | Array
 
     def reals(self) -> set[type]:
-        """The types that pairs are scaled in."""
+        """The types in which pairs are scaled."""
         return {cast_type(source.dtype, target.dtype) for source, target in filter(None, self.pairs)}
 
 
@@ -32,7 +32,7 @@ def check_cast(
     sources: Any, targets: Any, scale: Any, describe: Callable[[Any, str], Array],
     names: Names = ("merged_cast", "sources", "targets"),
 ) -> Cast:
-    """Check the arguments of ``merged_cast``, under the names that the caller knows; raises, or describes them."""
+    """Check the arguments of ``merged_cast``, under the caller's names; raises, or describes them."""
     name, first, second = names
     sources, targets = (listed(f"{name}: {key}", values) for key, values in ((first, sources), (second, targets)))
     if len(sources) != len(targets):
@@ -70,7 +70,7 @@ def check_scale(
     scale: Any,
     describe: Callable[[Any, str], Array] | None = None,
 ) -> float | Array:
-    """The scale of a cast: a float that is finite where it is used, or, given ``describe``, an array of one element."""
+    """The scale of a cast: a float that is finite in the types used, or, given ``describe``, a one-element array."""
     where = f"{name}: scale"
     array = None if is_number(scale) and not isinstance(scale, np.ndarray) else _scale_array(where, scale, describe)
     if array is None and scale == 1:
@@ -84,7 +84,7 @@ def check_scale(
 
 
 def _scale_array(where: str, scale: Any, describe: Callable[[Any, str], Array] | None) -> Array:
-    """A scale that is no number, described."""
+    """The description of a scale that is an array."""
     if describe is None:
         raise TypeError(f"{where}: expected a number, as before, got {kind_of(scale)}")
     if isinstance(scale, np.generic) or not hasattr(scale, "shape"):
@@ -99,7 +99,7 @@ def _finite_scale(where: str, scale: Any, reals: Iterable[type]) -> float:
     for real in reals:
         if not np.isfinite(rounded(plain, real)):
             raise ValueError(f"{where}: expected a finite {np.dtype(real).name}, got {shown(scale)}")
-    return plain + 0.0  # -0 is taken for 0
+    return plain + 0.0  # turns -0 into 0
 
 
 def _cast_spans(call: Cast, first: str, second: str) -> Iterator[tuple[int, int, bool, str]]:

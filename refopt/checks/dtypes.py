@@ -1,4 +1,4 @@
-"""The storage types, and the arithmetic type that belongs to each (numerics, N1)."""
+"""The storage types, and the arithmetic type of each (numerics, N1)."""
 
 from functools import cache
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 SIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
-# With those that are moved, and never computed with.
+# Includes types that are only moved, never computed with.
 ITEM_SIZES = SIZES | {
     "bool": 1, "int8": 1, "uint8": 1, "int16": 2, "uint16": 2, "int32": 4, "uint32": 4, "int64": 8, "uint64": 8,
 }
@@ -21,7 +21,7 @@ def name_of(dtype: Any) -> str:
 
 
 def arithmetic(param: str) -> type[np.float32] | type[np.float64]:
-    """The type a routine computes in: fp64 for fp64 parameters, fp32 for every other."""
+    """The type in which a routine computes: fp64 for fp64 parameters, fp32 for all others."""
     return np.float64 if param == "float64" else np.float32
 
 
@@ -31,12 +31,12 @@ def arithmetic_name(param: str) -> str:
 
 
 def widens(source: str, target: type) -> bool:
-    """Whether every value of ``source`` is a value of the arithmetic type ``target``."""
+    """Whether the arithmetic type ``target`` represents every value of ``source``."""
     return source in SIZES and SIZES[source] <= np.dtype(target).itemsize
 
 
 def numpy_dtype(name: str) -> np.dtype:
-    """The NumPy dtype of a plain name; bfloat16 is that of ml_dtypes."""
+    """The NumPy dtype of a plain name; bfloat16 is from ml_dtypes."""
     if name == "bfloat16":
         import ml_dtypes
 

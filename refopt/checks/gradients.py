@@ -1,4 +1,4 @@
-"""What goes on around a step: the gradient check and the loss scale."""
+"""Checks of the operations around a step: the gradient check and the loss scale."""
 
 from collections.abc import Callable
 from typing import Any
@@ -32,23 +32,23 @@ def check_gradient_list(
 
 
 def norm_type(arrays: list[Array | None]) -> type:
-    """The type that gradients are checked in, and their norm: fp64 if one of them is fp64."""
+    """The type in which gradients are checked and their norm computed: fp64 if one of them is fp64."""
     return np.float64 if any(a and a.dtype == "float64" for a in arrays) else np.float32
 
 
 def check_loss_scaling(arrays: list[Any], describe: Callable[[Any, str], Array], **numbers: Any) -> dict[str, Any]:
-    """Check the arguments of ``update_loss_scaling``; raises, or returns the numbers, ratios in fp32."""
+    """Check the arguments of ``update_loss_scaling``; raises, or returns the numbers, with ratios in fp32."""
     name = "update_loss_scaling"
     dtypes = {"found_inf": "float32", "loss_scale": "float32", "good_steps": "int32", "bad_steps": "int32"}
     described = {key: describe(array, f"{name}: {key}") for key, array in zip(dtypes, arrays, strict=True)}
     for key, dtype in dtypes.items():
         check_one(f"{name}: {key}", described[key], [dtype], written=key != "found_inf")
-    # All are of four bytes.
+    # All have four bytes.
     spans = ((array.address, array.address + 4, key != "found_inf", key) for key, array in described.items())
     refuse_overlaps(name, spans)
     checked: dict[str, Any] = {}
     for key in ("incr_every_n_steps", "decr_every_n_nan_or_inf"):
-        checked[key] = whole(f"{name}: {key}", numbers[key], 1, 2**31 - 1)  # which is what a counter may reach
+        checked[key] = whole(f"{name}: {key}", numbers[key], 1, 2**31 - 1)  # the largest value of a counter
     checked["incr_ratio"] = number(f"{name}: incr_ratio", numbers["incr_ratio"], 1, finite=True)
     checked["decr_ratio"] = number(f"{name}: decr_ratio", numbers["decr_ratio"], most=1, above=0)
     for key in ("incr_ratio", "decr_ratio"):

@@ -1,4 +1,4 @@
-"""Hyperparameters: numbers that an arithmetic type has, one or one per tensor, and named choices."""
+"""Checks of hyperparameters: numbers in an arithmetic type, one for all or one per tensor, and named choices."""
 
 import math
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from refopt.checks.rows import Hyper, Routine
 
 
 def check_hypers(routine: Routine, hypers: dict[str, Any], count: int, reals: set[type]) -> dict[str, Any]:
-    """Every number of the routine as a float or a list of floats, every choice as given or by default."""
+    """Each number of the routine as a float or a list of floats, and each choice, given or by default."""
     name = routine.merged_name
     known = [hyper.name for hyper in routine.hypers] + list(routine.choices)
     for unknown in set(hypers) - set(known):
@@ -28,9 +28,9 @@ def check_hypers(routine: Routine, hypers: dict[str, Any], count: int, reals: se
 def check_hyper(
     routine: Routine, hyper: Hyper, value: Any, count: int, reals: set[type]
 ) -> float | list[float]:
-    """One number as a float, or as a list with one for each of ``count`` tensors."""
+    """A number as a float, or as a list with one for each of ``count`` tensors."""
     if type(value) is (int if hyper.whole else float) and 1e-37 < value < 1e38 and value < hyper.below / 2:
-        return float(value)  # the ordinary case, in the time of a step: normal in every type, not rounded to the bound
+        return float(value)  # the fast path for each step: normal in every type, not rounded to the bound
     where = f"{routine.merged_name}: {hyper.name}"
     if type(value) is np.ndarray and value.ndim:
         value = value.tolist() if value.dtype.kind in "iuf" else list(value)
@@ -47,10 +47,10 @@ def check_hyper(
 
 
 def _ordinary(hyper: Hyper, values: list) -> list[float] | None:
-    """The numbers, if each is a float as in the ordinary case of one, or a zero where that may be; all at once."""
+    """The numbers, if all are floats in the range of the fast path for one, or allowed zeros; else None."""
     if set(map(type, values)) != {float} or hyper.whole:
         return None
-    numbers = np.array(values) + 0.0  # -0 is taken for 0
+    numbers = np.array(values) + 0.0  # turns -0 into 0
     fine = (numbers > 1e-37) & (numbers < min(1e38, hyper.below / 2))
     if not hyper.positive:
         fine |= numbers == 0
@@ -70,4 +70,4 @@ def _number(where: str, hyper: Hyper, value: Any, reals: set[type]) -> float:
         if not (np.isfinite(stored) and least and stored < hyper.below) or (hyper.whole and number % 1):
             kind = "whole number" if hyper.whole else f"finite {np.dtype(real).name}"
             raise ValueError(f"{where}: expected a {kind} {bound}, got {shown(value)}")
-    return number + 0.0  # -0 is taken for 0
+    return number + 0.0  # turns -0 into 0

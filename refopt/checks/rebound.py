@@ -1,4 +1,4 @@
-"""A checked call with other arrays in place of some: what is cheap to see, for those who do it every step."""
+"""Replacement of arrays in a checked call, with checks that are cheap enough for every step."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -9,26 +9,27 @@ from refopt.checks.arguments import listed, shown
 from refopt.checks.arrays import Array
 from refopt.checks.dtypes import ITEM_SIZES
 
-Extents = np.ndarray  # (2, n): where each array that is there begins and ends, in bytes
-# Where each of some arrays is, if all are, but for that, as others were; it has a list to keep what it likes in.
+Extents = np.ndarray  # (2, n): the addresses at which each present array begins and ends, in bytes
+# The addresses of arrays if each is, apart from its address, like the one before; else None. The last argument is a
+# list in which the function may keep state.
 Locate = Callable[[str, Sequence[Any], Sequence[Array | None], list], list[int] | None]
 
 
 class Bound:
-    """Checked lists of arrays, which may be exchanged for others that are like them.
+    """Checked lists of arrays, which may be replaced by similar ones.
 
     Args:
-        name: what errors begin with.
-        slots: the lists by slot, as given; they are kept up to date.
-        arrays: the same, described, by tensor; `settle` brings them up to date.
-        locate: as above; it is given how errors begin, the arrays, what those before were like, and its list.
+        name: the beginning of errors.
+        slots: the lists by slot, as passed; they are kept up to date.
+        arrays: the same arrays, described, by slot; `settle` brings them up to date.
+        locate: a `Locate` function of the beginning of errors, the arrays, the descriptions before, and its list.
         written: the slots whose arrays are written.
-        shared: other arrays, which are not.
+        shared: other arrays, which are only read.
 
     Attributes:
-        addresses: by slot, where the array of each tensor is, 0 if there is none, int64.
-        there: by slot, whether there is one.
-        empty: the tensors of no elements.
+        addresses: by slot, the address of each tensor's array as int64, 0 if there is none.
+        there: by slot, whether each tensor has an array.
+        empty: the tensors without elements.
     """
 
     def __init__(
@@ -42,17 +43,17 @@ class Bound:
         self.addresses = {slot: np.array([a.address if a else 0 for a in row], np.int64) for slot, row in rows}
         self.there = {slot: np.array([a is not None for a in row], bool) for slot, row in rows}
         self._bytes = {slot: np.array([_nbytes(a) for a in row], np.int64) for slot, row in rows}
-        # Bits that are 0 in an address that elements of the dtype may have.
+        # The address bits that must be 0 for elements of the dtype.
         self._lower = {slot: np.array([_item(a) - 1 for a in row], np.int64) for slot, row in rows}
         self._any_lower = {slot: np.bitwise_or.reduce(lower) for slot, lower in self._lower.items()}
         self._looks: dict[str, list] = {slot: [] for slot in arrays}
-        self._moved: set[str] = set()  # slots whose described arrays are elsewhere by now
-        self._given: tuple[list, np.ndarray] = [], np.zeros(0, np.int64)  # by a caller, last, and as addresses
+        self._moved: set[str] = set()  # slots whose descriptions have outdated addresses
+        self._given: tuple[list, np.ndarray] = [], np.zeros(0, np.int64)  # a caller's last list, and as addresses
         self._written, self._shared = frozenset(written), list(shared)
-        self._others: Extents | None = None  # of all arrays that are written, in order; None if not known
+        self._others: Extents | None = None  # of all written arrays, sorted; None if not known
 
     def settle(self) -> None:
-        """Have the arrays be described as they are at present, and stand for those of which no more is known."""
+        """Update the descriptions of moved arrays; they also replace arrays of which only addresses are known."""
         for slot in self._moved:
             rows = zip(self._arrays[slot], self.addresses[slot].tolist(), strict=True)
             self._arrays[slot] = [array and _at(array, address) for array, address in rows]
@@ -61,10 +62,10 @@ class Bound:
         self._moved.clear()
 
     def located(self, slots: Mapping[str, Any]) -> dict[str, np.ndarray] | None:
-        """The addresses of other arrays, if each is like the one before and has memory of its own.
+        """The addresses of other arrays, if each is like the one before and none overlap.
 
         Returns:
-            By slot, as `addresses`; ``None`` if anything is not as it was, for `refopt.checks.check` to find out what.
+            By slot, like `addresses`; ``None`` if anything has changed, in which case `refopt.checks.check` finds what.
         """
         moved = {}
         for slot, values in slots.items():
@@ -80,17 +81,17 @@ class Bound:
         return moved if self._apart(moved) else None
 
     def misplaced(self, slot: str, addresses: np.ndarray) -> np.ndarray:
-        """By tensor, whether elements of the slot's dtype cannot be at an address."""
+        """By tensor, whether an address is misaligned for the slot's dtype."""
         return (addresses & self._lower[slot]) != 0
 
     def moved(
         self, where: str, slot: str, addresses: Any, arrays: Any
     ) -> tuple[np.ndarray, list[Any] | None, bool]:
-        """Look at what a caller says of the arrays of a slot: their addresses, and them or ``None``.
+        """Check a caller's new arrays for a slot: their addresses, and the arrays or ``None``.
 
         Returns:
-            The addresses as `addresses` has them, the arrays as a list or stand-ins if any have come or gone, and
-            whether any have.
+            The addresses in the form of `addresses`; the arrays as a list, ``None``, or descriptions if some were added
+            or removed and no arrays were passed; and whether some were.
 
         Raises:
             TypeError, ValueError: naming the argument and the index.
@@ -100,7 +101,8 @@ class Bound:
         places = self._places_of(f"{where}: addresses", addresses)
         values = None if arrays is None else listed(f"{where}: arrays", arrays)
         if values is None and slot in self._written:
-            raise TypeError(f"{where}: arrays: expected those of {slot}, which states are read from, got None")
+            why = "since states are read from them"
+            raise TypeError(f"{where}: arrays: expected the arrays of {slot}, {why}, got None")
         if values is not None and len(values) != self._count:
             raise ValueError(f"{where}: arrays: expected {self._count} entries, as planned, got {len(values)}")
         there, before = places != 0, self.there[slot]
@@ -116,7 +118,7 @@ class Bound:
         return places, values, False
 
     def _places_of(self, where: str, addresses: Any) -> np.ndarray:
-        """Integers as given by a caller, as `addresses` has them."""
+        """A caller's integers in the form of `addresses`."""
         before, places = self._given
         is_array = type(addresses) is np.ndarray and addresses.dtype == np.int64
         if is_array and addresses.shape == (self._count,) and np.bitwise_or.reduce(addresses) >= 0:
@@ -125,7 +127,7 @@ class Bound:
             if type(addresses) is list and addresses == before:
                 return places
             places = np.array(addresses)
-        except Exception:  # of entries that are no numbers, when they are compared or put in a row
+        except Exception:  # entries that are not numbers may fail when compared or converted
             places = np.array(None)
         if places.shape != (self._count,) or (places.dtype.kind not in "iu" and self._count):
             raise TypeError(f"{where}: expected {self._count} integers, as many as planned, got {shown(addresses)}")
@@ -138,18 +140,18 @@ class Bound:
         return places
 
     def _stand_ins(self, where: str, slot: str, addresses: np.ndarray, there: np.ndarray) -> list[Array | None]:
-        """Arrays of which the addresses alone are known: as those before, or where there were none, as parameters."""
+        """Descriptions of arrays of which only addresses are known: like those before, or else like the parameters."""
         self.settle()
         likes = [x or y for x, y in zip(self._arrays[slot], next(iter(self._arrays.values())), strict=True)]
         for i, like in enumerate(likes):
             if like is None and there[i]:
-                expected = f"expected those of {slot}, of which {slot}[{i}] has come"
+                expected = f"expected the arrays of {slot}, since {slot}[{i}] is new"
                 raise TypeError(f"{where}: arrays: {expected}, got None")
         rows = zip(likes, addresses.tolist(), there, strict=True)
         return [like._replace(address=address) if here and like else None for like, address, here in rows]
 
     def exchange(self, slot: str, values: list | None, addresses: np.ndarray) -> None:
-        """Have other arrays in a slot: what they are, ``None`` if that is not known, and where."""
+        """Set the arrays of a slot, or ``None`` if only their addresses are known, and the addresses."""
         self._slots[slot] = values
         if addresses.tobytes() != self.addresses[slot].tobytes() or values is None:
             self.addresses[slot] = addresses
@@ -158,7 +160,7 @@ class Bound:
                 self._others = None
 
     def _apart(self, moved: Mapping[str, np.ndarray]) -> bool:
-        """Whether no array that is written shares memory with any other."""
+        """Whether no written array shares memory with any other."""
         moved = {slot: places for slot, places in moved.items() if (places != self.addresses[slot]).any()}
         if not moved:
             return True
@@ -170,7 +172,7 @@ class Bound:
         if not self._written:
             return True
         if self._others is None:
-            # They do not overlap, so where they end is in order as well.
+            # They do not overlap, so their ends are sorted too.
             both = [self._extents(slot, self.addresses[slot]) for slot in self._written]
             self._others = np.sort(np.concatenate(both, 1), 1)
         return not any(_within(self._extents(slot, places), self._others) for slot, places in moved.items())
@@ -194,22 +196,22 @@ def _at(array: Array, address: int) -> Array:
 
 
 def _within(extents: Extents, others: Extents) -> bool:
-    """Whether one of some extents shares memory with one of others, which are in order and share none themselves."""
+    """Whether any of some extents shares memory with any of others, which are sorted and do not overlap."""
     if not others.shape[1] or not extents.shape[1]:
         return False
-    starts, stops = extents[:, extents[0].argsort()]  # a search in order finds in the cache what it reads
+    starts, stops = extents[:, extents[0].argsort()]  # searching in order uses the cache well
     before = others[0].searchsorted(stops)
     return bool(((before > 0) & (others[1][before - 1] > starts)).any())
 
 
 def extents_of(arrays: Sequence[Array | None]) -> Extents:
-    """The extents of those that are there and have elements."""
+    """The extents of the arrays that are present and have elements."""
     spans = [(a.address, a.address + a.size * ITEM_SIZES[a.dtype]) for a in arrays if a and a.size]
     return np.array(spans, np.int64).reshape(-1, 2).T
 
 
 def overlap(extents: Sequence[Extents], written: Sequence[bool]) -> bool:
-    """Whether an array that is written, one flag for each group, shares memory with any other."""
+    """Whether a written array shares memory with any other; ``written`` has a flag for each group."""
     starts, stops = np.concatenate(extents, 1)
     flags = np.repeat(written, [each.shape[1] for each in extents])
     order = np.argsort(starts, kind="stable")

@@ -1,22 +1,22 @@
-"""Names of before: they still work, with a DeprecationWarning."""
+"""Former names, which still work, with a DeprecationWarning."""
 
 import sys
 import warnings
 from collections.abc import Mapping
 from typing import Any
 
-# Types of ops; the first is a word of ``refopt verify``, too.
+# Types of ops; the first is also an argument of ``refopt verify``.
 OPS = {"scan_gradients": "check_gradients", "finish_scan": "finish_check"}
 
 
 def renamed(name: str, names: Mapping[str, str], where: str, stacklevel: int = 2) -> str:
-    """The name of today for one of before.
+    """The current name for a former one.
 
     Args:
-        name: of today or of before.
-        names: those of today, by those of before.
-        where: what stands before both in the warning.
-        stacklevel: of the warning, as `warnings.warn` counts, from the caller of this function.
+        name: a current or former name.
+        names: current names by former ones.
+        where: a prefix of both in the warning.
+        stacklevel: of the warning, counted as by `warnings.warn` from the caller of this function.
     """
     if name not in names:
         return name
@@ -26,7 +26,7 @@ def renamed(name: str, names: Mapping[str, str], where: str, stacklevel: int = 2
 
 
 def renamed_attribute(module: str, name: str, names: Mapping[str, str]) -> Any:
-    """What a module's ``__getattr__`` answers for a public name of before."""
+    """The result of a module's ``__getattr__`` for a former public name."""
     if name not in names:
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
     return getattr(sys.modules[module], renamed(name, names, f"{module}.", stacklevel=3))

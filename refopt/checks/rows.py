@@ -1,4 +1,4 @@
-"""What a routine is made of: slots, numbers, named choices and forms. `refopt.catalog` has a row of each routine."""
+"""The parts of a routine: slots, numbers, named choices and forms. `refopt.catalog` has a row for each routine."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -9,10 +9,10 @@ from refopt.checks.dtypes import ITEM_SIZES
 
 
 class Slot(NamedTuple):
-    """One list of arrays of a routine: tensors, or a ``scalar`` per tensor that goes from step to step.
+    """One list of arrays of a routine: tensors, or a ``scalar`` per tensor that is passed from step to step.
 
-    ``signed`` says whether what is in them may be negative. ``initial`` is what a scalar holds before the first step: a
-    number, or the hyperparameter of this name, whose running powers it then holds (numerics, N9).
+    ``signed`` says whether its elements may be negative. ``initial`` is the value of a scalar before the first step: a
+    number, or the name of the hyperparameter whose running powers it holds (numerics, N9).
     """
 
     name: str
@@ -24,7 +24,7 @@ class Slot(NamedTuple):
 
 
 class Hyper(NamedTuple):
-    """One number of a routine, at least 0. ``default`` None means that the caller must give it."""
+    """One number of a routine, at least 0. If ``default`` is None, the caller must pass it."""
 
     name: str
     default: float | None
@@ -35,27 +35,27 @@ class Hyper(NamedTuple):
 
     @property
     def other(self) -> float:
-        """Another number than the default, for checks whose tables have none under its name."""
+        """A number other than the default, for checks whose tables do not list its name."""
         if self.whole:
             return 1 if self.default == 0 else 0
         return 0.75 * (self.default or min(1.0, self.below))
 
     def allows(self, x: float) -> bool:
-        """Whether it may be this number."""
+        """Whether it may have this value."""
         least = x > 0 if self.positive else x >= 0
         return least and x < self.below and (not self.whole or x == int(x))
 
     def times(self, x: float, factor: float) -> float:
-        """A number so many times another that it may be; or, below 1, so many times closer to that bound."""
+        """An allowed number times a factor; if the bound is 1 or less, that many times closer to the bound."""
         return x * factor if self.below > 1 or factor <= 1 else self.below - (self.below - x) / factor
 
     def usual(self, table: Mapping[str, float]) -> float:
-        """What a table has under its name, if it may be that, or else `other`."""
+        """The value in a table under its name, if that is allowed, or else `other`."""
         return table[self.name] if self.name in table and self.allows(table[self.name]) else self.other
 
 
 class Limit(NamedTuple):
-    """Which numbers a hyperparameter may be, as `Hyper` has it: by default at least 0, and one or one per tensor."""
+    """The allowed values of a hyperparameter, as in `Hyper`: by default at least 0, and one or one per tensor."""
 
     positive: bool = False
     per_tensor: bool = True
@@ -67,7 +67,7 @@ FRACTION = Limit(below=1.0)
 
 
 class Spec(NamedTuple):
-    """What a tensor is to launch and byte counts: its elements and the dtype of each slot, None if absent."""
+    """A tensor for counts of launches and bytes: its elements and the dtype of each slot, None if absent."""
 
     size: int
     dtypes: tuple[str | None, ...]
@@ -76,8 +76,8 @@ class Spec(NamedTuple):
 class Form(NamedTuple):
     """One way to run a routine on the device: launches for one dtype signature, merged or for each tensor.
 
-    ``usual`` marks the one that plans take, if it is not the first that merges. ``iterated`` are the launches that come
-    to it for each of the routine's ``iterations``.
+    ``usual`` marks the form that plans use, if it is not the first merged one. ``iterated`` are the additional launches
+    for each of the routine's ``iterations``.
     """
 
     launches: int
@@ -105,15 +105,15 @@ class _Row(NamedTuple):
 class Routine(_Row):
     """A routine: its slots in order, its numbers, its named choices (the first is the default), its forms.
 
-    ``rule`` is the routine's in `refopt.cpu`: ``(p, g, *states, *scalars, **numbers)``, as `refopt.cpu.merged` has it.
-    ``trial`` has numbers for ``refopt verify`` where its usual ones would leave little of a gradient.
-    ``elementwise`` says that each element is for itself: one pass, by the kernel that such routines share.
-    ``own`` has the arguments of the function that are no numbers and no choices, with their defaults, and
-    ``told(params, numbers, **own)`` is what the rule is told of each tensor beside, which has to be a matrix then, or
-    several.
+    ``rule`` is the routine's formula in `refopt.cpu`: ``(p, g, *states, *scalars, **numbers)``, as `refopt.cpu.merged`
+    calls it. ``trial`` has numbers for ``refopt verify`` if the usual ones would make the gradient negligible.
+    ``elementwise`` says that elements are updated independently: in one pass, by the kernel that such routines share.
+    ``own`` has the function's arguments other than numbers and choices, with their defaults, and
+    ``told(params, numbers, **own)`` returns additional arguments of the rule for each tensor, which then must be a
+    matrix, or several.
 
     Raises:
-        TypeError: naming what is missing or misplaced, when a row is made.
+        TypeError: when a row is constructed, naming what is missing or misplaced.
     """
 
     __slots__ = ()
@@ -132,7 +132,7 @@ class Routine(_Row):
 
     @property
     def states(self) -> tuple[str, ...]:
-        """The slots of tensors that a step changes beside the parameters."""
+        """The slots of tensors that a step changes, apart from the parameters."""
         return tuple(
             slot.name for slot in self.slots
             if slot.written and not slot.scalar and slot.name not in ("params", "master_params")
@@ -145,36 +145,36 @@ class Routine(_Row):
 
     @property
     def carried(self) -> tuple[str, ...]:
-        """The states and scalars, in the order of the slots: what a rule takes and returns beside the parameter."""
+        """The states and scalars, in slot order, which a rule takes and returns in addition to the parameter."""
         own = {*self.states, *self.scalars}
         return tuple(name for name in self.slot_names if name in own)
 
     @property
     def merged_form(self) -> str:
-        """The form that plans take."""
+        """The form that plans use."""
         merging = [name for name, form in self.forms.items() if form.merged]
         return next((name for name in merging if self.forms[name].usual), merging[0])
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """The arguments beside arrays by name, with their defaults; ``None`` for a number that has none."""
+        """The arguments other than arrays by name, with their defaults; ``None`` for a number without one."""
         numbers = {hyper.name: hyper.default for hyper in self.hypers}
         return numbers | {choice: values[0] for choice, values in self.choices.items()} | {**self.own}
 
     def parted(self, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Arguments by name without those of its ``own``, and these."""
+        """Arguments by name, split into those that are not in ``own`` and those that are."""
         own = {name: x for name, x in arguments.items() if name in self.own}
         return {name: x for name, x in arguments.items() if name not in own}, own
 
     @property
     def whole(self) -> str:
-        """Why tensors cannot be cut; empty if each element is for itself."""
+        """Why tensors cannot be split; empty for elementwise routines."""
         needed = "iterates matrices, each as a whole" if self.told else "has norms of tensors"
         return "" if self.elementwise else f"{self.name} {needed}"
 
     @property
     def of_each(self) -> frozenset[str]:
-        """The arguments that may be one for each tensor, in a list."""
+        """The arguments that may be a list with one value per tensor."""
         return frozenset([*(hyper.name for hyper in self.hypers if hyper.per_tensor), *({"blocks"} & self.own.keys())])
 
     @property
@@ -182,13 +182,13 @@ class Routine(_Row):
         return tuple(slot.name for slot in self.slots)
 
     def launches(self, specs: Iterable[Spec], form: str, iterations: float = 0) -> int:
-        """Launches of one step: each dtype signature has its own; a tensor without elements or scalars has none."""
+        """Launches of one step: separate for each dtype signature, none for tensors without elements or scalars."""
         specs = [spec for spec in specs if spec.size or self.scalars]
         units = {spec.dtypes for spec in specs} if self.forms[form].merged else specs
         return len(units) * (self.forms[form].launches + int(iterations) * self.forms[form].iterated)
 
     def bytes(self, specs: Iterable[Spec], form: str, **choices: Any) -> int:
-        """Bytes of the tensors that one step reads and writes; tables, scalars and partial sums are not in it."""
+        """Bytes of tensors that one step reads and writes, without tables, scalars and partial sums."""
         total = 0
         for spec in specs:
             passes = self.traffic(self.forms[form], spec.dtypes, **choices)
@@ -198,7 +198,7 @@ class Routine(_Row):
 
 
 def _check(row: Routine) -> None:
-    """Refuse a row that functions, plans or kernels could not follow."""
+    """Refuse a row that functions, plans or kernels could not implement."""
     expect = partial(_expect, row.name)
     slots, hypers = [slot.name for slot in row.slots], [hyper.name for hyper in row.hypers]
     expect(slots[:2] == ["params", "grads"], "slots: expected params and grads first", slots)
@@ -207,7 +207,7 @@ def _check(row: Routine) -> None:
     written = {slot.name for slot in row.slots if slot.written}
     expect(written == {*slots} - {"grads"}, "slots: expected all but grads to be written", sorted(written))
     names = [*slots, *hypers, *row.choices]
-    expect(len({*names}) == len(names), "expected names of one slot, number or choice each", names)
+    expect(len({*names}) == len(names), "expected each name for only one slot, number or choice", names)
     _check_initial(row, hypers)
     expect("rescale_grad" in hypers, "hypers: expected rescale_grad", hypers)
     if row.elementwise:
@@ -216,7 +216,7 @@ def _check(row: Routine) -> None:
     for name, values in row.choices.items():
         expect(len(values) > 1, f"choices: {name}: expected two values or more", map(repr, values))
     merging = not row.forms or any(form.merged for form in row.forms.values())
-    expect(merging, "forms: expected none or one that merges", row.forms)
+    expect(merging, "forms: expected none or at least one merged", row.forms)
     _check_traffic(row, slots)
 
 
@@ -226,17 +226,17 @@ def _expect(routine: str, holds: bool, what: str, got: Iterable[str]) -> None:
 
 
 def _check_initial(row: Routine, hypers: list[str]) -> None:
-    """A scalar begins as a number or a hyperparameter, other slots as zeros."""
+    """Check initial values: a scalar starts as a number or a hyperparameter, other slots as zeros."""
     for slot in row.slots:
         first = slot.initial
         known = isinstance(first, float) or first in hypers if slot.scalar else first is None
-        what = "a number or a hyperparameter" if slot.scalar else "none, since it is no scalar"
+        what = "a number or a hyperparameter" if slot.scalar else "none, since it is not a scalar"
         got = [] if first is None else [repr(first)]
         _expect(row.name, known, f"slots: {slot.name}: initial: expected {what}", got)
 
 
 def _check_traffic(row: Routine, slots: list[str]) -> None:
-    """Every form passes over every slot that tensors have, and over slots alone."""
+    """Check that each form counts passes over every required slot of tensors, and only over slots."""
     expect = partial(_expect, row.name)
     for name, form in row.forms.items():
         passes = row.traffic(form, ("float32",) * len(slots))

@@ -1,7 +1,7 @@
-"""The command `refopt`: what it can do, how it starts, and how it ends, whatever comes.
+"""The command `refopt`: its start, and its exit status in every case.
 
-Each command is a file or a package, which `refopt.cli.commands` lists. NumPy and the rest are imported only after `run`
-has installed its signal handlers, so that Ctrl-C gives no traceback even then.
+Each command is a module or a package, listed in `refopt.cli.commands`. NumPy and the rest are imported only after `run`
+has installed its signal handlers, so that Ctrl-C never prints a traceback.
 """
 
 import os
@@ -31,17 +31,17 @@ __all__ = [
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit status.
+    """Run the command; return its exit status.
 
-    0 if all is equal or right, 1 if anything differs or is wrong, 2 for what cannot be used, arguments or files, 3 if
-    the command fails itself, 130 for Ctrl-C, 141 if whoever reads its output goes away, 143 for SIGTERM.
+    0 if everything is equal or right, 1 if anything differs or is wrong, 2 for arguments or files that cannot be used,
+    3 if the command itself fails, 130 for Ctrl-C, 141 if the reader of its output has gone, 143 for SIGTERM.
     """
     try:
         from refopt.cli import commands
 
         try:
             status = commands.run(argv)
-        except SystemExit as end:  # by argparse, for help or for wrong usage
+        except SystemExit as end:  # from argparse, for help or wrong usage
             status = int(end.code or 0)
         write("")
         return status
@@ -61,19 +61,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run() -> NoReturn:
-    """`main` as a process, to its very end."""
+    """Run `main` and exit the process."""
     _on_signals(_leave)
     _on_signals(_interrupt)
     try:
         status = main()
-    except KeyboardInterrupt as error:  # a signal in the moment that `main` was coming or going
+    except KeyboardInterrupt as error:  # a signal while `main` was being entered or left
         status = TERMINATED if isinstance(error, Terminated) else INTERRUPTED
     _on_signals(_leave)
     for stream in (sys.stdout, sys.stderr):
         try:
             if stream is not None:
                 stream.flush()
-        except OSError:  # told before; what is left in it must not be tried again by the interpreter as it ends
+        except OSError:  # already reported; the interpreter must not try to flush it again at exit
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     sys.exit(status)
 
@@ -84,17 +84,17 @@ def _on_signals(handler: Callable[[int, Any], None]) -> None:
 
 
 def _interrupt(signum: int, frame: Any) -> NoReturn:
-    """End by way of the clean-up, once."""
+    """Raise an exception, so that cleanup runs; only for the first signal."""
     _on_signals(_ignore)
     raise KeyboardInterrupt if signum == signal.SIGINT else Terminated
 
 
 def _ignore(signum: int, frame: Any) -> None:
-    """The clean-up is under way, and short."""
+    """Do nothing: cleanup is in progress, and short."""
 
 
 def _leave(signum: int, frame: Any) -> NoReturn:
-    """End where there is nothing to clean up."""
+    """Exit immediately: there is nothing to clean up."""
     os._exit(ENDS[signal.Signals(signum)])
 
 

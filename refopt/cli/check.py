@@ -1,4 +1,4 @@
-"""``refopt check``: hold a step, found by its module and name, to the laws."""
+"""``refopt check``: check a step, given by module and name, against the laws."""
 
 import argparse
 import ast
@@ -21,7 +21,7 @@ from refopt.oracle import ARRAYS, DEADLINE, DTYPES, LAWS, SYMMETRIES, Report, ch
 
 SHORT = {"fp32": "float32", "fp64": "float64", "fp16": "float16", "bf16": "bfloat16"}
 WIDTH = 80
-NONE = "none"  # of the catalogue's routines
+NONE = "none"  # instead of a routine of the catalogue
 
 
 def add_to(commands: Any) -> argparse.ArgumentParser:
@@ -39,7 +39,7 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
         help=f"{', '.join(KNOWN)}; or {NONE}, for the laws that need no formula",
     )
     command.add_argument(
-        "--with", dest="options", nargs="+", default=[], metavar="NAME=VALUE", help="arguments of the optimizer's own"
+        "--with", dest="options", nargs="+", default=[], metavar="NAME=VALUE", help="the optimizer's own arguments"
     )
     command.add_argument(
         "--set", dest="fixed", nargs="+", default=[], metavar="NAME=VALUE",
@@ -49,46 +49,46 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
         "--names", nargs="+", default=[], metavar="OURS=THEIRS",
         help="what the optimizer calls its states and numbers, such as moment1=m step=t",
     )
-    command.add_argument("--arrays", choices=ARRAYS, metavar="A", help=f"what a function is given: {', '.join(ARRAYS)}")
+    command.add_argument("--arrays", choices=ARRAYS, metavar="A", help=f"arrays for a function: {', '.join(ARRAYS)}")
     dtypes, by_request = [*SHORT, *DTYPES], [law.id for law in LAWS.values() if law.asked]
     command.add_argument("--dtype", nargs="+", choices=dtypes, metavar="D", help=f"{', '.join(SHORT)}; default all")
-    usual = f"ids; default all but {', '.join(by_request)}; --as {NONE}, those that need no formula"
+    usual = f"ids; default all but {', '.join(by_request)}; with --as {NONE}, those that need no formula"
     command.add_argument("--law", nargs="+", type=current_id, choices=[*LAWS], metavar="L", help=usual)
     command.add_argument(
         "--symmetry", nargs="+", choices=SYMMETRIES, default=[], metavar="S",
-        help=f"what an optimizer declares: {', '.join(SYMMETRIES)}",
+        help=f"symmetries that the optimizer claims: {', '.join(SYMMETRIES)}",
     )
     command.add_argument(
-        "--tolerance", type=float, metavar="T", help="of the results of runs, relative; default measured"
+        "--tolerance", type=float, metavar="T", help="relative tolerance between runs; default measured"
     )
     command.add_argument(
         "--allow-skips", nargs="+", type=current_id, choices=[*LAWS], default=[], metavar="L",
         help="laws of which more than a fifth of the cases may be skipped",
     )
-    command.add_argument("--list-laws", action="store_true", help="list the laws, and do nothing else")
+    command.add_argument("--list-laws", action="store_true", help="only list the laws")
     command.add_argument(
-        "--identify", action="store_true", help="say which routine and choices it is, or none, and do nothing else"
+        "--identify", action="store_true", help="only say which routine and choices it is, if any"
     )
     command.add_argument("--examples", type=int, metavar="N", help="random cases of the step; default 5")
-    command.add_argument("--seed", type=int, default=0, metavar="N", help="of all data; default 0")
-    command.add_argument("--secret", type=int, metavar="N", help="what L21 draws from; default one of the system's")
+    command.add_argument("--seed", type=int, default=0, metavar="N", help="seed of all data; default 0")
+    command.add_argument("--secret", type=int, metavar="N", help="seed of L21; default random")
     command.add_argument("--device", metavar="D", help="where the arrays are, such as cuda")
-    command.add_argument("--exact", action="store_true", help="compare with the bits of refopt.cpu as well")
+    command.add_argument("--exact", action="store_true", help="also compare with refopt.cpu bit for bit")
     command.add_argument(
         "--expected-failures", metavar="FILE",
-        help='laws that need not hold: lines such as "L7 # why" and "L7-float32 # why"',
+        help='laws that may fail: lines such as "L7 # why" and "L7-float32 # why"',
     )
-    command.add_argument("--skip-file", dest="skips", metavar="FILE", help="laws that are left out, in the same way")
+    command.add_argument("--skip-file", dest="skips", metavar="FILE", help="laws to skip, in the same format")
     command.add_argument(
         "--deadline", type=float, metavar="S", help=f"seconds that a call of the step may take; default {DEADLINE:g}"
     )
     command.add_argument(
-        "--in-place", action="store_true", help="run the step in this process, not in one of its own"
+        "--in-place", action="store_true", help="run the step in this process, not in a separate one"
     )
     command.add_argument(
-        "--verbose", action="store_true", help="print every failure of every law, and all that was skipped"
+        "--verbose", action="store_true", help="print every failure of every law, and everything skipped"
     )
-    command.add_argument("--script", metavar="FILE", help="write a script that shows the failure without refopt")
+    command.add_argument("--script", metavar="FILE", help="write a script that reproduces the failure without refopt")
     command.add_argument(
         "--json", metavar="FILE", help="write a report in JSON; - for stdout, which then gets nothing else"
     )
@@ -99,7 +99,7 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     """Run the command and return its status."""
     if args.list_laws:
         for law in [law for law in LAWS.values() if law.runs or args.routine != NONE]:
-            by_request = " By request." if law.asked else ""
+            by_request = " On request." if law.asked else ""
             write(_wrapped(f"{law.id:<4} {law.name}: {law.about}{by_request}", " " * 5) + "\n")
         return EQUAL
     if args.step is None:
@@ -107,7 +107,7 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     if args.identify:
         return _identified(args, parser)
     if args.routine is None:
-        parser.error(f"expected the routine that it is, --as with one of {', '.join([*KNOWN, NONE])}")
+        parser.error(f"expected --as with the routine that it implements, one of {', '.join([*KNOWN, NONE])}")
     named = _named(args, parser)
     step = found(args.step)
     _checked(args, parser, step, named)
@@ -124,13 +124,13 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
 
 
 def _identified(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
-    """Which routine a step is."""
+    """Identify which routine a step is."""
     options = pairs("--with", args.options, parser)
     own: dict[str, Any] = {"set": pairs("--set", args.fixed, parser)}
     own |= {"names": pairs("--names", args.names, parser), "arrays": args.arrays}
     own |= {"device": args.device, "seed": args.seed}
     for name in options.keys() & own.keys():
-        parser.error(f"argument --with: expected an argument of the optimizer's own, got {name}")
+        parser.error(f"argument --with: expected one of the optimizer's own arguments, got {name}")
     step = found(args.step)
     with contextlib.ExitStack() as stack:
         target = None if args.json is None else stack.enter_context(Target(args.json))
@@ -149,7 +149,7 @@ def _identified(args: argparse.Namespace, parser: argparse.ArgumentParser) -> in
 def _named(args: argparse.Namespace, parser: argparse.ArgumentParser) -> dict[str, Any]:
     """The arguments of `check` that were given."""
     if args.secret is None and args.routine != NONE:
-        args.secret = int.from_bytes(os.urandom(6))  # so that the command that shows a failure again has it
+        args.secret = int.from_bytes(os.urandom(6))  # so that the command that reproduces a failure includes it
     named: dict[str, Any] = {"seed": args.seed, "exact": args.exact}
     named["set"] = pairs("--set", args.fixed, parser)
     optional = {
@@ -163,12 +163,12 @@ def _named(args: argparse.Namespace, parser: argparse.ArgumentParser) -> dict[st
         parser.error(f"argument --script: expected none with --as {NONE}, got {args.script}")
     options = pairs("--with", args.options, parser)
     for name in options.keys() & {*named, *optional}:
-        parser.error(f"argument --with: expected an argument of the optimizer's own, got {name}")
+        parser.error(f"argument --with: expected one of the optimizer's own arguments, got {name}")
     return named | {name: x for name, x in optional.items() if x is not None} | options
 
 
 def pairs(what: str, texts: list[str], parser: argparse.ArgumentParser) -> dict[str, Any]:
-    """Names and values; those that are no Python literals are text."""
+    """Names and values; a value that is not a Python literal is text."""
     pairs: dict[str, Any] = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -183,10 +183,10 @@ def pairs(what: str, texts: list[str], parser: argparse.ArgumentParser) -> dict[
 
 
 def found(spec: str) -> Any:
-    """What ``module:name`` or ``path/to/file.py:name`` names.
+    """The object that ``module:name`` or ``path/to/file.py:name`` refers to.
 
     Raises:
-        Unusable: there is no such module, file or name, or importing it fails.
+        Unusable: the module, file or name does not exist, or importing it fails.
     """
     place, colon, name = spec.rpartition(":")
     if not colon or not place or not name:
@@ -196,7 +196,7 @@ def found(spec: str) -> Any:
             module = _of_file(place) if place.endswith(".py") else _of_name(place)
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # whatever a module does when it is imported
+    except BaseException as error:  # an import can raise anything
         text = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise Unusable(f"check: {place}: cannot be imported: {text}{_line_of(error)}") from error
     value: Any = module
@@ -208,7 +208,7 @@ def found(spec: str) -> Any:
 
 
 def _line_of(error: BaseException) -> str:
-    """Where a module raised something; nothing if it could not be found or read, of which the error says where."""
+    """Where a module raised an error; empty if it was not found or parsed, since then the error says where."""
     frames = [x for x in traceback.extract_tb(error.__traceback__) if os.path.exists(x.filename)]
     own = [x for x in frames if os.path.realpath(x.filename) != os.path.realpath(__file__)]
     own = [x for x in own if f"{os.sep}importlib{os.sep}" not in x.filename]
@@ -243,7 +243,7 @@ def _checked(args: argparse.Namespace, parser: argparse.ArgumentParser, step: An
 
 
 def _report(args: argparse.Namespace, step: Any, named: dict[str, Any]) -> Report:
-    """The report, with commands that show each failure again."""
+    """The report, with a command that reproduces each failure."""
     with Progress(sys.stderr, 1) as progress, contextlib.redirect_stdout(sys.stderr):
 
         def show(done: int, total: int, what: str) -> None:
@@ -278,7 +278,7 @@ def _command(args: argparse.Namespace, dtype: str, law: str) -> str:
 
 
 def readable(report: object) -> str:
-    """A report in 80 columns; commands stay in one line, to be copied."""
+    """A report in 80 columns; commands stay on one line, so that they can be copied."""
     lines = []
     for line in str(report).splitlines():
         indent = " " * (len(line) - len(line.lstrip()) + 4)

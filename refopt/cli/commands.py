@@ -14,10 +14,10 @@ from refopt.simt import script as simt
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose help goes the way of other output; by itself it says nothing where that fails."""
+    """A parser whose help is written like other output: argparse would ignore errors."""
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong, in 80 columns."""
+        """Print an error in 80 columns and exit."""
         self.print_usage(sys.stderr)
         text = f"{self.prog}: error: {message}"
         self.exit(2, textwrap.fill(text, 80, subsequent_indent="  ", break_on_hyphens=False) + "\n")
@@ -33,8 +33,8 @@ def run(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its status.
 
     Raises:
-        SystemExit: help was asked for, or an argument is wrong, which is told.
-        Unusable: output cannot be written, or what is to be checked cannot be had.
+        SystemExit: help was requested, or an argument is wrong, which is reported.
+        Unusable: output cannot be written, or the object to check cannot be imported.
     """
     parser, by_name = parsers()
     args = parser.parse_args(argv)
@@ -46,8 +46,8 @@ def parsers() -> tuple[Parser, dict[str, tuple[Any, argparse.ArgumentParser]]]:
     """The parser of ``refopt``; by command, the module that runs it and its parser."""
     parser = Parser(
         prog="refopt",
-        description="Merged optimizer steps, in NumPy and as CUDA kernels, bit for bit equal; "
-        "their kernels as text; whether other optimizers are right; and kernels of numba.cuda without a GPU.",
+        description="Merged optimizer steps, in NumPy and as CUDA kernels, equal bit for bit: verify them, print the "
+        "kernels, check other optimizers, and run numba.cuda kernels without a GPU.",
     )
     parser.add_argument("--version", action="version", version=f"refopt {refopt.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")

@@ -1,4 +1,4 @@
-"""``refopt compare``: hold two implementations to each other."""
+"""``refopt compare``: compare two implementations of an optimizer."""
 
 import argparse
 import contextlib
@@ -18,7 +18,7 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
     """Add the command and its arguments to those of ``refopt``."""
     command = commands.add_parser(
         "compare",
-        help="hold two implementations of an optimizer to each other",
+        help="compare two implementations of an optimizer",
         description="Compare two implementations of an optimizer, by bits or within a tolerance.",
         epilog="Exit status: 0 if there is no difference, 1 if there is one or nothing could be compared, 2 for "
         "arguments or files that cannot be used, 3 if the command itself fails.",
@@ -36,17 +36,18 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
         dest = name.strip("-").replace("-", "_").replace("with", "options")
         told = f"arguments of {what}, such as fused=True"
         command.add_argument(name, dest=dest, nargs="+", default=[], metavar="NAME=VALUE", help=told)
-    command.add_argument("--set", dest="fixed", nargs="+", default=[], metavar="NAME=VALUE", help="of functions")
+    text = "numbers and choices that are built into functions"
+    command.add_argument("--set", dest="fixed", nargs="+", default=[], metavar="NAME=VALUE", help=text)
     command.add_argument("--dtype", nargs="+", choices=[*SHORT, *DTYPES], metavar="D", help=f"{', '.join(SHORT)}")
-    command.add_argument("--arrays", choices=ARRAYS, metavar="A", help=f"what functions are given: {', '.join(ARRAYS)}")
+    command.add_argument("--arrays", choices=ARRAYS, metavar="A", help=f"arrays for functions: {', '.join(ARRAYS)}")
     command.add_argument("--device", metavar="D", help="where the arrays are, such as cuda")
-    command.add_argument("--seed", type=int, metavar="N", help="of all data; default 0, or that of the file")
+    command.add_argument("--seed", type=int, metavar="N", help="seed of all data; default 0, or that of the file")
     command.add_argument("--expected-failures", metavar="FILE", help='parts that may differ: lines such as "C4 # why"')
     command.add_argument(
         "--deadline", type=float, metavar="S", help=f"seconds that a call of a step may take; default {DEADLINE:g}"
     )
     command.add_argument(
-        "--in-place", action="store_true", help="run the steps in this process, not in processes of their own"
+        "--in-place", action="store_true", help="run the steps in this process, not in separate ones"
     )
     command.add_argument("--json", metavar="FILE", help="write a report in JSON; - for stdout")
     return command
@@ -60,7 +61,7 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     named |= {"process": False} if args.in_place else {}
     options = pairs("--with", args.options, parser)
     for name in options.keys() & (inspect.signature(compare).parameters.keys() - {"options"}):
-        parser.error(f"argument --with: expected an argument of the optimizer's own, got {name}")
+        parser.error(f"argument --with: expected one of the optimizer's own arguments, got {name}")
     a = args.a if os.path.isfile(args.a) else found(args.a)
     try:
         if args.record is not None:

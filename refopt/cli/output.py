@@ -1,27 +1,27 @@
-"""What every command shares: exit statuses, errors that one line tells, and how it writes."""
+"""Shared by all commands: exit statuses, errors that are reported in one line, and output."""
 
 import signal
 import sys
 
-# Exit statuses; from 128 on, what a shell makes of the signal.
+# Exit statuses; from 128 on, those that shells derive from signals.
 EQUAL, DIFFERS, UNUSABLE, FAILED, INTERRUPTED, BROKEN_PIPE, TERMINATED = 0, 1, 2, 3, 130, 141, 143
 ENDS = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED}
 
 
 class Unusable(Exception):
-    """What was asked for cannot be had, such as a file that cannot be written; says why in one line."""
+    """A request that cannot be fulfilled, such as writing to a protected file; the message says why in one line."""
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM came. Whoever lets Ctrl-C pass lets it pass as well."""
+    """SIGTERM was received. Code that does not catch Ctrl-C does not catch this either."""
 
 
 def write(text: str) -> None:
-    """Write to standard output, at once; nowhere if it is closed.
+    """Write to standard output and flush it; do nothing if it is closed.
 
     Raises:
-        BrokenPipeError: nobody reads it any more.
-        Unusable: it cannot be written.
+        BrokenPipeError: the reader has gone.
+        Unusable: writing fails otherwise.
     """
     try:
         if sys.stdout is not None:

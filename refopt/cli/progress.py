@@ -1,11 +1,11 @@
-"""The line that says how far a command has come."""
+"""The progress line of a command."""
 
 import shutil
 from typing import TextIO
 
 
 class Progress:
-    """One line, rewritten, and gone in the end; on a terminal only."""
+    """One line that is rewritten, and cleared at the end; only on a terminal."""
 
     def __init__(self, stream: TextIO | None, total: int) -> None:
         self.total, self.done = total, 0
@@ -18,13 +18,13 @@ class Progress:
         self.clear()
 
     def show(self, stage: str) -> None:
-        """Say what is being done now."""
+        """Show the current stage."""
         bar = "#" * (30 * self.done // self.total)
         text = f"[{bar:<30}] {self.done}/{self.total}  {stage}"
         self._write("\r\033[K" + text[: shutil.get_terminal_size().columns - 1])
 
     def clear(self) -> None:
-        """Take the line away."""
+        """Clear the line."""
         self._write("\r\033[K")
 
     def _write(self, text: str) -> None:

@@ -1,7 +1,7 @@
-"""What refopt adds to pytest: ``pytest --simt-watch`` runs the kernels of a suite that is written for `numba.cuda`.
+"""refopt's pytest plugin: ``pytest --simt-watch`` runs the kernels of a test suite written for `numba.cuda`.
 
-They run on the executor, watched, and what it reports is the failure of a test. Without the option no more is imported
-than the command begins with.
+They run on the executor, watched, and its reports make tests fail. Without the option, the plugin imports nothing
+beyond its own package.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> Any:
-    """Have the executor's report stand for the traceback."""
+    """Replace the traceback by the executor's report."""
     outcome = yield
     report, raised = outcome.get_result(), call.excinfo
     if not hasattr(item.config, _LOG) or raised is None or not hasattr(report.longrepr, "reprcrash"):
@@ -57,6 +57,6 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> Any:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Say where equal values were tolerated."""
+    """Print where equal values were tolerated."""
     for one in getattr(config, _LOG).tolerated if hasattr(config, _LOG) else ():
         terminalreporter.write_line(f"refopt simt: {one}")

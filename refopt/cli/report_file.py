@@ -1,4 +1,4 @@
-"""The file of a report in JSON, which is there whole or not at all."""
+"""The file of a report in JSON, which is written completely or not at all."""
 
 import contextlib
 import os
@@ -9,19 +9,19 @@ from typing import Any, Self
 
 from refopt.cli.output import Unusable, write
 
-ROOM = 1 << 20  # bytes, more than a report takes
-BEGINNING = "{"  # of a report; what is written at once where nothing can be written beside
-SPECIAL = ("/dev/", "/proc/")  # where names stand for what is open
+ROOM = 1 << 20  # bytes, more than a report needs
+BEGINNING = "{"  # of a report; written first as a test where no temporary file is possible
+SPECIAL = ("/dev/", "/proc/")  # paths whose names refer to open files
 
 
 class Target:
-    """Where the report goes, made sure of before any work is done.
+    """The destination of a report, tested before any work is done.
 
-    A file is written beside its place and moved there at the end; until then, one of that name stays as it is. What is
-    no regular file, such as a pipe, is written to; ``-`` is standard output.
+    A file is written next to its destination and renamed at the end; until then, an existing file is unchanged. Other
+    than regular files, such as pipes, are written to directly; ``-`` is standard output.
 
     Raises:
-        Unusable: it cannot be written, or there is no room for a report.
+        Unusable: it cannot be written, or there is no space for a report.
     """
 
     _place: str
@@ -51,7 +51,7 @@ class Target:
     def _open_beside(self, mode: int | None) -> Any:
         self._place = os.path.realpath(self.path)
         if mode is not None:
-            os.close(os.open(self._place, os.O_WRONLY))  # so that what is protected stays
+            os.close(os.open(self._place, os.O_WRONLY))  # fails if the file is protected
         beside = os.path.join(os.path.dirname(self._place), f".refopt-{os.getpid()}.json")
         file = os.fdopen(os.open(beside, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666), "wb", buffering=0)
         self._beside = beside
@@ -65,7 +65,7 @@ class Target:
         return file
 
     def write(self, text: str) -> None:
-        """Put the report in its place; it begins with `BEGINNING`."""
+        """Write the report, which begins with `BEGINNING`, to its destination."""
         if self._file is None:
             write(text.removeprefix(BEGINNING))
             return
@@ -105,7 +105,7 @@ class Target:
 
 
 def _mode(path: str) -> int | None:
-    """The mode of what is there; None for nothing."""
+    """The mode of a file; None if it does not exist."""
     try:
         return os.stat(path).st_mode
     except FileNotFoundError:
@@ -113,7 +113,7 @@ def _mode(path: str) -> int | None:
 
 
 def _write(file: Any, data: bytes) -> None:
-    """All of it: an unbuffered write may take less."""
+    """Write all data: an unbuffered write may write only a part."""
     rest = memoryview(data)
     while rest:
         rest = rest[file.write(rest) :]

@@ -1,4 +1,4 @@
-"""``refopt show``: the kernels of a routine, as text in Python or as PTX."""
+"""``refopt show``: print the kernels of a routine as Python source or as PTX."""
 
 import argparse
 from pathlib import Path
@@ -16,9 +16,9 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
     """Add the command and its arguments to those of ``refopt``."""
     command = commands.add_parser(
         "show",
-        help="print the kernels of a routine, whole",
-        description="Print all that a GPU runs for a routine as one text in Python: every function once, callers "
-        "first, made for the dtypes and the choices, each PTX intrinsic with its twin. It runs as it stands on the "
+        help="print the complete kernels of a routine",
+        description="Print all code that a GPU runs for a routine as one Python file: every function once, callers "
+        "first, specialized for the dtypes and the choices, each PTX intrinsic with its twin. It runs unchanged on the "
         "executor, with the same bits.",
         epilog="Exit status: 0, 2 for arguments or files that cannot be used, 3 if the command itself fails; 130, 141 "
         "and 143 for Ctrl-C, a closed pipe and SIGTERM.",
@@ -26,15 +26,17 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
     command.add_argument("routine", choices=list(KNOWN), metavar="ROUTINE", help=", ".join(KNOWN))
     text = f"{', '.join(DTYPES)}; default fp32. amp has fp32 masters, +16 remainders, sr rounds stochastically"
     command.add_argument("--dtype", choices=list(DTYPES), default="fp32", metavar="D", help=text)
-    command.add_argument("--form", metavar="F", help="one of the routine's forms; default the one that plans take")
+    command.add_argument("--form", metavar="F", help="one of the routine's forms; default the one that plans use")
     command.add_argument(
         "--set", dest="choices", nargs="+", default=[], metavar="NAME=VALUE",
         help="choices of the routine, such as epsilon_at=uncorrected",
     )
     command.add_argument(
-        "--state", nargs="+", default=[], metavar="NAME", help="optional states that are given, such as moment2_max"
+        "--state", nargs="+", default=[], metavar="NAME", help="optional states to include, such as moment2_max"
     )
-    command.add_argument("--ptx", action="store_true", help="print the PTX instead, by the compiler; needs no GPU")
+    text = "the kernels of Hopper where it has its own: Muon's products of large matrices"
+    command.add_argument("--hopper", action="store_true", help=text)
+    command.add_argument("--ptx", action="store_true", help="print the compiler's PTX instead; needs no GPU")
     command.add_argument("--out", metavar="FILE", help="write it to a file")
     return command
 
@@ -43,12 +45,12 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     """Run the command and return its status.
 
     Raises:
-        SystemExit: an argument is wrong, which is told.
+        SystemExit: an argument is wrong, which is reported.
         Unusable: there is no compiler, or output cannot be written.
     """
     choices = pairs("--set", args.choices, parser)
     try:
-        asked = request(args.routine, args.dtype, args.form, args.state, choices)
+        asked = request(args.routine, args.dtype, args.form, args.state, choices, args.hopper)
     except (TypeError, ValueError) as error:
         parser.error(str(error).removeprefix("show: "))
     if args.ptx and (reason := no_compiler()):

@@ -31,8 +31,9 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
         "--set", dest="fixed", nargs="+", default=[], metavar="NAME=VALUE",
         help="numbers and choices of every case, such as epsilon_at=uncorrected",
     )
-    command.add_argument("--examples", type=int, default=5, metavar="N", help="more cases of each dtype; default 5")
-    command.add_argument("--seed", type=int, default=0, metavar="N", help="of all data; default 0")
+    text = "additional cases of each dtype; default 5"
+    command.add_argument("--examples", type=int, default=5, metavar="N", help=text)
+    command.add_argument("--seed", type=int, default=0, metavar="N", help="seed of all data; default 0")
     return command
 
 

@@ -21,7 +21,7 @@ from refopt.gpu import memory
 from refopt.gpu.arrays import describer
 from refopt.gpu.compiler import Linked
 from refopt.gpu.kernels import Kernel
-from refopt.gpu.machine import Filler, Properties, Writer
+from refopt.gpu.machine import WARPGROUPS, Filler, Properties, Writer
 from refopt.gpu.staging import Pinned, Staging
 from refopt.gpu.streams import Event, Stream, capturing, checked, context, handle_of, primary
 from refopt.gpu.target import OVERLAPS, signature_of
@@ -89,6 +89,11 @@ class Gpu:
         name = checked(driver.cuDeviceGetName(256, device)).split(b"\0")[0].decode()
         capability = ask("COMPUTE_CAPABILITY_MAJOR"), ask("COMPUTE_CAPABILITY_MINOR")
         return Properties(name, capability, ask("MULTIPROCESSOR_COUNT"), ask("L2_CACHE_SIZE"))
+
+    @property
+    def warpgroups(self) -> bool:
+        """Whether it multiplies by warpgroups."""
+        return self.properties.capability == WARPGROUPS
 
     def enter(self) -> Callable[[], Any] | None:
         """Make the context current in this thread, which driver calls need; returns how to leave it if it was not."""

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from refopt.checks.arguments import flag, kind_of
-from refopt.gpu.target import Compilable, argument_spelled, no_compiler, signature_spelled
+from refopt.gpu.target import Compilable, argument_spelled, no_compiler
 
 # What changes bits: a pattern of the opcode, and why. The last is no fault in kernels meant for fp64.
 RULES = [
@@ -88,7 +88,7 @@ def check(kernel: Compilable, *args: Any, double: bool = False, capability: tupl
     words = [x if _is_type(x) else argument_spelled(f"check: args[{k}]", x) for k, x in enumerate(args)]
     if reason := no_compiler():
         raise RuntimeError(f"check: expected a compiler (pip install 'refopt[cuda13]'), got none: {reason}")
-    return read(kernel.ptx(signature_spelled(words), capability, lines=True), double)
+    return read(kernel.ptx(words, capability, lines=True), double)
 
 
 def read(ptx: str, double: bool = False) -> list[Inexact]:

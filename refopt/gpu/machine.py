@@ -10,6 +10,7 @@ Filler = Callable[[float, Any], None]
 # The oldest compute capability for which kernels are compiled, since CUDA 13 supports none before it. Older GPUs are
 # refused.
 OLDEST = 7, 5
+WARPGROUPS = 9, 0  # which alone multiplies by warpgroups
 
 
 class Properties(NamedTuple):

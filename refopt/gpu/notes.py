@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from refopt.catalog import ROUTINES, Routine
-from refopt.gpu.target import Compilable, cuda, held, is_device_function, signature_spelled, spelled
+from refopt.gpu.target import Compilable, cuda, held, is_device_function, spelled
 
 Note = dict[str, Any]
 
@@ -64,7 +64,7 @@ def rebuilt(note: Note) -> tuple[Compilable, tuple]:
         raise LookupError(f"{note['module']}.{note['made_by']}: {type(error).__name__}: {error}") from error
     if not isinstance(kernel, Compilable):
         raise LookupError(f"{note['module']}.{note['made_by']}: expected a kernel, got {type(kernel).__name__}")
-    return kernel, signature_spelled(note["signature"])
+    return kernel, tuple(note["signature"])
 
 
 def made_from(kernel: Compilable, signature: tuple, whole: bool = False) -> str:

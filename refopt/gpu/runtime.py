@@ -34,6 +34,7 @@ class Executor:
 
     name = "executor"
     index = None
+    warpgroups = False
 
     @property
     def properties(self) -> Properties:

@@ -11,7 +11,7 @@ import dis
 import functools
 import math
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from refopt.checks.arguments import shown
 from refopt.checks.dtypes import name_of
 from refopt.gpu.compiler import Wanted
 from refopt.gpu.compiling import compiler, compiling, in_hand, no_compiler
-from refopt.gpu.machine import OLDEST, Properties, require
+from refopt.gpu.machine import OLDEST, Properties, dotted, require
 from refopt.simt import cuda
 
 __all__ = ["Compilable", "cuda", "device_function", "intrinsic", "no_compiler", "sqrt"]
@@ -82,7 +82,7 @@ class Compilable:
         """The function with the compiler's objects instead of the executor's; only for use during a compilation."""
         return _form(self.function)
 
-    def ptx(self, signature: tuple, capability: tuple[int, int] = (9, 0), lines: bool = False) -> str:
+    def ptx(self, signature: Sequence, capability: tuple[int, int] = (9, 0), lines: bool = False) -> str:
         """The kernel's PTX for a compute capability; no GPU is needed.
 
         With ``lines``, directives between the instructions give the lines of Python that they come from. The
@@ -129,7 +129,8 @@ def intrinsic(
             function are refused there.
         lanes: the twin for arrays over many threads, or True if the function is that itself (`simt.ptx_twin`).
         warp: for instructions of whole warps, computes the results from the operands of all lanes (`simt.ptx_twin`).
-        alone: whether only GPUs of capability ``since`` have the instructions, not later ones.
+        alone: whether only GPUs of capability ``since`` have the instructions, not later ones. Such a function has no
+            twin: the executor refuses it.
     """
     if not asm or (before == "" and result + arguments):
         raise ValueError("intrinsic: expected instructions, or no operands and before=\"\" for a hint, got none")
@@ -142,9 +143,20 @@ def intrinsic(
         )
         twin.asm = asm, constraints, result, arguments  # type: ignore[attr-defined]
         twin.since, twin.before, twin.alone = since, before, alone  # type: ignore[attr-defined]
-        return simt.ptx_twin(*(TYPES[letter] for letter in result), lanes=lanes, warp=warp)(twin)
+        run = _refused(twin, since) if alone else twin
+        return simt.ptx_twin(*(TYPES[letter] for letter in result), lanes=lanes, warp=warp)(run)
 
     return decorate
+
+
+def _refused(function: Callable, capability: tuple[int, int]) -> Callable:
+    """A function that the executor refuses to run."""
+
+    @functools.wraps(function)
+    def refuse(*_: Any) -> Any:
+        raise RuntimeError(f"{function.__name__} runs on GPUs of compute capability {dotted(capability)} alone")
+
+    return refuse
 
 
 @functools.lru_cache
@@ -269,10 +281,6 @@ def argument_spelled(where: str, arg: Any) -> str:
         raise TypeError(f"{where}: expected an array, an int or np.float32, got {shown(arg)}")
     return f"{name_of(arg.dtype)}[{len(arg.shape)}]"
 
-
-def signature_spelled(words: list[str]) -> tuple:
-    """The signature whose words `spelled` returns."""
-    return tuple(words)
 
 
 def signature_of(args: tuple) -> tuple:

@@ -17,31 +17,22 @@ All of this runs only on GPUs. The executor refuses it: there `refopt.gpu.produc
 same bits.
 """
 
-import functools
 from collections.abc import Callable
-from typing import Any
 
-from refopt.gpu.machine import dotted
+from refopt.gpu.machine import WARPGROUPS
 from refopt.gpu.target import device_function, intrinsic
+from refopt.gpu.unroll import named
 
 BOX = 64  # rows and columns of a box of 16-bit elements
 ELEMENTS = BOX * BOX
+WAYS = "across", "along"  # how a matrix may lie to k
 # Fields of a descriptor: chunks are swizzled within 128 bytes, and eight rows of a box, 1,024 bytes, are a group.
 SWIZZLED, GROUPS = 1 << 62, (1024 >> 4) << 32
-SINCE = 9, 0
 
 
 def hopper(asm: str, constraints: str, result: str, arguments: str) -> Callable[[Callable], Callable]:
-    """An intrinsic that the executor refuses to run."""
-
-    def decorate(function: Callable) -> Callable:
-        @functools.wraps(function)
-        def refuse(*_: Any) -> Any:
-            raise RuntimeError(f"{function.__name__} runs on GPUs of compute capability {dotted(SINCE)} alone")
-
-        return intrinsic(asm, constraints, result, arguments, since=SINCE, alone=True)(refuse)
-
-    return decorate
+    """An intrinsic that Hopper alone has."""
+    return intrinsic(asm, constraints, result, arguments, since=WARPGROUPS, alone=True)
 
 
 @hopper("mbarrier.init.shared::cta.b64 [$0], $1;", "r,r,~{memory}", "", "sr")
@@ -151,11 +142,11 @@ def multiplier(dtype: str, columns: int, a_along: bool, b_along: bool) -> Callab
     lines.append("wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0; }")
     tied = [*["=f"] * count, "l", "l", *(str(k) for k in range(count)), "~{memory}"]
 
-    @hopper(" ".join(lines), ",".join(tied), "f" * count, "ll" + "f" * count)
     def multiply(a, b, sums):
         """The sums with the products."""
 
-    return multiply
+    named(multiply, "multiply", WAYS[a_along], WAYS[b_along], f"to{columns}")
+    return hopper(" ".join(lines), ",".join(tied), "f" * count, "ll" + "f" * count)(multiply)
 
 
 def descriptor(along: bool) -> Callable:
@@ -167,4 +158,4 @@ def descriptor(along: bool) -> Callable:
     def describe(array, index):
         return (shared_address(array, index) & 0x3FFFF) >> 4 | constant
 
-    return describe
+    return named(describe, "describe", WAYS[along])

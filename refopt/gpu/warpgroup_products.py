@@ -24,10 +24,10 @@ import numpy as np
 from refopt.gpu import cuda
 from refopt.gpu.kernels import factory
 from refopt.gpu.matmul import ZERO
-from refopt.gpu.products import ADDED, ALONG, OUT, A, B, K, M, N
+from refopt.gpu.products import ADDED, ALONG, OUT, A, B, K, M, N, kind
 from refopt.gpu.target import device_function
 from refopt.gpu.tensor_core import ldmatrix4
-from refopt.gpu.unroll import tuple_of, written
+from refopt.gpu.unroll import named, tuple_of, written
 from refopt.gpu.vectors import FORMATS
 from refopt.gpu.warpgroup import (
     BOX,
@@ -114,7 +114,7 @@ def loader(own: Layout, square: bool, symmetric: bool) -> Callable:
                 if at == stages:
                     at, parity = 0, 1 - parity
 
-    return load
+    return named(load, "load", *kind(square, symmetric, False))
 
 
 def saver(own: Layout, symmetric: bool, adds: bool) -> Callable:
@@ -142,7 +142,7 @@ def saver(own: Layout, symmetric: bool, adds: bool) -> Callable:
             turn = 1 - turn
         wait_for_stores()
 
-    return save
+    return named(save, "save", *kind(False, symmetric, adds))
 
 
 def adder(dtype: str, own: Layout, a_along: bool, b_along: bool) -> Callable:
@@ -166,7 +166,7 @@ def adder(dtype: str, own: Layout, a_along: bool, b_along: bool) -> Callable:
                 at, parity = 0, 1 - parity
         return sums, at, parity
 
-    return add_up
+    return named(add_up, multiply.__name__.replace("multiply", "add_up"))
 
 
 def finisher(dtype: str, own: Layout, symmetric: bool, adds: bool) -> Callable:
@@ -202,6 +202,8 @@ def finisher(dtype: str, own: Layout, symmetric: bool, adds: bool) -> Callable:
         if symmetric:
             stmatrix4_transposed(memory, mirror_at, words)
 
+    words = kind(False, symmetric, adds)
+    named(put, "put", *words)
     # A lane has the address of a row of one of four matrices of 8 x 8. A row of the mirrored tile is a column of the
     # tile.
     lines = [f"at = {own.tile} + (row + lane % 16) * {BOX}",
@@ -212,7 +214,7 @@ def finisher(dtype: str, own: Layout, symmetric: bool, adds: bool) -> Callable:
         x = ", ".join(f"(sums[{8 * q + 2 * k}], sums[{8 * q + 2 * k + 1}])" for k in range(4))
         spot = f"at + {q // 4 * HEIGHT * BOX} + ({q % 4 * 2} + part ^ line) * 8"
         lines.append(f"put(memory, {spot}, mirror + across + {q * 16 * BOX}, ({x}), alpha, beta)")
-    return written("finish", "sums, memory, row, lane, alpha, beta", lines, put=put)
+    return named(written("finish", "sums, memory, row, lane, alpha, beta", lines, put=put), "finish", *words)
 
 
 @device_function
@@ -228,7 +230,7 @@ def summer(dtype: str, own: Layout, square: bool, symmetric: bool, adds: bool) -
     add_up, add_along = adder(dtype, own, False, not symmetric), adder(dtype, own, True, True)
     finish, tile, mirror, width = finisher(dtype, own, symmetric, adds), own.tile, own.mirror, own.width
     ready, finished = own.ready, own.finished
-    zeros = written("zeros", "", [f"return {tuple_of(['ZERO'] * (width // 2))}"], ZERO=ZERO)
+    zeros = written(f"zeros{width // 2}", "", [f"return {tuple_of(['ZERO'] * (width // 2))}"], ZERO=ZERO)
 
     @device_function
     def sum_up(memory, tiles, products, alpha, beta):
@@ -257,7 +259,7 @@ def summer(dtype: str, own: Layout, square: bool, symmetric: bool, adds: bool) -
                 arrive(memory, finished)
             turn = 1 - turn
 
-    return sum_up
+    return named(sum_up, "sum_up", *kind(square, symmetric, adds))
 
 
 @factory
@@ -268,7 +270,6 @@ def merged(dtype: str, square: bool, symmetric: bool, adds: bool) -> Any:
     sum_up = summer(dtype, own, square, symmetric, adds)
     full, empty, ready, finished, stages = own.full, own.empty, own.ready, own.finished, own.stages
 
-    @cuda.jit(launch_bounds=(THREADS, 1), dynamic_shared=own.nbytes)
     def warpgroup_products(tiles, products, alpha, beta):
         memory = cuda.shared.array(0, np.uint16, alignment=1024)
         warp, lane = cuda.threadIdx.x // 32, cuda.threadIdx.x % 32
@@ -288,4 +289,5 @@ def merged(dtype: str, square: bool, symmetric: bool, adds: bool) -> Any:
             else:
                 save(memory, tiles, products)
 
-    return warpgroup_products
+    named(warpgroup_products, "warpgroup_products", *kind(square, symmetric, adds))
+    return cuda.jit(launch_bounds=(THREADS, 1), dynamic_shared=own.nbytes)(warpgroup_products)

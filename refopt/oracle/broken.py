@@ -1,4 +1,4 @@
-"""How a law may fail to hold, or to be asked."""
+"""Exceptions for laws that do not hold, or that cannot be checked."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,7 @@ import numpy as np
 
 
 class Skipped(Exception):
-    """What a subject does not take. ``lacks`` is true of what nobody could ask it for, since it has no place for it."""
+    """The subject does not take something. ``lacks``: it has no argument for it, so nobody could request it."""
 
     def __init__(self, text: str, lacks: bool = False) -> None:
         super().__init__(text)
@@ -14,7 +14,7 @@ class Skipped(Exception):
 
 
 class Broken(Exception):
-    """A law that does not hold. ``ratio`` is the error over the bound, where that is what is wrong."""
+    """A law does not hold. ``ratio`` is the error over the bound, if a bound was exceeded."""
 
     def __init__(self, text: str, ratio: float | None = None, where: "Where | None" = None) -> None:
         super().__init__(text)
@@ -22,11 +22,11 @@ class Broken(Exception):
 
 
 class Crashed(Broken):
-    """A step that has ended its process, or has not returned. What is left of the law is not tried."""
+    """A step has ended its process, or has not returned. The law's remaining cases are not tried."""
 
 
 class Where(NamedTuple):
-    """An element that is wrong: its slot, tensor and number in memory order, what it had to be, and what it is."""
+    """A wrong element: its slot, tensor and index in memory order, the expected value, and the actual one."""
 
     slot: str
     tensor: int
@@ -38,7 +38,7 @@ class Where(NamedTuple):
 
 
 def at_first(slot: str, tensor: int, wrong: np.ndarray, expected: np.ndarray, got: np.ndarray, why: str = "") -> Broken:
-    """What says of the first wrong element of a tensor, in memory order, what it had to be, ``why``, and what it is."""
+    """A `Broken` for a tensor's first wrong element, in memory order: the expected value, ``why``, the actual one."""
     k = int(np.argmax(wrong))
     one, other = float(expected[k]), float(got[k])
     text = f"{slot}[{tensor}], element {k} of {wrong.size}: expected {one!r}{why}, got {other!r}"

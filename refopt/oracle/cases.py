@@ -1,4 +1,4 @@
-"""Cases from states that so many real steps reach, of numbers that the working precision has."""
+"""Cases from states that a number of real steps reach, with numbers that are exact in the working precision."""
 
 import functools
 import math
@@ -23,12 +23,12 @@ from refopt.state.steps import BASES, power_after, rho_after
 
 
 def longer(x: float) -> float:
-    """A number of few bits with a twelfth, which neither 16-bit dtype has; both round it by nearly half a unit."""
+    """A number of few bits with a twelfth, which 16-bit dtypes cannot hold; both round it by nearly half a unit."""
     return x + 9 * 2.0 ** (np.floor(np.log2(x)) - 11)
 
 
-# Of twelve bits, so that fp32 has them, and 1 - beta, but no narrower dtype. No two alike and none near a power of two,
-# so that a number that is lost, misplaced or rounded shows by far more than the bound.
+# Of twelve bits, so that they and 1 - beta are exact in fp32 but in no narrower dtype. No two are equal and none is
+# near a power of two, so that losing, misplacing or rounding one causes an error far beyond the bound.
 SHORT = {
     "lr": 0.09375, "mu": 0.875, "l2_decay": 0.3125, "beta1": 0.875, "beta2": 0.9921875, "epsilon": 0.01171875,
     "coeff": 0.21875, "lr_ratio": 0.6875, "rho": 0.9375, "lars_coeff": 0.46875, "lars_weight_decay": 0.53125,
@@ -36,21 +36,21 @@ SHORT = {
     "lr_decay": 0.15625, "initial_accumulator": 0.28125, "epsilon_root": 0.03515625,
 }
 NUMBERS = {name: x if name == "seed" else longer(x) for name, x in SHORT.items()}
-# What a step that does not take a number leaves out.
+# The values with which a number has no effect, for steps that do not take it.
 NEUTRAL = {
     "rescale_grad": 1.0, "lr_ratio": 1.0, "l2_decay": 0.0, "coeff": 0.0, "weight_decay": 0.0,
     "lars_weight_decay": 0.0, "mu": 0.0, "seed": 0, "dampening": 0.0, "lr_decay": 0.0, "initial_accumulator": 0.0,
     "epsilon_root": 0.0,
 }
-DECAYS = {"coeff", "weight_decay", "l2_decay", "lars_weight_decay"}  # of a parameter, by whatever routine
-COUNTED = {*BASES, "rho", STEP_NUMBER.name}  # scalars that the number of steps gives, and the numbers
-KEPT = 2**13  # elements of a case that is kept, for laws and other checks to draw again
+DECAYS = {"coeff", "weight_decay", "l2_decay", "lars_weight_decay"}  # of parameters, in any routine
+COUNTED = {*BASES, "rho", STEP_NUMBER.name}  # scalars that follow from the step count and the numbers
+KEPT = 2**13  # the most elements of a case that is cached for other laws and checks
 LONG = 2000  # steps after which scalars are evaluated by closed forms
-PATTERNS = 37  # tensors of a long list repeat after so many, which no limit on a launch is a multiple of
+PATTERNS = 37  # tensors of a long list repeat with this period, which divides no limit of a launch
 
 
 class Dtypes(NamedTuple):
-    """Those of a tensor's slots. ``master`` is ``None``, the arithmetic type, or uint16 for a remainder (N15)."""
+    """The dtypes of a tensor's slots. ``master`` is ``None``, the arithmetic type, or uint16 for a remainder (N15)."""
 
     param: str
     grad: str
@@ -68,7 +68,7 @@ def alike(dtype: str) -> Dtypes:
 
 
 def in_one_order(case: Case, got: Outcome) -> tuple[Case, Outcome]:
-    """A case and what has come of it, in the order of C where arrays of a tensor lie in several orders."""
+    """A case and its outcome, in C order if the arrays of a tensor have different orders of axes."""
     lists = [values for values in case.slots.values() if values is not None]
     orders = ({x.flags.c_contiguous for x in of if x is not None and x.ndim > 1} for of in zip(*lists, strict=True))
     if not any(len(of_tensor) > 1 for of_tensor in orders):
@@ -82,7 +82,7 @@ def in_one_order(case: Case, got: Outcome) -> tuple[Case, Outcome]:
 
 
 def noise(seed: Sequence[int], shape: tuple[int, ...], small: float = 2.0**-6) -> np.ndarray:
-    """Numbers of random signs and of sizes near 1, every eleventh of them small, others in each step."""
+    """Numbers of random signs and magnitudes near 1; every eleventh is small, at other places in each step."""
     rng = np.random.default_rng(list(seed))
     x = np.asarray(rng.choice([-1.0, 1.0], shape) * rng.uniform(0.5, 1.5, shape))
     x.reshape(-1)[(5 + 3 * seed[1]) % 11 :: 11] *= small
@@ -90,26 +90,26 @@ def noise(seed: Sequence[int], shape: tuple[int, ...], small: float = 2.0**-6) -
 
 
 def number(hyper: Hyper) -> float:
-    """The number of a routine that cases have."""
+    """The value that cases use for a number of a routine."""
     if hyper.name in NUMBERS and hyper.allows(NUMBERS[hyper.name]):
         return NUMBERS[hyper.name]
     return int(hyper.default or hyper.other) if hyper.whole else longer(hyper.other)
 
 
 def numbers_of(row: Routine, takes: Callable[[str], bool] = lambda name: True) -> dict[str, Any]:
-    """The numbers of a step that takes some of a routine's; what it does not take is left out, or has the default."""
+    """The numbers of a step that takes some of a routine's; the others have no effect, or their default."""
     numbers = {hyper.name: NEUTRAL.get(hyper.name, hyper.default) for hyper in row.hypers}
     told = [hyper for hyper in row.hypers if hyper.name not in ("rescale_grad", "seed") and takes(hyper.name)]
     return numbers | {hyper.name: number(hyper) for hyper in told}
 
 
 def choices_of(row: Routine) -> dict[str, Any]:
-    """The choices of a step that is told none."""
+    """The default choices of a step."""
     return {name: values[0] for name, values in row.choices.items()}
 
 
 def optional_states(row: Routine) -> list[str]:
-    """States of tensors that need not be there, but for masters."""
+    """The optional states of tensors, except masters."""
     return [x.name for x in row.slots if x.optional and not x.scalar and x.name != "master_params"]
 
 
@@ -117,16 +117,16 @@ def draw(
     row: Routine, shapes: Sequence[tuple[int, ...]], dtypes: Sequence[Dtypes], *, seed: int, numbers: Mapping[str, Any],
     choices: Mapping[str, Any], optional: Sequence[str] = (), count: int = 1,
 ) -> Case:
-    """A case of tensors of some shapes, whose states `refopt.cpu` has reached in ``count - 1`` steps from the first.
+    """A case of tensors of some shapes, whose states `refopt.cpu` has reached in ``count - 1`` steps.
 
     Args:
         row: a row of the catalogue.
         shapes: of each tensor.
         dtypes: of each tensor.
-        seed: whole number; tensors ``PATTERNS`` apart that are of one shape are alike.
+        seed: whole number; tensors of one shape that are ``PATTERNS`` apart are equal.
         numbers, choices: of every step.
-        optional: optional states that are there.
-        count: the step that is to be taken, from 1.
+        optional: the optional states that are present.
+        count: the number of the step to take, from 1.
     """
     of = tuple(map(tuple, shapes)), tuple(dtypes), seed, tuple(numbers.items()), tuple(choices.items())
     small = len(shapes) <= PATTERNS and sum(map(math.prod, shapes)) <= KEPT
@@ -139,7 +139,7 @@ def _drawn(
     row: Routine, shapes: tuple[tuple[int, ...], ...], dtypes: tuple[Dtypes, ...], seed: int, known: tuple,
     chosen: tuple, optional: tuple[str, ...], count: int,
 ) -> Case:
-    """The same, not to be written."""
+    """The same, cached, so callers must not write it."""
     numbers, choices = dict(known), dict(chosen)
     every = [(i % PATTERNS, shape, types) for i, (shape, types) in enumerate(zip(shapes, dtypes, strict=True))]
     unlike = list(dict.fromkeys(every))
@@ -157,7 +157,7 @@ def _drawn(
     if count > 1:
         checks.require_subnormals()
         before = {name: value for name, value in choices.items() if name != "rounding"}
-        if row.told:  # no state follows from iterations, which take long
+        if row.told:  # skip the iterations: they take long, and no state depends on them
             numbers = numbers | {"iterations": 0}
         every_tensor = tensors(rule_of(row), checks.check(row, slots, numbers | before, checks.host_array))
         for t in range(1, count):
@@ -178,7 +178,7 @@ def _absent(case: Case) -> dict[str, None]:
 def _first(
     row: Routine, exact: np.ndarray, types: Dtypes, numbers: Mapping[str, Any], optional: tuple[str, ...]
 ) -> dict[str, np.ndarray]:
-    """A tensor's slots before the first step, but for the gradient."""
+    """A tensor's slots before the first step, without the gradient."""
     real = numpy_dtype(arithmetic_name(types.param))
     slots: dict[str, np.ndarray] = {}
     if types.master == "uint16":
@@ -198,11 +198,11 @@ def _first(
 
 def true_scalars(row: Routine, arrays: Mapping[str, Any], numbers: Mapping[str, Any], choices: Mapping[str, Any],
                  count: int, arithmetic_: Arithmetic) -> dict[str, Bounded]:
-    """What powers and the like are at a step, and how far off they may be of which code makes its own.
+    """Scalars such as powers at a step, with how far off they may be in code that computes its own.
 
-    The truth is the rule's, without rounding. A step may take what the slots hold, running products of the working
-    precision; it may compute powers in double; or take them by a ``pow`` that is off by an ulp. Each is within the
-    error. Numbers of the first steps are exact. RAdam's rho may be that of the paper's closed form in double.
+    The exact values are the rule's without rounding. A step may use the slots, which are running products in the
+    working precision; compute powers in double; or use a ``pow`` that is off by an ulp. Each is within the error.
+    Scalars of the first steps are exact. RAdam's rho may come from the paper's closed form in double.
     """
     scalars = {}
     for name in by_count(row):
@@ -223,7 +223,10 @@ def expected_at(
     row: Routine, arrays: Mapping[str, Any], numbers: Mapping[str, Any], choices: Mapping[str, Any], count: int,
     **allowed: Any,
 ) -> dict[str, Expected]:
-    """What step ``count`` of one tensor has to come to, whoever makes its powers; ``allowed`` is for `Arithmetic`."""
+    """The expected result of step ``count`` for one tensor, whoever computes its powers.
+
+    ``allowed`` is passed to `Arithmetic`.
+    """
     real = arithmetic(arrays["params"].dtype.name)
     known, without = (
         true_scalars(row, arrays, numbers, choices, count, Arithmetic(real, inputs=inputs)) for inputs in (True, False)
@@ -233,13 +236,13 @@ def expected_at(
 
 @functools.cache
 def by_count(row: Routine) -> tuple[str, ...]:
-    """The scalars of a routine that depend on the number of the step alone, not on data: powers and the like."""
+    """The scalars of a routine that depend only on the step number, not on data, such as powers."""
     scalars = [slot for slot in row.slots if slot.scalar]
     return tuple(slot.name for slot in scalars if row.elementwise or isinstance(slot.initial, str))
 
 
 def scalar_after(name: str, numbers: Mapping[str, Any], steps: int, real: Any) -> np.ndarray:
-    """A power, the rho of RAdam, or the number of the step, as it is after so many steps."""
+    """A power, RAdam's rho, or the step number, after a number of steps."""
     if name == STEP_NUMBER.name:
         return np.full(1, steps + 1, real)
     if name == "rho":
@@ -249,7 +252,7 @@ def scalar_after(name: str, numbers: Mapping[str, Any], steps: int, real: Any) -
 
 @functools.lru_cache(256)
 def _lost_in_double(beta2: float, count: int) -> float:
-    """By how much rho is off if it is evaluated in double as the paper has it, a difference that cancels."""
+    """By how much rho is off if the paper's formula is evaluated in double, where a difference cancels."""
     beta2_ = Arithmetic(np.float64).exact(beta2)
     power = _power(beta2_, count) if count > LONG else beta2_**count
     with np.errstate(all="ignore"):
@@ -260,7 +263,7 @@ def _lost_in_double(beta2: float, count: int) -> float:
 def truth(
     row: Routine, numbers: Mapping[str, Any], choices: Mapping[str, Any], count: int, real: type
 ) -> dict[str, Bounded]:
-    """What the scalars of a routine are before step ``count``, without rounding."""
+    """The scalars of a routine before step ``count``, without rounding."""
     known = tuple(sorted((name, float(x)) for name, x in numbers.items() if name != "grad_factor"))
     return _truth(row, known, tuple(sorted(choices.items())), count, real)
 
@@ -286,7 +289,7 @@ def _truth(row: Routine, numbers: tuple, choices: tuple, count: int, real: type)
 
 
 def _long_after(row: Routine, numbers: Mapping[str, float], count: int, of: Arithmetic) -> dict[str, Bounded] | None:
-    """The same by closed forms, which save thousands of steps; ``None`` where some scalar has none."""
+    """The same by closed forms, which save thousands of steps; ``None`` if some scalar has none."""
     known: dict[str, Bounded] = {}
     for name in row.scalars:
         if name in BASES:
@@ -303,7 +306,7 @@ def _long_after(row: Routine, numbers: Mapping[str, float], count: int, of: Arit
 
 
 def _power(base: Bounded, count: int) -> Bounded:
-    """By squares, of which there are few."""
+    """A power by repeated squaring, which takes few operations."""
     power = None
     while count:
         if count % 2:

@@ -1,4 +1,4 @@
-"""`check`: hold a step to the laws, and report."""
+"""`check`: check a step against the laws, and report."""
 
 import contextlib
 import os
@@ -43,55 +43,55 @@ def check(
     symmetries: Iterable[str] = (), states: Mapping[str, Any] | None = None, tolerance: float | None = None,
     allow_skips: Iterable[str] = (), **options: Any,
 ) -> Report:
-    """Hold an optimizer's step to the laws, and say what is wrong.
+    """Check an optimizer's step against the laws, and report what is wrong.
 
     The step is a function of lists of arrays, ``step(params, grads, *states, **numbers)``. It takes the slots of the
-    routine in the catalogue's order, and numbers and choices by refopt's names; the number of the step from 1, if it
-    asks for ``step``. It writes its arrays, or returns new lists. What it has no argument for, or raises
-    NotImplementedError for, is skipped and listed.
+    routine in the catalogue's order, numbers and choices by refopt's names, and, if it has an argument ``step``, the
+    number of the step from 1. It writes its arrays, or returns new lists. Cases that it has no argument for, or raises
+    NotImplementedError for, are skipped and listed.
 
-    A class of optimizers of PyTorch's is a step as well: ``check("adamw", torch.optim.AdamW, fused=True)``.
+    A PyTorch optimizer class is a step as well: ``check("adamw", torch.optim.AdamW, fused=True)``.
 
-    Whatever the step does or raises is a failure in the report, and never an error here.
+    Whatever the step does or raises is a failure in the report, never an error of `check`.
 
     Args:
         routine: a name of `refopt.catalog.KNOWN`; ``None`` for the laws that need no formula.
         subject: the step, or a `subject.Subject`.
-        dtypes: of the parameters, of float32, float64, float16 and bfloat16; by default all, but fp32 and fp64 for
-            unfused optimizers of PyTorch, whose arithmetic in 16-bit dtypes is not fp32.
-        laws: ids, such as ``"L1"``; by default all but those by request, or of symmetries that are not declared.
+        dtypes: those of the parameters, from float32, float64, float16 and bfloat16; by default all, except for unfused
+            PyTorch optimizers: fp32 and fp64, since their arithmetic in 16-bit dtypes is not fp32.
+        laws: ids, such as ``"L1"``; by default all except those on request, or of symmetries that are not declared.
         set: numbers and choices that are built into the step, by name: ``{"epsilon_at": "uncorrected"}``; and
-            ``"flush_to_zero": True`` for code that takes subnormal numbers for 0.
-        arrays: what a function is given, of "numpy", "torch", "jax" and "cupy"; by default "numpy".
+            ``"flush_to_zero": True`` for code that treats subnormal numbers as 0.
+        arrays: the library whose arrays a function gets, from "numpy", "torch", "jax" and "cupy"; by default "numpy".
         device: of PyTorch's tensors; "cpu" by default.
         examples: how many more cases of the step are drawn at random; 5 by default. Without a routine there are none:
             `examples`, `secret` and `names` are refused.
-        seed: what they, and all data, are drawn from.
+        seed: the seed of these cases and of all data.
         expected_failures: why a law need not hold, by its id or, in one dtype, as ``"L7-float32"``; or the path of a
-            file that says so, of lines such as ``L7 # flushes to zero``. One that holds all the same makes the report
-            fail.
-        skips: what is left out, and why, in the same way.
-        exact: hold the step to refopt's own bits as well; without a routine, have runs be the same bit for bit.
-        diagnose: look for what explains a failure, which takes some seconds; nothing does without a routine.
-        progress: called before each law in each dtype: how many of them are done, of how many, and which one is next.
-        process: where the step runs: in a process of its own, made anew where it ends, hangs or is spoiled, if there is
-            a way to make one; if ``True``, nowhere else; if ``False``, in this process, where what it does to others'
-            data shows, and its end is the end of all.
-        deadline: seconds that a call of the step may take, in a process of its own.
-        secret: what the data of L21 are drawn from; by default from the system, so that no step can have foreseen them.
-            A failure says it.
-        names: what an optimizer calls its states and numbers, by refopt's names, where PyTorch has other ones.
-        symmetries: what the optimizer declares, of "sign", "elements" and "zero".
-        states: without a routine, what a function's states are before the first step, by name: a number, a dtype, or a
-            function of a parameter; by default zeros of its dtype.
+            file with lines such as ``L7 # flushes to zero``. The report fails if such a law holds.
+        skips: what is left out, and why, in the same form.
+        exact: check against refopt's own bits as well; without a routine, require runs to agree bit for bit.
+        diagnose: look for causes of failures, which takes a few seconds; it has no effect without a routine.
+        progress: called before each law in each dtype with how many of them are done, how many there are, and which one
+            is next.
+        process: by default the step runs in a separate process, which is replaced if it ends, hangs or is spoiled, if
+            one can be made; ``True`` requires that; ``False`` runs it in this process, where it may change others'
+            data, and ends the check if it ends the process.
+        deadline: how many seconds a call of the step may take in a separate process.
+        secret: the seed of the data of L21; by default from the system, so that no step can foresee the data. A failure
+            prints it.
+        names: what an optimizer calls its states and numbers, by refopt's names, if it differs from PyTorch.
+        symmetries: those that the optimizer declares, from "sign", "elements" and "zero".
+        states: without a routine, a function's states before the first step, by name: a number, a dtype, or a function
+            of a parameter; by default zeros of the parameter's dtype.
         tolerance: by how much the results of runs may differ where sums may be taken in another order, relative to a
             tensor's largest change; by default it is measured.
-        allow_skips: laws of which more than a fifth of the cases may be skipped. A step that has no place for
-            something, such as a gate, skips nothing by that.
+        allow_skips: laws of which more than a fifth of the cases may be skipped. Cases that a step has no argument
+            for, such as a gate, do not count as skipped.
         options: further arguments of the class, such as ``fused=True``.
 
     Raises:
-        TypeError, ValueError: naming the argument, if these are not what is expected.
+        TypeError, ValueError: naming the argument, if it is not what is expected.
 
     >>> def my_sgd(params, grads, *, lr, l2_decay):
     ...     for p, g in zip(params, grads):
@@ -133,7 +133,7 @@ def check(
     )
     named: dict[str, Any] = dict(arrays=arrays, device=device, options=options)
     named |= {"numbers": set, "states": states} if row is None else {"names": names}
-    from refopt.oracle.process import in_process  # which imports much of the standard library
+    from refopt.oracle.process import in_process  # it imports much of the standard library
 
     with contextlib.ExitStack() as stack, np.errstate(all="ignore"):
         make = optimizer_of if row is None else subject_of
@@ -142,7 +142,7 @@ def check(
 
 
 class _Asked(NamedTuple):
-    """What is asked of a step, as `check` takes it."""
+    """The validated arguments of `check`."""
 
     wanted: list[Law]
     dtypes: Iterable[str] | None
@@ -161,12 +161,12 @@ class _Asked(NamedTuple):
 
     @property
     def laws(self) -> dict[str, str]:
-        """Names by id."""
+        """The names of the laws, by id."""
         return {law.id: law.name for law in self.wanted}
 
 
 def _held(row: Routine | None, tested: Any, of: _Asked, remarks: Sequence[str], started: float) -> Report:
-    """Hold a subject to the laws, those of a routine or those that need no formula, and report."""
+    """Check a subject against the laws, those of a routine or those that need no formula, and report."""
     tried = _dtypes(of.dtypes, getattr(tested, "dtypes", DTYPES))
     fixed = {**getattr(tested, "fixed", {}), **of.settings}
     if row is not None:
@@ -205,7 +205,7 @@ def _held(row: Routine | None, tested: Any, of: _Asked, remarks: Sequence[str], 
 
 
 def _of_dtype(trial: Any, of: _Asked, dtypes: Sequence[str]) -> Tried:
-    """Every case of every law in a dtype."""
+    """Try every case of every law in a dtype."""
     tried = Tried(trial)
     kind = trial.dtype
     if any(law.runs for law in of.wanted):
@@ -223,7 +223,7 @@ def _of_dtype(trial: Any, of: _Asked, dtypes: Sequence[str]) -> Tried:
 
 
 def where_steps_run(process: Any, deadline: Any, where: str = "check") -> tuple[Any, float]:
-    """Where a step runs, and for how long; raises TypeError or ValueError, naming the argument."""
+    """Validate ``process`` and ``deadline``; raises TypeError or ValueError, naming the argument."""
     if process is not None and not hasattr(process, "keep"):
         process = flag(f"{where}: process", process)
     if not is_number(deadline) or not 0 < float(deadline) < float("inf"):
@@ -236,13 +236,13 @@ def _uninstalled(kind: str, wanted: Iterable[Law]) -> list[Item]:
 
 
 def _allowed(expected: Mapping[str, str], wanted: Iterable[Law]) -> dict[str, str]:
-    """The expected failures of the laws that are asked of it."""
+    """The expected failures of the requested laws."""
     ids = [law.id for law in wanted]
     return {entry: because for entry, because in expected.items() if any(covers(entry, x) for x in ids)}
 
 
 def _require_numbers(row: Routine, tested: Any, fixed: Mapping[str, Any]) -> None:
-    """Refuse a step that is not told a number that has no default."""
+    """Refuse a step that does not take a number without a default."""
     for name in (hyper.name for hyper in row.hypers if hyper.default is None):
         if not tested.takes(name) and name not in fixed:
             expected = f"expected a step that takes {name}, or set={{{name!r}: ...}}, got neither"
@@ -253,7 +253,7 @@ def _missing(row: Routine, tested: Any, fixed: Mapping[str, Any]) -> list[str]:
     """The numbers of the routine that a step does not take."""
     own = [h.name for h in row.hypers if h.name not in by_request(row.name)]
     missing = [name for name in own if not tested.takes(name) and name not in fixed]
-    return [name for name in missing if name != "seed" or tested.takes("rounding")]  # for stochastic rounding alone
+    return [name for name in missing if name != "seed" or tested.takes("rounding")]  # only for stochastic rounding
 
 
 def _dtypes(asked: Any, usual: Sequence[str]) -> list[str]:
@@ -262,7 +262,7 @@ def _dtypes(asked: Any, usual: Sequence[str]) -> list[str]:
 
 
 def _laws(laws: Any, exact: bool, declared: Sequence[str], there: Mapping[str, Law]) -> list[Law]:
-    """The laws that are asked for, or by default those that hold of what is declared."""
+    """The requested laws, by default all that apply to the declared symmetries."""
     usual = [law.id for law in there.values() if law.declared in ("", *declared) and (not law.asked or exact)]
     asked = usual if laws is None else list_of_names("check: laws", laws)
     ids = [chosen(f"check: laws[{i}]", current_id(x), there) for i, x in enumerate(asked)]
@@ -270,7 +270,7 @@ def _laws(laws: Any, exact: bool, declared: Sequence[str], there: Mapping[str, L
 
 
 def _command(trial: Running, dtypes: Sequence[str], law: Law, of: _Asked) -> str:
-    """The call that shows a failure again."""
+    """The call that reproduces a failure."""
     routine = None if trial.row is None else trial.row.name
     named = f", set={of.settings}" if of.settings else ""
     named += (f", examples={of.examples}" if of.examples != 5 else "") + (f", seed={of.seed}" if of.seed else "")

@@ -1,4 +1,4 @@
-"""Which elements of two arrays differ, by how much, and in words."""
+"""Which elements of two arrays differ and by how much, also as text."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ def told(x: np.ndarray, y: np.ndarray, differ: np.ndarray, what: str) -> str:
 
 
 def shown(x: Any) -> str:
-    """A number in decimal, and its bits."""
+    """A number in decimal, with its bits in hexadecimal."""
     value = float(x) if x.dtype.kind not in "iub" else int(x)
     return f"{value!r} (0x{x.tobytes()[::-1].hex()})"
 
@@ -35,6 +35,6 @@ def wide(x: np.ndarray) -> np.ndarray:
 
 
 def largest(x: np.ndarray) -> float:
-    """The largest size of finite numbers; 0 of none."""
+    """The largest absolute value of finite elements; 0 if there are none."""
     finite = abs(x[np.isfinite(x)]) if x.ndim else np.abs(np.atleast_1d(x)[np.isfinite(np.atleast_1d(x))])
     return float(finite.max()) if finite.size else 0.0

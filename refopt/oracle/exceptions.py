@@ -1,6 +1,6 @@
-"""Laws that are left out, or need not hold, and why: from a mapping, or from a file of lines ``L7 # why``.
+"""Laws that are left out or need not hold, with reasons: from a mapping, or from a file of lines ``L7 # why``.
 
-An entry is the id of a law, or of a law in one dtype: ``L7``, ``L7-float32``, as the items of pytest are called.
+An entry is the id of a law, or of a law in one dtype: ``L7``, ``L7-float32``, like the names of pytest items.
 """
 
 import os
@@ -18,7 +18,7 @@ def reasons(name: str, given: Any, known: Collection[str] = LAWS) -> dict[str, s
     """Why laws are excepted, by entry.
 
     Args:
-        name: of the argument.
+        name: the argument's name, for errors.
         given: ``None``, reasons by entry, or the path of a file.
         known: the ids of laws.
 
@@ -43,7 +43,7 @@ def reasons(name: str, given: Any, known: Collection[str] = LAWS) -> dict[str, s
 
 
 def _add(merged: dict[str, str], entry: str, reason: str) -> None:
-    """Laws that were two have both reasons."""
+    """Laws merged from two former ones get both reasons."""
     merged[entry] = f"{merged[entry]}; {reason}" if merged.get(entry, reason) != reason else reason
 
 
@@ -53,7 +53,7 @@ def reason(excepted: Mapping[str, str], law: str, dtype: str) -> str | None:
 
 
 def covers(entry: str, law: str, dtype: str | None = None) -> bool:
-    """Whether an entry is of a law, in a dtype or in any."""
+    """Whether an entry covers a law, in a dtype or in any."""
     own, _, of = entry.partition("-")
     return own == law and (not of or dtype in (None, of))
 
@@ -66,13 +66,13 @@ def _is_entry(entry: Any, known: Collection[str]) -> bool:
 
 
 def _of_file(name: str, path: Any, known: Collection[str]) -> dict[str, str]:
-    """The reasons of a file: an entry and, after ``#``, why; empty lines and comments between them."""
+    """The reasons in a file: lines of an entry and, after ``#``, a reason; empty lines and comments are ignored."""
     try:
         with open(path, encoding="utf-8") as file:
             lines = file.read().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise ValueError(f"check: {name}: expected a file that can be read, got {path}: {reason}") from error
+        raise ValueError(f"check: {name}: expected a readable file, got {path}: {reason}") from error
     by_entry: dict[str, str] = {}
     seen: set[str] = set()
     for number, line in enumerate(lines, 1):

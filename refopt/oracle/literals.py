@@ -1,4 +1,4 @@
-"""Arrays, numbers and functions as text of Python, for scripts that show a failure."""
+"""Arrays, numbers and functions as Python source, for scripts that reproduce a failure."""
 
 import inspect
 import textwrap
@@ -15,8 +15,8 @@ class Literals(NamedTuple):
 
     Attributes:
         imports: lines of imports.
-        array: the text of an array that is NumPy's here.
-        numbers: an expression of ``array``, for its elements in fp64 as NumPy has them.
+        array: makes the text from a NumPy array.
+        numbers: an expression in ``array`` that gives its elements as a NumPy array of fp64.
     """
 
     imports: str
@@ -25,12 +25,12 @@ class Literals(NamedTuple):
 
 
 def library_of(arrays: Any) -> Literals:
-    """How the arrays of a subject are written, by what makes them."""
+    """How the arrays of a subject are written, from the object that makes them."""
     return library_named(type(arrays).__name__, str(getattr(arrays, "device", "cpu")))
 
 
 def library_named(kind: str, device: str) -> Literals:
-    """The same, by the name of the class that makes them, and the device."""
+    """The same, from the name of the class that makes them and the device."""
     at = "" if device == "cpu" else f", device={device!r}"
     if kind == "Torch":
         numbers = "array.detach().double().cpu().numpy()"
@@ -44,7 +44,7 @@ def library_named(kind: str, device: str) -> Literals:
 
 
 def _array(x: Any, make: str, prefix: str, keyword: str = "", at: str = "") -> str:
-    """An array of NumPy's as a literal; elements are in the order of its memory, and so are those of the copy."""
+    """A NumPy array as a literal; its elements are written in memory order, and the copy has the same order."""
     if x is None:
         return "None"
     dtype = ("ml_dtypes." if prefix == "np." and x.dtype.name == "bfloat16" else prefix) + x.dtype.name
@@ -83,13 +83,13 @@ def number(value: Any, of: Literals) -> str:
 
 
 def lists(values: list[str]) -> str:
-    """A list that is broken between its entries where it is long."""
+    """A list, with a line for each entry if it is long."""
     text = f"[{', '.join(values)}]"
     return text if len(text) <= 110 else "[\n    " + ",\n    ".join(values) + ",\n]"
 
 
 def definition(thing: Any, name: str) -> str:
-    """How a script comes by a function or class: by import, or, if it is defined in another one, as its text."""
+    """How a script gets a function or class: by import or, if a script defines it, by its source."""
     module, own = getattr(thing, "__module__", "__main__"), getattr(thing, "__qualname__", "")
     if module != "__main__" and own.isidentifier():
         return f"from {module} import {own} as {name}\n"

@@ -1,16 +1,16 @@
-"""Arrays at places of their own: any order of axes, any address, gaps between elements, and guards around."""
+"""Arrays placed in memory: with any order of axes, any address, gaps between elements, and guards around them."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-GUARD = 64  # bytes on either side, of a pattern that a stray store would spoil
-PATTERN = 0x3F  # of bytes, that make a number near 1 in every dtype but fp64, so that a step changes it
+GUARD = 64  # bytes on either side, of a pattern that a stray store would change
+PATTERN = 0x3F  # a byte that makes numbers near 1 in every dtype but fp64, so that a step changes them
 
 
 class Placed(NamedTuple):
-    """An array as a part of a larger one. ``strides`` and ``offset`` count elements."""
+    """An array as a view of a larger one. ``strides`` and ``offset`` count elements."""
 
     whole: np.ndarray  # of one axis
     shape: tuple[int, ...]
@@ -18,18 +18,18 @@ class Placed(NamedTuple):
     offset: int
 
     def view(self) -> np.ndarray:
-        """The part, that shares memory."""
+        """The view, which shares memory."""
         size = self.whole.itemsize
         strides = [size * stride for stride in self.strides]
-        data = self.whole.view(np.uint8).data  # for buffers know no bf16
+        data = self.whole.view(np.uint8).data  # the buffer protocol does not know bf16
         return np.ndarray(self.shape, self.whole.dtype, data, self.offset * size, strides)
 
     def copy(self) -> "Placed":
-        """The same of its own memory, and of the same address but for whole pages."""
+        """A copy with its own memory."""
         return self._replace(whole=self.whole.copy())
 
     def around(self, whole: np.ndarray) -> np.ndarray:
-        """The bytes of ``whole``, which is of the same form, that are not of the part."""
+        """The bytes outside of the view in ``whole``, an array of the same size as its own."""
         mine = np.zeros(whole.size, bool)
         if 0 not in self.shape:
             Placed(mine, self.shape, self.strides, self.offset).view()[...] = True
@@ -37,7 +37,7 @@ class Placed(NamedTuple):
 
 
 def dense(x: np.ndarray) -> Placed:
-    """An array alone in its memory, in the order of C."""
+    """An array alone in its memory, in C order."""
     return Placed(np.ascontiguousarray(x).reshape(-1).copy(), x.shape, _strides(x.shape), 0)
 
 
@@ -47,19 +47,19 @@ def fortran(x: np.ndarray) -> Placed:
 
 
 def guarded(x: np.ndarray, shift: int = 1) -> Placed:
-    """Between guards, some elements off an aligned address."""
+    """Between guards, ``shift`` elements off an aligned address."""
     room = GUARD // x.itemsize
     return _filled(x, _strides(x.shape), 2 * room + shift + x.size, room + shift)
 
 
 def gapped(x: np.ndarray) -> Placed:
-    """Every other element along the last axis, as a slice has them; between guards."""
+    """Every other element along the last axis, as in a slice; between guards."""
     room = GUARD // x.itemsize
     return _filled(x, tuple(2 * stride for stride in _strides(x.shape)), 2 * room + 2 * x.size, room)
 
 
 def columns(x: np.ndarray) -> Placed:
-    """The first columns of a matrix of more, where there are two axes or more; otherwise as `gapped`."""
+    """The first columns of a wider matrix, if there are two axes or more; otherwise as `gapped`."""
     if x.ndim < 2:
         return gapped(x)
     wider = (*x.shape[:-1], x.shape[-1] + 3)
@@ -74,12 +74,12 @@ LAYOUTS = {
 
 
 def spread(x: np.ndarray) -> Placed:
-    """One number for all elements, as ``expand`` and ``broadcast_to`` make it. For what is not written."""
+    """One number for all elements, as with ``expand`` and ``broadcast_to``. Only for arrays that are not written."""
     return Placed(np.ravel(x)[:1].copy(), x.shape, (0,) * x.ndim, 0)
 
 
 def soiled(shapes: Sequence[tuple[int, ...]], real: Any, k: int) -> None:
-    """Leave numbers in memory that is free, for those who read what they have not written."""
+    """Leave numbers in freed memory, to expose code that reads memory it has not written."""
     for shape in shapes:
         kept = [np.full(shape, 1000 + k, real) for _ in range(8)]
         del kept
@@ -94,7 +94,7 @@ def _filled(x: np.ndarray, strides: tuple[int, ...], size: int, offset: int) -> 
 
 
 def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Of the order of C, in elements."""
+    """The strides of C order, in elements."""
     strides = [1]
     for length in shape[:0:-1]:
         strides.append(strides[-1] * max(length, 1))
@@ -102,7 +102,7 @@ def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def into(arrays: Any, placed: Placed) -> tuple[Any, Any]:
-    """The whole and the part as arrays of a library; those that are not written in place are copies."""
+    """The whole array and the view in a library; libraries that do not write in place get copies."""
     whole = arrays.of(placed.whole)
     if hasattr(whole, "as_strided"):  # of PyTorch
         return whole, whole.as_strided(placed.shape, placed.strides, placed.offset)

@@ -1,4 +1,4 @@
-"""What a reader of a report should know beside its verdict."""
+"""What a reader of a report should know in addition to its verdict."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from refopt.oracle.running import NO_ERROR
 
 
 def of_trial(trial: Any) -> Iterator[str]:
-    """Of a dtype: what was compared less exactly than it might be, or not at all; what ran of a library."""
+    """For a dtype: what was compared less exactly or not at all, and which functions of a library ran."""
     if trial.row is None:
         if trial.off:
             by_law = ", ".join(f"{law} {most}" for law, most in trial.off.items())
@@ -19,7 +19,7 @@ def of_trial(trial: Any) -> Iterator[str]:
         return
     if trial.rounded:
         named = ", ".join(f"{name}={x:g}" for name, x in trial.rounded.items())
-        kept = f"not numbers of {np.dtype(trial.real).name}; that code may keep them in double is an error of the input"
+        kept = f"not numbers of {np.dtype(trial.real).name}; code that keeps them in double is allowed for"
         worst = max(trial.apart, key=lambda name: trial.apart[name], default="")
         most = trial.apart.get(worst, 0.0)
         more = f", without which {worst} would be {most:.2g} times the bound" if most > 1 else ""
@@ -31,8 +31,8 @@ def of_trial(trial: Any) -> Iterator[str]:
 
 
 def of_items(items: Sequence[Item], compared: int, tested: Any) -> Iterator[str]:
-    """What whoever wrote the step should know of what came of it."""
+    """Advice to the author of the step."""
     if any(item.status == FAILED and NO_ERROR in item.text for item in items):
-        yield "what a step does not take, such as a dtype, is skipped if it raises NotImplementedError"
+        yield "to have a case skipped, such as a dtype, let the step raise NotImplementedError for it"
     if not compared and (libraries := getattr(tested, "libraries", [])):
-        yield f"the step was given arrays of NumPy; for others, arrays={' or '.join(map(repr, libraries))}"
+        yield f"the step was given NumPy arrays; for others, pass arrays={' or '.join(map(repr, libraries))}"

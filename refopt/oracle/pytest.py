@@ -1,4 +1,4 @@
-"""The laws as tests of pytest: an item for each law in each dtype."""
+"""The laws as pytest tests: an item for each law in each dtype."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ from refopt.oracle.report import SKIPPED, Report
 
 
 class Check(NamedTuple):
-    """One law in one dtype, to be called by a test."""
+    """One law in one dtype, for a test to call."""
 
     routine: str
     subject: Any
@@ -26,9 +26,9 @@ class Check(NamedTuple):
     named: dict[str, Any]
 
     def __call__(self) -> None:
-        """Hold the step to the law; fails with the report, and skips if all of it is skipped.
+        """Check the step against the law; fails with the report, and skips if every case is skipped.
 
-        The step law fails if it is skipped in every dtype of the test, so that nothing passes that was not compared.
+        The step law fails if it is skipped in every dtype of the test, so that no test passes without a comparison.
         """
         __tracebackhide__ = True
         report = self._report(self.law, [self.dtype])
@@ -60,23 +60,23 @@ def parametrize(
             check()
 
     Args:
-        routine, subject: as `refopt.oracle.check` takes them.
-        dtypes: of the parameters; by default those of `refopt.oracle.check` that NumPy has here.
-        laws: ids; by default all but those by request.
+        routine, subject: as in `refopt.oracle.check`.
+        dtypes: those of the parameters; by default those of `refopt.oracle.check` that NumPy has here.
+        laws: ids; by default all except those on request.
         expected_failures: why a law need not hold, by its id, or in one dtype, as ``"L7-float32"``; or the path of a
-            file of lines ``L7 # why``. Its items are marked ``xfail``, strictly: one that passes fails.
-        skips: what is left out, and why, in the same way. Its items are marked ``skip``.
+            file of lines ``L7 # why``. Its items are marked as strict ``xfail``: passing is a failure.
+        skips: what is left out, and why, in the same form. Its items are marked ``skip``.
         named: other arguments of `refopt.oracle.check`.
 
     Raises:
-        TypeError, ValueError: naming the argument, if these are not what is expected.
+        TypeError, ValueError: naming the argument, if it is not what is expected.
     """
     chosen("parametrize: routine", routine, KNOWN)
     asked = [law.id for law in LAWS.values() if not law.asked] if laws is None else list(laws)
-    checking.check(routine, subject, laws=asked, dtypes=[], **named)  # which refuses what is not expected
+    checking.check(routine, subject, laws=asked, dtypes=[], **named)  # it validates the arguments
     tried = checking.check(routine, subject, laws=[], dtypes=dtypes, **named).dtypes
     tried = tried if dtypes is not None else [x for x in tried if has(x)]
-    named.setdefault("process", Kept())  # one for all items; what they ask of it is little beside making it
+    named.setdefault("process", Kept())  # shared by all items, since starting it costs most
     expected, left_out = reasons("expected_failures", expected_failures), reasons("skips", skips)
     items = []
     for law in asked:

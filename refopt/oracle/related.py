@@ -1,4 +1,4 @@
-"""What came of a check without a routine."""
+"""The result of a check without a routine."""
 
 from collections import Counter
 from typing import Any
@@ -7,20 +7,20 @@ from refopt.oracle.report import PASSED, SKIPPED, Report
 
 
 class Related(Report):
-    """A `Report` of laws that need no formula: without one there are neither bounds nor ratios."""
+    """A `Report` of laws that need no formula; it has neither bounds nor ratios."""
 
-    RIGHT, BUT = "holds", "holds but for what was expected"
+    RIGHT, BUT = "holds", "holds except for expected failures"
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__("none", *given, **named)
 
     @property
     def step_compared(self) -> bool:
-        """Whether any law holds, and anything was compared."""
+        """Whether any law holds and anything was compared."""
         return any(item.status == PASSED for item in self.items) and self.compared > 0
 
     def _heading(self) -> str:
-        return f"{self.subject}, of no formula"
+        return f"{self.subject}, without a formula"
 
     def _why_not(self) -> str:
         commonest = Counter(item.text for item in self.of(SKIPPED)).most_common(1)

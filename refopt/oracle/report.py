@@ -1,4 +1,4 @@
-"""What came of a check: each law in each dtype, what is wrong, and the smallest example of it."""
+"""The result of a check: each law in each dtype, what is wrong, and the smallest example that shows it."""
 
 import dataclasses
 import json
@@ -16,8 +16,8 @@ from refopt.oracle.wording import NONE, head, kind, percent, short, some, why
 SCHEMA = "refopt.check/2"
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 TAKES = "takes no "
-LINES = 8  # of laws without a cause and of notes, in a short report
-SKIPS = 0.2  # of the cases of a law: with more the subject is not right
+LINES = 8  # the most lines of laws without a cause, and of notes, in a short report
+SKIPS = 0.2  # the largest share of a law's cases that may be skipped in a report that is ok
 
 
 class Item(NamedTuple):
@@ -25,14 +25,14 @@ class Item(NamedTuple):
 
     Attributes:
         text: why it failed or was skipped.
-        ratio: the error over the bound, where that is what is wrong.
-        example: the smallest example, of the worst case of a law.
+        ratio: the error over the bound, if a bound was exceeded.
+        example: the smallest example, for the worst case of a law.
         pattern: which elements are wrong.
-        reasons: what explains it, each with the share of the wrong elements that it explains; ``None`` if that was not
-            looked for, and nothing if nothing does.
-        command: what shows it again.
-        smallest: the case and the failure that ``example`` is of.
-        lacks: whether it was skipped since the subject has no place for it, or by request.
+        reasons: explanations, each with the share of the wrong elements that it explains; ``None`` if none were looked
+            for, empty if none were found.
+        command: the command that reproduces it.
+        smallest: the case and the failure that ``example`` shows.
+        lacks: whether it was skipped on request, or because the subject has no argument for it.
     """
 
     law: str
@@ -55,18 +55,18 @@ class Report:
     Attributes:
         routine, subject: names.
         items: every case of every law, in order.
-        laws: the names of the laws that were asked for, by id.
+        laws: the names of the requested laws, by id.
         largest: by dtype and slot, the largest error over its bound.
-        compared, unbounded: elements that were compared, and those of them that have no bound.
-        expected_failures: why a law need not hold, by its id, or by that and a dtype.
-        dtypes: those that were asked for, of the parameters.
-        notes: what else a reader should know.
-        causes: what explains failures, `diagnosis.Cause`, the one of most first.
+        compared, unbounded: how many elements were compared, and how many of these have no bound.
+        expected_failures: why a law need not hold, by its id, or by its id and a dtype.
+        dtypes: the requested dtypes of parameters.
+        notes: further remarks for the reader.
+        causes: explanations of failures, `diagnosis.Cause`, the one that explains most laws first.
         allow_skips: laws of which any number of cases may be skipped.
-        usual_dtypes: whether nobody asked for the dtypes, so that all of one may be skipped.
+        usual_dtypes: whether the dtypes are the defaults, so that all cases of one may be skipped.
     """
 
-    RIGHT, BUT, WRONG = "right", "right but for what was expected", "WRONG"  # words of the verdict
+    RIGHT, BUT, WRONG = "right", "right except for expected failures", "WRONG"  # words of the verdict
 
     def __init__(
         self, routine: str, subject: str, items: Sequence[Item], laws: dict[str, str], *,
@@ -90,26 +90,26 @@ class Report:
 
     @property
     def wrong(self) -> list[str]:
-        """The ids of the laws that fail and are not expected to, and of those that are and hold."""
+        """The ids of laws that fail unexpectedly, and of those that hold although expected to fail."""
         failed = [x for x in self.of(FAILED) if reason(self.expected_failures, x.law, x.dtype) is None]
         laws = [x.law for x in failed] + [entry.partition("-")[0] for entry in self._holding]
         return [law for law in self.laws if law in laws]
 
     @property
     def _holding(self) -> list[str]:
-        """What was expected to fail, and holds."""
+        """The entries of ``expected_failures`` whose laws hold."""
         tried = {entry: [x for x in self.items if covers(entry, x.law, x.dtype)] for entry in self.expected_failures}
         states = {entry: {x.status for x in items} for entry, items in tried.items()}
         return [entry for entry, outcomes in states.items() if PASSED in outcomes and FAILED not in outcomes]
 
     @property
     def step_compared(self) -> bool:
-        """Whether the step was held to its bound in any dtype."""
+        """Whether the step was checked against its bound in any dtype."""
         return any(item.law == "L1" and item.status != SKIPPED for item in self.items) and self.compared > 0
 
     @property
     def ok(self) -> bool:
-        """Whether every law holds that is not expected to fail, and what was asked for was compared."""
+        """Whether every law holds, except expected failures, and enough of the requested cases were compared."""
         return not self.wrong and self.step_compared and not self.unheld
 
     def raise_if_failed(self) -> None:
@@ -120,7 +120,7 @@ class Report:
 
     @property
     def unheld(self) -> dict[str, float]:
-        """The laws of which more than a fifth of what could be asked was skipped, and the share."""
+        """The laws of which more than a fifth of the applicable cases were skipped, with the share."""
         shares = {}
         held = {item.dtype for item in self.items if item.status != SKIPPED} if self.usual_dtypes else {*self.dtypes}
         for law in self.laws:
@@ -131,13 +131,13 @@ class Report:
         return shares
 
     def script(self, law: str | None = None) -> str:
-        """A script that shows a failure on its smallest example without refopt, fit for a report to its authors.
+        """A script that reproduces a failure on its smallest example without refopt, to report to its authors.
 
         Args:
-            law: whose failure; by default that of the first law that fails.
+            law: the id of a law that fails; by default the first one.
 
         Raises:
-            ValueError: it does not fail.
+            ValueError: the law does not fail.
         """
         shown = [item for item in self.of(FAILED) if item.smallest and law in (None, item.law)]
         if not shown:
@@ -147,7 +147,7 @@ class Report:
         return script.of(item.smallest, title)
 
     def to_json(self) -> str:
-        """The report as text of JSON; docs/oracle.md says what is in it."""
+        """The report as JSON text; docs/oracle.md describes its fields."""
         fields: dict[str, Any] = {
             "schema": SCHEMA, "refopt": refopt.__version__, "routine": self.routine, "subject": self.subject,
             "ok": self.ok, "verdict": self._verdict(), "compared_step": self.step_compared, "wrong": self.wrong,
@@ -180,12 +180,12 @@ class Report:
         return f"{self.subject} as {self.routine}"
 
     def _why_not(self) -> str:
-        """Why nothing was compared: what most cases of the step were skipped for."""
+        """Why nothing was compared: the most common reason for skipping cases of the step."""
         commonest = Counter(item.text for item in self.of(SKIPPED) if item.law == "L1").most_common(1)
         return f": {commonest[0][0]}" if commonest else ", since the step law was left out"
 
     def __str__(self) -> str:
-        """A page: the verdict, causes, one smallest example, and the command that shows it again."""
+        """One page: the verdict, causes, one smallest example, and the command that reproduces it."""
         lines = [self._verdict()]
         told: set[tuple[str, str]] = set()
         for text in dict.fromkeys(x.text for x in self.causes):
@@ -193,7 +193,7 @@ class Report:
             cause = same[0]
             lines.append(f"{kind(cause)}: {text}")
             if cause.others:
-                word = "or, which comes to the same: " if cause.share >= ENOUGH else "or in part: "
+                word = "or, equivalently: " if cause.share >= ENOUGH else "or in part: "
                 lines += [f"    {word}{other}" for other in cause.others[:1]]
             pairs = [(law, x.dtype) for x in same for law in x.laws]
             lines.append(f"  fails: {self._named(pairs)}")
@@ -211,12 +211,12 @@ class Report:
             others = [text for text in skips if not text.startswith(TAKES)]
             lines.append(short(f"skipped: {'; '.join([TAKES + ', '.join(takes)] * bool(takes) + others)}"))
         share = f"; {self.unbounded} have no bound" if self.unbounded else ""
-        more = "; report.details(), or --verbose, has everything" if self.wrong or skips else ""
+        more = "; report.details(), or --verbose, shows everything" if self.wrong or skips else ""
         lines.append(f"{self.compared} elements compared{share}; {self.seconds:.1f} s{more}")
         return "\n".join(lines)
 
     def _named(self, pairs: Sequence[tuple[str, str]]) -> str:
-        """Laws in a line, by dtype."""
+        """Laws on one line, grouped by dtype."""
         dtypes: dict[str, list[str]] = {}
         for law, dtype in pairs:
             dtypes.setdefault(dtype, []).append(law)
@@ -228,7 +228,7 @@ class Report:
         return "; ".join(f"{text}, {' '.join(of)}" for text, of in alike.items())
 
     def _example(self, pairs: Sequence[tuple[str, str]]) -> list[str]:
-        """The smallest example of some laws, where elements are wrong, and what shows it again."""
+        """The smallest example of some laws, which elements are wrong, and the command that reproduces it."""
         shown = [x for x in self.of(FAILED) if (x.law, x.dtype) in pairs]
         item = min(shown, key=lambda x: (not x.example, "1 tensor of 1 element" not in x.example))
         lines = [f"  {line}" for line in item.example.splitlines() if line.strip() != item.text]
@@ -236,7 +236,7 @@ class Report:
         return lines + ([f"  again: {item.command}"] if item.command else [])
 
     def _unexplained(self, told: set[tuple[str, str]]) -> list[str]:
-        """A line for each failure that has no cause, laws that fail alike in one; an example if there is no other."""
+        """A line for each failure without a cause, one for laws that fail alike; an example if there is none yet."""
         groups: dict[str, list[Item]] = {}
         failed = self.of(FAILED)
         for law, dtype in dict.fromkeys((x.law, x.dtype) for x in failed if (x.law, x.dtype) not in told):
@@ -256,7 +256,7 @@ class Report:
         return [*lines[: LINES + 12], f"and {more} more"] if more > 0 else lines
 
     def details(self) -> str:
-        """Every failure of every law, with its own example and what explains it, and all that was skipped."""
+        """Every failure of every law, with its example and explanations, and everything that was skipped."""
         lines = [self._verdict()]
         for law, name in self.laws.items():
             of_law = [item for item in self.items if item.law == law]
@@ -291,7 +291,7 @@ class Report:
         return "" if expected is None else f" (expected: {expected})"
 
     def _skips(self) -> dict[str, str]:
-        """What was skipped, by the reason."""
+        """The skipped cases, by reason."""
         reasons: dict[str, dict[str, None]] = {}
         for item in self.of(SKIPPED):
             reasons.setdefault(item.text, {})[f"{item.law} {item.label}"] = None
@@ -299,7 +299,7 @@ class Report:
 
 
 def _plain(x: Any) -> Any:
-    """What JSON has: infinity and NaN become text."""
+    """A value that JSON can hold: infinity and NaN become text."""
     if isinstance(x, dict):
         return {name: _plain(value) for name, value in x.items()}
     if isinstance(x, list):

@@ -1,4 +1,4 @@
-"""What results have to be that takes no bound: of a shape and a dtype, of the same bits, rounded from a master."""
+"""Requirements without a bound: shape and dtype, equal bits, parameters rounded from masters."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from refopt.oracle.ulp import same_bits
 
 
 def require_alike(where: str, x: Any, known: tuple[Any, Any] | None) -> None:
-    """Raise `Broken` unless an array has the shape and the dtype that it had, and is there if it was."""
+    """Raise `Broken` unless an array has its known shape and dtype, or is absent as before."""
     if known is not None and x is not None and (x.shape, x.dtype) != known:
         expected = f"an array of {known[1]} of shape {known[0]}"
         raise Broken(f"{where}: expected {expected}, got one of {x.dtype} of shape {x.shape}")
@@ -21,7 +21,7 @@ def require_alike(where: str, x: Any, known: tuple[Any, Any] | None) -> None:
 
 
 def require_same(expected: Outcome, got: Outcome, what: str, first: int = 0) -> None:
-    """Raise `Broken` unless two outcomes have the same bits. ``first`` is the number of their first tensor."""
+    """Raise `Broken` unless two outcomes agree bit for bit. ``first`` is the index of their first tensor."""
     for name in expected.keys() & got.keys():
         for i, (x, y) in enumerate(zip(expected[name], got[name], strict=True)):
             if x is None or y is None:
@@ -37,7 +37,7 @@ def require_same(expected: Outcome, got: Outcome, what: str, first: int = 0) -> 
 
 
 def require_rounded(case: Case, got: Outcome, i: int) -> None:
-    """Raise `Broken` unless a parameter beside a master is the master, rounded once to nearest even."""
+    """Raise `Broken` unless a parameter with a master is the master, rounded once to nearest even."""
     master = got.get("master_params", [None] * len(case))[i]
     if master is None or master.dtype == np.uint16:
         return

@@ -1,4 +1,4 @@
-"""What laws without a formula work with: data, runs, and comparisons of what two runs have come to."""
+"""The basis of laws without a formula: data, runs, and comparisons of the results of two runs."""
 
 import contextlib
 import math
@@ -18,14 +18,14 @@ from refopt.oracle.subject import Ended, Lacks, Run, Wrong
 from refopt.oracle.ulp import distance
 
 STEPS = 3
-SMALL = 2.0**-16  # the relative change of data that shows how far rounding may go
-ROOM = 16  # times what that makes is the tolerance
-MOST = 0.25  # is the largest tolerance, whatever is measured
-NO_ERROR, LONGEST = "expected no error", 300  # characters of what a step raises
+SMALL = 2.0**-16  # a relative change of the data, whose effect shows that of rounding
+ROOM = 16  # the tolerance is this multiple of that effect
+MOST = 0.25  # the largest tolerance, whatever is measured
+NO_ERROR, LONGEST = "expected no error", 300  # the most characters of an error that a step raises
 
 
 class Came(NamedTuple):
-    """What a run has come to."""
+    """The parameters and states after a run."""
 
     params: list[np.ndarray]
     states: list[dict[str, np.ndarray]]
@@ -35,18 +35,18 @@ class Running:
     """An optimizer in one dtype.
 
     Attributes:
-        row: the routine that it is held to; ``None`` for none.
-        subject: what is held to the laws.
-        optimizer: what makes its runs.
-        why_not: why there are none; empty if there are.
+        row: the routine that it is checked against; ``None`` for none.
+        subject: the subject of the check.
+        optimizer: makes its runs.
+        why_not: why it cannot be run; empty if it can.
         dtype: of the parameters and gradients.
         seed: of all data.
-        exact: whether results have to be the same bits wherever they are compared.
-        given: the tolerance that was declared, relative to a tensor's largest change; ``None`` to measure it.
-        compared: elements.
-        off: by law, the largest distance in ULPs of results that are within the tolerance, and not of the same bits.
+        exact: whether results must agree bit for bit wherever they are compared.
+        given: the declared tolerance, relative to a tensor's largest change; ``None`` to measure it.
+        compared: how many elements were compared.
+        off: by law, the largest distance in ULPs of results that are within the tolerance but differ in their bits.
         axes: how many axes tensors have at least.
-        largest, unbounded: of elements that are held to a bound, which without a routine none are.
+        largest, unbounded: as in `trial.Trial`; empty without a routine.
     """
 
     row: Any = None
@@ -68,7 +68,7 @@ class Running:
         self._data: dict[tuple, np.ndarray] = {}
 
     def shape(self, size: Any) -> tuple[int, ...]:
-        """A shape of so many elements, of as many axes as the optimizer takes."""
+        """A shape with a number of elements, with as many axes as the optimizer needs."""
         if not isinstance(size, int):
             return tuple(size)
         if self.axes == 1:
@@ -77,7 +77,7 @@ class Running:
         return rows, size // rows
 
     def shapes(self, sizes: Sequence[Any]) -> list[tuple[int, ...]]:
-        """Those that the optimizer takes."""
+        """The shapes for some sizes, as far as the optimizer takes them."""
         shapes = [self.shape(size) for size in sizes]
         return [shape for shape in shapes if self.axes == 1 or len(shape) == self.axes]
 
@@ -88,14 +88,14 @@ class Running:
         return [self.data(step, k, shape) for k, shape in enumerate(shapes)]
 
     def data(self, step: int, k: int, shape: tuple[int, ...]) -> np.ndarray:
-        """Tensor ``k`` of the parameters, for step 0, or of the gradients of a step; not to be written."""
+        """Tensor ``k`` of the parameters (step 0) or of the gradients of a step; callers must not write it."""
         key = step, k, shape
         if key not in self._data:
             self._data[key] = noise([self.seed, step, k], shape).astype(self.stored)
         return self._data[key]
 
     def start(self, params: Sequence[Any], saved: Any = None, apart: bool = False) -> Run:
-        """A run; whatever is raised breaks the law, but for NotImplementedError."""
+        """Start a run; any error except NotImplementedError breaks the law."""
         placed = [self.placed(x) for x in params]
         return self.tried(self.optimizer.start, placed, saved, apart)
 
@@ -115,7 +115,7 @@ class Running:
         self.tried(run.slow, group)
 
     def soil(self, shapes: Sequence[tuple[int, ...]], k: int) -> None:
-        """Leave numbers in free memory of the process that steps run in."""
+        """Leave numbers in freed memory of the process that runs the steps."""
         there = getattr(self.optimizer, "soil", None)
         if there is None:
             soiled(shapes, self.stored, k)
@@ -123,7 +123,7 @@ class Running:
             self.tried(there, shapes, self.dtype, k)
 
     def tried(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """What a function returns that runs the step. Whatever it raises breaks the law."""
+        """Call a function that runs the step. Whatever it raises breaks the law."""
         try:
             with np.errstate(all="ignore"):
                 return function(*arguments)
@@ -137,12 +137,12 @@ class Running:
             raise Crashed(f"{self.subject.name}: expected a step that returns, got {error}") from None
         except Wrong as error:
             raise Broken(f"{self.subject.name}: {error}") from None
-        except BaseException as error:  # a step may end the process, or fail in another language than Python
+        except BaseException as error:  # a step may call sys.exit, or raise an error of another language
             text = textwrap.shorten(f"{kind_of(error)}: {error}", LONGEST, placeholder=" ...")
             raise Broken(f"{self.subject.name}: {NO_ERROR}, got {text}") from error
 
     def settle(self) -> None:
-        """Find how many axes tensors have to have, or why no step can be taken."""
+        """Find how many axes tensors need, or why no step can be taken."""
         if self.settled or self.why_not:
             return
         self.settled, told = True, []
@@ -153,7 +153,7 @@ class Running:
             params = self.params(shapes)
             try:
                 came = self.after(params, self.steps(shapes, 2))
-            except Crashed as error:  # tensors of other shapes would only make it show less
+            except Crashed as error:  # trying other shapes would only hide it
                 self.why_not = str(error)
                 return
             except (Skipped, Broken) as error:
@@ -171,32 +171,32 @@ class Running:
         return self.tried(lambda: Came(run.params(), run.states()))
 
     def after(self, params: Sequence[Any], grads: Sequence[Sequence[Any]], apart: bool = False) -> Came:
-        """What steps of some gradients make of parameters."""
+        """The results of steps with some gradients."""
         run = self.start(params, apart=apart)
         for of_step in grads:
             self.step(run, of_step)
         return self.came(run)
 
     def steps(self, shapes: Sequence[tuple[int, ...]], count: int = STEPS) -> list[list[np.ndarray]]:
-        """Gradients of some steps."""
+        """The gradients of some steps."""
         return [self.grads(shapes, t) for t in range(1, count + 1)]
 
     def made(self, sizes: Sequence[Any], count: int = STEPS) -> tuple[list[np.ndarray], list[list[np.ndarray]]]:
-        """Parameters of the shapes that the optimizer takes, and gradients of some steps."""
+        """Parameters in shapes that the optimizer takes, and the gradients of some steps."""
         shapes = self.shapes(sizes)
         return self.params(shapes), self.steps(shapes, count)
 
     def same(
         self, expected: Came, got: Came, what: str, first: Sequence[np.ndarray], bits: bool = False, at: int = 0
     ) -> None:
-        """Raise `Broken` unless two runs have come to the same: the same bits, or within the tolerance.
+        """Raise `Broken` unless two runs have equal results: the same bits, or within the tolerance.
 
         Args:
-            expected, got: of the same tensors.
-            what: what they have to be the same as.
+            expected, got: results for the same tensors.
+            what: describes ``expected`` in the message.
             first: the parameters before the steps.
-            bits: whether nothing but the same bits will do.
-            at: the number of their first tensor.
+            bits: whether the results must agree bit for bit.
+            at: the index of their first tensor.
         """
         for i, (x, y) in enumerate(zip(expected.params, got.params, strict=True)):
             with np.errstate(invalid="ignore"):
@@ -207,7 +207,7 @@ class Running:
                 self.alike(f"{name}[{at + i}]", name, of[name], other[name], largest(wide(of[name])), what, bits)
 
     def alike(self, where: str, slot: str, x: Any, y: Any, scale: float, what: str, bits: bool) -> None:
-        """The same of two arrays; ``scale`` is what the tolerance is relative to."""
+        """The same for two arrays; the tolerance is relative to ``scale``."""
         x, y = np.asarray(x), np.asarray(y)
         if (x.shape, x.dtype) != (y.shape, y.dtype):
             expected = f"expected an array of {x.dtype} of shape {x.shape}, {what}"
@@ -217,12 +217,12 @@ class Running:
         if not differ.any():
             return
         if not (bits or self.exact):
-            if x.dtype.kind in "iub":  # a code, such as that of 8-bit states, is as good as what comes of it
+            if x.dtype.kind in "iub":  # codes, such as 8-bit states: only their effect is compared
                 return
             room = self.tolerance(slot) * scale + 2 * self.eps * largest(wide(x))
             with np.errstate(all="ignore"):
                 off = abs(wide(x) - wide(y))
-                # NaN beside infinity is another order of a sum; NaN beside a number is none.
+                # NaN for infinity may come from another order of a sum; NaN for a number may not.
                 lost = (np.isnan(wide(x)) & ~np.isfinite(wide(y))) | (np.isnan(wide(y)) & ~np.isfinite(wide(x)))
             far = differ & ~(off <= room) & ~lost
             if not far.any():
@@ -233,12 +233,10 @@ class Running:
         raise Broken(f"{where}, {told(x, y, differ, what)}")
 
     def tolerance(self, slot: str) -> float:
-        """Of the parameters or a state, what may differ where sums may be taken in another order.
+        """How much parameters or a state may differ if sums may be taken in another order.
 
-        It is relative to a tensor's largest change.
-
-        It is 16 times what a change of the data by 2^-16, or a unit in the last place, makes: an optimizer that
-        computes in fewer bits than it stores, as Muon in bf16, is held to those.
+        It is relative to a tensor's largest change: 16 times the effect of changing the data by 2^-16 or a unit in the
+        last place. So an optimizer that computes in fewer bits than it stores, such as Muon in bf16, gets more room.
         """
         if self.given is not None:
             return self.given
@@ -248,7 +246,7 @@ class Running:
 
     def _measured(self) -> dict[str, float]:
         most: dict[str, float] = {}
-        for shape in self.shapes([45, 300, (15, 20)]):  # each alone, as a list may be what is wrong
+        for shape in self.shapes([45, 300, (15, 20)]):  # one at a time, as lists may be handled wrongly
             params, grads = self.params([shape]), self.steps([shape])
             plain = self.after(params, grads)
             for k in range(3):
@@ -264,18 +262,18 @@ class Running:
 
 
 def optimizer_in(subject: Any) -> tuple[Any, str]:
-    """What makes the runs of a subject, and why there are none; one of the two."""
+    """The optimizer that makes a subject's runs, or why it cannot be run; the other is empty."""
     if hasattr(subject, "start"):
         return subject, getattr(subject, "why_not", "")
     try:
         return subject.optimizer, ""
     except (AttributeError, TypeError, ValueError) as error:
-        return None, f"no run can be made of it: {error}"
+        return None, f"it cannot be run: {error}"
 
 
 @contextlib.contextmanager
 def skipping(what: str) -> Iterator[None]:
-    """Skip what an optimizer raises an error for; the end of its process is none."""
+    """Skip the case if the optimizer raises an error; the end of its process does not count as one."""
     try:
         yield
     except Crashed:
@@ -291,7 +289,7 @@ def _note(most: dict[str, float], name: str, x: np.ndarray, y: np.ndarray) -> No
 
 
 def _perturbed(x: np.ndarray, rng: Any) -> np.ndarray:
-    """Numbers that are off by ``SMALL``, or by a unit in the last place where that is more."""
+    """Numbers changed by ``SMALL``, or by a unit in the last place if that is more."""
     sign = rng.choice([-1.0, 1.0], x.shape)
     near = (wide(x) * (1 + SMALL * sign)).astype(x.dtype)
     if x.dtype.itemsize > 2:

@@ -1,4 +1,4 @@
-"""A script that shows a failure on its smallest example, and needs nothing of refopt."""
+"""A script that reproduces a failure on its smallest example without refopt."""
 
 import textwrap
 from collections.abc import Mapping
@@ -53,7 +53,7 @@ raise SystemExit(wrong > 0)
 
 
 class Smallest(NamedTuple):
-    """The smallest example of a failure: the case, how the law is broken, of what, and how it is called."""
+    """The smallest example of a failure: the case, how it breaks the law, the trial, and the call of the subject."""
 
     case: Case
     broken: Broken
@@ -65,10 +65,10 @@ class Call(NamedTuple):
     """How a script calls a subject.
 
     Attributes:
-        define: what comes first: imports, definitions.
-        arrays: lists of arrays that it is given, by the names they have in the script.
-        numbers: what the script has in its mapping ``numbers``.
-        lines: the call. It leaves ``got``, lists of arrays by slot.
+        define: the first lines: imports, definitions.
+        arrays: lists of arrays that it gets, by their names in the script.
+        numbers: the contents of the script's mapping ``numbers``.
+        lines: the call, which sets ``got``, lists of arrays by slot.
         of: how arrays are written.
     """
 
@@ -80,7 +80,7 @@ class Call(NamedTuple):
 
 
 def of(small: Smallest, title: str) -> str:
-    """The text of the script. A subject that is no function has ``call(case)``, which returns a `Call`."""
+    """The text of the script. A subject that is not a function has ``call(case)``, which returns a `Call`."""
     call, broken = small.call, small.broken
     imports, _, define = f"{call.of.imports}\n{call.define}".partition("\n\n")
     lines = list(dict.fromkeys(filter(None, imports.splitlines())))
@@ -115,7 +115,7 @@ def _mapping(name: str, values: Mapping[str, list[str]]) -> str:
 
 
 def _expected(small: Smallest) -> tuple[dict[str, list[str]], dict[str, list[str]]] | None:
-    """The truth, and how far from it right code may be, as literals by slot; ``None`` if that is not what is wrong."""
+    """Exact results and bounds as literals by slot; ``None`` if the failure does not concern bounds."""
     case, broken, trial, _ = small
     where = broken.where
     flag = case.steps[0].get("found_inf") if len(case.steps) == 1 else None
@@ -135,7 +135,7 @@ def _expected(small: Smallest) -> tuple[dict[str, list[str]], dict[str, list[str
 
 
 def _ends(expected: Expected) -> tuple[np.ndarray, np.ndarray]:
-    """Values, and how far from them others may be, in the order of the elements of an array."""
+    """Values and their bounds, in the order of an array's elements."""
     value = np.ravel(expected.value).astype(np.float64)
     ends = (np.ravel(x).astype(np.float64) for x in (expected.low, expected.high))
     with np.errstate(all="ignore"):

@@ -1,4 +1,4 @@
-"""Numbers and choices that are built into a step, as its caller says."""
+"""Numbers and choices that are built into a step, as its caller declares them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,9 +11,9 @@ def settings_of(where: str, row: Routine, given: Any, apart: Sequence[str] = (),
     """Numbers and choices of a routine by name, as a caller has set them; raises TypeError or ValueError.
 
     Args:
-        where: the function, which errors name.
-        apart: what it leaves as it is.
-        flags: what it takes beside them.
+        where: the function that errors name.
+        apart: names that are passed through unchanged.
+        flags: further names that it accepts.
     """
     hypers = {hyper.name: hyper for hyper in row.hypers if hyper.name not in apart}
     choices = {name: values for name, values in row.choices.items() if name not in apart}

@@ -13,15 +13,15 @@ from refopt.oracle.cases import COUNTED, by_count, scalar_after, truth
 from refopt.oracle.exact.cases import Case, memory
 
 RUNS, SECONDS = 150, 2.0
-LAST = 4096  # steps up to which the first wrong one is looked for
+LAST = 4096  # the last step up to which the first wrong one is looked for
 Holds = Callable[[Case], object]
 
 
 def smallest(case: Case, holds: Holds, broken: Broken, until: float | None = None) -> tuple[Case, Broken]:
-    """A case with as few tensors, and as few elements in them, as breaks the law, and how it breaks it.
+    """The case with the fewest tensors and elements found that still breaks the law, and how it breaks it.
 
-    Tensors are left out first, then elements of those that remain, by halves; then numbers are rounded. What is tried
-    takes no longer than ``SECONDS``, and ends at ``until``.
+    Tensors are left out first, then elements of the remaining ones, by halves; then numbers are rounded. The search
+    takes at most ``SECONDS``, and ends at ``until``.
     """
     stop, runs = time.monotonic() + SECONDS, 0
     stop = stop if until is None else min(stop, until)
@@ -34,7 +34,7 @@ def smallest(case: Case, holds: Holds, broken: Broken, until: float | None = Non
             runs += 1
             try:
                 error = _error(smaller, holds)
-            except Crashed:  # which is another failure, and has taken a process
+            except Crashed:  # another failure, which has ended a process
                 return case, broken
             if error:
                 case, broken, again = smaller, error, True
@@ -43,20 +43,20 @@ def smallest(case: Case, holds: Holds, broken: Broken, until: float | None = Non
 
 
 def _error(case: Case, holds: Holds) -> Broken | None:
-    """How a case breaks a law; ``None`` if it does not, or cannot be asked. Raises `Crashed`."""
+    """How a case breaks a law; ``None`` if it does not, or if the law cannot be checked. Raises `Crashed`."""
     try:
         holds(case)
     except Crashed:
         raise
     except Broken as error:
         return error
-    except Exception:  # such as a part that the law cannot be asked of
+    except Exception:  # such as a part that the law does not apply to
         pass
     return None
 
 
 def _rounded(case: Case, holds: Holds, broken: Broken) -> tuple[Case, Broken]:
-    """The case in numbers of few digits, if these break the law as much."""
+    """The case with its numbers rounded to few digits, if it still breaks the law."""
     if broken.ratio is None or sum(x.size for x in case.params) > 4:
         return case, broken
     kept = {"master_params", *by_count(case.routine)}
@@ -81,7 +81,7 @@ def _of_bits(x: np.ndarray, bits: int) -> np.ndarray:
 
 
 def first_step(case: Case, broken: Broken, holds: Holds) -> tuple[Case, Broken, int | None]:
-    """The case at the first step that is wrong, by halves; its number, if the one before is right."""
+    """The case at the first wrong step, found by bisection, and the step's number if the one before is right."""
     if len(case.steps) != 1 or not 1 < case.count <= LAST or broken.ratio is None:
         return case, broken, None
     until = time.process_time() + SECONDS
@@ -103,7 +103,7 @@ def first_step(case: Case, broken: Broken, holds: Holds) -> tuple[Case, Broken, 
 
 
 def _at_step(case: Case, count: int) -> Case:
-    """The same states at another step, with the powers of that."""
+    """The same states at another step, with that step's powers."""
 
     def then(name: str, i: int) -> np.ndarray:
         real, numbers = arithmetic(case.params[i].dtype.name), case.numbers_of(i)
@@ -119,7 +119,7 @@ def _at_step(case: Case, count: int) -> Case:
 
 
 def _parts(case: Case, broken: Broken) -> Iterator[Case]:
-    """Smaller cases, those first that would be smallest."""
+    """Smaller cases, the smallest first."""
     count, where = len(case), broken.where
     if count > 1:
         if where is not None:
@@ -139,7 +139,7 @@ def _parts(case: Case, broken: Broken) -> Iterator[Case]:
 
 
 def _without_some(case: Case) -> Iterator[Case]:
-    """A case without some tensors in a row, half of them at first."""
+    """A case without some consecutive tensors, half of them at first."""
     count = len(case)
     kept = count // 2
     while kept:
@@ -151,7 +151,7 @@ def _without_some(case: Case) -> Iterator[Case]:
 
 
 def shown(case: Case, broken: Broken, since: int | None = None) -> str:
-    """A case and what is wrong of it, for a reader; ``since`` is the first step that is wrong, if that is known."""
+    """A case and its error as text; ``since`` is the first wrong step, if known."""
     sizes = [x.size for x in case.params]
     step = {name: x for name, x in case.steps[0].items() if name != "seed" or x} if case.steps else {}
     first = f", the first that is wrong: step {since - 1} is right" if since else ""
@@ -167,7 +167,7 @@ def shown(case: Case, broken: Broken, since: int | None = None) -> str:
 
 
 def told(broken: Broken) -> str:
-    """What is wrong, in plain decimal numbers where it is one that is off."""
+    """What is wrong; a number outside its bound is printed in plain decimal."""
     where = broken.where
     if where is None or broken.ratio is None:
         return str(broken)
@@ -178,10 +178,10 @@ def told(broken: Broken) -> str:
 
 
 def _element(case: Case, tensor: int, element: int) -> Iterator[str]:
-    """What each slot has of an element."""
+    """The value of an element in each slot."""
     for name, x in case.tensor(tensor).items():
         one = name in case.routine.scalars
-        if x is not None and (one or element < x.size):  # a scalar may be wrong of a tensor without elements
+        if x is not None and (one or element < x.size):  # a tensor without elements may have a wrong scalar
             value = x.reshape(-1)[0] if one else memory(x)[element]
             at = f"{name}[{tensor}]" + ("" if one else f"[{element}]")
             digits = 17 if x.dtype.itemsize == 8 else 9

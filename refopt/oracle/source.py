@@ -1,4 +1,4 @@
-"""Functions of refopt with another source: what of it calls what, and copies in which something is replaced."""
+"""Functions of refopt with changed source: which call which, and copies in which something is replaced."""
 
 import ast
 import copy
@@ -31,12 +31,12 @@ def reached(function: Any) -> tuple[Any, ...]:
 
 
 def formulas(function: Any) -> list[Any]:
-    """Those of them that say something of an optimizer; not helpers, such as the larger of x and y."""
+    """Those of them that are part of an optimizer's formula; not helpers, such as the larger of x and y."""
     return [x for x in reached(function) if not {*inspect.signature(x).parameters} <= {"x", "y"}]
 
 
 def legend(function: Any, text: str, slots: Sequence[str]) -> str:
-    """What the names in a text stand for that a rule has for its slots."""
+    """The meaning of a rule's names for its slots that occur in a text."""
     names: dict[str, str] = {}
     for inner in reached(function):
         parameters = inspect.signature(inner).parameters.values()
@@ -48,9 +48,9 @@ def legend(function: Any, text: str, slots: Sequence[str]) -> str:
 
 
 def substituted(function: Any, others: Mapping[Any, Any]) -> Any:
-    """A function that calls others in place of some, wherever it, or what it calls, called these.
+    """A function that calls others instead of some, wherever it or its callees call these.
 
-    What is in place of a function may call that.
+    A replacement may call the function that it replaces.
     """
     if not others.keys() & {*reached(function)}:
         return function
@@ -65,13 +65,13 @@ def substituted(function: Any, others: Mapping[Any, Any]) -> Any:
 
 
 def rewritten(rule: Any, changes: Mapping[str, str], **names: Any) -> Any:
-    """A rule in which some text of its functions' source is other text, wherever it stands.
+    """A rule in which some text of its functions' source is replaced, wherever it occurs.
 
-    Changes are made in their order, each of what the ones before have left. What new text refers to is looked up in the
-    module of its function, in NumPy as ``np``, and in ``names``. The rule that is returned has ``changes``.
+    Changes are made in order, each to the result of the previous ones. Names in new text are looked up in the module of
+    the function, in NumPy as ``np``, and in ``names``. The returned rule has an attribute ``changes``.
 
     Raises:
-        ValueError: text that is to be changed is nowhere.
+        ValueError: the text to replace does not occur.
     """
     written = {function: textwrap.dedent(inspect.getsource(function)) for function in reached(rule)}
     others: dict[Any, Any] = {}
@@ -101,7 +101,7 @@ def source(function: Any) -> ast.FunctionDef:
 
 
 def compiled(function: Any, tree: ast.FunctionDef, **more: Any) -> Any:
-    """The function that a changed source defines, in the module of the original one, and with more names."""
+    """The function that changed source defines, in the module of the original, with further names."""
     names = {"np": np, **function.__globals__, **more}
     tree.decorator_list = []
     tree.args.kw_defaults = [None] * len(tree.args.kwonlyargs)
@@ -126,13 +126,13 @@ def text_of(node: ast.AST) -> str:
 
 
 def within(statement: ast.stmt, node: ast.AST) -> str:
-    """Where an expression stands, if that can be shown."""
+    """The statement that contains an expression, if it is short enough to show."""
     text = text_of(statement)
     return f" in `{text}`" if len(text) <= LONG and text != text_of(node) else ""
 
 
 def replaced_node(tree: ast.FunctionDef, k: int, after: ast.expr) -> ast.FunctionDef:
-    """A function with another expression in place of one; what does not change is shared."""
+    """A function with one expression replaced; unchanged nodes are shared."""
     nodes = [node for statement in tree.body for node in ast.walk(statement)]
     return _replaced(tree, nodes[k], after)
 

@@ -1,4 +1,4 @@
-"""What is held to the laws: an optimizer that makes runs, and, as a routine, takes the steps of a case."""
+"""What the laws check: an optimizer that makes runs and, as a routine, takes the steps of a case."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -11,23 +11,23 @@ from refopt.oracle.memory import Placed
 
 GATE = "grad_factor", "found_inf"
 STEP = "step"
-LIBRARIES = {"torch": "torch", "jax": "jax", "jaxlib": "jax", "cupy": "cupy"}  # of arrays, by their modules
+LIBRARIES = {"torch": "torch", "jax": "jax", "jaxlib": "jax", "cupy": "cupy"}  # by the modules of their arrays
 
 
 class Wrong(Exception):
-    """What a subject has done that is wrong whatever the numbers are."""
+    """A mistake of a subject that does not depend on the numbers."""
 
 
 class Lacks(NotImplementedError):
-    """What there is no argument or place for in an optimizer, so that nobody could ask it for that."""
+    """A feature that an optimizer lacks the argument for, so that nobody could request it."""
 
 
 class Ended(Exception):
-    """The end of the process that a step ran in, or of the patience with it.
+    """The process that a step ran in has ended, or the step has exceeded its deadline.
 
     Attributes:
-        lines: what it printed last.
-        late: whether it has taken too long.
+        lines: the last lines that it printed.
+        late: whether it took too long.
     """
 
     def __init__(self, what: str, lines: Sequence[str], late: bool = False) -> None:
@@ -40,44 +40,44 @@ class Run(Protocol):
     """Parameters that are being optimized, and their states."""
 
     def step(self, grads: Sequence[Placed | None], found_inf: float | None = None, refill: bool = False) -> None:
-        """Take a step; ``found_inf`` that is not 0 is to skip it, and ``None`` is no gate at all.
+        """Take a step; a ``found_inf`` that is not 0 must skip it, and ``None`` means no gate.
 
-        With ``refill``, gradients are written into those of the step before, if there are.
+        With ``refill``, gradients are written into the arrays of the previous step, if there are any.
         """
 
     def add(self, params: Sequence[Placed]) -> None:
-        """Add a group of parameters; raises NotImplementedError where there are none."""
+        """Add a group of parameters; raises NotImplementedError if the optimizer has no groups."""
 
     def params(self) -> list[np.ndarray]:
         """Copies of the parameters."""
 
     def states(self) -> list[dict[str, np.ndarray]]:
-        """Copies of each tensor's states, as far as they can be seen."""
+        """Copies of each tensor's states, as far as they are visible."""
 
     def grads(self) -> list[Any]:
-        """The last gradients, as they are after the step: each with the whole that it is a part of."""
+        """The last gradients after the step: each with the array that it is a view of."""
 
     def wholes(self) -> list[Any]:
-        """What the parameters are parts of; ``None`` for those that are not written in place."""
+        """The arrays that the parameters are views of; ``None`` for those that are not written in place."""
 
     def save(self) -> Any:
-        """What a checkpoint has beside the parameters, by way of bytes."""
+        """A checkpoint without the parameters, serialized to bytes and read back."""
 
     def slow(self, group: int | None = None) -> None:
-        """Halve the learning rate, of a group or of all; raises NotImplementedError where that is the caller's."""
+        """Halve the learning rate, of one group or all; raises NotImplementedError if the caller passes it."""
 
 
 class Optimizer(Protocol):
-    """What makes runs.
+    """Makes runs.
 
     Attributes:
-        name: how a call has it.
-        dtypes: in which it is held to the laws by default.
+        name: its name in reports.
+        dtypes: those in which it is checked by default.
         gated: whether it looks at ``found_inf``.
-        in_place: whether it writes the arrays that it is given, so that these may be parts of others.
+        in_place: whether it writes the arrays that it is given, so that these may be views of others.
         recompiled: whether it may compute another list of tensors in another order.
-        notes: what a reader should know.
-        values: the numbers that it has, by its own names.
+        notes: remarks for the reader of a report.
+        values: its numbers, by its own names.
     """
 
     name: str
@@ -89,55 +89,55 @@ class Optimizer(Protocol):
     values: dict[str, Any]
 
     def start(self, params: Sequence[Placed], saved: Any = None, apart: bool = False) -> Run:
-        """A run from parameters, and from what was saved; with ``apart``, in a group for each tensor.
+        """A run from parameters and a checkpoint; with ``apart``, each tensor has its own group.
 
         Raises:
-            NotImplementedError: it has no groups, or takes no such parameters.
+            NotImplementedError: it has no groups, or does not accept such parameters.
         """
 
 
 class Subject(Protocol):
-    """An optimizer as a routine. To add a library, write a class that has these.
+    """An optimizer as a routine. To add a library, write a class with these methods.
 
-    Laws that need no formula take one that has ``optimizer`` as well, the `Optimizer` that makes its runs.
+    For laws that need no formula it also has ``optimizer``, the `Optimizer` that makes its runs.
     """
 
     name: str
 
     def takes(self, what: str) -> bool:
-        """Whether there is a slot, number, choice or gate (``grad_factor``, ``found_inf``) of refopt's name."""
+        """Whether it has a slot, number, choice or gate (``grad_factor``, ``found_inf``), by refopt's name."""
 
     def run(self, case: Case) -> Outcome:
-        """Take the steps of a case from its states; its arrays are NumPy's, and may be written.
+        """Take the steps of a case from its states, NumPy arrays that it may write.
 
         Powers are those of step ``case.count``.
 
         Returns:
-            The arrays afterwards, of ``params`` and of every written slot that there is.
+            The arrays afterwards, of ``params`` and of every written slot that is present.
 
         Raises:
-            NotImplementedError: for what the step does not take, which is then skipped and listed.
+            NotImplementedError: the step does not take something; the case is then skipped and listed.
         """
 
 
 class Arrays(Protocol):
-    """The arrays of a library, to and from NumPy's."""
+    """Converts arrays between a library and NumPy."""
 
     def of(self, array: np.ndarray) -> Any:
-        """An array of the library's, that shares memory if it can."""
+        """An array of the library, sharing memory if possible."""
 
     def back(self, array: Any) -> np.ndarray:
-        """What it holds now."""
+        """The current values of an array, in NumPy."""
 
 
 class NumPy:
-    """Arrays as they are."""
+    """NumPy arrays, unchanged."""
 
     def of(self, array: np.ndarray) -> Any:
         return array
 
     def back(self, array: Any) -> np.ndarray:
-        if isinstance(array, np.generic):  # what operators make of arrays of no dimensions
+        if isinstance(array, np.generic):  # what operators return for arrays of no dimensions
             return np.asarray(array)
         if type(array) is not np.ndarray and isinstance(array, np.ndarray):
             raise Wrong(f"expected numpy.ndarray itself, got {kind_of(array)}, which may compute when it is read")

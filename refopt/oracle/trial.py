@@ -1,4 +1,4 @@
-"""What a law of a routine works with: the cases a subject can be given, and the bound of what it makes of them."""
+"""The basis of laws of a routine: the cases that a subject takes, and the bounds of their results."""
 
 import collections
 import math
@@ -21,26 +21,26 @@ from refopt.oracle.requiring import require_alike, require_rounded
 from refopt.oracle.running import Running
 from refopt.oracle.subject import Subject
 
-FLUSHES = "flush_to_zero"  # what a step may declare of itself
-CACHED = 2**14  # bytes of the arrays of a tensor whose expectation is kept, for other trials as well
+FLUSHES = "flush_to_zero"  # a property that a step may declare
+CACHED = 2**14  # the most bytes of a tensor's arrays whose expected results are cached, for other trials as well
 _expectations: collections.OrderedDict[Any, dict[str, Expected]] = collections.OrderedDict()
-MOST = 1024  # of them
-LARGEST = 5000  # elements of a matrix in place of a vector of as many
-LARGE, EMPTY = (130, 136), (0, 3)  # in place of larger ones; of which rows / columns is a number
+MOST = 1024  # the most cached results
+LARGEST = 5000  # the most elements of a matrix that replaces a vector
+LARGE, EMPTY = (130, 136), (0, 3)  # replace larger matrices, and empty ones: rows / columns must be a number
 
 
 class Trial(Running):
     """A subject, as a routine, in one dtype of its parameters.
 
     Attributes:
-        fixed: numbers and choices that cases have throughout, by name.
-        dtypes: those of parameters that may be beside its own in a list.
-        largest: by slot, the largest error over its bound so far, of what is kept in the arithmetic type.
-        rounded: numbers that the arithmetic rounds, as they were given.
-        apart: by slot, the largest error over what the bound is without room for that.
+        fixed: numbers and choices that all cases have, by name.
+        dtypes: those of parameters that may be in a list with its own.
+        largest: by slot, the largest error over its bound so far, among arrays in the arithmetic type.
+        rounded: numbers that the arithmetic rounds, as given.
+        apart: by slot, the largest error over the bound without an allowance for that rounding.
         unbounded: how many elements have no bound.
         silent: written slots that the subject does not return.
-        secret: what is drawn from that no step can have foreseen.
+        secret: the seed of data that no step can foresee.
         paths: functions of a library that have run.
     """
 
@@ -63,13 +63,13 @@ class Trial(Running):
         return all(self.subject.takes(name) for name in names)
 
     def need(self, *names: str) -> None:
-        """Skip what the subject has no argument for."""
+        """Skip the case if the subject has no argument for one of these."""
         for name in names:
             if not self.subject.takes(name):
                 raise Skipped(f"takes no {name}", lacks=True)
 
     def numbers(self) -> dict[str, Any]:
-        """Of a step; what the subject does not take is left out of the rule, or has the routine's default."""
+        """The numbers of a step; those that the subject does not take have no effect, or the routine's default."""
         numbers = cases.numbers_of(self.row, self.subject.takes)
         return numbers | {name: x for name, x in self.fixed.items() if name in numbers}
 
@@ -78,14 +78,14 @@ class Trial(Running):
         return first | {name: x for name, x in self.fixed.items() if name in first}
 
     def kinds(self, dtype: str) -> Dtypes:
-        """The dtypes of a tensor's slots where a law does not say: the same for all, or what the subject has."""
+        """The default dtypes of a tensor's slots: the same for all, or what the subject declares."""
         return getattr(self.subject, "stores", alike)(dtype)
 
     def case(
         self, shapes: Sequence[Any], dtypes: Dtypes | Sequence[Dtypes] | None = None, *, count: int = 1,
         optional: Sequence[str] = (), seed: int = 0, choices: Mapping[str, Any] | None = None, **numbers: Any,
     ) -> Case:
-        """A case of tensors of some shapes, or sizes, at the step ``count``. Skips what the subject does not take."""
+        """A case of tensors of some shapes or sizes at step ``count``; skipped if the subject does not take it."""
         shapes = [self.case_shape(shape) for shape in shapes]
         types = dtypes or self.kinds(self.dtype)
         rows = [types] * len(shapes) if isinstance(types, Dtypes) else list(types)
@@ -98,18 +98,18 @@ class Trial(Running):
         )
 
     def case_shape(self, shape: Any) -> tuple[int, ...]:
-        """A shape of so many elements; where it has to be a matrix, one that is not too large to be iterated."""
+        """A shape with a number of elements; if it must be a matrix, one small enough to iterate."""
         if not self.row.told or (not isinstance(shape, int) and len(shape) == 2):
             return self.shape(shape)
         size = shape if isinstance(shape, int) else math.prod(shape)
         return LARGE if size > LARGEST else self.shape(size) if size else EMPTY
 
     def run(self, case: Case) -> Outcome:
-        """What the subject makes of a copy of a case. Whatever it raises breaks the law."""
+        """Let the subject take a copy of a case. Whatever it raises breaks the law."""
         return self.run_in_place(case.copy())
 
     def run_in_place(self, case: Case) -> Outcome:
-        """What it makes of a case, whose arrays it may write."""
+        """Let it take a case, whose arrays it may write."""
         shapes = {name: [None if x is None else (x.shape, x.dtype) for x in xs] for name, xs in case.lists().items()}
         got = self.tried(self.subject.run, case)
         self.silent = (self.silent | self._kept(case)) - got.keys()
@@ -119,19 +119,19 @@ class Trial(Running):
         return got
 
     def observe(self, case: Case, rest: bool = False) -> Seen:
-        """What it does beside its results with a copy of a case; with ``rest``, what comes later as well."""
+        """Observe its side effects on a copy of a case; with ``rest``, later ones as well."""
         there = getattr(self.subject, "observe", None)
         if there is not None:
             return self.tried(there, case.copy(), rest)
         return self.tried(observe, self.subject, case.copy(), None, rest)
 
     def _kept(self, case: Case) -> set[str]:
-        """The slots of a case that a subject is to return."""
+        """The slots of a case that a subject must return."""
         kept = [slot.name for slot in self.row.slots if slot.written and not (slot.scalar and slot.optional)]
         return {name for name in kept if case.slots[name] is not None}
 
     def expected(self, case: Case, i: int, depth: sums.Depth, leasts: int = 1) -> dict[str, Expected]:
-        """What one tensor of a case of one step has to come to."""
+        """The expected results for one tensor of a case of one step."""
         arrays, numbers, choices = case.tensor(i), case.numbers_of(i), case.choices
         flag = case.steps[0].get("found_inf")
         if arrays["grads"] is None or (flag is not None and flag[0] != 0):
@@ -139,7 +139,7 @@ class Trial(Running):
         key = None
         if sum(x.nbytes for x in arrays.values() if x is not None) <= CACHED:
             bits = ((n, x.dtype.name, x.shape, x.strides, x.tobytes()) for n, x in arrays.items() if x is not None)
-            exact = ((name, repr(x)) for name, x in numbers.items())  # which tells 0.0 and -0.0 apart
+            exact = ((name, repr(x)) for name, x in numbers.items())  # repr distinguishes 0.0 and -0.0
             key = (self.row, *bits, *exact, *choices.items(), case.count, depth, leasts, self._flushes)
             if key in _expectations:
                 self._note_rounded(numbers, arrays)
@@ -160,7 +160,7 @@ class Trial(Running):
     def expected_of_arrays(
         self, case: Case, i: int, arrays: Mapping[str, Any], depth: sums.Depth, leasts: int = 1
     ) -> dict[str, Expected]:
-        """The same of other arrays for the tensor's, such as some of its elements."""
+        """The same with other arrays instead of the tensor's, such as some of its elements."""
         numbers = case.numbers_of(i)
         self._note_rounded(numbers, arrays)
         return cases.expected_at(
@@ -171,18 +171,18 @@ class Trial(Running):
         self, case: Case, got: Outcome | None = None, *, depth: sums.Depth = sums.random_data,
         measured: bool = True, leasts: int = 1,
     ) -> Outcome:
-        """Hold what the subject makes of a case of one step to the bound; raises `Broken` with the worst element.
+        """Check the subject's results of a case of one step; raises `Broken` with the element worst over its bound.
 
         Args:
             case: of one step.
-            got: what it has made of it, if that is known.
-            depth: what a sum may be off by.
-            leasts: how many of the smallest subnormal numbers an operation is off by.
-            measured: whether the largest error over its bound goes into the report.
+            got: the results, if known.
+            depth: by how much a sum may be off.
+            leasts: by how many smallest subnormal numbers an operation may be off.
+            measured: whether the largest error over its bound enters the report.
         """
         got = self.run(case) if got is None else got
         worst: Broken | None = None
-        # What has been compared, for long lists have tensors that are alike; it is held, so that its id stays its own.
+        # Compared arrays, since long lists repeat tensors; keeping references keeps their ids unique.
         right: dict[tuple[int, str, bytes], dict[str, Expected]] = {}
         for i in range(len(case)):
             of_tensor = self.expected(case, i, depth, leasts)
@@ -202,13 +202,13 @@ class Trial(Running):
         return got
 
     def _pairs(self, of_tensor: dict[str, Expected], got: Outcome, i: int) -> Iterator[tuple[str, Expected, Any]]:
-        """What a tensor's slots have to hold, and what they do, of those that were returned."""
+        """Expected and actual results of a tensor's returned slots."""
         there = ((name, expected, self._of(got, name, i)) for name, expected in of_tensor.items())
         return ((name, expected, actual) for name, expected, actual in there if actual is not None)
 
     def _told(self, broken: Broken) -> Broken:
         if getattr(self.subject, "replaced", False):
-            broken.args = (f"{broken}; the arrays in the lists were replaced, expected to be written",)
+            broken.args = (f"{broken}; the arrays in the lists were replaced, expected them to be written",)
         return broken
 
     def _of(self, got: Outcome, name: str, i: int) -> Any:
@@ -237,7 +237,7 @@ class Trial(Running):
         return Broken(text, largest, Where(name, i, k, value, error, number, ratios > 1))
 
     def _without_inputs(self, name: str, expected: Expected, got: np.ndarray) -> None:
-        """Note by how much an error is over the bound of code that rounds its numbers."""
+        """Record the error over the bound for code that rounds its numbers."""
         off = abs((got.astype(np.float64) - expected.value) - expected.rest)
         with np.errstate(all="ignore"):
             ratio = np.nanmax(np.where(off == 0, 0.0, off / (expected.error - expected.inputs)))

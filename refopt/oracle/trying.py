@@ -1,4 +1,4 @@
-"""The laws in one dtype: their cases are tried one after the other, and then all failures are looked into at once."""
+"""The laws in one dtype: every case is tried, and then all failures are diagnosed together."""
 
 import contextlib
 import re
@@ -17,16 +17,16 @@ from refopt.oracle.running import Running
 from refopt.oracle.script import Smallest, call_of
 from refopt.oracle.trial import Trial
 
-SECONDS = 5.0  # of looking for smallest examples, in one dtype
+SECONDS = 5.0  # the time to look for smallest examples, in one dtype
 
 
 class Tried:
-    """What came of the laws in one dtype.
+    """The results of the laws in one dtype.
 
     Attributes:
         items: every case.
-        failures: cases that broke a law, each with the number of its item.
-        passed: cases of which a law held.
+        failures: cases that broke a law, each with the index of its item.
+        passed: cases in which a law held.
     """
 
     def __init__(self, trial: Any) -> None:
@@ -36,7 +36,7 @@ class Tried:
         self.passed: list[Case] = []
 
     def law(self, law: Law, tries: Sequence[Try], command: str) -> None:
-        """Try every case of a law, but for those after one in which the process has ended."""
+        """Try every case of a law, up to one that ends the process."""
         over, self.trial.law = "", law.id
         for one in tries:
             item = Item(law.id, self.trial.dtype, one.label, PASSED)
@@ -62,11 +62,11 @@ class Tried:
             self.items.append(item)
 
     def explained(self, known: Sequence[str], diagnose: bool) -> list[Cause]:
-        """The causes of what has failed; each law gets the smallest example of its failure, and what explains it.
+        """The causes of failures; each law gets the smallest example of its failure, and explanations.
 
         Args:
-            known: what explained failures in other dtypes.
-            diagnose: whether causes are looked for.
+            known: the causes of failures in other dtypes.
+            diagnose: whether to look for causes.
         """
         failures = [failure for _, failure in self.failures]
         causes = diagnosis.causes_of(self.trial, failures, self.passed, known) if diagnose and failures else []
@@ -75,9 +75,9 @@ class Tried:
             of_law = [cause for cause in causes if law in cause.laws]
             cause = of_law[0].text if of_law else law
             mine = [(k, x) for k, x in self.failures if x.law == law]
-            with contextlib.suppress(Exception):  # whatever a subject leaves behind is no error of the check
+            with contextlib.suppress(Exception):  # an error of the subject must not become one of the check
                 since = self._example(mine, until if cause not in shown else 0.0)
-                if of_law and since:  # the first wrong step of all, where the cases have some
+                if of_law and since:  # the first wrong step of any case
                     of_law[0].text = re.sub(r", from step \d+ on\b", f", from step {since} on", of_law[0].text)
             if diagnose and (of_law or any(x.is_bounded for _, x in mine)):
                 k = self._worst(mine)[0]
@@ -88,11 +88,11 @@ class Tried:
         return causes
 
     def _worst(self, failures: Sequence[tuple[int, Failure]]) -> tuple[int, Failure]:
-        """The smallest failure of a law, that of a step that returns if there is one."""
+        """The smallest failure of a law, preferably of a step that returns."""
         return min(failures, key=lambda x: (isinstance(x[1].broken, Crashed), x[1].size))
 
     def _example(self, failures: Sequence[tuple[int, Failure]], until: float) -> int | None:
-        """The smallest example of a law's failures, made smaller until then; the first step that is wrong, if known."""
+        """Shrink a law's failures to the smallest example until a time; returns the first wrong step, if known."""
         k, worst = self._worst(failures)
         case, broken, since = worst.case, worst.broken, None
         if not isinstance(broken, Crashed) and until:
@@ -105,20 +105,20 @@ class Tried:
 
 
 def tries_of(law: Law, trial: Any, examples: int) -> list[Try]:
-    """The cases of a law; of the step, more of them that are drawn at random."""
+    """The cases of a law; for the step law, random ones as well."""
     return [*law.tries(trial), *(random_tries(trial, examples) if law.id == "L1" else ())]
 
 
 def _ran(trial: Running, one: Try) -> None:
-    """Hold runs to a law, where runs can be made."""
+    """Check runs against a law, if runs can be made."""
     if trial.why_not:
         raise Skipped(trial.why_not)
     one.holds()
 
 
 def _smallest(case: Case, broken: Broken, trial: Trial) -> Smallest | None:
-    """The smallest example, with how a script calls the step; ``None`` if that cannot be said."""
+    """The smallest example, with how a script calls the step; ``None`` if that cannot be expressed."""
     try:
         return Smallest(case, broken, trial, call_of(trial.subject, case))
-    except Exception:  # whatever a subject of somebody's raises, or its process
+    except Exception:  # whatever a user's subject or its process raises
         return None

@@ -1,8 +1,8 @@
 """Distances between floating-point numbers, in units in the last place, and equality of their bits.
 
-The numbers of a type, in order, are numbered without a gap: a distance is how many steps apart two of them
-are. -0 and +0 are two numbers side by side, since numerics N4 tells them apart. So the distance is 1 from
--0 to +0 and from a zero to the smallest subnormal of its own sign, and 2 to that of the other sign.
+The numbers of a type are numbered in order without gaps; the distance of two numbers is the difference of their
+ranks. -0 and +0 are neighbours, since numerics N4 distinguishes them. So the distance is 1 from -0 to +0 and from a
+zero to the smallest subnormal of its own sign, and 2 to that of the other sign.
 
 >>> import numpy as np
 >>> one = np.float32(1)
@@ -29,7 +29,7 @@ _INFINITY: dict[str, Any] = {
 
 
 def bits(a: Any) -> np.ndarray:
-    """The bit patterns of an array or scalar of fp16, bf16, fp32 or fp64, as unsigned integers; those stay."""
+    """The bit patterns of an array or scalar of fp16, bf16, fp32 or fp64; unsigned integers are unchanged."""
     a = np.asarray(a)
     if a.dtype.kind == "u":
         return a
@@ -41,7 +41,7 @@ def bits(a: Any) -> np.ndarray:
 def distance(a: Any, b: Any) -> np.ndarray:
     """Elementwise distance in ULPs as uint64: 0 between two NaNs, `MAXIMUM` between NaN and a number.
 
-    Of unsigned integers it is their difference.
+    For unsigned integers it is their difference.
     """
     x, y = _pair("distance", a, b)
     infinity = _INFINITY.get(name_of(np.asarray(a).dtype))
@@ -55,7 +55,7 @@ def distance(a: Any, b: Any) -> np.ndarray:
 
 
 def same_bits(a: Any, b: Any) -> np.ndarray:
-    """Elementwise equality as numerics N4 has it: the same bits, or NaN on both sides."""
+    """Elementwise equality as numerics N4 defines it: the same bits, or NaN on both sides."""
     x, y = _pair("same_bits", a, b)
     infinity = _INFINITY.get(name_of(np.asarray(a).dtype))
     if infinity is None:
@@ -75,7 +75,7 @@ def _sign(x: np.ndarray) -> Any:
 
 
 def _number(x: np.ndarray) -> np.ndarray:
-    """The rank of each number among those of its type; +0 follows -0."""
+    """The rank of each number of its type; +0 follows -0."""
     return np.where(x & _sign(x), ~x, x | _sign(x))
 
 

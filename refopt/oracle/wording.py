@@ -4,13 +4,13 @@ import textwrap
 
 from refopt.oracle.diagnosis import ENOUGH, Cause
 
-MOST = 5  # reasons that are printed
-WIDE = 300  # characters of a line, in a short report
+MOST = 5  # printed reasons
+WIDE = 300  # the most characters of a line in a short report
 NONE = "none of the hypotheses explains it"
 
 
 def head(ratio: float | None) -> str:
-    """How large an error is."""
+    """The size of an error, as the start of a line."""
     return f"{ratio:.3g} times the bound: " if ratio is not None else ""
 
 
@@ -20,12 +20,12 @@ def kind(cause: Cause) -> str:
 
 
 def short(line: str) -> str:
-    """A line that is not too long."""
+    """A line, shortened if it is too long."""
     return line if len(line) <= WIDE else textwrap.shorten(line, WIDE, placeholder=" ...")
 
 
 def why(reasons: tuple[tuple[str, float], ...] | None) -> list[str]:
-    """What explains a failure, the best first."""
+    """Explanations of a failure, the best first."""
     if reasons is None:
         return []
     if not reasons:
@@ -34,11 +34,11 @@ def why(reasons: tuple[tuple[str, float], ...] | None) -> list[str]:
 
 
 def percent(share: float) -> str:
-    """A share of elements, 100 % if it is all of them."""
+    """A share of elements, 100 % only if it is all of them."""
     return "100 %" if share == 1 else f"{min(100 * share, 99.9):.3g} %"
 
 
 def some(labels: list[str], most: int = 4) -> str:
-    """The first of some labels, and how many more there are."""
+    """The first labels, and how many more there are."""
     more = f" and {len(labels) - most} more" if len(labels) > most else ""
     return "; ".join(labels[:most]) + more

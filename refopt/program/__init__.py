@@ -1,4 +1,4 @@
-"""A training step as a list of ops: written down, looked at, rewritten by `refopt.program.passes`, and run.
+"""A training step as a list of ops, to inspect, to rewrite by `refopt.program.passes`, and to run.
 
     >>> from refopt.program import step_program
     >>> program = step_program([("fc.weight", (4, 3)), ("fc.bias", (4,))], "adam", lr=0.1, world_size=2)
@@ -6,15 +6,15 @@
     {'backward': 2, 'all_reduce': 2, 'scale': 2, 'adam': 2}
 
 ===============  =======================================================================================================
-``model``        what a program is made of: `Var`, `Op`; ``graph`` and ``program`` put them together: `Program`
+``model``        the parts of a program: `Var`, `Op`; ``graph`` and ``program`` combine them: `Program`
 ``step``         programs to start from: `step_program`; ``mixed_precision``: `amp_program`
-``ops``          the types of ops, a file a family: slots, checks, runners; ``gpu`` has runners of their own for devices
+``ops``          the types of ops, one file per family: slots, checks, runners; ``gpu`` has those for devices
 ``passes``       rewrites, from a program to a program; ``counts``: how many ops they leave, as formulae
 ``bound``        arrays and ranks behind the names: `bind` makes a `Bound`, which runs `startup` once, and then `step`
-``placement``    streams of a device: schedules, when what is done, and what it costs
+``placement``    streams of a device: schedules, timelines and costs
 ===============  =======================================================================================================
 
-An argument that is not what it must be is a TypeError or a ValueError that names it, before anything is done.
+A wrong argument raises a TypeError or a ValueError that names it, before anything is done.
 """
 
 from refopt.program.bound import Bound, bind, run

@@ -1,4 +1,4 @@
-"""What a bound program needs of a machine: NumPy's arrays and `refopt.cpu`, or device arrays and `refopt.gpu`."""
+"""The machine of a bound program: NumPy arrays and `refopt.cpu`, or device arrays and `refopt.gpu`."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ Run = Callable[[], None]
 
 
 class Cpu:
-    """NumPy's arrays. What it runs is done when the call returns."""
+    """NumPy arrays. Work is complete when a call returns."""
 
     name = "cpu"
     chunk = coalesce.CHUNK["bytes"]
 
     def require_subnormals(self) -> None:
-        """Refuse to compute where subnormal numbers are flushed to zero (numerics, N14)."""
+        """Refuse to compute if subnormal numbers are flushed to zero (numerics, N14)."""
         checks.require_subnormals()
 
     def describe(self, value: Any, where: str) -> Array:
-        """An array as the checks see it; raises if it is none of this machine."""
+        """The description of an array for checks; raises if it is not an array of this machine."""
         return checks.host_array(value, where)
 
     def full(self, shape: tuple[int, ...], dtype: str, value: float) -> Any:
-        """A new array of one value."""
+        """A new array filled with a value."""
         return np.full(shape, value, numpy_dtype(dtype))
 
     def upload(self, host: np.ndarray) -> Any:
-        """A new array like one of NumPy's."""
+        """A new array with the contents of a NumPy array."""
         return host.copy()
 
     def read(self, value: Any) -> np.ndarray:
@@ -50,11 +50,11 @@ class Cpu:
         value[...] = host
 
     def part(self, buffer: Any, first: int, count: int) -> Any:
-        """Elements of an array in C order, in a row; memory is shared."""
+        """Consecutive elements of an array in C order; memory is shared."""
         return buffer.reshape(-1)[first : first + count]
 
     def cast(self, sources: Sequence[Any], targets: Sequence[Any], scale: float = 1.0) -> Run:
-        """`merged_cast` bound to its arrays, which are checked now."""
+        """`merged_cast` bound to its arrays, which are checked here."""
         return cast.bound(checks.check_cast(sources, targets, scale, checks.host_array), sources, targets, scale)
 
     def coalesce(self, inputs: Sequence[Any], **attributes: Any) -> coalesce.Coalesced:
@@ -67,7 +67,7 @@ class Cpu:
 
 
 class CpuStep:
-    """A routine of `refopt.cpu` and its arrays, which are checked as it is made."""
+    """A routine of `refopt.cpu` and its arrays, which the constructor checks."""
 
     def __init__(
         self, routine: Routine, slots: Mapping[str, list], shared: Mapping[str, Any], numbers: Mapping[str, Any]
@@ -81,7 +81,7 @@ class CpuStep:
         run(self._tensors, **self._shared)
 
     def set(self, **numbers: Any) -> None:
-        """Change numbers of the steps to come."""
+        """Change the numbers of later steps."""
         call = self._call
         self._numbers |= numbers
         hypers = checks.check_hypers(call.routine, self._numbers, len(call.slots["params"]), call.reals())
@@ -90,7 +90,7 @@ class CpuStep:
             tensor.set(self._call.hyper_of(i))
 
     def refresh(self) -> None:
-        """Nothing is carried over from step to step."""
+        """Do nothing: no values are cached between steps."""
 
 
 Backend: TypeAlias = Any  # a `Cpu`, or a `refopt.program.gpu.backend.Gpu`, which has the same methods
@@ -103,7 +103,7 @@ def backend_of(name: str, arrays: Mapping[str, Any], stream: Any) -> Backend:
         if isinstance(array, np.ndarray):
             raise TypeError(f"bind: arrays: {key!r}: expected a device array, got a NumPy array")
     if name == "gpu":
-        # By name, as ops are bound: nothing here needs a device's packages.
+        # Imported by name, so that programs on a CPU need no device packages.
         return import_module("refopt.program.gpu.backend").Gpu(arrays.values(), stream)
     if stream is not None:
         whole("bind: stream", stream, 0, 0)  # NumPy has no other

@@ -1,4 +1,4 @@
-"""Variables cut into blocks of whole rows, and put together again."""
+"""Cutting variables into blocks of whole rows, and joining the blocks."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Block(NamedTuple):
     """A part of a variable.
 
     Attributes:
-        number: of the block in its variable, from 0.
-        first: number of its first element. Paddle has the block's number under ``offset``, and multiplies later.
-        size: its elements.
+        number: the index of the block in its variable, from 0.
+        first: the index of its first element. Paddle stores the block's number as ``offset``, and multiplies later.
+        size: how many elements it has.
     """
 
     number: int
@@ -31,7 +31,7 @@ class Block(NamedTuple):
     size: int
 
     def text(self, name: str) -> str:
-        """What Paddle's transpiler says of a block: ``w:0:2352``."""
+        """The block in the format of Paddle's transpiler: ``w:0:2352``."""
         names("text: name", [name])
         return f"{name}:{self.number}:{self.size}"
 
@@ -41,17 +41,17 @@ def slice_variable(
 ) -> list[tuple[Block, ...]]:
     """Cut variables into blocks.
 
-    With n elements and rows of r, ``k = min(slice_count, max(1, floor(n / min_block_size)))`` blocks are aimed at, each
-    of ``ceil(n / k)`` elements, rounded up to a multiple of r where there are two dimensions or more. As many blocks of
-    that size are made as n takes, which may be fewer than k; the last has what is left, down to one row.
+    With n elements in rows of r, the target is ``k = min(slice_count, max(1, floor(n / min_block_size)))`` blocks, each
+    of ``ceil(n / k)`` elements, rounded up to a multiple of r if there are two dimensions or more. Covering n elements
+    with blocks of that size may take fewer than k; the last has the rest, at least one row.
 
     Args:
         shapes: at least one element each.
-        slice_count: how many blocks of a variable there are at most.
-        min_block_size: elements that a block has at least before it is worth while to make two.
+        slice_count: the largest number of blocks of a variable.
+        min_block_size: the smallest number of elements of a block in a variable that is cut.
 
     Returns:
-        For each shape, its blocks, which follow each other without a gap.
+        For each shape, its blocks, which are contiguous.
 
     Source: Paddle's ``slice_variable`` in ``distribute_transpiler.py``, as of PR 11221.
     """
@@ -73,10 +73,10 @@ def slice_variable(
 
 
 def rows_of(where: str, shape: Shape, block: Block) -> tuple[int, int]:
-    """First row of a block, and the one after its last.
+    """The first row of a block, and the one after its last.
 
     Raises:
-        ValueError: if the block is not of whole rows of the shape.
+        ValueError: the block does not consist of whole rows of the shape.
     """
     width = math.prod(shape[1:])
     first, stop = block.first, block.first + block.size
@@ -98,12 +98,12 @@ def split_by_ref(array: Any, blocks: Sequence[Block]) -> list[Any]:
     """Views of an array, one for each block: memory is shared, nothing is copied.
 
     Args:
-        array: of NumPy or of a device, of one dimension or more; or of none, and in one block.
-        blocks: all of the array's, in order.
+        array: a NumPy or device array, with at least one dimension unless there is only one block.
+        blocks: all blocks of the array, in order.
 
     Raises:
-        ValueError: if the blocks do not make up the array. Paddle's ``split_byref`` does not look.
-        TypeError: if it is no array, or these are no blocks.
+        ValueError: the blocks do not make up the array. Paddle's ``split_byref`` does not check this.
+        TypeError: it is not an array, or they are not blocks.
     """
     shape, blocks = _described("split_by_ref: array", array).shape, _blocks("split_by_ref: blocks", blocks)
     _check_cover("split_by_ref", shape, blocks)
@@ -113,16 +113,16 @@ def split_by_ref(array: Any, blocks: Sequence[Block]) -> list[Any]:
 
 
 def concat(parts: Iterable[Any], target: Any, stream: Any = 0) -> None:
-    """Put blocks together again, row after row.
+    """Join blocks, row after row.
 
     Args:
-        parts: of the target's dtype, all but the first extent being the target's.
-        target: of NumPy or of a device, as the parts are; overwritten. A part may be its own place in the target, and
-            shares no memory with it otherwise.
-        stream: what device arrays are copied in.
+        parts: with the target's dtype, and its extents except the first.
+        target: a NumPy or device array, like the parts; overwritten. A part may be the very rows of the target that it
+            is for; otherwise it must not share memory with the target.
+        stream: the stream in which device arrays are copied.
 
     Raises:
-        ValueError, TypeError: naming the part; nothing has been modified then.
+        ValueError, TypeError: naming the part; then nothing has been modified.
     """
     parts, all_of_it = collected("concat: parts", parts, "arrays"), _described("concat: target", target)
     if isinstance(target, np.ndarray) and stream is not None:
@@ -141,7 +141,7 @@ def concat(parts: Iterable[Any], target: Any, stream: Any = 0) -> None:
 
 
 def _places(parts: Sequence[Any], target: Array) -> list[slice]:
-    """The rows of the target that each part is for; raises if parts are not its rows, all of them."""
+    """The target's rows for each part; raises unless the parts make up all rows."""
     shape, first, places = target.shape, 0, []
     for k, part in enumerate(parts):
         described = _described(f"concat: parts[{k}]", part)
@@ -159,7 +159,7 @@ def _places(parts: Sequence[Any], target: Array) -> list[slice]:
 
 
 def _described(where: str, array: Any) -> Array:
-    """An array of NumPy or of a device as the checks see it; raises if it is none, or of no dtype of programs."""
+    """The description of a NumPy or device array for checks; raises for anything else, or an unsupported dtype."""
     if isinstance(array, np.ndarray):
         described = host_array(array, where)
     else:
@@ -174,7 +174,7 @@ def _described(where: str, array: Any) -> Array:
 
 
 def _blocks(where: str, blocks: Any) -> list[Block]:
-    """Blocks of whole numbers; raises if there is anything else among them."""
+    """Blocks with whole numbers; raises for anything else."""
     checked = listed(where, blocks, "blocks")
     for k, block in enumerate(checked):
         if not isinstance(block, Block):
@@ -185,7 +185,7 @@ def _blocks(where: str, blocks: Any) -> list[Block]:
 
 
 def _check_place(where: str, part: Any, place: Any, target: Any) -> None:
-    """Raise if a part shares memory with the target, and is not its own place."""
+    """Raise if a part shares memory with the target other than its own rows."""
     if isinstance(part, np.ndarray) != isinstance(target, np.ndarray):
         return
     own, there, all_of_it = (_outline(where, array) for array in (part, place, target))
@@ -193,11 +193,11 @@ def _check_place(where: str, part: Any, place: Any, target: Any) -> None:
     if begins and all(n == 1 or s == t for n, s, t in zip(own.shape, own.strides, there.strides, strict=True)):
         return
     if np.shares_memory(own, all_of_it):
-        raise ValueError(f"{where}: expected its own place in target or other memory, got a part of target elsewhere")
+        raise ValueError(f"{where}: expected its own place in target or other memory, got another place in target")
 
 
 def _outline(where: str, array: Any) -> np.ndarray:
-    """An array that says where another one lies. That of a device array must not be read."""
+    """An array with the address range of another one. It must not be read if that is a device array."""
     if isinstance(array, np.ndarray):
         return array
     from refopt.gpu.arrays import describer, device_of

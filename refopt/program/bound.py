@@ -1,4 +1,4 @@
-"""A program with arrays, and with ranks, behind its names: made once, run in every step."""
+"""A program bound to arrays and ranks: made once, run in every step."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from refopt.program.program import Program, expect_program
 class Bound(Exclusive, Context):
     """A program that can be run. Made by `bind`.
 
-    Threads that call at the same time take turns, so that each step is made as a whole; with a communicator, calls are
-    made in the thread that it is of. There are no copies: ``copy``, ``deepcopy`` and ``pickle`` are for the program.
+    Concurrent calls are serialized, so that each step is atomic; with a communicator, calls must come from its thread.
+    It cannot be copied: use ``copy``, ``deepcopy`` and ``pickle`` on the program.
 
     Attributes:
-        arrays: by name of a variable, the array that it is now. Startup ops move tensors into buffers: from then on the
-            array is a view, and the one that the caller has brought is left behind; see `copy_back`. A device reads
-            scalars that an update advances, such as powers of beta, when the op is bound, so for others use `rebind`.
-        steps: steps taken.
+        arrays: by name of a variable, its current array. Startup ops move tensors into buffers: from then on the array
+            is a view, and the caller's array is no longer updated; see `copy_back`. A device reads scalars that an
+            update advances, such as powers of beta, when the op is bound, so replace them with `rebind`.
+        steps: the number of steps taken.
     """
 
     program: Program
@@ -54,11 +54,11 @@ class Bound(Exclusive, Context):
             self._check("bind", name, array)
         self._numbers: dict[str, Any] = {}
         self._main: Runners | None = None
-        self._stepped_by = ""  # what takes the steps, if it is not this
+        self._stepped_by = ""  # the class of an object that takes the steps instead
         self.backend.require_subnormals()
         allocated, self._copies = _allocated(program, self._arrays, self.backend)
         self._arrays.update(allocated)
-        for name in started:  # arrays that hold already what their variables start from
+        for name in started:  # arrays that already hold the initial values
             if isinstance(first := program.vars[name].initial, str):
                 self._copies.setdefault(first, []).append(name)
         if self.comm is not None:
@@ -69,11 +69,11 @@ class Bound(Exclusive, Context):
             self._check_roots(op)
 
     def startup(self) -> None:
-        """Run what is done once, and bind the ops of a step to the arrays as they then are.
+        """Run the startup ops, and bind the ops of a step to the resulting arrays.
 
         Raises:
-            RuntimeError: the second time.
-            ValueError: from an op that finds its arrays other than it needs them.
+            RuntimeError: on the second call.
+            ValueError: from an op whose arrays are not as it needs them.
         """
         with self._turn("startup"):
             self.backend.require_subnormals()
@@ -94,13 +94,13 @@ class Bound(Exclusive, Context):
         """One step.
 
         Args:
-            numbers: new hyperparameters, such as ``lr``, for all ops of routines that have them; they are kept for the
-                steps to come.
+            numbers: new hyperparameters, such as ``lr``, for all ops of routines that have them; later steps keep
+                them.
 
         Raises:
-            RuntimeError: before `startup`, or of a program that is stepped by a `placement.BoundSchedule`.
-            TypeError, ValueError: naming the number, or the gradient in a mapping; nothing has been done then. Those of
-                a function are made, and checked, one after the other, as the step goes on.
+            RuntimeError: before `startup`, or if a `placement.BoundSchedule` steps the program.
+            TypeError, ValueError: naming the number, or the gradient in a mapping; then nothing has been done. The
+                gradients of a function are made and checked one by one during the step.
         """
         with self._turn("step"):
             main = self._ready("step")
@@ -113,13 +113,13 @@ class Bound(Exclusive, Context):
             self.steps += 1
 
     def rebind(self, arrays: Mapping[str, Any]) -> None:
-        """Put other arrays of the same shapes and dtypes in place of some, between steps.
+        """Replace some arrays by others of the same shapes and dtypes, between steps.
 
-        As in `bind`, what ops change shares no memory with another array, whether new or bound already.
+        As in `bind`, an array that ops change must not share memory with another one, whether new or already bound.
 
         Raises:
-            ValueError, TypeError: naming the variable, or from an op that needs its arrays where they were, such as the
-                reduction of a group; everything is then as before.
+            ValueError, TypeError: naming the variable, or from an op that needs its arrays at their addresses, such as
+                the reduction of a group; then nothing has changed.
         """
         arrays = mapping("rebind: arrays", arrays)
         with self._turn("rebind"):
@@ -130,7 +130,7 @@ class Bound(Exclusive, Context):
         for name, array in arrays.items():
             self._check("rebind", name, array)
         refuse_shared("rebind", self.program, arrays, self.backend, self._arrays, self._brought)
-        old = dict(self._arrays)  # all of them, since ops that cut arrays put the blocks in as they are bound
+        old = dict(self._arrays)  # all of them, since binding an op that cuts arrays adds the blocks
         self._arrays.update(arrays)
         try:
             main = Runners(ops.bind(self, op) for op in self.program.main)
@@ -142,23 +142,23 @@ class Bound(Exclusive, Context):
         self._brought.update(arrays)
 
     def read(self, name: str) -> np.ndarray:
-        """A host copy of a variable's array, a NumPy array; of one that is cut, put together from its blocks.
+        """A copy of a variable's array in NumPy; one that is cut is joined from its blocks.
 
         Raises:
-            ValueError: if there is no dense variable of that name, or other ranks have blocks of it.
+            ValueError: there is no dense variable of that name, or other ranks have blocks of it.
         """
         if isinstance(name, str) and name not in self._arrays and name in self.program.vars:
             return states.whole_of(self, name)
         return super().read(name)
 
     def state_dict(self) -> dict[str, Any]:
-        """What a run has to keep to go on as if it had not stopped. All ranks call it, and all get the whole.
+        """A checkpoint, from which a run resumes as if uninterrupted. All ranks call it, and all get all of it.
 
         Returns:
-            Arrays of NumPy, each whole and under the name that it has without passes, wherever blocks or shards of it
-            are: ``"params"`` by name; ``"states"``, by parameter a dictionary of its update as `refopt.state` describes
-            it, with one tensor; ``"others"``, such as the loss scale. Further ``"numbers"``, those that `step` was
-            given; ``"steps"``, how many were taken; and ``"version"``.
+            NumPy arrays, each whole and under its name without passes, wherever its blocks or shards are: ``"params"``
+            by name; ``"states"``, by parameter a dictionary of its update as `refopt.state` describes it, with one
+            tensor; ``"others"``, such as the loss scale. Also ``"numbers"``, those passed to `step`; ``"steps"``, how
+            many were taken; and ``"version"``.
 
         Raises:
             RuntimeError: before `startup`.
@@ -168,25 +168,25 @@ class Bound(Exclusive, Context):
             return states.saved(self, self._numbers)
 
     def load(self, saved: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` of this program has given, or of another that began with the same variables.
+        """Resume from a `state_dict` of this program, or of another that started from the same variables.
 
-        That other may have been of another number of ranks, and other passes may have made it. All ranks call it.
+        The other may have had another number of ranks, or come from other passes. All ranks call it.
 
         Raises:
             RuntimeError: before `startup`.
-            ValueError, TypeError: on all ranks, naming what one of them found missing, unknown, of another shape or
-                dtype, or of another routine or choice; nothing has been modified then.
+            ValueError, TypeError: on all ranks, naming what one of them found missing, unknown, with another shape or
+                dtype, or for another routine or choice; then nothing has been modified.
         """
         with self._turn("load"):
             main = self._ready("load")
             vars, numbers, steps = states.check(self, saved, main.check_numbers)
             states.write(self, vars)
             self._numbers, self.steps = numbers, steps
-            self._main = Runners(ops.bind(self, op) for op in self.program.main)  # which know scalars as they were
+            self._main = Runners(ops.bind(self, op) for op in self.program.main)  # the old ones have cached scalars
             self._main.set(numbers)
 
     def copy_back(self) -> None:
-        """Copy what startup has moved into buffers to the arrays that the caller has brought."""
+        """Copy what startup has moved into buffers back to the caller's arrays."""
         with self._turn("copy_back"):
             moved = [name for name, array in self._brought.items() if self._arrays[name] is not array]
             if moved:
@@ -196,16 +196,17 @@ class Bound(Exclusive, Context):
         if self._main is None:
             raise RuntimeError(f"Bound.{what}: expected startup() before it, got none")
         if self._stepped_by:
-            raise RuntimeError(f"Bound.{what}: expected what nothing else steps, got what a {self._stepped_by} does")
+            expected = "expected a program that nothing else steps"
+            raise RuntimeError(f"Bound.{what}: {expected}, got one that a {self._stepped_by} steps")
         return self._main
 
     def check_gradients(self, runners: Runners) -> None:
-        """Raise if what the caller provides for gradients, in a mapping, cannot be written by some ops of a step."""
+        """Raise if a step cannot copy the gradients that the caller provides in a mapping."""
         if isinstance(self.gradients, Mapping):
             runners.check_gradients()
 
     def hand_over(self, stepper: str) -> None:
-        """Let something else take the steps from here on."""
+        """Let another object take the steps from now on."""
         self._stepped_by = stepper
 
     def _check_ranks(self) -> None:
@@ -219,15 +220,15 @@ class Bound(Exclusive, Context):
                 raise ValueError(f"bind: comm: {expected}, got {got}")
 
     def _check_roots(self, op: Op) -> None:
-        """Raise if this rank is to send what it never changes, as it does with the program of another rank."""
+        """Raise if this rank would broadcast what it never changes: it then has another rank's program."""
         main = self.program.main
         for call in calls(op):
             if call.type != "broadcast" or call.attrs["root"] != self.along(op).rank:
                 continue
             for cell in sorted(self.program.cells(call.writes)):
                 if all(main[i].type in ("broadcast", BATCH) for i in self.program.users[cell][1]):
-                    got = f"that of a rank which changes no {cell!r}, and broadcasts it"
-                    raise ValueError(f"bind: program: expected that of rank {call.attrs['root']}, got {got}")
+                    got = f"one for a rank that broadcasts {cell!r} and never changes it"
+                    raise ValueError(f"bind: program: expected the program of rank {call.attrs['root']}, got {got}")
 
     def _check(self, where: str, name: str, array: Any) -> None:
         var, where = self.program.vars.get(name), f"{where}: arrays"
@@ -250,14 +251,14 @@ class Bound(Exclusive, Context):
 def _allocated(
     graph: Graph, there: Mapping[str, Any], backend: Backend
 ) -> tuple[dict[str, Any], dict[str, list[str]]]:
-    """Arrays for what the caller has not brought and startup does not make, and which are copies, by what of."""
+    """Arrays that neither the caller nor startup provides, and the copies among them, by their source."""
     brought = {name for op in graph.startup if op.type == "initialize" for name in op.writes}
     arrays: dict[str, Any] = {}
-    copies: dict[str, list[str]] = {}  # by what they start from
+    copies: dict[str, list[str]] = {}  # by the variable that they start from
     for var in _wanted(graph, there):
         first = var.initial
         if first is None and (var.persistable or var.name in brought):
-            raise ValueError(f"bind: arrays: {var.name!r}: expected an array, since it starts from none, got none")
+            raise ValueError(f"bind: arrays: {var.name!r}: expected an array, since it has no initial value, got none")
         if isinstance(first, str):
             copies.setdefault(first, []).append(var.name)
         arrays[var.name] = backend.full(var.shape, var.dtype, 0.0 if first is None or isinstance(first, str) else first)
@@ -268,9 +269,9 @@ def _allocated(
 def _copy_first(
     graph: Graph, arrays: Mapping[str, Any], copies: Mapping[str, list[str]], backend: Backend
 ) -> None:
-    """Let arrays be copies of what they start from, which may be copies themselves; ``copies`` are by that."""
+    """Copy initial values into ``copies``, given by source; sources may be copies themselves."""
     own = {name for names in copies.values() for name in names}
-    waiting = [name for name in copies if name not in own]  # first those that are no copies of others
+    waiting = [name for name in copies if name not in own]  # first those that are not copies themselves
     for source in waiting:
         for name in copies[source]:
             part, start = graph.vars[name].part, arrays[source]
@@ -281,7 +282,7 @@ def _copy_first(
 
 
 def _wanted(graph: Graph, there: Mapping[str, Any]) -> Iterator[Var]:
-    """The dense variables that are not there, and that no startup op makes room for."""
+    """The dense variables without an array for which no startup op allocates one."""
     elsewhere = set(graph.whole_of)
     for op in graph.startup:
         if op.type == "coalesce_tensor" and not op.attrs.get("copy_data"):
@@ -295,23 +296,23 @@ def bind(
     program: Program, arrays: Mapping[str, Any], *, backend: str = "cpu", comm: Any = None,
     gradients: Gradients = None, stream: Any = 0,
 ) -> Bound:
-    """Put arrays and ranks behind the names of a program.
+    """Bind a program to arrays and ranks.
 
     Args:
-        arrays: by name of a variable, its array: all that are persistable and have no initial value, and any others.
-            They are changed in place, until startup ops move them into buffers; what is changed shares no memory with
-            another one.
-        backend: ``"cpu"`` for NumPy's arrays and `refopt.cpu`, ``"gpu"`` for device arrays and `refopt.gpu`.
+        arrays: by name of a variable, its array: required if it is persistable and has no initial value, else optional.
+            They are changed in place, until startup ops move them into buffers; an array that is changed must not share
+            memory with another.
+        backend: ``"cpu"`` for NumPy arrays and `refopt.cpu`, ``"gpu"`` for device arrays and `refopt.gpu`.
         comm: a communicator of `refopt.comm`, or a `refopt.comm.Mesh`, if the program has collectives. All ranks bind
-            at a time: they make sure that they are about to make the same calls. One of GPUs works on the same stream.
-        gradients: what ops of type ``backward`` write into the gradients' arrays: a mapping from the gradient's name to
-            an array (or a pair of row numbers and rows, for a sparse one), or a function of the name and the number of
-            the step, from 0. ``None`` if they are in the arrays already, which the caller then writes before each step.
-        stream: what device arrays are worked on in; the legacy default stream if not given.
+            at the same time, and check that they will make the same calls. A GPU communicator must use the same stream.
+        gradients: what ``backward`` ops write into the gradients' arrays: a mapping from the gradient's name to an
+            array (for a sparse one, a pair of row numbers and rows), or a function of the name and the number of the
+            step, from 0. ``None`` if the caller writes the arrays before each step.
+        stream: the stream for work on device arrays; by default the legacy default stream.
 
     Raises:
         ValueError, TypeError: naming the argument.
-        refopt.comm.CommError: if the ranks' programs have other collectives.
+        refopt.comm.CommError: the ranks' programs differ in their collectives.
     """
     check_arguments("bind", program, comm, gradients)
     arrays = mapping("bind: arrays", arrays)
@@ -320,7 +321,7 @@ def bind(
 
 
 def check_arguments(where: str, program: Any, comm: Any, gradients: Any) -> None:
-    """Raise if what is to be bound is no program, the communicator none, or the gradients give none."""
+    """Raise if the program, the communicator or the gradients are not what is expected."""
     expect_program(where, program)
     known = isinstance(comm, Mesh) or all(hasattr(comm, name) for name in ("rank", "size", "agree", "prepared"))
     if comm is not None and not known:
@@ -333,13 +334,13 @@ def run(
     program: Program, arrays: Mapping[str, Any], *, backend: str = "cpu", comm: Any = None,
     gradients: Gradients = None, stream: Any = 0, steps: int = 1, **numbers: Any,
 ) -> Bound:
-    """Bind a program, run its startup and some steps, and leave the outcome in the arrays that were given.
+    """Bind a program, run its startup and some steps, and leave the results in the given arrays.
 
-    Args are those of `bind`, the number of ``steps``, at least 0, and those of `Bound.step`.
+    Arguments are those of `bind`, the number of ``steps``, at least 0, and those of `Bound.step`.
 
     Raises:
-        ValueError, TypeError: naming the argument; before anything is done, for those of `Bound.step` before a step.
-        refopt.comm.CommError: if the ranks' programs have other collectives.
+        ValueError, TypeError: naming the argument; before anything is done, or a step for those of `Bound.step`.
+        refopt.comm.CommError: the ranks' programs differ in their collectives.
     """
     count = whole("run: steps", steps, 0)
     bound = bind(program, arrays, backend=backend, comm=comm, gradients=gradients, stream=stream)

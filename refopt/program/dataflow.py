@@ -1,4 +1,4 @@
-"""Whether a program makes sense: each thing is made before it is used, and fits where it is used."""
+"""Checks of a program: each variable is made before it is used, and has the right shape and dtype."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def check(graph: Graph) -> None:
     """See `refopt.program.Program.check`."""
     _check_vars(graph)
     persistable = {name for name, var in graph.vars.items() if var.persistable}
-    ready = persistable | graph.cells(persistable)  # with blocks of these
+    ready = persistable | graph.cells(persistable)  # with their blocks
     fit: set[Hashable] = set()
     placed: set[str] = set()
     for part, check_part in (("startup", partial(_check_startup, placed=placed)), ("main", _check_main)):
@@ -28,10 +28,10 @@ def check(graph: Graph) -> None:
 
 
 def _check_startup(graph: Graph, op: Op, ready: set[str], placed: set[str]) -> None:
-    """Raise if what an op reads is not ready, or is put into a buffer the second time; note what is ready after it."""
+    """Raise if an op reads what is not ready, or puts it into a second buffer; add what it makes ready."""
     for name in op.outputs.get("output", ()) if op.type == "coalesce_tensor" else ():
         if name in placed:
-            raise ValueError(f"{name!r}: expected each variable in one buffer, got it in two")
+            raise ValueError(f"{name!r}: expected each variable in one buffer, got two")
         placed.add(name)
     known = ops.find(op.type)
     if known is None or known.fills is None or known.fills(op):
@@ -42,16 +42,16 @@ def _check_startup(graph: Graph, op: Op, ready: set[str], placed: set[str]) -> N
 
 
 def _check_main(graph: Graph, op: Op, ready: set[str]) -> None:
-    """Raise if what an op reads is not ready, or if it belongs to startup; note what is ready after it."""
+    """Raise if an op reads what is not ready, or belongs to startup; add what it makes ready."""
     known = ops.find(op.type)
     if known is not None and known.startup:
-        raise ValueError("expected it in startup, since arrays that move are bound to ops")
+        raise ValueError("expected it in startup, since it moves arrays that ops are bound to")
     _check_ready(graph, op, ready)
     ready.update(op.writes, graph.cells(op.writes))
 
 
 def _check_vars(graph: Graph) -> None:
-    """Raise if a variable is under another name, or cannot start from what it is said to start from."""
+    """Raise if a variable is under another name, or has an impossible initial value."""
     sound: set[str] = set()
     for key, var in graph.vars.items():
         if key != var.name:
@@ -62,13 +62,13 @@ def _check_vars(graph: Graph) -> None:
 
 
 def _check_start(graph: Graph, var: Var, sound: set[str]) -> None:
-    """Raise if a variable cannot start from what it is said to start from; add it to those that can."""
+    """Raise if a variable's initial value is impossible; else add it to ``sound``."""
     seen, now = {var.name}, var
     while isinstance(now.initial, str) and now.initial in graph.vars:
         expected = now.shape if now.part is None else now.part.shape
         now = graph.vars[now.initial]
         if now.name in seen:
-            raise ValueError(f"program: {var.name!r}: initial: expected a value in the end, got {now.name!r} again")
+            raise ValueError(f"program: {var.name!r}: initial: expected no cycle, got {now.name!r} again")
         if now.sparse or now.shape != expected:
             got = "a sparse variable" if now.sparse else f"shape {now.shape}"
             raise ValueError(f"program: {var.name!r}: initial: expected shape {expected}, got {got}, {now.name!r}")
@@ -97,6 +97,6 @@ def _check_ready(graph: Graph, op: Op, ready: set[str]) -> None:
             if cell not in ready:
                 part = "" if cell == name else f", of which {cell!r} is part,"
                 raise ValueError(
-                    f"{name!r}: expected a variable that is persistable or made before{part} got one that nothing has "
+                    f"{name!r}: expected a variable that is persistable or made before{part} got one that no op has "
                     "made"
                 )

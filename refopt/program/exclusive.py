@@ -1,4 +1,4 @@
-"""What is bound to arrays, ranks and streams: one call at a time, and no copies."""
+"""Objects bound to arrays, ranks and streams: one call at a time, and no copies."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any, NoReturn
 
 
 class Exclusive:
-    """Each call is made as a whole: threads that call at the same time take turns, and no call is made within another.
+    """Calls are atomic: concurrent threads are serialized, and nested calls are refused.
 
-    With a communicator, calls are made in the thread that the communicator is of, since ranks make theirs in one order.
+    With a communicator, calls must come from its thread, since all ranks make their calls in the same order.
     """
 
     def __init__(self, comm: Any) -> None:
@@ -32,6 +32,6 @@ class Exclusive:
                 self._holder = 0
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        """What ``copy``, ``deepcopy`` and ``pickle`` ask for."""
+        """Refuse ``copy``, ``deepcopy`` and ``pickle``."""
         name = type(self).__name__
         raise TypeError(f"{name}: expected no copy of it, since it is bound to its arrays; copy or send its program")

@@ -1,4 +1,4 @@
-"""Ops over named arrays, and what can be asked of them: who reads what, who writes it, and where it lies in memory."""
+"""Ops over named arrays, with queries: which ops read and write a variable, and where it is in memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COUNTED = "type", "role", "layer", "device"
 
 @dataclass(frozen=True)
 class Graph:
-    """The variables and ops of a program, of which `refopt.program.Program` is the complete form.
+    """The variables and ops of a program; `refopt.program.Program` adds the public methods.
 
     Attributes:
         vars: by name; in order.
@@ -45,14 +45,14 @@ class Graph:
         return hash((self.startup, self.main))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A program can be copied, and sent to other processes."""
+        """Programs can be copied, and sent to other processes."""
         return type(self), (dict(self.vars), self.startup, self.main)
 
     def replace(
         self, *, vars: Mapping[str, Var] | None = None, startup: Iterable[Op] | None = None,
         main: Iterable[Op] | None = None,
     ) -> Self:
-        """The program with another part."""
+        """The program with some parts replaced."""
         return type(self)(
             self.vars if vars is None else vars,
             self.startup if startup is None else startup,  # type: ignore[arg-type]  # which becomes a tuple
@@ -63,14 +63,14 @@ class Graph:
         """The program with more variables.
 
         Raises:
-            ValueError: if there is one of that name already.
+            ValueError: the program already has one of that name.
         """
         more: dict[str, Var] = {}
         for k, var in enumerate(collected("program: new", new, "variables")):
             if not isinstance(var, Var):
                 raise TypeError(f"program: new[{k}]: expected a Var, got {shown(var)}")
             if var.name in self.vars or var.name in more:
-                raise ValueError(f"program: {var.name!r}: expected a new name, got one that the program has already")
+                raise ValueError(f"program: {var.name!r}: expected a new name, got one that the program already has")
             more[var.name] = var
         return self.replace(vars={**self.vars, **more})
 
@@ -109,7 +109,7 @@ class Graph:
 
     @cached_property
     def whole_of(self) -> Mapping[str, str]:
-        """By name of a variable that is a block, what it is a block of."""
+        """By name of a block, the variable that it belongs to."""
         return MappingProxyType({block: whole for whole, blocks in self.parts.items() for block in blocks})
 
     @cached_property
@@ -118,7 +118,7 @@ class Graph:
         return frozenset((*self.views, *self.parts))
 
     def memory(self, name: str) -> tuple[str, ...]:
-        """The variables that a variable is in memory, which do not overlap: itself, its views, or its blocks."""
+        """The disjoint variables that make up a variable's memory: itself, its views, or its blocks."""
         if not isinstance(name, str):
             raise TypeError(f"memory: name: expected a name, got {shown(name)}")
         if name not in self.wholes:
@@ -126,7 +126,7 @@ class Graph:
         return tuple(cell for view in self.views.get(name, (name,)) for cell in self.parts.get(view, (view,)))
 
     def cells(self, names: Iterable[str]) -> set[str]:
-        """The memory behind some variables, as the names of tensors that do not overlap."""
+        """The memory of some variables, as the names of disjoint tensors."""
         cells = set(names)
         return cells if cells.isdisjoint(self.wholes) else {cell for name in cells for cell in self.memory(name)}
 
@@ -137,12 +137,12 @@ class Graph:
 
     @cached_property
     def place_of(self) -> Mapping[str, int]:
-        """By name of a variable that is a view, how many come before it in its buffer."""
+        """By name of a view, its index in its buffer."""
         return MappingProxyType({view: k for views in self.views.values() for k, view in enumerate(views)})
 
     @cached_property
     def users(self) -> Mapping[str, tuple[Sequence[int], Sequence[int]]]:
-        """By name of a variable that overlaps no other, places of the ops of a step that read it, and write it."""
+        """By name of a variable that overlaps no other, places of the ops of a step that read and that write it."""
         by_cell: dict[str, tuple[list[int], list[int]]] = {}
         for i, op in enumerate(self.main):
             for side, names in enumerate((op.reads, op.writes)):

@@ -10,9 +10,9 @@ from refopt.program.graph import Graph
 from refopt.program.model import Op
 from refopt.program.ops.updates import routine_of
 
-KEEP = 2  # of the rounds of a run that is folded, shown at its start
-LONG = 6  # ops in a run that is worth folding
-PERIOD = 4  # ops at most in a round
+KEEP = 2  # rounds shown at the start of a folded run
+LONG = 6  # the fewest ops of a run that is folded
+PERIOD = 4  # the most ops in a round
 
 
 def text(graph: Graph, width: int, fold: bool) -> str:
@@ -22,7 +22,7 @@ def text(graph: Graph, width: int, fold: bool) -> str:
 
 
 def side_by_side(before: Graph, after: Graph, width: int) -> str:
-    """Two programs in two columns, part beside part."""
+    """Two programs in two columns, part by part."""
     column = (width - 3) // 2
     lines = []
     for part in ("startup", "main"):
@@ -41,7 +41,7 @@ def _part(graph: Graph, part: str, width: int, fold: bool) -> list[str]:
 
 
 def _folded(ops: Sequence[Op]) -> list[int | str]:
-    """Numbers of the ops to show, and what to say of those in between."""
+    """The indices of ops to show, and texts for the ops left out."""
     pairs = [(op.type, op.role) for op in ops]
     items: list[int | str] = []
     i = 0
@@ -59,7 +59,7 @@ def _folded(ops: Sequence[Op]) -> list[int | str]:
 
 
 def _run(pairs: Sequence[Any], start: int) -> tuple[int, int]:
-    """The length of the shortest round that is repeated from there on, and how often it comes."""
+    """The length of the shortest round that repeats from a start on, and its number of repetitions."""
     best = 1, 1
     for period in range(1, PERIOD + 1):
         first = pairs[start : start + period]
@@ -82,7 +82,7 @@ def _line(number: int, op: Op) -> str:
 
 
 def _ends(op: Op) -> tuple[Sequence[str], Sequence[str]]:
-    """What a line says that an op makes, and of what."""
+    """The outputs and inputs that a line shows for an op."""
     if routine_of(op) is not None:
         return op.outputs["params"], op.inputs["grads"]
     if op.type == "coalesce_tensor":
@@ -94,7 +94,7 @@ def _ends(op: Op) -> tuple[Sequence[str], Sequence[str]]:
 
 
 def _default(op: Op, name: str, value: Any) -> bool:
-    """Whether an attribute is what it is anyway, and not worth a place in a line."""
+    """Whether an attribute has its default value, which a line omits."""
     routine = routine_of(op)
     if routine is None:
         return name in ("groups", "dtype") or value is False or value == -1 or (name, value) == ("use_align", True)
@@ -108,7 +108,7 @@ def _value(value: Any) -> str:
 
 
 def _some(names: Sequence[str]) -> str:
-    """Some names: all if there are two at most, else the first, the last and how many."""
+    """All names if there are at most two, else the first, the last and the count."""
     if len(names) <= 2:
         return ", ".join(names)
     return f"{names[0]} ... {names[-1]} ({len(names)})"

@@ -1,4 +1,4 @@
-"""What memory the arrays of a bound program have: whether one that ops change shares it with another."""
+"""Checks whether an array that ops of a bound program change shares memory with another."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def refuse_shared(
     where: str, graph: Graph, arrays: Mapping[str, Any], backend: Backend, held: Held | None = None,
     brought: Held | None = None,
 ) -> None:
-    """Raise if an array that ops change shares memory with another one; names of no variable are left out.
+    """Raise if an array that ops change shares memory with another one; names of unknown variables are ignored.
 
-    What is ``held`` stays behind its name unless ``arrays`` has another for it; some of what the caller has
-    ``brought`` startup has moved into buffers.
+    Arrays ``held`` are kept unless ``arrays`` replaces them; startup has moved some of the arrays that the caller has
+    ``brought`` into buffers.
     """
     now = {} if held is None else held
     described = {
@@ -38,7 +38,7 @@ def refuse_shared(
 
 
 def _roots(graph: Graph, kept: Mapping[str, Array]) -> dict[str, Array]:
-    """Arrays that are no parts of others by the program: no blocks, and no views of a buffer."""
+    """Arrays that the program does not make parts of others: neither blocks nor views of a buffer."""
     buffers = {name: kept[name] for name in graph.views if name in kept}
     return {
         name: array for name, array in kept.items()
@@ -61,6 +61,6 @@ def _spans(graph: Graph, groups: Mapping[str, Mapping[str, Array]]) -> Iterator[
     changed = {*graph.writers, *(cell for op in graph.startup for x in op.writes for cell in graph.memory(x))}
     for note, arrays in groups.items():
         for name, array in arrays.items():
-            if array.size and array.dtype in ITEM_SIZES:  # other dtypes are refused later on
+            if array.size and array.dtype in ITEM_SIZES:  # other dtypes are refused later
                 written = not changed.isdisjoint((name, *graph.memory(name)))
                 yield *_span(array), written, f"arrays: {name!r}{note}"

@@ -1,6 +1,6 @@
-"""The usual step of mixed precision with fp32 parameters, as a program: what passes start from.
+"""The usual mixed-precision step with fp32 parameters, as a program for passes to start from.
 
-The names of fp16 copies are what Paddle's mixed precision gives them, and all that passes know them by.
+fp16 copies have the names of Paddle's mixed precision, by which passes recognize them.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ def copy_of(param: str) -> str:
 
 
 def recomputed_copy_of(param: str, number: int = 0) -> str:
-    """The copy that the backward pass makes again, where activations are recomputed."""
+    """The copy that the backward pass makes again if activations are recomputed."""
     if not isinstance(param, str):
         raise TypeError(f"recomputed_copy_of: param: expected a name, got {shown(param)}")
     return f"{copy_of(param)}.{RECOMPUTED}_{whole('recomputed_copy_of: number', number, 0)}"
 
 
 def gradient_of(param: str, micro: int = 0, fp32: bool = False) -> str:
-    """The gradient that the backward pass of a micro-step makes: what the caller provides.
+    """The gradient that the backward pass of a micro-step makes, which the caller provides.
 
     Args:
         param: the parameter.
@@ -71,9 +71,9 @@ def amp_program(
     """The program of a step that computes in fp16, updates fp32 parameters, and averages gradients over ranks.
 
     In each micro-step every parameter is cast to fp16 (``w.cast_fp16``) and read by a ``forward`` op; then, from the
-    last to the first, cast again if activations are recomputed (``w.cast_fp16.subprog_0``), read by a ``backward`` op,
-    whose gradient is cast to fp32 and added to that of the micro-steps before. Then an ``all_reduce`` and a ``scale``
-    by 1 / (world_size * accumulate) for each parameter; a check of all gradients; the loss scale of the next step; and
+    last to the first, cast again if activations are recomputed (``w.cast_fp16.subprog_0``) and read by a ``backward``
+    op, whose gradient is cast to fp32 and added to that of earlier micro-steps. Then follow an ``all_reduce`` and a
+    ``scale`` by 1 / (world_size * accumulate) for each parameter, a check of all gradients, the next loss scale, and
     the updates, which unscale and clip as they read, and change nothing if an element of any gradient was inf or NaN.
     At startup, rank 0 broadcasts its parameters.
 
@@ -82,21 +82,20 @@ def amp_program(
         optimizer: a name of `refopt.catalog.KNOWN`, or one for each parameter by name.
         world_size: the number of ranks.
         accumulate: the number of micro-steps.
-        recompute: whether the backward pass makes activations, and so casts, again.
-        fp32: names of parameters that are computed with in fp32, such as those on a list of what fp16 is too narrow
-            for.
+        recompute: whether the backward pass recomputes activations, and so repeats the casts.
+        fp32: names of parameters that the model uses in fp32, such as those for which fp16 is too narrow.
         reduced: the dtype in which gradients are summed over ranks: ``"float32"``, once, after all micro-steps; or
-            ``"float16"``, as the backward pass has made them, after each micro-step and before they are cast. That
-            moves half of the bytes, and a sum that is too large for fp16 skips the step.
-        max_norm: the most that the norm of all gradients together may be; ``None`` for no clipping.
-        clip_epsilon: added to the norm before it divides.
-        loss_scale: the first one, which the caller's gradients have been multiplied by.
+            ``"float16"``, as the backward pass makes them, after each micro-step and before they are cast. That halves
+            the bytes, and a sum that overflows fp16 skips the step.
+        max_norm: the largest norm of all gradients together; ``None`` for no clipping.
+        clip_epsilon: added to the norm before dividing by it.
+        loss_scale: the initial scale, by which the caller's gradients are multiplied.
         scaling: numbers of `refopt.cpu.update_loss_scaling`.
         layer, optional, numbers: as in `refopt.program.step_program`.
 
     Returns:
-        A program. The caller brings parameters, fp32, and the gradients that `gradient_of` names. Beside the variables
-        of `step_program`, of which ``w@GRAD`` is the fp32 gradient of the whole step, there are ``loss_scaling``,
+        A program. The caller provides fp32 parameters, and the gradients that `gradient_of` names. It has the variables
+        of `step_program`, where ``w@GRAD`` is the fp32 gradient of the whole step, and ``loss_scaling``,
         ``good_steps``, ``bad_steps``, ``found_inf``, ``grad_factor``, and with clipping ``grad_norm``.
 
     Source: Paddle's ``decorate`` of ``fluid.contrib.mixed_precision``, with pure-fp16 casts and gradient merge.
@@ -120,7 +119,7 @@ def amp_program(
                 builder.widen(name, micro)
         for name in (name for name in reversed(order) if early and name not in wide):
             builder.reduce(name, gradient_of(name, micro))
-        for name in reversed(order) if early else ():  # after all sums, so that these can be one
+        for name in reversed(order) if early else ():  # after all sums, so that these can be fused
             builder.widen(name, micro)
     for name in reversed(order):
         if not early or name in wide:
@@ -155,7 +154,7 @@ def _check_numbers(max_norm: Any, clip_epsilon: Any, loss_scale: Any) -> None:
 
 
 def _part(param: str, micro: int) -> str:
-    """The fp32 gradient of a micro-step. The others are added to the first."""
+    """The fp32 gradient of a micro-step. Those of later micro-steps are added to the first."""
     return f"{param}@GRAD" if micro == 0 else f"{param}@GRAD@MICRO_{micro}"
 
 
@@ -185,7 +184,7 @@ class _Builder:
         self._add(param, "backward", "backward", {"params": [read]}, {"grads": [grad]})
 
     def widen(self, param: str, micro: int) -> None:
-        """Add what a micro-step has made to the fp32 gradient."""
+        """Add the gradient of a micro-step to the fp32 gradient."""
         grad, part = gradient_of(param, micro, param in self._wide), _part(param, micro)
         if grad != part:
             self._like(param, part, "float32")
@@ -236,7 +235,7 @@ class _Builder:
         self.main.append(Op("update_loss_scaling", {"found_inf": ("found_inf",), **state}, state, attrs, "optimize"))
 
     def _cast(self, param: str, copy: str, stage: str) -> str:
-        """What a pass reads in place of a parameter."""
+        """The variable that a pass of the model reads instead of a parameter."""
         if param in self._wide:
             return param
         self._like(param, copy, "float16")
@@ -244,7 +243,7 @@ class _Builder:
         return copy
 
     def _shared(self, name: str, dtype: str, elements: int = 1, initial: float | None = None) -> None:
-        """A variable of the whole step, which lives from step to step if it starts from something."""
+        """Add a variable of the whole step, which lives from step to step if it has an initial value."""
         check_owner("amp_program", self._owners, name, "")
         self.vars[name] = Var(name, (elements,), dtype, persistable=initial is not None, initial=initial)
 

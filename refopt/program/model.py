@@ -1,4 +1,4 @@
-"""What a program is made of: variables, which name arrays, and ops, which say what is done with them."""
+"""The parts of a program: variables, which name arrays, and ops, which say what to do with them."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from refopt.checks.renamed import OPS, renamed
 ROLES = "forward", "backward", "communicate", "optimize", "startup"
 UNKNOWN = (-1,)  # the shape of a buffer, whose padding depends on the machine
 
-AXES = 64 if int(np.__version__.partition(".")[0]) >= 2 else 32  # of an array of NumPy
+AXES = 64 if int(np.__version__.partition(".")[0]) >= 2 else 32  # the most axes of a NumPy array
 BYTES = 2**63 - 1
-# What rounds to inf: the largest number and half a step.
+# Numbers from here on round to inf: the largest number plus half a step.
 _LARGEST = {
     "float16": 2.0**16 - 2.0**4, "bfloat16": 2.0**128 - 2.0**119, "float32": 2.0**128 - 2.0**103, "float64": math.inf,
 }
 
-_FIELDS = frozenset(["inputs", "outputs", "attrs", "role", "layer", "device"])  # of an op, beside its type
+_FIELDS = frozenset(["inputs", "outputs", "attrs", "role", "layer", "device"])  # of an op, other than its type
 Slots = Mapping[str, tuple[str, ...]]
 
 
 class Part(NamedTuple):
-    """What of a variable another one is.
+    """The part of a whole variable that another variable holds.
 
     Attributes:
-        name, shape: of the whole, which the program need not have.
-        first: the number of the first element, in C order.
+        name, shape: of the whole, which the program need not contain.
+        first: the index of the first element, in C order.
     """
 
     name: str
@@ -49,17 +49,16 @@ class Var:
         name: unique in the program.
         shape: its extents; ``(-1,)`` for a buffer of coalesced tensors.
         dtype: its plain name, such as ``"float32"``.
-        persistable: whether it lives from step to step: parameters, states, scalars. The caller brings it to `bind`.
-        sparse: whether it is a pair of row numbers, int64 of shape (n,), and rows, of shape
-            ``(n, *shape[1:])``, n being another in each step; a row may come more than once, and what it holds then
-            adds up.
-        initial: what it holds if the caller does not bring it: a number of its dtype, or the name of the variable whose
-            values it starts from; ``None`` if the caller must bring it.
-        part: of a variable that has a run of another one's elements, in one dimension or as rows of it, what it is a
-            part of: a checkpoint has the whole. If it starts from a variable, it does from its part of that.
+        persistable: whether it lives from step to step: parameters, states, scalars. The caller passes it to `bind`.
+        sparse: whether it is a pair of row numbers, int64 of shape (n,), and rows, of shape ``(n, *shape[1:])``; n may
+            change in each step, and repeated rows are added up.
+        initial: its value if the caller does not provide it: a number of its dtype, or the name of the variable that it
+            is copied from; ``None`` if the caller must provide it.
+        part: for a variable that holds a run of another one's elements, flat or as rows, which part it is: a checkpoint
+            has the whole. If it is copied from a variable, it gets the same part of that.
 
     Raises:
-        TypeError, ValueError: naming the variable and what about it.
+        TypeError, ValueError: naming the variable and the field.
     """
 
     name: str
@@ -76,7 +75,7 @@ class Var:
         where = f"Var: {self.name!r}"
         if not isinstance(self.dtype, str) or self.dtype not in ITEM_SIZES:
             raise TypeError(f"{where}: dtype: expected one of {', '.join(ITEM_SIZES)}, got {shown(self.dtype)}")
-        own = vars(self)  # which a frozen dataclass lets nobody set otherwise
+        own = vars(self)  # a frozen dataclass can be set only so
         own["shape"] = extents_of(f"{where}: shape", self.shape, ITEM_SIZES[self.dtype], UNKNOWN)
         for key in ("persistable", "sparse"):
             if type(own[key]) is not bool:
@@ -98,17 +97,17 @@ class Op:
     """One operation of a step.
 
     Attributes:
-        type: what it does: a name of `refopt.catalog.KNOWN`, that name with ``merged_`` before it, or one of
-            `refopt.program.ops`. A program may hold ops of other types; it is then only for passes, not for `bind`.
-        inputs, outputs: by slot, the names of variables. What is changed in place is in both.
+        type: what it does: a name of `refopt.catalog.KNOWN`, that name prefixed by ``merged_``, or one of
+            `refopt.program.ops`. A program with ops of other types is for passes only, not for `bind`.
+        inputs, outputs: by slot, the names of variables. A variable changed in place is in both.
         attrs: numbers and choices by name.
         role: one of `ROLES`.
         layer: the layer of the model that it belongs to, if any.
-        device: the device that it is placed on; ``None`` for every one.
+        device: the device that it is placed on; ``None`` for all.
         reads, writes: all names of the inputs, and of the outputs.
 
     Raises:
-        TypeError, ValueError: naming the op's type and what about it.
+        TypeError, ValueError: naming the op's type and the field.
     """
 
     type: str
@@ -128,7 +127,7 @@ class Op:
         self._settle(_FIELDS)
 
     def _settle(self, keys: Collection[str]) -> None:
-        """Check fields other than the type, and keep them as they cannot be changed."""
+        """Check fields other than the type, and store them as immutable values."""
         own, kind, role, layer = vars(self), self.type, self.role, self.layer
         if "inputs" in keys:
             own["inputs"], own["reads"] = _slots(kind, "inputs", own["inputs"])
@@ -144,7 +143,7 @@ class Op:
             own["device"] = whole(f"Op: {kind}: device", own["device"], 0)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """An op can be copied and sent to other processes, though its mappings by themselves cannot."""
+        """Ops can be copied and sent to other processes, though their read-only mappings cannot."""
         sides = dict(self.inputs), dict(self.outputs)
         return type(self), (self.type, *sides, dict(self.attrs), self.role, self.layer, self.device)
 
@@ -156,13 +155,13 @@ class Op:
         own, kind = vars(self), changes.pop("type", self.type)
         if type(kind) is not str or not kind or kind in OPS or not changes.keys() <= _FIELDS:
             return replace(self, type=kind, **changes)
-        op = object.__new__(type(self))  # what stays has been checked
+        op = object.__new__(type(self))  # unchanged fields have been checked
         vars(op).update(own, **changes, type=kind)
         op._settle(changes)
         return op
 
     def with_names(self, names_of: Callable[[str, tuple[str, ...]], Iterable[str]], **changes: Any) -> Op:
-        """The op with other variables, which a function gives by slot and names, and with other fields."""
+        """The op with other variables, from a function of slot and names, and with other fields."""
         inputs, outputs = (
             {slot: tuple(names_of(slot, names)) for slot, names in side.items()} for side in (self.inputs, self.outputs)
         )
@@ -170,9 +169,9 @@ class Op:
 
 
 def extents_of(where: str, shape: Any, item: int, unknown: tuple[int, ...] | None = None) -> tuple[int, ...]:
-    """A shape as a tuple of ints, of an array of ``item`` bytes per element that NumPy can describe.
+    """A shape as a tuple of ints, for an array of ``item`` bytes per element that NumPy can describe.
 
-    A shape that is ``unknown`` is taken as it is; an error names the shape, or the index of an extent.
+    The ``unknown`` shape is accepted; an error names the shape, or the index of an extent.
     """
     if type(shape) is not tuple or not {int}.issuperset(map(type, shape)):
         extents = collected(where, shape, "extents")
@@ -189,7 +188,7 @@ def extents_of(where: str, shape: Any, item: int, unknown: tuple[int, ...] | Non
 
 
 def _check_part(where: str, part: Any, shape: tuple[int, ...]) -> None:
-    """Raise if a variable is no run of elements of what it is said to be a part of."""
+    """Raise unless a variable is a run of elements of its whole."""
     if not isinstance(part, Part) or not isinstance(part.name, str):
         raise TypeError(f"{where}: expected a Part, got {shown(part)}")
     size = math.prod(extents_of(f"{where}: shape", part.shape, 1))
@@ -200,7 +199,7 @@ def _check_part(where: str, part: Any, shape: tuple[int, ...]) -> None:
 
 
 def _initial(where: str, value: Any, dtype: str) -> float:
-    """A number that a variable of a dtype can start from; fractions are rounded, others must be there."""
+    """A valid initial value for a dtype; floating-point dtypes round it, others must represent it."""
     if dtype == "bool":
         return flag(where, bool(value) if is_whole(value) and value in (0, 1) else value)
     if dtype in _LARGEST:
@@ -216,7 +215,7 @@ def _initial(where: str, value: Any, dtype: str) -> float:
 
 
 def mapping(where: str, value: Any) -> dict[str, Any]:
-    """What is given by name; raises if it is no mapping from names."""
+    """A mapping as a dictionary; raises unless it is a mapping from names."""
     if type(value) not in (dict, MappingProxyType) and not isinstance(value, Mapping):
         raise TypeError(f"{where}: expected a mapping, got {shown(value)}")
     for name in value:
@@ -226,7 +225,7 @@ def mapping(where: str, value: Any) -> dict[str, Any]:
 
 
 def _slots(kind: str, key: str, value: Any) -> tuple[Slots, tuple[str, ...]]:
-    """The names of variables by slot, and all of them; raises if there is anything else."""
+    """The names of variables by slot, and all of them; raises for anything else."""
     slots = mapping(f"Op: {kind}: {key}", value)
     every: list[str] = []
     for slot, entries in slots.items():

@@ -1,4 +1,4 @@
-"""What a step has of one parameter: its dtypes, its variables, and its ops."""
+"""One parameter in a step: its dtypes, its variables, and its ops."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ CONFIGS = {
 # Names of variables as Paddle's optimizers make them: PARAM_moment1_0 and so on.
 _NAMES = {"beta1_pow": "beta1_pow_acc", "beta2_pow": "beta2_pow_acc", "velocities": "velocity"}
 _NAMES |= {"master_params": "fp32_master"}
-_EARLY = "beta1", "beta2"  # whose running powers other ops may advance
+_EARLY = "beta1", "beta2"  # other ops may advance their running powers
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """What belongs to one parameter."""
+    """The variables and ops of one parameter."""
 
     name: str
     shape: tuple[int, ...]
@@ -72,7 +72,7 @@ class Parameter:
 
     @cached_property
     def attrs(self) -> dict[str, Any]:
-        """All numbers and choices of the update, by default what the catalogue says."""
+        """All numbers and choices of the update, by default those of the catalogue."""
         return {name: self.numbers.get(name, value) for name, value in self.routine.defaults.items()}
 
     def vars(self) -> list[Var]:
@@ -89,7 +89,7 @@ class Parameter:
             if row.scalar:
                 variables.append(Var(name, (1,), self.real, persistable=True, initial=self._first(row)))
             elif row.name == "master_params":
-                # A remainder is 0 where the parameter is exact.
+                # The remainder of an exact parameter is 0.
                 first_of = 0.0 if self.dtypes.master == "uint16" else self.name
                 variables.append(Var(name, self.shape, self.dtypes.master or "", persistable=True, initial=first_of))
             else:
@@ -97,7 +97,7 @@ class Parameter:
         return variables
 
     def _first(self, scalar: Slot) -> float:
-        """What a scalar holds before the first step."""
+        """A scalar's value before the first step."""
         first = scalar.initial
         if first is None:
             where = f"step_program: {self.routine.name}: {scalar.name}"
@@ -105,7 +105,7 @@ class Parameter:
         return float(self.attrs[first] if isinstance(first, str) else first)
 
     def gradient(self) -> list[Op]:
-        """Backward, and what makes one gradient of those of all ranks."""
+        """The backward op, and those that average the gradient over ranks."""
         ops = [self._op("backward", "backward", {"params": [self.name]}, {"grads": [self.grad]})]
         ranks = {"ranks": self.ranks}
         grad = self.grad
@@ -129,7 +129,7 @@ class Parameter:
         return self._op(self.routine.name, "optimize", slots, outputs, self.attrs)
 
     def advances(self) -> list[Op]:
-        """The ops that advance powers in place of the update."""
+        """The ops that advance powers instead of the update."""
         if not self.early:
             return []
         ops = []

@@ -14,18 +14,18 @@ WIDTH = 20, 10_000  # columns of a listing, at least and at most
 
 @dataclass(frozen=True)
 class Program(Graph):
-    """What is done once, and what is done in every step. Nothing in it changes; `replace` makes another one."""
+    """The ops of startup and of every step. It is immutable; `replace` makes another one."""
 
     __hash__ = Graph.__hash__
 
     def check(self) -> None:
-        """Make sure that the program makes sense.
+        """Check the program.
 
-        Every input is persistable, made at startup, or made by an op before it; ops of known types have the slots,
-        shapes, dtypes and attributes that they need.
+        Every input must be persistable, made at startup, or made by an earlier op; ops of known types must have the
+        slots, shapes, dtypes and attributes that they need.
 
         Raises:
-            ValueError, TypeError: naming the op by its place.
+            ValueError, TypeError: naming the op by its index.
         """
         dataflow.check(self)
 
@@ -33,7 +33,7 @@ class Program(Graph):
         """The program as text.
 
         Args:
-            width: columns at most.
+            width: the most columns.
             fold: whether to leave out most of a long run of like ops.
         """
         return listing.text(self, whole("listing: width", width, *WIDTH), flag("listing: fold", fold))
@@ -43,7 +43,7 @@ class Program(Graph):
 
 
 def expect_program(where: str, value: Any) -> None:
-    """Raise if what a function is given for its argument ``program`` is none."""
+    """Raise unless a function's argument ``program`` is a `Program`."""
     if not isinstance(value, Program):
         raise TypeError(f"{where}: program: expected a Program, got {shown(value)}")
 

@@ -1,7 +1,7 @@
-"""What a bound program keeps from step to step, by names of whole variables, whatever passes have cut or shared out.
+"""The state of a bound program between steps, by names of whole variables, whatever passes have cut or distributed.
 
-A checkpoint of a program on four ranks can be loaded by the program of two, or by one that other passes have made:
-variables are saved whole, each once, under the name that they have in the program that passes began with.
+A checkpoint of a program on four ranks can be loaded by a program on two, or by one from other passes: variables are
+saved whole, each once, under their names in the program that the passes started from.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ KEYS = "version", "steps", "numbers", "params", "states", "others"
 
 
 class Piece(NamedTuple):
-    """A run of elements of a whole variable that a program has.
+    """A run of elements of a whole variable that a program holds.
 
     Attributes:
-        name: the variable of the program that has them.
-        first: the number of the first, in the whole.
-        size: how many.
+        name: the program's variable with these elements.
+        first: the index of the first one in the whole.
+        size: how many there are.
     """
 
     name: str
@@ -48,10 +48,10 @@ class Whole(NamedTuple):
 
     Attributes:
         shape, dtype: as without passes.
-        pieces: what of it a program has.
-        key: where it is in a checkpoint: ``params``, ``states`` or ``others``, and names in there.
-        hypers: of a state, the numbers of its update.
-        routine: of a state, what updates it.
+        pieces: its parts that a program holds.
+        key: its path in a checkpoint: ``params``, ``states`` or ``others``, and further names.
+        hypers: for a state, the numbers of its update.
+        routine: for a state, the routine that updates it.
     """
 
     shape: tuple[int, ...]
@@ -63,9 +63,9 @@ class Whole(NamedTuple):
 
 
 def wholes(graph: Graph) -> dict[str, Whole]:
-    """What a program has of each variable that is saved: parameters, states, and what else a step changes that lasts.
+    """The parts that a program holds of each saved variable: parameters, states, other persistent results of a step.
 
-    A copy of another variable, such as a parameter in 16 bits, is not saved, nor is what no op changes.
+    Copies of another variable, such as a parameter in 16 bits, are not saved, nor are variables that no op changes.
     """
     cut = {name for op in graph.startup if op.type == "split" for name in op.writes}
     gone = {name for op in graph.startup if op.type == "delete" for name in op.reads}
@@ -208,14 +208,14 @@ def _checked(everywhere: Mapping[str, Held], state: Any, check_numbers: Callable
             wanted, got = f"{expected.dtype} of shape {expected.shape}", f"{array.dtype} of shape {array.shape}"
             raise ValueError(f"{about}: expected {wanted}, got {got}")
     for *outer, name in there:
-        raise ValueError(f"{where}: {': '.join(map(repr, outer))}: expected what the program has, got {name!r}, too")
+        raise ValueError(f"{where}: {': '.join(map(repr, outer))}: expected variables of the program, got {name!r}")
     numbers = mapping(f"{where}: numbers", entries["numbers"])
     check_numbers(numbers)
     return arrays, numbers, whole(f"{where}: steps", entries["steps"], 0)
 
 
 def _check_routine(where: str, expected: Whole, state: Mapping[str, Any]) -> None:
-    """Raise if a state is of another routine, or of other choices, which give it another meaning."""
+    """Raise if a state belongs to another routine, or to other choices, which give it another meaning."""
     hypers = mapping(f"{where}: 'hypers'", state.get("hypers", {}))
     choices = {choice: expected.hypers[choice] for choice in KNOWN[expected.routine].choices}
     for key, own in {"routine": expected.routine, **choices}.items():
@@ -238,7 +238,7 @@ def _flattened(where: str, entries: Mapping[str, Any]) -> Iterator[tuple[tuple[s
 
 
 def write(bound: Context, vars: Mapping[str, np.ndarray]) -> None:
-    """Overwrite what a program has of some whole variables, and copies of these."""
+    """Overwrite the parts that a program holds of some whole variables, and copies of these."""
     graph = bound.program
     for name, own in wholes(graph).items():
         flat = np.ascontiguousarray(vars[name]).reshape(-1)
@@ -253,7 +253,7 @@ def write(bound: Context, vars: Mapping[str, np.ndarray]) -> None:
 
 
 def _everywhere(bound: Context) -> dict[str, Held]:
-    """By name of a whole variable, the ranks that have some of it, and what; alike on all ranks."""
+    """By name of a whole variable, the ranks that hold parts of it, and which; the same on all ranks."""
     there: dict[str, Held] = {}
     own = {name: whole._replace(hypers=dict(whole.hypers)) for name, whole in wholes(bound.program).items()}
     mine = json.dumps(own).encode()
@@ -277,7 +277,7 @@ def _cover(there: Held) -> list[tuple[int, Piece]]:
 
 
 def _sent(bound: Context, root: int, piece: Piece, dtype: str) -> np.ndarray:
-    """A piece that a rank has, on all ranks."""
+    """A piece that one rank holds, sent to all ranks."""
     if bound.comm is None or bound.comm.rank == root:
         value = np.ascontiguousarray(bound.read(piece.name)).reshape(-1)[: piece.size]
     else:

@@ -1,4 +1,4 @@
-"""The usual training step of a list of parameters, as a program: what passes start from."""
+"""The usual training step for a list of parameters, as a program for passes to start from."""
 
 from __future__ import annotations
 
@@ -28,31 +28,31 @@ def step_program(
     layer: Callable[[str], str] | None = None,
     **numbers: Any,
 ) -> Program:
-    """The program of a step that averages gradients over ranks and updates every parameter by an op of its own.
+    """The program of a step that averages gradients over ranks and has a separate update op for every parameter.
 
-    Per parameter, from the last to the first, an op of type ``backward`` and, with several ranks, one ``all_reduce``
-    and one ``scale`` by 1 / world_size (numerics, N10); then, from the first to the last, one op of the optimizer.
+    Per parameter, from the last to the first, it has a ``backward`` op and, with several ranks, one ``all_reduce`` and
+    one ``scale`` by 1 / world_size (numerics, N10); then, from the first to the last, one op of the optimizer.
 
-    Whatever is said here of a parameter may be one thing for all, or a mapping that has it by the parameter's name.
+    Arguments that concern a parameter may be one value for all, or a mapping by the parameter's name.
 
     Args:
         params: names and shapes in the model's order, such as the tensors of a `refopt.catalog.workloads.Workload`.
         optimizer: a name of `refopt.catalog.KNOWN`.
         config: dtypes: a name of `CONFIGS`, or a `Config`.
         world_size: the number of ranks.
-        early: for routines whose scalars are powers of beta: have these advanced by a ``scale`` op each, behind all
-            updates, as Paddle did in 2019; by default the update does it.
-        grad_dtype: another dtype for gradients than that of the config.
-        optional: optional states that are there, such as ``moment2_max``.
-        sparse: names of parameters whose gradients are sparse: with several ranks they are gathered, not reduced, by an
-            ``all_gather`` op, and then added up by a ``scatter_add`` op to a dense gradient of the arithmetic type.
+        early: for routines whose scalars are powers of beta: advance each by a ``scale`` op after all updates, as
+            Paddle did in 2019; by default the update does it.
+        grad_dtype: a dtype for gradients other than that of the config.
+        optional: the optional states to include, such as ``moment2_max``.
+        sparse: names of parameters whose gradients are sparse: with several ranks an ``all_gather`` op gathers them
+            instead of reducing them, and a ``scatter_add`` op adds them to a dense gradient of the arithmetic type.
         layer: the layer that a parameter belongs to; by default its name up to the first dot.
-        numbers: hyperparameters and choices of the optimizer; of Muon, ``blocks`` and ``coefficients``, too.
+        numbers: hyperparameters and choices of the optimizer; for Muon also ``blocks`` and ``coefficients``.
 
     Returns:
         A program. With several ranks, rank 0 broadcasts its parameters at startup, and there are no other startup ops.
         Variables are named as in Paddle, so that ``fc`` has ``fc@GRAD``, ``fc_moment1_0``, ``fc_beta1_pow_acc_0``,
-        ``fc_fp32_master_0``; states start at 0, scalars where the routine says, masters at the parameter.
+        ``fc_fp32_master_0``; states start at 0, scalars at the routine's values, masters at the parameter.
     """
     world_size = whole("step_program: world_size", world_size, 1)
     early = flag("step_program: early", early)
@@ -68,14 +68,14 @@ def step_program(
 
 
 def begun(program: Program, ranks: int) -> Program:
-    """A step of several ranks, checked, with what has them begin alike."""
+    """A checked step of several ranks, with the broadcasts that give them equal parameters."""
     program = program.replace(startup=begun_alike(program, ranks))
     program.check()
     return program
 
 
 def begun_alike(program: Program, ranks: int) -> list[Op]:
-    """Broadcasts from rank 0 of what the caller of a step must bring, its parameters, so that ranks begin alike."""
+    """Broadcasts from rank 0 of what the caller must provide, the parameters, so that all ranks start equal."""
     layers = {name: op.layer for op in program.main for name in op.reads} if ranks > 1 else {}
     return [
         Op("broadcast", {"x": (name,)}, {"out": (name,)}, {"ranks": ranks, "root": 0}, "startup", layers.get(name))
@@ -89,7 +89,7 @@ def parameters(
     config: Any = "fp32", grad_dtype: Any = None, sparse: Any = (), world_size: int = 1, early: bool = False,
     where: str = "step_program",
 ) -> list[Parameter]:
-    """What a step has of each parameter; arguments are those of the function that errors name."""
+    """The `Parameter` objects of a step; ``where`` is the function that errors name."""
     if not isinstance(optimizer, Mapping):
         find_routine(f"{where}: optimizer", optimizer)  # though there may be no parameters
     rows, wanted = frozenset(names(f"{where}: sparse", sparse)), names(f"{where}: optional", optional)
@@ -107,7 +107,7 @@ def parameters(
 
 
 def variables(steps: list[Parameter], where: str = "step_program") -> dict[str, Var]:
-    """The variables of all parameters by name; raises if two parameters have one of the same name."""
+    """The variables of all parameters by name; raises if two parameters share a name."""
     vars: dict[str, Var] = {}
     owners: dict[str, str] = {}
     for step in steps:
@@ -118,7 +118,7 @@ def variables(steps: list[Parameter], where: str = "step_program") -> dict[str, 
 
 
 def _check_names(where: str, params: list[str], sparse: frozenset[str], layer: Any) -> None:
-    """Raise if a parameter comes twice, if there is none of a name, or no function that gives layers."""
+    """Raise if a parameter occurs twice, a name is unknown, or ``layer`` is not a function."""
     if len(set(params)) != len(params):
         raise ValueError(f"{where}: params: expected each name once, got one again")
     if layer is not None and not callable(layer):
@@ -128,7 +128,7 @@ def _check_names(where: str, params: list[str], sparse: frozenset[str], layer: A
 
 
 def _dtypes(where: str, name: str, config: Any, grad_dtype: Any) -> Config:
-    """The dtypes of a parameter; raises if they are none."""
+    """The dtypes of a parameter; raises if they are invalid."""
     entry = _of(config, name, f"{where}: config")
     if not isinstance(entry, Config) and not (isinstance(entry, str) and entry in CONFIGS):
         expected = f"expected one of {', '.join(CONFIGS)} or a Config"
@@ -144,7 +144,7 @@ def _dtypes(where: str, name: str, config: Any, grad_dtype: Any) -> Config:
 
 
 def _numbers(where: str, name: str, routine: Routine, numbers: Mapping[str, Any]) -> dict[str, Any]:
-    """The numbers and choices of a parameter; raises if one is a list of several."""
+    """The numbers and choices of a parameter; raises if one is a list."""
     own = {key: _of(value, name, f"{where}: {key}") for key, value in numbers.items()}
     for key, value in own.items():
         if type(value) in (list, tuple, np.ndarray) and key not in routine.own:
@@ -154,7 +154,7 @@ def _numbers(where: str, name: str, routine: Routine, numbers: Mapping[str, Any]
 
 
 def _checked_numbers(where: str, routine: Routine, own: dict[str, Any]) -> dict[str, Any]:
-    """Numbers as those of Python, and choices that the routine has."""
+    """Numbers as Python numbers, and valid choices of the routine."""
     checked = dict(own)
     for hyper in (hyper for hyper in routine.hypers if hyper.name in own):
         value = number(f"{where}: {hyper.name}", own[hyper.name])
@@ -166,7 +166,7 @@ def _checked_numbers(where: str, routine: Routine, own: dict[str, Any]) -> dict[
 
 
 def _check_known(where: str, routines: list[Routine], numbers: Mapping[str, Any], wanted: tuple[str, ...]) -> None:
-    """Raise if no routine has a number, or an optional state, of a name, or one has a number that must be given."""
+    """Raise if no routine has a number or optional state of a name, or if a required number is missing."""
     known = {name for routine in routines for name in routine.defaults}
     for unknown in sorted(set(numbers) - known):
         raise TypeError(f"{where}: {unknown}: expected one of {', '.join(sorted(known))}")
@@ -181,9 +181,9 @@ def _check_known(where: str, routines: list[Routine], numbers: Mapping[str, Any]
 
 
 def check_owner(where: str, owners: dict[str, str], name: str, owner: str) -> None:
-    """Note of which parameter a variable is, or "" for the whole step; raises if it is another's already."""
+    """Record the parameter that owns a variable, or "" for the whole step; raises if another owns it already."""
     if owners.setdefault(name, owner) != owner:
-        raise ValueError(f"{where}: params: expected names that nothing else in the program has, got {name!r}")
+        raise ValueError(f"{where}: params: expected names that are unique in the program, got {name!r}")
 
 
 def named_shapes(where: str, params: Any) -> list[tuple[str, tuple[int, ...]]]:
@@ -201,7 +201,7 @@ def named_shapes(where: str, params: Any) -> list[tuple[str, tuple[int, ...]]]:
 
 
 def _of(value: Any, name: str, key: str) -> Any:
-    """What holds for a parameter: the value, or its entry."""
+    """The value for a parameter: the common one, or its entry in a mapping."""
     if isinstance(value, str | float) or not isinstance(value, Mapping):
         return value
     if name not in value:

@@ -1,8 +1,8 @@
-"""Runs CUDA kernels written in Numba's spelling on a CPU, deterministically, and watches them.
+"""Runs CUDA kernels written for `numba.cuda` on a CPU, deterministically, and watches them for defects.
 
-Each CUDA thread is a greenlet, switched at barriers, warp operations and atomics. An ordinary launch runs
-its blocks one after another, a cooperative one (`cuda.cg.this_grid()`) has all of them resident. What is not observed
-runs by lanes if it can: each statement once for many threads, on NumPy arrays over them; `how` says whether.
+Each CUDA thread is a greenlet, switched at barriers, warp operations and atomics. An ordinary launch runs its blocks
+one after another; in a cooperative one (`cuda.cg.this_grid()`) all of them are resident. Launches that are not observed
+run by lanes if possible: each statement runs once for many threads, on NumPy arrays over them; `how` says whether.
 
     >>> import numpy as np
     >>> from refopt import simt
@@ -19,24 +19,24 @@ runs by lanes if it can: each statement once for many threads, on NumPy arrays o
     >>> x.copy_to_host(), log.bytes_read(x), len(log.launches)
     (array([3, 2, 1, 0]), 32, 1)
 
-`run` runs kernels that were written against `numba.cuda`; `replace_numba`, the environment variable
-`REFOPT_SIMT=1` and ``refopt simt script.py`` (`refopt.simt.script`) put the executor in place of `numba.cuda`.
+`run` runs kernels that import `numba.cuda`; `replace_numba`, the environment variable `REFOPT_SIMT=1` and
+``refopt simt script.py`` (`refopt.simt.script`) replace `numba.cuda` by the executor.
 
-Always an error: a barrier that some threads do not reach, a raw address (`simt.memory`) outside live memory
-or misaligned, an index outside an array, a spin on an atomic that nobody will change, a thread that runs for
-`simt.limits.seconds` (10) without a barrier, an atomic, a fence or its end. Other errors, a list
-that is too short among them, stay what they are, with a note of the thread. `observe` counts
-launches, copies and bytes, and can run blocks and threads in another order. With `watch=True` it also finds
-reads of shared, local and device memory that nobody wrote, values that a shuffle takes from lanes which do not
-take part, and data races: two accesses to one byte, at least one a non-atomic write, that no barrier, `syncwarp`,
-fence and atomic, stream, event or host synchronization orders. Without the `syncthreads` above it raises a
-`DataRace` that names both lines and threads, whichever ran first; a launch in which atomics could hide one is run in
-reverse as well (`orders` for more). With `keep_going=True` it lists all defects in `log.defects`. What is a defect and
-what is only bad style depends on the hardware: each rule has a name, and can be turned on or off (`simt.rules`).
+These are always errors: a barrier that some threads do not reach, a raw address (`simt.memory`) that is misaligned or
+outside live memory, an index outside an array, a spin on an atomic that no thread will change, a thread that runs for
+`simt.limits.seconds` (10) without a barrier, an atomic or a fence. Python's own exceptions, such as an IndexError of a
+list, are passed on with a note that names the thread. `observe` counts launches, copies and bytes, and can run blocks
+and threads in another order. With `watch=True` it also finds reads of unwritten shared, local and device memory, values
+that a shuffle takes from lanes which do not take part, and data races: two accesses to one byte, at least one a
+non-atomic write, that no barrier, `syncwarp`, fence and atomic, stream, event or host synchronization orders. Without
+the `syncthreads` above it raises a `DataRace` that names both lines and threads, whichever ran first; a launch in which
+atomics could hide a race is also run in reverse (`orders` adds more). With `keep_going=True` it lists all defects in
+`log.defects`. Whether something is a defect or only bad style depends on the hardware: each rule has a name and can be
+turned on or off (`simt.rules`).
 
-`observe(profile=True)` puts the accesses of a warp together: `log.profile` has, by line, requests and 32-byte sectors
-of global memory, bank conflicts of shared memory, and how many lanes are active and diverge; printed, it is a table.
-`draw(log)` is a picture of which threads touch which elements. `observe(floats=True)` says in `log.floats` where NaN,
+`observe(profile=True)` combines the accesses of a warp: `log.profile` has, by line, requests and 32-byte sectors of
+global memory, bank conflicts of shared memory, and how many lanes are active and diverge; it prints as a table.
+`draw(log)` draws which threads touch which elements. `observe(floats=True)` records in `log.floats` where NaN,
 infinities, overflow and subnormal numbers arise, are loaded and stored. `occupancy` is NVIDIA's occupancy calculator.
 
     >>> @cuda.jit
@@ -48,29 +48,27 @@ infinities, overflow and subnormal numbers arise, are loaded and stored. `occupa
     >>> [(row.array, row.kind, row.requests, row.sectors) for row in log.profile.sectors]
     [('x', 'load', 1, 8), ('y', 'store', 1, 4)]
 
-`ptx_twin` marks a function that stands for inline PTX. With ``warp=`` it stands for an instruction of a whole warp,
-such as ``mma.sync`` or ``ldmatrix``, at which all 32 lanes wait for each other; lanes that are missing are an error.
-`simt.vectors` has what such functions read of shared memory, and asynchronous copies, for ``cp.async``.
+`ptx_twin` marks a Python function that emulates inline PTX. With ``warp=`` it emulates an instruction of a whole warp,
+such as ``mma.sync`` or ``ldmatrix``, at which all 32 lanes wait for each other; missing lanes are an error.
+`simt.vectors` lets such functions access vectors of shared memory, and copy asynchronously, for ``cp.async``.
 
-`over` puts a device array over the memory of a host array. `claim("T4")`, in a with statement, has the executor say
-that it is another device than an H100, and refuse what that one would.
+`over` makes a device array that shares a host array's memory. `claim("T4")`, in a with statement, makes the executor
+report another device than an H100, and refuse what that device would.
 
-Arithmetic is that of the kernel as Numba compiles it for CUDA: integers are computed in 64 bits and wrap, a
-float of Python's is a double, a variable that is one type on one way and another on the other is what holds
-both, and what a kernel captures is constant (`refopt.simt.compiled`). `observe(doubles="report")` lists the
-lines on which a kernel that has no fp64 array computes in fp64. Functions of `math` are rounded once, where a
-GPU's may be a few ULP off; nothing is contracted. ``%`` and ``//`` of floats are exact here, where a GPU takes
-them from a rounded quotient; an atomic addition of float32 keeps subnormal numbers, which a GPU flushes in global
-memory.
+Arithmetic is that of the kernel as Numba compiles it for CUDA: integers are computed in 64 bits and wrap, a Python
+float is a double, a variable of different types on different paths gets a type that holds both, and captured values
+are constant (`refopt.simt.compiled`). `observe(doubles="report")` lists the lines on which a kernel without fp64 arrays
+computes in fp64. Functions of `math` are correctly rounded, where a GPU's may be a few ULP off; nothing is contracted.
+``%`` and ``//`` of floats are exact here, where a GPU computes them from a rounded quotient; an atomic addition of
+float32 keeps subnormal numbers, which a GPU flushes in global memory.
 
-What Numba does not compile for CUDA is refused before the first launch, on branches that are not taken as well: a
-`CompileError` says where, why, and what to write instead. With `observe(compile=True)` numba-cuda compiles each kernel
-to PTX as well, where it is installed; that takes no GPU. A function whose source cannot be read is held to nothing: it
-is computed by NumPy's rules, with an `UntypedWarning`.
+Code that Numba does not compile for CUDA is refused before the first launch, even on branches that are not taken: a
+`CompileError` says where, why, and what to write instead. With `observe(compile=True)` numba-cuda, if installed, also
+compiles each kernel to PTX, which needs no GPU. A function whose source cannot be read is not checked: it runs by
+NumPy's rules, with an `UntypedWarning`.
 
-Fresh memory is poisoned. Plain loads do not let other threads run: a spin needs an atomic or a fence. An atomic
-counts as a load and a store. Threads of Python take turns: a launch or a copy begins when that of another has
-ended.
+Fresh memory is poisoned. Plain loads do not let other threads run: a spin needs an atomic or a fence. An atomic counts
+as a load and a store. Python threads take turns: a launch or a copy begins when that of another thread has ended.
 """
 
 import os

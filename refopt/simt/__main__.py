@@ -1,4 +1,4 @@
-"""``python -m refopt.simt script.py``: a script with the executor in place of `numba.cuda`."""
+"""``python -m refopt.simt script.py``: runs a script on the executor instead of `numba.cuda`."""
 
 import sys
 

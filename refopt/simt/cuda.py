@@ -1,6 +1,6 @@
-"""`numba.cuda` as kernels and their callers spell it, on the executor.
+"""The names of `numba.cuda`, implemented by the executor.
 
-What is not here says so: `Unsupported`, with the name and the place that asks for it.
+A missing name raises `Unsupported`, with the name and the place that uses it.
 """
 
 # ruff: noqa: F401
@@ -109,12 +109,12 @@ types = _Types(**_types.TYPES)
 _NAMED = {name: type_ for name, type_ in _types.TYPES.items() if isinstance(type_, _types.Type)}
 globals().update(_NAMED | _VECTORS)
 
-# All that is imported and defined above; type checkers know that by themselves.
+# Everything imported and defined above; type checkers see that anyway.
 globals()["__all__"] = sorted(name for name in globals() if name[0].isalpha())
 
 
 def _below(name: str) -> _Any:
-    """The module below this one of a name; `modules`, which has this one, puts its own function here."""
+    """The submodule of a name; `modules`, which imports this module, replaces this function."""
     return None
 
 

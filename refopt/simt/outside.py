@@ -1,4 +1,4 @@
-"""For code around kernels, such as collectives: the order of turns, and word of copies that it makes itself."""
+"""For code around kernels, such as collectives: the order of turns, and a way to report its own copies."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from .memory.arrays import Copy, DeviceArray
 
 __all__ = ["Ends", "Schedule", "Stream", "in_kernel", "note_copies"]
 
-Ends = tuple[DeviceArray | None, DeviceArray | None]  # where a copy comes from and goes to, None for what is no array
+Ends = tuple[DeviceArray | None, DeviceArray | None]  # source and target of a copy, None for anything but an array
 
 
 def in_kernel() -> bool:
-    """Whether the caller is part of a kernel that runs."""
+    """Whether the caller is part of a running kernel."""
     return current.inside
 
 
 def note_copies(name: str, copies: Iterable[Ends], nbytes: int | None = None, stream: Stream | None = None) -> None:
-    """Let copies that somebody else makes be work of a stream, the default one if not given, and be observed.
+    """Record copies that other code makes as work of a stream, by default the default stream, and report them.
 
-    ``nbytes`` is what each of them copies: all of its array if not given.
+    ``nbytes`` is the size of each copy, by default that of its array.
     """
     stream = stream or default_stream()
     operation = stream.enqueue(name)

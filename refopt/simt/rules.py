@@ -1,8 +1,8 @@
-"""What is reported: each rule has a name, and some ask for more than the hardware does.
+"""The rules whose violations are reported, each with a name; some require more than the hardware does.
 
-The rules that are on by default pass every kernel that is right on a GPU of compute capability 7.0 or later. Those that
-are off are good style, or needed by older hardware; `observe(strict=...)` turns them on. `observe(lenient=...)` turns
-off what a kernel knowingly does otherwise.
+The rules that are on by default pass every kernel that is correct on a GPU of compute capability 7.0 or later. The
+others are good style, or needed on older hardware; `observe(strict=...)` turns them on. `observe(lenient=...)` turns
+off rules that a kernel breaks on purpose.
 """
 
 from __future__ import annotations
@@ -13,37 +13,38 @@ from typing import TYPE_CHECKING, Any
 from .base.arguments import shown
 
 ON = {
-    "acquire": "what a thread learns from a lock or a flag (`atomic.cas`, `atomic.exch`, an atomic that changes "
-    "nothing) is ordered before its later accesses by a fence or a barrier only",
-    "host-access": "the host leaves a pinned array alone, and pinned, until the stream of a copy from or to it is "
-    "synchronised",
-    "int32-overflow": "an int32 holds the sums, differences and products that are stored in it, and what is made an "
-    "int32 and stored in an int64",
-    "shared-types": "what is written to dynamic shared memory by an array of one type is not overwritten by one of "
-    "another, and then read; unsigned words stand for any bits",
-    "shuffle-lanes": "the value of a lane that a shuffle's mask does not name, or that has exited, is neither stored "
-    "nor voted on, and is no index",
+    "acquire": "after reading a lock or a flag (`atomic.cas`, `atomic.exch`, an atomic that changes nothing), a thread "
+    "needs a fence or a barrier to order its later accesses",
+    "host-access": "the host does not access or unpin a pinned array until the stream of a copy from or to it is "
+    "synchronized",
+    "int32-overflow": "sums, differences and products that are stored in an int32 fit in it, and so do values that are "
+    "converted to int32 and stored in an int64",
+    "shared-types": "dynamic shared memory that an array of one type has written is not overwritten through another "
+    "type and then read as the first; unsigned words may hold any bits",
+    "shuffle-lanes": "the value of a lane that a shuffle's mask does not name, or that has exited, is not stored, "
+    "voted on or used as an index",
     "shuffle-sites": "the lanes of a shuffle, a vote or a match meet in one call, not in two branches",
-    "skipped-barrier": "a thread does not run past a barrier of its block or grid, or a warp operation whose mask "
-    "names it, that others wait at, and end there",
-    "uninitialized": "shared, local and global memory is written before it is read, and a variable before it is stored",
-    "unwritten-copy": "the host copies nothing from a device array of which nobody has written a byte",
-    "warp-order": "shuffles, votes and matches order no memory; `syncwarp` does",
+    "skipped-barrier": "a thread does not skip a barrier of its block or grid, or a warp operation whose mask names "
+    "it, and end while others wait there",
+    "uninitialized": "shared, local and global memory is written before it is read, and a variable is assigned before "
+    "it is stored",
+    "unwritten-copy": "the host does not copy from a device array of which no byte was written",
+    "warp-order": "shuffles, votes and matches do not order memory; `syncwarp` does",
     "zero-division": "no integer is divided by zero, which gives 0 in Numba and is undefined on a GPU",
 }
 OFF = {
-    "both-fences": "who does an atomic fences before and after it: what others have fenced before a barrier does not "
-    "count, and a ticket, as in the pattern of the last block, needs the second fence as well",
+    "both-fences": "the thread that executes an atomic fences before and after it: fences by others before a barrier "
+    "do not count, and a ticket, as in the last-block pattern, needs the second fence too",
     "early-return": "no thread returns before a barrier of its block or grid, or a warp operation whose mask names it; "
     "from compute capability 7.0 on it may",
-    "negative-index": "no index, and no bound of a slice, is negative; Numba counts it from the end",
-    "partly-written-copy": "the host copies nothing from a device array of which a byte was not written",
-    "same-value": "threads that are not ordered do not write one value to one place; only one of them does",
+    "negative-index": "no index and no slice bound is negative; Numba counts those from the end",
+    "partly-written-copy": "the host does not copy from a device array of which any byte was not written",
+    "same-value": "unordered threads do not write the same value to the same place",
 }
 
 
 class Rules:
-    """The rules that hold: an attribute each, with underscores for hyphens."""
+    """The rules that are on: an attribute each, with underscores for hyphens."""
 
     def __init__(self, strict: Any = (), lenient: Any = ()) -> None:
         on = (set(ON) | _names("strict", strict)) - _names("lenient", lenient)

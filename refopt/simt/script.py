@@ -1,4 +1,4 @@
-"""Runs a whole script with the executor in place of `numba.cuda`."""
+"""Runs a whole script on the executor instead of `numba.cuda`."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from .watch.observe import observe
 ABOUT = """Run a Python script, or with -m a module, on the executor instead of numba.cuda. It needs neither a GPU nor
 Numba. An exception ends the script, and so does a report of the executor, unless
 --keep-going lists them."""
-ENDS = "Exit status: that of the script; 1 if it ends by an exception or a defect is listed, 2 if there is no script."
+ENDS = "Exit status: the script's; 1 if an exception ends it or a defect is listed, 2 if there is no such script."
 
 
 def add_to(commands: Any) -> argparse.ArgumentParser:
-    """Add the command and its arguments to those of another."""
+    """Add the command and its arguments to another command's."""
     command = commands.add_parser(
-        "simt", help="run a script of numba.cuda without a GPU, watched if asked for", description=ABOUT, epilog=ENDS
+        "simt", help="run a numba.cuda script without a GPU, watched on request", description=ABOUT, epilog=ENDS
     )
     add_arguments(command)
     return command
@@ -38,20 +38,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--watch", action="store_true", help="look for data races and uninitialized reads; slower")
     names = sorted(rules.ON | rules.OFF)
     rule: dict[str, Any] = {"metavar": "RULE", "action": "append", "choices": names, "default": []}
-    parser.add_argument("--strict", **rule, help="watch, by a rule of simt.rules more; several times for several")
+    parser.add_argument("--strict", **rule, help="watch, with one more rule of simt.rules; repeat for several")
     parser.add_argument("--lenient", **rule, help="a rule to turn off")
-    doubles = "launch no kernel that computes in doubles and has no fp64 array"
+    doubles = "do not launch a kernel that computes in doubles without an fp64 array"
     parser.add_argument("--doubles", choices=("ignore", "refuse"), default="ignore", help=f"refuse: {doubles}")
-    ptx = "compile each kernel to PTX before its launch, where numba-cuda is installed"
+    ptx = "compile each kernel to PTX before its launch, if numba-cuda is installed"
     parser.add_argument("--compile", action="store_true", help=ptx)
-    parser.add_argument("--keep-going", action="store_true", help="watch, go on after a defect, and list all")
+    parser.add_argument("--keep-going", action="store_true", help="watch, continue after a defect, and list all")
     more = "watch, in N random orders besides forward and reverse"
     parser.add_argument("--orders", type=int, default=0, metavar="N", help=more)
     schedules = ("forward", "reverse", "random")
-    parser.add_argument("--schedule", choices=schedules, help="the one order of blocks and threads")
-    parser.add_argument("--seed", type=int, default=0, help="of the random schedule, and of the first of --orders")
+    parser.add_argument("--schedule", choices=schedules, help="the only order of blocks and threads to run")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the random schedule, and of the first of --orders")
     devices = ", ".join(DEVICES)
-    parser.add_argument("--device", metavar="NAME", choices=DEVICES, help=f"which one to claim to be: {devices}")
+    parser.add_argument("--device", metavar="NAME", choices=DEVICES, help=f"the device to claim to be: {devices}")
     parser.add_argument("-m", dest="module", action="store_true", help="the script is the name of a module")
     parser.add_argument("script", help="a Python file, or a module with -m")
     parser.add_argument("args", nargs=argparse.REMAINDER, help="the script's own arguments")
@@ -95,7 +95,7 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
 
 
 def _listed(log: Log, well: bool) -> int:
-    """Say what a log lists, what it tolerated only if all went well, and whether a defect is among it."""
+    """Print the defects of a log, or what it tolerated if all went well; return 1 if there are defects, else 0."""
     for one in log.tolerated if well else ():
         print(f"refopt simt: {one}", file=sys.stderr)
     found = log.found
@@ -110,12 +110,12 @@ def _listed(log: Log, well: bool) -> int:
 
 
 def _is_script(name: str) -> bool:
-    """Whether there is a file, or a folder with a __main__.py."""
+    """Whether a file of this name exists, or a folder with a __main__.py."""
     return os.path.isfile(name) or os.path.isfile(os.path.join(name, "__main__.py"))
 
 
 def _is_module(name: str) -> bool:
-    """Whether there is a module; those around it are imported, so that Numba has to be replaced by then."""
+    """Whether a module exists. Its parent packages are imported, so Numba must be replaced before."""
     try:
         return importlib.util.find_spec(name) is not None
     except ModuleNotFoundError as error:
@@ -125,7 +125,7 @@ def _is_module(name: str) -> bool:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """``python -m refopt.simt``: the exit status."""
+    """Run ``python -m refopt.simt``; return its exit status."""
     parser = argparse.ArgumentParser(prog="python -m refopt.simt", description=ABOUT, epilog=ENDS)
     add_arguments(parser)
     return run(parser.parse_args(argv), parser)

@@ -1,7 +1,7 @@
-"""Vectors of shared memory, and asynchronous copies to it, for twins of ``ldmatrix`` and ``cp.async``.
+"""Vector accesses to shared memory, and asynchronous copies to it, for twins of ``ldmatrix`` and ``cp.async``.
 
-An array is the flat one that `cuda.shared.array` gives, and a vector some consecutive elements of it: one access, which
-is aligned to its size.
+An array is a flat one from `cuda.shared.array`, and a vector some consecutive elements of it: a single access, which
+must be aligned to its size.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def write_vector(array: Any, index: Any, values: np.ndarray) -> None:
 
 
 def copy_async(array: Any, index: Any, values: np.ndarray) -> None:
-    """Begin to write a vector; what is there is undefined until the thread has waited for it.
+    """Begin to write a vector; its elements are undefined until the thread has waited for the copy.
 
     By lanes, the values have shape (count, lanes).
     """
@@ -48,7 +48,7 @@ def copy_async(array: Any, index: Any, values: np.ndarray) -> None:
 
 
 def commit_copies() -> None:
-    """The copies that the thread has begun since the last call are a group."""
+    """Make a group of the copies that the thread has begun since the last call."""
     if current.lanes is not None:
         return current.lanes.commit_copies()
     thread = current.thread
@@ -56,7 +56,7 @@ def commit_copies() -> None:
 
 
 def wait_for_copies(pending: int) -> None:
-    """Wait until no more than so many of the thread's latest groups are under way."""
+    """Wait until at most `pending` of the thread's latest groups are in flight."""
     if current.lanes is not None:
         return current.lanes.wait_for_copies(pending)
     thread = current.thread
@@ -69,7 +69,7 @@ def wait_for_copies(pending: int) -> None:
 
 
 def _locate(array: Any, index: Any, count: int) -> tuple[np.ndarray, int]:
-    """The elements of an array, and where in its buffer the vector begins, after all checks."""
+    """The elements of an array, and the vector's byte offset in its buffer, after all checks."""
     data = getattr(array, "_data", array)
     nbytes, start = count * data.itemsize, int(index) * data.itemsize
     label = array._buffer.label if data is not array else "a shared array"

@@ -1,4 +1,4 @@
-"""What a training run has to keep to go on as if it had not stopped, and the same in PyTorch's layout.
+"""State dictionaries, from which a training run resumes as if uninterrupted, also in PyTorch's layout.
 
     >>> import numpy as np
     >>> from refopt import state
@@ -8,20 +8,19 @@
     >>> state.load(saved, "momentum", slots)["lr"], slots["velocities"][0].tolist()
     (0.1, [1.0, 1.0, 1.0])
 
-Plans of `refopt.gpu` have methods of their own for both, ``state_dict()`` and ``load_state_dict(saved)``.
+Plans of `refopt.gpu` have methods for both, ``state_dict()`` and ``load_state_dict(saved)``.
 
-A state dictionary has what a step changes beside the parameters::
+A state dictionary has what a step changes other than the parameters::
 
     {"routine": "adamw", "version": 1,
      "hypers": {"lr": 0.001, "beta1": 0.9, ...},
      "slots": {"moment1": [array, ...], "beta1_pow": [array, ...], ..., "master_params": [None, ...]}}
 
-Each slot has an entry per tensor: an array of NumPy, or ``None`` where there is none. Parameters are the model's and
-belong to its own checkpoint; master parameters are the optimizer's and are here. `state_dict` and `load` do the same
-without a plan, for arrays of NumPy, or with ``memory=gpu.Transfer(params[0])`` for those of a device. `to_torch` and
-`from_torch` convert to and from what ``state_dict()`` of an optimizer in ``torch.optim`` returns. `refopt.state.peers`
-says which of theirs is which, `refopt.state.steps` how powers and counts follow from each other. All of it needs NumPy
-alone.
+Each slot has an entry per tensor: a NumPy array, or ``None`` if there is none. Parameters belong to the model's
+checkpoint; master parameters belong to the optimizer and are included. `state_dict` and `load` do the same without a
+plan, for NumPy arrays, or with ``memory=gpu.Transfer(params[0])`` for device arrays. `to_torch` and `from_torch`
+convert to and from the ``state_dict()`` of optimizers in ``torch.optim``. `refopt.state.peers` maps their names,
+`refopt.state.steps` relates powers and step counts. The package needs only NumPy.
 """
 
 from refopt.state.plain import load, state_dict

@@ -1,4 +1,4 @@
-"""Which optimizer of ``torch.optim`` a routine is, and what its states and numbers are called there."""
+"""The ``torch.optim`` class for each routine, and the names of its states and numbers there."""
 
 import math
 from collections.abc import Mapping
@@ -12,15 +12,15 @@ NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 class Peer(NamedTuple):
-    """The optimizer that a routine is. Mappings are from refopt's names to PyTorch's.
+    """The PyTorch optimizer for a routine. Mappings are from refopt's names to PyTorch's.
 
     Attributes:
         states: the tensors of a parameter's state.
-        numbers: the numbers of a group, and the switches that a choice of the routine stands for.
-        only: what a group has to have, by PyTorch's names, for its rule to be the routine's.
-        switches: the switches of a group that an optional state stands for.
-        choices: the choices of the routine that make its rule PyTorch's.
-        counts: whether a parameter's state has a number of steps.
+        numbers: the numbers of a group, and its switches that correspond to choices of the routine.
+        only: the values that a group must have, by PyTorch's names, for its rule to be the routine's.
+        switches: the switches of a group that correspond to optional states.
+        choices: the choices of the routine with which its rule is PyTorch's.
+        counts: whether a parameter's state has a step count.
     """
 
     states: Mapping[str, str]
@@ -34,8 +34,8 @@ class Peer(NamedTuple):
 # A choice whose values are a switch.
 SWITCHED: Mapping[str, Mapping[Any, bool]] = MappingProxyType({"decay": {"l2": False, "decoupled": True}})
 FLAGS = "use_nesterov", "maximize", *SWITCHED
-LATER = "nesterov", "maximize", "decoupled_weight_decay"  # switches that a group of an older PyTorch has not: off
-FREE = ("lr_at",)  # a state is told by it; either is PyTorch's rule
+LATER = "nesterov", "maximize", "decoupled_weight_decay"  # switches that groups of older versions of PyTorch lack: off
+FREE = ("lr_at",)  # it decides what the state holds; either value is PyTorch's rule
 UP = {"maximize": "maximize"}
 LR = {"lr": "lr"}
 DECAY = {"weight_decay": "weight_decay"}
@@ -58,7 +58,7 @@ PEERS = {
     ),
     "adam": ADAM,
     "adamw": ADAM._replace(numbers=BETAS | UP | {"coeff": "weight_decay"}, only={"decoupled_weight_decay": True}),
-    # What the sum started from is in the sum; it is refused so as not to be lost on the way back.
+    # The sum includes its initial value, which is refused, since the way back would lose it.
     "adagrad": Peer(
         {"moment": "sum"}, LR | UP | DECAY | {"epsilon": "eps"}, {"lr_decay": 0, "initial_accumulator_value": 0}
     ),
@@ -80,7 +80,7 @@ PEERS = {
     "radam": Peer(MOMENTS, BETAS | UP | EITHER_DECAY, {}),
 }
 
-# The classes of `refopt.torch` that PyTorch has not.
+# Classes of `refopt.torch` that PyTorch lacks.
 OWN = {
     "lars_momentum": Peer(
         {"velocities": "momentum_buffer"},
@@ -104,7 +104,7 @@ MUON = Peer(
 )
 
 
-# What groups of several optimizers have, some of whose rules it leaves as they are.
+# Entries of groups of several optimizers, which do not change the rules of some.
 ANYBODYS = "weight_decay", "maximize", "decoupled_weight_decay"
 THEIRS = {"betas"} | {
     name for peer in PEERS.values() for name in (*peer.numbers.values(), *peer.only, *peer.switches.values())
@@ -121,9 +121,9 @@ def peer_of(where: str, routine: Routine) -> Peer:
 def to_group(
     where: str, routine: Routine, numbers: Mapping[str, Any], present: Mapping[str, Any], peer: Peer | None = None
 ) -> dict[str, Any]:
-    """A group of PyTorch's, but for its parameters, from a tensor's numbers and states; raises where there is none.
+    """A PyTorch group without its parameters, from a tensor's numbers and states; raises if there is none.
 
-    ``peer`` is another optimizer than that of ``torch.optim``.
+    ``peer`` replaces the optimizer of ``torch.optim``.
     """
     peer = peer or PEERS[routine.name]
     default = {name: values[0] for name, values in routine.choices.items() if name not in peer.numbers}
@@ -148,10 +148,10 @@ def to_group(
 
 
 def from_group(where: str, routine: Routine, group: Mapping[str, Any]) -> dict[str, Any]:
-    """The numbers by refopt's names of a group of PyTorch's, and by PyTorch's the switches; raises for another rule.
+    """A PyTorch group's numbers by refopt's names, and its switches by PyTorch's; raises for another rule.
 
-    Numbers and switches that only other optimizers of the table have make it a group of one of those. What none of
-    them has is left alone: how a step is run (``foreach``), and what schedulers and callers put there.
+    Numbers and switches that only other optimizers of the table have are refused. Those that none of them has are
+    ignored: how a step is run (``foreach``), and entries of schedulers and callers.
     """
     peer = PEERS[routine.name]
     flat = dict(group)
@@ -179,18 +179,18 @@ def from_group(where: str, routine: Routine, group: Mapping[str, Any]) -> dict[s
 
 
 def _check_dampening(where: str, numbers: Mapping[str, Any], why: str) -> None:
-    """Refuse dampening where PyTorch has none, without momentum, or forbids it, with Nesterov's."""
+    """Refuse dampening without momentum, where PyTorch has none, and with Nesterov's, where PyTorch forbids it."""
     if numbers.get("dampening") and (numbers["mu"] == 0 or numbers["use_nesterov"]):
         beside = "a momentum of 0" if numbers["mu"] == 0 else "Nesterov's momentum"
-        raise ValueError(f"{where}: dampening: expected 0 beside {beside}, {why}, got {numbers['dampening']}")
+        raise ValueError(f"{where}: dampening: expected 0 with {beside}, {why}, got {numbers['dampening']}")
 
 
 def _check_rule(where: str, routine: Routine, peer: Peer, flat: Mapping[str, Any]) -> None:
-    """Refuse a group of another rule than the routine's."""
+    """Refuse a group whose rule differs from the routine's."""
     own = {*peer.numbers.values(), *peer.only, *peer.switches.values(), *ANYBODYS}
     if foreign := sorted(name for name in flat.keys() & THEIRS if name not in own):
         name = foreign[0]
-        raise TypeError(f"{where}: {name}: expected none, which {routine.name} has not, got {shown(flat[name])}")
+        raise TypeError(f"{where}: {name}: expected none, since {routine.name} lacks it, got {shown(flat[name])}")
     for name, value in peer.only.items():
         got = _plain(flat.get(name, value))
         check = flag if isinstance(value, bool) else number
@@ -207,12 +207,12 @@ def _pair(where: str, value: Any) -> list[Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A number, of a tensor of one as well."""
+    """A number, also from a tensor of one element."""
     return value.detach().cpu().numpy() if hasattr(value, "detach") else value
 
 
 def _momentum_decay(where: str, base: float) -> float:
-    """The exponent that makes the base of 0.96, with as few digits as do."""
+    """The exponent of 0.96 that gives the base, with the fewest sufficient digits."""
     if not 0 < base <= 1:
         raise ValueError(f"{where}: decay_base: expected a number above 0 and at most 1, for PyTorch, got {base}")
     exact = math.log(base) / math.log(0.96) + 0.0

@@ -1,4 +1,4 @@
-"""State dictionaries of refopt's own: made of arrays, checked against arrays, written into them."""
+"""refopt's state dictionaries: made from arrays, checked against arrays, and written into them."""
 
 from bisect import bisect_left
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ KEYS = "routine", "version", "hypers", "slots"
 
 
 class Memory(Protocol):
-    """How arrays are read and written where they are: `HostMemory`, or `refopt.gpu.Transfer`."""
+    """Reads and writes arrays in their memory: `HostMemory`, or `refopt.gpu.Transfer`."""
 
     def describe(self, value: Any, where: str) -> Array: ...
 
@@ -33,7 +33,7 @@ class Memory(Protocol):
 
 
 class HostMemory:
-    """NumPy's arrays."""
+    """NumPy arrays."""
 
     describe = staticmethod(checks.host_array)
 
@@ -44,20 +44,20 @@ class HostMemory:
         value[...] = host
 
     def finish(self) -> None:
-        """Nothing is under way."""
+        """Nothing is pending."""
 
 
 def state_dict(
     routine: str, slots: Mapping[str, Any], hypers: Mapping[str, Any] | None = None, *, memory: Memory | None = None
 ) -> dict[str, Any]:
-    """Host copies of what a step of a routine changes beside the parameters.
+    """Host copies of what a step of a routine changes other than the parameters.
 
     Args:
         routine: a name of `refopt.catalog.KNOWN`.
-        slots: the routine's lists of arrays by name, as its functions take them; ``params`` among them. Gradients may
-            be left out, and are not looked at.
-        hypers: the hyperparameters and named choices to be kept with them.
-        memory: where the arrays are, NumPy's if not given; `refopt.gpu.Transfer` for those on a device.
+        slots: the routine's lists of arrays by name, as its functions take them, including ``params``. Gradients may be
+            left out, and are ignored.
+        hypers: the hyperparameters and named choices to store with them.
+        memory: where the arrays are: by default NumPy's; `refopt.gpu.Transfer` for those on a device.
 
     Returns:
         The dictionary described in `refopt.state`.
@@ -89,25 +89,25 @@ def load(
     choices: Mapping[str, Any] | None = None,
     memory: Memory | None = None,
 ) -> dict[str, Any]:
-    """Put a state dictionary back into arrays, in place.
+    """Load a state dictionary into arrays, in place.
 
-    A plan over the arrays has to be told by ``refresh()``; ``Plan.load_state_dict`` does both.
+    For a plan over the arrays, call ``refresh()`` afterwards; ``Plan.load_state_dict`` does both.
 
     Args:
-        saved: what `state_dict` or `from_torch` has returned.
+        saved: a result of `state_dict` or `from_torch`.
         routine: the routine that the arrays are for.
-        slots: its lists of arrays by name, of the shapes and dtypes that were saved; ``params`` among them,
-            which are not written.
+        slots: its lists of arrays by name, with the saved shapes and dtypes, including ``params``, which are not
+            written.
         choices: named choices, such as ``epsilon_at``, that the saved ones must agree with.
-        memory: where the arrays are, NumPy's if not given; `refopt.gpu.Transfer` for those on a device.
+        memory: where the arrays are: by default NumPy's; `refopt.gpu.Transfer` for those on a device.
 
     Returns:
-        The hyperparameters and named choices that were saved.
+        The saved hyperparameters and named choices.
 
     Raises:
-        ValueError, TypeError: naming the slot and the index: the arrays are none that a step would take, or what was
-            saved has another shape or dtype, or a value that no step leaves, such as a power of beta of 1 or more;
-            nothing has been modified then.
+        ValueError, TypeError: naming the slot and the index: a step would not take the arrays, or the saved value has
+            another shape or dtype, or cannot result from a step, such as a power of beta of 1 or more; then nothing has
+            been modified.
     """
     row = routine_of("load", routine)
     where = f"{row.merged_name}: state"
@@ -143,7 +143,7 @@ def routine_of(where: str, name: Any) -> Routine:
 
 
 def saved_slots(routine: Routine) -> list[Slot]:
-    """The slots of a state dictionary: all that a step writes but the parameters."""
+    """The slots of a state dictionary: all that a step writes except the parameters."""
     return [slot for slot in routine.slots if slot.written and slot.name != "params"]
 
 
@@ -172,7 +172,7 @@ def parse(saved: Any, where: str) -> tuple[Routine, dict[str, list[np.ndarray | 
 
 
 def _lists(row: Routine, slots: Any) -> dict[str, Any]:
-    """The slots that are given, with gradients, which no state is made of, left out."""
+    """The given slots without gradients, which are not part of a state."""
     lists = mapped(f"{row.merged_name}: slots", slots, row.slot_names)
     params = listed(f"{row.merged_name}: params", lists.get("params"))
     return {name: lists.get(name) for name in row.slot_names} | {"grads": [None] * len(params)}
@@ -181,7 +181,7 @@ def _lists(row: Routine, slots: Any) -> dict[str, Any]:
 def _checked(
     row: Routine, lists: dict[str, Any], numbers: dict[str, Any], memory: Memory, *, read_only: bool = False
 ) -> checks.Call:
-    """The arrays and numbers, checked as a step checks them; numbers that are not given are none it asks for."""
+    """The arrays and numbers, checked as in a step; numbers may be missing."""
 
     def describe(value: Any, where: str) -> Array:
         array = memory.describe(value, where)
@@ -192,14 +192,14 @@ def _checked(
 
 
 def _kept(call: checks.Call, numbers: dict[str, Any]) -> dict[str, Any]:
-    """The hyperparameters and choices that are given, each a number or a list of one per tensor."""
+    """The given hyperparameters and choices, each a number or a list of one per tensor."""
     return {name: call.hypers[name] for name in numbers}
 
 
 def _match(
     where: str, row: Routine, slot: Slot, hosts: list, arrays: list[Array | None], numbers: dict[str, Any]
 ) -> None:
-    """Refuse saved entries of a slot that are not fit for the arrays that are to take them."""
+    """Refuse saved entries of a slot that do not fit the arrays."""
     if len(hosts) != len(arrays):
         raise ValueError(f"{where}: {slot.name}: expected {len(arrays)} entries, as params has, got {len(hosts)}")
     for i, (host, array) in enumerate(zip(hosts, arrays, strict=True)):
@@ -213,12 +213,12 @@ def _match(
 
 
 def _set_apart(lists: dict[str, list], call: checks.Call) -> None:
-    """Copy the saved arrays that share memory with what is written, so that no write changes one still to be read."""
+    """Copy saved arrays that share memory with written ones, so that no write changes one that is read later."""
     spans = sorted(
         (array.address, array.address + array.size * ITEM_SIZES[array.dtype])
         for name in lists for array in call.arrays[name] if array is not None and array.size
     )
-    starts = [start for start, _ in spans]  # the spans are apart, so their ends are in order, too
+    starts = [start for start, _ in spans]  # the spans are disjoint, so their ends are sorted, too
     for values in lists.values():
         for i, host in enumerate(values):
             if host is not None and host.size:

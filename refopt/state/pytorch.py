@@ -1,6 +1,6 @@
 """State dictionaries in the layout of the optimizers in ``torch.optim``, without PyTorch.
 
-What refopt carries as running powers of beta, PyTorch carries as a number of steps.
+refopt keeps running powers of beta where PyTorch keeps a step count.
 """
 
 import math
@@ -19,13 +19,13 @@ from refopt.state.saved import check_alike, check_values
 from refopt.state.steps import BASES, rho_after, steps_of
 from refopt.state.tensors import divided, read_scalars, read_tensors
 
-_MOST_STEPS = 2**24  # PyTorch counts in fp32, where one more is no other number
+_MOST_STEPS = 2**24  # PyTorch counts in fp32, where adding 1 to this changes nothing
 
 
 def to_torch(saved: Mapping[str, Any], *, step: int | Sequence[int] | None = None) -> dict[str, Any]:
-    """A state dictionary for ``load_state_dict()`` of the PyTorch optimizer that the routine is.
+    """A state dictionary for ``load_state_dict()`` of the routine's PyTorch optimizer.
 
-    Arrays are NumPy's. PyTorch wants tensors; ``torch.from_numpy`` makes them, of bf16 by way of its bits::
+    Its arrays are NumPy's. PyTorch needs tensors; ``torch.from_numpy`` makes them, from bf16 by its bits::
 
         def tensor(x):
             if x.dtype.name == "bfloat16":
@@ -36,22 +36,21 @@ def to_torch(saved: Mapping[str, Any], *, step: int | Sequence[int] | None = Non
         made["state"] = {i: {name: tensor(x) for name, x in entry.items()} for i, entry in made["state"].items()}
         optimizer.load_state_dict(made)
 
-    Tensors with the same numbers form a group, in the order in which they come; the optimizer must have the same
-    groups. How PyTorch runs a step (``foreach``, ``fused``, ``capturable``) is left at its default.
+    Tensors with the same numbers form a group, in order; the optimizer must have the same groups. Options for how
+    PyTorch runs a step (``foreach``, ``fused``, ``capturable``) keep their defaults.
 
     The momentum of RMSprop, which PyTorch keeps without lr, is divided by lr unless ``lr_at`` is ``"step"``; the decay
     of AdamW is coeff times lr_ratio.
 
     Args:
-        saved: what `state_dict` has returned, of sgd, momentum, adam, adamw, adagrad, rmsprop, adadelta, adamax,
-            nadam or radam. Masters are what PyTorch calls parameters, and may not be in it.
+        saved: a result of `state_dict` for sgd, momentum, adam, adamw, adagrad, rmsprop, adadelta, adamax, nadam or
+            radam. Masters are PyTorch's parameters, and must not be in it.
         step: how many steps have been taken, one number or one per tensor, at most 2**24, as far as PyTorch counts.
-            Needed only where it does not follow from the powers: where there are none, and where they are as small as
-            they get.
+            Needed only if it does not follow from the powers: if there are none, or they have reached their minimum.
 
     Raises:
-        ValueError, TypeError: naming the slot and the index: PyTorch has no such routine or number, the states are
-            none of one parameter, or the powers are those of no step, of different ones, or of another than ``step``.
+        ValueError, TypeError: naming the slot and the index: PyTorch lacks the routine or number, the states do not
+            fit one parameter, or the powers belong to no step, to different ones, or to another than ``step``.
     """
     row, slots, hypers = parse(saved, "to_torch")
     peer, where, count = peer_of("to_torch", row), f"to_torch: {row.name}", len(slots["master_params"])
@@ -72,7 +71,7 @@ def to_torch(saved: Mapping[str, Any], *, step: int | Sequence[int] | None = Non
 
 
 def _checked(where: str, row: Routine, slots: dict[str, list], hypers: dict[str, Any]) -> dict[str, Any]:
-    """The numbers; raises unless the states are those of a step of PyTorch's."""
+    """The numbers; raises unless the states are possible after a PyTorch step."""
     for i, master in enumerate(slots["master_params"]):
         if master is not None:
             expected = "None, since masters are the parameters of PyTorch's optimizer"
@@ -117,7 +116,7 @@ def _tensors(
 
 
 def _steps(where: str, row: Routine, i: int, numbers: dict, arrays: dict[str, np.ndarray], step: Any) -> int:
-    """How many steps a tensor has taken, by its powers or, if they leave it open, by what the caller says."""
+    """How many steps a tensor has taken, by its powers or, if these are ambiguous, by the caller's argument."""
     scalars = {name: arrays[name].reshape(-1)[0] for name in row.scalars}
     low, high = 0, math.inf
     for name in scalars.keys() & BASES.keys():
@@ -145,25 +144,25 @@ def _steps(where: str, row: Routine, i: int, numbers: dict, arrays: dict[str, np
 def from_torch(routine: str, saved: Mapping[str, Any], params: Sequence[Any]) -> dict[str, Any]:
     """A state dictionary for ``Plan.load_state_dict`` or `load` from one of PyTorch.
 
-    Powers are running products over the steps taken, the bits that refopt would have come to by itself. RMSprop's
-    ``lr_at`` is ``"step"``, which leaves its momentum as it is.
+    Powers are running products over the steps taken, with the same bits as in refopt. RMSprop's ``lr_at`` is
+    ``"step"``, which keeps its momentum unchanged.
 
     Args:
         routine: sgd or momentum (both SGD there), adam, adamw, adagrad, rmsprop, adadelta, adamax, nadam or radam.
-        saved: what ``state_dict()`` of the optimizer has returned, with its tensors, or arrays or nested lists of
-            numbers in their place. Indices that a file of JSON has made text are read as indices.
-        params: the optimizer's parameters, in the order of its groups; only their shapes and dtypes are looked at.
-            One without a state has taken no step yet.
+        saved: the ``state_dict()`` of the optimizer, with its tensors, or with arrays or nested lists of numbers
+            instead. Indices that JSON has turned into text are accepted.
+        params: the optimizer's parameters, in the order of its groups; only their shapes and dtypes are used. A
+            parameter without a state has taken no step yet.
 
     Returns:
-        The dictionary described in `refopt.state`, without masters, and with the choices that are PyTorch's rule,
-        such as ``epsilon_at``. Numbers that differ between groups are lists of one per tensor.
+        The dictionary described in `refopt.state`, without masters, and with the choices for PyTorch's rule, such as
+        ``epsilon_at``. Numbers that differ between groups are lists of one per tensor.
 
     Raises:
-        ValueError, TypeError: naming the group or the tensor and the key: something is missing, or is there that has
-            no place; a shape, dtype or value is none that PyTorch leaves; a parameter is in two groups; or the rule is
-            not the routine's (``lr_decay``, sums of Adagrad that start above 0, ``dampening``
-            before a parameter's first step, which PyTorch does not dampen).
+        ValueError, TypeError: naming the group or the tensor and the key: something is missing or unexpected; a shape,
+            dtype or value cannot come from PyTorch; a parameter is in two groups; or the rule is not the routine's
+            (``lr_decay``, sums of Adagrad that start above 0, ``dampening`` before a parameter's first step, which
+            PyTorch does not dampen).
     """
     row = routine_of("from_torch", routine)
     peer, where = peer_of("from_torch", row), f"from_torch: {row.name}"
@@ -220,7 +219,7 @@ def _of_tensor(
 
 
 def _check_param(where: str, param: Any) -> None:
-    """Refuse what has no shape and dtype of a parameter."""
+    """Refuse anything without a shape and a valid dtype."""
     if not hasattr(param, "shape") or not hasattr(param, "dtype"):
         raise TypeError(f"{where}: expected an array or a tensor, got {kind_of(param)}")
     if name_of(param.dtype) not in SIZES or not getattr(param.dtype, "isnative", True):
@@ -248,7 +247,7 @@ def _members(where: str, groups: list[dict[str, Any]], count: int) -> dict[int, 
 
 
 def _entries(where: str, value: Any, count: int) -> dict[int, dict[str, Any]]:
-    """The state of each parameter that has one; the text that JSON makes of an index is read as the index."""
+    """The state of each parameter that has one; indices may be text, as in JSON."""
     if not isinstance(value, Mapping):
         raise TypeError(f"{where}: expected a dictionary of dictionaries by parameter, got {kind_of(value)}")
     entries: dict[int, dict[str, Any]] = {}

@@ -1,4 +1,4 @@
-"""What a saved value has to be: an array of NumPy's own, of a kind that steps write, with values that they leave."""
+"""Checks of saved values: NumPy arrays, with dtypes and values that steps can write."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +13,7 @@ from refopt.state.steps import BASES
 
 
 def saved_array(where: str, slot: Slot, value: Any) -> np.ndarray:
-    """An array of a state dictionary in native byte order, one element if the slot is one of scalars."""
+    """An array of a state dictionary in native byte order, with one element if the slot holds scalars."""
     if type(value) not in PLAIN:
         raise TypeError(f"{where}: expected a NumPy array, got {kind_of(value)}")
     dtypes = ["float32", "float64"] if slot.scalar else [*SIZES, *["uint16"] * (slot.name == "master_params")]
@@ -30,9 +30,9 @@ def native(array: np.ndarray) -> np.ndarray:
 
 
 def check_alike(where: str, row: Routine, i: int, arrays: Mapping[str, np.ndarray | None]) -> type[np.generic]:
-    """Refuse the states of one tensor that no parameter can have together; the arithmetic type.
+    """Refuse inconsistent states of one tensor; returns the arithmetic type.
 
-    All tensors have one shape, and dtypes that are a parameter's or its arithmetic type (numerics, N1).
+    All must have the same shape, and the parameter's dtype or its arithmetic type (numerics, N1).
     """
     shape, narrow, real = None, None, None
     for slot in row.slots:
@@ -57,16 +57,16 @@ def check_alike(where: str, row: Routine, i: int, arrays: Mapping[str, np.ndarra
 
 
 def check_values(where: str, row: Routine, slot: Slot, array: np.ndarray, numbers: Mapping[str, Any]) -> None:
-    """Refuse values that no steps leave behind.
+    """Refuse values that steps cannot produce.
 
-    Squares, lengths and powers are not below 0, by the catalogue. A power stays below the bound of its base, and is
-    never NaN; what is made of gradients may be, if they are.
+    By the catalogue, squares, lengths and powers are not below 0. A power stays below the bound of its base, and is
+    never NaN; values computed from gradients may be.
 
     Args:
         where: function, slot and index, for the error.
-        row, slot: the routine, and which of its slots it is.
-        array: what was saved.
-        numbers: the hyperparameters that were saved, as far as they were.
+        row, slot: the routine and its slot.
+        array: the saved array.
+        numbers: the saved hyperparameters, if any.
     """
     if slot.signed:
         return

@@ -1,7 +1,7 @@
-"""From a number of steps to the scalars that a routine carries, and back (numerics, N9).
+"""Conversion between step counts and a routine's scalars (numerics, N9).
 
-The power that is stored after n steps is the n + 1st running product of its base, each rounded to the arithmetic type.
-The products only fall, so a power tells its step, until they fall no further: the last ones stay where they are.
+The power stored after n steps is the n + 1st running product of its base, each rounded to the arithmetic type. The
+products decrease, so a power determines its step, until they reach a minimum and stay constant.
 """
 
 import math
@@ -22,7 +22,7 @@ _BLOCK = 1 << 14
 
 
 def _products(base: Any) -> Iterator[np.ndarray]:
-    """The running products of a base, block by block, to where they stay."""
+    """The running products of a base, block by block, until they are constant."""
     product, factors = base.dtype.type(1), np.full(_BLOCK, base)
     while True:
         block = np.multiply.accumulate(np.concatenate([[product], factors]))[1:]
@@ -32,10 +32,10 @@ def _products(base: Any) -> Iterator[np.ndarray]:
             return
 
 
-# Typed, since fp32 and fp64 numbers of one value are one key otherwise.
+# Typed, since otherwise equal fp32 and fp64 numbers would share a cache key.
 @lru_cache(typed=True)
 def power_after(base: Any, steps: int) -> Any:
-    """The power of a base that is stored after so many steps; ``base`` is a number of the arithmetic type."""
+    """The power of a base stored after a number of steps; ``base`` has the arithmetic type."""
     for k, block in enumerate(_products(base)):
         if steps < (k + 1) * _BLOCK:
             return block[steps - k * _BLOCK]
@@ -44,7 +44,7 @@ def power_after(base: Any, steps: int) -> Any:
 
 @lru_cache(typed=True)
 def steps_of(power: Any, base: Any) -> tuple[int, float] | None:
-    """After how many steps a base has this power, at least and at most; None if it never has."""
+    """The smallest and largest step count at which a base has this power; None if there is none."""
     for k, block in enumerate(_products(base)):
         if (hits := np.flatnonzero(block == power)).size:
             steps = k * _BLOCK + int(hits[0])
@@ -56,7 +56,7 @@ def steps_of(power: Any, base: Any) -> tuple[int, float] | None:
 
 @lru_cache(typed=True)
 def rho_after(beta2: Any, steps: int) -> Any:
-    """The rho of RAdam that is stored after so many steps."""
+    """RAdam's rho stored after a number of steps."""
     powers = (power for block in _products(beta2) for power in block)
     rho, power = beta2.dtype.type(1), next(powers)
     for _ in range(steps):

@@ -1,4 +1,4 @@
-"""The state of one parameter as PyTorch has it, read as refopt's slots."""
+"""Reading the state of one parameter in PyTorch's layout as refopt's slots."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,14 +16,14 @@ from refopt.state.steps import BASES, power_after, rho_after
 def read_tensors(
     where: str, row: Routine, entry: Mapping[str, Any], param: Any, absent: Mapping[str, str]
 ) -> dict[str, np.ndarray]:
-    """The tensors by refopt's names; zeros where PyTorch has none yet.
+    """The tensors by refopt's names; zeros if PyTorch has none yet.
 
     Args:
         where: function and parameter, for the error.
         row: the routine.
         entry: its state, empty before the first step.
         param: an array or a tensor, for its shape and dtype.
-        absent: the switches of its group that are off, and the slots that they stand for.
+        absent: the slots of switches that are off in its group, with the switches.
     """
     peer = PEERS[row.name]
     _check_keys(where, row, entry, absent)
@@ -42,7 +42,7 @@ def read_tensors(
 
 
 def _check_keys(where: str, row: Routine, entry: Mapping[str, Any], absent: Mapping[str, str]) -> None:
-    """Refuse what has no place in a tensor's state, or stands for a switch that is off."""
+    """Refuse unexpected entries of a tensor's state, and entries whose switch is off."""
     peer = PEERS[row.name]
     known = [*["step"] * peer.counts, *peer.states.values(), *["momentum_buffer"] * (row.name == "sgd")]
     if unknown := [name for name in entry if name not in known]:
@@ -55,7 +55,7 @@ def _check_keys(where: str, row: Routine, entry: Mapping[str, Any], absent: Mapp
 
 
 def _tensor(where: str, value: Any, param: Any) -> np.ndarray:
-    """A copy as NumPy's array, of the shape of the parameter and its dtype or its arithmetic type."""
+    """A copy as a NumPy array with the parameter's shape, and its dtype or arithmetic type."""
     shape, dtype = tuple(param.shape), name_of(param.dtype)
     dtypes = list(dict.fromkeys((dtype, arithmetic_name(dtype))))
     host = _host(where, value)
@@ -68,7 +68,7 @@ def _tensor(where: str, value: Any, param: Any) -> np.ndarray:
 
 
 def _host(where: str, value: Any) -> np.ndarray | None:
-    """A copy of an array or of a tensor of PyTorch, which NumPy takes from the CPU alone and not of bf16."""
+    """A copy of an array or of a PyTorch tensor, which NumPy accepts only on the CPU and not in bf16."""
     if hasattr(value, "detach"):
         value = value.detach().cpu()
         if name_of(value.dtype) == "bfloat16":
@@ -82,7 +82,7 @@ def _host(where: str, value: Any) -> np.ndarray | None:
 
 
 def _of_numbers(where: str, value: Any, dtype: str) -> np.ndarray:
-    """A number, or nested lists of numbers as JSON has them, in a dtype that has each of them."""
+    """A number, or nested lists of numbers as in JSON, in a dtype that represents them exactly."""
 
     def shape_of(part: Any) -> tuple[int, ...]:
         if not isinstance(part, list | tuple):
@@ -107,7 +107,7 @@ def _of_numbers(where: str, value: Any, dtype: str) -> np.ndarray:
 def read_scalars(
     where: str, row: Routine, numbers: Mapping[str, Any], entry: Mapping[str, Any], real: Any
 ) -> dict[str, np.ndarray]:
-    """The scalars, as they are after so many steps, each of shape (1,)."""
+    """The scalars after the entry's number of steps, each of shape (1,)."""
     steps = 0
     if entry and PEERS[row.name].counts:
         count = number(f"{where}: step", _one(entry.get("step")), 0, finite=True)
@@ -129,7 +129,7 @@ def _one(value: Any) -> Any:
 
 
 def divided(where: str, array: np.ndarray, divisor: float) -> np.ndarray:
-    """The array over a number, in the arithmetic type."""
+    """The array divided by a number, in the arithmetic type."""
     real: Any = arithmetic(array.dtype.name)
     with np.errstate(all="ignore"):
         quotient = (array.astype(real) / real(divisor)).astype(array.dtype)

@@ -25,20 +25,20 @@ ROWS = {"slots: expected params and grads first, got grads, params, master_param
         "slots: expected optional master_params last, got params, grads": {"slots": SLOTS[:2]},
         "slots: expected all but grads to be written, got master_params, params":
             {"slots": (*SLOTS[:2], Slot("moment", written=False), SLOTS[2])},
-        "expected names of one slot, number or choice each, got params, grads, moment, moment, master_params, ":
+        "expected each name for only one slot, number or choice, got params, grads, moment, moment, master_params, ":
             {"slots": (*SLOTS[:2], Slot("moment", written=True), Slot("moment", written=True), SLOTS[2])},
         "slots: power: initial: expected a number or a hyperparameter, got none":
             {"slots": (*SLOTS[:2], Slot("power", written=True, scalar=True), SLOTS[2])},
         "slots: power: initial: expected a number or a hyperparameter, got 'beta1'":
             {"slots": (*SLOTS[:2], Slot("power", written=True, scalar=True, initial="beta1"), SLOTS[2])},
-        "slots: moment: initial: expected none, since it is no scalar, got 0.0":
+        "slots: moment: initial: expected none, since it is not a scalar, got 0.0":
             {"slots": (*SLOTS[:2], Slot("moment", written=True, initial=0.0), SLOTS[2])},
         "hypers: expected rescale_grad, got lr, seed": {"hypers": (SGD.hypers[0], SGD.hypers[-1])},
         "hypers: expected seed last, as elementwise kernels take it, got lr, l2_decay, rescale_grad":
             {"hypers": SGD.hypers[:-1]},
         "choices: expected rounding, as elementwise kernels take it, got none": {"choices": {}},
         "choices: rounding: expected two values or more, got 'nearest'": {"choices": {"rounding": ("nearest",)}},
-        "forms: expected none or one that merges, got separate": {"forms": {"separate": Form(1, merged=False)}},
+        "forms: expected none or at least one merged, got separate": {"forms": {"separate": Form(1, merged=False)}},
         "traffic: separate: expected passes over slots, got moment": {"traffic": lambda form, dtypes: {"moment": 1}},
         "traffic: separate: expected passes over every slot, got none over grads":
             {"traffic": lambda form, dtypes: {"params": 1}}}

@@ -23,7 +23,6 @@ from refopt.catalog import ROUTINES
 from refopt.gpu import cast, elementwise, philox, remainder, vectors, words
 from refopt.gpu.lars import stored
 from refopt.gpu.machine import OLDEST, Properties
-from refopt.gpu.target import signature_spelled
 
 pytestmark = pytest.mark.skipif(not capabilities.ptxas(), reason="no ptxas, which nvidia-cuda-nvcc has")
 
@@ -100,7 +99,7 @@ def test_a_hint_is_left_out():
         wait()
         x[0] = x[1]
 
-    old, new = (waits.ptx(signature_spelled(["float32[1]"]), capability) for capability in ((8, 9), (9, 0)))
+    old, new = (waits.ptx(["float32[1]"], capability) for capability in ((8, 9), (9, 0)))
     assert "griddepcontrol" in new and "griddepcontrol" not in old
 
 
@@ -122,7 +121,7 @@ def planted(before):
 
 def test_a_kernel_without_another_form_is_refused():
     """Compiled or launched, for a device that lacks the instruction; where it is there, it runs."""
-    made, signature = planted(before=None), signature_spelled(["float32[1]"])
+    made, signature = planted(before=None), ["float32[1]"]
     words_of = r"^moves: newest: expected compute capability 9.0 or later, got {}, compute capability 8.9$"
     with pytest.raises(RuntimeError, match=words_of.format("a device")):
         made.ptx(signature, (8, 9))
@@ -151,7 +150,7 @@ def test_what_is_compiled_for_the_gpu_in_hand(monkeypatch):
     monkeypatch.setenv("REFOPT_CACHE", "0")
     for module in (compiling, target):
         monkeypatch.setattr(module, "compiler", Compiler)
-    signature = signature_spelled(["float32[1]"])
+    signature = ("float32[1]",)
 
     def machine():
         return Properties.of(simt.cuda.get_current_device())
@@ -172,7 +171,7 @@ def test_what_is_compiled_for_the_gpu_in_hand(monkeypatch):
 
 @pytest.mark.parametrize(("capability", "blocks"), [((8, 0), 6), ((9, 0), 12)])
 def test_launch_bounds_of_ptx(capability, blocks):
-    ptx = kernel((64, 12))(lambda x: None).ptx(signature_spelled(["float32[1]"]), capability)
+    ptx = kernel((64, 12))(lambda x: None).ptx(["float32[1]"], capability)
     assert f".minnctapersm {blocks}\n" in ptx and ".maxntid 64" in ptx
 
 
@@ -257,6 +256,6 @@ def test_a_later_cuda_that_leaves_out_more(monkeypatch):
     said = r"^moves: capability: expected \(8, 0\) or later, got \(7, 5\)$"
     with monkeypatch.context() as patch, pytest.raises(ValueError, match=said):
         patch.setattr(target, "oldest", lambda: (8, 0))
-        planted(before=None).ptx(signature_spelled(["float32[1]"]), (7, 5))
+        planted(before=None).ptx(["float32[1]"], (7, 5))
     monkeypatch.setattr(nvrtc, "get_supported_ccs", lambda: [(5, 0), (9, 0)])
     assert target.oldest.__wrapped__() == OLDEST

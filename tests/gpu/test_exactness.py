@@ -13,7 +13,7 @@ from refopt.gpu import cuda, exactness, unroll
 from refopt.gpu.kernels import kernel
 from refopt.gpu.ladder import adam
 from refopt.gpu.notes import digest
-from refopt.gpu.target import device_function, signature_spelled, sqrt
+from refopt.gpu.target import device_function, sqrt
 
 X = np.ones(3, np.float32)
 
@@ -215,7 +215,7 @@ def test_contraction_is_seen_where_it_is_allowed():
 
 
 def test_lines_change_no_instruction():
-    signature = signature_spelled(["int64[2]", "int64[2]", *["float32"] * 6])
+    signature = ["int64[2]", "int64[2]", *["float32"] * 6]
     plain, lined = (adam.adam_4.ptx(signature, lines=lines) for lines in (False, True))
     code, section, _ = lined.partition(".section\t.debug_str")  # the names of the functions
     assert digest(plain) == digest(code) and section and ".loc" in lined and ".loc" not in plain

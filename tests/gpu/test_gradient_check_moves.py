@@ -72,7 +72,7 @@ def test_gradients_come_and_go(machine, how):
         same(check, machine, without(first, absent))
     check.move(at(without(arrays, [1, 3])))
     same(check, machine, without(first, [1, 3]))
-    with pytest.raises(TypeError, match=r"^check_gradients: move: arrays: expected those of grads, of which"):
+    with pytest.raises(TypeError, match=r"^check_gradients: move: arrays: expected the arrays of grads, since"):
         check.move(at(arrays))
     same(check, machine, without(first, [1, 3]))
 

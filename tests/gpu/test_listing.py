@@ -24,7 +24,7 @@ from refopt.gpu import runtime, target, words
 from refopt.gpu.gradient_check import checker
 from refopt.gpu.kernels import Kernel
 from refopt.gpu.ladder import coalesce as ladder_coalesce
-from refopt.gpu.listing.text import _instructions
+from refopt.gpu.listing import text as listing_text
 from refopt.gpu.show import listing, source
 from refopt.gpu.show.kernels import launches_of, request
 from refopt.gpu.target import device_function, sqrt, transposed
@@ -68,6 +68,9 @@ def listed(monkeypatch):
     return made
 
 
+STORED = ("adamw", "merged"), ("lars_momentum", "two_launches")  # of which make test lists every storage
+
+
 def configurations():
     """Every routine, form and dtype signature; those that differ in what kernels do are tried by make test."""
     for routine in ROUTINES.values():
@@ -75,7 +78,7 @@ def configurations():
         own = dict.fromkeys([*SIGNATURES, *build.storages(), *build.remainders()])
         for form in routine.forms:
             for dtypes, choices in (*((x, {}) for x in own), *((x, {"rounding": "stochastic"}) for x in chance)):
-                often = dtypes == SIGNATURES[0] or (routine.name in ("adamw", "lars_momentum") and dtypes in SIGNATURES)
+                often = dtypes == SIGNATURES[0] or ((routine.name, form) in STORED and dtypes in SIGNATURES)
                 often = form != "separate" and (often or (routine.name == "adamw" and bool(choices)))
                 name = f"{routine.name} {form} {'-'.join(dtypes)}{' by chance' * bool(choices)}"
                 marks = () if often else pytest.mark.slow
@@ -202,7 +205,7 @@ def test_instructions_that_are_repeated_are_listed_once():
 @pytest.mark.parametrize(("times", "said"), [(2, 0), (3, 1)])
 def test_instructions_that_come_twice_stay(times, said):
     six, others = ([f"{name} r{k}, a, b;" for k in range(6)] for name in ("add", "mul"))
-    lines = _instructions([*six * times, *others])
+    lines = listing_text._instructions([*six * times, *others])
     found = lines.count(f"{times} times:"), sum(line.count("add r0") for line in lines)
     assert found == (said, 1 if said else times)
 
@@ -257,6 +260,30 @@ def test_functions_have_the_names_of_their_files(name, dtype, form):
     """No name is made up, such as one with a number."""
     functions = made(name, dtype, form).functions
     assert all(name == getattr(of, "function", of).__name__ for name, of in functions.items())
+
+
+def test_kernels_of_hopper_are_told_and_refused_by_the_executor():
+    """Muon's products by warpgroups have no twins; their PTX stands instead, without 64 operands in a row."""
+    asked = request("muon", hopper=True)
+    text, functions = listing(launches_of(asked).kernels)
+    assert all(name == getattr(of, "function", of).__name__ for name, of in functions.items())
+    assert "\nMULTIPLYING = LOADING = HEIGHT // 16  #" in text
+    assert 'm64n128k16.f32.bf16.bf16 {$0, ..., $63}, a, b, 1, 1, 1, 1, 1;' in text
+    assert '\n@ptx_twin(*["float32"] * 64)  # refopt/gpu/warpgroup.py\ndef multiply_along_along_to128(' in text
+    assert "# PTX: $0 and $1 are passed; on compute capability 9.0 alone\n#     mbarrier.init" in text
+    kernel = texts.executed(text)["warpgroup_products_added"]
+    with pytest.raises(NotImplementedError):
+        kernel[1, 320](np.zeros((1, 3), np.int64), np.ones((1, 8), np.int64), np.float32(0), np.float32(0))
+
+
+def test_operands_that_do_not_follow_each_other_are_written_out():
+    row = ", ".join(f"${n}" for n in (*range(8), 9))
+    assert listing_text._indented(f"add {{{row}}};") == [f"#     add {{{row}}};"]
+    assert listing_text._indented(f"add {{{row}, $10}};") == [f"#     add {{{row}, $10}};"]
+    assert listing_text._indented("add " + ", ".join(f"${n}" for n in range(7, 16)) + ";") == [
+        "#     add $7, ..., $15;"]
+    assert listing_text._indented("add " + ", ".join(f"${n}" for n in range(8)) + ";") == [
+        "#     add $0, $1, $2, $3, $4, $5, $6, $7;"]
 
 
 @pytest.mark.parametrize(("name", "form"), [(x.name, form) for x in KNOWN.values() for form in x.forms])

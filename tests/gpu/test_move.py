@@ -275,7 +275,8 @@ def test_in_a_capture(executor, monkeypatch):
                                       "with remainder 2"),
     (("grads", [16, 32], [None]), ValueError, "arrays: expected 2 entries, as planned, got 1"),
     (("grads", [16, 32], 3), TypeError, "arrays: expected a list of arrays, got int"),
-    (("params", [16, 32]), TypeError, "arrays: expected those of params, which states are read from, got None")])
+    (("params", [16, 32]), TypeError,
+     "arrays: expected the arrays of params, since states are read from them, got None")])
 def test_refused(executor, values, error, message):
     """A refused move leaves the plan with the arrays it had."""
     params, grads = ([gpu.to_device(np.ones(3, F)) for _ in range(2)] for _ in range(2))

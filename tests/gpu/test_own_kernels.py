@@ -15,7 +15,7 @@ from refopt.cpu.reduce import tile_sums, tree_sum
 from refopt.gpu import cuda, exactness, parts
 from refopt.gpu.exactness import instructions
 from refopt.gpu.ladder import global_norm
-from refopt.gpu.target import argument_spelled, signature_spelled
+from refopt.gpu.target import argument_spelled
 
 PAGE = ROOT / "docs" / "own-kernels.md"
 CHECKED = "## Is it exact?"  # from here on the page needs a compiler
@@ -133,7 +133,7 @@ def test_an_average_is_exact_and_vectorised(dtypes, executor):
     table = parts.Table(*([executor.to_device(x) for x in random(k, dtype)] for k, dtype in enumerate(dtypes)))
     step = table.launch(average_of(*dtypes), np.float32(0.75))
     assert step.kernel.inexact(*step.args) == []
-    ptx = step.kernel.ptx(signature_spelled([argument_spelled("", arg) for arg in step.args]))
+    ptx = step.kernel.ptx([argument_spelled("", arg) for arg in step.args])
     wide = ["v4.f32" if dtype == "float32" else "v2.b32" for dtype in dtypes]
     assert f"st.global.{wide[0]}" in ptx and all(f"ld.global.{x}" in ptx for x in wide)
     assert not [op for op in instructions(ptx) if op.startswith(("ld.local", "st.local"))]

@@ -1,6 +1,7 @@
 """kernels/: of each routine the fp32 kernels, each with all that it calls, as `refopt show` prints them."""
 
 from pathlib import Path
+from typing import Any
 
 from maps.collect import ROOT
 
@@ -10,14 +11,15 @@ from refopt.gpu.show import source
 FOLDER = ROOT / "kernels"
 
 
-def names(row: Routine) -> dict[str, tuple[str, dict[str, str]]]:
+def names(row: Routine) -> dict[str, tuple[str, dict[str, Any]]]:
     """The files of a routine, with the form and the choices that are not the usual ones.
 
     LARS has forms of its own; the others have one kernel, launched for each tensor or for all of them.
     """
     if row.told:
-        wide = {"compute": "float32"}
-        return {row.name: (row.merged_form, {}), f"{row.name}_{wide['compute']}": (row.merged_form, wide)}
+        others = {"float32": {"compute": "float32"}, "hopper": {"hopper": True}}
+        return {row.name: (row.merged_form, {}), **{
+            f"{row.name}_{name}": (row.merged_form, choices) for name, choices in others.items()}}
     if "cooperative" not in row.forms:
         return {row.name: (row.merged_form, {})}
     return {row.name if form == row.merged_form else f"{row.name}_{form}": (form, {}) for form in row.forms}

@@ -116,11 +116,11 @@ FIRST = {
             "as if `sqrt(u / (1 - beta2_pow)) + epsilon` were `sqrt(u / (1 - beta2_pow) + epsilon * epsilon)` (in "
             "descend_as_in_the_paper)"),
         "beta1 in the second correction": ({"1 - beta2**step": "1 - beta1**step"},
-            "beta1 for beta2, in its powers alone (bias correction)"),
+            "beta1 instead of beta2, in its powers only (bias correction)"),
         "first correction multiplied": ({STEP: "p -= real(lr * first) * m / denominator"},
             "as if `m / (1 - beta1_pow)` were `m * (1 - beta1_pow)` (in descend_as_in_the_paper)"),
         "gradient clipped by element": ({REAL: REAL + "        g = np.clip(g, -1, 1)\n"},
-            "gradient clipped by element to 1"),
+            "gradient clipped elementwise to 1"),
         "gradient clipped by norm": ({REAL: REAL + "        g = g * min(1, 1 / np.linalg.norm(g))\n"},
             "gradient clipped to a norm of 1"),
         "update clipped": ({STEP: "p -= real(lr) * np.clip(m / real(first) / denominator, -1, 1)"},
@@ -129,7 +129,7 @@ FIRST = {
             "as if `m` were `m / (1 - beta1_pow)` (in update)"),
         "tail of 8 lost": ({REAL:
             REAL + "        k = p.size // 8 * 8\n        p, g, m, v = (x.reshape(-1)[:k] for x in (p, g, m, v))\n"},
-            "elements that are not written: they are as they were"),
+            "elements are not written: they keep their old values"),
         "second correction one ahead": ({"1 - beta2**step": "1 - beta2**(step + 1)"},
             "beta2_pow one step early: of t + 1")},
     "lamb": {
@@ -138,7 +138,7 @@ FIRST = {
         "weight norm clamped to 10": ({NORMS: NORMS + "\n        p_norm = min(p_norm, real(10))"},
             "as if `param_norm` were `min(param_norm, 10)` (in trust_ratio)"),
         "norms of absolute values": ({NORMS: "p_norm, r_norm = abs(p).sum(), abs(r).sum()"},
-            "norms of sizes of the elements (1-norm) for their squares"),
+            "norms of sizes of the elements (1-norm) instead of their squares"),
         "decay decoupled": ({" + real(weight_decay) * p\n": "\n", "p -= real(lr)":
             "p *= real(1 - lr * weight_decay)\n        p -= real(lr)"}, "decay after the norm: not in the direction"),
         "epsilon at the norm": ({"p_norm / r_norm if": "p_norm / (r_norm + real(epsilon)) if"},
@@ -146,10 +146,10 @@ FIRST = {
         "root of one norm forgotten": ({"np.linalg.norm(p.ravel()),": "np.dot(p.ravel(), p.ravel()),"},
             "as if `param_norm` were `param_norm * param_norm`"),
         "decay times lr": ({"real(weight_decay) * p": "real(lr * weight_decay) * p"},
-            "weight_decay * lr for weight_decay"),
+            "weight_decay * lr instead of weight_decay"),
         "ratio without the decay": ({"r = hat": "a = hat", " + real(weight_decay) * p\n":
             "\n        r = a + real(weight_decay) * p\n", "ratio * r": "(ratio * a + real(weight_decay) * p)"},
-            "trust ratio not on the decay, whose norm it counts"),
+            "trust ratio not on the decay, though its norm counts"),
         "root of the ratio": ({"p_norm / r_norm if": "np.sqrt(p_norm / r_norm) if"},
             "as if `ratio` were `sqrt(ratio)` (in rule)"),
         "norm of half": ({NORMS: NORMS + "\n        p_norm = np.linalg.norm(p.ravel()[:(p.size + 1) // 2])"},
@@ -169,7 +169,7 @@ FIRST = {
         "root of the gradient norm forgotten": ({"np.linalg.norm(g.ravel())": "np.dot(g.ravel(), g.ravel())"},
             "as if `sqrt(sum_of_squares(g))` were `sum_of_squares(g)` (in rule)"),
         "velocity not kept": ({"v[...] =": "v ="}, "velocities not written"),
-        "1 - mu for mu": ({"real(mu)": "real(1 - mu)"}, "1 - mu for mu"),
+        "1 - mu for mu": ({"real(mu)": "real(1 - mu)"}, "1 - mu instead of mu"),
         "no step for zero norms": ({"local = real(lr)\n": "local = real(0)\n"}, "as if `lr` were `0` (in local_lr)")},
     "novograd": {
         "epsilon in the sum": ({"n = np.dot(g.ravel(), g.ravel())": "n = np.dot(g.ravel(), g.ravel()) + real(epsilon)"},
@@ -187,10 +187,10 @@ FIRST = {
             "as if `g` were `p` (in rule)"),
         "norm of 256": ({"np.dot(g.ravel(), g.ravel())": "np.dot(g.ravel()[:256], g.ravel()[:256])"},
             "norms of the first 256 elements of the elements alone"),
-        "beta2 in the moment": ({"real(beta1) * m": "real(beta2) * m"}, "beta2 for beta1"),
+        "beta2 in the moment": ({"real(beta1) * m": "real(beta2) * m"}, "beta2 instead of beta1"),
         "second moment not kept": ({"v[...] =": "v ="}, "second_moment not advanced")},
     "momentum": {
-        "decay subtracted": ({"g + real(l2_decay) * p": "g - real(l2_decay) * p"}, "minus l2_decay for l2_decay"),
+        "decay subtracted": ({"g + real(l2_decay) * p": "g - real(l2_decay) * p"}, "-l2_decay instead of l2_decay"),
         "mu on the gradient in Nesterov": ({"g + real(mu) * v if": "real(mu) * g + v if"},
             "as if `g + mu * v` were `mu * g + v` (in update)"),
         "velocity decayed afterwards": ({"p -= real(lr) * d": "p -= real(lr) * d\n        v *= real(mu)",
@@ -198,7 +198,7 @@ FIRST = {
             "params: mu ignored: taken as 1"),
         "decay by sign": ({"real(l2_decay) * p": "real(l2_decay) * np.sign(p)"},
             "as if `p` were `sign(p)` in `g = g + l2_decay * p`"),
-        "uphill": ({"p -= real(lr)": "p += real(lr)"}, "minus lr for lr"),
+        "uphill": ({"p -= real(lr)": "p += real(lr)"}, "-lr instead of lr"),
         "mu forgotten in Nesterov": ({"g + real(mu) * v if": "g + v if"}, "as if `mu * v` were `v` (in update)"),
         "dampened but for the first step": ({"use_nesterov=False):": "use_nesterov=False, step):", "v += g":
             "v += g if step == 1 else real(1 - mu) * g"}, "gradient dampened by 1 - mu, from step 2 on")}}
@@ -217,9 +217,9 @@ SECOND_SET = {
         "both kinds of decay": ({DECAY: "g = g + real(coeff) * p\n        p *= real(1 - lr * coeff)"},
             "coeff * p added to the gradient as well"),
         "step counted by tensors": ({"1 - beta1**step, 1 - beta2**step":
-            "1 - beta1**(step + i), 1 - beta2**(step + i)"}, "bias correction counted up by each tensor: of t + i"),
+            "1 - beta1**(step + i), 1 - beta2**(step + i)"}, "bias correction advanced by each tensor: of t + i"),
         "first square as it is": ({SECOND: SECOND + " if step > 1 else g * g"},
-            "second moment without the factor 1 - beta2, in the first step alone"),
+            "second moment without the factor 1 - beta2, in the first step only"),
         "sign of the average": ({STEP: "p -= real(lr) * np.sign(m)"},
             "as if `d` were `sign(d)` in `return p - lr * d`")},
     "lamb": {
@@ -239,7 +239,7 @@ SECOND_SET = {
         "ratio at least 1": ({"p -= real(lr) * ratio": "p -= real(lr) * max(ratio, real(1))"},
             "as if `ratio` were `max(ratio, 1)` (in rule)"),
         "old moments": ({REAL: REAL + "        n, w = m.copy(), v.copy()\n", "hat = m": "hat = n", "var = v":
-            "var = w"}, "step by the old moments, which are advanced after it")},
+            "var = w"}, "step with the old moments, which are advanced after it")},
     "lars_momentum": {
         "lr out of the velocity": ({VELOCITY: "v[...] = real(mu) * v + local / real(lr) * (g + wd * p)", "p -= v":
             "p -= real(lr) * v"}, "lr outside of the velocity, the rest of the local rate in it"),
@@ -251,7 +251,8 @@ SECOND_SET = {
         "norm of the second half": ({"np.linalg.norm(p.ravel())": "np.linalg.norm(p.ravel()[p.size // 2:])"},
             "as if `p if norm_of == 'master' else stored('params', p)` were `the second half of (p if norm_of == "
             "'master' else stored('params', p)) alone` (in rule)"),
-        "sign of the gradient lost": ({"(g + wd * p)": "(abs(g) + wd * p)"}, "gradient replaced by its size")},
+        "sign of the gradient lost": (
+            {"(g + wd * p)": "(abs(g) + wd * p)"}, "gradient replaced by its absolute value")},
     "novograd": {
         "larger of norm and epsilon": ({"(np.sqrt(v) + real(epsilon))": "np.maximum(np.sqrt(v), real(epsilon))"},
             "epsilon ignored: taken as 0"),
@@ -275,8 +276,8 @@ SECOND_SET = {
         "velocity without memory": ({"v += g": "v[...] = g"}, "velocities not read: taken as 0"),
         "gradient normalized": ({REAL: REAL + "        g = g / np.linalg.norm(g)\n"}, "gradient divided by its norm"),
         "every second element": ({REAL: REAL + "        p, g, v = (x.reshape(-1)[::2] for x in (p, g, v))\n"},
-            "elements that are not written: they are as they were"),
-        "velocity of the other sign": ({"v *= real(mu)": "v *= -real(mu)"},
+            "elements are not written: they keep their old values"),
+        "velocity with the opposite sign": ({"v *= real(mu)": "v *= -real(mu)"},
             "as if `v` were `-v` in `v = mu * v + (g if dampening == 0 else (1 - dampening) * g)`")}}
 
 THIRD_SET = {

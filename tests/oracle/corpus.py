@@ -117,7 +117,7 @@ def one_norm(routine: str) -> Any:
 
 
 ALSO = {"root of one norm forgotten": r"param_norm \* param_norm", "beta1 in the second correction":
-        "beta1 for beta2, in its powers alone", "gradient left out of the step": "as if `v` were `v - g`"}
+        "beta1 instead of beta2, in its powers only", "gradient left out of the step": "as if `v` were `v - g`"}
 
 
 def _texts(table: dict, routine: str, *names: str) -> list[Planted]:
@@ -149,7 +149,7 @@ LIBRARY = {
     "PyTorch: the count of steps in bf16": "256", "tensors of one shape share a state": "shared",
     "moments swapped in the table": "moment1 and moment2 (swapped|exchanged)", "masters not read": "masters not read",
     "Apex: LAMB's update in the gradient": "gradient.* overwritten", "one norm of all tensors": "norm.*all tensors",
-    "the new moment stored before its use": "beta1 \\* beta2 for beta1|moment",
+    "the new moment stored before its use": "beta1 \\* beta2 instead of beta1|moment",
     "tensors beyond the 110th dropped": "110", "the learning rate of the first tensor": "(lr|numbers) of the first",
     "the decay of the last tensor": "l2_decay of the last"}
 
@@ -162,7 +162,7 @@ PLANTED = [
     Planted("AdamW, epsilon in the root", "adamw", partial(step_of, "adamw", {ROOT:
         "np.sqrt(v / real(second) + real(epsilon))"}), "epsilon inside"),
     Planted("AdamW, squares in the other order of betas", "adamw", partial(step_of, "adamw", {SECOND:
-        "v[...] = real(beta1) * v + real(1 - beta1) * g * g"}), "beta1 for beta2"),
+        "v[...] = real(beta1) * v + real(1 - beta1) * g * g"}), "beta1 instead of beta2"),
     Planted("LARS, velocity without the rate", "lars_momentum", partial(step_of, "lars_momentum", {VELOCITY:
         "v[...] = real(mu) * v + (g + wd * p)", "p -= v": "p -= local * v"}), "(rate|lr).*outside|local"),
     *OLD, *(Planted(x.name, x.routine, x.step, LIBRARY[x.name]) for x in MUTANTS if x.name in LIBRARY

@@ -72,7 +72,7 @@ def returning(value):
 WRONG = {"ZeroDivisionError: oops": raising(ZeroDivisionError("oops")), "SystemExit: 3": raising(SystemExit(3)),
          "MemoryError": raising(MemoryError()), "AssertionError": raising(AssertionError("no")),
          "KeyError": raising(KeyError("x")),
-         "returned: expected None or lists of params, got int": returning(lambda params: 3),
+         "returned: expected None or lists for params, got int": returning(lambda params: 3),
          "expected a list of one array, got list of 2": returning(lambda params: {"params": params * 2}),
          "expected an array of NumPy, got str": returning(lambda params: {"params": ["x"]}),
          "expected an array of float32 of shape": returning(lambda params: [p.astype(np.float64) for p in params]),
@@ -148,7 +148,7 @@ def test_what_a_step_raises_is_told_once_and_in_one_line():
     report = oracle.check("sgd", raising(error), **QUICK)
     (line,) = (line for line in str(report).splitlines() if "TypeError: no such dtype long" in line)
     assert line.startswith("L1 step, float32: ") and line.endswith("long ...") and len(line) < 400
-    assert "skipped if it raises NotImplementedError" in report.notes[0]
+    assert "let the step raise NotImplementedError" in report.notes[0]
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, Terminated])
@@ -182,7 +182,7 @@ def test_a_step_of_other_arrays_is_told_how_to_get_them():
     known = {"torch": type(sys)("torch")}
     exec("def step(params, grads, *, lr):\n    torch.add(params, grads)", known)
     report = oracle.check("sgd", known["step"], **QUICK)
-    assert "the step was given arrays of NumPy; for others, arrays='torch'" in report.notes
+    assert "the step was given NumPy arrays; for others, pass arrays='torch'" in report.notes
 
 
 def test_a_step_may_name_its_lists_itself():
@@ -210,7 +210,7 @@ def test_what_parameters_are_for(text, lists, named):
     exec(f"def step({text}): pass", known)
     function = Function(ROUTINES["momentum"], known["step"])
     assert (function.positional, function.named) == (lists, named)
-    with pytest.raises(TypeError, match=r"expected parameters of the names dampening, .*, got 'v'"):
+    with pytest.raises(TypeError, match=r"expected parameters named dampening, .*, got 'v'"):
         Function(ROUTINES["momentum"], lambda p, params, v, *, lr, mu: None)
 
 

@@ -118,7 +118,7 @@ def test_laws_are_listed(capsys):
 
 
 @pytest.mark.parametrize(("args", "text"), [
-    ([], "expected a step"), (["{steps}:right"], "expected the routine that it is, --as"),
+    ([], "expected a step"), (["{steps}:right"], "expected --as with the routine that it implements"),
     (["{steps}:right", "--as", "sdg"], "invalid choice: 'sdg'"),
     (["{steps}", "--as", "sgd"], "expected module:name or path/to/file.py:name, got"),
     (["{steps}:left", "--as", "sgd"], "expected something named left, got none"),

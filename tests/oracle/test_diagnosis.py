@@ -74,8 +74,8 @@ def test_a_bug_is_named(routine, make, reason, laws):
 def test_which_mistakes_are_thought_of():
     """Of gradients, of numbers in a rule, and of corrections, where the routine has none of its own."""
     changed = {f"gradient {text}" for text in (
-        "divided by its norm", "replaced by its sign", "replaced by its size", "clipped to a norm of 1",
-        "clipped to a norm of 1, with 1e-6 added to the norm", "clipped by element to 1")}
+        "divided by its norm", "replaced by its sign", "replaced by its absolute value", "clipped to a norm of 1",
+        "clipped to a norm of 1, with 1e-6 added to the norm", "clipped elementwise to 1")}
     numbers = {f"as if `0.5` were `{x}`" for x in (0, 1, 2)}
     corrected = {f"as if `m` were `m {by} (1 - beta1**t)` in `return (p - lr * m, m, v)`" for by in "*/"}
     none = {f"no bias correction of the {which} moment" for which in ("first", "second")}
@@ -107,7 +107,7 @@ def test_a_narrow_arithmetic_explains_no_more_than_it_does(dtype):
         for p, g in zip(params, grads, strict=True):
             p[...] = p.astype(real) - real(lr) * g.astype(real)
 
-    assert f"worked out in {np.dtype(real).name}" in str(why(oracle.check("sgd", narrow, **options)))
+    assert f"computed in {np.dtype(real).name}" in str(why(oracle.check("sgd", narrow, **options)))
 
 
 def test_nothing_is_made_up():
@@ -175,7 +175,7 @@ def test_hypotheses_do_not_break(routine):
 
 
 @pytest.mark.parametrize(("wrong", "right", "text"), [
-    ([1], [3], "in the first step alone"), ([2, 1], [3], "up to step 2"), ([5, 7], [3], "from step 5 on"),
+    ([1], [3], "in the first step only"), ([2, 1], [3], "up to step 2"), ([5, 7], [3], "from step 5 on"),
     ([1, 5], [3], ""), ([1], [], "")])
 def test_which_steps_a_mistake_is_of(wrong, right, text):
     """Of cases of the same numbers, one of each kind at least."""

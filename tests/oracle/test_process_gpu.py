@@ -52,5 +52,5 @@ def test_a_spoiled_context_is_the_verdict_of_one_law():
 def test_a_stream_that_is_not_waited_for():
     named = NAMED | {"laws": ["L1", "L20"]}
     report = oracle.check("sgd", on_another_stream, **named)
-    assert "L20" in report.failed_laws and "when all had come to rest" in str(report)
+    assert "L20" in report.failed_laws and "when all its work had ended" in str(report)
     assert oracle.check("sgd", on_another_stream_and_waited_for, **named).ok

@@ -68,7 +68,7 @@ BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
 ROOT = "np.sqrt(v if v_max is None else v_max) / n.root_correction2"
 ADAMAX = edited("adamax",
                 ("functors.adamax", "n.beta2 * norm + n.epsilon, abs(g)", "n.beta2 * norm, abs(g) + n.epsilon"),
-                reason="epsilon_at=gradient: epsilon on the gradient's size, as PyTorch and optax have it")
+                reason="epsilon_at=gradient: epsilon on the gradient's size, as in PyTorch and optax")
 ROWS = {"amsgrad": ({"max_of": "corrected"}, edited(
             "adam", ("functors.adam", "np.maximum(v_max, v)", "np.maximum(v_max, v / n.correction2)"),
             ("functors.adam", ROOT, "np.sqrt(v / n.correction2 if v_max is None else v_max)"),
@@ -80,7 +80,7 @@ ROWS = {"amsgrad": ({"max_of": "corrected"}, edited(
         "rmsprop": ({"lr_at": "step"}, BY_NAME["RMSProp: the rate outside of the velocity"]),
         "sgdw": ({"decay": "decoupled"}, of_text(
             "momentum", {"g = g + real(l2_decay) * p": "p *= real(1 - lr * l2_decay)"},
-            "weight decay apart from the gradient")),
+            "weight decay decoupled from the gradient")),
         "lars": ({"grad_norm": "decayed", "adapt": "norms"}, of_text(
             "lars_momentum", {"np.linalg.norm(g.ravel())": "np.linalg.norm((g + wd * p).ravel())", "n + wd * w": "n"},
             "the norm of the gradient and its decay"))}

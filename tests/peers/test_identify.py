@@ -127,7 +127,7 @@ def test_an_instance_has_its_own_numbers():
     found = oracle.identify(torch.optim.AdamW(param, weight_decay=0.0))
     assert found.routine == "adam" and found.ambiguous
     assert {match.routine for match in found.matches} >= {"adam", "adamw"}
-    assert "the same formula with these numbers: " in str(found)
+    assert "equal with these numbers: " in str(found)
     decayed = oracle.identify(torch.optim.AdamW(param, weight_decay=0.25))
     assert decayed.routine == "adamw" and decayed.matches[0].numbers["coeff"] == 0.25
 
@@ -176,5 +176,5 @@ class DecayedLate(torch.optim.Adam):
 def test_what_is_left_out_is_said():
     found = oracle.identify(DecayedLate)
     assert found.routine == "adam" and found.left_out == ["weight_decay"]
-    assert "without weight_decay, 0 by default: with other numbers it is none of the formulas" in str(found)
+    assert "without weight_decay, 0 by default: with other values it matches no formula" in str(found)
     assert oracle.identify(torch.optim.AdamW).left_out == []

@@ -50,7 +50,7 @@ class Own(OwnStep, torch.optim.AdamW):
 
 
 @pytest.mark.parametrize(("make", "got"),
-                         [(Loop, "got _single_tensor_adam"), (Own, "got none of those that are there")])
+                         [(Loop, "got _single_tensor_adam"), (Own, "got none of the existing ones")])
 def test_fused_is_shown(make, got):
     report = check("adamw", make, dtypes=["float32"], laws=["L1", "L22"], examples=0, fused=True, amsgrad=False)
     assert report.failed_laws == ["L22"] and f"expected _fused_* to run, since fused=True, {got}" in report.details()
@@ -69,7 +69,7 @@ class Late(torch.optim.SGD):
 
 def test_work_that_is_not_waited_for():
     report = check("sgd", Late, dtypes=["float32"], laws=["L20"], diagnose=False)
-    assert report.failed_laws == ["L20"] and "when all had come to rest" in report.details()
+    assert report.failed_laws == ["L20"] and "when all its work had ended" in report.details()
 
 
 class Lazy(torch.Tensor):

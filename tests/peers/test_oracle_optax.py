@@ -35,7 +35,7 @@ def test_states_of_other_names_are_not_compared():
     report = step_law("momentum", held_momentum, dtypes=["float32"])
     assert not report.ok and not report.wrong
     first = str(report).splitlines()[0]
-    assert "NOT COMPARED: no trace for velocities in its state, of held: names={'velocities': ...}" in first
+    assert "NOT COMPARED: no trace for velocities in its state, which has held: names={'velocities': ...}" in first
     step_law("momentum", held_momentum, dtypes=["float32"], names={"velocities": "held"}).raise_if_failed()
 
 
@@ -87,7 +87,7 @@ def test_a_script_gives_what_is_accepted_and_turns_what_has_the_other_sign():
 
 
 @pytest.mark.parametrize(("routine", "subject", "keywords", "text"), [
-    ("adam", "adam", {"device": "cuda"}, "check: device: expected none but for torch, got 'cuda' for optax"),
+    ("adam", "adam", {"device": "cuda"}, "check: device: expected none except for torch, got 'cuda' for optax"),
     ("adam", "adam", {"b3": 0.5}, "check: optax.adam, b3=0.5: expected options of b1, .*, got b3"),
     ("adam", "adam", {"names": {"b1": "b1"}}, "check: names: expected no more than"),
     ("adam", "adamw_like", {}, "adamw_like: expected a GradientTransformation, got float")])

@@ -180,11 +180,12 @@ RIGHT = {"maximize": ("adam", optim.Adam, {"maximize": True}),
          "a state of another name":
              ("momentum", momentum_of(lambda v: ({"v": v},), lambda s: s[0]["v"]), {"names": {"velocities": "v"}})}
 NOT_COMPARED = {
-    "capturable on the CPU": ("adamw", optim.AdamW, {"capturable": True}, "takes tensors of a GPU: device='cuda'"),
+    "capturable on the CPU": ("adamw", optim.AdamW, {"capturable": True}, "needs tensors on a GPU: device='cuda'"),
     "states of other names": ("adam", NumbersOfItsOwn, {}, "expected exp_avg for moment1, or names={'moment1': ...}"),
     "states in one flat array": ("adam", of_optax(optax.flatten), {}, "mu: expected a list of arrays like the param"),
-    "narrower states": ("adam", optax.adam, {"mu_dtype": "bfloat16"}, "mu of float32, but of bfloat16 in optax"),
-    "states without names": ("momentum", momentum_of(tuple, list), {}, "no trace for velocities in its state, of none")}
+    "narrower states": ("adam", optax.adam, {"mu_dtype": "bfloat16"}, "mu in float32, which optax keeps in bfloat16"),
+    "states without names": (
+        "momentum", momentum_of(tuple, list), {}, "no trace for velocities in its state, which has none")}
 OTHERS = {"a rate that falls": ("adam", of_optax(rate=lambda x: optax.linear_schedule(x, 0.0, 10)), {}, "step 2"),
           "no decay by a mask": ("adamw", optax.adamw, {"mask": lambda p: [False] * len(p)}, "params"),
           "gradients that are clipped": ("adam", of_optax(lambda x: optax.chain(optax.clip(0.5), x)), {}, "moment1")}
@@ -199,7 +200,7 @@ REFUSED = {
         ("sgd", lambda params, grads, lr: None, {"dtype": ["float32"]}, r"dtype: expected none.*, got \['float32'\]"),
     "a number that is a pair": ("adam", optim.Adafactor, {}, "check: torch.optim.Adafactor: expected an optimizer"),
     "no rate": ("sgd", lambda params: NoRate(params, {}), {}, r"takes lr, or set=\{'lr': ...\}, got neither"),
-    "a transformation": ("adam", optax.adam(0.1), {}, "expected a function of learning_rate that returns one"),
+    "a transformation": ("adam", optax.adam(0.1), {}, "expected a function of learning_rate that makes one"),
     "a schedule for a number": ("adam", optax.adam, {"learning_rate": lambda count: 0.1}, "expected a number"),
     "no transformation": ("adam", lambda learning_rate: None, {}, "expected a GradientTransformation, got NoneType"),
     "what raises": ("adam", lambda learning_rate: 1 / 0, {}, "expected a GradientTransformation, got ZeroDiv")}

@@ -33,7 +33,7 @@ ROWS = [("sgd", "SGD", UP, [DOWN]),
         ("radam", "RAdam", DECAY | UP, [NO_DECAY, APART, DOWN]), ("radam", "RAdam", DECOUPLED, [NO_DECAY, L2])]
 ids = [f"{routine}-{'-'.join(options) or 'default'}" for routine, _, options, _ in ROWS]
 
-EXCUSES = ("takes no lr_ratio", "check: dampening: expected 0 beside", "Nesterov momentum requires",
+EXCUSES = ("takes no lr_ratio", "check: dampening: expected 0 with", "Nesterov momentum requires",
            "check: decay_base: expected a number above 0")
 
 

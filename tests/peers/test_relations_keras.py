@@ -48,7 +48,7 @@ def test_classes_hold(optimizers, name, compared):
     report = holds(getattr(optimizers, name))
     assert report.compared == compared
     assert {item.law for item in report.of("passed")} == {*LAWS}
-    assert {item.text for item in report.of("skipped")} == {"an optimizer of Keras has no groups"}
+    assert {item.text for item in report.of("skipped")} == {"a Keras optimizer has no groups"}
     assert report.subject == f"keras.optimizers.{name}"
 
 
@@ -115,14 +115,14 @@ def test_what_is_refused(optimizers):
             self.extra = extra
 
     for subject, options, words in (
-        (lambda: one, {}, "expected a new optimizer of each call"),
+        (lambda: one, {}, "expected a new optimizer from each call"),
         (Forgets(extra=0.5), {}, "expected a get_config with 'extra', which is 0.5"),
         (optimizers.Adam, {"beta": 1.0}, "expected an optimizer, got ValueError: .*beta"),
         (optimizers.LossScaleOptimizer, {}, "missing 1 required positional argument: 'inner_optimizer'"),
-        (optimizers.Adam, {"set": {"mu": 0.5}}, "set: expected none but for a function")):
+        (optimizers.Adam, {"set": {"mu": 0.5}}, "set: expected it only for a function")):
         with pytest.raises(TypeError, match=words):
             check(None, subject, **options)
-    with pytest.raises(ValueError, match="device: expected none but for torch, got 'cpu' for Keras"):
+    with pytest.raises(ValueError, match="device: expected none except for torch, got 'cpu' for Keras"):
         check(None, optimizers.Adam, device="cpu")
     assert not one.built
 
@@ -225,7 +225,7 @@ for dtype in ("float32", "float64"):
     assert {item.law for item in report.of("passed")} == {"L4", "L4", "L16"}
     assert {item.text for item in report.of("skipped")} == {
         "writes no array",
-        f"arrays of Keras on {keras.backend.backend()} have no layout of the caller's",
+        f"arrays of Keras on {keras.backend.backend()} have no layout that a caller can choose",
     }
 print(oracle.identify(keras.optimizers.AdamW).routine)
 """
@@ -242,5 +242,5 @@ def test_other_backends(backend, tmp_path):
 
 
 def test_with_a_routine_it_is_refused(optimizers):
-    with pytest.raises(TypeError, match=r"expected .* as adam, got one of Keras, which laws without a formula take"):
+    with pytest.raises(TypeError, match=r"expected .* as adam, got one of Keras, for laws without a formula"):
         check("adam", optimizers.Adam)

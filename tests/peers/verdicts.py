@@ -60,9 +60,9 @@ TORCH = [*loops("sgd", "SGD"), *loops("sgd", "SGD", maximize=True), *loops("mome
          fused("adagrad", "Adagrad", lr=0.125, eps=0.125, weight_decay=0.125, lr_decay=0.0),
          fused("adagrad", "Adagrad", SINGLE), fused("sgd", "SGD", SINGLE), fused("momentum", "SGD", SINGLE),
          Row("momentum", "SGD", laws=ALL), Row("adamax", "Adamax", laws=ALL),
-         wrong("sgd", "SGD", ("float16",), {"L1": "elements that are not written", "L5": "unchanged"},
+         wrong("sgd", "SGD", ("float16",), {"L1": "elements are not written", "L5": "unchanged"},
                "whole blocks of 16 are never written", fused=True),
-         wrong("sgd", "SGD", ("bfloat16",), {"L1": "elements that are not written", "L5": "unchanged"},
+         wrong("sgd", "SGD", ("bfloat16",), {"L1": "elements are not written", "L5": "unchanged"},
                "whole blocks of 16 are never written", fused=True),
          wrong("adagrad", "Adagrad", ("float16",), {"L1": "params: "}, "numbers are rounded to fp16", fused=True),
          wrong("adagrad", "Adagrad", ("bfloat16",), {"L1": "params: "}, "numbers are rounded to bf16", fused=True),
@@ -81,9 +81,9 @@ OPTAX = [Row("sgd", "sgd"), Row("momentum", "sgd"), Row("momentum", "sgd", {"nes
                "the mean square starts from 1", initial_scale=1.0),
          wrong("radam", "radam", ("float32",), {"L1": "fails: step 7"},
                "the length of the average is a difference of nearly equal numbers"),
-         wrong("radam", "radam", ("float32",), {"L1": "nesterov=True: the rule of radam is that of False"},
+         wrong("radam", "radam", ("float32",), {"L1": "nesterov=True: the rule of radam needs False"},
                "Nesterov's momentum", nesterov=True),
-         wrong("adam", "adam", ("bfloat16",), {"L1": "16-bit dtypes by request"}, "each operation is rounded")]
+         wrong("adam", "adam", ("bfloat16",), {"L1": "16-bit dtypes on request"}, "each operation is rounded")]
 TIMM = [
     *loops("lamb", "lamb.Lamb", max_grad_norm=None), *loops("lamb", "lamb.Lamb", max_grad_norm=None, always_adapt=True),
     *loops("lars_momentum", "lars.Lars"), *loops("lars_momentum", "lars.Lars", always_adapt=True),
@@ -106,5 +106,5 @@ TIMM = [
           "the mean square starts from 1", decoupled_decay=True),
     wrong("nadam", "nadamw.NAdamW", ("float32",), {"L1": "first moment corrected without the next momentum"},
           "both parts of the step have one correction"),
-    wrong("adamw", "adamw.AdamWLegacy", ("float32",), {"L1": "caution=True: the rule of adamw is that of False"},
+    wrong("adamw", "adamw.AdamWLegacy", ("float32",), {"L1": "caution=True: the rule of adamw needs False"},
           "steps against the gradient's sign are left out", caution=True)]

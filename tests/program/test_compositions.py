@@ -80,7 +80,7 @@ def test_presets(case, name):
 def test_shards_in_batches_are_not_shared_out_again():
     """Where each rank has one parameter, all reductions are in batches."""
     case = replace(mixed(("shard", {"rule": "greedy"}), ("batch_owners", {}), ("shard", {})), params=PARAMS[:2])
-    assert not violation(case) and "gradients are reduced to owners already" in case.reasons[-1][2][0]
+    assert not violation(case) and "gradients are already reduced to owners" in case.reasons[-1][2][0]
     assert {op.type for op in case.rewritten()[0].main}.isdisjoint(("reduce", "broadcast"))
 
 
@@ -96,7 +96,7 @@ def test_parameters_that_come_in_messages_stay_fp32():
 def test_offloaded_states_are_not_sent():
     case = mixed(("offload", {}), SENT)
     case.rewritten()
-    assert case.reasons[-1][2][0].endswith("states are in the memory of the host; offload comes after")
+    assert case.reasons[-1][2][0].endswith("its states are in host memory; apply offload afterwards")
 
 
 @pytest.mark.clause("N11")

@@ -255,7 +255,7 @@ def averaged_again():
 
 LASTING = Var("b@GRAD", (8,), "float32", persistable=True, initial=0.0)
 SECOND = Op("sgd", {"params": ["b@GRAD"], "grads": ["c@GRAD"]}, {"params": ["b@GRAD"]}, steps_of().main[-1].attrs)
-TOO, TWICE = "{} uses it, too", "{} multiplies gradients by a number already"
+TOO, TWICE = "{} uses it, too", "{} already multiplies gradients by a number"
 CASES = {  # a step, for which parameters averages stay, why, and whether some do if bits may change
     "fp64": (lambda: steps_of(config="fp64"), "", "", False),
     "norms": (lambda: steps_of(optimizer=dict(zip("abc", ("lamb", "lars_momentum", "novograd"), strict=True)), mu=0.5),
@@ -270,7 +270,7 @@ CASES = {  # a step, for which parameters averages stay, why, and whether some d
     "checked for inf": (lambda: step([("a", (8,))], accumulate=2), "a", TOO.format("check_gradients of 'sums'"), True),
     "averaged twice": (lambda: also(scale("b")), "b", TOO.format("scale of 'b@GRAD'"), True),
     "not averaged": (lambda: MERGED(without(steps_of(), "b")).program, "ca",
-                     "merged_sgd of 'c' uses 'b@GRAD', too, which is no average", True),
+                     "merged_sgd of 'c' also uses 'b@GRAD', which is not an average", True),
     "rescaled": (lambda: with_attrs(steps_of(), "b", rescale_grad=0.37), "b", TWICE.format("sgd of 'b'"), False),
     "a factor": (lambda: MERGED(averaged_again()).program, "cba", TWICE.format("merged_sgd of 'c'"), True),
     "too large": (lambda: with_attrs(steps_of(config="fp64"), "b@GRAD", scale=1e300), "", "", False),
@@ -320,4 +320,4 @@ def test_a_factor_of_zero_has_the_sign_of_the_average():
 
 def test_averages_by_no_number_of_the_dtype_stay():
     result = fold_averages(with_attrs(steps_of("b"), scale=1e300))
-    assert not result.applied and "scale of 'b@GRAD': 1e+300 is no finite number of float32" in result.reasons
+    assert not result.applied and "scale of 'b@GRAD': 1e+300 is not a finite number of float32" in result.reasons

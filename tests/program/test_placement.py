@@ -260,9 +260,9 @@ def test_updates_can_be_fused_afterwards():
 
 
 @pytest.mark.parametrize(("program", "why"), [
-    (lambda: adam(PARAMS, world_size=2), "all_reduce has devices or ranks already; expected the step of one device"),
-    (lambda: passes.reduce_to_owners(adam(), 2).program, "reduce has devices or ranks already"),
-    (lambda: passes.fuse_optimizer(adam()).program, "is one for a buffer of several parameters; fuse_optimizer comes"),
+    (lambda: adam(PARAMS, world_size=2), "all_reduce already has devices or ranks; expected the step of one device"),
+    (lambda: passes.reduce_to_owners(adam(), 2).program, "reduce already has devices or ranks"),
+    (lambda: passes.fuse_optimizer(adam()).program, "updates a buffer of several parameters; apply fuse_opt"),
 ])
 @MADE
 def test_declined(program, why, strategy):
@@ -283,7 +283,7 @@ def test_updates_among_gradients_are_declined():
     mixed = program.replace(main=[program.main[k] for k in (0, 3, 1, 2)])
     mixed.check()
     (why,) = cases.sent(mixed, 2).reasons
-    assert why == "backward comes after sgd; expected all updates behind all gradients"
+    assert why == "backward comes after sgd; expected all updates after all gradients"
     cases.same_bits(passes.reduce_to_owners(mixed, 2).program, mixed, 2)
 
 
@@ -297,10 +297,10 @@ def test_updates_that_share_are_declined_by_servers():
     known = ["a.w_velocity_0", "a.b_velocity_0"]
     more = program.with_vars([Var("other", (7,), "float32", True, initial=0.0)])
     for main, why in (
-        ((*program.main, first), "momentum of 'a.w': 'a.w' is of the update of 'a.w', too"),
-        ((*program.main, lone), "scale of 'other': expected updates, and what goes along with them"),
+        ((*program.main, first), "momentum of 'a.w': the update of 'a.w' uses 'a.w', too"),
+        ((*program.main, lone), "scale of 'other': expected updates, scale ops of scalars, or casts"),
         ((*program.main, lone.replace(inputs={"x": known}, outputs={"out": known})),
-         "scale of 'a.w_velocity_0': expected updates, and what goes along with them"),
+         "scale of 'a.w_velocity_0': expected updates, scale ops of scalars, or casts"),
         ((program.main[1], first, both), "momentum of 'a.b': no backward op makes 'a.b@GRAD'"),
     ):
         assert cases.sent(more.replace(main=main), 2).reasons == (why,)

@@ -212,9 +212,9 @@ def used():
 @pytest.mark.parametrize(("program", "reason"), [
     (flat, "adam of .*: it is flat"),
     (cut, "adam of 'w.block0': 'w.block0_moment1_0' is made at startup, on the device"),
-    (used, "adam of 'w': 'w_moment1_0' is used by other ops, too"),
-    (lambda: passes.offload(cases.adam([("w", (3,))])).program, "'w_moment1_0@DEVICE' is no memory of its own"),
-    (lambda: passes.reduce_to_owners(cases.adam(), 2).program, "ops are of several devices"),
+    (used, "adam of 'w': other ops use 'w_moment1_0', too"),
+    (lambda: passes.offload(cases.adam([("w", (3,))])).program, "'w_moment1_0@DEVICE' is not separate memory"),
+    (lambda: passes.reduce_to_owners(cases.adam(), 2).program, "ops are placed on several devices"),
     (lambda: cases.adam([("w", (0, 3))]), "adam of 'w': it has no states"),
     (lambda: Program({}), "no update has states"),
 ])
@@ -270,7 +270,7 @@ SHORT, FLOATS = (
      r"bind_schedule: arrays: 'w_moment1_0': expected float32 of shape \(3,\), got float32 of shape \(4,\)"),
     (lambda: placement.bind_schedule(placement.on_streams(ONE.replace(vars={
         **ONE.vars, "w_moment1_0": Var("w_moment1_0", (3,), "float32", True)})), on_executor(w=3)), ValueError,
-     "bind_schedule: arrays: 'w_moment1_0': expected an array, since it starts from none, got none"),
+     "bind_schedule: arrays: 'w_moment1_0': expected an array, since it has no initial value, got none"),
 ])
 def test_bad_arguments(call, error, message):
     with gpu.use("executor"), pytest.raises(error, match=message):

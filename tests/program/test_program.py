@@ -85,7 +85,7 @@ def test_names_that_collide(names, got):
     params = [(name, (2,)) for name in names]
     optimizer = {name: "adagrad" if name == "n_second" else "novograd" if name == "n" else "adam" for name in names}
     options = dict(sparse=["w"], world_size=2) if "w" in names else {}
-    expected = "step_program: params: expected names that nothing else in the program has, got"
+    expected = "step_program: params: expected names that are unique in the program, got"
     with pytest.raises(ValueError, match=f"^{expected} '{got}'$"):
         step_program(params, optimizer, lr=0.1, **options)
 

@@ -193,7 +193,7 @@ def test_numbers_of_a_step():
 
 
 @pytest.mark.parametrize(("change", "options", "error", "message"), [
-    (lambda a: a.pop("a.w"), {}, ValueError, "arrays: 'a.w': expected an array, since it starts from none, got none"),
+    (lambda a: a.pop("a.w"), {}, ValueError, "arrays: 'a.w': expected an array, since it has no initial value, got"),
     (lambda a: a.update({"x": a["a.w"]}), {}, ValueError, "arrays: expected names of dense tensors of the program"),
     (lambda a: a.update({"a.w": a["a.w"].T}), {}, ValueError, r"arrays: 'a.w': expected shape \(5, 3\), got \(3, 5\)"),
     (lambda a: None, dict(backend="gpu"), TypeError, "arrays: 'a.w': expected a device array, got a NumPy array"),

@@ -115,7 +115,7 @@ def test_bad_arguments_of_amp_program(options, error, message):
 ])
 def test_names_that_collide(name):
     """A parameter named like what the program makes for another one, or for the whole step."""
-    expected = f"^amp_program: params: expected names that nothing else in the program has, got {name!r}$"
+    expected = f"^amp_program: params: expected names that are unique in the program, got {name!r}$"
     for params in ([("w", (2,)), (name, (2,))], [(name, (2,)), ("w", (2,))]):
         with pytest.raises(ValueError, match=expected):
             cases.step(params, max_norm=1.0, accumulate=2, recompute=True)
@@ -329,7 +329,7 @@ def test_what_is_let_go():
     def lacking(world):
         bind(made[world.rank], given if world.rank == 2 else cases.brought(made[world.rank], world.rank), comm=world)
 
-    with pytest.raises(ValueError, match=r"bind: arrays: 'a.w': expected an array, since it starts from none"):
+    with pytest.raises(ValueError, match=r"bind: arrays: 'a.w': expected an array, since it has no initial value"):
         local.run(lacking, 3)
 
 
@@ -359,7 +359,7 @@ def test_the_program_of_another_rank_is_refused():
     def rank(world):
         cases.bound_on(made[1 - world.rank], world)
 
-    with pytest.raises(ValueError, match=r"bind: program: expected that of rank [01], got that of a rank whi"):
+    with pytest.raises(ValueError, match=r"bind: program: expected the program of rank [01], got one for a r"):
         local.run(rank, 2)
 
 

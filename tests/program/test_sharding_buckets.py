@@ -198,7 +198,7 @@ def test_what_is_in_no_run():
     assert "'b@GRAD' has no elements" in passes.fuse_reduces(passes.shard(program, 0, 2).program).reasons
     buffers = passes.coalesce_gradients(program, "by_count", count=2).program
     again = passes.fuse_reduces(passes.shard(buffers, 0, 2).program)
-    assert "'d@GRAD' is in a buffer already, 'FusedOutput_d@GRAD'" in again.reasons
+    assert "'d@GRAD' is already in a buffer, 'FusedOutput_d@GRAD'" in again.reasons
 
 
 def test_what_an_owner_updates_is_in_no_flat_op():
@@ -207,7 +207,7 @@ def test_what_an_owner_updates_is_in_no_flat_op():
     apart = passes.shard(program, 1, 2, "greedy").program
     for made in (apart, passes.fuse_broadcasts(apart).program):
         flat = passes.fuse_optimizer(made, form="flat")
-        because = "sgd of 'd' to 'a': not flat: params: 'd' is reduced to one rank, or sent from one, and others "
+        because = "sgd of 'd' to 'a': not flat: params: 'd' is reduced to one rank, or sent from one, and other "
         assert not flat.applied and any(reason.startswith(because) for reason in flat.reasons)
 
 

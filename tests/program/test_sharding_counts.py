@@ -164,7 +164,7 @@ def test_what_fuse_broadcasts_leaves_alone():
     (made, _) = cases.shards(cases.step([("a", (2,)), ("b", (0,)), ("c", (3,))], world_size=2), "greedy")
     result = passes.fuse_broadcasts(made)
     assert not result.applied and result.reasons == (
-        "'b.cast_fp16' has no elements", "no owner has two variables of one dtype in a row that fit together")
+        "'b.cast_fp16' has no elements", "no owner sends two consecutive variables of one dtype that fit together")
     assert passes.fuse_broadcasts(cases.step(world_size=2)).reasons == result.reasons[1:]
 
 

@@ -135,13 +135,13 @@ def reasons(case, **options):
     (plain(ranks=1), False, "one rank owns everything"),
     (plain(sparse=["a.w"]), True, "'a.w' is left to all ranks: 'a.w@GRAD@DENSE' has no all_reduce of its own"),
     (replace(plain(), params=[*PARAMS, ("e", (0, 3))]), True, "'e' is left to all ranks: it has no elements"),
-    (plain(("coalesce_gradients", {})), False, "'a.w@GRAD' is in a buffer, or cut, already"),
+    (plain(("coalesce_gradients", {})), False, "'a.w@GRAD' is already in a buffer, or cut"),
     (plain(("coalesce_gradients", {}), ("fuse_all_reduce", {})), False, "has no all_reduce of its own"),
-    (plain(("shard", {})), False, "gradients are reduced to owners already, or parameters broadcast by them"),
-    (plain(("shard_elements", {})), False, "gradients are reduced to owners already"),
-    (plain(("fuse_optimizer", {"form": "flat"})), False, "is one for a buffer; fuse_optimizer comes after"),
-    (plain(("offload", {})), False, "is no memory that only its update uses from step to step"),
-    (mixed(("optimize_cast", {})), False, "after its update; fold_casts comes before"),
+    (plain(("shard", {})), False, "gradients are already reduced to owners, or parameters broadcast by them"),
+    (plain(("shard_elements", {})), False, "gradients are already reduced to owners"),
+    (plain(("fuse_optimizer", {"form": "flat"})), False, "updates a buffer; apply fuse_optimizer afterwards"),
+    (plain(("offload", {})), False, "is not memory that only its update uses from step to step"),
+    (mixed(("optimize_cast", {})), False, "after its update; apply fold_casts first"),
 ])
 def test_what_is_left_to_all_ranks(case, applied, reason):
     found, why = reasons(case)

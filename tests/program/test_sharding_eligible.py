@@ -48,7 +48,7 @@ def test_all_that_are_cast_are_eligible():
     assert all(program.main[i].type == "cast" for i in found.casts)
     after = passes.eligible(passes.optimize_cast(program).program)
     assert not after.copies and not after.casts
-    assert after.reasons == tuple(f"{name!r} stays fp32: neither pass casts it" for name in ("a.w", "a.b", "b.w"))
+    assert after.reasons == tuple(f"{name!r} stays fp32: no model pass casts it" for name in ("a.w", "a.b", "b.w"))
 
 
 def doubled(op):
@@ -82,20 +82,20 @@ INELIGIBLE = {
                          "its cast is named 'a.w.cast_fp16.subprog_0'"),
     "recomputed under another name": (renamed("a.w.cast_fp16.subprog_0", "a.w.again", recompute=True),
                                       "its cast is named 'a.w.again'"),
-    "two at a time": (lambda: edited(step(PARAMS[:2]), doubled), "its cast is one with others"),
+    "two at a time": (lambda: edited(step(PARAMS[:2]), doubled), "one op casts it together with others"),
     "not used": (
         lambda: edited(step(PARAMS[:2]), lambda op: [] if op.role in ("forward", "backward") and any(
-            name.startswith("a.w") for name in (*op.reads, *op.writes)) else [op]), "neither pass casts it"),
+            name.startswith("a.w") for name in (*op.reads, *op.writes)) else [op]), "no model pass casts it"),
     "an older copy is read": (
         lambda: step(PARAMS[:2]).replace(main=[*step(PARAMS[:2]).main, reader("a.w.cast_fp16", "forward")]),
         "forward of 'a.w.cast_fp16' reads 'a.w.cast_fp16', which is older than the parameter"),
     "changed elsewhere": (
         followed("finish_check", Op("scale", {"x": ["a.w"]}, {"out": ["a.w"]}, {"scale": 0.5}, "communicate")),
-        "scale of 'a.w' changes it outside of the optimizer's stage"),
+        "scale of 'a.w' changes it outside the optimizer's stage"),
     "in a group": (
         followed("adam", Op("broadcast", {"x": ["a.w", "a.b"]}, {"out": ["a.w", "a.b"]}, {"ranks": 2, "root": 0},
                             "communicate"), world_size=2),
-        "broadcast has it in a group; fuse_broadcasts comes after"),
+        "broadcast has it in a group; apply fuse_broadcasts afterwards"),
 }
 
 
@@ -127,9 +127,9 @@ def test_two_updates_in_a_step():
         assert bits(one).items() <= bits(other).items()
     program = step(PARAMS[:2], world_size=2)
     again = passes.shard(program.replace(main=[*program.main, *program.main]), 0, 2)
-    assert again.reasons == ("cast of 'a.w.cast_fp16' needs 'a.w' after its update, before it is broadcast",)
+    assert again.reasons == ("cast of 'a.w.cast_fp16' needs 'a.w' between its update and its broadcast",)
     twice = passes.shard(program.replace(main=[*program.main, program.main[-1]]), 0, 2)
-    assert twice.reasons == ("adam of 'a.b' needs 'a.b' after its update, before it is broadcast",)
+    assert twice.reasons == ("adam of 'a.b' needs 'a.b' between its update and its broadcast",)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -188,8 +188,8 @@ def test_shard_declines():
     for program, degree, why in (
         (step(), 1, "one rank owns everything"),
         (step(), 2, "no gradient is reduced over the ranks"),
-        (shards(plain)[0], 2, "gradients are reduced to owners already"),
-        (fused, 2, "adam of '@FUSEDVAR@_adam_Param_d.e.f' is one for a buffer; fuse_optimizer comes after"),
+        (shards(plain)[0], 2, "gradients are already reduced to owners"),
+        (fused, 2, "adam of '@FUSEDVAR@_adam_Param_d.e.f' updates a buffer; apply fuse_optimizer afterwards"),
         (plain.replace(main=[op for op in plain.main if op.inputs.get("x") != ("c@GRAD",)]), 2,
          "'c@GRAD' is not reduced over the ranks"),
     ):
@@ -219,7 +219,7 @@ def test_bad_arguments_of_shard(args, message):
 def test_optimize_cast_declines():
     result = passes.optimize_cast(step(fp32=[name for name, _ in PARAMS]))
     assert not result.applied and len(result.reasons) == len(PARAMS) + 1
-    assert result.reasons[-1] == "neither pass casts a parameter that can live in fp16"
+    assert result.reasons[-1] == "no model pass casts a parameter that can live in fp16"
     plain = passes.optimize_cast(step_program(PARAMS[:1], "sgd", lr=0.5))
     assert plain.reasons[0] == "'a.w' stays fp32: backward of 'a.w@GRAD' reads it"
 

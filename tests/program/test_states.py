@@ -68,7 +68,7 @@ FITS_NOT = [
     (("more",), 1, ValueError, "saved: expected version, steps, .*, got .*, more$"),
     (("states", "c", "routine"), "lamb", ValueError, "'c': routine: expected adam, .*got 'lamb'"),
     (("states", "c", "hypers", "epsilon_at"), "uncorrected", ValueError, "epsilon_at: expected cor"),
-    (("params", "d"), np.zeros(3, np.float32), ValueError, "expected what the program has, got 'd', too"),
+    (("params", "d"), np.zeros(3, np.float32), ValueError, "expected variables of the program, got 'd'"),
     (("states", "a.b", "slots", "moment1"), [np.zeros(7)], ValueError, r"moment1.: expected float32 .* got"),
     (("params", "a.b"), np.zeros(3, np.float32), ValueError, r"'a.b': expected float32 of shape \(7"),
     (("version",), 2, ValueError, "version: expected .*, got 2"),

@@ -9,7 +9,6 @@ from benchmarks import planted, sanitizer
 from refopt import simt
 from refopt.catalog import ROUTINES
 from refopt.gpu import notes
-from refopt.gpu.target import signature_spelled
 
 from .stand_ins import noting, recorded, tool
 
@@ -34,7 +33,7 @@ def test_the_executor_runs_the_one_that_it_does_not_look_for(executor):
 def test_the_planted_kernels_compile(name):
     """And keep what they were planted for: shared memory, barriers, and a read that is not optimised away."""
     kernel, tool, *_ = planted.DEFECTS[name]
-    ptx = kernel.ptx(signature_spelled(["float32[1]"] * kernel.function.__code__.co_argcount))
+    ptx = kernel.ptx(["float32[1]"] * kernel.function.__code__.co_argcount)
     wanted = {"memcheck": "st.global", "racecheck": "ld.shared", "initcheck": "ld.global", "synccheck": "bar."}
     assert wanted[tool] in ptx
 

@@ -9,7 +9,6 @@ pytest.importorskip("numba.cuda", exc_type=ImportError)
 
 from benchmarks import sectors
 from benchmarks.access_patterns import CASES, HEIGHT, THREADS, WIDTH
-from refopt.gpu.target import signature_spelled
 
 from .stand_ins import recorded, tool
 
@@ -46,7 +45,7 @@ def test_the_compiler_keeps_each_load(name):
     case = CASES[name]
     arrays = case.arguments()
     words = ["int64"] * len(arrays) if case.by_address else [f"{x.dtype}[{x.ndim}]" for x in arrays]
-    ptx = case.kernel.ptx(signature_spelled(words))
+    ptx = case.kernel.ptx(words)
     assert len(re.findall(r"\bld\.global", ptx)) == LOADS[name]
     assert case.kernel.function.__code__.co_name in re.findall(r"\.entry (\w+)", ptx)[0]
 

@@ -129,7 +129,7 @@ def test_values_are_those_that_numba_computes(symbol, a, data):
     rule = scalars.binary("Compare" if compare else symbol, a, b)
     expression = f"a[0] {OPERATORS[symbol]} b[0]"
     if rule is None:
-        with pytest.raises(simt.CompileError, match="a bit operator on"):
+        with pytest.raises(simt.CompileError, match="a bitwise operator on"):
             compute(expression, x, y)
         return
     value, name = compute(expression, x, y)

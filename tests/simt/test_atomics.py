@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from refopt import simt
+from refopt.oracle.observing import starts
 from refopt.simt import cuda, memory
+from refopt.simt.base.diagnosis import place_of
 
 NAN = float("nan")
 
@@ -168,7 +170,7 @@ def test_spinning_needs_resident_blocks(hasty):
 @pytest.mark.parametrize("body", [spin_on_fences, spin_between_barriers, spin_of_a_warp])
 def test_other_spins_are_found_too(body, hasty):
     simt.limits.seconds = 10
-    with pytest.raises(simt.Deadlock, match="spin on atomics in vain"):
+    with pytest.raises(simt.Deadlock, match="spin on atomics without progress"):
         cuda.jit(body)[1, 2](np.zeros(1, np.int64))
 
 
@@ -207,7 +209,7 @@ def test_spins_that_change_memory_are_stopped_by_the_clock(body, hasty):
 @pytest.mark.parametrize("body", [spin_with_a_counter, spin_with_counters], ids=lambda body: body.__name__)
 def test_spins_that_only_count_their_tries_are_found(body, threads, watch):
     begun = time.process_time()
-    with pytest.raises(simt.Deadlock, match="spin on atomics in vain"), simt.observe(watch=watch):
+    with pytest.raises(simt.Deadlock, match="spin on atomics without progress"), simt.observe(watch=watch):
         cuda.jit(body)[1, threads](np.zeros(1, np.int64), np.zeros(2, np.int64))
     assert time.process_time() - begun < 2
 
@@ -342,6 +344,14 @@ def test_a_thread_that_runs_on_is_stopped(watch, helper, hasty):
     maximum_of = np.zeros(1)
     cuda.jit(maximum)[1, 2](np.ones(3), maximum_of)
     assert maximum_of[0] == 1
+
+
+def test_an_audit_hook_that_is_stopped_is_not_the_place():
+    names = {"__tracebackhide__": starts.__tracebackhide__}
+    exec("def hook(): raise simt_error", names)
+    with pytest.raises(NameError) as caught:
+        names["hook"]()
+    assert place_of(caught.value).filename == __file__
 
 
 def test_a_launch_is_profiled_after_one_was_stopped(hasty):

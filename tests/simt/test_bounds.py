@@ -152,7 +152,7 @@ def test_arguments_are_aligned(watch):
                     first[1, 1](x, y)
                     assert y[0] == x.copy_to_host()[0]
                     continue
-                words = rf"argument x: {np.dtype(dtype)} at .* no multiple of {alignment}\n  in host code"
+                words = rf"argument x: {np.dtype(dtype)} at .* not a multiple of {alignment}\n  in host code"
                 with pytest.raises(simt.MisalignedAddress, match=words):
                     first[1, 1](x, y)
         first[1, 1](data[1:61].view(packed)["a"], np.zeros(1, np.uint8))

@@ -74,7 +74,7 @@ def test_arrays_that_are_captured_are_constants(watch):
     def kernel(out):
         TABLE[0] = 1
 
-    with pytest.raises(simt.CompileError, match="captures: it is constant") as caught, simt.observe(watch=watch):
+    with pytest.raises(simt.CompileError, match="because the kernel captures it") as caught, simt.observe(watch=watch):
         kernel[1, 1](np.zeros(1))
     assert caught.value.kernel == "kernel" and TABLE[0] == 0
 

@@ -86,7 +86,7 @@ def test_known_values(arguments, blocks, share):
     ((0, 32), ValueError, "block: expected 1 to 1024 threads"), ((1025, 32), ValueError, "got 1025"),
     ((128, 256), ValueError, "registers: expected at most 255"),
     ((1024, 65), ValueError, "registers: a block of 1024 threads with 65 each needs more than 65536"),
-    ((128, 32, 227 * 1024 + 1), ValueError, "shared_bytes: expected at most 232448 of a block, got 232449"),
+    ((128, 32, 227 * 1024 + 1), ValueError, "shared_bytes: expected at most 232448 per block, got 232449"),
     ((128, 32, 0, (5, 1)), ValueError, r"capability: expected one of .*\(9, 0\).*, got \(5, 1\)"),
     ((128.0, 32), TypeError, "block: expected an integer, got 128.0"),
     ((128, 32.0), TypeError, "registers: expected an integer")])

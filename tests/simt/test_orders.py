@@ -53,7 +53,7 @@ def test_what_an_order_hides(kernel, order):
     with pytest.raises(simt.DataRace) as caught, simt.observe(watch=True):
         kernel[2, 1](ints(1), ints(1))
     assert caught.value.order == order
-    assert f"shown by the order {order}" in str(caught.value)
+    assert f"found with schedule {order}" in str(caught.value)
     other = {"forward": "reverse", "reverse": "forward"}[order]
     with simt.observe(watch=True, schedule=other):
         kernel[2, 1](ints(1), ints(1))
@@ -175,7 +175,7 @@ def test_what_a_launch_wrote_is_fresh_again_in_the_next_order():
 
     with pytest.raises(simt.UninitializedRead) as caught, simt.observe(watch=True):
         kernel[2, 1](cuda.device_array(2, np.int32), ints(1), ints(1))
-    assert caught.value.order == "reverse" and "shown by the order reverse, not by forward" in str(caught.value)
+    assert caught.value.order == "reverse" and "found with schedule reverse, not with forward" in str(caught.value)
 
 
 def test_later_launches_are_ordered_after_all_of_them():
@@ -224,7 +224,7 @@ def test_a_block_that_waits_for_an_earlier_one():
     assert message.tolist() == [7, 7] and log.defects == []
     with pytest.raises(simt.Deadlock), simt.observe(watch=True, schedule="reverse"):
         waits_for_block_0[2, 1](message, ints(1))
-    with pytest.raises(simt.Deadlock, match="by the order reverse, not by forward"), simt.observe(watch=True):
+    with pytest.raises(simt.Deadlock, match="with schedule reverse, not with forward"), simt.observe(watch=True):
         waits_for_who_is_first[2, 1](ints(1), ints(1))
 
 

@@ -152,10 +152,10 @@ def test_a_second_observer_is_refused():
         with simt.observe():
             pass
 
-    words = "^observe blocks do not nest, and no two threads have one at once$"
+    words = "^observe blocks do not nest, and only one thread at a time can have one$"
     with simt.observe(), ThreadPoolExecutor(1) as pool, pytest.raises(RuntimeError, match=words):
         pool.submit(observing).result()
-    with pytest.raises(simt.LaunchError, match="a kernel cannot be observed from within"):
+    with pytest.raises(simt.LaunchError, match="observe cannot be entered inside a kernel"):
         observed = simt.ptx_twin()(observing)
         cuda.jit(lambda: observed())[1, 1]()
 

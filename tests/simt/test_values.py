@@ -293,7 +293,7 @@ def test_a_copy_of_what_nobody_wrote():
         with simt.observe(watch=True):
             first_half[1, 4](x)
             x.copy_to_host()
-        with simt.observe(watch=True), pytest.raises(simt.UninitializedRead, match="nobody wrote"):
+        with simt.observe(watch=True), pytest.raises(simt.UninitializedRead, match="never written"):
             cuda.as_cuda_array(x)[5:].copy_to_host()
         partly = simt.observe(watch=True, strict="partly-written-copy")
         with partly, pytest.raises(simt.UninitializedRead, match="rule partly-written-copy"):

@@ -84,7 +84,7 @@ def test_a_warp_of_fewer_threads_is_refused():
     def kernel(x):
         x[cuda.grid(1)] = largest(1)
 
-    with pytest.raises(simt.BarrierDivergence, match=r"lanes 8 to 31 are not there: the warp has 8 threads"):
+    with pytest.raises(simt.BarrierDivergence, match=r"lanes 8 to 31 are missing: the warp has 8 threads"):
         kernel[1, 72](x)
 
 
@@ -130,7 +130,7 @@ def test_what_a_lane_brings_is_defined():
             y = cuda.shfl_down_sync(0xFFFF, i, 8)
         x[i] = largest(y)
 
-    with pytest.raises(simt.UninitializedRead, match="largest takes what a shuffle gave"), simt.observe(watch=True):
+    with pytest.raises(simt.UninitializedRead, match="largest takes the result of a shuffle"), simt.observe(watch=True):
         kernel[1, 32](np.zeros(32, np.int64))
 
 

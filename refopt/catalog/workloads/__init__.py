@@ -53,14 +53,14 @@ class Workload:
         return sum(tensor.elements for tensor in self.tensors)
 
     def matrices(self) -> "Workload":
-        """The tensors of two axes or more, which are matrices or, such as the kernels of convolutions, can be."""
+        """The tensors of two axes or more: matrices, or tensors such as convolution kernels that can be reshaped."""
         return replace(self, tensors=tuple(tensor for tensor in self.tensors if len(tensor.shape) > 1))
 
     def scaled(self, max_elements: int) -> "Workload":
-        """The same tensors, none with more than `max_elements` elements: for machines without a GPU.
+        """The same tensors with at most `max_elements` elements each: for machines without a GPU.
 
-        Number, order, names and ranks stay. A tensor that fits stays whole, so small and odd sizes stay real;
-        the extents of a larger one shrink by a common ratio, none below 1.
+        Number, order, names and ranks are unchanged. A tensor that fits is unchanged, so that small and odd sizes are
+        real; the extents of a larger one shrink by a common ratio, to at least 1.
         """
         if max_elements < 1:
             raise ValueError(f"scaled: max_elements must be at least 1, got {max_elements}")
@@ -69,7 +69,7 @@ class Workload:
 
 
 def load(name: str) -> Workload:
-    """The workload of that name; WORKLOADS has the names."""
+    """The workload with a name in WORKLOADS."""
     if name not in WORKLOADS:
         raise ValueError(f"unknown workload {name!r}; known: {', '.join(WORKLOADS)}")
     model = WORKLOADS[name]
@@ -84,5 +84,5 @@ def _shrink(shape: tuple[int, ...], max_elements: int) -> tuple[int, ...]:
     def shrunk(n: int) -> tuple[int, ...]:  # by n / largest, in integers
         return tuple(max(1, extent * n // largest) for extent in shape)
 
-    # The size never falls as n grows, so the largest n that fits is the number of those that do.
+    # The size never falls as n grows, so the largest n that fits is the number of n that fit.
     return shrunk(bisect_right(range(1, largest + 1), max_elements, key=lambda n: prod(shrunk(n))))

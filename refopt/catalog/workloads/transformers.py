@@ -1,4 +1,4 @@
-"""Transformers, with the names and the layouts of Hugging Face's models."""
+"""Transformers, with the names and layouts of Hugging Face's models."""
 
 from collections.abc import Iterator
 

@@ -1,8 +1,8 @@
-"""The comparison behind ``refopt verify``: CPU reference against kernel, on the tensors of a real model.
+"""The comparison of ``refopt verify``: CPU reference against kernels, on the tensors of a real model.
 
-`rows` runs one routine in one dtype configuration through its forms and gives a `Row` for each: whether every
-bit agrees after every step, and launches and bytes, counted on the executor, against the catalogue. `AROUND` has the
-same for what goes on around a step.
+`rows` runs the forms of one routine in one dtype configuration and yields a `Row` for each: whether every bit agrees
+after every step, and whether launches and bytes, counted on the executor, match the catalogue. `AROUND` has the same
+for the operations around a step.
 """
 
 from refopt.catalog.data import DTYPES, extents, hypers, make_case, matrices, offered, unavailable

@@ -1,6 +1,6 @@
-"""What goes on around a step, against its reference: the gradient check, casts, coalescing.
+"""The operations around a step against their references: the gradient check, casts, coalescing.
 
-Before merging each would be an op and a launch for each tensor; of the gradient check two, a finite check and a norm.
+Unmerged, each would be an op and a launch per tensor; the gradient check would be two, a finite check and a norm.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +16,7 @@ from refopt.cli.verify.compare import SHOWN, Mismatch, Row, compare, counts, tex
 from refopt.gpu import timing
 from refopt.oracle import ulp
 
-# For each dtype configuration, what it is cast to.
+# The targets of casts from each dtype configuration.
 TARGETS = {"fp32": ("fp16", "bf16"), "fp64": ("fp32",), "fp16": ("fp32",), "bf16": ("fp32",)}
 PLAIN = tuple(TARGETS)
 SCALE = 1 / 8
@@ -29,7 +29,7 @@ def tensors(workload: Workload, dtype: str, seed: int = 0) -> list[np.ndarray]:
 
 
 def put(machine: Any, arrays: Sequence[np.ndarray]) -> list[Any]:
-    """Copies on the device, made as bit patterns, because Numba copies no bf16."""
+    """Copies on the device, made as bit patterns, because Numba cannot copy bf16."""
     return [machine.to_device(ulp.bits(x)).view(x.dtype) for x in arrays]
 
 
@@ -42,7 +42,7 @@ def row(
     name: str, dtype: str, form: str, workload: Workload, run: Callable[[], Any], plan: Any, machine: Any,
     pairs: Callable[[], list[tuple[np.ndarray, np.ndarray]]], touched: Sequence[Any], ops: int = 1,
 ) -> Row:
-    """Run something once and compare what it has left, pairs of expected and found arrays."""
+    """Run an operation once and compare its results, pairs of expected and actual arrays."""
     log = None
     if counts(machine, workload):
         with simt.observe(count=touched) as log:
@@ -90,7 +90,7 @@ def check_rows(workload: Workload, dtype: str, machine: Any) -> Iterator[Row]:
 
 
 def cast_rows(workload: Workload, dtype: str, machine: Any) -> Iterator[Row]:
-    """Every tensor in another dtype, scaled."""
+    """Casts of every tensor to another dtype, scaled."""
     sources = tensors(workload, dtype)
     for other in (name for name in TARGETS[dtype] if not unavailable(name)):
         expected = [np.zeros(x.shape, numpy_dtype(DTYPES[other].param)) for x in sources]
@@ -105,7 +105,7 @@ def cast_rows(workload: Workload, dtype: str, machine: Any) -> Iterator[Row]:
 
 
 def coalesce_rows(workload: Workload, dtype: str, machine: Any) -> Iterator[Row]:
-    """Every tensor into one buffer, and out again."""
+    """Copies of every tensor into one buffer, and out again."""
     inputs = tensors(workload, dtype)
     placed = put(machine, inputs)
     empty = put(machine, [np.zeros_like(x) for x in inputs])

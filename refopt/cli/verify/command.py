@@ -1,4 +1,4 @@
-"""``refopt verify``: its arguments, and from them what is computed, printed and reported."""
+"""``refopt verify``: its arguments, and the run, the output and the report."""
 
 import argparse
 import contextlib
@@ -23,14 +23,14 @@ from refopt.cli.verify.tasks import Task, all_rows
 from refopt.gpu import cache, timing
 from refopt.gpu.machine import dotted
 
-COPIED = 4_000_000_000  # bytes, read and written, of the copy that steps are compared with
+COPIED = 4_000_000_000  # bytes read and written by the copy that steps are compared with
 
 
 def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     """Run the command and return its status.
 
     Raises:
-        SystemExit: an argument is wrong, which is told.
+        SystemExit: an argument is wrong, which is reported.
         Unusable: output cannot be written.
     """
     machine, tasks, scaled = _chosen(args, parser)
@@ -80,7 +80,7 @@ def _at_least(least: int) -> Callable[[str], int]:
 
 
 def _chosen(args: argparse.Namespace, parser: argparse.ArgumentParser) -> tuple[Any, list[Task], str]:
-    """The device, the tasks asked for, and how their tensors were scaled; exits with status 2 if they cannot be had."""
+    """The device, the requested tasks, and how their tensors were scaled; exits with status 2 if not available."""
     try:
         machine = gpu.device(args.device)
     except (RuntimeError, ValueError) as error:
@@ -92,7 +92,7 @@ def _chosen(args: argparse.Namespace, parser: argparse.ArgumentParser) -> tuple[
     dtypes = _dtypes(args.dtype, parser)
     whole = workloads.load(args.workload)
     if args.full and args.max_elements is not None:
-        parser.error("argument --full: expected no --max-elements beside it")
+        parser.error("argument --full: cannot be combined with --max-elements")
     most = max(tensor.elements for tensor in whole.tensors) if args.full else args.max_elements
     workload, scaled = verify.extents(whole, machine.name, most)
     small, _ = verify.extents(whole, machine.name, most, norms=False)
@@ -106,12 +106,12 @@ def _chosen(args: argparse.Namespace, parser: argparse.ArgumentParser) -> tuple[
     ]
     tasks += _around(args, workload, dtypes)
     if not tasks:
-        parser.error("nothing to verify: no routine that was asked for has the dtypes asked for")
+        parser.error("nothing to verify: none of the requested routines has the requested dtypes")
     return machine, tasks, scaled
 
 
 def _dtypes(asked: list[str] | None, parser: argparse.ArgumentParser) -> list[str]:
-    """The dtype configurations that were asked for, or else all that there are here."""
+    """The requested dtype configurations, or else all that are available."""
     for name in asked or ():
         if reason := verify.unavailable(name):
             parser.error(f"argument --dtype: {name}: {reason}")
@@ -119,20 +119,20 @@ def _dtypes(asked: list[str] | None, parser: argparse.ArgumentParser) -> list[st
 
 
 def _around(args: argparse.Namespace, workload: workloads.Workload, dtypes: list[str]) -> list[Task]:
-    """What goes on around a step, which has forms of its own."""
+    """The tasks for operations around a step, which have their own forms."""
     asked = args.routine or ([] if args.form else verify.AROUND)
     around = [name for name in verify.AROUND if name in asked]
     return [Task(name, dtype, workload) for name in around for dtype in dtypes if dtype in verify.PLAIN]
 
 
 def _forms(routine: Routine, asked: list[str] | None) -> list[str]:
-    """The forms of a routine that were asked for; else all of a ladder, and the merged one of two."""
+    """The requested forms of a routine; else all if there are more than two, or the merged one of two."""
     shown = list(routine.forms) if len(routine.forms) > 2 else [routine.merged_form]
     return shown if asked is None else [form for form in routine.forms if form in asked]
 
 
 def _device(machine: Any, asked: str | None) -> dict[str, Any]:
-    """Which device is used, and why, and where its kernels come from."""
+    """The device that is used, why, and where its kernels come from."""
     found = machine.properties
     about = {"compute_capability": dotted(found.capability), "multiprocessors": found.multiprocessors}
     if machine.name == "gpu":
@@ -150,18 +150,18 @@ def _device(machine: Any, asked: str | None) -> dict[str, Any]:
 
 
 def _compiled(about: dict[str, Any]) -> str:
-    """By what kernels are compiled on a GPU."""
+    """How kernels for a GPU are compiled."""
     return f"compiled for {about['compute_capability']} by numba-cuda {report.versions()['numba-cuda']}"
 
 
 def _came_from(device: dict[str, Any]) -> str:
-    """Where the kernels of a GPU have come from."""
+    """Where the kernels of a GPU came from."""
     kept = f"{cache.origins['kept']} as kept in {where}, " if (where := cache.folder()) else ""
     return f"{kept}{cache.origins['compiled']} {_compiled(device)}"
 
 
 def _described(device: dict[str, Any]) -> str:
-    """The device in words."""
+    """A description of the device."""
     reason = f" ({device['reason']})" if device["reason"] else ""
     as_one = "as a device of " if device["kind"] == "executor" else ""
     size = f"{device['multiprocessors']} multiprocessors"
@@ -219,7 +219,7 @@ def _verify(args: argparse.Namespace, machine: Any, tasks: list[Task], scaled: s
 
 
 def _matrices(taken: workloads.Workload, whole: workloads.Workload) -> str:
-    """Which tensors a routine has that takes matrices alone."""
+    """The tensors for a routine that takes only matrices."""
     every = whole.matrices()
     cut = sum(len(tensor.shape) > 2 for tensor in every.tensors)
     kernels = f", {cut} of them kernels of convolutions with a row for each output channel" if cut else ""
@@ -232,7 +232,7 @@ def _rows(
     tasks: list[Task], whole: workloads.Workload, machine: Any, steps: int, copy: float | None, progress: Progress,
     say: Callable[..., None],
 ) -> list[verify.Row]:
-    """All rows, each told of as it comes."""
+    """All rows, each printed as it is computed."""
     rows: list[verify.Row] = []
     with contextlib.closing(all_rows(tasks, machine, steps, progress.show)) as stream:
         for name, of_name in itertools.groupby(stream, key=lambda pair: pair[0].name):

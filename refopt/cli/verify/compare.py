@@ -14,8 +14,8 @@ from refopt.gpu import timing
 from refopt.oracle import ulp
 from refopt.oracle.exact.cases import arguments
 
-SHOWN = 4  # mismatches kept of a row
-COUNTED = 1_000_000  # elements of a workload up to which the executor counts: a launch that is counted runs by threads
+SHOWN = 4  # mismatches kept for a row
+COUNTED = 1_000_000  # elements of a workload up to which the executor counts: counted launches run by threads
 
 
 class Mismatch(NamedTuple):
@@ -32,10 +32,10 @@ class Mismatch(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One form of a routine in one dtype configuration. Counts are of the last step.
+    """One form of a routine in one dtype configuration. Counts are for the last step.
 
-    Ops are those of the optimizer: one per tensor, or one per dtype signature once merged. ``counted`` says
-    whether launches and bytes were counted, which the executor can, or are what the plan says.
+    Ops are those of the optimizer: one per tensor, or one per dtype signature if merged. ``counted`` says whether
+    launches and bytes were counted, on the executor, or are taken from the plan.
     """
 
     routine: str
@@ -86,7 +86,7 @@ def rows(
     steps: int = 2,
     report: Callable[[str], None] = lambda stage: None,
 ) -> Iterator[Row]:
-    """Verify the forms of a routine in one dtype configuration. ``report`` is told of each stage."""
+    """Verify the forms of a routine in one dtype configuration. ``report`` is called with each stage."""
     report(f"{dtype} reference")
     case = make_case(routine, workload, dtype, steps)
     expected = reference(case)
@@ -109,7 +109,7 @@ def counts(machine: Any, workload: Workload) -> bool:
 
 
 def unmerged(routine: Routine) -> str:
-    """The form with launches for each tensor, which the others are measured against; without one, the merged form."""
+    """The form with launches per tensor, the baseline for the others; if there is none, the merged form."""
     return next((name for name, form in routine.forms.items() if not form.merged), routine.merged_form)
 
 
@@ -166,7 +166,7 @@ def _verify(case: Case, expected: States, form: str, machine: Any) -> tuple[Row,
 
 
 def compare(want: np.ndarray, got: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Where two arrays differ (indices into the flat array), and by how many ULPs."""
+    """The flat indices at which two arrays differ, and by how many ULPs."""
     a, b = want.reshape(-1), got.reshape(-1)
     if np.array_equal(ulp.bits(a), ulp.bits(b)):
         return np.empty(0, np.int64), np.empty(0, np.uint64)
@@ -177,7 +177,7 @@ def compare(want: np.ndarray, got: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _counts(
     routine: Routine, specs: list[Spec], form: str, iterations: float, launches: int, traffic: int
 ) -> tuple[str, ...]:
-    """What is counted against what the catalogue says."""
+    """The differences between the counts and the catalogue."""
     counts = {
         "launches": (routine.launches(specs, form, iterations), launches),
         "bytes": (routine.bytes(specs, form), traffic),
@@ -190,9 +190,9 @@ def _counts(
 
 
 def idle(case: Case, expected: States) -> list[str]:
-    """Tensors with a gradient that the reference leaves alone: there, a kernel that does nothing would pass.
+    """Tensors with a gradient that the reference does not change: a kernel that does nothing would pass there.
 
-    Remainders may stay as they are when their parameters move.
+    Remainders may stay unchanged when their parameters change.
     """
     return [
         f"{slot.name}[{i}] {case.workload.tensors[i].name}: the reference changes nothing"
@@ -204,9 +204,9 @@ def idle(case: Case, expected: States) -> list[str]:
 
 
 def _plan(case: Case, form: str, machine: Any) -> tuple[Any, dict[str, list]]:
-    """The kernel's side: a plan, and the bit patterns of its arrays on the device.
+    """A plan of kernels, and the bit patterns of its arrays on the device.
 
-    Copies are of bit patterns, because Numba copies no bf16.
+    Copies are of bit patterns, because Numba cannot copy bf16.
     """
     bits = {n: [machine.to_device(ulp.bits(x)) for x in values] for n, values in case.slots.items() if values}
     dtypes = {s.name: numpy_dtype(slot_dtype(s, case.dtype)) for s in case.routine.slots}
@@ -216,6 +216,6 @@ def _plan(case: Case, form: str, machine: Any) -> tuple[Any, dict[str, list]]:
 
 
 def text_of(x: Any) -> tuple[str, str]:
-    """Bit pattern and value."""
+    """The bit pattern and value, as text."""
     pattern = ulp.bits(x)
     return f"0x{int(pattern):0{2 * pattern.itemsize}x}", str(x)

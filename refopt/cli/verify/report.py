@@ -1,4 +1,4 @@
-"""The JSON report of ``refopt verify``, written by ``--json``; `table` has what is printed."""
+"""The JSON report of ``refopt verify --json``; `table` has the printed output."""
 
 import platform
 import textwrap
@@ -13,7 +13,7 @@ SCHEMA = "refopt.verify/1"
 
 
 def record(row: Row, copy: float | None) -> dict[str, Any]:
-    """A row; with the bandwidth of a copy in bytes per second, also the share of it that a step has."""
+    """A row; given the bandwidth of a copy in bytes per second, also the share of it that a step achieves."""
     entry = row._asdict() | {"ok": row.ok, "mismatches": [m._asdict() for m in row.mismatches]}
     if copy and row.milliseconds:
         entry["copy_share"] = row.bytes / row.milliseconds * 1000 / copy
@@ -21,7 +21,7 @@ def record(row: Row, copy: float | None) -> dict[str, Any]:
 
 
 def line(rows: Sequence[Row], device: dict[str, Any]) -> str:
-    """What was found, where and with what, to be pasted into an issue: a line, unless a device's name is very long."""
+    """A summary to paste into an issue: one line, unless a device's name is very long."""
     used, equal = versions(), sum(row.ok for row in rows)
     name, compiler = (device["name"], "numba-cuda") if device["kind"] == "gpu" else ("executor", "python")
     found = f"refopt {used['refopt']}: {equal}/{len(rows)} equal"
@@ -29,7 +29,7 @@ def line(rows: Sequence[Row], device: dict[str, Any]) -> str:
 
 
 def versions() -> dict[str, str | None]:
-    """What the report was made with; None for packages that are not there."""
+    """The versions of the software; None for packages that are not installed."""
     by_package: dict[str, str | None] = {"refopt": refopt.__version__, "python": platform.python_version()}
     for package in ("numpy", "numba", "numba-cuda", "ml_dtypes"):
         try:

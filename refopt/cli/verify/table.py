@@ -1,4 +1,4 @@
-"""What ``refopt verify`` prints, in 80 columns: a line for each row, what is wrong with it, a summary.
+"""The output of ``refopt verify`` in 80 columns: a line for each row, explanations of failures, a summary.
 
 `report` has the same as JSON.
 """
@@ -11,7 +11,7 @@ from refopt.oracle import ulp
 
 SHOWN = 4  # problems shown of a row
 
-# With the spaces between the columns and the verdict, 80 wide.
+# 80 columns with the spaces between them and the verdict.
 _COLUMNS = "{:<8}  {:<12}  {:>6} {:>5}  {:>6} {:>5}  {:>14}  {:>6}  {}"
 HEADER = """\
                            ops         launches
@@ -62,7 +62,7 @@ def _ulps(n: int) -> str:
 
 
 def explain(row: Row) -> str:
-    """What is wrong with a row that failed."""
+    """An explanation of a failed row."""
     lines = [f"{row.routine} {row.dtype} {row.form}:"]
     lines += [f"  {problem}" for problem in row.problems[:SHOWN]]
     if len(row.problems) > SHOWN:

@@ -1,4 +1,4 @@
-"""What there is to verify, task by task: in order, on the executor by as many processes as there are processors."""
+"""The tasks of a verification, run in order; on the executor by as many processes as there are processors."""
 
 import contextlib
 import multiprocessing
@@ -18,7 +18,7 @@ from refopt.cli.verify.compare import Row
 
 
 class Task(NamedTuple):
-    """A routine, or what goes on around a step, in one dtype configuration; ``forms`` are those of a routine."""
+    """A routine, or an operation around a step, in one dtype configuration; ``forms`` are a routine's."""
 
     name: str
     dtype: str
@@ -26,7 +26,7 @@ class Task(NamedTuple):
     forms: tuple[str, ...] = ()
 
     def rows(self, machine: Any, steps: int, report: Callable[[str], None] = lambda stage: None) -> Iterator[Row]:
-        """Its rows. ``report`` is told of each stage."""
+        """Its rows. ``report`` is called with each stage."""
         if self.name in around.AROUND:
             report(f"{self.dtype} {self.name}")
             return around.AROUND[self.name](self.workload, self.dtype, machine)
@@ -37,9 +37,9 @@ def all_rows(
     tasks: Sequence[Task], machine: Any, steps: int = 2, report: Callable[[str], None] = lambda stage: None
 ) -> Generator[tuple[Task, Row], None, None]:
     """The rows of all tasks, in order."""
-    parallel = machine.name == "executor" and hasattr(os, "sched_getaffinity")  # where fork is safe, too
+    parallel = machine.name == "executor" and hasattr(os, "sched_getaffinity")  # where fork is also safe
     workers = min(len(os.sched_getaffinity(0)), len(tasks)) if parallel else 1
-    if any(task.workload.elements > compare.COUNTED for task in tasks):  # of whole models few fit into memory
+    if any(task.workload.elements > compare.COUNTED for task in tasks):  # few whole models fit into memory
         workers = min(workers, 2)
     if workers < 2:
         for task in tasks:
@@ -48,7 +48,7 @@ def all_rows(
         return
     report(f"{workers} at a time")
     with _processes(workers) as pool:
-        with _held_back():  # until workers are there, which take none
+        with _held_back():  # until the workers have started, which ignore them
             futures = [pool.submit(_rows_here, task, steps) for task in tasks]
         for task, future in zip(tasks, futures, strict=True):
             for row in future.result():
@@ -62,7 +62,7 @@ def _rows_here(task: Task, steps: int) -> list[Row]:
 
 @contextlib.contextmanager
 def _processes(workers: int) -> Iterator[ProcessPoolExecutor]:
-    """Processes, ended with the block: after their work, or at once if the block fails."""
+    """Worker processes, which end with the block: after their work, or immediately if the block fails."""
     others = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(workers, multiprocessing.get_context("fork"), _start)
     try:
@@ -78,7 +78,7 @@ def _processes(workers: int) -> Iterator[ProcessPoolExecutor]:
 
 @contextlib.contextmanager
 def _held_back() -> Iterator[None]:
-    """Signals that end the command wait until the end of the block; processes made in it start with them blocked."""
+    """Defer signals that end the command until the end of the block; processes started in it have them blocked."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
     try:
         yield
@@ -87,7 +87,7 @@ def _held_back() -> Iterator[None]:
 
 
 def _start() -> None:
-    """A worker leaves Ctrl-C to its parent, and ends with it, however that ends."""
+    """Start a worker: it leaves Ctrl-C to its parent, and ends when the parent ends, for whatever reason."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))

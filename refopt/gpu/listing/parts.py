@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from refopt.gpu.listing.expressions import SIMPLE, UNKNOWN, own_names
-from refopt.gpu.listing.source import Definition, File, Scope, defined, found
+from refopt.gpu.listing.source import Definition, File, Scope, defined, found, targets
 from refopt.gpu.listing.writer import Writer, assigned, moved, signature
 
 REFERENCE = re.compile("\ue000(\\d+)\ue001")  # a part's number, replaced by its name at the end
@@ -58,9 +58,9 @@ class Part:
         return getattr(self.function, "asm", None)
 
     @property
-    def newer(self) -> tuple[tuple[int, int], str | None]:
-        """The first compute capability with an intrinsic's PTX, and its PTX before that."""
-        return self.function.since, self.function.before  # type: ignore[attr-defined]
+    def newer(self) -> tuple[tuple[int, int], str | None, bool]:
+        """The first compute capability with an intrinsic's PTX, its PTX before that, and whether later ones lack it."""
+        return self.function.since, self.function.before, self.function.alone  # type: ignore[attr-defined]
 
     def numbers(self) -> Iterator[int]:
         """The numbers of the parts to which it refers, in the order of the text."""
@@ -139,7 +139,8 @@ class Parts:
             value = definition.statement.value
             assert value is not None
             writer = Writer(definition.file, value, Scope(definition.module), self)
-            statement = f"{', '.join(names)} = {writer.text(value)}"
+            left = " = ".join(definition.file.segment(target) for target in targets(definition.statement))
+            statement = f"{left} = {writer.text(value)}"
             constant = Constant(names, "\n".join([*above, f"{statement}  {beside}".rstrip()]))
             for each in names:
                 self._named[place, each] = Named(constant, each, vars(definition.module)[each])

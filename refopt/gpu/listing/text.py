@@ -17,6 +17,7 @@ from refopt.gpu.machine import OLDEST, dotted
 from refopt.gpu.target import TYPES, Compilable
 
 WIDTH = 120
+MANY = 8  # operands in a row, and results, from which on they are not written out
 
 
 class Listing(NamedTuple):
@@ -151,23 +152,28 @@ def _block(part: Part, filled: Callable[..., str], name: str, kernel: Compilable
         above = [f"@cuda.jit{bounds}"]
     elif not above:
         above = ["@cuda.jit(device=True)"]
+    text = part.text
     if part.asm is not None:
         types = ", ".join(f'"{TYPES[letter]}"' for letter in part.asm[2])
+        if len(part.asm[2]) > MANY:  # of one type
+            types = f'*["{TYPES[part.asm[2][0]]}"] * {len(part.asm[2])}'
         above = [*_ptx(*part.asm, *part.newer), f"@ptx_twin({types})"]
+        text += "\n    raise NotImplementedError" * part.function.alone  # type: ignore[attr-defined]
     module = part.function.__module__ or ""
     if file := getattr(sys.modules.get(module), "__file__", None):
         package = "/__init__" * (Path(file).stem == "__init__")
         above[-1] += f"  # {module.replace('.', '/')}{package}.py"
-    return "\n".join([*above, wrapped(filled(part.text, name), WIDTH)])
+    return "\n".join([*above, wrapped(filled(text, name), WIDTH)])
 
 
 def _ptx(
-    asm: str, constraints: str, result: str, arguments: str, since: tuple[int, int], before: str | None
+    asm: str, constraints: str, result: str, arguments: str, since: tuple[int, int], before: str | None, alone: bool
 ) -> list[str]:
     """A comment of the instructions of an intrinsic, which run in place of the function below."""
     said = [_operands(0, len(result), "returned"), _operands(len(result), len(arguments), "passed")]
     if newer := since > OLDEST:
-        said.append(f"from compute capability {dotted(since)} on, before it " + ("as below" if before else "nothing"))
+        later = " alone" if alone else " on, before it " + ("as below" if before else "nothing")
+        said.append(f"{'on' if alone else 'from'} compute capability {dotted(since)}{later}")
     lines = _indented(asm)
     if newer and before:
         lines += [f"# PTX before {dotted(since)}:", *_indented(before)]
@@ -176,7 +182,14 @@ def _ptx(
 
 def _indented(asm: str) -> list[str]:
     """The instructions of an intrinsic as lines of a comment."""
+    asm = re.sub(rf"(\$\d+, ){{{MANY},}}\$\d+", _range, asm)
     return [f"#     {line}" for line in _instructions([x.strip() for x in re.findall(r"[^;]*;|[^;]+$", asm)])]
+
+
+def _range(found: re.Match[str]) -> str:
+    """Operands that follow each other, by the first and the last."""
+    numbers = [int(x[1:]) for x in found[0].split(", ")]
+    return f"${numbers[0]}, ..., ${numbers[-1]}" if numbers == [*range(numbers[0], numbers[-1] + 1)] else found[0]
 
 
 def _instructions(asm: Sequence[str]) -> list[str]:

@@ -17,7 +17,6 @@ from refopt.cpu.blocks import Cut
 from refopt.gpu.arrays import describer
 from refopt.gpu.products import Product, padded
 from refopt.gpu.runtime import Device
-from refopt.gpu.warpgroup import SINCE as WARPGROUPS
 
 # Columns of the table of matrices.
 OF_TENSOR, OFFSET, INNER, OUTER_STRIDE, INNER_STRIDE, LOOKAHEAD, FIRST_X, LAST_X = range(8)
@@ -87,7 +86,7 @@ class Workspace:
         self.memory = machine.to_device(np.zeros(int(starts[-1]), np.uint16 if size == 2 else compute))
         base, wide = (describer(machine.name)(x, "workspace").address for x in (self.memory, self.lookaheads))
         self._places = (base + size * starts[:-1]).reshape(4, -1).tolist()
-        self.mapped = machine.name == "gpu" and machine.properties.capability == WARPGROUPS and size == 2
+        self.mapped = machine.warpgroups and size == 2
         self._machine: Any = machine
         self._lookaheads = (wide + wide_size * firsts[:-1]).tolist()
 

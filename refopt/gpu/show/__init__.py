@@ -18,7 +18,8 @@ __all__ = ["Listing", "Request", "listing", "ptx", "request", "source", "whole"]
 
 
 def source(
-    routine: str, dtype: str = "fp32", form: str | None = None, states: Iterable[str] = (), **choices: Any
+    routine: str, dtype: str = "fp32", form: str | None = None, states: Iterable[str] = (), hopper: bool = False,
+    **choices: Any,
 ) -> str:
     """The listing of all kernels of a routine, as ``refopt show`` prints it.
 
@@ -28,12 +29,13 @@ def source(
             rounded stochastically.
         form: one of the routine's forms; the default of plans if not given.
         states: optional states that are given, such as moment2_max.
+        hopper: the kernels that Hopper has in place of those for every GPU, by which Muon multiplies large matrices.
         choices: values of the routine's choices; the first of each if not given.
 
     Raises:
         ValueError, TypeError: the routine has no such dtypes, form, states or choices.
     """
-    return whole(request(routine, dtype, form, states, choices))
+    return whole(request(routine, dtype, form, states, choices, hopper))
 
 
 def whole(asked: Request) -> str:

@@ -14,9 +14,9 @@ MODES = {
 
 def header(asked: Request, launches: Launches) -> str:
     """The comment above a listing of the launches of a routine."""
-    routine, dtypes, form, choices = asked
+    routine, dtypes, form, choices, hopper = asked
     by_chance = "bfloat16" in dtypes.values()  # only bf16 is rounded by chance; otherwise no kernel reads the seed
-    lines = [f"refopt.gpu: {routine.merged_name}, form {form}", ""]
+    lines = [f"refopt.gpu: {routine.merged_name}, form {form}{', on Hopper' * hopper}", ""]
     lines += _wrapped("arrays: ", [f"{name} {dtype}" for name, dtype in dtypes.items()])
     lines += _wrapped("choices: ", [f"{n}={value}" for n, value in choices.items() if by_chance or n != "rounding"])
     lines += _wrapped("rows of addresses: ", [f"{k} {n}" for k, n in enumerate(routine.slot_names) if n in dtypes])
@@ -24,7 +24,8 @@ def header(asked: Request, launches: Launches) -> str:
     lines += _wrapped("rows of hyper: ", hypers)
     if routine.scalars and routine.elementwise:
         lines += _wrapped("rows of carried: ", [f"{k} {name}" for k, name in enumerate(routine.scalars)])
-    lines += ["", *_launched(launches, "matrices" if routine.told else "tensors"), "", *_wrapped("", [HOW])]
+    lines += ["", *_launched(launches, "matrices" if routine.told else "tensors"), ""]
+    lines += _wrapped("", [HOW + ALONE * hopper])
     return "\n".join(f"# {line}".rstrip() for line in lines)
 
 
@@ -46,6 +47,10 @@ HOW = (
     "launch_bounds are the most threads of a block and the blocks that should fit on a multiprocessor at a time; they "
     "tell the compiler how many registers a thread may use."
 )
+ALONE = (
+    " A function below PTX for Hopper alone has no twin: it raises an error on the executor. The last of a launch's "
+    "four numbers is its dynamic shared memory in bytes."
+)
 
 
 def _in_words(launches: Sequence[Launched]) -> list[str]:
@@ -57,8 +62,9 @@ def _in_words(launches: Sequence[Launched]) -> list[str]:
         grid = str(least) if least == most else f"{least} to {most}"
         if own[0].mode == "cooperative":
             grid = "as many as fit at a time"
+        shared = f", 0, {kernel.dynamic_shared}" if kernel.dynamic_shared else ""
         times = f"{len(own)} times " if len(own) > 1 else ""
-        parts.append(f"{times}{kernel.name}[{grid}, {own[0].block}]{MODES[own[0].mode]}")
+        parts.append(f"{times}{kernel.name}[{grid}, {own[0].block}{shared}]{MODES[own[0].mode]}")
     return parts
 
 

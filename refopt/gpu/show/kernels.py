@@ -29,11 +29,12 @@ class Request(NamedTuple):
     dtypes: Mapping[str, str]
     form: str
     choices: Mapping[str, Any]
+    hopper: bool = False
 
 
 def request(
     routine: str, dtype: str = "fp32", form: str | None = None, states: Iterable[str] = (),
-    choices: Mapping[str, Any] | None = None,
+    choices: Mapping[str, Any] | None = None, hopper: bool = False,
 ) -> Request:
     """A request, checked.
 
@@ -43,6 +44,7 @@ def request(
         form: one of the routine's forms; the default of plans if not given.
         states: the optional states that are given.
         choices: values of the routine's choices; the first of each if not given.
+        hopper: the kernels that Hopper has in place of those for every GPU, by which Muon multiplies large matrices.
 
     Raises:
         ValueError, TypeError: the routine has no such dtypes, form, states or choices.
@@ -62,7 +64,7 @@ def request(
     if kinds:
         chosen("show: compute", every["compute"], kinds)
     dtypes = {slot.name: slot_dtype(slot, dtype) for slot in row.slots if slot.name in present}
-    return Request(row, dtypes, form, every)
+    return Request(row, dtypes, form, every, hopper)
 
 
 def _optional(row: Routine, states: Iterable[str]) -> set[str]:
@@ -103,9 +105,14 @@ class Launches(NamedTuple):
 class Recorder(runtime.Executor):
     """The executor, except that it records launches instead of running them."""
 
-    def __init__(self) -> None:
+    def __init__(self, hopper: bool = False) -> None:
+        self.warpgroups = hopper
         self.prepared: list[Launched] = []
         self.made: list[Launched] = []
+
+    def tensor_maps(self, addresses: Sequence[int], sizes: Sequence[tuple[int, int, int]]) -> Any:
+        """What a GPU makes of addresses and sizes; kernels are told where it is, and nothing of what it says."""
+        return self.empty((len(addresses), 16), np.uint64)
 
     def prepare(self, kernel: Kernel, grid: int, block: int, args: tuple, mode: str = "") -> Callable[[Any], None]:
         self.prepared.append(launched := Launched(kernel, grid, block, mode, args))
@@ -117,11 +124,11 @@ def launches_of(asked: Request, shapes: Sequence[tuple[int, ...]] = ()) -> Launc
 
     Without shapes, the tensors are those of `WORKLOAD`.
     """
-    routine, dtypes, form, choices = asked
+    routine, dtypes, form, choices, hopper = asked
     if not shapes:
         every = workloads.load(WORKLOAD)
         shapes = [tensor.shape for tensor in (every.matrices() if routine.told else every).tensors]
-    machine = Recorder()
+    machine = Recorder(hopper)
     # Descriptions of arrays for the tables; nothing is at these addresses.
     arrays: dict[str, list[Array | None]] = {
         name: [Array(1 << 20, s, dtypes[name], c_strides(s, ITEM_SIZES[dtypes[name]]), True) for s in shapes]

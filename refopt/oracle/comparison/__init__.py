@@ -1,4 +1,4 @@
-"""Two implementations held to each other: `compare`, and `record` for one that is compared later."""
+"""Comparing two implementations: `compare`, and `record` for one to be compared later."""
 
 from refopt.oracle.comparison.compare import compare, record
 from refopt.oracle.comparison.data import PARTS

@@ -1,4 +1,4 @@
-"""Two implementations that are within the bound of one formula, so within twice that of each other."""
+"""Two implementations within the bound of one formula, and so within twice that of each other."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,16 +12,16 @@ LAWS = "L1", "L3", "L4", "L5"  # one step, many tensors, layouts and sizes
 def within_bound(
     routine: str, pair: Sequence[Any], options: Sequence[Mapping[str, Any]], common: Mapping[str, Any]
 ) -> Compared:
-    """Hold both to the bound of a routine on the same cases.
+    """Check both against the bound of a routine on the same cases.
 
     Args:
         routine: its name.
-        pair: both.
-        options: of each.
-        common: what `check` is told of both.
+        pair: both implementations.
+        options: the options of each.
+        common: arguments of `check` for both.
 
     Returns:
-        a report whose items say which of the two they are of.
+        A report whose items name the implementation that they belong to.
     """
     given = {name: x for name, x in common.items() if x is not None}
     reports = [
@@ -33,9 +33,9 @@ def within_bound(
         for item in report.items
     ]
     first, second = reports
-    notes = dict.fromkeys([*first.notes, *second.notes, f"either within the bound of {routine}"])
+    notes = dict.fromkeys([*first.notes, *second.notes, f"both within the bound of {routine}"])
     return Compared(
-        f"{second.subject}, beside {first.subject}", items, first.laws,
+        f"{second.subject} compared with {first.subject}", items, first.laws,
         compared=min(first.compared, second.compared) if first.step_compared and second.step_compared else 0,
         expected_failures={}, dtypes=list(dict.fromkeys([*first.dtypes, *second.dtypes])), notes=list(notes),
         seconds=first.seconds + second.seconds,

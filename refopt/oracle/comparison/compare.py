@@ -27,8 +27,8 @@ from refopt.oracle.subjects import optimizer_of
 from refopt.oracle.trying import Tried
 
 BITS, MEASURED, BOUND = "bits", "measured", "bound"
-SHOWN = 3  # gradients of an example
-MOST = 2**13  # elements of a case of which a smaller example is looked for
+SHOWN = 3  # the gradients that an example shows
+MOST = 2**13  # the most elements of a case that is shrunk to a smaller example
 
 
 def compare(
@@ -38,27 +38,27 @@ def compare(
     expected_failures: Any = None, progress: Callable[[int, int, str], object] | None = None,
     process: bool | None = None, deadline: float = DEADLINE, **options: Any,
 ) -> Compared:
-    """Hold two implementations to each other: eager and compiled, loop and fused, yesterday's and today's.
+    """Compare two implementations: eager and compiled, loop and fused, yesterday's and today's.
 
-    Both take the same steps of the same data, from the first; parameters are compared, and states that both have by one
-    name.
+    Both take the same steps on the same data, from the first step; parameters are compared, and states that both have
+    under the same name.
 
     Args:
-        a, b: optimizers or steps, as `check` has them without a routine. ``a`` may be the path of a file of `record`.
-        within: "bits"; or what differences may be, relative to a tensor's largest change; or "measured", for 16 times
-            what a change of the data by 2^-16 makes, as `check` has it without a routine; or "bound", for the bound of
-            a formula, that of ``routine``, around which either is.
-        routine: a name of `refopt.catalog.KNOWN`, for the bound alone.
-        dtypes: by default those that both have, or those of the record.
+        a, b: optimizers or steps, as for `check` without a routine. ``a`` may be the path of a file of `record`.
+        within: "bits"; or the largest difference, relative to a tensor's largest change; or "measured", for 16 times
+            the effect of changing the data by 2^-16, as `check` uses without a routine; or "bound", if both must be
+            within the bound of the formula of ``routine``.
+        routine: a name of `refopt.catalog.KNOWN`, only for the bound.
+        dtypes: by default those that both support, or those of the record.
         parts: ids of `PARTS`; by default all.
-        set, states, arrays, device, options: of both, as `check` has them; ``options_a`` and ``options_b`` of one.
-        seed: of all data; by default 0, or that of the record.
-        expected_failures: why a part may differ, as `check` has it for laws.
-        progress: as `check` has it.
-        process, deadline: as `check` has them; each of the two has a process of its own.
+        set, states, arrays, device, options: for both, as in `check`; ``options_a`` and ``options_b`` are for one.
+        seed: for all data; by default 0, or that of the record.
+        expected_failures: why a part may differ, as for laws in `check`.
+        progress: as in `check`.
+        process, deadline: as in `check`; each of the two has its own process.
 
     Returns:
-        a `Report`, whose laws are the parts.
+        A `Report` whose laws are the parts.
 
     Raises:
         TypeError, ValueError: naming the argument.
@@ -79,7 +79,7 @@ def compare(
     of_each = [{**options, **mapped(f"compare: options_{x}", of or {})} for x, of in given]
     if within == BOUND or routine is not None:
         if within != BOUND or routine is None:
-            raise ValueError(f"compare: routine: expected one with within='bound', and only then, got {routine!r}")
+            raise ValueError(f"compare: routine: expected one exactly if within='bound', got {routine!r}")
         own = {"dtypes": dtypes, "set": set, "arrays": arrays, "device": device, "seed": seed or 0}
         return within_bound(routine, (a, b), of_each, {**own, "process": process, "deadline": deadline})
     wanted = list_of_names("compare: parts", [*PARTS] if parts is None else parts)
@@ -105,9 +105,9 @@ def compare(
             items += _of_dtype(other, trial, dtype, wanted)
             compared += trial.compared
             for law, most in trial.off.items():
-                notes[f"{dtype}: {law}: within what was allowed, but {most} ULPs apart at most"] = None
+                notes[f"{dtype}: {law}: within the tolerance, but up to {most} ULPs apart"] = None
     return Compared(
-        f"{second.name}, beside {first.name}", items, {x: PARTS[x] for x in wanted}, compared=compared,
+        f"{second.name} compared with {first.name}", items, {x: PARTS[x] for x in wanted}, compared=compared,
         expected_failures={x: why for x, why in allowed.items() if x.partition("-")[0] in wanted}, dtypes=tried,
         notes=list(notes), seconds=time.perf_counter() - started,
     )
@@ -118,13 +118,13 @@ def record(
     arrays: str | None = None, device: str | None = None, seed: int = 0, process: bool | None = None,
     deadline: float = DEADLINE, **options: Any,
 ) -> None:
-    """Write what an implementation comes to into an npz file, for `compare` to hold another to it.
+    """Write the results of an implementation into an npz file, to `compare` another one with.
 
     Args:
-        subject: as `compare` has it.
+        subject: as in `compare`.
         file: its path.
-        dtypes: by default those that the optimizer has.
-        set, states, arrays, device, seed, process, deadline, options: as `compare` has them.
+        dtypes: by default those that the optimizer supports.
+        set, states, arrays, device, seed, process, deadline, options: as in `compare`.
 
     Raises:
         TypeError, ValueError: naming the argument.
@@ -153,7 +153,7 @@ def record(
 def _optimizer(
     subject: Any, common: Mapping[str, Any], options: Mapping[str, Any], ran: Mapping[str, Any], notes: dict[str, None]
 ) -> Optimizer:
-    """An optimizer, where ``ran`` says that it is; a note if it cannot be there."""
+    """An optimizer that runs as ``ran`` says; adds a note if it cannot."""
     from refopt.oracle.process import in_process  # which imports much of the standard library
 
     named = {**common, "options": options, "where": "compare"}
@@ -190,12 +190,12 @@ def _of_dtype(first: Any, second: Running, dtype: str, wanted: Iterable[str]) ->
 
 
 def _came(trial: Running, data: Data) -> Came:
-    """What a case comes to."""
+    """The results of a case."""
     return trial.after(*data.placed())
 
 
 def _same(first: Any, second: Running, data: Data) -> None:
-    """Raise `Broken` where the two differ, or one of them fails."""
+    """Raise `Broken` if the two differ, or one of them fails."""
     if isinstance(first, Recorded):
         try:
             came, name = first.came(second.dtype, data), first.name
@@ -215,11 +215,11 @@ def _same(first: Any, second: Running, data: Data) -> None:
             except Broken:
                 raise Skipped(f"both fail: {broken}") from None
             raise Broken(f"the first fails, and the second does not: {broken}") from None
-    second.same(came, _came(second, data), f"as {name} has it", data.params)
+    second.same(came, _came(second, data), f"as in {name}", data.params)
 
 
 def _smaller(first: Any, second: Running, data: Data) -> str:
-    """The smallest part of a case that differs still: an element, or a tensor; "" for a record."""
+    """The smallest part of a case that still differs: an element or a tensor; "" for a record."""
     if isinstance(first, Recorded) or sum(x.size for x in data.params) > MOST:
         return ""
     for i, x in enumerate(data.params):
@@ -238,4 +238,4 @@ def _smaller(first: Any, second: Running, data: Data) -> str:
 
 def _told(one: Data, broken: Broken) -> str:
     grads = ", ".join(shown(of[0][0]) for of in one.grads[:SHOWN]) + ", ..." * (len(one.grads) > SHOWN)
-    return f"{broken}\nsmallest example: a tensor of one element, {shown(one.params[0][0])}, of gradients {grads}"
+    return f"{broken}\nsmallest example: a tensor of one element, {shown(one.params[0][0])}, with gradients {grads}"

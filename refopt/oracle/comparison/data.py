@@ -1,4 +1,4 @@
-"""What implementations are compared on: sizes, numbers of tensors, layouts, and numbers that are not finite."""
+"""The data for comparisons: sizes, numbers of tensors, layouts, and numbers that are not finite."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
@@ -8,7 +8,7 @@ import numpy as np
 from refopt.oracle.memory import LAYOUTS, Placed, dense
 from refopt.oracle.running import Running
 
-# The parts of a comparison, by ids as laws have them.
+# The parts of a comparison, by ids like those of laws.
 PARTS = {"C1": "sizes", "C2": "number of tensors", "C3": "shapes", "C4": "layouts", "C5": "not finite", "C6": "steps"}
 SIZES = (*range(1, 34), 63, 64, 65, 127, 128, 129, 255, 256, 257, 300, 1023, 1025, 4099)
 SHAPES: tuple[tuple[int, ...], ...] = ((), (4, 5), (2, 3, 7), (1, 1, 3), (2, 3, 1, 2, 2), (15, 20))
@@ -20,8 +20,8 @@ class Data(NamedTuple):
     """A case.
 
     Attributes:
-        part: its id.
-        params: arrays, each in memory as ``place`` makes it; so are the gradients of each step.
+        part: the id of its part.
+        params: arrays, placed in memory by ``place``, as are the gradients of each step.
     """
 
     part: str
@@ -31,7 +31,7 @@ class Data(NamedTuple):
     place: Callable[[np.ndarray], Placed] | None = None
 
     def placed(self) -> tuple[list, list[list]]:
-        """New arrays of it."""
+        """New arrays of the case."""
         place = self.place or dense
         return [place(x) for x in self.params], [[place(x) for x in of] for of in self.grads]
 
@@ -45,7 +45,7 @@ class Data(NamedTuple):
 
 
 def every(trial: Running) -> Iterator[Data]:
-    """Every case of a dtype, of shapes that are taken."""
+    """Every case of a dtype, in shapes that the optimizer takes."""
 
     def data(part: str, label: str, sizes: Sequence, steps: int = STEPS, **named: Callable) -> Data:
         shapes = trial.shapes(sizes)
@@ -76,7 +76,7 @@ def every(trial: Running) -> Iterator[Data]:
 
 
 def _with(x: np.ndarray, value: float) -> np.ndarray:
-    """An array with a number in one place."""
+    """A copy of an array with one element replaced."""
     changed = x.copy()
     changed.reshape(-1)[x.size // 3] = value
     return changed

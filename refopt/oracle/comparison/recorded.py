@@ -1,4 +1,4 @@
-"""What an implementation came to, in an npz file, to be compared with later."""
+"""Results of an implementation in an npz file, for later comparison."""
 
 import json
 import zlib
@@ -19,12 +19,12 @@ class Recorded:
     """A file of results, as `record` writes it.
 
     Attributes:
-        name: of what was recorded.
+        name: of the implementation.
         dtypes, seed: of its cases.
     """
 
     def __init__(self, path: str | PathLike) -> None:
-        """Raises ValueError where it cannot be read, or is no record."""
+        """Raises ValueError if the file cannot be read, or is not a record."""
         where = f"compare: expected a record, of refopt.oracle.record, got {path}"
         try:
             with np.load(path, allow_pickle=False) as file:
@@ -38,11 +38,11 @@ class Recorded:
         self.cases: dict[str, Any] = index["cases"]
 
     def came(self, dtype: str, data: Data) -> Came:
-        """What a case came to; raises NotImplementedError where that is not known."""
+        """The recorded results of a case; raises NotImplementedError if there are none."""
         key = f"{dtype}/{data.part}/{data.label}"
         case = self.cases.get(key)
         if case is None or case["of"] != digest(data):
-            raise NotImplementedError("not recorded" if case is None else "recorded of other data, by another version")
+            raise NotImplementedError("not recorded" if case is None else "recorded by another version on other data")
         if case["why"]:
             raise NotImplementedError(f"not recorded: {case['why']}")
         params = [self._array(f"{key}/{i}/params", dtype) for i in range(len(data.params))]
@@ -56,7 +56,7 @@ class Recorded:
 
 
 class Recorder:
-    """The file that is being made."""
+    """Collects results for a file."""
 
     def __init__(self, subject: str, dtypes: list[str], seed: int) -> None:
         self.index: dict[str, Any] = {
@@ -66,7 +66,7 @@ class Recorder:
         self.arrays: dict[str, Any] = {}
 
     def add(self, dtype: str, data: Data, came: Came | None, why: str = "") -> None:
-        """A case with what it came to, or why it came to nothing."""
+        """Add a case with its results, or the reason for having none."""
         key = f"{dtype}/{data.part}/{data.label}"
         states: list[dict[str, str]] = []
         for i, x in enumerate(came.params if came else ()):
@@ -87,7 +87,7 @@ def _plain(x: np.ndarray) -> np.ndarray:
 
 
 def digest(data: Data) -> int:
-    """Of the bytes of a case."""
+    """A checksum of the bytes of a case."""
     sum_ = 0
     for x in (*data.params, *(x for of in data.grads for x in of)):
         sum_ = zlib.crc32(np.ascontiguousarray(x).tobytes(), sum_)

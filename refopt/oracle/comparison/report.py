@@ -1,12 +1,12 @@
-"""What came of a comparison."""
+"""The result of a comparison."""
 
 from refopt.oracle.related import Related
 
 
 class Compared(Related):
-    """A `Report` of two implementations: its items are cases, and its laws the parts of the comparison."""
+    """A `Report` on two implementations: its items are cases, its laws the parts of the comparison."""
 
-    RIGHT, BUT, WRONG = "no difference", "as was expected", "DIFFERENT"
+    RIGHT, BUT, WRONG = "no difference", "as expected", "DIFFERENT"
 
     def _heading(self) -> str:
         return self.subject

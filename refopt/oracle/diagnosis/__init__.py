@@ -1,4 +1,4 @@
-"""What is wrong with a step that breaks laws: where, as a pattern, and why, by hypotheses about all of them at once."""
+"""Diagnosis of a step that breaks laws: a pattern of wrong elements, and hypotheses that explain all failures."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -16,25 +16,25 @@ from refopt.oracle.exact.cases import Case, memory
 from refopt.oracle.source import legend
 from refopt.oracle.trial import Trial
 
-MOST = 2**14  # elements of a case that explanations are tried on
-LARGEST = 2**17  # and of one of which a pattern is made
-FEW, MANY = 8, 256  # elements that make a cause likely, and one that is certain though others are left
-ROUNDS = 2  # causes that are looked for one after the other
-FIRST, LATER = 6.0, 1.5  # seconds of the processor: for a dtype, and for what is left, and dtypes after the first
+MOST = 2**14  # the most elements of a case for trying explanations
+LARGEST = 2**17  # the most elements of a case for a pattern
+FEW, MANY = 8, 256  # elements that make a cause certain: if it explains all failures, and if some are left
+ROUNDS = 2  # how many causes are searched for in turn
+FIRST, LATER = 6.0, 1.5  # seconds of processor time: for the first dtype, and for the rest and later dtypes
 
 __all__ = ["ENOUGH", "Cause", "Explanation", "Failure", "causes_of", "is_small", "pattern_of"]
 
 
 @dataclasses.dataclass
 class Cause:
-    """What explains failures.
+    """A cause of failures.
 
     Attributes:
         text: what is wrong.
-        laws: of which it explains all failures that it can be held to, by id.
-        certain: whether it is more than a possibility, or a part of an explanation.
-        share: of the wrong elements of these laws that it explains.
-        others: what explains the same.
+        laws: ids of the laws whose failures it explains, as far as they can be tested.
+        certain: whether it is more than a possibility or a partial explanation.
+        share: the share of these laws' wrong elements that it explains.
+        others: equivalent explanations.
         dtype: of the parameters.
     """
 
@@ -44,11 +44,11 @@ class Cause:
     share: float = 1.0
     others: tuple[str, ...] = ()
     dtype: str = ""
-    strong: bool = True  # by how many elements it is told
+    strong: bool = True  # whether many elements confirm it
 
 
 def pattern_of(trial: Trial, failures: Sequence[Failure]) -> str:
-    """Which elements of the largest failure of a law are wrong; nothing if none are, or if the step fails by itself."""
+    """Which elements of a law's largest failure are wrong; empty if none are, or if the step raises an error."""
     cases = [x.case for x in failures if x.is_bounded and x.size[1] <= LARGEST]
     if not cases:
         return ""
@@ -72,12 +72,12 @@ def pattern_of(trial: Trial, failures: Sequence[Failure]) -> str:
 def causes_of(
     trial: Trial, failures: Sequence[Failure], passed: Sequence[Case], known: Sequence[str] = ()
 ) -> list[Cause]:
-    """What is wrong where laws are broken; whatever fails in looking for it is no cause.
+    """The causes of broken laws; errors during the search are ignored.
 
     Args:
         trial: the subject, in a dtype.
         failures: of all laws.
-        passed: cases of which laws held, none of which a cause may make wrong.
+        passed: cases in which laws held, which a cause must leave right.
         known: causes of failures in another dtype, which are tried first.
     """
     failures = [x for x in failures if not isinstance(x.broken, Crashed)]

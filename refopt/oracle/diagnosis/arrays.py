@@ -1,4 +1,4 @@
-"""Hypotheses about arrays: what is read of them, and what becomes of results on their way to memory."""
+"""Hypotheses about arrays: how they are read, and how results change before they are stored."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -15,15 +15,15 @@ from refopt.oracle.exact.cases import has, memory
 
 
 def of_arrays(row: Routine) -> Iterator[Hypothesis]:
-    """What is read of arrays, and what becomes of results on their way to memory."""
-    yield Hypothesis("gradient with the other sign", partial(_read, name="grads", by=lambda x: -x), "array", "grads")
+    """How arrays are read, and how results change before they are stored."""
+    yield Hypothesis("gradient with the opposite sign", partial(_read, name="grads", by=lambda x: -x), "array", "grads")
     for by in ("all tensors", "each tensor"):
         yield Hypothesis(f"gradients clipped, to a norm of 1 of {by}", partial(_clipped, by=by), "clipped", by)
     yield Hypothesis("gradient taken as 0", partial(_read, name="grads", by=lambda x: 0 * x), "array", "grads")
     for slot in row.slots:
         name = slot.name
         if name == "master_params":
-            yield Hypothesis("masters not read: the parameter for the exact one", _without_master, "array", name)
+            yield Hypothesis("masters not read: the rounded parameter is used", _without_master, "array", name)
         if slot.written and not slot.scalar:
             yield Hypothesis(f"{name} not written", partial(kept, name=name), "kept", name)
         if name in row.states:
@@ -52,13 +52,13 @@ def _in_dtype(row: Routine, slot: Slot, dtype: str) -> Iterator[Hypothesis]:
 
 
 def _started(s: Situation, name: str) -> Situation | None:
-    """A state of ones before the first step."""
+    """A state that is 1 before the first step."""
     x = s.arrays.get(name)
     return None if x is None or s.case.count != 1 else s._replace(arrays=s.arrays | {name: np.ones_like(x)})
 
 
 def _clipped(s: Situation, by: str) -> Situation | None:
-    """Gradients that are clipped to a norm of 1: that of all tensors, or of each."""
+    """Gradients clipped to a norm of 1, over all tensors or for each."""
     grads = [x for x in s.case.grads if x is not None] if by == "all tensors" else [s.arrays["grads"]]
     norm = np.sqrt(sum(np.sum(np.square(x, dtype=np.float64)) for x in grads))
     return s._replace(numbers=s.numbers | {"grad_factor": s.numbers.get("grad_factor", 1) / norm}) if norm > 1 else None
@@ -110,12 +110,12 @@ def _through(s: Situation, name: str, dtype: str) -> Situation | None:
 
 
 def of_precision() -> Iterator[Hypothesis]:
-    """Operations that are rounded to a narrower dtype, and subnormal numbers that are taken for 0."""
+    """Operations rounded to a narrower dtype, and subnormal numbers treated as 0."""
     flushed = partial(Situation._replace, flushes=True, loose=True)
     text = "subnormal numbers flushed to zero (set={'flush_to_zero': True} declares that)"
     yield Hypothesis(text, lambda s: None if s.flushes else flushed(s), "flush", "", False)
     for to in ("float32", "float16", "bfloat16") if has("bfloat16") else ("float32", "float16"):
-        yield Hypothesis(f"worked out in {to}", partial(_worked, to=to), "arithmetic")
+        yield Hypothesis(f"computed in {to}", partial(_worked, to=to), "arithmetic")
 
 
 def _worked(s: Situation, to: str) -> Situation | None:
@@ -125,5 +125,5 @@ def _worked(s: Situation, to: str) -> Situation | None:
 
 
 def kept(s: Situation, name: str) -> Situation | None:
-    """A slot that stays as it was."""
+    """A slot that keeps its old value."""
     return s._replace(kept=s.kept | {name}) if s.arrays.get(name) is not None else None

@@ -1,7 +1,6 @@
-"""What a step does beside its formula, found by trials: the same case on copies, alone, in other numbers.
+"""Mistakes outside of the formula, found by trials: the same case on copies, alone, with other numbers.
 
-A remedy is a subject that takes the harm out of a mistake. What a step does wrong, and not with the remedy, is the
-mistake's.
+A remedy is a subject that makes a mistake harmless. A failure that disappears with the remedy comes from the mistake.
 """
 
 import contextlib
@@ -17,8 +16,8 @@ from refopt.oracle.diagnosis.failure import Failure
 from refopt.oracle.exact.cases import Case, memory
 from refopt.oracle.trial import Trial
 
-BITS = 16, 12, 10, 8  # of an index that may be too narrow
-LARGEST = 2**18  # elements of a case that is run again
+BITS = 16, 12, 10, 8  # widths of an index that may be too narrow
+LARGEST = 2**18  # the most elements of a case that is run again
 OF_GRADIENTS = "gradient is overwritten", "aliases the gradient"  # causes that come first: others follow from them
 Outcome = dict[str, list[Any]]
 
@@ -31,12 +30,12 @@ class Told(NamedTuple):
 
 
 def before(trial: Trial, failures: Sequence[Failure]) -> list[Told]:
-    """What is to be told before any formula is looked for."""
+    """Causes to report before searching for a formula."""
     return _all((_no_default, _gradients, _strides, _index), trial, failures)
 
 
 def after(trial: Trial, failures: Sequence[Failure]) -> list[Told]:
-    """What explains failures that no formula does."""
+    """Causes of failures that no formula explains."""
     return _all((_captured, _together), trial, failures)
 
 
@@ -45,7 +44,7 @@ def _all(looks: Sequence[Callable[..., Iterator[Told]]], trial: Trial, failures:
     for look in looks:
         explained = {law for told in found for law in told.laws}
         left = [x for x in failures if x.law not in explained]
-        with contextlib.suppress(Exception):  # what fails is no cause
+        with contextlib.suppress(Exception):  # an error during the search is not a cause
             found += [told for told in look(trial, left) if told.laws] if left else []
     return found
 
@@ -55,7 +54,7 @@ def _laws(failures: Sequence[Failure]) -> list[str]:
 
 
 def _no_default(trial: Trial, failures: Sequence[Failure]) -> Iterator[Told]:
-    """An optional state that is an argument of its own, and that ``None`` for it ends in an error."""
+    """An optional state without a default, for which ``None`` causes an error."""
     nones = [x for x in failures if "NoneType" in str(x.broken)]
     absent = [
         slot.name for slot in trial.row.slots
@@ -63,12 +62,12 @@ def _no_default(trial: Trial, failures: Sequence[Failure]) -> Iterator[Told]:
     ]
     if absent:
         names = " and ".join(absent)
-        yield Told(f"{names} is optional, and None where there is none: give {names} a default, {absent[0]}=None, and "
-                   "let the step do without it", _laws(nones))
+        yield Told(f"{names} is optional, and None when absent: give {names} a default, {absent[0]}=None, and "
+                   "let the step run without it", _laws(nones))
 
 
 class _With:
-    """A subject that is run in another way."""
+    """A subject with another ``run``."""
 
     def __init__(self, subject: Any, run: Callable[[Any, Case], Outcome]) -> None:
         self.subject, self.way = subject, run
@@ -81,7 +80,7 @@ class _With:
 
 
 def _cured(trial: Trial, failures: Sequence[Failure], way: Callable[[Any, Case], Outcome]) -> list[str]:
-    """The laws whose failures are none if the subject is run in another way."""
+    """The laws whose failures disappear if the subject is run in another way."""
     subject, laws = trial.subject, []
     for law in _laws(failures):
         mine = [x for x in failures if x.law == law and x.size[1] <= LARGEST]
@@ -103,7 +102,7 @@ def _holds(failure: Failure) -> bool:
 
 
 def _step_by_step(subject: Any, case: Case, given: Callable[[Case], Case]) -> Outcome:
-    """The steps of a case, each of what is given it of what the one before has left."""
+    """The steps of a case one by one, each with what ``given`` makes of the results before it."""
     got: Outcome = {}
     for k, step in enumerate(case.steps):
         there = {name: values for name, values in got.items() if case.slots[name] is not None}
@@ -112,7 +111,7 @@ def _step_by_step(subject: Any, case: Case, given: Callable[[Case], Case]) -> Ou
 
 
 def _gradients(trial: Trial, failures: Sequence[Failure]) -> Iterator[Told]:
-    """Gradients that a step writes, or that it keeps as states."""
+    """Gradients that a step overwrites, or keeps as states."""
     cases = [x.case for x in failures if len(x.case.steps) == 1 and any(g is not None and g.size for g in x.case.grads)]
     case = min(cases, key=lambda x: sum(p.size for p in x.params)) if cases else trial.case([7, 5], count=2)
     mine = case.copy()
@@ -140,7 +139,7 @@ def _gradients(trial: Trial, failures: Sequence[Failure]) -> Iterator[Told]:
 
 
 def _strides(trial: Trial, failures: Sequence[Failure]) -> Iterator[Told]:
-    """Arrays that are read as if their elements lay in the order of their indices."""
+    """Arrays that are read as if they were in C order."""
 
     def is_other(x: Any) -> bool:
         return isinstance(x, np.ndarray) and not x.flags.c_contiguous
@@ -159,12 +158,12 @@ def _strides(trial: Trial, failures: Sequence[Failure]) -> Iterator[Told]:
                 for name, values in got.items()}
 
     if others:
-        text = "strides are ignored: an array whose axes lie in another order in memory is taken for one in C order"
+        text = "strides are ignored: an array with its axes in another order in memory is read as if in C order"
         yield Told(text, _cured(trial, others, in_order))
 
 
 def _index(trial: Trial, failures: Sequence[Failure]) -> Iterator[Told]:
-    """Elements beyond a power of two that are taken for the first ones."""
+    """An index that wraps at a power of two, so that later elements are mistaken for the first ones."""
     for failure in sorted((x for x in failures if x.is_bounded and x.size[1] <= LARGEST), key=lambda x: x.size):
         i = failure.broken.where.tensor if failure.broken.where else 0
         size = failure.case.params[i].size
@@ -175,12 +174,12 @@ def _index(trial: Trial, failures: Sequence[Failure]) -> Iterator[Told]:
             if beyond.all() and wrong[: size - n].all() and not wrong[size - n : n].any():
                 text = f"an index modulo {n:,} (2**{n.bit_length() - 1}): elements from number {n:,} on are not updated"
                 same = [x for x in failures if any(p.size > n for p in x.case.params)]
-                yield Told(f"{text}, and the first ones are updated again in their place", _laws(same))
+                yield Told(f"{text}, and the first ones are updated again instead", _laws(same))
                 return
 
 
 def _captured(trial: Trial, failures: Sequence[Failure]) -> Iterator[Told]:
-    """Numbers that change from one step to the next, without an effect."""
+    """Numbers whose changes between steps have no effect."""
     several = [] if any(x.is_bounded for x in failures) else [x for x in failures if len(x.case.steps) > 1]
     for failure in several:
         first, *rest = failure.case.steps
@@ -190,13 +189,13 @@ def _captured(trial: Trial, failures: Sequence[Failure]) -> Iterator[Told]:
             if _same(got, _tensors(trial, kept)):
                 dead.append(name)
         if dead:
-            what = f"{' and '.join(dead)} of the first call in every other: captured once, and a change"
-            yield Told(f"{what} of {'it' if len(dead) == 1 else 'them'} has no effect", [failure.law])
+            what = f"{' and '.join(dead)} of the first call in every later one: captured once, so changing"
+            yield Told(f"{what} {'it' if len(dead) == 1 else 'them'} has no effect", [failure.law])
             return
 
 
 def _tensors(trial: Trial, case: Case) -> Outcome:
-    """What a subject makes of a case, but for scalars, which may follow from the numbers."""
+    """A subject's results without scalars, which may follow from the numbers."""
     return {name: values for name, values in trial.run(case).items() if name not in trial.row.scalars}
 
 
@@ -206,7 +205,7 @@ def _same(one: Outcome, other: Outcome) -> bool:
 
 
 def _together(trial: Trial, failures: Sequence[Failure]) -> Iterator[Told]:
-    """Tensors that are right alone, and wrong in a list."""
+    """Tensors that are right alone but wrong in a list."""
 
     def alone(subject: Any, case: Case) -> Outcome:
         ones = [subject.run(case.only([i])) for i in range(len(case))]
@@ -220,7 +219,7 @@ def _together(trial: Trial, failures: Sequence[Failure]) -> Iterator[Told]:
 
 
 def _shared(trial: Trial) -> str:
-    """The states of two tensors of one shape that are wrong, where those of two shapes are right."""
+    """The states that are wrong for two tensors of one shape, but right for two shapes."""
 
     def wrong(shapes: list[int]) -> set[str]:
         case = trial.case(shapes, count=3)

@@ -1,6 +1,6 @@
-"""Rules with one small change in their source: an operand left out, an operator for another, an old value for a new.
+"""Rules with one small change in their source: an operand left out, another operator, an old value instead of a new.
 
-They stand for mistakes that have no name in `refopt.oracle.wrong`.
+They represent mistakes without a name in `refopt.oracle.wrong`.
 """
 
 import ast
@@ -30,7 +30,7 @@ OTHER: dict[type, Any] = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div,
 
 @functools.cache
 def of_rule(row: Routine) -> tuple[Hypothesis, ...]:
-    """A hypothesis for each change of a routine's rule and of what it calls."""
+    """A hypothesis for each change of a routine's rule and of the functions it calls."""
     rule = base_rule(row)
     hypotheses: list[Hypothesis] = []
     for function in formulas(rule):
@@ -63,7 +63,7 @@ def _changes(tree: ast.FunctionDef) -> Iterator[Change]:
 
 
 def _instead(node: ast.expr) -> Iterator[ast.expr]:
-    """What may have been written for an expression."""
+    """What may have been written instead of an expression."""
     if isinstance(node, ast.BinOp):
         yield node.left
         yield node.right
@@ -90,7 +90,7 @@ def _instead(node: ast.expr) -> Iterator[ast.expr]:
 
 
 def _reordered(node: ast.BinOp) -> Iterator[ast.expr]:
-    """Another operator, and operands in another order."""
+    """Another operator, or operands in another order."""
     left, right = node.left, node.right
     if type(node.op) in OTHER:
         yield ast.BinOp(left, OTHER[type(node.op)](), right)
@@ -103,7 +103,7 @@ def _reordered(node: ast.BinOp) -> Iterator[ast.expr]:
 
 
 def _of_operator(node: ast.BinOp) -> Iterator[ast.expr]:
-    """What a sum, a difference, a product or a root is taken for."""
+    """Replacements for a sum, a difference, a product or a root."""
     left, right = node.left, node.right
     if isinstance(node.op, ast.Add | ast.Sub):
         yield from _factor_moved(node)
@@ -120,12 +120,12 @@ def _of_operator(node: ast.BinOp) -> Iterator[ast.expr]:
 
 
 def _with_last_factor(node: ast.expr) -> list[ast.expr]:
-    """A term, and what it is without its weight."""
+    """A term with and without its weight."""
     return [node, node.right] if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult) else [node]
 
 
 def _factor_moved(node: ast.BinOp) -> Iterator[ast.expr]:
-    """A factor of one term on the other one, or on both."""
+    """A factor of one term moved to the other, or applied to both."""
     for one, other, swapped in ((node.left, node.right, False), (node.right, node.left, True)):
         if isinstance(one, ast.BinOp) and isinstance(one.op, ast.Mult):
             for factor, rest in ((one.left, one.right), (one.right, one.left)):
@@ -143,7 +143,7 @@ def _root(node: ast.expr) -> ast.expr:
 
 
 def _old_values(tree: ast.FunctionDef) -> Iterator[Change]:
-    """What a parameter was before the step, where it has been assigned to."""
+    """The value of a parameter before the step, where it has been reassigned."""
     parameters = {x.arg for x in (*tree.args.posonlyargs, *tree.args.args)}
     assigned: set[str] = set()
     for number, statement in enumerate(tree.body):

@@ -1,4 +1,4 @@
-"""What a step made of single tensors, and which of their elements are wrong: what hypotheses have to explain."""
+"""The evidence that hypotheses must explain: a step's results for single tensors, and which elements are wrong."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -10,23 +10,23 @@ from refopt.oracle.cases import in_one_order
 from refopt.oracle.exact.cases import Case, memory
 from refopt.oracle.trial import Trial
 
-WHOLE = 2**11  # elements of a tensor that is looked at as a whole, where each element is by itself
-PIECE = 64  # of its beginning, of its end and of what lies between, where it is larger
-TENSORS = 3  # of one case
-NEAR = 2.0**-11  # how far from what a step changed, as a share of it, a hypothesis may be that is worth its bound
+WHOLE = 2**11  # the most elements of a tensor that is examined in full, for elementwise rules
+PIECE = 64  # elements from the start, the middle and the end of larger ones
+TENSORS = 3  # the most tensors of one case
+NEAR = 2.0**-11  # the largest error, relative to the step's change, of a hypothesis whose bound is computed
 
 
 class Tensor(NamedTuple):
-    """What a step made of one tensor, and which elements of each slot are wrong by the rule.
+    """A step's results for one tensor, and which elements of each slot are wrong by the rule.
 
     Attributes:
-        law: that the case is of, where it broke it.
-        elements: those that are looked at, in memory order; all of them where there are norms.
-        got: by slot.
-        wrong: by slot, which are outside of the bound.
-        unchanged: by slot, which of the wrong ones are as they were before the step.
+        law: the law that the case broke, if any.
+        elements: the examined elements, in memory order; all if the rule has norms.
+        got: the results, by slot.
+        wrong: by slot, which elements are outside of the bound.
+        unchanged: by slot, which of the wrong ones have their old values.
         wide: by slot, ``got`` in fp64, flat.
-        room: by slot, how far from ``got`` the fp64 value of a hypothesis may be that is worth its bound.
+        room: by slot, how far from ``got`` a hypothesis may be in fp64 for its bound to be computed.
     """
 
     law: str
@@ -45,12 +45,12 @@ class Tensor(NamedTuple):
 
     @property
     def telling(self) -> tuple[bool, int, int]:
-        """How much there is to explain: more in later steps, whose states are of many gradients."""
+        """How much there is to explain: more in later steps, whose states depend on many gradients."""
         masks = self.wrong.values()
         return self.case.count > 1, sum(bool(x.any()) for x in masks), sum(int(x.sum()) for x in masks)
 
     def of_slot(self, name: str) -> "Tensor":
-        """What there is of one slot alone."""
+        """The evidence of only one slot."""
         one = ({name: x[name]} if name in x else {} for x in self[4:])
         return Tensor(self.law, self.case, self.tensor, self.elements, *one)
 
@@ -59,10 +59,10 @@ class Tensor(NamedTuple):
 
 
 def tensors_of(trial: Trial, case: Case, first: int = 0, law: str = "") -> list[Tensor]:
-    """Some tensors of a case that have gradients, as the subject leaves them now; number ``first`` among them."""
+    """Some tensors of a case that have gradients, as the subject now leaves them; tensor ``first`` is included."""
     try:
         case, got = in_one_order(case, trial.run(case))
-    except Exception:  # the subject's own
+    except Exception:  # raised by the subject
         return []
     present = [i for i, g in enumerate(case.grads) if g is not None and g.size]
     some = dict.fromkeys([*(i for i in (first,) if i in present), *spread(present, TENSORS)])
@@ -93,14 +93,14 @@ def _tensor(trial: Trial, case: Case, i: int, got: Any, law: str) -> Tensor:
             with np.errstate(all="ignore"):
                 error = np.ravel(memory(expected[name].error))
                 room[name] = 64 * error + NEAR * abs(now - old) + digits * abs(now)
-                off = abs(now - np.ravel(memory(expected[name].value)))  # which a hypothesis has to leave little of
+                off = abs(now - np.ravel(memory(expected[name].value)))  # a hypothesis must make this small
                 closer = np.maximum(error + (digits * abs(now) if x.dtype.itemsize == 2 else 0), off / 4)
                 room[name] = np.where(wrong[name], np.fmin(room[name], closer), room[name])
     return Tensor(law, case, i, elements, held, wrong, unchanged, wide, room)
 
 
 def spread(things: Sequence[Any], most: int) -> list[Any]:
-    """Some of a list, from its beginning to its end."""
+    """Some entries of a list, evenly from start to end."""
     if len(things) <= most:
         return list(things)
     return [things[round(k * (len(things) - 1) / (most - 1))] for k in range(most)]

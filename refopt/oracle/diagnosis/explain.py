@@ -1,4 +1,4 @@
-"""Which hypotheses explain what a step has come to: those with names, changes of the rule, and pairs."""
+"""Which hypotheses explain a step's results: named ones, changes of the rule, and pairs."""
 
 import copy
 import itertools
@@ -15,7 +15,7 @@ from refopt.oracle.trial import Trial
 
 SHARES = {"edit": 0.7, "pair": 0.7}  # of the time that is left, for kinds of hypotheses that are many
 OFTEN = 16  # hypotheses between two looks at the clock
-UNWRITTEN = "elements that are not written: they are as they were"
+UNWRITTEN = "elements are not written: they keep their old values"
 ALIKE = 0.02  # how far apart, of itself, a factor may be that elements have in common
 RANKS = {"rule": 0, "choice": 0, "power": 0, "number": 1}
 
@@ -24,8 +24,8 @@ class Explainer(Weighing):
     """What may be wrong with a subject in one dtype.
 
     Args:
-        evidence: those of `Weighing`.
-        seconds: of the processor, that it may take.
+        evidence: the arguments of `Weighing`.
+        seconds: how much processor time it may take.
     """
 
     def __init__(self, *evidence: Any, seconds: float = 60.0) -> None:
@@ -34,9 +34,9 @@ class Explainer(Weighing):
         self.named = [h for h in named(self.row) if all(_has(self.trial, x) for x in h.needs)]
 
     def explanations(self, known: Sequence[str] = ()) -> list[Explanation]:
-        """Those that explain all of the first law, and the most others; else those that explain some of it.
+        """Those that explain the first law in full, and the most others; else those that explain part of it.
 
-        Those of ``known`` names are tried first, alone and with others.
+        Hypotheses with ``known`` names are tried first, alone and with others.
         """
         if not self.wrong:
             return []
@@ -51,14 +51,14 @@ class Explainer(Weighing):
             changed = self._tried(((h,) for h in kind), SHARES["edit"])
             if full := _full(changed):
                 return sorted(full, key=lambda x: (-len(x.laws), len(x.text)))
-            single += [x for x in changed if len(kind) > 1]  # a factor is of all elements, or of none
+            single += [x for x in changed if len(kind) > 1]  # a factor applies to all elements or none
         rough = ((h,) for h in self.named if h.kind == "rough")
         if full := _full(self._tried(rough)) or _full(self._tried(self._pairs(), SHARES["pair"])):
             return full
         return _partly(single + self._by_slot())
 
     def _scaled(self) -> Iterator[Hypothesis]:
-        """That the update has a factor, as far as the elements of a tensor have one in common."""
+        """Hypotheses that the update has a factor, if the elements of a tensor share one."""
         for tensor in self.wrong:
             situation = self._as_it_is(tensor)[0]
             numbers = {name: float(x) for name, x in situation.numbers.items()}
@@ -79,7 +79,7 @@ class Explainer(Weighing):
         return [h for h in every if any(_begins(text, h.name) for text in known)]
 
     def _by_known(self, before: Sequence[Hypothesis]) -> list[Explanation]:
-        """By hypotheses that explained something before, alone or with one of storage or precision."""
+        """Explanations by hypotheses that worked before, alone or with one about storage or precision."""
         narrow = [h for h in self.named if h.kind in ("arithmetic", "narrow")]
         narrow += [h for h in operands.of_rule(self.row) if operands.NARROW in h.name]
         both = [pair for pair in itertools.product(before, narrow) if pair[0].kind != pair[1].kind]
@@ -89,7 +89,7 @@ class Explainer(Weighing):
         return []
 
     def _by_slot(self) -> list[Explanation]:
-        """An explanation of each slot by itself, from states that are right: mistakes that have nothing in common."""
+        """A separate explanation for each slot, from states that are right: independent mistakes."""
         slots = dict.fromkeys(name for x in self.wrong for name, mask in x.wrong.items() if mask.any())
         if len(slots) < 2:
             return []
@@ -118,7 +118,7 @@ class Explainer(Weighing):
         return part
 
     def _pairs(self) -> Iterator[tuple[Hypothesis, Hypothesis]]:
-        """Pairs of hypotheses each of which matters where something is wrong."""
+        """Pairs of hypotheses that each affect wrong elements."""
         kept = [h for h in self.named if h.paired and self._keeps(h)]
         kept.sort(key=lambda h: RANKS.get(h.kind, 2))
         pairs = list(itertools.combinations(kept, 2))
@@ -128,7 +128,7 @@ class Explainer(Weighing):
                 yield one, two
 
     def _keeps(self, hypothesis: Hypothesis) -> bool:
-        """Whether slots that are right where something is wrong are so with a hypothesis as well."""
+        """Whether a hypothesis keeps right slots of wrong tensors right."""
         tensor = self.wrong[0]
         right = [name for name, mask in tensor.wrong.items() if not mask.any() and not tensor.unchanged[name].any()]
         changed = self._changed(tensor, (hypothesis,)) if right else None
@@ -136,7 +136,7 @@ class Explainer(Weighing):
         return near is None or all(near[name].mean() >= 1 - SPOILT for name in right if name in near)
 
     def _tried(self, candidates: Iterable[tuple[Hypothesis, ...]], share: float = 1.0) -> list[Explanation]:
-        """Those of some candidates that explain anything, as far as a share of the time that is left allows."""
+        """The candidates that explain anything, within a share of the remaining time."""
         now, explanations = time.process_time(), []
         until = now + share * (self.until - now)
         for k, hypotheses in enumerate(candidates):
@@ -149,27 +149,27 @@ class Explainer(Weighing):
 
 
 def _is_of(factor: float, numbers: Iterable[float]) -> bool:
-    """Whether a factor is one of the step's numbers, or 1 less that, or what these divide, and has a truer name."""
+    """Whether a factor is one of the step's numbers, 1 minus one, or the inverse: others then name it better."""
     own = [y for x in numbers for y in (x, 1 - x)]
     return any(abs(x - y) <= 1e-4 * abs(y) for x in (factor, 1 / factor if factor else factor) for y in own)
 
 
 def _begins(text: str, name: str) -> bool:
-    """Whether an explanation is a hypothesis's, of some steps maybe, or begins with it."""
+    """Whether an explanation is a hypothesis, perhaps only for some steps, or begins with it."""
     return text == name or text.startswith((f"{name}, in", f"{name}, up", f"{name}, from", f"{name} and "))
 
 
 def _partly(explanations: list[Explanation]) -> list[Explanation]:
-    """Those that explain most of it."""
+    """The explanations with the largest shares."""
     return [x for x in sorted(explanations, key=lambda x: -x.share) if x.share >= PARTLY][:3]
 
 
 def _full(explanations: list[Explanation]) -> list[Explanation]:
-    """Those that explain all, each once, those of most laws first."""
+    """The complete explanations, each once, those of most laws first."""
     best = sorted((x for x in explanations if x.share >= ENOUGH), key=lambda x: (-len(x.laws), -x.share))
     return list({x.text: x for x in best[::-1]}.values())[::-1]
 
 
 def _has(trial: Trial, name: str) -> bool:
-    """Whether a number or a choice is the subject's, given or fixed."""
+    """Whether the subject has a number or choice, as an argument or fixed."""
     return trial.subject.takes(name) or name in trial.fixed

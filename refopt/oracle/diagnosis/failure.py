@@ -18,10 +18,10 @@ class Failure(NamedTuple):
 
     @property
     def size(self) -> tuple[int, int]:
-        """Of its case: tensors, and elements."""
+        """The number of tensors and of elements of its case."""
         return len(self.case), sum(x.size for x in self.case.params)
 
     @property
     def is_bounded(self) -> bool:
-        """Whether one step was over its bound, at a place that is known."""
+        """Whether a single step exceeded its bound at a known place."""
         return self.broken.where is not None and self.broken.ratio is not None and len(self.case.steps) == 1

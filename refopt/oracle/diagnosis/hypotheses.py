@@ -1,4 +1,4 @@
-"""What may be wrong with a step: each hypothesis changes the situation that the rule is evaluated in."""
+"""Hypotheses about mistakes: each changes the situation in which the rule is evaluated."""
 
 import functools
 import itertools
@@ -31,7 +31,7 @@ def named(row: Routine) -> tuple[Hypothesis, ...]:
 
 
 def _choices(row: Routine) -> Iterator[Hypothesis]:
-    """The choices of the catalogue and of its variants; `gradient with the other sign` stands for ``maximize``."""
+    """The choices of the catalogue and of its variants; `gradient with the opposite sign` stands for ``maximize``."""
     every, of, matters = variants.ROUTINES[row.name], variants.about(row.name), variants.matters(row.name)
     for name, values in every.choices.items():
         for value in values if name not in ("rounding", "maximize") else ():
@@ -48,7 +48,7 @@ def _choices(row: Routine) -> Iterator[Hypothesis]:
 
 
 def with_variants(s: Situation) -> Situation | None:
-    """The same situation in the row that has variants, unless its rule has been changed."""
+    """The same situation in the row with variants, unless its rule has been changed."""
     if s.rule is not base_rule(s.row):
         return None
     row, (numbers, choices) = variants.ROUTINES[s.row.name], variants.neutral(s.row.name)
@@ -89,7 +89,7 @@ def _exchanges(row: Routine) -> Iterator[Hypothesis]:
     for one, two in itertools.combinations([name for name in row.states if name not in row.scalars], 2):
         places = row.carried.index(one), row.carried.index(two)
         change = _around(_exchanged, places=places)
-        yield Hypothesis(f"{one} and {two} exchanged, each in the other's place", change, "array", one, False)
+        yield Hypothesis(f"{one} and {two} exchanged", change, "array", one, False)
 
 
 def _around(function: Callable[..., tuple], **named: Any) -> Callable[[Situation], Situation]:
@@ -108,7 +108,7 @@ def _exchanged(p: Any, g: Any, *states: Any, rule: Rule, places: tuple[int, int]
 
 
 def _of_all_tensors(s: Situation) -> Situation | None:
-    """All tensors in one, of which the results of this one are."""
+    """All tensors joined into one; the results of this one are a part."""
     present = [i for i, g in enumerate(s.case.grads) if g is not None]
     if len(present) < 2 or s.among or np.dtype(s.real).itemsize > 4 or not isinstance(s.elements, slice):
         return None
@@ -124,7 +124,7 @@ def _approximate(row: Routine) -> Iterator[Hypothesis]:
     """Updates by a reciprocal or a root that is less exact than the arithmetic."""
     if any(hyper.name == "epsilon" for hyper in row.hypers):
         for bits in (20, 11, 9):
-            text = f"a fast reciprocal or root: the update is off by as much as 2**-{bits} of it, either way"
+            text = f"a fast reciprocal or root: the update is off by up to 2**-{bits} of its size"
             yield Hypothesis(text, partial(_loosened, off=2.0**-bits), "rough", "", False)
 
 
@@ -133,7 +133,7 @@ def _loosened(s: Situation, off: float) -> Situation | None:
 
 
 def _nearly(p: Any, *arrays: Any, rule: Rule, off: float, lr: Any, **numbers: Any) -> tuple:
-    """A rule whose update, apart from decay, is known to so much of it."""
+    """A rule whose update, apart from decay, has a relative error of up to ``off``."""
     new, *rest = rule(p, *arrays, lr=lr, **numbers)
     if isinstance(new, Bounded):
         decay = sum(lr * x * abs(p) for name, x in numbers.items() if name in DECAYS)
@@ -143,7 +143,7 @@ def _nearly(p: Any, *arrays: Any, rule: Rule, off: float, lr: Any, **numbers: An
 
 
 def scaled(factor: float, apart: bool) -> Hypothesis:
-    """The update times a factor, which evidence tells; ``apart`` from a decay of the parameter by itself."""
+    """The update times a factor found in the evidence; ``apart`` leaves out decoupled decay."""
     what = "the update apart from decay" if apart else "the update"
     change = _around(_times, factor=factor, apart=apart)
     return Hypothesis(f"{what} times {factor:.9g}", change, "rule", "", False)
@@ -161,16 +161,17 @@ def without_update(p: Any, lr: Any, numbers: Mapping[str, Any]) -> Any:
 
 
 def _gradients(row: Routine) -> Iterator[Hypothesis]:
-    """What the gradient may be made into first."""
+    """Changes to the gradient before the rule."""
     changes: dict[str, Callable[[Any], Any]] = {
-        "divided by its norm": limits.normalized, "replaced by its sign": np.sign, "replaced by its size": abs,
+        "divided by its norm": limits.normalized, "replaced by its sign": np.sign,
+        "replaced by its absolute value": abs,
     }
     for limit in limits.USUAL:
         changes[f"clipped to a norm of {limit:g}"] = partial(limits.norm_at_most, limit=limit)
         changes[f"clipped to a norm of {limit:g}, with 1e-6 added to the norm"] = partial(
             limits.norm_at_most, limit=limit, epsilon=1e-6
         )
-        changes[f"clipped by element to {limit:g}"] = partial(limits.within, limit=limit)
+        changes[f"clipped elementwise to {limit:g}"] = partial(limits.within, limit=limit)
     for text, to in changes.items():
         yield Hypothesis(f"gradient {text}", _around(_of_gradient, to=to), "gradient", "", text.startswith("clip"))
     for name in DECAYS & {hyper.name for hyper in row.hypers}:
@@ -190,7 +191,7 @@ def _of_gradient(p: Any, g: Any, *others: Any, rule: Rule, to: Callable[[Any], A
 
 
 def _with_rule(s: Situation, wrong: Wrong) -> Situation | None:
-    """A rule that is wrong in one place, or in another one as well."""
+    """A rule that is wrong in one place, or in two."""
     before = {} if s.rule is base_rule(s.row) else getattr(s.rule, "changes", None)
     if before is None or (before and not isinstance(wrong.how, Mapping)):
         return None

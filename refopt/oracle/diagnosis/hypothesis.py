@@ -1,4 +1,4 @@
-"""What a hypothesis is, and the rule that it changes."""
+"""The type of hypotheses, and the rule that they change."""
 
 import functools
 from collections.abc import Callable
@@ -14,10 +14,10 @@ from refopt.oracle.source import substituted
 
 
 class Hypothesis(NamedTuple):
-    """``change`` gives the changed situation, or ``None`` where the hypothesis says nothing.
+    """``change`` returns the changed situation, or ``None`` if the hypothesis does not apply.
 
-    ``kind`` is what it changes: two of one kind and ``about`` make no pair. Nor does one that is not ``paired``.
-    ``needs`` are numbers that the step has to take.
+    ``kind`` is what it changes: two with equal ``kind`` and ``about`` are not paired, nor is one that is not
+    ``paired``. ``needs`` are numbers that the step must take.
     """
 
     name: str
@@ -30,7 +30,7 @@ class Hypothesis(NamedTuple):
 
 @functools.cache
 def base_rule(row: Routine) -> Rule:
-    """The rule, all of whose code can be looked at, as it stands in papers."""
+    """The rule as in papers, with all of its source available."""
     return substituted(rule_of(row), {descend: descend_as_in_the_paper, moments: moments_one_by_one})
 
 
@@ -42,7 +42,7 @@ def moments_one_by_one(g, m, u, *, beta1, beta2):
 
 
 def descend_as_in_the_paper(p, m, u, beta1_pow, beta2_pow, *, lr, epsilon, epsilon_at):
-    """Adam's step by corrected moments; `refopt.cpu.adam.descend` has it regrouped."""
+    """Adam's step with corrected moments; `refopt.cpu.adam.descend` regroups it."""
     if epsilon_at == "uncorrected":
         return p - lr * np.sqrt(1 - beta2_pow) / (1 - beta1_pow) * (m / (np.sqrt(u) + epsilon))
     m_hat = m / (1 - beta1_pow)

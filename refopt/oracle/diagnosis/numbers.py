@@ -1,4 +1,4 @@
-"""Hypotheses about numbers: taken for others, lost, captured, and powers of another step."""
+"""Hypotheses about numbers: replaced by others, lost, captured, and powers of another step."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -26,12 +26,12 @@ def of_numbers(row: Routine) -> Iterator[Hypothesis]:
             for text, to, paired in _other_numbers(hyper.name, hyper.default):
                 yield from _changed(row, text, lambda s, x, to=to: to(x), (hyper.name,), paired)  # type: ignore[misc]
             usual = cases.number(hyper)
-            text = f"{hyper.name} of the first call, {usual:.6g}, in every other: captured once"
+            text = f"{hyper.name} of the first call, {usual:.6g}, in every later one: captured once"
             yield from _changed(row, text, lambda s, x, usual=usual: usual, (hyper.name,), False)  # type: ignore[misc]
     betas = {hyper.name: cases.number(hyper) for hyper in row.hypers if hyper.name in ("beta1", "beta2")}
     if len(betas) == 2:
         both_usual = " and ".join(f"{x:.6g}" for x in betas.values())
-        text = f"beta1 and beta2 of the first call, {both_usual}, in every other: captured once"
+        text = f"beta1 and beta2 of the first call, {both_usual}, in every later one: captured once"
         captured = lambda s, x: next(usual for name, usual in betas.items() if s.numbers[name] == x)  # noqa: E731
         yield from _changed(row, text, captured, ("beta1", "beta2"), False)
     for dtype, real in _narrow_numbers():
@@ -44,29 +44,29 @@ def of_numbers(row: Routine) -> Iterator[Hypothesis]:
         other = partial(_exchanged, one, two)
         for first, second in (both, both[::-1]):
             product = lambda s, x, by=second: x * float(s.numbers[by])  # noqa: E731
-            yield from _changed(row, f"{first} * {second} for {first}", product, (first,), False, both)
+            yield from _changed(row, f"{first} * {second} instead of {first}", product, (first,), False, both)
         yield from _changed(row, f"{one} and {two} swapped", other, both, False, both)
-        yield from _changed(row, f"{two} for {one}", other, (one,), False, both)
-        yield from _changed(row, f"{one} for {two}", other, (two,), False, both)
+        yield from _changed(row, f"{two} instead of {one}", other, (one,), False, both)
+        yield from _changed(row, f"{one} instead of {two}", other, (two,), False, both)
     for name, (what, tensor) in itertools.product(names, {"first": 0, "last": -1}.items()):
         of_tensor = lambda s, x, name=name, k=tensor: s.case.numbers_of(k % len(s.case))[name]  # noqa: E731
-        yield from _changed(row, f"{name} of the {what} tensor (or group) for all", of_tensor, (name,), False)
-    yield Hypothesis("numbers of the first tensor (or group) for all", _of_first, "number", "", False)
+        yield from _changed(row, f"{name} of the {what} tensor (or group) used for all", of_tensor, (name,), False)
+    yield Hypothesis("numbers of the first tensor (or group) used for all", _of_first, "number", "", False)
 
 
 def _other_numbers(name: str, default: float | None) -> Iterator[tuple[str, Callable[[float], float], bool]]:
-    """What a number may have been taken for, and whether pairs are made with it."""
+    """What may have been used instead of a number, and whether pairs are made with it."""
     yield f"{name} ignored: taken as 0", lambda x: 0.0, True
     yield f"{name} ignored: taken as 1", lambda x: 1.0, True
     if default not in (None, 0.0, 1.0):
         yield f"{name} always {default:g}, the default", lambda x: float(default), True
     yield f"{name} squared, or applied twice", lambda x: x * x, False
-    yield f"the root of {name} for {name}", lambda x: float(np.sqrt(x)), False
-    yield f"1 / {name} for {name}", lambda x: float(np.divide(1, x)), False
+    yield f"the root of {name} instead of {name}", lambda x: float(np.sqrt(x)), False
+    yield f"1 / {name} instead of {name}", lambda x: float(np.divide(1, x)), False
     yield f"twice {name}", lambda x: 2 * x, False
     yield f"half of {name}", lambda x: x / 2, False
-    yield f"1 - {name} for {name}", lambda x: 1 - x, False
-    yield f"minus {name} for {name}", lambda x: -x, False
+    yield f"1 - {name} instead of {name}", lambda x: 1 - x, False
+    yield f"-{name} instead of {name}", lambda x: -x, False
     for dtype, real in _narrow_numbers():
         yield f"{name} rounded to {dtype}", lambda x, real=real: float(real(x)), False  # type: ignore[misc]
 
@@ -93,7 +93,7 @@ def _changed(
     row: Routine, text: str, to: Callable[[Situation, float], float], names: tuple[str, ...], paired: bool,
     needs: tuple[str, ...] = (),
 ) -> Iterator[Hypothesis]:
-    """Other numbers in the rule; where powers are made of them, in those as well, or not."""
+    """Other numbers in the rule; where powers are made from them, with and without those."""
 
     def change(s: Situation, powers: bool, rule: bool = True) -> Situation | None:
         if any(name not in s.numbers for name in names):
@@ -109,7 +109,7 @@ def _changed(
     if any(slot.initial in names for slot in carried):
         yield Hypothesis(text, partial(change, powers=True), "number", names[0], paired, needs or names)
         alone = partial(change, powers=True, rule=False)
-        of_powers = f"{text}, in its powers alone (bias correction)"
+        of_powers = f"{text}, in its powers only (bias correction)"
         yield Hypothesis(of_powers, alone, "number", names[0], False, needs or names)
         text += ", but not in its powers"
     yield Hypothesis(text, partial(change, powers=False), "number", names[0], paired, needs or names)
@@ -135,12 +135,12 @@ WRAPS = 8, 16
 def _other_steps(what: str, names: tuple[str, ...]) -> Iterator[Hypothesis]:
     steps: dict[str, Callable[[int, int], int]] = {
         "one step late: of t - 1": lambda t, i: t - 1, "one step early: of t + 1": lambda t, i: t + 1,
-        "always of the first step": lambda t, i: 1, "counted up by each tensor: of t + i": lambda t, i: t + i,
+        "always of the first step": lambda t, i: 1, "advanced by each tensor: of t + i": lambda t, i: t + i,
     }
     for n, dtype in STICKS.items():
         steps[f"sticks at step {n}, as a counter in {dtype} does"] = lambda t, i, n=n: min(t, n)  # type: ignore[misc]
     for bits in WRAPS:
-        text = f"of the step modulo {2**bits}, as a counter of {bits} bits has it"
+        text = f"of the step modulo {2**bits}, as with a counter of {bits} bits"
         steps[text] = lambda t, i, n=2**bits: t % n or NONE  # type: ignore[misc]
     for text, to in steps.items():
         yield Hypothesis(f"{what} {text}", partial(_powers, names=names, to=to), "power", names[0])

@@ -8,7 +8,7 @@ BLOCKS = 1024, 512, 256, 128, 64, 32, 16, 8, 4
 
 
 def of_tensor(wrong: np.ndarray) -> str:
-    """Where in a flat tensor elements are wrong."""
+    """Which elements of a flat tensor are wrong, as text."""
     size, count = wrong.size, int(wrong.sum())
     if count == size:
         return "all elements" if size > 1 else "the only element"
@@ -27,7 +27,7 @@ def of_tensor(wrong: np.ndarray) -> str:
 
 
 def _at_an_end(first: int, count: int, size: int) -> str:
-    """Elements in a row that are the last or the first ones."""
+    """Consecutive elements at the end or the start."""
     if first:
         tail = f"the last {count} of {size} elements" if count > 1 else f"the last of {size} elements"
         return tail + _after([b for b in BLOCKS if first % b == 0 and count < b])
@@ -37,7 +37,7 @@ def _at_an_end(first: int, count: int, size: int) -> str:
 
 
 def _regular(wrong: np.ndarray, first: int, last: int) -> str:
-    """Whole blocks, or elements at one distance; nothing if it is neither."""
+    """Whole blocks, or equally spaced elements; empty if neither."""
     size, count = wrong.size, int(wrong.sum())
     for block in BLOCKS:
         if size >= 2 * block and _in_blocks(wrong, block):
@@ -50,7 +50,7 @@ def _regular(wrong: np.ndarray, first: int, last: int) -> str:
 
 
 def _after(blocks: Sequence[int]) -> str:
-    """Of what size blocks may be that a tail comes after."""
+    """The possible sizes of blocks before a tail."""
     ordered = sorted(blocks)
     sizes = f"{ordered[0]} to {ordered[-1]}" if len(ordered) > 2 else " or ".join(map(str, ordered))
     return f", a tail after whole blocks of {sizes}" if blocks else ""
@@ -68,7 +68,7 @@ def _ordinal(k: int) -> str:
 
 
 def of_tensors(wrong: Sequence[bool], empty: Sequence[bool] = ()) -> str:
-    """Which tensors of a list have anything wrong. ``empty`` ones cannot."""
+    """Which tensors of a list have wrong elements; ``empty`` ones cannot."""
     count, held = len(wrong), [k for k in range(len(wrong)) if not (empty and empty[k])]
     bad = [k for k in held if wrong[k]]
     if bad == held:
@@ -102,7 +102,7 @@ def described(slots: Mapping[str, Sequence[tuple[np.ndarray, np.ndarray, np.ndar
 
 
 def _of_slot(tensors: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]]) -> str:
-    """Where the tensors of a slot are wrong: what is unchanged, and what is not."""
+    """Where the tensors of a slot are wrong, separately for unchanged elements and others."""
     still = [x & (now == before) for x, now, before in tensors]
     moved = [x & (now != before) for x, now, before in tensors]
     parts = [(part, text) for part, text in ((still, ": unchanged"), (moved, "")) if any(x.any() for x in part)]
@@ -113,7 +113,7 @@ def _of_slot(tensors: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]]) -> st
 
 
 def _place(masks: Sequence[np.ndarray]) -> str:
-    """Where in a list of tensors elements are wrong."""
+    """Which elements in a list of tensors are wrong."""
     which = of_tensors([bool(x.any()) for x in masks], [x.size == 0 for x in masks]) if len(masks) > 1 else ""
     bad = [x for x in masks if x.any()]
     places = dict.fromkeys(map(of_tensor, bad))
@@ -122,7 +122,7 @@ def _place(masks: Sequence[np.ndarray]) -> str:
 
 
 def _common(masks: Sequence[np.ndarray]) -> str:
-    """What wrong elements of tensors of several sizes have in common."""
+    """What the wrong elements have in common in tensors of several sizes."""
     if all(x.all() for x in masks):
         return "all elements"
     tails = [x.size - int(np.argmax(x)) for x in masks]

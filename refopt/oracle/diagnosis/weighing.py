@@ -1,4 +1,4 @@
-"""How much of what a step has come to a hypothesis explains, and whether it makes anything wrong that is right."""
+"""How much of a step's results a hypothesis explains, and whether it contradicts right ones."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -21,9 +21,9 @@ ROUGHLY = 0.1  # of its bound, that errors of a rough operation use: a wider one
 
 
 class Explanation(NamedTuple):
-    """A hypothesis, the share of the wrong elements that it explains, how many these are, and of which laws.
+    """A hypothesis, the share of wrong elements that it explains, how many these are, and of which laws.
 
-    ``bent`` says that other steps contradict it, which it is therefore not said of.
+    ``bent``: other steps contradict it, so it is limited to some steps.
     """
 
     text: str
@@ -34,12 +34,12 @@ class Explanation(NamedTuple):
 
 
 class Weighing:
-    """What a subject has made wrong in one dtype, and what it has not.
+    """The wrong and right results of a subject in one dtype.
 
     Args:
         trial: the subject and the rule.
-        failures: of which the outcome of one step is wrong, the first law's first.
-        passed: other cases, that an explanation has to leave right.
+        failures: those in which the outcome of one step is wrong, the first law's first.
+        passed: other cases, which an explanation must leave right.
     """
 
     def __init__(self, trial: Trial, failures: Sequence[Failure], passed: Sequence[Case] = ()) -> None:
@@ -63,9 +63,9 @@ class Weighing:
         self.known: dict[tuple[int, int], tuple[Situation, Inputs | None]] = {}
 
     def _explanation(self, hypotheses: tuple[Hypothesis, ...]) -> Explanation | None:
-        """What hypotheses explain; nothing if they make anything wrong that is right.
+        """What hypotheses explain; ``None`` if they contradict right results.
 
-        The share is that of the elements of the laws that are explained as a whole, or else of the first law's.
+        The share refers to the elements of the laws that are fully explained, or else to those of the first law.
         """
         first = self.wrong[0]
         changed = self._changed(first, hypotheses)
@@ -108,7 +108,7 @@ class Weighing:
         return Explanation(text, share, int(explained), laws | also, bent)
 
     def _explains_all(self, tensors: Sequence[Tensor], hypotheses: tuple[Hypothesis, ...]) -> bool:
-        """Whether hypotheses explain all that is wrong of some tensors."""
+        """Whether hypotheses explain all wrong elements of some tensors."""
         counts = [self._counted(x, hypotheses) for x in tensors]
         return all(x and x[0] >= ENOUGH * x[1] > 0 for x in counts)
 
@@ -129,7 +129,7 @@ class Weighing:
         )
 
     def _others(self, laws: frozenset[str]) -> Iterator[Tensor]:
-        """What is right: tensors beside wrong ones, and those of cases that passed, as far as these are needed."""
+        """Right tensors: those next to wrong ones, and those of passed cases, as far as needed."""
         yield from self.right
         for k, x in enumerate(self.passed):
             if isinstance(x, Case):
@@ -203,7 +203,7 @@ class Weighing:
             return {name: np.zeros(room.shape, bool) for name, room in tensor.room.items()}
 
     def _worth(self, tensor: Tensor, changed: Situation, hypotheses: Sequence[Hypothesis]) -> bool:
-        """Whether a hypothesis may explain enough of a tensor to be worth its bound."""
+        """Whether a hypothesis may explain enough of a tensor to justify computing its bound."""
         near = self._near(tensor, changed, hypotheses)
         if near is None:
             return True
@@ -234,7 +234,7 @@ class Weighing:
 
 
 def _is_skipped(case: Case) -> bool:
-    """Whether the step is not to be taken."""
+    """Whether the step must be skipped."""
     return any(np.any(step.get("found_inf")) for step in case.steps)
 
 
@@ -243,9 +243,9 @@ def _tensor_of(failure: Failure) -> int:
 
 
 def _steps(wrong: Sequence[Tensor], spoilt: Sequence[Tensor], by_element: bool) -> str:
-    """Which steps a mistake is of, if those of the tensors that it is not of come all before or all after.
+    """The steps that a mistake affects, if all unaffected tensors belong to earlier or all to later steps.
 
-    One of these has to be of the same size and numbers as a wrong one, lest it be these that make the difference.
+    One of these must have the same size and numbers as a wrong one, since otherwise these may make the difference.
     """
 
     def like(x: Tensor) -> tuple:
@@ -256,7 +256,7 @@ def _steps(wrong: Sequence[Tensor], spoilt: Sequence[Tensor], by_element: bool) 
     if not {like(x) for x in wrong} & {like(x) for x in spoilt}:
         return ""
     if max(of_wrong) < min(of_others):
-        return "in the first step alone" if max(of_wrong) == 1 else f"up to step {max(of_wrong)}"
+        return "in the first step only" if max(of_wrong) == 1 else f"up to step {max(of_wrong)}"
     return f"from step {min(of_wrong)} on" if min(of_wrong) > max(of_others) else ""
 
 

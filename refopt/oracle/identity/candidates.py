@@ -1,4 +1,4 @@
-"""What each routine makes of data in every choice, step by step."""
+"""The results of each routine with every choice, step by step."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations, product
@@ -10,15 +10,15 @@ from refopt.catalog import Routine
 from refopt.oracle import cases
 from refopt.oracle.exact.laws import reference
 
-LEFT_OUT = "rounding", "norm_of", "compute"  # choices that fp64 has no use for, or that eight steps do not tell
+LEFT_OUT = "rounding", "norm_of", "compute"  # choices that do not matter in fp64, or within eight steps
 
 
 class Candidate(NamedTuple):
-    """A routine in one choice of everything.
+    """A routine with fixed choices.
 
     Attributes:
-        states: the optional ones that it has.
-        ones: the states that start from 1 and not from 0.
+        states: its optional states.
+        ones: the states that start from 1 instead of 0.
     """
 
     row: Routine
@@ -51,12 +51,12 @@ def off(
     of: Candidate, params: Sequence[np.ndarray], grads: Sequence[Sequence[np.ndarray]],
     came: Sequence[Sequence[np.ndarray]], enough: float,
 ) -> tuple[int, float]:
-    """After how many steps a candidate is off by more than enough, and by how much it then is, or at most.
+    """After how many steps a candidate is off by more than ``enough``, and its error then, or its largest error.
 
     Args:
         params, grads: the data, fp64.
         came: the parameters after each step.
-        enough: relative to the largest change of a tensor since the first step.
+        enough: the tolerance, relative to the largest change of a tensor since the first step.
     """
     shapes = [x.shape for x in params]
     case = cases.draw(

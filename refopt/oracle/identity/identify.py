@@ -18,7 +18,7 @@ from refopt.oracle.subject import Optimizer
 from refopt.oracle.subjects import optimizer_of
 from refopt.oracle.variants import ROUTINES
 
-# Of each step's gradients: a maximum of them shows, and an average, and the step from which RAdam rectifies.
+# Scales of each step's gradients, which reveal maxima, averages, and the step from which RAdam rectifies.
 SIZES = 1.0, 1.5, 0.25, 0.5, 2.0, 0.125, 1.0, 0.75
 # By how many axes tensors have to have; matrices of fewer than four rows are not what some take for one.
 SHAPES: dict[int, list[tuple[int, ...]]] = {1: [(12,), (4, 5), (7,)], 2: [(4, 6), (4, 5), (5, 2)]}
@@ -33,16 +33,16 @@ def identify(
     subject: Any, *, set: Any = None, states: Any = None, arrays: str | None = None, device: str | None = None,
     names: Mapping[str, str] | None = None, seed: int = 0, **options: Any,
 ) -> Identity:
-    """Say which routine of the catalogue an optimizer is, and in which choices, by what it does.
+    """Identify an optimizer with a routine of the catalogue and its choices, by its behavior.
 
-    It takes eight steps in fp64, of gradients that tell formulas apart; every routine takes them in every choice, with
-    the numbers that the optimizer has. A class is made with numbers that tell formulas apart as well, where its options
-    leave them to it; an instance has its own, and where several formulas are the same with these, all are named.
+    It takes eight steps in fp64 with gradients that distinguish formulas, and so does every routine with every choice,
+    with the optimizer's numbers. A class is constructed with numbers that distinguish formulas as well, unless options
+    set them; an instance keeps its own, and if several formulas are equal with these, all are listed.
 
     Args:
-        subject, states, arrays, device: as `refopt.oracle.check` has them.
+        subject, states, arrays, device: as in `refopt.oracle.check`.
         set: numbers that are built into it, by refopt's names, such as ``{"mu": 0.875}``.
-        names: what the optimizer calls its numbers, by refopt's names, where it is not what its library does.
+        names: what the optimizer calls its numbers, by refopt's names, if it differs from its library.
         seed: of the data.
         options: further arguments of a class.
 
@@ -73,7 +73,7 @@ def identify(
 
 
 def _identified(optimizer: Optimizer, own: Mapping[str, str], seed: int) -> Identity:
-    """What an optimizer is, of the numbers that it has."""
+    """Identify an optimizer with its numbers."""
     for dtype in ENOUGH:
         for axes in SHAPES:
             try:
@@ -82,7 +82,7 @@ def _identified(optimizer: Optimizer, own: Mapping[str, str], seed: int) -> Iden
                 why = str(error)
                 continue
             if not all(np.isfinite(x).all() for x in came[-1]):
-                why = "its parameters are not finite after eight steps"
+                why = "its parameters are not finite within eight steps"
                 continue
             found = _found(optimizer, dtype, params, grads, came, own)
             if not found.matches and axes == 1:  # what is told by matrices alone, vectors being another routine's
@@ -98,7 +98,7 @@ def _telling(
     subject: Any, numbers: Mapping[str, Any], states: Any, arrays: str | None, device: str | None,
     options: Mapping[str, Any],
 ) -> tuple[Optimizer, Optimizer]:
-    """The optimizer, made of numbers that tell formulas apart, where that is left open; and with its own."""
+    """The optimizer with numbers that distinguish formulas, where options permit; and with its own numbers."""
 
     def made(options: Mapping[str, Any]) -> Optimizer:
         taken = {name: x for name, x in numbers.items() if name in _parameters(subject)}
@@ -118,7 +118,7 @@ def _telling(
 
 
 def _parameters(subject: Any) -> set[str]:
-    """What a function takes by name; nothing of a class, whose numbers are options."""
+    """The arguments that a function takes by name; empty for a class, whose numbers are options."""
     if isinstance(subject, type) or not callable(subject):
         return set()
     try:
@@ -134,7 +134,7 @@ def _probed(optimizer: Optimizer, dtype: str, shapes: Sequence[tuple[int, ...]],
         [(size * noise([seed, t, k], shape)).astype(dtype) for k, shape in enumerate(shapes)]
         for t, size in enumerate(SIZES, 1)
     ]
-    # Some formulas are others for the gradient of a matrix that is nearly orthogonal to it, such as AdamP.
+    # Some formulas, such as AdamP, differ if a matrix is nearly orthogonal to its gradient.
     matrix, grad = params[1], grads[0][1]
     grad -= 0.96875 * matrix * (matrix * grad).sum() / (matrix**2).sum()
     try:
@@ -146,7 +146,7 @@ def _probed(optimizer: Optimizer, dtype: str, shapes: Sequence[tuple[int, ...]],
             came.append([x.astype(np.float64) for x in run.params()])
     except NotImplementedError:
         raise
-    except Exception as error:  # whatever somebody's step raises
+    except Exception as error:  # whatever a user's step raises
         raise Broken(f"{type(error).__name__}: {error}") from error
     wide = [x.astype(np.float64) for x in params], [[x.astype(np.float64) for x in of] for of in grads]
     return *wide, came
@@ -156,7 +156,7 @@ def _found(
     optimizer: Optimizer, dtype: str, params: Any, grads: Any, came: Any, names: Mapping[str, str],
     shaped: bool = False,
 ) -> Identity:
-    """Every formula that comes to the same; if ``shaped``, of those for matrices alone."""
+    """Every formula with the same results; if ``shaped``, only those for matrices."""
     tried = 0
     matches: list[tuple[Match, Mapping[str, tuple]]] = []
     nearest: tuple[int, float, Match] | None = None
@@ -188,7 +188,7 @@ def _every(optimizer: Optimizer, names: Mapping[str, str]) -> Iterator[Candidate
 
 
 def _size(match: Match) -> tuple[bool, int, int]:
-    """The simpler formula is without norms, of fewer numbers that matter, and of fewer choices."""
+    """The complexity of a match: norms, then numbers that matter, then choices."""
     numbers = sum(x not in (0.0, 1.0) for x in match.numbers.values())
     return not ROUTINES[match.routine].elementwise, numbers + len(match.states), len(match.choices)
 

@@ -1,4 +1,4 @@
-"""The numbers of an optimizer by refopt's names, for each routine that it may be, and numbers that tell these apart."""
+"""The numbers of an optimizer by refopt's names, for each possible routine, and numbers that distinguish routines."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -15,7 +15,7 @@ SCHEDULE = "decay_base"  # of NAdam; 0 is none, as several libraries have it
 
 
 def telling(optimizer: Any) -> dict[str, Any]:
-    """Options, of those that are left to their defaults, of numbers that no two formulas agree on."""
+    """Values for options left at their defaults with which no two formulas agree."""
     if not is_of_library(optimizer):
         return {}
     named: dict[str, Any] = {}
@@ -33,7 +33,7 @@ def telling(optimizer: Any) -> dict[str, Any]:
 
 
 def is_of_library(optimizer: Any) -> bool:
-    """Whether it is a class or a function of a library's, of which it is known what that calls its numbers."""
+    """Whether it is a library's class or function, whose names for numbers are known."""
     return hasattr(optimizer, "peers")
 
 

@@ -1,4 +1,4 @@
-"""What an optimizer was found to be."""
+"""The result of identifying an optimizer."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,12 +11,12 @@ SCHEMA = "refopt.identity/1"
 
 
 class Match(NamedTuple):
-    """A routine that does what the optimizer does.
+    """A routine that behaves like the optimizer.
 
     Attributes:
-        choices: those that matter; of the others any does the same.
-        states: the optional ones that it has, and which starts from 1.
-        numbers: of the routine, by refopt's names.
+        choices: those that matter; the others have no effect.
+        states: its optional states, and the states that start from 1.
+        numbers: the routine's numbers, by refopt's names.
         off: the largest difference, relative to a tensor's largest change.
     """
 
@@ -36,12 +36,12 @@ class Identity:
 
     Attributes:
         subject: the name of the optimizer.
-        matches: every formula that does the same, the simplest first; none, if no routine does.
-        tried: how many formulas.
-        steps: of how many steps.
-        nearest: of those that differ, the one that does so latest, and by how much; ``None`` where one is equal.
+        matches: every formula that behaves the same, the simplest first; empty if none does.
+        tried: how many formulas were tried.
+        steps: how many steps were taken.
+        nearest: the formula that differs latest, with its error; ``None`` if one matches.
         why: why nothing could be tried; "" otherwise.
-        left_out: options that are 0 by default, and with which it is none of the formulas.
+        left_out: options that are 0 by default; with other values no formula matches.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Identity:
 
     @property
     def routine(self) -> str | None:
-        """The simplest routine that it is; ``None`` if it is none."""
+        """The simplest routine that matches; ``None`` if none does."""
         return self.matches[0].routine if self.matches else None
 
     @property
@@ -64,11 +64,11 @@ class Identity:
 
     @property
     def ambiguous(self) -> bool:
-        """Whether several routines do the same with these numbers."""
+        """Whether several routines behave the same with these numbers."""
         return len({match.routine for match in self.matches}) > 1
 
     def to_json(self) -> str:
-        """The same as text of JSON."""
+        """The same as JSON text."""
         fields: dict[str, Any] = {
             "schema": SCHEMA, "refopt": refopt.__version__, "subject": self.subject, "routine": self.routine,
             "choices": self.choices, "ambiguous": self.ambiguous, "tried": self.tried, "steps": self.steps,
@@ -96,9 +96,9 @@ class Identity:
         lines.append(f"off by at most {first.off:.2g} of the change in {self.steps} steps of {self.dtype}")
         if self.left_out:
             names = ", ".join(self.left_out)
-            lines.append(f"without {names}, 0 by default: with other numbers it is none of the formulas")
+            lines.append(f"without {names}, 0 by default: with other values it matches no formula")
         if others:
-            lines.append("the same formula with these numbers: " + "; ".join(map(str, others)))
+            lines.append("equal with these numbers: " + "; ".join(map(str, others)))
         return "\n".join(lines)
 
 
@@ -107,7 +107,7 @@ def _fields(match: Match) -> dict[str, Any]:
 
 
 def merged(found: Iterable[tuple[Match, Mapping[str, tuple]]]) -> list[Match]:
-    """Matches of one routine in several choices as one, where any value of a choice does the same."""
+    """Merge matches of a routine that differ only in choices without effect."""
     groups: dict[tuple, list[Match]] = {}
     values: dict[tuple, Mapping[str, tuple]] = {}
     for match, of in found:
@@ -118,7 +118,7 @@ def merged(found: Iterable[tuple[Match, Mapping[str, tuple]]]) -> list[Match]:
 
 
 def _free(group: list[Match], values: Mapping[str, tuple]) -> list[Match]:
-    """The matches without choices that may be anything."""
+    """The matches without choices that have no effect."""
     left = {tuple(match.choices.items()): match for match in group}
     for name, of in values.items():
         rest: dict[tuple, list[Match]] = {}

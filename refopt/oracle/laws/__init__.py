@@ -1,4 +1,4 @@
-"""The laws, one file a chapter. `LAWS` has them by id."""
+"""The laws, one file per chapter. `LAWS` lists them by id."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ CHAPTERS = (
 _EVERY = [law for chapter in CHAPTERS for law in chapter.LAWS]
 LAWS: dict[str, Law] = {law.id: law for law in sorted(_EVERY, key=lambda law: int(law.id[1:]))}
 
-# What laws were called that stood apart from those with a formula.
+# Former ids of laws, from when those without a formula were separate.
 FORMER = {
     "R1": "L2", "R2": "L2", "R3": "L3", "R4": "L15", "R5": "L4", "R6": "L4", "R7": "L17", "R8": "L16", "R9": "L8",
     "R10": "L25", "R11": "L26", "R12": "L27",
@@ -36,7 +36,7 @@ FORMER = {
 
 
 def current_id(entry: Any) -> Any:
-    """The id of a law, or of a law in a dtype, as it is now; anything else as it is."""
+    """The current id of a law, or of a law in a dtype; anything else unchanged."""
     law, dash, dtype = entry.partition("-") if isinstance(entry, str) else (entry, "", "")
     return f"{FORMER[law]}{dash}{dtype}" if law in FORMER else entry
 

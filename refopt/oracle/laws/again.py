@@ -1,4 +1,4 @@
-"""The same steps again: determinism, resumption from what was saved, and steps that the gate skips."""
+"""Repeated steps: determinism, resuming from a checkpoint, and steps that the gate skips."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -22,17 +22,17 @@ def determinism(trial: Running) -> Iterator[Try]:
         first = trial.after(params, grads)
         for k in range(times):
             trial.soil([x.shape for x in params], k)
-            trial.same(first, trial.after(params, grads), "the result of the same steps before", params, bits=True)
+            trial.same(first, trial.after(params, grads), "the result of the same steps earlier", params, bits=True)
 
     def others_between() -> None:
-        """Two runs that take turns."""
+        """Two runs that alternate."""
         params, grads = trial.made(SIZES)
         others = [x + x for x in params]
         mine, other = trial.start(params), trial.start(others)
         for of in grads:
             trial.step(mine, of)
             trial.step(other, [-x for x in of])
-        trial.same(trial.after(params, grads), trial.came(mine), "the result of a run alone", params, bits=True)
+        trial.same(trial.after(params, grads), trial.came(mine), "the result of the run alone", params, bits=True)
 
     yield of_runs("the same steps, five times", partial(again, SIZES, 4))
     yield of_runs("a large tensor", partial(again, [LARGE if trial.axes == 1 else (120, 90)], 2))
@@ -43,7 +43,7 @@ def resume(trial: Running) -> Iterator[Try]:
     params, grads = trial.made(SIZES, STEPS)
 
     def stopped(*stops: int) -> None:
-        """Saved after some steps, loaded in another run, with another between the two."""
+        """Save after some steps and load in another run, with a third run in between."""
         run = trial.start(params)
         for k, of in enumerate(grads):
             if k in stops:
@@ -51,11 +51,11 @@ def resume(trial: Running) -> Iterator[Try]:
                 trial.after([-x for x in params], [[x + x for x in of] for of in grads[:2]])
                 run = trial.start(now, saved)
             trial.step(run, of)
-        what = "the result of steps that are not stopped"
+        what = "the result of uninterrupted steps"
         trial.same(trial.after(params, grads), trial.came(run), what, params, bits=True)
 
     def kept() -> None:
-        """What is saved stays when the run goes on; what is loaded is the loader's own."""
+        """A checkpoint does not change when its run goes on, and runs do not share what they load."""
         run = trial.start(params)
         for of in grads[:2]:
             trial.step(run, of)
@@ -65,10 +65,10 @@ def resume(trial: Running) -> Iterator[Try]:
             for one in runs:
                 trial.step(one, of)
         came = [trial.came(run) for run in runs]
-        trial.same(came[0], came[1], "the result of another run from the same", params, bits=True)
+        trial.same(came[0], came[1], "the result of another run from the same checkpoint", params, bits=True)
 
     def scheduled() -> None:
-        """A learning rate that has changed is in the checkpoint."""
+        """The checkpoint has a changed learning rate."""
         runs = [trial.start(params), trial.start(params)]
         for k, of in enumerate(grads):
             for run in runs:
@@ -80,7 +80,7 @@ def resume(trial: Running) -> Iterator[Try]:
             for run in runs:
                 trial.step(run, of)
         came = [trial.came(run) for run in runs]
-        trial.same(came[0], came[1], "the result of steps that are not stopped", params, bits=True)
+        trial.same(came[0], came[1], "the result of uninterrupted steps", params, bits=True)
 
     yield of_runs("saved and loaded after 3 of 6 steps", partial(stopped, 3))
     yield of_runs("saved and loaded after the learning rate was halved", scheduled)
@@ -97,7 +97,7 @@ def gate(trial: Running) -> Iterator[Try]:
     def need() -> None:
         if not trial.optimizer.gated:
             raise Skipped("takes no found_inf", lacks=True)
-        with skipping("takes no found_inf"):  # one that knows the flag, in order to refuse it
+        with skipping("takes no found_inf"):  # a step that accepts the flag only to refuse it
             trial.step(fresh(), grads[0], 0.0)
 
     def fresh() -> Run:
@@ -124,20 +124,20 @@ def gate(trial: Running) -> Iterator[Try]:
         return run
 
     def skipped(begin: Callable[[], Run], given: Sequence[np.ndarray]) -> None:
-        """Nothing changes, and the steps afterwards are what they are without it."""
+        """The skipped step changes nothing, and does not affect later steps."""
         need()
         run, plain = begin(), begin()
         before = trial.came(run)
         trial.step(run, given, 1.0)
-        trial.same(before, trial.came(run), "as it was, since found_inf is 1", params, bits=True)
+        trial.same(before, trial.came(run), "unchanged, since found_inf is 1", params, bits=True)
         for of in grads[2:]:
             for one in (run, plain):
                 trial.step(one, of, 0.0)
-        what = "the result of the same steps without the one whose found_inf is 1"
+        what = "the result of the same steps without the skipped one"
         trial.same(trial.came(plain), trial.came(run), what, params, bits=True)
 
     def finite() -> None:
-        """A flag of 0 skips nothing, and changes nothing."""
+        """A flag of 0 has no effect."""
         need()
         runs = fresh(), fresh()
         for of in grads:

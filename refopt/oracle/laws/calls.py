@@ -16,7 +16,7 @@ SIZES = 300, 45, 7, 20
 OTHERS = 45, 7, 300, 33
 STEPS = 3
 MANY = 111
-LATE = 1001  # a count of steps that has left 8 bits, and what bf16 counts to
+LATE = 1001  # a step number beyond 8 bits, and beyond what bf16 can count to
 TIMES = 5
 
 
@@ -33,7 +33,7 @@ def numbers(trial: Trial) -> Iterator[Try]:
 
 def varied(trial: Trial, name: str, sizes: Sequence[int] = SIZES, count: int = 2) -> Case:
     if name in trial.fixed:
-        raise Skipped(f"{name} is {trial.fixed[name]:g} throughout", lacks=True)
+        raise Skipped(f"{name} is fixed at {trial.fixed[name]:g}", lacks=True)
     case = trial.case(sizes, count=count)
     hyper = next(hyper for hyper in trial.row.hypers if hyper.name == name)
     factors = [1 + i % 32 / 4 for i in range(len(sizes))]
@@ -48,7 +48,7 @@ def held_if_taken(trial: Trial, case: Case, what: str) -> None:
 
 
 def run_if_taken(trial: Trial, case: Case, what: str) -> Outcome:
-    """A step that raises something does not take it, for nothing in its signature says so."""
+    """Run a case; a step that raises an error does not take it, since its signature cannot say so."""
     try:
         return trial.run(case)
     except Crashed:
@@ -58,15 +58,15 @@ def run_if_taken(trial: Trial, case: Case, what: str) -> Outcome:
 
 
 def untouched(trial: Trial, case: Case) -> None:
-    """Lists of numbers stay as they are, if the step takes any."""
+    """A step that takes lists of numbers does not change them."""
     run_if_taken(trial, case, "numbers in lists")
     altered(trial, case)
 
 
 def altered(trial: Trial, case: Case) -> None:
-    """Numbers that are arrays or lists are read."""
+    """A step does not write numbers that are arrays or lists."""
     for name in trial.observe(case).altered:
-        raise Broken(f"{name}: expected as it was given, since a step reads it, got another value in it")
+        raise Broken(f"{name}: expected unchanged, since a step only reads it, got another value in it")
 
 
 def without_gradient(trial: Trial) -> Iterator[Try]:
@@ -80,13 +80,13 @@ def without_gradient(trial: Trial) -> Iterator[Try]:
 
 def going_on(trial: Trial) -> Iterator[Try]:
     def between(case: Case) -> None:
-        """What a call has been given before is forgotten."""
+        """Earlier calls do not affect later ones."""
         before = trial.run(case)
         trial.hold(trial.case(OTHERS, count=2))
-        require_same(trial.run(case), before, "before and after tensors of other sizes")
+        require_same(trial.run(case), before, "before and after a call with tensors of other sizes")
 
     def refilled(case: Case) -> None:
-        """Arrays may be written between two calls, as by a checkpoint that is loaded into them."""
+        """The caller may write arrays between two calls, for example by loading a checkpoint."""
         mine, other = case.copy(), trial.case(SIZES, count=2, seed=1)
         trial.run_in_place(mine)
         mine.fill(other)
@@ -104,14 +104,14 @@ def going_on(trial: Trial) -> Iterator[Try]:
 
 
 def row_of_steps(trial: Trial, case: Case) -> None:
-    """Steps one after the other are the same as each from copies of what the one before has stored."""
+    """Steps in a row equal steps that each start from copies of the stored results."""
     lists = any(isinstance(x, list) for x in case.steps[0].values())
     at_once = run_if_taken(trial, case, "numbers in lists") if lists else trial.run(case)
     once = case
     for k, step in enumerate(case.steps):
         got = trial.hold(once.replace(steps=[step]))
         once = once.replace(**after(once.replace(steps=[step]), got), count=case.count + k + 1)
-    require_same(got, at_once, f"{STEPS} steps one after the other, and each from copies")
+    require_same(got, at_once, f"{STEPS} steps in a row, and each from copies")
 
 
 def repeated(case: Case) -> Case:
@@ -119,7 +119,7 @@ def repeated(case: Case) -> Case:
 
 
 def changing(trial: Trial, case: Case) -> Case:
-    """Steps whose numbers change, but for those that states of several steps depend on."""
+    """Steps whose numbers change, except those that states of several steps depend on."""
     stay = {"rescale_grad", "seed", "rho", "decay_base", "beta1", "beta2", *trial.fixed}
     there = [hyper.name for hyper in trial.row.hypers if trial.takes(hyper.name) and not hyper.whole]
     names = [name for name in there if name not in stay]
@@ -128,23 +128,23 @@ def changing(trial: Trial, case: Case) -> Case:
 
 
 def _scheduled(case: Case, names: Sequence[str]) -> Case:
-    """Steps before which each of some numbers has come nearer to 1.
+    """Steps in which some numbers come ever closer to 1.
 
-    Powers may be products, or those of the beta of the step: what differs by that has wide bounds, or none.
+    Powers may be products, or powers of the current beta: results that depend on this have wide bounds, or none.
     """
     step = case.steps[0]
     return case.replace(steps=[step | {name: 1 - (1 - step[name]) / 2**k for name in names} for k in range(STEPS)])
 
 
 def after(case: Case, got: Outcome) -> dict[str, list]:
-    """The slots after a step, of those that there are; of what is not returned, the reference's."""
+    """The present slots after a step; the reference's for those that were not returned."""
     written = [slot.name for slot in case.routine.slots if slot.written and case.slots[slot.name] is not None]
     ours = reference(case.copy()) if any(name not in got for name in written) else {}
     return {name: got.get(name) or ours[name] for name in written}
 
 
 def anew(trial: Any) -> Iterator[Try]:
-    """The same call again, of cases where no run can be made."""
+    """The same call again; as a case, if the subject cannot be run."""
     if trial.row is not None and trial.why_not:
         yield Try("some tensors", lambda: trial.case(SIZES, count=2), partial(twice, trial))
     yield from again.determinism(trial)
@@ -153,14 +153,14 @@ def anew(trial: Any) -> Iterator[Try]:
 def twice(trial: Trial, case: Case) -> None:
     before = trial.run(case)
     for _ in range(TIMES - 1):
-        require_same(before, trial.run(case), "twice the same call")
+        require_same(before, trial.run(case), "the same call twice")
 
 
 LAWS = (
-    Law("L14", "numbers in lists", "Numbers that may be one for each tensor are, if the step takes lists.", numbers),
-    Law("L15", "no gradient", "A tensor without a gradient stays, and changes no other, if the step takes None.",
+    Law("L14", "numbers in lists", "Numbers may be given per tensor, if the step takes lists.", numbers),
+    Law("L15", "no gradient", "A tensor without a gradient stays, and affects no other, if the step takes None.",
         both(without_gradient, together.without), runs=True),
-    Law("L16", "going on", "Steps in a row are the same as from what was stored: save, load and go on.",
+    Law("L16", "going on", "Steps in a row equal steps from what was stored: save, load and go on.",
         both(going_on, again.resume), runs=True),
-    Law("L17", "determinism", "The same steps have the same bits, whatever runs beside them.", anew, True),
+    Law("L17", "determinism", "The same steps give the same bits, whatever else runs.", anew, True),
 )

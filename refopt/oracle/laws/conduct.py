@@ -1,4 +1,4 @@
-"""Conduct: the work is the step's own, it is done when the step returns, and nothing else is changed."""
+"""Conduct: a step does its own work, has done it when it returns, and changes nothing else."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -13,13 +13,13 @@ from refopt.oracle.requiring import require_same
 from refopt.oracle.trial import Trial
 
 SIZES = 300, 45, 7, 20
-LARGE = 2**18 + 1  # which takes a while
-CHANGES = 3  # that are named
+LARGE = 2**18 + 1  # elements, which take a while
+CHANGES = 3  # the most changes that a message names
 
 
 def own_work(trial: Trial) -> Iterator[Try]:
     def called(case: Case) -> None:
-        """Of the first call, too, and of another one."""
+        """Watch a first call and another one."""
         for _ in range(2):
             seen = trial.observe(case)
             if seen.called:
@@ -34,7 +34,7 @@ def done(trial: Trial) -> Iterator[Try]:
     def at_rest(case: Case) -> None:
         seen = trial.observe(case, rest=True)
         if seen.later is not None:
-            what = "when the step returned, and when all had come to rest, for what it leaves running is not done"
+            what = "when the step returned, and when all its work had ended: work left running is not done"
             require_same(seen.got, seen.later, what)
 
     yield Try("some tensors", lambda: trial.case(SIZES, count=2), at_rest)
@@ -54,7 +54,7 @@ def surroundings(trial: Trial) -> Iterator[Try]:
 
 
 def numbers_kept(trial: Trial) -> Iterator[Try]:
-    """A try that the gate and the factor stay as they are."""
+    """A try that the step leaves the gate and the factor unchanged."""
     given = {"grad_factor": 0.5625, "found_inf": 0.0}
     taken = {name: np.full(1, x, np.float32) for name, x in given.items() if trial.takes(name)}
 
@@ -67,8 +67,8 @@ def numbers_kept(trial: Trial) -> Iterator[Try]:
 
 
 LAWS = (
-    Law("L19", "own work", "The step does its own work: it calls no reference, looks at no caller, starts no process.",
+    Law("L19", "own work", "The step does its own work: it calls no reference, inspects no caller, starts no process.",
         own_work),
-    Law("L20", "done", "When the step returns, its results are there, and nothing changes them later.", done),
-    Law("L23", "surroundings", "Settings, generators, handlers and other functions stay as they are.", surroundings),
+    Law("L20", "done", "When the step returns, its results are complete, and nothing changes them later.", done),
+    Law("L23", "surroundings", "Settings, generators, handlers and other functions are left unchanged.", surroundings),
 )

@@ -1,4 +1,4 @@
-"""Effect: every number and every state that a step takes counts, and what was asked for is what ran."""
+"""Effect: every number and state that a step takes changes its result, and the requested path runs."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -15,7 +15,7 @@ from refopt.oracle.laws.step import free
 from refopt.oracle.trial import Trial
 
 SIZE = 300
-COUNT = 7  # at which RAdam's rate is rectified
+COUNT = 7  # a step at which RAdam's rate is rectified
 SEED = "seed", "rescale_grad"
 OTHER = 0.75
 
@@ -30,11 +30,11 @@ def effect(trial: Trial) -> Iterator[Try]:
         if not slot.scalar and not slot.optional and trial.takes(slot.name):
             change = partial(of_state, slot.name)
             yield Try(slot.name, partial(trial.case, [SIZE], count=COUNT), partial(counts, trial, change, slot.name))
-    yield Try("the path that was asked for", partial(trial.case, [SIZE], count=2), partial(path, trial))
+    yield Try("the requested path", partial(trial.case, [SIZE], count=2), partial(path, trial))
 
 
 def of_number(trial: Trial, name: str, case: Case) -> Case:
-    """The same states with another number, but for powers, which are its."""
+    """The same states with another number, and powers of that number."""
     number: dict[str, Any] = {name: case.steps[0][name] * OTHER}
     shapes = [x.shape for x in case.params]
     powers = trial.case(shapes, None, count=case.count, **number).slots
@@ -46,7 +46,7 @@ def of_state(name: str, case: Case) -> Case:
 
 
 def counts(trial: Trial, change: partial, name: str, case: Case) -> None:
-    """The results are others with another number or state, where those of the rule are."""
+    """Another number or state changes the results, if it changes those of the rule."""
     other = change(case)
     if not _differs(trial, case, other):
         return
@@ -58,14 +58,14 @@ def counts(trial: Trial, change: partial, name: str, case: Case) -> None:
 
 
 def _differs(trial: Trial, case: Case, other: Case) -> bool:
-    """Whether the parameter has to be another one, by more than both bounds."""
+    """Whether the expected parameters differ by more than both bounds."""
     one, two = (trial.expected(x, 0, sums.random_data)["params"] for x in (case, other))
     apart = abs(np.asarray(one.value, np.float64) - np.asarray(two.value, np.float64))
     return bool((apart > 2 * (np.asarray(one.error) + np.asarray(two.error))).any())
 
 
 def path(trial: Trial, case: Case) -> None:
-    """An optimizer of PyTorch's that is asked for fused, or for lists, takes that."""
+    """A PyTorch optimizer with fused=True or foreach=True runs that implementation."""
     ran = trial.observe(case).paths
     if ran is None:
         return
@@ -73,8 +73,8 @@ def path(trial: Trial, case: Case) -> None:
     for option, prefix in (("fused", "_fused_"), ("foreach", "_multi_tensor_")):
         asked = f"{option}=True" in trial.subject.name
         if asked and not any(x.startswith(prefix) for x in ran):
-            got = ", ".join(ran) or "none of those that are there"
+            got = ", ".join(ran) or "none of the existing ones"
             raise Broken(f"{trial.subject.name}: expected {prefix}* to run, since {option}=True, got {got}")
 
 
-LAWS = (Law("L22", "effect", "Every number and state that a step takes counts, and what was asked for ran.", effect),)
+LAWS = (Law("L22", "effect", "Every number and state that a step takes matters, and the requested path ran.", effect),)

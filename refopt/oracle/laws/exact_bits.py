@@ -1,4 +1,4 @@
-"""Equal bits, by request: all fixed cases of refopt's own arithmetic, docs/numerics.md to the letter."""
+"""Equal bits, on request: all fixed cases of refopt's own arithmetic, exactly as in docs/numerics.md."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -18,7 +18,7 @@ from refopt.oracle.trial import Trial
 
 def exact_bits(trial: Trial) -> Iterator[Try]:
     def same(case: Case) -> None:
-        require_same(reference(case.copy()), trial.run(case), "refopt.cpu, and this")
+        require_same(reference(case.copy()), trial.run(case), "refopt.cpu, and the step")
 
     for count in (1, 2, 7):
         yield Try(f"step {count}", partial(trial.case, [300, 2100, 1], count=count), same)
@@ -26,7 +26,7 @@ def exact_bits(trial: Trial) -> Iterator[Try]:
 
 
 def fixed_cases(trial: Trial) -> Iterator[Try]:
-    """Those of `refopt.oracle.exact` in the dtype: tiles and tails, choices, storage, NaN, stochastic rounding."""
+    """The cases of `refopt.oracle.exact` in the dtype: tiles, tails, choices, storage, NaN, stochastic rounding."""
     for name, case in (*examples(trial.row), *gated(trial.row)):
         dtypes = {x.dtype.name for x in case.params} or {"float32"}
         if dtypes == {trial.dtype}:
@@ -34,9 +34,9 @@ def fixed_cases(trial: Trial) -> Iterator[Try]:
 
 
 def taken(trial: Trial, case: Case) -> Case:
-    """A case without the numbers that the step does not take; skipped if it lacks anything else of the case."""
+    """A case without the numbers that the step does not take; skipped if the step lacks anything else."""
     if trial.row.scalars and not getattr(trial.subject, "is_function", False):
-        raise Skipped("powers that are those of no step")
+        raise Skipped("powers that belong to no step")
     trial.need(*_needs(trial, case))
     known = {h.name: NEUTRAL.get(h.name, h.default) for h in trial.row.hypers}
     held = {name: trial.fixed.get(name, known[name]) for name in known if not trial.takes(name)}
@@ -49,14 +49,14 @@ def taken(trial: Trial, case: Case) -> Case:
 
 
 def _needs(trial: Trial, case: Case) -> list[str]:
-    """What a step has to take for a case: slots, the gate, and choices that are not the subject's."""
+    """What a step must take for a case: slots, the gate, and choices other than the subject's."""
     present = [slot.name for slot in trial.row.slots if not slot.optional or case.slots[slot.name] is not None]
     gate = [name for name in GATE if any(name in step for step in case.steps)]
     return [*present, *gate, *(name for name, value in case.choices.items() if value != trial.choices()[name])]
 
 
 def same_bits(trial: Trial, case: Case) -> None:
-    """The bits are the reference's, merged or alone, in any order; what is not to be written is not."""
+    """The bits are the reference's, merged or alone, in any order; other arrays are not written."""
 
     def run(one: Case) -> Outcome:
         mine = one.copy()

@@ -1,4 +1,4 @@
-"""The gate and the factors: a step that is skipped changes nothing, and every gradient is scaled."""
+"""The gate and the factors: a skipped step changes nothing, and every gradient is scaled."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -24,7 +24,7 @@ def gate(trial: Trial) -> Iterator[Try]:
 
 
 def flagged(trial: Trial, flag: float, lost: bool = False) -> Case:
-    """A step with a flag; if ``lost``, of gradients that are not finite."""
+    """A step with a flag; if ``lost``, with gradients that are not finite."""
     trial.need("found_inf")
     case = trial.case(SIZES, count=2)
     if lost:
@@ -33,7 +33,7 @@ def flagged(trial: Trial, flag: float, lost: bool = False) -> Case:
 
 
 def still(trial: Trial, case: Case) -> None:
-    """Not a bit has changed."""
+    """Not a bit changes."""
     got = trial.run(case)
     for name, values in got.items():
         for i, (now, before) in enumerate(zip(values, case.lists()[name], strict=True)):
@@ -42,7 +42,7 @@ def still(trial: Trial, case: Case) -> None:
             now, before = memory(now).astype(np.float64), memory(before).astype(np.float64)
             changed = ~((now == before) | (np.isnan(now) & np.isnan(before)))
             flag = case.steps[0]["found_inf"][0]
-            raise at_first(name, i, changed, before, now, f" as it was, since found_inf is {flag:g}")
+            raise at_first(name, i, changed, before, now, f" unchanged, since found_inf is {flag:g}")
 
 
 def factor(trial: Trial) -> Iterator[Try]:
@@ -61,7 +61,7 @@ def factor(trial: Trial) -> Iterator[Try]:
 
 
 LAWS = (
-    Law("L8", "gate", "A step whose found_inf is not 0 changes nothing: no bit, and no count.",
+    Law("L8", "gate", "A step whose found_inf is not 0 changes nothing: no bit and no count.",
         both(gate, again.gate), runs=True),
     Law("L9", "factor", "rescale_grad and grad_factor multiply every gradient, wherever it is used.", factor),
 )

@@ -1,4 +1,4 @@
-"""What a law is: an id, a name, a line on what it says, and the cases that show whether it holds."""
+"""A law: an id, a name, a one-line statement, and the cases that show whether it holds."""
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -10,9 +10,9 @@ from refopt.oracle.trial import Trial
 
 
 class Try(NamedTuple):
-    """A case of a law: its name, how it is made, and what raises `broken.Broken` where the law does not hold.
+    """A case of a law: its name, a function that makes it, and one that raises `broken.Broken` if the law is broken.
 
-    Without ``case`` it is of runs, whose states the optimizer makes itself, and ``holds`` takes nothing.
+    Without ``case`` it consists of runs, whose states the optimizer makes itself, and ``holds`` has no argument.
     """
 
     label: str
@@ -24,10 +24,10 @@ class Law(NamedTuple):
     """A law.
 
     Attributes:
-        tries: its cases, for a subject in a dtype.
-        runs: whether it has cases of runs, which need no formula.
+        tries: makes its cases for a subject in a dtype.
+        runs: whether some cases are runs, which need no formula.
         asked: whether it is left out by default.
-        declared: the property of an optimizer that it needs; "" for none.
+        declared: the property that an optimizer must declare; "" for none.
     """
 
     id: str
@@ -40,7 +40,7 @@ class Law(NamedTuple):
 
 
 def of_bound(trial: Trial, label: str, *args: object, **named: object) -> Try:
-    """A try that the outcome of a case is within the bound."""
+    """A try that checks the outcome of a case against the bound."""
     return Try(label, partial(trial.case, *args, **named), trial.hold)  # type: ignore[arg-type]
 
 
@@ -52,7 +52,7 @@ def of_runs(label: str, holds: Callable[[], object]) -> Try:
 def both(
     of_cases: Callable[[Trial], Iterable[Try]], *of_runs: Callable[[Running], Iterable[Try]]
 ) -> Callable[[Any], Iterator[Try]]:
-    """The tries of a law: of cases, where there is a formula, and of runs."""
+    """The tries of a law: cases, if there is a formula, and runs."""
 
     def tries(trial: Any) -> Iterator[Try]:
         if trial.row is not None:

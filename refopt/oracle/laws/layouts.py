@@ -1,4 +1,4 @@
-"""Shapes and places in memory: any number of axes, in any order, at any address; and nothing else is written."""
+"""Shapes and placement in memory: any number of axes, in any order, at any address; and nothing else is written."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -23,10 +23,10 @@ def layouts(trial: Trial) -> Iterator[Try]:
         yield Try(f"axes in another order, {turned} alone", make, partial(held_or_refused, trial))
 
     def lists_kept(case: Case) -> None:
-        """The lists have the arrays that they were given with, in the same order."""
+        """The lists still have the same arrays, in the same order."""
         got = trial.run(case)
         if getattr(trial.subject, "replaced", False):
-            raise Broken("the lists: expected as they were, since a step writes arrays, got other arrays in them")
+            raise Broken("the lists: expected the same arrays, since a step writes into them, got other arrays")
         trial.hold(case, got)
 
     yield Try("lists untouched", lambda: trial.case([7, 300, (4, 5), 0], count=2), lists_kept)
@@ -34,7 +34,7 @@ def layouts(trial: Trial) -> Iterator[Try]:
 
 
 def held_or_refused(trial: Trial, case: Case) -> None:
-    """Hold what is made of arrays of several orders to the bound, in one order."""
+    """Check the results for arrays with several orders of axes against the bound, in one order."""
     with places.refusals():
         got = trial.run(case)
     trial.hold(*in_one_order(case, got))

@@ -1,7 +1,7 @@
-"""Matrices: what shows best whether one is iterated as it should be, and sizes at which tiles of a product end.
+"""Matrices: data that best show errors of the iteration, and sizes around the tiles of a product.
 
-The bound is least where singular values are spread over a decade or two. Then a coefficient that is off by a hundredth
-is found, and so is a term that is left out of a product if the rows or columns that it is of are large.
+The bound is tightest if singular values are spread over a decade or two. Then the check finds a coefficient that is off
+by a hundredth, and a term left out of a product if its rows or columns are large.
 """
 
 from collections.abc import Iterator
@@ -15,9 +15,9 @@ from refopt.oracle.trial import Trial
 
 SHAPES = (1, 1), (9, 1), (20, 15), (24, 40), (48, 32)
 TELLING = (32, 48), (48, 40), (64, 64)
-LEAST = 0.05, 0.1  # singular values, the largest being 1
+LEAST = 0.05, 0.1  # smallest singular values; the largest is 1
 NORMS = 2.0**-20, 2.0**-13, 1.0, 2.0**20
-HEAVY = 8  # columns, or rows, at the end
+HEAVY = 8  # the last columns or rows, which are large
 # Around the tiles of 8, 16, 32, 64 and 128 that products are cut into.
 TAILS = (
     (1, 2), (2, 1), (3, 3), (1, 257), (7, 9), (8, 8), (9, 7), (15, 17), (16, 16), (17, 33), (33, 17), (31, 65),
@@ -27,7 +27,7 @@ SIXTEEN_BITS = 2.0**12  # the largest norm of gradients in fp16
 
 
 def step(trial: Trial) -> Iterator[Try]:
-    """Cases of the step law for those that take matrices alone."""
+    """Cases of the step law for optimizers of matrices."""
     for shape in SHAPES:
         yield of_bound(trial, f"{shape[0]} x {shape[1]}", [shape], count=2)
     for shape in TELLING:
@@ -54,7 +54,7 @@ def sizes(trial: Trial) -> Iterator[Try]:
 def spread(
     trial: Trial, shape: tuple[int, int], least: float, norm: float = 1.0, heavy: int | None = None
 ) -> Case:
-    """The first step of a matrix whose gradient has singular values of equal ratios, from ``least`` to 1.
+    """The first step of a matrix whose gradient has singular values from ``least`` to 1 in equal ratios.
 
     ``heavy`` is the axis whose last indices are the largest.
     """
@@ -70,7 +70,7 @@ def spread(
 
 
 def ended(trial: Trial, shape: tuple[int, int]) -> Case:
-    """A matrix whose last row and column are large, so that it shows where one is left out."""
+    """A matrix whose last row and column are large, so that leaving one out shows."""
     case = trial.case([shape], count=2).copy()
     (grad,) = case.grads
     grad[-1:] *= grad.dtype.type(4)

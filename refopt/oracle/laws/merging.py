@@ -1,4 +1,4 @@
-"""Lists of tensors: merging and order change nothing, and neither does the number of tensors."""
+"""Lists of tensors: merging, order and the number of tensors change no result."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -13,40 +13,40 @@ from refopt.oracle.requiring import require_same
 from refopt.oracle.trial import Trial
 
 SIZES = 300, 1, 45, 7, 128
-# Around the limits of launches that have been: 36, 60 and 110 tensors, 320 blocks.
+# Around known limits of launches: 36, 60 and 110 tensors, 320 blocks.
 COUNTS = 0, 1, 36, 60, 110, 111, 320, 1000
 FEWER = 0, 1, 111, 320  # for dtypes other than fp32
 
 
 def _of_one(got: Outcome, i: int) -> Outcome:
-    """What has come of one of several tensors."""
+    """The outcome of one of several tensors."""
     return {name: [values[i]] for name, values in got.items()}
 
 
 def merging(trial: Trial) -> Iterator[Try]:
-    bits = not getattr(trial.subject, "compiles_each_list", False)  # one by one, and with one arithmetic for all
+    bits = not getattr(trial.subject, "compiles_each_list", False)  # the same arithmetic for any list
     hold_or_run = trial.run if bits else trial.hold
 
     def alone(case: Case) -> None:
-        """Each tensor comes out as it does in a list of its own."""
+        """Each tensor gets the result that it gets alone in a list."""
         got = trial.hold(case)
         for i in range(len(case)):
             one = hold_or_run(case.only([i]))
             if bits:
-                require_same(one, _of_one(got, i), f"tensor {i} merged, and alone", i)
+                require_same(one, _of_one(got, i), f"tensor {i} merged and alone", i)
 
     def backwards(case: Case) -> None:
         order = list(range(len(case)))[::-1]
         got, back = trial.hold(case), hold_or_run(case.only(order))
         if bits:
-            require_same({name: values[::-1] for name, values in back.items()}, got, "in this order, and backwards")
+            require_same({name: values[::-1] for name, values in back.items()}, got, "in this order and backwards")
 
     def each_its_own(case: Case) -> None:
-        """The same of tensors whose powers, in arrays of their own, are those of other steps."""
+        """The same for tensors at different steps, each with its own powers."""
         got = trial.run(case)
         for i in range(len(case)):
             one = trial.run(case.only([i]))
-            require_same(one, _of_one(got, i), f"tensor {i} merged, and alone", i)
+            require_same(one, _of_one(got, i), f"tensor {i} merged and alone", i)
 
     yield Try("merged and alone", lambda: trial.case(SIZES, count=2), alone)
     yield Try("order", lambda: trial.case(SIZES, count=2), backwards)
@@ -55,10 +55,10 @@ def merging(trial: Trial) -> Iterator[Try]:
 
 
 def at_steps_of_their_own(trial: Trial) -> Case:
-    """Tensors that have taken one step more each. Skips a step that is told one number for all."""
+    """Tensors that have each taken one step more than the one before; skipped if they share a step number."""
     trial.need(*trial.row.scalars)
     if trial.takes("step"):
-        raise Skipped("takes one number of the step for all tensors")
+        raise Skipped("takes one step number for all tensors")
     cases = [trial.case(SIZES, count=2 + i) for i in range(len(SIZES))]
     slots = {
         name: values and [cases[i].slots[name][i] for i in range(len(SIZES))]  # type: ignore[index]
@@ -82,17 +82,17 @@ def numbers(trial: Trial) -> Iterator[Try]:
 
 
 def lengths(count: int) -> list[int]:
-    """Sizes of so many tensors, small and of all kinds."""
+    """The small, varied sizes of a number of tensors."""
     return [3 + i % PATTERNS % 6 for i in range(count)]
 
 
 def any_number(trial: Any) -> Iterator[Try]:
-    """Held to the formula, or each to what it is alone."""
+    """Check tensors against the formula, or each against its result alone."""
     yield from numbers(trial) if trial.row is not None else together.number(trial)
 
 
 LAWS = (
-    Law("L2", "merging", "Merging and order change nothing: each tensor has the result it has alone.",
+    Law("L2", "merging", "Merging and order change nothing: each tensor gets the result that it gets alone.",
         both(merging, together.merging, together.order), runs=True),
     Law("L3", "number of tensors", "Any number of tensors is updated, empty ones among them.", any_number, True),
 )

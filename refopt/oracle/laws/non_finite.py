@@ -11,7 +11,7 @@ from refopt.oracle.exact.laws import reference
 from refopt.oracle.laws.law import Law, Try
 from refopt.oracle.trial import Trial
 
-LEASTS = 2**12  # of which fp32 has 2**23 below its normal numbers
+LEASTS = 2**12  # smallest subnormal numbers; fp32 has 2**23 of them below its normal numbers
 AT = 3  # the element that is not finite
 SUBNORMAL = {"float16": 2.0**-15, "bfloat16": 2.0**-127, "float32": 2.0**-127, "float64": 2.0**-1023}
 
@@ -23,7 +23,7 @@ def non_finite(trial: Trial) -> Iterator[Try]:
 
 
 def poisoned(trial: Trial, name: str, value: float) -> Case:
-    """One element of the first tensor is not finite; its master neither."""
+    """One element of the first tensor, and of its master, is not finite."""
     case = trial.case([21, 9], count=2).copy()
     for slot in {name, "master_params"} if name == "params" else {name}:
         for x in (case.slots[slot] or ())[:1]:
@@ -33,7 +33,7 @@ def poisoned(trial: Trial, name: str, value: float) -> Case:
 
 
 def contained(trial: Trial, case: Case) -> None:
-    """Elements that the rule keeps apart are within the bound, and a parameter that is lost shows it."""
+    """Elements that the rule updates independently are within the bound, and a lost parameter is NaN or infinite."""
     got = trial.hold(case)
     for i, (ours, theirs) in enumerate(zip(reference(case.copy())["params"], got["params"], strict=True)):
         if not trial.row.elementwise and np.isfinite(memory(case.grads[i]).astype(float)).all():
@@ -51,7 +51,7 @@ def subnormal(trial: Trial) -> Iterator[Try]:
 
 
 def tiny(trial: Trial, names: tuple[str, ...]) -> Case:
-    """Numbers of a size at which the parameter's dtype has only subnormal ones."""
+    """Numbers so small that they are subnormal in the parameter's dtype."""
     case = trial.case([45])
     scale = SUBNORMAL[trial.dtype]
     return case.replace(**{name: [x * x.dtype.type(scale) for x in case.slots[name] or ()] for name in names})

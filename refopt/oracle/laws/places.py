@@ -1,4 +1,4 @@
-"""Where arrays are: strides, views and addresses make no difference, and nothing but the parameters is written."""
+"""Placement of arrays: strides, views and addresses make no difference, and only the parameters are written."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -13,12 +13,12 @@ from refopt.oracle.running import Running
 
 SHAPES = 45, (4, 5), (40, 61), (2, 3, 7), ()
 EVERYWHERE = "parameters and gradients", "parameters", "gradients"
-SAME = "the result of arrays alone in their memory, in the order of C"
+SAME = "the result of contiguous arrays in C order"
 
 
 @contextlib.contextmanager
 def refusals() -> Iterator[None]:
-    """A step may refuse a layout, by an error of its arguments."""
+    """Skip a layout that a step refuses with a TypeError or ValueError."""
     try:
         yield
     except Broken as broken:
@@ -38,7 +38,7 @@ def layouts(trial: Running) -> Iterator[Try]:
         trial.same(expected, got, SAME, params)
 
     def expanded() -> None:
-        """A gradient of one number for all elements."""
+        """A gradient with one number for all elements."""
         shapes = trial.shapes(SHAPES)
         params, grads = trial.params(shapes), [[spread(x) for x in of] for of in trial.steps(shapes)]
         expected = trial.after(params, [[np.array(x.view()) for x in of] for of in grads])
@@ -47,12 +47,12 @@ def layouts(trial: Running) -> Iterator[Try]:
         trial.same(expected, got, SAME, params)
 
     def shared() -> None:
-        """A gradient of two parameters."""
+        """A gradient shared by two parameters."""
         shapes = trial.shapes([45, 45])
         params = trial.params(shapes)
         grads = [[of[0], of[0]] for of in trial.steps(shapes)]
         expected = trial.after(params, [[x.copy() for x in of] for of in grads])
-        trial.same(expected, trial.after(params, grads), "the result of two gradients of the same numbers", params)
+        trial.same(expected, trial.after(params, grads), "the result of two separate, equal gradients", params)
 
     for label, make in LAYOUTS.items():
         for where in EVERYWHERE:
@@ -75,10 +75,10 @@ def untouched(trial: Running) -> Iterator[Try]:
                 trial.step(run, [x.copy() for x in theirs])
             for i, (before, (whole, _)) in enumerate(zip(theirs, run.grads(), strict=True)):
                 if whole is not None and whole.tobytes() != before.whole.tobytes():
-                    raise Broken(f"grads[{i}], or the bytes around it: expected as they were, got others")
+                    raise Broken(f"grads[{i}], or the bytes around it: expected unchanged, got others")
         for i, (before, whole) in enumerate(zip(mine, run.wholes(), strict=True)):
             if whole is not None and before.around(before.whole).tobytes() != before.around(whole).tobytes():
-                raise Broken(f"params[{i}]: expected the bytes around it as they were, got some written")
+                raise Broken(f"params[{i}]: expected the bytes around it unchanged, got some written")
 
     def gradients(lost: bool) -> None:
         shapes = trial.shapes([45, 300, (4, 5)])
@@ -89,12 +89,12 @@ def untouched(trial: Running) -> Iterator[Try]:
             trial.step(run, [x.copy() for x in of])
             for i, (before, (_, now)) in enumerate(zip(of, run.grads(), strict=True)):
                 if now is not None and before.tobytes() != np.ascontiguousarray(now).tobytes():
-                    raise Broken(f"grads[{i}]: expected as it was, since a step does not write it, got another")
+                    raise Broken(f"grads[{i}]: expected unchanged, since a step does not write it, got another")
 
     yield of_runs("gradients", partial(gradients, False))
     yield of_runs("gradients with NaN", partial(gradients, True))
     yield of_runs("between guards", partial(around, partial(guarded, shift=0)))
     yield of_runs("between guards, an element off alignment", partial(around, guarded))
     yield of_runs("between the elements of a slice", partial(around, gapped))
-    yield of_runs("beside the columns of a matrix", partial(around, columns))
+    yield of_runs("next to the columns of a matrix", partial(around, columns))
 

@@ -1,4 +1,4 @@
-"""Sizes of a tensor at which code does something else than at the size before."""
+"""Tensor sizes at which code takes another path than at the size before."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -13,9 +13,9 @@ from refopt.oracle.trial import Trial
 
 TAILS = (*range(1, 34), 63, 65, 127, 129, 255, 257, 511, 513, 1023, 1025, 2047, 2049, 4097)
 LARGE = 2**16 + 1
-LATE = 20  # with norms, when less of the bound of a norm is that of its elements
+LATE = 20  # a step for rules with norms, whose bound then depends less on the elements
 DECAYS, LITTLE = ("weight_decay", "lars_weight_decay"), 2.0**-6
-HUGE = 2**20 + 3  # with norms, a part that is left out shows only if it is large
+HUGE = 2**20 + 3  # elements; a part left out of a norm shows only if it is large
 
 
 def sizes(trial: Trial) -> Iterator[Try]:
@@ -37,10 +37,10 @@ def sizes(trial: Trial) -> Iterator[Try]:
 
 
 def uneven(trial: Trial, size: int, name: str) -> Case:
-    """Data whose last elements make half of a norm, and none of a quotient of norms of which both lack a part.
+    """Data whose last elements make half of one norm, so that a quotient of norms shows if both lack a part.
 
-    A sum that begins with them may be off by n roundings, for each of all others is small beside it. Little decay keeps
-    the norm of a parameter out of that which it is divided by.
+    A sum that starts with them may be off by n roundings, since all other terms are small in comparison. Little decay
+    keeps the norm of a parameter out of the divisor.
     """
     taken = [name for name in DECAYS if name in trial.numbers() and trial.takes(name) and name not in trial.fixed]
     case = trial.case([size], None, **dict.fromkeys(taken, LITTLE))  # type: ignore[arg-type]
@@ -51,7 +51,7 @@ def uneven(trial: Trial, size: int, name: str) -> Case:
 
 
 def equal(trial: Trial) -> Case:
-    """Structured data, of which a sum may be off by n roundings."""
+    """Structured data, whose sum may be off by n roundings."""
     case = trial.case([2**15 + 1])
     alike = {name: [np.full_like(x, 1.25) for x in case.slots[name] or ()] for name in ("params", "grads")}
     return case.replace(**alike)

@@ -1,4 +1,4 @@
-"""The step itself: one tensor, flat, at several steps, with every choice and state that there is."""
+"""The step itself: one flat tensor at several steps, with every choice and optional state."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -13,16 +13,16 @@ from refopt.oracle.trial import Trial
 from refopt.oracle.variants import by_request
 
 SIZE = 300
-COUNTS = 1, 2, 3, 5, 6, 7, 60  # RAdam rectifies from the sixth; at last the corrections of Adam are near 1
-LATE = 1000  # when moments have long been those of many gradients
-# Sizes that a limit shows at: of gradients, of updates, of norms and of their ratio, from below and from above.
+COUNTS = 1, 2, 3, 5, 6, 7, 60  # RAdam rectifies from the sixth; in the last one Adam's corrections are near 1
+LATE = 1000  # a step whose moments average many gradients
+# Scales that reveal limits on gradients, updates, norms and their ratios, from below and from above.
 SCALES: dict[str, dict[str, float]] = {
     "large gradients": {"grads": 64.0}, "small gradients": {"grads": 2.0**-12},
     "large parameters": {"params": 64.0}, "small parameters": {"params": 2.0**-8},
     "small gradients and parameters": {"params": 2.0**-12, "grads": 2.0**-12},
 }
-KEEPING = "mu", "decay_base"  # what they multiply would grow without end from 1 on
-SMALL = {"weight_decay": 2.0**-7, "lars_weight_decay": 2.0**-7}  # so that the decay does not limit a ratio by itself
+KEEPING = "mu", "decay_base"  # from 1 on, what they multiply would grow without limit
+SMALL = {"weight_decay": 2.0**-7, "lars_weight_decay": 2.0**-7}  # so small that the decay alone does not limit a ratio
 
 
 def tries(trial: Trial) -> Iterator[Try]:
@@ -51,19 +51,19 @@ def _of_row(trial: Trial) -> Iterator[Try]:
 
 
 def _asked_for(trial: Trial, name: str) -> bool:
-    """Whether a number or a choice is not fixed; options are for those that ask for them."""
+    """Whether a number or choice is not fixed; options must be taken by the subject."""
     return name not in trial.fixed and (trial.takes(name) or name not in by_request(trial.row.name))
 
 
 def _of_sizes(trial: Trial) -> Iterator[Try]:
-    """Parameters and gradients of other sizes, or none."""
+    """Parameters and gradients of other magnitudes, or zero."""
     for name in ("params", "grads"):
         yield Try(f"{name} zero", partial(zeroed, trial, (name,)), trial.hold)
-    # Nothing else is in the parameter, and corrections are near 1: a factor of the update shows from a few ULPs on.
+    # The parameter is the update alone, and corrections are near 1, so a factor shows if it is a few ULPs off.
     yield Try(f"params zero, step {COUNTS[-1]}", partial(zeroed, trial, ("params",), COUNTS[-1]), trial.hold)
     small = {name: x for name, x in SMALL.items() if name in trial.numbers() and free(trial, name)}
     for label, scales in SCALES.items():
-        count = 1 if label.startswith("small gradients") else 3  # with nothing that is larger in the states
+        count = 1 if label.startswith("small gradients") else 3  # without larger numbers in the states
         yield Try(label, partial(scaled, trial, scales, small, count), trial.hold)
     late = {name: 0.0 for name in ("beta1",) if name in trial.numbers() and free(trial, name)}
     large = SCALES["large gradients"]
@@ -72,12 +72,12 @@ def _of_sizes(trial: Trial) -> Iterator[Try]:
 
 
 def free(trial: Trial, name: str) -> bool:
-    """Whether cases may have any number of a name."""
+    """Whether cases may give a number any value."""
     return trial.takes(name) and name not in trial.fixed
 
 
 def scaled(trial: Trial, scales: dict[str, float], numbers: dict[str, float], count: int) -> Case:
-    """A case whose parameters or gradients are of another size than those of the steps before."""
+    """A case whose parameters or gradients have another magnitude than in earlier steps."""
     case = trial.case([SIZE], None, count=count, **numbers)  # type: ignore[arg-type]
     return case.replace(**{
         name: [x * x.dtype.type(scale) for x in case.slots[name] or ()] for name, scale in scales.items()
@@ -85,13 +85,13 @@ def scaled(trial: Trial, scales: dict[str, float], numbers: dict[str, float], co
 
 
 def zeroed(trial: Trial, names: tuple[str, ...], count: int = 2) -> Case:
-    """A case, some of whose slots are zero."""
+    """A case with some slots set to zero."""
     case = trial.case([SIZE], count=count)
     return case.replace(**{name: [0 * x for x in case.slots[name] or ()] for name in names})
 
 
 def random_tries(trial: Trial, examples: int) -> Iterator[Try]:
-    """More of the same, of sizes, steps, states, numbers and data drawn at random."""
+    """Further cases, with sizes, steps, states, numbers and data drawn at random."""
     for k in range(examples):
         yield Try(f"example {k}", partial(example, trial, k), trial.hold)
 
@@ -110,7 +110,7 @@ def example(trial: Trial, k: int) -> Case:
 
 
 def numbers_of_example(trial: Trial, rng: "np.random.Generator") -> dict[str, float]:
-    """Those that cases may have any of, up to four times as large or small."""
+    """The numbers that cases may vary, scaled by up to a factor of four."""
     numbers, usual = {}, trial.numbers()
     for hyper in trial.row.hypers:
         x = usual[hyper.name]

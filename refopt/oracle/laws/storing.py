@@ -1,4 +1,4 @@
-"""What arrays hold: dtypes in mixtures, masters, remainders, and stochastic rounding."""
+"""Storage: mixtures of dtypes, masters, remainders, and stochastic rounding."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -32,7 +32,7 @@ def mixtures(trial: Trial) -> Iterator[Try]:
 
 
 def in_one_list(trial: Trial) -> Iterator[Try]:
-    """Tensors of several dtypes in one list, of those that the subject is held to."""
+    """Tensors of several of the checked dtypes in one list."""
     others = [x for x in trial.dtypes if has(x) and x != trial.dtype]
     for other in others:
         rows = [trial.kinds(x) for x in (trial.dtype, other, trial.dtype, other)]
@@ -52,7 +52,7 @@ def masters(trial: Trial) -> Iterator[Try]:
 
 
 def halfway(trial: Trial) -> Case:
-    """A first step of no rate, so that the masters stay: each halfway between two numbers of 16 bits."""
+    """A first step with lr=0, which keeps the masters: each is halfway between two 16-bit numbers."""
     case = trial.case(SHAPES, Dtypes(trial.dtype, trial.dtype, "float32", "float32"), lr=0.0)
     half = 2**15 if trial.dtype == "bfloat16" else 2**12
     kept, words = ~np.uint32(2 * half - 1), [x.view(np.uint32) for x in case.slots["master_params"] or ()]
@@ -85,7 +85,7 @@ def stochastic(trial: Trial, dtypes: Dtypes, size: int = 300) -> Case:
 
 
 def unbiased(trial: Trial, case: Case) -> None:
-    """As many parameters are rounded up as the place of the exact ones between two numbers says."""
+    """The share of parameters rounded up matches the positions of the exact ones between neighbours."""
     got = memory(trial.run(case)["params"][0]).astype(np.float64)
     bounds = evaluate(trial.row, case.tensor(0), case.numbers_of(0), case.choices, Arithmetic(trial.real))
     exact = bounds["params"].value
@@ -95,11 +95,11 @@ def unbiased(trial: Trial, case: Case) -> None:
     share = np.clip((exact - low) / unit, 0, 1)
     off = (np.sum((got - low) / unit - share)) / np.sqrt(np.sum(share * (1 - share)))
     if not abs(off) < SIGMAS:
-        raise Broken(f"params[0]: expected the mean of what is rounded, got one {off:.1f} standard deviations off")
+        raise Broken(f"params[0]: expected rounding to preserve the mean, got one {off:.1f} standard deviations off")
 
 
 def seeded(trial: Trial, case: Case) -> None:
-    """Another seed rounds in another way, the same seed in the same."""
+    """Another seed gives other bits, the same seed the same ones."""
     trial.need("seed")
     seeds = [case.replace(steps=[case.steps[0] | {"seed": seed}]) for seed in (1, 2, 1)]
     runs = [trial.run(one)["params"][0].tobytes() for one in seeds]
@@ -111,7 +111,7 @@ def seeded(trial: Trial, case: Case) -> None:
 
 LAWS = (
     Law("L10", "storage", "Gradients and states of another dtype than the parameter's, rounded once.", mixtures),
-    Law("L11", "masters", "With fp32 masters, these are exact, and the parameter is their rounding.", masters),
-    Law("L12", "remainders", "bf16 parameters with 16-bit remainders in place of masters.", remainders),
-    Law("L13", "chance", "By chance a number becomes a neighbour in bf16, and on average itself.", by_chance),
+    Law("L11", "masters", "With fp32 masters, these are exact, and the parameters are rounded from them.", masters),
+    Law("L12", "remainders", "bf16 parameters with 16-bit remainders instead of masters.", remainders),
+    Law("L13", "chance", "Stochastic rounding gives a neighbour in bf16, and on average the number itself.", by_chance),
 )

@@ -1,4 +1,4 @@
-"""Relations that only some optimizers have, and declare: of signs, of the order of elements, of zero gradients."""
+"""Relations that hold for some optimizers, which declare them: signs, the order of elements, zero gradients."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -29,7 +29,7 @@ def sign(trial: Running) -> Iterator[Try]:
 
 def elements(trial: Running) -> Iterator[Try]:
     def permuted(shape: tuple[int, ...]) -> None:
-        """Elements in another order have the results in that order."""
+        """Permuting the elements permutes the results."""
         params, grads = trial.params([shape]), trial.steps([shape])
         order = np.random.default_rng(trial.seed).permutation(int(np.prod(shape)))
 
@@ -42,9 +42,9 @@ def elements(trial: Running) -> Iterator[Try]:
         trial.same(plain, Came(got.params, [{}]), "the result in the other order", [moved(x) for x in params])
 
     def cut(size: int, pieces: Sequence[Any]) -> None:
-        """A tensor has the results of its pieces, each as a tensor."""
+        """A tensor's results are those of its pieces as separate tensors."""
         if trial.axes > 1:
-            raise Skipped(f"takes tensors of {trial.axes} axes alone", lacks=True)
+            raise Skipped(f"takes only tensors of {trial.axes} axes", lacks=True)
         params, grads = trial.params([(size,)]), trial.steps([(size,)])
         edges = [0, *np.cumsum(pieces), size]
         parts = [slice(int(a), int(b)) for a, b in pairwise(edges)]
@@ -66,14 +66,14 @@ def zero(trial: Running) -> Iterator[Try]:
         params = trial.params(shapes)
         got = trial.after(params, [[np.zeros_like(x) for x in params]])
         expected = Came(params, [{} for _ in params])
-        trial.same(expected, Came(got.params, expected.states), "as it was, of zero gradients", params, bits=True)
+        trial.same(expected, Came(got.params, expected.states), "unchanged by zero gradients", params, bits=True)
 
     yield of_runs("zero gradients in the first step", stays)
 
 
 LAWS = (
-    Law("L25", "sign", "Negated parameters and gradients have the negated result.", sign, True, declared="sign"),
-    Law("L26", "elements", "An element's result is its own, wherever in a tensor it is.", elements,
+    Law("L25", "sign", "Negated parameters and gradients give the negated result.", sign, True, declared="sign"),
+    Law("L26", "elements", "An element's result does not depend on its place in the tensor.", elements,
         True, declared="elements"),
     Law("L27", "zero", "Zero gradients in the first step change nothing.", zero, True, declared="zero"),
 )

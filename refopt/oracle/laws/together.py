@@ -1,4 +1,4 @@
-"""Tensors in one list are what they are alone: merging, order, their number, and those without a gradient."""
+"""Tensors in one list get the results that they get alone: merging, order, number, and missing gradients."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -13,12 +13,12 @@ from refopt.oracle.running import Came, Running, skipping
 SIZES = 45, 7, 300, 1, 64
 LARGE = 70_000, 7, 131_073, 45
 COUNTS = 1, 36, 110, 111, 320, 1000
-RECOMPILED = 111  # the most tensors where each list takes a compilation
+RECOMPILED = 111  # the most tensors if each list is compiled
 SAME = "the result of the tensor alone"
 
 
 def part(came: Came, indices: Sequence[int]) -> Came:
-    """Of some tensors."""
+    """The results of some tensors."""
     return Came([came.params[i] for i in indices], [came.states[i] for i in indices])
 
 
@@ -38,7 +38,7 @@ def merging(trial: Running) -> Iterator[Try]:
         mine = [x.astype(other) if i % 2 else x for i, x in enumerate(params)]
         theirs = [[x.astype(other) if i % 2 else x for i, x in enumerate(of)] for of in grads]
         expected = alone(mine, theirs)
-        with skipping("one dtype alone"):
+        with skipping("only one dtype"):
             got = trial.after(mine, theirs)
         trial.same(expected, got, SAME, mine)
 
@@ -58,10 +58,10 @@ def merging(trial: Running) -> Iterator[Try]:
         trial.same(expected, trial.came(run), SAME, params)
 
     def groups() -> None:
-        trial.same(trial.after(params, grads), trial.after(params, grads, apart=True), "those of one group", params)
+        trial.same(trial.after(params, grads), trial.after(params, grads, apart=True), "those in one group", params)
 
     def lost() -> None:
-        """What is not finite in a tensor stays there."""
+        """Values that are not finite stay in their tensor."""
         for value in (np.nan, np.inf):
             spoiled = [[x.copy() for x in of] for of in grads]
             spoiled[1][1].reshape(-1)[0] = value
@@ -76,7 +76,7 @@ def merging(trial: Running) -> Iterator[Try]:
     yield of_runs("large tensors among small", partial(together, large))
     yield of_runs("tensors of two dtypes", two_dtypes)
     yield of_runs("groups of two learning rates", rates)
-    yield of_runs("in one group, and in a group each", groups)
+    yield of_runs("in one group, and in a group for each tensor", groups)
     yield of_runs("NaN or inf in one of the tensors", lost)
 
 
@@ -98,7 +98,7 @@ def number(trial: Running) -> Iterator[Try]:
     alone: dict[tuple[int, bool], Came] = {}
 
     def many(count: int, empty: bool) -> None:
-        """Tensors repeat after so many, and each is what it is alone."""
+        """A long list with repeated tensors: each gets the result that it gets alone."""
         if empty:
             only_empty()
         mine = [size if empty else size or 1 for size in sizes]
@@ -133,7 +133,7 @@ def number(trial: Running) -> Iterator[Try]:
 
 
 def _equal(alone: Came, got: Came, i: int) -> bool:
-    """Whether a tensor's bytes are those that it has alone, which is the usual case, and soon seen."""
+    """Whether a tensor's bytes equal those that it gets alone: a quick test for the usual case."""
     if alone.params[0].tobytes() != got.params[i].tobytes():
         return False
     of = alone.states[0]
@@ -145,14 +145,14 @@ def without(trial: Running) -> Iterator[Try]:
     absent = 1, 3
 
     def some(first: int) -> None:
-        """A tensor without a gradient stays, and the others are what they are without it."""
+        """A tensor without a gradient stays unchanged and does not affect the others."""
         given = [[None if i in absent and t >= first else g for i, g in enumerate(of)] for t, of in enumerate(grads)]
         with skipping("no gradient"):  # as law L15 has it
             got = trial.after(params, given)
         still = trial.after(params, grads[:first]) if first else Came(params, [{}] * len(params))
         expected = part(still, absent).params
         for i, before in zip(absent, expected, strict=True):
-            trial.alike(f"params[{i}]", "params", before, got.params[i], 0, "as it was, without a gradient", True)
+            trial.alike(f"params[{i}]", "params", before, got.params[i], 0, "unchanged, without a gradient", True)
         others = [i for i in range(len(params)) if i not in absent]
         if first == 0:
             mine = [params[i] for i in others]

@@ -1,4 +1,4 @@
-"""What no step can have foreseen: sizes, shapes, numbers and data that are drawn anew for each check."""
+"""Inputs that no step can have foreseen: sizes, shapes, numbers and data drawn anew for each check."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -33,7 +33,7 @@ def _generator(trial: Trial, k: int) -> "np.random.Generator":
 
 
 def drawn(trial: Trial, k: int, numbered: bool = True) -> Case:
-    """A case of a few tensors, of which nothing is known before but the dtype and the routine."""
+    """A case of a few tensors, of which only the dtype and the routine are known before."""
     rng = _generator(trial, k)
     shapes = [shape_of(rng) for _ in range(int(rng.integers(2, 7)))]
     numbers: dict[str, Any] = numbers_of_example(trial, rng) if numbered else {}
@@ -42,7 +42,7 @@ def drawn(trial: Trial, k: int, numbered: bool = True) -> Case:
 
 
 def shape_of(rng: "np.random.Generator") -> tuple[int, ...]:
-    """Up to four axes, and some thousand elements."""
+    """Up to four axes and a few thousand elements."""
     axes = int(rng.integers(1, 5))
     most = {1: 5000, 2: 60, 3: 15, 4: 8}[axes]
     return tuple(int(x) for x in rng.integers(1, most, axes))
@@ -54,7 +54,7 @@ def large(trial: Trial) -> Case:
 
 
 def _others(trial: Trial, case: Case) -> Case:
-    """The same shapes and numbers, other data but for the first and the last element, which tell tensors apart."""
+    """The same shapes and numbers with other data, except for the first and last elements, which identify tensors."""
     rng = _generator(trial, 101)
     shapes = [x.shape for x in case.params]
     other = trial.case(shapes, None, count=case.count, seed=int(rng.integers(1, 2**31)))
@@ -66,13 +66,13 @@ def _others(trial: Trial, case: Case) -> Case:
 
 
 def anew(trial: Trial, case: Case) -> None:
-    """Results are those of what is given, and not what was returned before."""
+    """Results follow from the given data, and are not those returned before."""
     before = trial.run(_others(trial, case))
     _held(trial, case, trial.run(case), before)
 
 
 def refilled(trial: Trial, case: Case) -> None:
-    """So they are where the arrays are the same, and hold other data."""
+    """The same if the same arrays hold other data."""
     mine, other = case.copy(), _others(trial, case)
     before = {name: [None if x is None else x.copy() for x in xs] for name, xs in trial.run_in_place(mine).items()}
     mine.fill(other)
@@ -87,12 +87,12 @@ def call_after_call(trial: Trial, case: Case) -> None:
         except Broken as error:
             if not k:
                 raise
-            error.args = (f"call {k + 1} of the same, after {k} that were right: {error}",)
+            error.args = (f"call {k + 1} with the same arguments, after {k} right ones: {error}",)
             raise
 
 
 def _held(trial: Trial, case: Case, got: Outcome, before: Outcome) -> None:
-    """Hold an outcome to the bound; what is that of the call before is told."""
+    """Check an outcome against the bound; a failure says if it is the result of the previous call."""
     try:
         trial.hold(case, got)
     except Broken as error:
@@ -101,10 +101,10 @@ def _held(trial: Trial, case: Case, got: Outcome, before: Outcome) -> None:
             stale = before[where.slot][where.tensor] if where.slot in before else None
             now = got[where.slot][where.tensor] if where.slot in got else None
             if stale is not None and now is not None and now.size > 1 and same_bits(now, stale).all():
-                error.args = (f"what it had made of other data in the call before, bit for bit: {error}",)
+                error.args = (f"the result for other data in the previous call, bit for bit: {error}",)
         raise
 
 
 LAWS = (
-    Law("L21", "unforeseen", "Sizes, shapes, numbers and data that are drawn anew are within the bound.", unforeseen),
+    Law("L21", "unforeseen", "Freshly drawn sizes, shapes, numbers and data stay within the bound.", unforeseen),
 )

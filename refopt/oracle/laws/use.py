@@ -1,4 +1,4 @@
-"""Use: an optimizer as its users use it, which makes its own states, for thousands of steps, in groups."""
+"""Use: an optimizer as in practice, with its own states, for thousands of steps, in groups."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -31,7 +31,7 @@ def of_cases(trial: Trial) -> Iterator[Try]:
     if trial.dtype == "float32":
         calls = int(np.random.default_rng([trial.secret, 7]).integers(FEWEST, MOST))
         label = f"after {calls} calls, of secret {trial.secret}"
-        # With decay, parameters would come to rest, where no rate shows.
+        # With decay, parameters would converge, and a wrong rate would not show.
         still: dict[str, Any] = {name: 0.0 for name in DECAYS if name in trial.numbers() and free(trial, name)}
         yield Try(label, lambda: trial.case([3], None, **still, **_slow(trial)), partial(_calls, trial, calls))
 
@@ -43,42 +43,42 @@ def _in_groups(trial: Trial) -> Case:
 
 
 def _slow(trial: Trial) -> dict[str, Any]:
-    """Averages so long that their corrections show the number of a step in the thousands."""
+    """Averages so long that their corrections depend visibly on step numbers in the thousands."""
     usual = trial.numbers()
     return {name: 1 - 2.0**-11 for name in ("beta1", "beta2") if name in usual and free(trial, name)}
 
 
 def late(trial: Trial, count: int) -> Case:
-    """A step whose number is large, from states of an early one; powers are those of its number."""
+    """A step with a large number, from states of an early one; powers belong to its number."""
     case = trial.case([7], None, count=60, **(_slow(trial) if count == COUNTS[0] else {}))
     names = by_count(trial.row)
     if {*names} - COUNTED:
-        raise Skipped("its scalars follow from every step before", lacks=True)
+        raise Skipped("its scalars depend on every earlier step", lacks=True)
     scalars = {name: [scalar_after(name, case.steps[0], count - 1, trial.real)] for name in names}
     return case.replace(**scalars, count=count)
 
 
 def _calls(trial: Trial, calls: int, case: Case) -> None:
-    """The last of thousands of calls is as right as one from copies of what those before it have stored."""
+    """The last of thousands of calls equals one from copies of the stored results."""
     before = trial.run(case.replace(steps=case.steps * (calls - 1)))
     last = trial.hold(case.replace(**after(case, before), count=calls))
-    if not getattr(trial.subject, "is_function", False):  # whose every call is one of the same function
+    if not getattr(trial.subject, "is_function", False):  # every call of a function is independent
         at_once = trial.run(case.replace(steps=case.steps * calls))
-        require_same(last, at_once, f"the last of {calls} calls, and the same from copies")
+        require_same(last, at_once, f"the last of {calls} calls, and the same call from copies")
 
 
 def of_an_optimizer(trial: Running) -> Iterator[Try]:
     params, grads = trial.made(SIZES, 4)
 
     def refilled() -> None:
-        """Gradients keep their memory, as where it is set to 0 and added to."""
+        """Gradients keep their memory, as with ``zero_grad(set_to_none=False)``."""
         run = trial.start(params)
         for of in grads:
             trial.step(run, of, refill=True)
         trial.same(trial.after(params, grads), trial.came(run), "the result of new gradients in each step", params)
 
     def added() -> None:
-        """A group that comes later is what it is alone; another one's learning rate is its own."""
+        """A group that is added later gets the results that it gets alone; learning rates are per group."""
         run, runs = trial.start(params[:2]), [trial.start(params[:2]), trial.start(params[2:])]
         for k, of in enumerate(grads):
             if k == 2:
@@ -98,6 +98,6 @@ def of_an_optimizer(trial: Running) -> Iterator[Try]:
 
 
 LAWS = (
-    Law("L24", "use", "Own states, groups, gradients that stay, and thousands of steps change nothing.",
+    Law("L24", "use", "Own states, groups, reused gradient memory, and thousands of steps change nothing.",
         both(of_cases, of_an_optimizer), runs=True),
 )

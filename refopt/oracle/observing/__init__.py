@@ -1,6 +1,6 @@
-"""What a call of a step does beside its results: whom it calls, what it changes elsewhere, and what comes late.
+"""Side effects of a step: what it calls, what it changes elsewhere, and what it changes late.
 
-This runs where the step does, and returns what can be sent: `observe` a `Seen`.
+This runs in the step's process, and returns what can be sent: `observe` returns a `Seen`.
 """
 
 import contextlib
@@ -22,20 +22,20 @@ from refopt.oracle.subject import Subject
 
 __all__ = ["Seen", "Surroundings", "observe", "starts", "surroundings", "watch_threads"]
 
-REST, LONGER = 0.06, 0.3  # seconds after which nothing of a call is to be under way; where there are other threads
-THREADS = 2.0  # for threads that are
+REST, LONGER = 0.06, 0.3  # seconds after which a call's work must have ended; with other threads
+THREADS = 2.0  # seconds to wait for threads that still run
 
 
 class Seen(NamedTuple):
-    """What a call has done.
+    """The observations of a call.
 
     Attributes:
-        got: its results, as they were when it returned.
-        later: the same arrays some time after; ``None`` if nothing of them has changed, or they cannot be read again.
-        called: what of refopt's reference it called, and how it looked at its callers.
-        changed: what is otherwise in its process than before.
+        got: its results when it returned.
+        later: the same arrays some time later; ``None`` if they have not changed, or cannot be read again.
+        called: which functions of refopt's reference it called, and how it inspected its callers.
+        changed: what has changed in its process.
         altered: which numbers it has altered.
-        paths: functions of a library that ran, of those that are there for the same; ``None`` if none are.
+        paths: which of a library's alternative functions ran; ``None`` if there are none.
     """
 
     got: Outcome
@@ -47,11 +47,11 @@ class Seen(NamedTuple):
 
 
 def observe(subject: Subject, case: Case, before: Surroundings | None = None, rest: bool = False) -> Seen:
-    """Let a step take a case, whose arrays it may write, and look at what it does beside.
+    """Let a step take a case, whose arrays it may write, and observe its side effects.
 
     Args:
-        before: what its process was like at first; by default, as it is now.
-        rest: wait until all has come to rest, to see what comes late.
+        before: the initial state of its process; by default the current one.
+        rest: wait until all work has ended, to observe late changes.
     """
     before = surroundings() if before is None else before
     numbers = [copy.deepcopy(step) for step in case.steps]
@@ -60,9 +60,9 @@ def observe(subject: Subject, case: Case, before: Surroundings | None = None, re
         settings = np.geterr()
         with paths_of(subject) as ran, Callers() as callers:
             got = subject.run(case)
-        changed = ["np.geterr(): expected as before, got other ones"] if np.geterr() != settings else []
+        changed = ["np.geterr(): expected unchanged, got other settings"] if np.geterr() != settings else []
     if callers.removed:
-        changed.append("sys.setprofile: expected the profiler that was there, got another")
+        changed.append("sys.setprofile: expected the same profiler as before, got another")
     changed += changes(before)
     got, later = _copied(got), None
     if rest:
@@ -77,7 +77,7 @@ def _copied(got: Outcome) -> Outcome:
 
 
 def _wait(threads: set[threading.Thread]) -> None:
-    """Until threads that are left have ended, timers have run out and what is no longer needed is gone."""
+    """Wait until remaining threads have ended and timers have expired, and collect garbage."""
     until = time.monotonic() + THREADS
     for thread in set(threading.enumerate()) - threads:
         if not thread.daemon or thread.name.startswith("Thread-"):
@@ -91,7 +91,7 @@ def _wait(threads: set[threading.Thread]) -> None:
 
 
 def _later(subject: Any, case: Case, got: Outcome) -> Outcome | None:
-    """What the arrays of a result hold now, if any of them holds another thing."""
+    """The current contents of a result's arrays, if any has changed."""
     again = getattr(subject, "again", None)
     if again is None:
         return None
@@ -105,7 +105,7 @@ def _later(subject: Any, case: Case, got: Outcome) -> Outcome | None:
 
 
 def _altered(before: list[dict[str, Any]], now: list[dict[str, Any]]) -> list[str]:
-    """Names of numbers that are others than before."""
+    """Names of numbers that have changed."""
     names = {name: None for step, known in zip(now, before, strict=True) for name in known
              if not _equal(known[name], step.get(name))}
     return list(names)

@@ -1,4 +1,4 @@
-"""Whom a step calls that it must not: the reference that it is held to, and those who called it."""
+"""Forbidden calls of a step: calls of the reference that it is checked against, and inspection of its callers."""
 
 import os
 import sys
@@ -57,7 +57,7 @@ class Callers:
 
     def __exit__(self, *_: object) -> None:
         for event in starts.started(self.watched):
-            self._note(f"{event}, which asks another process")
+            self._note(f"{event}, which uses another process")
         if self.before is None:
             self.removed = sys.getprofile() != self.note
             sys.setprofile(None)

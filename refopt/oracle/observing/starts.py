@@ -1,7 +1,9 @@
-"""Whom a step asks outside of its process: others that it starts, and hosts that it connects to."""
+"""What a step uses outside of its process: processes that it starts, and hosts that it connects to."""
 
 import sys
 from typing import Any
+
+__tracebackhide__ = True  # an error in the hook below is one of whatever line runs
 
 STARTS = {
     "subprocess.Popen", "os.system", "os.fork", "os.forkpty", "os.exec", "os.spawn", "os.posix_spawn", "os.startfile",
@@ -13,7 +15,7 @@ _watched = [False, False]  # whether there is a hook, which cannot be removed; w
 
 
 def watch() -> bool:
-    """Note from now on what this process starts; whether it did so before."""
+    """Record from now on what this process starts; returns whether it already did."""
     before, _watched[1] = _watched[1], True
     if not _watched[0]:
         sys.addaudithook(_note)
@@ -22,7 +24,7 @@ def watch() -> bool:
 
 
 def started(on: bool) -> list[str]:
-    """What has been noted, as Python's audit events call it. Unless ``on``, that is the end of it."""
+    """The recorded starts, by the names of Python's audit events. Unless ``on``, recording stops."""
     seen, _watched[1] = list(_seen), on
     if not on:
         _seen.clear()

@@ -1,4 +1,4 @@
-"""What a step finds in its process and has to leave as it is: settings, generators, handlers, functions."""
+"""The process state that a step must leave unchanged: settings, generators, handlers, functions."""
 
 import contextlib
 import gc
@@ -23,7 +23,7 @@ TORCH = {
 
 
 class Surroundings(NamedTuple):
-    """What a process is like.
+    """The state of a process.
 
     Attributes:
         settings: by name.
@@ -39,7 +39,7 @@ class Surroundings(NamedTuple):
 
 
 def surroundings() -> Surroundings:
-    """What this process is like now."""
+    """The current state of this process."""
     modules = {name: x for name, x in sys.modules.items() if x is not None and (name in WATCHED or _is_ours(name))}
     names = {
         module: {name: x for name, x in vars(of).items() if name[0] != "_" and (_is_ours(module) or callable(x))}
@@ -53,21 +53,21 @@ def _is_ours(module: str) -> bool:
 
 
 def changes(before: Surroundings) -> Iterator[str]:
-    """What is otherwise now, in words."""
+    """The changes since then, as text."""
     now = dict(_settings())
     for name, value in before.settings.items():
         if name in now and now[name] != value:
-            yield f"{name}: expected {_short(value)} as before, got {_short(now[name])}"
+            yield f"{name}: expected {_short(value)} unchanged, got {_short(now[name])}"
     for entry, text in before.environment.items():
         if os.environ.get(entry) != text:
-            yield f"os.environ[{entry!r}]: expected as before, got another value"
+            yield f"os.environ[{entry!r}]: expected unchanged, got another value"
     if _blanket() > before.blanket:
-        yield "warnings.filters: expected as before, got one more that ignores all warnings"
+        yield "warnings.filters: expected unchanged, got one more that ignores all warnings"
     for module, names in before.names.items():
         there = vars(sys.modules[module]) if module in sys.modules else {}
         for name, value in names.items():
             if there.get(name, MISSING) is not value:
-                yield f"{module}.{name}: expected as before, got {'another' if name in there else 'none'}"
+                yield f"{module}.{name}: expected unchanged, got {'another' if name in there else 'none'}"
 
 
 def _settings() -> Iterator[tuple[str, Any]]:
@@ -88,7 +88,7 @@ def _settings() -> Iterator[tuple[str, Any]]:
 
 
 def _blanket() -> int:
-    """How many filters are for all warnings whatever."""
+    """How many filters ignore all warnings."""
     return sum(1 for x in warnings.filters if x[1] is None and x[2] is Warning and x[3] is None and x[0] == "ignore")
 
 

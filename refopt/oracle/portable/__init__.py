@@ -1,4 +1,4 @@
-"""Test vectors of a routine for other languages: inputs, what they have to come to, and a bound for each element.
+"""Test vectors of a routine for other languages: inputs, expected results, and a bound for each element.
 
 `vectors` makes them; `SCHEMA` is the JSON schema of their text.
 """

@@ -21,20 +21,20 @@ from refopt.oracle.variants import ROUTINES, added, row_for
 
 SIZE, EXAMPLE = 17, 33  # elements
 COUNTS = 1, 2, 3, 7, 60, 1000
-HELD = "rounding", "norm_of"  # choices that are left as they are: chance, and masters, are no matter of one tensor
+HELD = "rounding", "norm_of"  # choices kept at their defaults: vectors have no stochastic rounding or masters
 
 
 def vectors(
     routine: str, *, dtypes: Iterable[str] = ("float32", "float64"), set: Mapping[str, Any] | None = None,
     examples: int = 5, seed: int = 0,
 ) -> Vectors:
-    """Test vectors of a routine: cases of one step of one tensor, fit for code in any language.
+    """Test vectors of a routine: cases of one step of one tensor, for code in any language.
 
     Args:
         routine: a name of `refopt.catalog.KNOWN`.
         dtypes: of the parameter, the gradient and the states.
-        set: numbers and choices that every case has, by name, those of variants among them.
-        examples: how many more cases, of other data, each dtype has.
+        set: numbers and choices of every case, by name, including those of variants.
+        examples: how many further cases, with other data, each dtype has.
         seed: of the data.
 
     Raises:
@@ -97,7 +97,7 @@ def _cases(row: Routine, dtype: str, fixed: Mapping[str, Any], more: int, seed: 
 
 
 def _vector(name: str, case: Case) -> Vector:
-    """A case with what it has to come to. Powers and the like may be the caller's own."""
+    """A case with its expected results. The code under test may compute powers and the like itself."""
     arrays, numbers = case.tensor(0), case.numbers_of(0)
     expected = cases.expected_at(case.routine, arrays, numbers, case.choices, case.count, depth=sums.random_data)
     written = {slot: _bounded(x) for slot, x in expected.items()}
@@ -108,7 +108,7 @@ def _vector(name: str, case: Case) -> Vector:
 
 
 def _bounded(expected: Expected) -> tuple[np.ndarray, np.ndarray]:
-    """Values, and how far from them right code may be, in fp64; infinity where there is no bound."""
+    """Values, and the largest error of right code, in fp64; infinity where there is no bound."""
     with np.errstate(all="ignore"):
         low, high = (np.asarray(x).astype(np.float64) for x in (expected.low, expected.high))
         ends = np.fmax(high - expected.value, expected.value - low)

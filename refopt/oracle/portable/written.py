@@ -23,7 +23,7 @@ class Vector(NamedTuple):
         step: its number, from 1.
         numbers, choices: by refopt's names.
         inputs: the arrays before the step, by slot.
-        expected: values after it, and how far from them right code may be, in fp64; infinity where there is no bound.
+        expected: values after it, and the largest error of right code, in fp64; infinity where there is no bound.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Vector(NamedTuple):
 
 
 class Vectors:
-    """What `refopt.oracle.portable` returns: ``cases`` is a list of `Vector`."""
+    """The result of `refopt.oracle.portable.vectors`: ``cases`` is a list of `Vector`."""
 
     def __init__(self, routine: str, cases: Sequence[Vector], *, dtypes: Sequence[str], seed: int) -> None:
         self.routine, self.cases, self.dtypes, self.seed = routine, list(cases), list(dtypes), seed
@@ -48,7 +48,7 @@ class Vectors:
         }
 
     def to_json(self) -> str:
-        """As text of JSON, a line for each case; every number is text in hexadecimal, so that none is rounded."""
+        """As JSON text, a line for each case; every number is hexadecimal text, so that none is rounded."""
         head = json.dumps(self._head(), indent=1).removesuffix("\n}")
         lines = ",\n".join("  " + json.dumps(_fields(case)) for case in self.cases)
         return f'{head},\n "cases": [\n{lines}\n ]\n}}\n'
@@ -56,7 +56,7 @@ class Vectors:
     def to_npz(self, file: str | PathLike | IO[bytes]) -> None:
         """As an npz file: ``index`` is the JSON without arrays, which are ``0/inputs/params`` and so on.
 
-        Inputs have their dtype, but for bf16, which is held in fp32.
+        Inputs have their dtype, except bf16, which is stored in fp32.
         """
         arrays: dict[str, Any] = {}
         index = self._head() | {"cases": [_told(case) for case in self.cases]}
@@ -89,5 +89,5 @@ def _listed(x: np.ndarray) -> list[str]:
 
 
 def _hex(x: float) -> str:
-    """As C's ``%a`` and ``strtod`` have it."""
+    """A number in the format of C's ``%a`` and ``strtod``."""
     return x.hex() if math.isfinite(x) else str(x)

@@ -1,9 +1,9 @@
-"""A step in a process of its own: what it does there spoils nothing here, and its end is a verdict.
+"""Running a step in a separate process: it cannot damage this process, and its end is a verdict.
 
-`in_process` gives what runs its steps in a child process, and a note where that cannot be. The cases, the laws, the
-bounds and the report stay on this side: the step has nothing but its arguments, and whatever it writes elsewhere, or
-replaces, is not what it is judged by. The child is made before a device is touched, and made anew only after it has
-ended, hung or been spoiled. A `Remote` asks on this side, and `SubjectAnswers` answers on that.
+`in_process` returns a subject whose steps run in a child process, and a note if that is impossible. The cases, laws,
+bounds and report stay in this process: the step has only its arguments, and nothing that it writes or replaces
+elsewhere affects the verdict. The child is made before a device is used, and replaced only after it has ended, hung or
+been spoiled. A `Remote` on this side sends requests, which `SubjectAnswers` answers on the other.
 """
 
 from refopt.oracle.process.remote import Remote

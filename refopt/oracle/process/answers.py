@@ -1,4 +1,4 @@
-"""What a child answers of a subject: what it takes, what it makes of cases, and what its runs come to."""
+"""The child's answers about a subject: what it takes, and the results of its cases and runs."""
 
 import pickle
 from collections.abc import Callable, Sequence
@@ -18,28 +18,28 @@ from refopt.oracle.running import optimizer_in
 from refopt.oracle.script import call_of
 from refopt.oracle.subject import Run
 
-SMALL = 2**16  # bytes of what is kept, to see whether a step that raises still works at all
+SMALL = 2**16  # the most bytes kept to test whether a step that raises still works at all
 OPTIONAL = "dtypes", "fixed", "notes", "always", "compiles_each_list", "is_function", "libraries"
 OF_RUNS = "gated", "in_place", "recompiled"
 
 
 class SubjectAnswers:
-    """What is asked of a subject, and what of it is answered."""
+    """Answers requests about a subject."""
 
     def __init__(self, subject: Any, channel: Connection) -> None:
         self.subject, self.channel, self.receiver = subject, channel, Receiver()
-        # Of cases and of runs, what was well the last time, to be done again.
+        # The last successful work on cases and on runs, to repeat.
         self.good_case: Callable[[], object] | None = None
         self.good_run: Callable[[], object] | None = None
         self.optimizer, self.why_not = optimizer_in(subject)
         self.runs: dict[int, Run] = {}
-        self.begun: dict[int, list[Any]] = {}  # how a run was started, as long as no step is known to be good
+        self.begun: dict[int, list[Any]] = {}  # how a run was started, until one of its steps has succeeded
         self.before = surroundings()
         watch_threads()
-        starts.watch()  # a step may start a process in its first call, and ask it in others
+        starts.watch()  # a step may start a process in its first call, and use it in others
 
     def to(self, what: str, argument: Any) -> Callable[[], None]:
-        """Do what is asked; the function that is returned answers."""
+        """Do what is requested; the returned function sends the answer."""
         blob = self.channel.recv_bytes() if isinstance(argument, Packed) else b""
         if what in ("run", "observe", "rest"):
             of_case = self._message(lambda: self._run(argument, blob, what), lambda: self.good_case)
@@ -56,7 +56,7 @@ class SubjectAnswers:
         return lambda: self._send(message)
 
     def _message(self, work: Callable[[], Any], good: Callable[[], Callable[[], object] | None]) -> bytes:
-        """What work comes to, or raises, and whether what was ``good`` before then raises something, too."""
+        """The result of work or its error, and whether ``good``, which succeeded before, then fails, too."""
         try:
             with np.errstate(all="ignore"):
                 return pickle.dumps(("value", work()))
@@ -68,7 +68,7 @@ class SubjectAnswers:
             self.channel.send_bytes(message)
 
     def described(self) -> dict[str, Any]:
-        """What a subject says of itself."""
+        """The properties of a subject."""
         known = {name: getattr(self.subject, name) for name in OPTIONAL if hasattr(self.subject, name)}
         known |= {name: getattr(self.optimizer, name) for name in OF_RUNS if self.optimizer is not None}
         known |= {"name": self.subject.name, "why_not": self.why_not}
@@ -110,7 +110,7 @@ class SubjectAnswers:
         return value
 
     def _call(self, packed: Packed, blob: bytes) -> Any:
-        """How a script calls the subject, without what cannot be sent."""
+        """How a script calls the subject, as far as it can be sent."""
         call = call_of(self.subject, Receiver().unpack(packed, blob))
         arrays = getattr(self.subject, "arrays", None)
         fields = {name: x for name, x in call._asdict().items() if name != "of"}
@@ -118,7 +118,7 @@ class SubjectAnswers:
 
 
 def _fails(again: Callable[[], object] | None) -> bool:
-    """Whether what was well before raises something now."""
+    """Whether work that succeeded before now fails."""
     try:
         with np.errstate(all="ignore"):
             if again is not None:
@@ -129,7 +129,7 @@ def _fails(again: Callable[[], object] | None) -> bool:
 
 
 def _copied(arguments: Sequence[Any]) -> list[Any]:
-    """Arguments of a start or a step, with arrays of their own; none of many bytes."""
+    """Copies of the arguments of a start or a step; empty if they are large."""
     placed = arguments[0]
     if sum(x.whole.nbytes for x in placed if x is not None) > SMALL:
         return []

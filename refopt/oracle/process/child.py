@@ -1,4 +1,4 @@
-"""The side of the step: a loop that answers what it is asked, until nobody asks any more."""
+"""The child process: a loop that answers requests until the other side closes."""
 
 import contextlib
 import ctypes
@@ -18,13 +18,13 @@ from refopt.oracle.variants import ROUTINES
 
 
 class Task(NamedTuple):
-    """What a child is for: to make something of a subject, and to answer what is asked of it.
+    """The task of a child: to adapt a subject, and to answer requests about it.
 
     Attributes:
         make: called as ``make(row, subject, **named)``, or without a routine as ``make(subject, **named)``.
         routine: the name of the row.
-        answers: called with what is made, and the connection, returns what answers: ``described()`` says what was made,
-            and ``to(what, argument)`` does what is asked and returns the function that answers.
+        answers: called with the made object and the connection, returns an object: ``described()`` describes what was
+            made, and ``to(what, argument)`` does what is requested and returns the function that answers.
     """
 
     make: Callable[..., Any]
@@ -44,13 +44,13 @@ class Task(NamedTuple):
 
 
 class Raised(NamedTuple):
-    """What a step has raised.
+    """An error that a step has raised.
 
     Attributes:
         kind: "lacks", "refused", "wrong", "interrupted", "type" or "value", for the errors of arguments, or "other".
         name, module: of its class.
-        text: what it says.
-        spoiled: whether what was well before raises something now, too.
+        text: its message.
+        spoiled: whether a call that succeeded before now fails, too.
     """
 
     kind: str
@@ -61,7 +61,7 @@ class Raised(NamedTuple):
 
 
 def spawned(connection: int, *ends: int) -> NoReturn:
-    """The whole of a child that was not forked; what it is for is the first message."""
+    """The main function of a child that was not forked; the first message is its task."""
     with contextlib.suppress(BaseException):
         channel = Connection(connection)
         live(channel, ends, lambda: pickle.loads(channel.recv_bytes()))
@@ -69,7 +69,7 @@ def spawned(connection: int, *ends: int) -> NoReturn:
 
 
 def live(channel: Connection, ends: tuple[int, ...], task: Callable[[], Task], threads: bool = True) -> None:
-    """Answer until the other side goes away. Neither signals nor what is printed reach that side's."""
+    """Answer until the other side closes. Signals and output of this process do not reach the other side."""
     _settle(*ends)
     try:
         of = task()
@@ -88,14 +88,14 @@ def live(channel: Connection, ends: tuple[int, ...], task: Callable[[], Task], t
         except (EOFError, OSError):
             return
         answer = answers.to(*request)
-        if os.getpid() != pid:  # a process that the step has forked, and let return
+        if os.getpid() != pid:  # a process that the step has forked, and that has returned
             os._exit(1)
         _flush()
         answer()
 
 
 def _settle(stdout: int, stderr: int) -> None:
-    """Ends, streams and signals of a process that is another's."""
+    """Set up the end, streams and signals of a child process."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: it ends with its parent
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends it
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -129,12 +129,12 @@ def _try_threads(wanted: bool) -> None:
 
 
 def is_failure(error: BaseException) -> bool:
-    """Whether an error is neither an answer of the step's nor Ctrl-C."""
+    """Whether an error is neither a deliberate answer of the step nor Ctrl-C."""
     return not isinstance(error, NotImplementedError | KeyboardInterrupt | Wrong)
 
 
 def raised(error: BaseException, spoiled: bool = False) -> Raised:
-    """An error, to be sent."""
+    """An error in a form that can be sent."""
     kinds = {Lacks: "lacks", NotImplementedError: "refused", Wrong: "wrong", KeyboardInterrupt: "interrupted"}
     kinds |= {TypeError: "type", ValueError: "value"}
     kind = next((name for of, name in kinds.items() if isinstance(error, of)), "other")

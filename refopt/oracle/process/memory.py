@@ -1,7 +1,7 @@
-"""A case on its way to another process and back: the memory that its arrays lie in, whole, and where in it they are.
+"""Sending a case to another process and back: all memory that its arrays are views of, and their places in it.
 
-What lies around an array travels with it, and two arrays that share memory do so on the other side. Memory that is sent
-again, with other values, is the same memory there, at the same address.
+The bytes around an array are sent with it, and arrays that share memory also share it on the other side. Memory that is
+sent again with other values is the same memory there, at the same address.
 """
 
 import functools
@@ -18,11 +18,11 @@ from refopt.oracle import variants
 from refopt.oracle.exact.cases import Case, Outcome, memory
 from refopt.oracle.subject import Wrong
 
-LINE = 64  # bytes; an address on the other side is the same but for multiples of so many
+LINE = 64  # bytes; addresses on both sides are equal modulo this
 
 
 class Place(NamedTuple):
-    """Where an array is: in which memory, from which byte on, and how."""
+    """The place of an array: its memory, first byte, and layout."""
 
     token: int
     offset: int
@@ -32,14 +32,14 @@ class Place(NamedTuple):
 
 
 class Packed(NamedTuple):
-    """A case without what its memory holds.
+    """A case without the contents of its memory.
 
     Attributes:
         row: the name of the routine, and whether its row is the one with variants.
         slots, steps: with a `Place` for each array.
         step: the number of the first one.
-        order: the memory that is sent, by token, in order; ``fresh`` has size and address of what was not there yet.
-        dropped: tokens of memory that is no more.
+        order: the memory that is sent, by token, in order; ``fresh`` has size and address of new memory.
+        dropped: tokens of freed memory.
     """
 
     row: tuple[str, bool]
@@ -53,7 +53,7 @@ class Packed(NamedTuple):
 
 
 class Sender:
-    """The side that cases come from."""
+    """The side that sends cases."""
 
     def __init__(self) -> None:
         self.tokens: dict[int, tuple[Any, int]] = {}
@@ -61,7 +61,7 @@ class Sender:
         self.last = 0
 
     def pack(self, case: Case) -> tuple[Packed, list[np.ndarray]]:
-        """A case, and the memory that goes with it, as bytes."""
+        """A case, and its memory as bytes."""
         roots: dict[int, np.ndarray] = {}
         fresh: dict[int, tuple[int, int]] = {}
 
@@ -86,7 +86,7 @@ class Sender:
         return packed, list(roots.values())
 
     def _token(self, root: np.ndarray) -> int:
-        """The number of a piece of memory, which it keeps while it is there."""
+        """The number of a piece of memory, which is constant while it exists."""
         known = self.tokens.get(id(root))
         if known is not None and known[0]() is root:
             return known[1]
@@ -102,7 +102,7 @@ class Sender:
         return token
 
     def take_back(self, memories: list[np.ndarray], blob: bytes) -> None:
-        """Write what the other side has made of the memory."""
+        """Write the contents of memory as received from the other side."""
         at = 0
         for one in memories:
             one[...] = np.frombuffer(blob, np.uint8, one.size, at)
@@ -142,7 +142,7 @@ class Receiver:
         return Case(_row(*packed.row), slots, steps, packed.choices, packed.step)
 
     def blob(self, packed: Packed) -> bytes:
-        """What the memory of a case holds now."""
+        """The current contents of a case's memory."""
         return b"".join(self.memories[token].data for token in packed.order)
 
 
@@ -161,7 +161,7 @@ def outcome_sent(case: Case, got: Outcome) -> dict[str, list[Any]]:
 
 
 def outcome_back(case: Case, sent: Mapping[str, list[Any]]) -> Outcome:
-    """The outcome, of the arrays of this side's case where it is of that side's."""
+    """The outcome on this side, with arrays of the case instead of the other side's."""
     return {name: [_array_back(x, case) for x in values] for name, values in sent.items()}
 
 
@@ -194,7 +194,7 @@ def _array_back(sent: Any, case: Case) -> Any:
 
 @functools.cache
 def _name(dtype: np.dtype) -> str:
-    """What NumPy takes a while to say."""
+    """The name of a dtype, which is slow to compute in NumPy."""
     return dtype.name
 
 
@@ -203,7 +203,7 @@ def _address(x: np.ndarray) -> int:
 
 
 def _root(x: np.ndarray) -> np.ndarray:
-    """What an array is a view of."""
+    """The array that an array is a view of."""
     while True:
         base: Any = x.base
         base = base.obj if isinstance(base, memoryview) else base
@@ -217,7 +217,7 @@ def _bytes(root: np.ndarray) -> np.ndarray:
 
 
 def _aligned(size: int, address: int) -> np.ndarray:
-    """Memory of so many bytes at an address that is another one's but for multiples of ``LINE``."""
+    """New memory of a size, at an address that equals another one modulo ``LINE``."""
     raw = np.empty(size + LINE, np.uint8)
     start = (address - _address(raw)) % LINE
     return raw[start : start + size]

@@ -1,6 +1,6 @@
-"""A subject whose steps run in another process: how it is made there, asked, and made anew.
+"""A subject whose steps run in another process: making the process, sending requests, and replacing it.
 
-The laws, and all that they compare, stay in this one.
+The laws, and all that they compare, stay in this process.
 """
 
 import builtins
@@ -22,20 +22,20 @@ from refopt.oracle.process.worker import START, THREADS, Worker
 from refopt.oracle.script import Call
 from refopt.oracle.subject import Ended, Lacks, Wrong
 
-FASTER, SHORTEST = 10.0, 10.0  # after a step has hung once, others may take so many times as long as any that has not
+FASTER, SHORTEST = 10.0, 10.0  # after a hang, others may take this many times the longest so far
 KINDS = {"lacks": Lacks, "refused": NotImplementedError, "wrong": Wrong}
-lost: list[bool] = []  # whether a fork has hung, which is not tried twice
+lost: list[bool] = []  # whether a fork has hung; then it is not tried again
 
 
 class NotThere(Exception):
-    """A process that has not started."""
+    """A process has not started."""
 
 
 class Remote:
-    """A `Subject` of another process, which is made anew where it has ended.
+    """A `Subject` in another process, which is replaced when it has ended.
 
     Attributes:
-        described: what that says of itself; attributes of this.
+        described: the properties of the subject there; also attributes of this.
         replaced: whether the last run put other arrays into the lists.
     """
 
@@ -54,8 +54,8 @@ class Remote:
         """Make the process.
 
         Raises:
-            NotThere: it ends, or what the step is cannot be found there.
-            TypeError, ValueError: the step is none.
+            NotThere: it ends, or cannot find the step.
+            TypeError, ValueError: the step is invalid.
         """
         try:
             described = self._make()
@@ -74,7 +74,7 @@ class Remote:
         self.described = described
 
     def _make(self) -> Any:
-        """A new process; returns what is said of what it has made, or `Raised`."""
+        """Make a new process; returns the description of what it has made, or `Raised`."""
         quiet = self.way == FORK and self.threads and "torch" in sys.modules
         self.worker = Worker(self.task, self.way, self.threads, quiet)
         self.sender = Sender()
@@ -101,7 +101,7 @@ class Remote:
         self.close()
 
     def close(self) -> None:
-        """End the process that there is."""
+        """End the current process."""
         if self.worker is not None:
             worker, self.worker = self.worker, None
             worker.close()
@@ -115,7 +115,7 @@ class Remote:
         raise AttributeError(name)
 
     def anew(self) -> None:
-        """Make a process where there is none; raises `Ended` if that cannot be."""
+        """Make a process if there is none; raises `Ended` if that fails."""
         if self.worker is not None:
             return
         if self.over:
@@ -130,7 +130,7 @@ class Remote:
     def asked(
         self, message: Any, memories: list[Any] | None = None, seconds: float = 0.0, answers: int = 1
     ) -> list[bytes]:
-        """Ask, and return so many answers; raises `Ended`."""
+        """Send a request and return its answers; raises `Ended`."""
         self.anew()
         assert self.worker is not None
         try:
@@ -143,7 +143,7 @@ class Remote:
             raise
 
     def value(self, answer: bytes) -> Any:
-        """What was answered, or what was raised there, raised here."""
+        """The answer's value; raises here what was raised there."""
         kind, value = pickle.loads(answer)
         if kind == "value":
             return value
@@ -153,7 +153,7 @@ class Remote:
         if value.spoiled:
             self.close()
             text = f"{value.name}: {' '.join(value.text.split())}"
-            raise Ended(f"{text}; its process is spoiled, for now a call raises something that was right before", [])
+            raise Ended(f"{text}; its process is spoiled, since a call now fails that succeeded before", [])
         if value.kind in KINDS:
             raise KINDS[value.kind](value.text)
         of = {"type": TypeError, "value": ValueError}.get(value.kind, Exception)
@@ -172,18 +172,18 @@ class Remote:
         return Call(**fields, of=library_named(*of))
 
     def _ask(self, what: str, argument: str) -> Any:
-        """An answer that stays the same."""
+        """A cached answer, which never changes."""
         if (what, argument) not in self.known:
             self.known[what, argument] = self.value(self.asked((what, (argument,)), None)[0])
         return self.known[what, argument]
 
     def run(self, case: Case) -> Outcome:
-        """Take the steps of a case there, and write what they write here."""
+        """Take the steps of a case there, and write their results here."""
         sent, self.replaced = self._run("run", case)
         return outcome_back(case, sent)
 
     def observe(self, case: Case, rest: bool) -> Seen:
-        """The same, and what they do beside."""
+        """The same, with side effects."""
         seen = self._run("rest" if rest else "observe", case)
         later = seen.later and outcome_back(case, seen.later)
         return seen._replace(got=outcome_back(case, seen.got), later=later)
@@ -203,11 +203,11 @@ class Remote:
         return RemoteRun(self, self.last)
 
     def soil(self, shapes: Sequence[tuple[int, ...]], dtype: str, k: int) -> None:
-        """Leave numbers in memory that is free there."""
+        """Leave numbers in freed memory there."""
         self.of_run("soil", 0, list(shapes), dtype, k)
 
     def of_run(self, what: str, run: int, *arguments: Any) -> Any:
-        """What a method returns there, or raises; of the optimizer, or of a run by its number."""
+        """Call a method there, of the optimizer or of a run by its number."""
         dropped, self.dropped = self.dropped, []
         started = time.monotonic()
         (answer,) = self.asked(("of_runs", (dropped, what, run, arguments)))
@@ -216,7 +216,7 @@ class Remote:
 
 
 class RemoteRun:
-    """A `Run` of another process, which has it until it is forgotten here: its methods are asked for there."""
+    """A `Run` in another process, which keeps it until this object is deleted; methods are forwarded."""
 
     def __init__(self, of: Remote, number: int) -> None:
         self.of, self.number, self.worker = of, number, of.worker
@@ -236,6 +236,6 @@ class RemoteRun:
 
 
 def _interruption(raised: Raised) -> BaseException:
-    """An error of the same class, if that is found by its name."""
+    """An error of the same class, if that can be found by name."""
     of = getattr(sys.modules.get(raised.module), raised.name, KeyboardInterrupt)
     return of(raised.text) if isinstance(of, type) and issubclass(of, KeyboardInterrupt) else KeyboardInterrupt()

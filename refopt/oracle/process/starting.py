@@ -1,4 +1,4 @@
-"""Where steps run: in a process of their own, which may be kept for several checks, or in this one."""
+"""Choosing where steps run: in a separate process, which may be kept for several checks, or in this one."""
 
 import atexit
 import contextlib
@@ -13,26 +13,26 @@ from refopt.oracle.process.child import Task
 from refopt.oracle.process.remote import NotThere, Remote, lost
 from refopt.oracle.process.ways import FORK, SPAWN, ways
 
-IN_PLACE = "in this process, without deadlines, since none of its own can be made: "
-ONE = "PyTorch has one thread: it had used others in this process, of which none can be made but by fork"
+IN_PLACE = "in this process, without deadlines, since no separate one can be made: "
+ONE = "PyTorch has one thread: it has used others in this process, and only fork can make a new one"
 
 
 def in_process(
     make: Callable[..., Any], row: Routine | None, subject: Any, *,
     process: "bool | Kept | None", deadline: float, stack: contextlib.ExitStack, **named: Any,
 ) -> tuple[Any, list[str]]:
-    """What runs its steps in a process of its own, where that can be, and notes for the report.
+    """A subject whose steps run in a separate process, if possible, and notes for the report.
 
     Args:
         make: ``make(row, subject, **named)`` returns the `Subject`; without a row, ``make(subject, **named)`` the
             `Optimizer`.
-        process: ``None`` for where it can be, ``True`` for nowhere else, ``False`` for this process; a `Kept` for the
-            process that an earlier call has made, if it was given the same.
-        deadline: seconds that a call of the step may take.
-        stack: what ends the process.
+        process: ``None`` for a separate process if possible, ``True`` to require one, ``False`` for this process; a
+            `Kept` for the process of an earlier call with the same arguments.
+        deadline: how many seconds a call of the step may take.
+        stack: ends the process on exit.
 
     Raises:
-        ValueError: ``process`` is true, and there is no way.
+        ValueError: ``process`` is true, and no process can be made.
         TypeError, ValueError: as ``make`` does.
     """
     task = Task(make, row and row.name, subject, named, SubjectAnswers)
@@ -64,7 +64,7 @@ def in_process(
 
 
 def _tried(there: list[str]) -> Iterator[tuple[str, bool]]:
-    """Each way, and whether PyTorch has its threads there, which a fork lacks of a process that has used them."""
+    """Each way, and whether PyTorch has its threads there: a fork of a process that has used them lacks them."""
     if FORK in there and not (lost and "torch" in sys.modules):
         yield FORK, True
     if SPAWN in there:
@@ -74,14 +74,14 @@ def _tried(there: list[str]) -> Iterator[tuple[str, bool]]:
 
 
 def _import_ahead() -> None:
-    """What PyTorch imports at its first step is imported here once, not in each child."""
+    """Import here once what PyTorch imports at its first step, instead of in each child."""
     if "torch.optim" in sys.modules and "torch._dynamo" not in sys.modules:
         with contextlib.suppress(Exception):
             importlib.import_module("torch._dynamo")
 
 
 class Kept:
-    """A process that several checks of the same step have, one after the other; it ends when another one is kept."""
+    """A process shared by successive checks of the same step; it ends when another one is kept."""
 
     current: "Kept | None" = None
 
@@ -91,12 +91,12 @@ class Kept:
         self.remarks: list[str] = []
 
     def is_of(self, task: Task) -> bool:
-        """Whether it was made for the same."""
+        """Whether it was made for the same task."""
         of = self.task
         return of is not None and of.subject is task.subject and (of[:2], of.named) == (task[:2], task.named)
 
     def keep(self, task: Task, remote: Remote, remarks: list[str]) -> None:
-        """Have a process, in the place of whichever was kept before."""
+        """Keep a process instead of the one before."""
         if Kept.current is not None:
             Kept.current.end()
         elif not _at_exit:

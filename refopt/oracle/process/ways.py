@@ -1,4 +1,4 @@
-"""How a child process can be made here: by fork, by a new interpreter, or not at all, and why."""
+"""How a child process can be made: by fork, by a new interpreter, or not at all, with reasons."""
 
 import contextlib
 import os
@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from typing import Any
 
 FORK, SPAWN = "fork", "spawn"
-DEVICES = "/dev/nvidia-uvm", "/dev/kfd"  # which a process has open that has used a GPU
+DEVICES = "/dev/nvidia-uvm", "/dev/kfd"  # open in a process that has used a GPU
 
 
 def ways(task: Any) -> tuple[list[str], list[str]]:
-    """The ways there are, the better ones first, and why the others are none.
+    """The possible ways, the better ones first, and why the others are impossible.
 
-    By fork the child has all that there is here, and nothing is imported again: it takes some milliseconds. It is no
-    way once a GPU has been used, or JAX has started its threads. A new interpreter has to find the step by its name.
+    A forked child has everything of this process without imports, and takes some milliseconds. Fork is impossible once
+    a GPU has been used, or JAX has started its threads. A new interpreter must find the step by its name.
     """
     against = {FORK: "; ".join(_against_fork()), SPAWN: "; ".join(_against_spawn(task))}
     return [way for way in (FORK, SPAWN) if not against[way]], [text for text in against.values() if text]
@@ -23,7 +23,7 @@ def ways(task: Any) -> tuple[list[str], list[str]]:
 
 def _against_fork() -> Iterator[str]:
     if sys.platform != "linux":
-        yield "processes cannot be forked safely but on Linux"
+        yield "processes can be forked safely only on Linux"
     if used := used_device():
         yield f"this process has used a GPU ({used}), which a fork of it cannot"
     bridge = sys.modules.get("jax._src.xla_bridge")
@@ -33,7 +33,7 @@ def _against_fork() -> Iterator[str]:
 
 
 def used_device() -> str:
-    """By what it shows that this process has used a GPU; empty if it has not."""
+    """The evidence that this process has used a GPU; empty if it has not."""
     torch = sys.modules.get("torch")
     with contextlib.suppress(Exception):
         if torch is not None and torch.cuda.is_initialized():
@@ -49,7 +49,7 @@ def used_device() -> str:
 
 def _against_spawn(task: Any) -> Iterator[str]:
     if sys.platform != "linux" or not sys.executable:
-        yield "a new interpreter is started on Linux alone"
+        yield "a new interpreter is started only on Linux"
         return
     try:
         data = pickle.dumps(task)

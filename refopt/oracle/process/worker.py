@@ -1,4 +1,4 @@
-"""The side that asks: a child process, what is said to it, how long it may take, and how it has ended."""
+"""The parent's side: a child process, messages to it, deadlines, and how it has ended."""
 
 import contextlib
 import os
@@ -18,15 +18,15 @@ from refopt.oracle.subject import Ended
 START = 180.0  # seconds for a new interpreter to import what the step needs
 THREADS = 10.0  # for a forked one to show that its threads run
 LINES, POLL, GRACE = 12, 0.5, 2.0
-OWN = os.path.dirname(os.path.dirname(__file__)) + os.sep  # whose frames say nothing of a step
-KEPT = 2**14  # characters of what it has printed last
+OWN = os.path.dirname(os.path.dirname(__file__)) + os.sep  # frames in here do not concern the step
+KEPT = 2**14  # the most characters kept of its last output
 
 
 class Worker:
-    """A child process and the ends of what leads to it.
+    """A child process and the connections to it.
 
     Attributes:
-        quiet: whether what it prints stays with it, until it has answered.
+        quiet: whether its output is held back until it has answered.
     """
 
     def __init__(self, task: Task, way: str, threads: bool = True, quiet: bool = False) -> None:
@@ -53,7 +53,7 @@ class Worker:
             with contextlib.suppress(Exception):
                 stream.flush()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of threads there may be: what they hold is not used here
+            warnings.simplefilter("ignore")  # about threads: the child does not use their locks
             pid = os.fork()
         if pid:
             return pid
@@ -68,7 +68,7 @@ class Worker:
         return self.popen.pid
 
     def ask(self, message: Any, blob: list[Any] | None, seconds: float, answers: int = 1) -> list[bytes]:
-        """Send a message, and what comes with it, and return so many answers; raises `Ended`."""
+        """Send a message with its data, and return a number of answers; raises `Ended`."""
         until = time.monotonic() + seconds
         try:
             if message is not None:
@@ -94,7 +94,7 @@ class Worker:
                 self._over("")
 
     def _forward(self, fd: int) -> None:
-        """What it prints goes where this process prints."""
+        """Forward its output to that of this process."""
         try:
             data = os.read(fd, 2**16)
         except BlockingIOError:
@@ -111,9 +111,9 @@ class Worker:
             stream.flush()
 
     def _over(self, what: str, signum: int = 0) -> NoReturn:
-        """End it, if it has not ended, and raise `Ended` with what has happened and what it has said last."""
+        """End it, if it has not ended, and raise `Ended` with the cause and its last output."""
         late = bool(signum)
-        if late and not self._reaped():  # of this signal faulthandler says where it is
+        if late and not self._reaped():  # on this signal faulthandler prints its stack
             os.kill(self.pid, signum)
         self._wait_for_end(GRACE)
         for fd in list(self.streams):
@@ -160,7 +160,7 @@ class Worker:
 
 
 def _live(worker: Worker, task: Task, channel: Connection, ends: tuple[int, int], threads: bool) -> NoReturn:
-    """The whole of a forked child."""
+    """The main function of a forked child."""
     try:
         worker.channel.close()
         for fd in worker.streams:
@@ -184,7 +184,7 @@ def _of_status(status: int, what: str) -> str:
 
 
 def _last(text: str) -> list[str]:
-    """The last lines that a process has printed, but for what of a stack is not the step's."""
+    """The last lines that a process has printed, without stack frames outside of the step."""
     lines = [" ".join(line.split()) for line in text.splitlines() if line.strip()]
     kept, ours = [], False
     for line in lines:

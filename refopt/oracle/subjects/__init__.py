@@ -1,4 +1,4 @@
-"""What can be held to the laws: functions, and the optimizers of libraries, recognised without importing these."""
+"""What can be checked: functions, and optimizers of libraries, recognized without importing the libraries."""
 
 import inspect
 import sys
@@ -19,7 +19,7 @@ def optimizer_of(
     subject: Any, *, numbers: Any = None, states: Any = None, arrays: str | None = None, device: str | None = None,
     options: Mapping[str, Any] | None = None, where: str = "check",
 ) -> Optimizer:
-    """What makes runs of something: an optimizer of PyTorch, optax or Keras, or a function of lists of arrays.
+    """The `Optimizer` for a PyTorch, optax or Keras optimizer, or for a function of lists of arrays.
 
     Raises:
         TypeError, ValueError: naming the argument.
@@ -32,7 +32,7 @@ def optimizer_of(
     if found is not None:
         for what, values in (("set", numbers), ("states", states)):
             if values:
-                raise TypeError(f"{where}: {what}: expected none but for a function, got {shown(values)}")
+                raise TypeError(f"{where}: {what}: expected it only for a function, got {shown(values)}")
         return found
     for what, value in options.items():
         raise TypeError(f"{where}: {what}: expected none, which is for optimizers of libraries, got {shown(value)}")
@@ -45,7 +45,7 @@ def optimizer_of(
 def _optimizer_of_library(subject: Any, options: Mapping[str, Any], device: str | None) -> Any:
     """An optimizer of a library that has been imported; ``None`` for anything else."""
     found: Any = None
-    if (keras := sys.modules.get("keras")) is not None:  # before optax, for both have learning_rate
+    if (keras := sys.modules.get("keras")) is not None:  # before optax, since both have learning_rate
         from refopt.oracle.subjects.keras import of_keras
 
         found = of_keras(keras, subject, options, device)
@@ -64,16 +64,16 @@ def subject_of(
     row: Routine, subject: Any, *, arrays: str | None = None, device: str | None = None,
     names: Mapping[str, str] | None = None, options: Mapping[str, Any] | None = None,
 ) -> Subject:
-    """The `Subject` that something is, as a routine.
+    """The `Subject` for an optimizer or step, as a routine.
 
     Args:
         row: the routine.
         subject: a `Subject`; a class derived from ``torch.optim.Optimizer``, an instance of one, or a function
             ``make(params, **numbers)`` that returns one; a function of ``learning_rate`` and other numbers that returns
-            a ``GradientTransformation`` of optax; or a step.
-        arrays: what a step is given, of "numpy", "torch", "jax" and "cupy"; by default "numpy".
+            an optax ``GradientTransformation``; or a step.
+        arrays: the arrays that a step gets, from "numpy", "torch", "jax" and "cupy"; by default "numpy".
         device: of PyTorch's tensors; "cpu" by default.
-        names: what the optimizer calls its states and numbers, by refopt's names, where it is not what PyTorch does.
+        names: what the optimizer calls its states and numbers, by refopt's names, if it differs from PyTorch.
         options: further arguments of the class.
 
     Raises:
@@ -104,7 +104,7 @@ def _of_library(
         kind = subject if isinstance(subject, type) else type(subject)
         if issubclass(kind, keras.Optimizer):
             expected = f"expected a step, or an optimizer of PyTorch or optax, as {row.name}"
-            raise TypeError(f"check: subject: {expected}, got one of Keras, which laws without a formula take")
+            raise TypeError(f"check: subject: {expected}, got one of Keras, for laws without a formula")
     if "optax" in sys.modules:
         tested = _of_optax(row, subject, names, options, device)
     if tested is None and (torch := sys.modules.get("torch")) is not None:
@@ -115,18 +115,18 @@ def _of_library(
 def _of_optax(
     row: Routine, subject: Any, names: dict[str, str], options: dict[str, Any], device: str | None
 ) -> Subject | None:
-    """An optimizer of optax's, if the subject is a function of a learning rate, and not of parameters."""
+    """An optax optimizer, if the subject is a function of a learning rate and not of parameters."""
     from refopt.oracle.subjects.optax import is_one, unpacked
     from refopt.oracle.subjects.optax_routine import OptaxRoutine, numbers_of
 
     if is_one(subject):
-        raise TypeError("check: subject: expected a function of learning_rate that returns one, got a transformation")
+        raise TypeError("check: subject: expected a function of learning_rate that makes one, got a transformation")
     subject, options, taken = unpacked(subject, options)
     numbers = numbers_of(row, names)
     if numbers["lr"] not in taken or taken[0] not in numbers.values():
         return None
     if device is not None:
-        raise ValueError(f"check: device: expected none but for torch, got {device!r} for optax")
+        raise ValueError(f"check: device: expected none except for torch, got {device!r} for optax")
     name = public_name(subject, options | ({"names": names} if names else {}))
     return OptaxRoutine(row, subject, name, options=options, names=names)
 
@@ -134,7 +134,7 @@ def _of_optax(
 def _of_torch(
     torch: Any, row: Routine, subject: Any, names: dict[str, str], options: dict[str, Any], device: str
 ) -> Subject | None:
-    """An optimizer of PyTorch's, if the subject is one, or a function that returns one."""
+    """A PyTorch optimizer, if the subject is one, or a function that returns one."""
     from refopt.oracle.subjects.torch import unpacked
     from refopt.oracle.subjects.torch_routine import TorchRoutine, renamed
 
@@ -143,7 +143,7 @@ def _of_torch(
     kind = subject if isinstance(subject, type) else None
     if kind is not None and not issubclass(kind, base):
         return None
-    if kind is not None and held:  # an instance's numbers are those of cases, and its options are its own
+    if kind is not None and held:  # an instance's numbers vary with cases; its options are kept
         peer = renamed(peer_of(row.name, kind, {})[0], names)
         known = accepted(kind)
         numbers = {"betas", *peer.numbers.values()}
@@ -168,7 +168,7 @@ def _of_torch(
 
 
 def _accepted_beside_params(function: Callable[..., Any], all_names: set[str]) -> set[str] | None:
-    """The names that a function of the parameters alone takes beside them; ``None`` for another function."""
+    """The names that a function takes in addition to parameters; ``None`` if it requires other arguments."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""The arrays of libraries, made from NumPy's and back, without importing what has not been imported."""
+"""The arrays of libraries, converted from and to NumPy, without importing what has not been imported."""
 
 import importlib
 from collections.abc import Callable
@@ -14,26 +14,26 @@ NAMES = "numpy", "torch", "jax", "cupy"
 
 
 def arrays_of(name: str, device: str | None = None) -> Arrays:
-    """The arrays of a library by its name; raises ModuleNotFoundError where it is not installed."""
+    """The arrays of a library, by name; raises ModuleNotFoundError if it is not installed."""
     if name == "torch":
         return Torch(device or "cpu")
     if device is not None:
-        raise ValueError(f"check: device: expected none but for torch, got {device!r} for {name}")
+        raise ValueError(f"check: device: expected none except for torch, got {device!r} for {name}")
     libraries: dict[str, Callable[[], Arrays]] = {"numpy": NumPy, "jax": Jax, "cupy": CuPy}
     return libraries[name]()
 
 
 class Torch:
-    """Tensors of a device. On the CPU they share memory with NumPy's arrays, of any strides and address."""
+    """Tensors of a device. On the CPU they share memory with NumPy arrays of any strides and address."""
 
     def __init__(self, device: str = "cpu") -> None:
         self.torch: Any = importlib.import_module("torch")
         try:
             self.device = self.torch.device(device)
             self.torch.zeros(1, device=self.device).cpu()
-        except Exception as error:  # of a build without CUDA, an AssertionError; of one without a driver, others
+        except Exception as error:  # AssertionError in a build without CUDA, others without a driver
             why = " ".join(str(error).split())
-            raise ValueError(f"check: device: expected one that PyTorch has here, got {device!r}: {why}") from None
+            raise ValueError(f"check: device: expected one that PyTorch can use, got {device!r}: {why}") from None
         if self.device.type == "cuda":
             from refopt.gpu.machine import Properties, require
 
@@ -63,7 +63,7 @@ class Torch:
 
 
 class Jax:
-    """Arrays that are not changed in place: steps of them return new lists."""
+    """Arrays that cannot be changed in place: steps return new lists."""
 
     def __init__(self) -> None:
         self.jax: Any = importlib.import_module("jax")

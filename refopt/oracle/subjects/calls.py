@@ -24,7 +24,7 @@ def walk(state, visit):
 
 
 def _made(thing: Any, name: str, options: dict[str, Any]) -> tuple[str, str]:
-    """What defines a class or function, and an expression for it."""
+    """The text that defines a class or function, and an expression for it."""
     path = name.partition(", ")[0]
     module, _, own = path.rpartition(".")
     if module and own.isidentifier() and "<locals>" not in path:
@@ -33,7 +33,7 @@ def _made(thing: Any, name: str, options: dict[str, Any]) -> tuple[str, str]:
 
 
 def of_torch(subject: Any, case: Case) -> Call:
-    """Of a `torch.TorchOptimizer`: states are put into ``optimizer.state``, gradients into ``grad``."""
+    """A call of a `torch.TorchOptimizer`: states are put into ``optimizer.state``, gradients into ``grad``."""
     of = library_of(subject.arrays)
     define, make = _made(subject.make, subject.name, subject.options)
     optional, rows = subject._optional(case), subject._rows(case, case.steps[0])
@@ -63,7 +63,7 @@ def of_torch(subject: Any, case: Case) -> Call:
 
 
 def _groups(subject: Any, groups: Sequence[Any], first: Mapping[str, Any], of: Literals) -> Iterator[str]:
-    """What groups have that the optimizer was not made with."""
+    """Lines that set what the groups have in addition to the optimizer's arguments."""
     for k, group in enumerate(groups):
         unlike = {name: x for name, x in group.items() if name in subject.group and name not in subject.options}
         unlike = {name: x for name, x in unlike.items() if first.get(name) != x or name not in subject.accepts}
@@ -73,7 +73,7 @@ def _groups(subject: Any, groups: Sequence[Any], first: Mapping[str, Any], of: L
 
 
 def _gate(case: Case, of: Literals) -> Iterator[str]:
-    """The scale and the flag that fused optimizers look at."""
+    """Lines that set the scale and the flag for fused optimizers."""
     flag, factor = (case.steps[0].get(name) for name in ("found_inf", "grad_factor"))
     if flag is not None or factor is not None:
         scale = 1 / (np.ones(()) if factor is None else factor.astype(np.float64).reshape(()))
@@ -102,13 +102,13 @@ def _state(value: Any, subject: Any, of: Literals) -> str:
 
 
 def _signed(subject: Any, case: Case, ours: str) -> list[Any]:
-    """A slot's arrays as optax has them."""
+    """A slot's arrays with optax's sign and shape."""
     scalar = ours in case.routine.scalars
     return [subject._signed(ours, x.reshape(()) if scalar else x) for x in case.slots[ours] or ()]
 
 
 def of_optax(subject: Any, case: Case) -> Call:
-    """Of an `optax.OptaxOptimizer`: states are put into what ``init`` makes, by the names of its fields."""
+    """A call of an `optax.OptaxOptimizer`: states are put into what ``init`` returns, by field name."""
     of = library_of(subject.arrays)
     define, make = _made(subject.make, subject.name, subject.options)
     named = {name: x for name, x in subject._named(case, case.steps[0]).items() if name in subject.accepts}

@@ -36,14 +36,14 @@ class Function(Step):
         try:
             parameters = inspect.signature(function).parameters.values()
         except (TypeError, ValueError):
-            raise TypeError("check: subject: expected a function that has a signature, got none") from None
+            raise TypeError("check: subject: expected a function with a signature, got none") from None
         for parameter in parameters:
             self._take(parameter, known)
         if self.everything:
             self.named |= known - {*self.positional, STEP} - by_request(row.name)
         for name in ("params", "grads", *(h.name for h in row.hypers if h.default is None)):
             if not self.takes(name):
-                got = f"the class {self.name}, of which an instance may be one" if isinstance(function, type) else "one"
+                got = f"the class {self.name}, an instance of which may be one" if isinstance(function, type) else "one"
                 raise TypeError(f"check: subject: expected a step that takes {name}, got {got} that does not")
         numbers = choices_of(row) | numbers_of(row)
         lists = {slot.name: slot.name in self.named for slot in row.slots
@@ -55,7 +55,7 @@ class Function(Step):
         super().__init__(function, self.name, arrays or NumPy(), lists, taken, numbers, first, asked, self.positional)
 
     def _take(self, parameter: inspect.Parameter, known: set[str]) -> None:
-        """Find what a parameter is for: a slot by its place, or anything by its name."""
+        """Classify a parameter: a slot by position, or anything by name."""
         required = [slot.name for slot in self.row.slots if not slot.optional]
         name, left = parameter.name, [x for x in required if x not in self.positional]
         if parameter.kind is parameter.VAR_POSITIONAL:
@@ -76,14 +76,14 @@ class Function(Step):
             self.named.add(name)
         elif not default:
             expected = ", ".join(sorted(known - {*self.positional}))
-            raise TypeError(f"check: subject: expected parameters of the names {expected}, got {name!r}")
+            raise TypeError(f"check: subject: expected parameters named {expected}, got {name!r}")
 
     def takes(self, what: str) -> bool:
         return what in self.positional or what in self.named
 
     @property
     def libraries(self) -> list[str]:
-        """The libraries of arrays that the function's module has imported, where it is given arrays of NumPy."""
+        """The array libraries that the function's module has imported, if it gets NumPy arrays."""
         if not isinstance(self.arrays, NumPy):
             return []
         known = getattr(self.function, "__globals__", {}).values()
@@ -102,19 +102,19 @@ class Function(Step):
         return self.again()
 
     def _outcome(self, slots: Mapping[str, Any], count: int) -> Outcome:
-        """What the lists of the last step hold now."""
+        """The arrays in the lists of the last step."""
         return {
             slot.name: _each(self.arrays.back, slots[slot.name]) or [None] * count
             for slot in self.row.slots if slot.written and slot.name in slots
         }
 
     def _options(self, given: dict[str, Any], step: int) -> dict[str, Any]:
-        """What it takes by name, but for lists, of a step of that number."""
+        """The arguments by name, other than lists, for a step with that number."""
         options = dict.fromkeys(GATE) | {STEP: step} | given
         options |= {name: self.arrays.of(x) for name, x in options.items() if name in GATE and x is not None}
         return {name: value for name, value in options.items() if name in self.named}
 
 
 def _each(function: Callable[[Any], Any], values: Sequence[Any] | None) -> list[Any] | None:
-    """A list of what a function makes of each array that there is."""
+    """Apply a function to each array that is present."""
     return None if values is None else [None if x is None else function(x) for x in values]

@@ -1,4 +1,4 @@
-"""Optimizers of Keras 3 as what makes runs, on the backend that Keras has."""
+"""Keras 3 optimizers as `Optimizer`, on the current backend of Keras."""
 
 import contextlib
 import copy
@@ -24,8 +24,8 @@ class KerasOptimizer:
     """A class derived from ``keras.optimizers.Optimizer``, or a function of ``learning_rate``, or of nothing.
 
     Attributes:
-        accepts: what may be among the options: defaults by name.
-        values: the numbers that it has, by Keras's names.
+        accepts: the possible options: defaults by name.
+        values: its numbers, by Keras's names.
     """
 
     dtypes = "float32", "float64", "float16", "bfloat16"
@@ -36,28 +36,28 @@ class KerasOptimizer:
         self.keras, self.make, self.options, self.name = keras, make, dict(options), name
         self.backend = keras.backend.backend()
         if self.backend not in BACKENDS:
-            raise ValueError(f"check: subject: expected Keras on one of {', '.join(BACKENDS)}, got {self.backend!r}")
+            raise ValueError(f"check: subject: expected a backend of {', '.join(BACKENDS)}, got {self.backend!r}")
         device = str(keras.Variable(0.0).value.device) if self.backend == "torch" else None
         self.arrays = arrays_of(self.backend, device)
-        self.in_place = self.backend == "torch"  # other variables have a new array after each step
+        self.in_place = self.backend == "torch"  # other backends give variables a new array in each step
         self.accepts = names_of(make, first=1)
         first, second = self._first(), self._first()
         if {*map(id, first.variables)} & {*map(id, second.variables)}:
-            raise TypeError(f"check: {name}: expected a new optimizer of each call, got one that shares variables")
+            raise TypeError(f"check: {name}: expected a new optimizer from each call, got one that shares variables")
         held = {key: x for one in (first, inner(first)) for key, x in vars(one).items() if not key.startswith("_")}
         self.values: dict[str, Any] = {**self.accepts, **self.options, **held}
-        with contextlib.suppress(Exception):  # a schedule of the caller's, or one rate for each of several
+        with contextlib.suppress(Exception):  # the caller may have a schedule, or several rates
             self.values[RATE] = float(first.learning_rate)
         self.notes = [f"Keras's backend is {self.backend}"]
 
     def _first(self) -> Any:
-        """An optimizer, of a learning rate of which a step shows, unless it has none or the caller's."""
+        """An optimizer whose learning rate makes steps visible, unless it has none or the caller set it."""
         rate = {RATE: float(NUMBERS["lr"])} if RATE in self.accepts and RATE not in self.options else {}
         asked = self.options
         for self.options in [{**rate, **asked}, asked] if rate else [asked]:
             try:
                 return self.built()
-            except Exception as error:  # whatever somebody's function raises
+            except Exception as error:  # whatever a user's function raises
                 last = error
         with refusing(self.name):
             raise last
@@ -71,7 +71,7 @@ class KerasOptimizer:
 
     @contextlib.contextmanager
     def types(self, wide: bool) -> Iterator[None]:
-        """Numbers of fp64, such as the learning rate, where there are parameters of fp64; and no gradients."""
+        """A context with fp64 for numbers such as the learning rate, if parameters are fp64; and without autograd."""
         with contextlib.ExitStack() as stack:
             if wide:
                 stack.callback(self.keras.config.set_floatx, self.keras.config.floatx())
@@ -83,20 +83,20 @@ class KerasOptimizer:
             yield
 
     def called(self, routine: str) -> tuple[Mapping[str, str], Mapping[str, Any]]:
-        """What it calls the numbers of a routine, and which it fixes."""
+        """Its names for the numbers of a routine, and those that it fixes."""
         peer = PEERS.get(routine, OTHER)
         return peer.numbers, peer.choices
 
     def start(self, params: Sequence[Placed], saved: Any = None, apart: bool = False) -> KerasRun:
         if apart:
-            raise Lacks("an optimizer of Keras has no groups")
+            raise Lacks("a Keras optimizer has no groups")
         return KerasRun(self, params, saved)
 
 
 def of_keras(
     keras: Any, subject: Any, options: Mapping[str, Any], device: str | None = None
 ) -> KerasOptimizer | None:
-    """The optimizer that a class, an instance, a partial or a function is; ``None`` for anything else."""
+    """The optimizer of a class, an instance, a partial or a function; ``None`` for anything else."""
     if not hasattr(keras, "ops"):  # Keras 2
         return None
     base = keras.optimizers.Optimizer
@@ -113,13 +113,13 @@ def of_keras(
         if not isinstance(make, FunctionType | partial) or not makes(base, make, [], rate, options):
             return None
     if device is not None:
-        raise ValueError(f"check: device: expected none but for torch, got {device!r} for Keras")
+        raise ValueError(f"check: device: expected none except for torch, got {device!r} for Keras")
     name = _name(keras, subject if isinstance(subject, base) else make, options)
     return KerasOptimizer(keras, make, options, name)
 
 
 def _again(optimizer: Any) -> Callable[..., Any]:
-    """What makes optimizers like another, of its configuration.
+    """A function that makes optimizers with the configuration of another.
 
     Raises:
         TypeError: ``get_config`` leaves out a number that the optimizer has.
@@ -133,7 +133,7 @@ def _again(optimizer: Any) -> Callable[..., Any]:
 
 
 def _name(keras: Any, subject: Any, options: Mapping[str, Any]) -> str:
-    """As one would write it: for a class of Keras's, or one derived from it for its backend, of the public module."""
+    """The name as users write it: from the public module for a Keras class, or its subclass for a backend."""
     kind = subject if isinstance(subject, type) else type(subject)
     for one in kind.__mro__ if kind.__module__.startswith("keras.") else ():
         if getattr(keras.optimizers, one.__name__, None) is one:

@@ -1,4 +1,4 @@
-"""What Keras calls the numbers of each routine, and the numbers and choices that its optimizers have for themselves."""
+"""Keras's names for the numbers of each routine, and the numbers and choices that its optimizers fix."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -7,12 +7,12 @@ from refopt.state.peers import NONE
 
 
 class Peer(NamedTuple):
-    """What a routine is in Keras.
+    """A routine in Keras.
 
     Attributes:
         name: of the class in ``keras.optimizers``.
         numbers: arguments of the class by refopt's names of numbers and choices.
-        choices: the choices and numbers that make the routine's rule Keras's.
+        choices: the choices and numbers with which the routine's rule is that of Keras.
     """
 
     name: str
@@ -44,4 +44,4 @@ PEERS = {
     "lamb": Peer("Lamb", BETAS | DECAY, {"always_adapt": True}),
     "lion": Peer("Lion", LR | {"beta1": "beta_1", "beta2": "beta_2"} | COEFF),
 }
-OTHER = Peer("", BETAS | DECAY)  # of routines that are none of Keras's
+OTHER = Peer("", BETAS | DECAY)  # for routines that Keras lacks

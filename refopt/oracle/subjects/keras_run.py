@@ -1,4 +1,4 @@
-"""A run of an optimizer of Keras: its variables, before and after steps."""
+"""A run of a Keras optimizer: its variables before and after steps."""
 
 import pickle
 import warnings
@@ -13,7 +13,7 @@ from refopt.oracle.subjects.run import LibraryRun
 
 
 class KerasRun(LibraryRun):
-    """A run of an optimizer of Keras. A checkpoint is what ``save_own_variables`` has."""
+    """A run of a Keras optimizer. A checkpoint is what ``save_own_variables`` stores."""
 
     optimizer: Any = None
 
@@ -28,16 +28,16 @@ class KerasRun(LibraryRun):
                 self.optimizer.load_own_variables(pickle.loads(saved))
 
     def _placed(self, placed: Placed) -> tuple[Any, Any]:
-        """The whole and the part as the backend's arrays, if these may have a place in memory."""
+        """The whole array and the view in the backend, if it supports views."""
         whole, part = into(self.of.arrays, placed)
         alone = placed.whole.size == np.prod(placed.shape) and placed.view().flags.c_contiguous
-        kept = self.of.in_place or self.optimizer is not None  # gradients, which are no variables
+        kept = self.of.in_place or self.optimizer is not None  # then these are gradients, not variables
         if not alone and (whole is None or not kept):
-            raise Lacks(f"arrays of Keras on {self.of.backend} have no layout of the caller's")
+            raise Lacks(f"arrays of Keras on {self.of.backend} have no layout that a caller can choose")
         return whole if kept else None, part
 
     def _variable(self, part: Any, i: int) -> Any:
-        """A variable; on PyTorch one that shares memory."""
+        """A variable; on PyTorch it shares memory."""
         if self.of.backend == "torch":
             part = self.of.arrays.torch.nn.Parameter(part)
             return self.of.keras.Variable(part, dtype=str(part.dtype).removeprefix("torch."), name=f"params_{i}")
@@ -45,7 +45,7 @@ class KerasRun(LibraryRun):
 
     def step(self, grads: Sequence[Placed | None], found_inf: float | None = None, refill: bool = False) -> None:
         if refill:
-            raise Lacks("its gradients are new arrays")
+            raise Lacks("its gradients are new arrays in each step")
         with self.of.types(self.wide), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Gradients do not exist")
             self.optimizer.apply(self._given(grads))
@@ -60,12 +60,12 @@ class KerasRun(LibraryRun):
                 if name in ("_variables", "_trainable_variables") or not self._is_state(held):
                     continue
                 for entry, p, x in zip(of, self._params, held, strict=True):
-                    if x is not None and len(x.shape) >= min(len(p.shape), 1):  # others only hold a place
+                    if x is not None and len(x.shape) >= min(len(p.shape), 1):  # others are placeholders
                         entry[name.lstrip("_")] = self._copy(x.value)
         return of
 
     def _is_state(self, held: Any) -> bool:
-        """Whether something is a list of a variable for each tensor, or none."""
+        """Whether something is a list with a variable or ``None`` for each tensor."""
         kinds = self.of.keras.Variable, type(None)
         return isinstance(held, list) and len(held) == len(self._params) and all(isinstance(x, kinds) for x in held)
 
@@ -83,5 +83,5 @@ class KerasRun(LibraryRun):
 
 
 def inner(optimizer: Any) -> Any:
-    """The optimizer that another is around, such as `LossScaleOptimizer`; or itself."""
+    """The optimizer that another one wraps, such as `LossScaleOptimizer`; or itself."""
     return getattr(optimizer, "inner_optimizer", optimizer)

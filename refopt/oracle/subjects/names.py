@@ -1,4 +1,4 @@
-"""What classes and functions are called, and what they take by name."""
+"""Names of classes and functions, and of their arguments."""
 
 import contextlib
 import inspect
@@ -11,9 +11,9 @@ from refopt.oracle.subject import Wrong
 
 
 def accepted(cls: type, first: int = 2) -> dict[str, Any]:
-    """What the constructor of a class takes, and those above it where it passes it on: defaults by name.
+    """The arguments of a class's constructor, and of base classes if it passes them on: defaults by name.
 
-    It is read from its argument of number ``first`` on: behind ``self`` and the parameters.
+    Arguments before number ``first``, ``self`` and the parameters, are left out.
     """
     defaults: dict[str, Any] = {}
     for one in cls.__mro__:
@@ -28,7 +28,7 @@ def accepted(cls: type, first: int = 2) -> dict[str, Any]:
 
 
 def names_of(make: Callable[..., Any], first: int = 2) -> dict[str, Any]:
-    """What a class, or a function, takes by name from that argument on, counted as of a method: defaults."""
+    """The defaults of a class's or function's arguments, by name, from number ``first`` on, counted with ``self``."""
     if isinstance(make, type):
         return accepted(make, first)
     parameters = list(inspect.signature(make).parameters.values())[first - 1 :]
@@ -38,19 +38,19 @@ def names_of(make: Callable[..., Any], first: int = 2) -> dict[str, Any]:
 def makes(
     base: type, function: Callable[..., Any], given: Sequence[Any], rate: Mapping[str, Any], options: Mapping[str, Any]
 ) -> bool:
-    """Whether a function returns an optimizer of what is given, with a learning rate if it takes one, and options."""
+    """Whether a function returns an optimizer, given arguments, options, and a learning rate if it takes one."""
     try:
         known = names_of(function, len(given) + 1)
         named = {name: x for name, x in rate.items() if name in known} | dict(options)
         inspect.signature(function).bind(*given, **named)
         return isinstance(function(*given, **named), base)
-    except Exception:  # whatever somebody's function raises: it is a step, or its fault shows there
+    except Exception:  # whatever a user's function raises: it may be a step
         return False
 
 
 @contextlib.contextmanager
 def refusing(name: str, expected: str = "an optimizer") -> Iterator[None]:
-    """Whatever somebody's function raises where it is to make an optimizer is a TypeError that names it.
+    """Turn errors of a function that makes an optimizer into a TypeError that names it.
 
     Numbers that the optimizer does not take are a ValueError.
     """
@@ -64,7 +64,7 @@ def refusing(name: str, expected: str = "an optimizer") -> Iterator[None]:
 
 
 def public_name(thing: Callable[..., Any], options: Mapping[str, Any]) -> str:
-    """The shortest name by which a package has it, and the options, as one would write them."""
+    """The shortest name that a package exports it under, with the options, as users write them."""
     function = getattr(thing, "func", thing)  # of a partial
     path = (getattr(function, "__module__", None) or "").split(".")
     name = getattr(thing, "__qualname__", kind_of(thing))

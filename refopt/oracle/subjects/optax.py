@@ -1,4 +1,4 @@
-"""Transformations of optax as what makes runs."""
+"""optax transformations as `Optimizer`."""
 
 import contextlib
 import importlib
@@ -26,7 +26,7 @@ class OptaxOptimizer:
     """A ``GradientTransformation``, or a function of ``learning_rate`` that returns one.
 
     Attributes:
-        accepts: what may be among the options: defaults by name.
+        accepts: the possible options: defaults by name.
         values: the numbers of a function, by optax's names.
     """
 
@@ -38,7 +38,7 @@ class OptaxOptimizer:
         self.arrays, self.optax = Jax(), importlib.import_module("optax")
         self.make, self.options, self.name = make, dict(options), name or public_name(make, options)
         self.accepts, self.values = dict[str, Any](), dict[str, Any]()
-        self.notes = ["XLA compiles each list anew: together and alone within the tolerance, not bit for bit"]
+        self.notes = ["XLA compiles each list separately: together and alone within the tolerance, not bit for bit"]
         if is_one(make):
             self.transformation, self.name = make, kind_of(make)
             return
@@ -53,18 +53,18 @@ class OptaxOptimizer:
             self.transformation = self.made(self.usual())
 
     def usual(self) -> dict[str, Any]:
-        """Numbers where the options say none: of NumPy's a rate would make all else fp64."""
+        """Default numbers, as Python floats: a NumPy rate would make everything fp64."""
         return {RATE: float(NUMBERS["lr"])} if RATE in self.accepts else {}
 
     def made(self, numbers: Mapping[str, Any]) -> Any:
-        """The transformation of some numbers, where its options leave them open."""
+        """The transformation with some numbers, as far as the options do not set them."""
         transformation = self.make(**{name: x for name, x in numbers.items() if name in self.accepts} | self.options)
         if not is_one(transformation):
             raise Wrong(f"expected {EXPECTED}, got {kind_of(transformation)}")
         return transformation
 
     def called(self, routine: str) -> tuple[Mapping[str, str], Mapping[str, Any]]:
-        """What it calls the numbers of a routine, and which it fixes."""
+        """Its names for the numbers of a routine, and those that it fixes."""
         return PEERS[routine].numbers, PEERS[routine].choices
 
     def start(self, params: Sequence[Placed], saved: Any = None, apart: bool = False) -> "OptaxRun":
@@ -89,12 +89,12 @@ class OptaxRun(LibraryRun):
                 self.state = self.tree.tree_unflatten(structure, loaded)
 
     def width(self) -> Any:
-        """Where there is fp64, if the parameters are."""
+        """A context with fp64, if the parameters are fp64."""
         return self.jax.enable_x64(True) if self.wide else contextlib.nullcontext()
 
     def step(self, grads: Sequence[Any], found_inf: float | None = None, refill: bool = False) -> None:
         if refill:
-            raise Lacks("its gradients are new arrays")
+            raise Lacks("its gradients are new arrays in each step")
         if any(g is None for g in grads):
             raise Lacks("a tensor without a gradient")
         with self.width():
@@ -120,7 +120,7 @@ class OptaxRun(LibraryRun):
         return self.jax.random.wrap_key_data(array) if self._is_key(leaf) else array
 
     def _is_key(self, leaf: Any) -> bool:
-        """Whether it is a key of a generator of random numbers, which NumPy has not."""
+        """Whether it is a key of a random generator, a dtype that NumPy lacks."""
         dtypes = self.jax.dtypes
         return hasattr(leaf, "dtype") and dtypes.issubdtype(leaf.dtype, dtypes.prng_key)
 
@@ -131,7 +131,7 @@ def is_one(x: Any) -> bool:
 
 
 def unpacked(subject: Any, options: Mapping[str, Any]) -> tuple[Any, dict[str, Any], list[str]]:
-    """A function with the options that a partial of it has, and what it takes: nothing, if that cannot be known."""
+    """A function, its options and those of its partial, and the arguments that it takes, if known."""
     try:
         if isinstance(subject, partial):
             bound = inspect.signature(subject.func).bind_partial(*subject.args, **subject.keywords).arguments
@@ -143,7 +143,7 @@ def unpacked(subject: Any, options: Mapping[str, Any]) -> tuple[Any, dict[str, A
 
 
 def of_optax(subject: Any, options: Mapping[str, Any]) -> OptaxOptimizer | None:
-    """The optimizer that a transformation, or a function of a learning rate, is; ``None`` for anything else."""
+    """The optimizer of a transformation or a function of a learning rate; ``None`` for anything else."""
     if is_one(subject):
         return OptaxOptimizer(subject, {})
     function, options, taken = unpacked(subject, options)

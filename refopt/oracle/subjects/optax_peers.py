@@ -1,4 +1,4 @@
-"""Which function of optax a routine is, with its variants, and what its states and numbers are called there."""
+"""The optax function for each routine, with its variants, and the names of its states and numbers there."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -7,15 +7,15 @@ from refopt.state.peers import NONE
 
 
 class Peer(NamedTuple):
-    """What a routine is in optax. Mappings are from refopt's names to optax's, but for ``choices`` and ``only``.
+    """A routine in optax. Mappings are from refopt's names to optax's, except ``choices`` and ``only``.
 
     Attributes:
         states: the fields of a state.
         numbers: the arguments of a function that are numbers, and the choices that it leaves to its caller.
-        choices: the choices and numbers that make the routine's rule optax's, where no argument says otherwise.
-        switches: the arguments that an optional state stands for.
-        only: what an argument has to be, by optax's name, for the rule to be the routine's.
-        negative: the states that have the other sign there, since they are of what is added.
+        choices: the choices and numbers with which the routine's rule is optax's, unless an argument changes it.
+        switches: the arguments that turn on an optional state.
+        only: the value that an argument must have, by optax's name, for the rule to be the routine's.
+        negative: the states with the opposite sign there, since optax adds updates.
     """
 
     states: Mapping[str, str]
@@ -80,19 +80,19 @@ PEERS = {
     ),
     "radam": Peer(MOMENTS, BETAS | ROOT | {"threshold": "threshold"}, {"epsilon_at": "corrected"}, only=PLAIN),
 }
-# Every routine that a function of optax is; more than one, where an argument decides.
+# The routines that an optax function implements; several, if an argument decides.
 FUNCTIONS = {
     "sgd": ("sgd", "momentum"), "adam": ("adam", "nadam"), "amsgrad": ("adam",), "adamw": ("adamw",),
     "lion": ("lion",), "rmsprop": ("rmsprop",), "adadelta": ("adadelta",), "lamb": ("lamb",),
     "novograd": ("novograd",), "lars": ("lars_momentum",), "adagrad": ("adagrad",), "adamax": ("adamax",),
     "adamaxw": ("adamax",), "nadam": ("nadam",), "nadamw": ("nadam",), "radam": ("radam",),
 }
-# What a function has not, of the arguments of its routine.
+# The arguments of a routine that the function lacks.
 WITHOUT = {
     ("adam", "adam"): CORRECTED.keys(), ("amsgrad", "adam"): PLAIN.keys(), ("adam", "nadam"): DECAY.keys(),
     ("nadam", "nadam"): DECAY.keys(), ("adamax", "adamax"): DECAY.keys(),
 }
 # Arguments whose values are those of a choice.
 SWITCHED: Mapping[str, Mapping[bool, str]] = {"eps_in_sqrt": {True: "inside", False: "outside"}}
-# Which tensors, and in which dtype: arguments that leave the rule of a tensor as it is.
+# Arguments that select tensors or dtypes and do not change the rule.
 FREE = "mask", "weight_decay_mask", "trust_ratio_mask", "mu_dtype", "accumulator_dtype"

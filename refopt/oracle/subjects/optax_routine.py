@@ -1,7 +1,7 @@
-"""Optimizers of optax: functions of numbers that return a ``GradientTransformation``.
+"""optax optimizers: functions of numbers that return a ``GradientTransformation``.
 
-A case's states are put into the state that ``init`` makes, by the names of its fields, wherever in it they are: named
-tuples, data classes and dictionaries have such. Those before the first step are left to optax. Updates are added by
+A case's states are put into the state that ``init`` makes, by field name, at any depth: fields are those of named
+tuples, data classes and dictionaries. Initial states are left to optax. Updates are added by
 ``optax.apply_updates``.
 """
 
@@ -24,11 +24,11 @@ from refopt.oracle.subjects.optax_peers import PEERS, SWITCHED
 from refopt.oracle.subjects.shared import as_told, check_dtypes, is_initial
 
 COUNT, FLUSHES = "count", "flush_to_zero"
-HYPERPARAMS = "hyperparams"  # what inject_hyperparams calls the numbers in its state
+HYPERPARAMS = "hyperparams"  # the field of inject_hyperparams with the numbers
 
 
 def numbers_of(row: Routine, names: Mapping[str, str]) -> dict[str, str]:
-    """What a function calls the numbers of a routine."""
+    """A function's names for the numbers of a routine."""
     return {ours: names.get(ours, theirs) for ours, theirs in PEERS[row.name].numbers.items()}
 
 
@@ -36,13 +36,13 @@ class OptaxRoutine(OptaxOptimizer):
     """A function of numbers that returns a ``GradientTransformation``, as a `Subject`.
 
     Attributes:
-        fixed: numbers and choices of refopt's that it fixes.
-        dtypes: in which it is checked by default.
-        always: optional states that it has in every case.
-        notes: what a reader of the report should know.
+        fixed: refopt's numbers and choices that it fixes.
+        dtypes: those in which it is checked by default.
+        always: optional states that it always has.
+        notes: remarks for the reader of a report.
     """
 
-    compiles_each_list = True  # XLA may fuse the operations of each in another way, so L2 holds within the bound
+    compiles_each_list = True  # XLA may fuse each differently, so L2 holds within the bound
 
     def __init__(
         self, row: Routine, make: Callable[..., Any], name: str, *, options: Mapping[str, Any], names: Mapping[str, str]
@@ -55,9 +55,9 @@ class OptaxRoutine(OptaxOptimizer):
         self.fixed = self._fixed(peer.choices)
         self.always = tuple(ours for ours, theirs in self.switches.items() if options.get(theirs))
         self.notes = [
-            "L2 within the bound, not bit for bit: XLA compiles each list anew",
-            "subnormal numbers count as 0, as XLA has them",
-            "16-bit dtypes by request: each operation is rounded to the parameter's dtype",
+            "L2 within the bound, not bit for bit: XLA compiles each list separately",
+            "subnormal numbers count as 0, as in XLA",
+            "16-bit dtypes on request: each operation is rounded to the parameter's dtype",
         ]
         self.notes += self._other_rules(peer.only)
         optional = [slot.name for slot in row.slots if slot.optional and slot.name in self.states]
@@ -68,35 +68,35 @@ class OptaxRoutine(OptaxOptimizer):
         self.lacking = self._lacking(fields)
 
     def usual(self) -> dict[str, Any]:
-        """The numbers of a routine that have no default."""
+        """The numbers of a routine without a default."""
         known = {self.numbers[h.name]: float(usual(h)) for h in self.row.hypers if h.name in self.numbers}
         return {name: x for name, x in known.items() if self.accepts.get(name) is inspect.Parameter.empty}
 
     def _fixed(self, choices: Mapping[str, Any]) -> dict[str, Any]:
-        """The numbers and choices that the options, or the rule, leave no choice of."""
+        """The numbers and choices that the options or the rule fix."""
         fixed = {ours: x for ours, x in choices.items() if self.numbers.get(ours) not in self.accepts}
         fixed |= {ours: self._option(ours, x) for ours, x in self.numbers.items() if x in self.options}
         return fixed | {FLUSHES: True}  # XLA sets processors so that subnormal numbers are 0
 
     def _other_rules(self, only: Mapping[str, Any]) -> Iterator[str]:
-        """Options that make it another rule than the routine's."""
+        """Options that make its rule differ from the routine's."""
         for option, value in only.items():
             if option in self.accepts and (held := self.values[option]) != value:
-                yield f"{option}={held!r}: the rule of {self.row.name} is that of {value!r}"
+                yield f"{option}={held!r}: the rule of {self.row.name} needs {value!r}"
 
     def _lacking(self, fields: set[str]) -> str:
-        """Which state it has not, by its names; empty if it has all."""
+        """The state that it lacks, by name; empty if it has all."""
         lacking = ""
         for slot in self.row.slots[2:-1]:
             theirs = self.states.get(slot.name, "")
             unused = slot.name == "velocity" and self.fixed.get("mu") == 0
             if theirs and theirs not in fields and not slot.optional and not slot.scalar and not unused:
                 has = ", ".join(sorted(fields)) or "none"
-                lacking = f"no {theirs} for {slot.name} in its state, of {has}: names={{{slot.name!r}: ...}}"
+                lacking = f"no {theirs} for {slot.name} in its state, which has {has}: names={{{slot.name!r}: ...}}"
         return lacking
 
     def _option(self, ours: str, theirs: str) -> Any:
-        """A number, or a choice, among the options. Without momentum optax has ``None``."""
+        """A number or choice among the options. optax uses ``None`` for no momentum."""
         value, where = self.options[theirs], f"check: {self.name}: {theirs}"
         if theirs in SWITCHED:
             return SWITCHED[theirs][flag(where, value)]
@@ -106,18 +106,18 @@ class OptaxRoutine(OptaxOptimizer):
                 return flag(where, value)
             return chosen(where, int(value) if is_number(value) and value == int(value) else value, values)
         if callable(value):
-            expected = "a number, of which a function of learning_rate may make a schedule"
+            expected = "a number, since a function of learning_rate can make its own schedule"
             raise TypeError(f"{where}: expected {expected}, got {kind_of(value)}")
         return 0.0 if value is None else number(where, value)
 
     def _fields(self, numbers: dict[str, Any]) -> set[str]:
-        """The names in the state of one step, of a parameter of one element."""
+        """The names in the state for a small parameter."""
         with refusing(self.name, EXPECTED):
             state = self.made(numbers).init([self.arrays.jax.numpy.ones((4, 4) if self.row.told else 1)])
         return {name for name, _ in self._leaves(state)}
 
     def _leaves(self, state: Any) -> dict[tuple[str, int | None], Any]:
-        """The arrays of a state by the name of their field, and the number of the parameter in a list of them."""
+        """The arrays of a state by field name and, in a list, the index of the parameter."""
         leaves: dict[tuple[str, int | None], Any] = {}
         for path, leaf in self.arrays.jax.tree_util.tree_flatten_with_path(state)[0]:
             leaves.setdefault(_place(path), leaf)
@@ -133,7 +133,7 @@ class OptaxRoutine(OptaxOptimizer):
         return what in ("params", "grads") or what in self.known or self._follows(what)
 
     def _follows(self, slot: str) -> bool:
-        """Whether a scalar follows from the number of steps."""
+        """Whether a scalar follows from the step count."""
         return self.counts and slot in COUNTED and slot in self.row.scalars
 
     def call(self, case: Case) -> Any:
@@ -151,7 +151,7 @@ class OptaxRoutine(OptaxOptimizer):
         with run.width():
             paths = [path for path, _ in run.tree.tree_flatten_with_path(run.state)[0]]
             if any(x != numbers[0] for x in numbers) and any(HYPERPARAMS in map(_name, path) for path in paths):
-                raise Lacks("steps of other numbers, which its state keeps")
+                raise Lacks("steps with changing numbers, which its state keeps")
             filled = self._filled(run.state, case)
             if not is_initial(case, self.states):
                 run.state = filled
@@ -161,7 +161,7 @@ class OptaxRoutine(OptaxOptimizer):
             return self._outcome(case, run._params, self._leaves(run.state))
 
     def _named(self, case: Case, step: Mapping[str, Any]) -> dict[str, Any]:
-        """The numbers of a step by optax's names, as the arithmetic has them."""
+        """The numbers of a step by optax's names, rounded to the arithmetic."""
         if any(isinstance(x, list) for x in step.values()):
             raise Lacks("numbers in lists")
         real: Any = arithmetic(case.params[0].dtype.name) if len(case) else np.float64
@@ -172,7 +172,7 @@ class OptaxRoutine(OptaxOptimizer):
         return named | {theirs: case.slots[ours] is not None for ours, theirs in self.switches.items()}
 
     def _filled(self, state: Any, case: Case) -> Any:
-        """The state with a case's in its place."""
+        """The state with a case's arrays put in."""
         lists = case.lists()
         ours_of = {theirs: ours for ours, theirs in self.states.items()}
 
@@ -187,13 +187,13 @@ class OptaxRoutine(OptaxOptimizer):
             if x is None or x.size != held.size:
                 raise NotImplementedError(f"{name}: expected a list of arrays like the parameters, got {held.shape}")
             if x.dtype != held.dtype:
-                raise Lacks(f"{name} of {x.dtype}, but of {held.dtype} in optax")
+                raise Lacks(f"{name} in {x.dtype}, which optax keeps in {held.dtype}")
             return self.arrays.of(x.reshape(held.shape))
 
         return self.arrays.jax.tree_util.tree_map_with_path(value, state)
 
     def _signed(self, ours: str, x: Any) -> Any:
-        """Some velocities are what is added in optax, and what is subtracted in refopt."""
+        """A slot with optax's sign: optax adds some velocities that refopt subtracts."""
         return -x if ours in self.negative else x
 
     def _outcome(self, case: Case, params: list, leaves: Mapping[tuple[str, int | None], Any]) -> Outcome:
@@ -215,12 +215,12 @@ class OptaxRoutine(OptaxOptimizer):
 
 
 def _name(key: Any) -> Any:
-    """Of a field of a tuple or an entry of a dictionary."""
+    """The name of a tuple's field or a dictionary's entry."""
     return getattr(key, "name", getattr(key, "key", None))
 
 
 def _place(path: tuple) -> tuple[str, int | None]:
-    """The name of a field on the way to a leaf, the last one, and its place in a list right under it."""
+    """The last field name on the path to a leaf, and the index in a list directly under it."""
     for k in reversed(range(len(path))):
         name = _name(path[k])
         if isinstance(name, str):

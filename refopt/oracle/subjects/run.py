@@ -1,4 +1,4 @@
-"""What runs of all libraries share: arrays at their places, gradients that are kept, and copies of what there is."""
+"""Shared parts of runs of all libraries: placing arrays, keeping gradients, and copying results."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from refopt.oracle.subject import Lacks
 
 
 class LibraryRun:
-    """A `Run` of arrays of a library, those of ``of.arrays``. What is added to it are `step`, `states` and `save`."""
+    """A `Run` on arrays of a library, ``of.arrays``. Subclasses add `step`, `states` and `save`."""
 
     def __init__(self, of: Any, params: Sequence[Any]) -> None:
         self.of = of
@@ -18,17 +18,17 @@ class LibraryRun:
         self._grads: list[tuple[Any, Any]] = []
 
     def _lists(self, placed: Iterable[Any]) -> tuple[list[Any], list[Any]]:
-        """Wholes and parts; arrays that are one and the same in NumPy are so in the library."""
+        """Whole arrays and views; an array that occurs twice is shared in the library, too."""
         made: dict[int, tuple[Any, Any]] = {}
         pairs = [(None, None) if x is None else made.setdefault(id(x), self._placed(x)) for x in placed]
         return [whole for whole, _ in pairs], [part for _, part in pairs]
 
     def _placed(self, placed: Any) -> tuple[Any, Any]:
-        """An array in its place, or one of a case."""
+        """A placed array, or an array of a case, in the library."""
         return (None, self.of.arrays.of(placed)) if isinstance(placed, np.ndarray) else into(self.of.arrays, placed)
 
     def _given(self, grads: Sequence[Any]) -> list[Any]:
-        """Gradients of a step, which are kept."""
+        """The gradients of a step, which are kept for `grads`."""
         wholes, parts = self._lists(grads)
         self._grads = list(zip(wholes, parts, strict=True))
         return parts
@@ -46,7 +46,7 @@ class LibraryRun:
         return [self._copy(x) for x in self._wholes]
 
     def slow(self, group: int | None = None) -> None:
-        raise Lacks("its numbers are the caller's")
+        raise Lacks("the caller sets its numbers")
 
     def _copy(self, x: Any) -> Any:
         return None if x is None else np.array(self.of.arrays.back(x), order="C")

@@ -1,4 +1,4 @@
-"""What adapters of several libraries do with a case."""
+"""Functions on cases that adapters of several libraries share."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -13,23 +13,23 @@ from refopt.oracle.variants import initial_of
 
 
 def check_dtypes(case: Case, usual: Sequence[str], stores: Callable[[str], Dtypes] = alike) -> None:
-    """Refuse what is not taken: a gradient of another dtype than the parameter, unusual ones in a list.
+    """Refuse unsupported dtypes: a gradient whose dtype differs from the parameter's, unusual ones in a list.
 
     ``stores`` gives the dtypes of a tensor's slots by that of the parameter.
     """
     params = {x.dtype.name for x in case.params}
     if len(params) > 1 and params - {*usual}:
-        raise Lacks("16-bit arithmetic beside another")
+        raise Lacks("16-bit arithmetic mixed with another")
     for i in range(len(case)):
         of = case.tensor(i)
         param, grad, state, _ = stores(of["params"].dtype.name)
         own = {"params": param, "grads": grad} | dict.fromkeys(case.routine.states, state)
         if any(of[name] is not None and of[name].dtype.name != dtype for name, dtype in own.items()):
-            raise Lacks("gradients or states of another dtype than the optimizer has them")
+            raise Lacks("gradients or states of another dtype than the optimizer's")
 
 
 def is_initial(case: Case, states: Iterable[str]) -> bool:
-    """Whether no step has been taken, and the states are what they are at first."""
+    """Whether no step has been taken and the states have their initial values."""
     if case.count != 1:
         return False
     for slot in case.routine.slots:
@@ -45,5 +45,5 @@ def is_initial(case: Case, states: Iterable[str]) -> bool:
 
 
 def as_told(row: Routine, name: str, x: Any) -> float:
-    """A number of a routine as Python has it."""
+    """A number of a routine as a Python int or float."""
     return int(x) if any(hyper.name == name and hyper.whole for hyper in row.hypers) else float(x)

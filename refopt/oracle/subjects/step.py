@@ -1,4 +1,4 @@
-"""A function of lists of arrays as an `Optimizer`, whatever its formula is."""
+"""A function of lists of arrays as an `Optimizer`, whatever its formula."""
 
 import inspect
 import pickle
@@ -23,10 +23,11 @@ class Step:
     """A function ``step(params, grads, *states, **numbers)`` as an `Optimizer`.
 
     Attributes:
-        lists: its arguments that are lists of arrays, and whether each is given by name: parameters, gradients, states.
-        positional: those that are not, in the order of the call.
-        numbers: what it is given by name.
-        values: those, and its defaults.
+        lists: its arguments that are lists of arrays (parameters, gradients, states), and whether each is passed by
+            name.
+        positional: those passed by position, in order.
+        numbers: the numbers that it gets, by name.
+        values: these and its defaults.
     """
 
     dtypes: tuple[str, ...] = ("float32", "float64", "float16", "bfloat16")
@@ -46,7 +47,7 @@ class Step:
         self.notes: list[str] = []
 
     def _writes(self) -> bool:
-        """Whether an array of the library shares memory with NumPy's, so that guards around it can be seen."""
+        """Whether an array of the library shares memory with NumPy, so that guards around it are visible."""
         held = np.zeros(1, np.float32)
         mine = self.arrays.of(held)
         return isinstance(mine, np.ndarray) or hasattr(mine, "as_strided")
@@ -54,7 +55,7 @@ class Step:
     def first(self, name: str, like: Placed, i: int) -> np.ndarray:
         """A state before the first step."""
         p = like.view()
-        if name in SCALARS and name not in self.initial:  # such as powers, which refopt keeps for each tensor
+        if name in SCALARS and name not in self.initial:  # such as powers, one per tensor in refopt
             of = SCALARS[name].initial
             return np.full(1, self.values[of] if isinstance(of, str) else of, arithmetic(p.dtype.name))
         of = self.initial.get(name, 0.0)
@@ -69,7 +70,7 @@ class Step:
     def called(
         self, lists: Mapping[str, Any], named: Mapping[str, Any], written: Sequence[str]
     ) -> tuple[dict[str, Any], bool]:
-        """The lists after a call, new ones where it returns some, and whether it put other arrays into those given."""
+        """The lists after a call, or returned ones, and whether it put other arrays into the given lists."""
         given = {name: None if values is None else [*values] for name, values in lists.items()}
         by_name = {name: values for name, values in given.items() if name not in self.positional}
         result = self.function(*(given[name] for name in self.positional), **by_name, **named)
@@ -113,9 +114,9 @@ class StepRun(LibraryRun):
         named = of.numbers | {name: gate[name] for name in of.asked}
         after, replaced = of.called(lists, named, [first, *of.states])
         if replaced:
-            raise Wrong("the lists: expected as they were, since a step writes arrays, got other arrays in them")
+            raise Wrong("the lists: expected the same arrays, since a step writes into them, got other arrays")
         self._params, self._states = after[first], {name: after[name] for name in of.states}
-        self.count += not found_inf  # NaN is no 0 either
+        self.count += not found_inf  # NaN is not 0 either
 
     def states(self) -> list[dict[str, np.ndarray]]:
         back = {name: [self._copy(x) for x in values] for name, values in self._states.items()}
@@ -127,13 +128,13 @@ class StepRun(LibraryRun):
 
 
 def _same(before: Any, now: Any) -> bool:
-    """Whether a list still has the arrays that it was given with."""
+    """Whether a list still has the same arrays."""
     return before is None or (len(before) == len(now) and all(x is y for x, y in zip(before, now, strict=True)))
 
 
 def lists_of(result: Any, names: Sequence[str], count: int) -> dict[str, list[Any]]:
-    """New lists that a step has returned, of ``count`` arrays each, by name; the first name is the parameters'."""
-    expected = f"returned: expected None or lists of {', '.join(names)}"
+    """The lists that a step has returned, with ``count`` arrays each, by name; parameters come first."""
+    expected = f"returned: expected None or lists for {', '.join(names)}"
     if isinstance(result, Mapping):
         new = dict(result)
     elif isinstance(result, tuple) and len(result) == len(names):
@@ -158,23 +159,23 @@ def _of_so_many(value: Any) -> str:
 def step_of(
     function: Callable[..., Any], numbers: Mapping[str, Any], states: Mapping[str, Any], arrays: Arrays
 ) -> Step:
-    """A function of no routine.
+    """A function without a routine.
 
-    Parameters that are no number or choice of refopt's, and have no default, are states: lists of arrays like the
-    parameters, of zeros, or of what ``states`` says: a number, a dtype, or a function of a parameter.
+    Arguments that are not numbers or choices of refopt, and have no default, are states: lists of arrays like the
+    parameters, of zeros, or as in ``states``: a number, a dtype, or a function of a parameter.
 
     Raises:
-        TypeError: it has no signature, takes no ``params`` and ``grads``, or not what is said of its states or numbers.
+        TypeError: it has no signature, takes no ``params`` and ``grads``, or lacks a declared state or number.
     """
     name = getattr(function, "__qualname__", kind_of(function))
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
-        raise TypeError("check: subject: expected a function that has a signature, got none") from None
+        raise TypeError("check: subject: expected a function with a signature, got none") from None
     lists: dict[str, bool] = {}
     told: dict[str, Any] = {}
     asked: set[str] = set()
-    apart = any(x.kind is x.KEYWORD_ONLY for x in parameters)  # so that numbers come by name
+    apart = any(x.kind is x.KEYWORD_ONLY for x in parameters)  # then numbers are passed by name
     for one in parameters:
         by_name, required = one.kind is one.KEYWORD_ONLY, one.default is one.empty
         if one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD):
@@ -198,5 +199,5 @@ def step_of(
 
 
 def _is_number(name: str, required: bool, by_name: bool, lists: int) -> bool:
-    """Whether a parameter is a number of refopt's: RAdam's rho is a list, others' a number."""
+    """Whether an argument is a number of refopt: RAdam's rho is a list, that of others a number."""
     return required and by_name and name in NUMBERS and lists >= len(LISTS)

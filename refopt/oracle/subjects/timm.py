@@ -1,4 +1,4 @@
-"""Which optimizer of timm a routine is, as `refopt.state.peers` has it for PyTorch's."""
+"""The timm optimizer for each routine, like `refopt.state.peers` for PyTorch."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -57,7 +57,7 @@ TIMM: dict[tuple[str, str], Peer] = {
 }
 # An argument of Lars that decides a choice.
 ADAPT = {"always_adapt": {False: "decay_and_norms", True: "norms"}}
-# What optimizers derived from PyTorch's are expected to be, of routines that PyTorch itself has not.
+# What classes derived from PyTorch's are expected to look like, for routines that PyTorch lacks.
 USUAL = {"lamb": LAMB, "lars_momentum": LARS, "lion": LION, "novograd": NOVOGRAD}
 
 

@@ -1,4 +1,4 @@
-"""Optimizers of PyTorch as what makes runs."""
+"""PyTorch optimizers as `Optimizer`."""
 
 import inspect
 import io
@@ -26,7 +26,7 @@ class TorchOptimizer:
 
     Attributes:
         kind: the class.
-        accepts: what may be among the options: defaults by name.
+        accepts: the possible options: defaults by name.
         values: the numbers of its group, by its own names.
     """
 
@@ -43,7 +43,7 @@ class TorchOptimizer:
         self.name, self.accepts = name, names_of(make) if accepts is None else accepts
         self.notes: list[str] = []
         self.group: Mapping[str, Any] = self.options
-        with refusing(self.name):  # of a matrix, which more of them take than a vector
+        with refusing(self.name):  # with a matrix, which more optimizers take than a vector
             first = self.built([self.parameter(self.ones(np.float32))])
         self.kind = type(first)
         self.group = {name: x for name, x in first.param_groups[0].items() if name != "params"}
@@ -58,16 +58,16 @@ class TorchOptimizer:
         self.gated = bool(self.named or (self.group.get("fused", True) and (told or self._looks(first))))
 
     def ones(self, dtype: Any) -> np.ndarray:
-        """A parameter, and its gradient, to look at the optimizer with."""
+        """A parameter, or its gradient, to examine the optimizer with."""
         return np.ones((4, 4), dtype)
 
     def parameter(self, x: Any) -> Any:
-        """A parameter; for a differentiable step a tensor, since that writes no leaf that needs a gradient."""
+        """A parameter; a plain tensor for a differentiable step, which cannot write a leaf that requires grad."""
         tensor = self.arrays.of(x) if isinstance(x, np.ndarray) else x
         return tensor if self.group.get("differentiable") else self.torch.nn.Parameter(tensor)
 
     def _looks(self, optimizer: Any) -> bool:
-        """Whether a step looks for ``found_inf`` of an optimizer of one matrix, by whatever functions."""
+        """Whether a step on one matrix reads the optimizer's ``found_inf``, in any function."""
         kind, seen = type(optimizer), set()
 
         class Watched(kind):  # type: ignore[misc, valid-type]
@@ -80,19 +80,19 @@ class TorchOptimizer:
                 p.grad = self.torch.ones_like(p)
             optimizer.__class__ = Watched
             optimizer.step()
-        except Exception:  # whatever it raises, a case will show
+        except Exception:  # a case will show what it raises
             pass
         finally:
             optimizer.__class__ = kind
         return "found_inf" in seen
 
     def called(self, routine: str) -> tuple[Mapping[str, str], Mapping[str, Any]]:
-        """What it calls the numbers of a routine, and which it fixes."""
+        """Its names for the numbers of a routine, and those that it fixes."""
         peer = peer_of(routine, self.kind, self.options)[0]
         return peer.numbers, peer.choices if (routine, self.kind.__name__) in TIMM else {}
 
     def built(self, params: list[Any], numbers: Mapping[str, Any] = NONE) -> Any:
-        """An optimizer of parameters, or of groups of them, of numbers that its options leave open."""
+        """An optimizer of parameters or groups, with numbers that its options leave open."""
         named = {name: x for name, x in numbers.items() if name in self.accepts} | self.options
         try:
             optimizer = self.make(params, **named)
@@ -107,12 +107,12 @@ class TorchOptimizer:
 
 
 class TorchRun(LibraryRun):
-    """A run of an optimizer of PyTorch. A checkpoint is its ``state_dict``, saved and loaded by ``torch``."""
+    """A run of a PyTorch optimizer. A checkpoint is its ``state_dict``, saved and loaded by ``torch``."""
 
     def __init__(
         self, of: TorchOptimizer, params: Sequence[Any], saved: bytes | None = None, apart: bool = False, *told: Any
     ) -> None:
-        """``told`` is what it is built by beside parameters."""
+        """``told`` are further arguments of `TorchOptimizer.built`."""
         if not params:
             raise Lacks("an empty list of parameters")
         super().__init__(of, params)
@@ -121,11 +121,11 @@ class TorchRun(LibraryRun):
         try:
             self.optimizer = of.built([{"params": [p]} for p in self._params] if apart else list(self._params), *told)
         except (TypeError, NotImplementedError) as error:
-            if apart and not isinstance(of.make, type):  # but a function that makes groups itself
+            if apart and not isinstance(of.make, type):  # a function may make groups itself
                 raise Lacks("takes no groups") from error
             raise
         if callable(train := getattr(self.optimizer, "train", None)):
-            train()  # which some want before a step, such as those without a schedule
+            train()  # some, such as schedule-free ones, need this before a step
         if saved is not None:
             self.optimizer.load_state_dict(self.torch.load(io.BytesIO(saved), weights_only=False))
 
@@ -140,7 +140,7 @@ class TorchRun(LibraryRun):
     def step(
         self, grads: Sequence[Any], found_inf: float | None = None, refill: bool = False, scale: float | None = None
     ) -> None:
-        """``scale`` is what gradients are to be divided by, for those that do this themselves."""
+        """``scale`` divides gradients, for optimizers that do this themselves."""
         if refill and self._grads:
             self.optimizer.zero_grad(set_to_none=False)
             for p, g in zip(self._params, grads, strict=True):
@@ -161,7 +161,7 @@ class TorchRun(LibraryRun):
             setattr(self.optimizer, name, x)
         named = named if self.of.named else {}
         if self.of.needs_closure:
-            named["closure"] = lambda: self.torch.zeros(())  # the gradients are there
+            named["closure"] = lambda: self.torch.zeros(())  # the gradients are set already
         try:
             self.optimizer.step(**named)
         finally:
@@ -182,7 +182,7 @@ class TorchRun(LibraryRun):
             elif isinstance(x, self.torch.Tensor):
                 try:
                     seen[str(name)] = self._copy(x)
-                except (TypeError, RuntimeError):  # a dtype that NumPy has not
+                except (TypeError, RuntimeError):  # a dtype that NumPy lacks
                     if type(x) is self.torch.Tensor and not x.is_sparse:
                         seen[str(name)] = self._copy(x.detach().contiguous().view(self.torch.uint8))
         return seen
@@ -201,7 +201,7 @@ class TorchRun(LibraryRun):
 
 
 def _reads(kind: type, name: str) -> bool:
-    """Whether any method of a class, or of those that it is derived from, reads an attribute of the name."""
+    """Whether any method of a class or its bases reads an attribute of the name."""
     for base in kind.__mro__:
         if base.__module__ in ("builtins", "torch.optim.optimizer"):
             continue
@@ -213,7 +213,7 @@ def _reads(kind: type, name: str) -> bool:
 
 
 def unpacked(torch: Any, subject: Any, options: Mapping[str, Any]) -> tuple[Any, dict[str, Any], dict[str, Any]]:
-    """What makes an optimizer, the options that it is given, and the numbers of an instance."""
+    """The function or class that makes an optimizer, its options, and the numbers of an instance."""
     if isinstance(subject, partial) and isinstance(subject.func, type) and not subject.args:
         subject, options = subject.func, {**subject.keywords, **options}
     if not isinstance(subject, torch.optim.Optimizer):
@@ -223,7 +223,7 @@ def unpacked(torch: Any, subject: Any, options: Mapping[str, Any]) -> tuple[Any,
 
 
 def of_torch(torch: Any, subject: Any, options: Mapping[str, Any], device: str) -> TorchOptimizer | None:
-    """The optimizer that a class, an instance, a partial or a function of parameters is; ``None`` for anything else."""
+    """The optimizer of a class, an instance, a partial or a function of parameters; ``None`` for anything else."""
     make, options, own = unpacked(torch, subject, options)
     if isinstance(make, type) and not issubclass(make, torch.optim.Optimizer):
         return None

@@ -1,7 +1,7 @@
-"""Which optimizer of ``torch.optim`` a routine is, with its variants: more than `refopt.state` can take over.
+"""The ``torch.optim`` class for each routine, with its variants: more than `refopt.state` can take over.
 
-What PyTorch calls the numbers of variants is beside what `refopt.state.peers` has. Some numbers and choices are tried
-only if an option of the class asks for them, since they leave others no choice: Nesterov's momentum takes no dampening.
+PyTorch's names for the numbers of variants are added to those of `refopt.state.peers`. Some numbers and choices are
+tried only if an option of the class asks for them, since they fix others: Nesterov's momentum takes no dampening.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ FREE = "foreach", "fused", "capturable", "differentiable"
 
 
 def _with(routine: str, more: Mapping[str, str] = NONE, choices: Mapping[str, Any] = NONE) -> Peer:
-    """A row of the table with more numbers and choices, and without them in what a group has to have."""
+    """A row of the table with more numbers and choices, which a group then no longer has to fix."""
     peer = PEERS[routine]
     only = {name: value for name, value in peer.only.items() if name not in more.values()}
     return peer._replace(numbers={**peer.numbers, **more}, only=only, choices={**peer.choices, **choices})
@@ -32,7 +32,7 @@ TORCH = PEERS | {
     "momentum": _with("momentum", choices={"dampened_from": 2}),
     "adagrad": _with("adagrad", {"lr_decay": "lr_decay", "initial_accumulator": "initial_accumulator_value"}),
 }
-# The class that a routine is.
+# The class for each routine.
 CLASSES = {
     "sgd": "SGD", "momentum": "SGD", "adam": "Adam", "adamw": "AdamW", "adagrad": "Adagrad", "rmsprop": "RMSprop",
     "adadelta": "Adadelta", "adamax": "Adamax", "nadam": "NAdam", "radam": "RAdam", "muon": "Muon",

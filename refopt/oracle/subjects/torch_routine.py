@@ -1,7 +1,7 @@
-"""Optimizers of PyTorch: `torch.optim`, and whatever else is derived from `torch.optim.Optimizer`.
+"""PyTorch optimizers: `torch.optim`, and any other class derived from `torch.optim.Optimizer`.
 
-Their states and numbers go by the names of `refopt.state.peers`, which most such classes have. A case's states are put
-into ``optimizer.state``; those before the first step are left to the optimizer itself.
+Their states and numbers have the names of `refopt.state.peers`, as in most such classes. A case's states are put into
+``optimizer.state``; initial states are left to the optimizer itself.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,13 +22,13 @@ from refopt.oracle.subjects.torch_peers import ON_REQUEST
 from refopt.oracle.variants import by_request, defaults
 from refopt.state.peers import SWITCHED, Peer, to_group
 
-EXACT_LR = 0.125  # a power of 2: what is kept without lr has the same digits as refopt's, which has it
+EXACT_LR = 0.125  # a power of 2, so that states with and without it have the same digits
 
 
 class Template(NamedTuple):
-    """What a step leaves: the state of a parameter; the number of steps in its group, or as an attribute; marks.
+    """What a step leaves: a parameter's state; the step count in its group, or as an attribute; marks.
 
-    A mark is what a step has changed in its group beside it, such as ``setup``, which tells the next that states exist.
+    A mark is anything else that a step has changed in its group, such as ``setup``, which says that states exist.
     """
 
     entry: dict[str, Any]
@@ -41,10 +41,10 @@ class TorchRoutine(TorchOptimizer):
     """A class of optimizers, or a function ``make(params, **numbers)`` that returns one, as a `Subject`.
 
     Attributes:
-        fixed: numbers and choices of refopt's that it fixes.
-        dtypes: in which it is checked by default.
-        always: optional states that it has in every case.
-        notes: what a reader of the report should know.
+        fixed: refopt's numbers and choices that it fixes.
+        dtypes: those in which it is checked by default.
+        always: optional states that it always has.
+        notes: remarks for the reader of a report.
     """
 
     def __init__(
@@ -64,11 +64,11 @@ class TorchRoutine(TorchOptimizer):
         self.module = str(getattr(self.kind.step, "__module__", ""))
         if self.module.startswith(("torch.optim.", "timm.")) and not self.scales:
             self.dtypes = self.dtypes[:2]
-            self.notes.append("16-bit dtypes by request: unfused, each operation is rounded to the parameter's dtype")
+            self.notes.append("16-bit dtypes on request: unfused, each operation is rounded to the parameter's dtype")
         self._settle()
 
     def built(self, params: list[Any], numbers: Any = None, optional: tuple[str, ...] | None = None) -> Any:
-        """An optimizer of the numbers of one routine's step; by default of usual ones."""
+        """An optimizer with the numbers of a routine's step; by default usual ones."""
         row = self.numbers if numbers is None else numbers
         optional = self.always if optional is None else optional
         optimizer = super().built(params, self._group(row, optional))
@@ -76,7 +76,7 @@ class TorchRoutine(TorchOptimizer):
         return optimizer
 
     def _settle(self) -> None:
-        """The numbers that the options, or the rule, leave no choice of."""
+        """Find the numbers that the options or the rule fix."""
         peer, own = self.peer, dict(self.options)
         self.fixed |= peer.choices
         if "betas" in own:
@@ -90,12 +90,12 @@ class TorchRoutine(TorchOptimizer):
                 self.asleep.add(ours)
             elif theirs in peer.only and theirs in self.group:
                 self.fixed[ours] = peer.only[theirs]
-                self.notes.append(f"{theirs} is {peer.only[theirs]}: otherwise the rule is not that of {self.row.name}")
+                self.notes.append(f"{theirs} is {peer.only[theirs]}: otherwise its rule differs from {self.row.name}")
         if self.without_lr:
             self.fixed.setdefault("lr", EXACT_LR)
         for name, value in peer.only.items():
             if name not in peer.numbers.values() and self.group.get(name, value) != value:
-                self.notes.append(f"{name}={self.group[name]!r}: the rule of {self.row.name} is that of {value!r}")
+                self.notes.append(f"{name}={self.group[name]!r}: the rule of {self.row.name} needs {value!r}")
 
     def takes(self, what: str) -> bool:
         if what in GATE:
@@ -112,7 +112,7 @@ class TorchRoutine(TorchOptimizer):
         return what in ("params", "grads") or what in self.peer.states or self._follows(what)
 
     def _follows(self, slot: str) -> bool:
-        """Whether a scalar follows from the number of steps."""
+        """Whether a scalar follows from the step count."""
         return self.peer.counts and slot in COUNTED and slot in self.row.scalars
 
     def call(self, case: Case) -> Any:
@@ -122,10 +122,10 @@ class TorchRoutine(TorchOptimizer):
         return of_torch(self, case)
 
     def stores(self, dtype: str) -> Dtypes:
-        """The dtypes of a tensor's slots: its states may be wider than it is."""
+        """The dtypes of a tensor's slots: states may be wider than the parameter."""
         try:
             entry = self._template(numpy_dtype(dtype), self.numbers, ()).entry
-        except Exception:  # which a case of the step law will show
+        except Exception:  # a case of the step law will show it
             return alike(dtype)
         states = [entry.get(theirs) for ours, theirs in self.peer.states.items() if ours not in self.row.scalars]
         dtypes = {str(x.dtype).removeprefix("torch.") for x in states if isinstance(x, self.torch.Tensor)}
@@ -136,7 +136,7 @@ class TorchRoutine(TorchOptimizer):
             raise Lacks("an empty list of parameters")
         check_dtypes(case, self.dtypes, self.stores)
         if self.group.get("capturable") and self.arrays.device.type == "cpu" and self.module.startswith("torch.optim."):
-            raise Lacks("capturable=True takes tensors of a GPU: device='cuda'")
+            raise Lacks("capturable=True needs tensors on a GPU: device='cuda'")
         optional = self._optional(case)
         rows = [self._rows(case, step) for step in case.steps]
         run = TorchRun(self, case.params, None, len(rows[0]) > 1, rows[0][0], optional)
@@ -150,7 +150,7 @@ class TorchRoutine(TorchOptimizer):
         return self.again()
 
     def _fill(self, case: Case, run: TorchRun, rows: list[dict[str, Any]], optional: tuple[str, ...]) -> None:
-        """Put a case's states, and the number of its step, where they are after a step."""
+        """Put a case's states and step count where a step leaves them."""
         for i, p in enumerate(run._params):
             run.optimizer.state[p] = self._entry(case, i, rows[min(i, len(rows) - 1)], optional)
         template = self._template(case.params[0].dtype, rows[0], optional)
@@ -162,15 +162,15 @@ class TorchRoutine(TorchOptimizer):
             setattr(run.optimizer, self.step, _like(self.torch, template.in_optimizer, case.count - 1))
 
     def _optional(self, case: Case) -> tuple[str, ...]:
-        """The optional states, which all tensors have, or none."""
+        """The optional states of a case, each of which all tensors or none must have."""
         some = {name: [x is not None for x in case.lists()[name]] for name in self.peer.switches}
         for name, there in some.items():
             if any(there) and not all(there):
-                raise Lacks(f"{name} for some tensors alone")
+                raise Lacks(f"{name} for only some tensors")
         return tuple(name for name, there in some.items() if any(there))
 
     def _rows(self, case: Case, step: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Numbers and choices of a step as the arithmetic has them: of all tensors, or of each."""
+        """The numbers and choices of a step, rounded to the arithmetic: one row for all tensors, or one for each."""
         real: Any = arithmetic(case.params[0].dtype.name)
         named = {name: x for name, x in step.items() if name not in GATE}
         apart = any(isinstance(x, list) for x in named.values())
@@ -181,7 +181,7 @@ class TorchRoutine(TorchOptimizer):
         ]
 
     def _number(self, optimizer: Any, params: list[Any], rows: list[dict[str, Any]], optional: tuple[str, ...]) -> None:
-        """Numbers in the groups that there are: one row for all, or one per tensor; options stay as they are."""
+        """Set numbers in the groups: one row for all, or one per tensor; options are kept."""
         for group in optimizer.param_groups:
             members = {id(p) for p in group["params"]}
             own = rows if len(rows) == 1 else [row for p, row in zip(params, rows, strict=True) if id(p) in members]
@@ -191,18 +191,18 @@ class TorchRoutine(TorchOptimizer):
             group.update({name: x for name, x in numbers.items() if name in group and name not in self.options})
 
     def _check_changes(self, optimizer: Any, rows: list[list[dict[str, Any]]], optional: tuple[str, ...]) -> None:
-        """Numbers that are in no group cannot change from step to step."""
+        """Refuse changing numbers that are in no group."""
         if all(row == rows[0] for row in rows):
             return
         known = {*optimizer.param_groups[0], *self.options, "beta1", "beta2"}
         outside = [name for name in self._group(rows[0][0], optional) if name in self.accepts and name not in known]
         if outside:
-            raise Lacks(f"steps of other numbers: {outside[0]} is in no group")
+            raise Lacks(f"steps with changing numbers: {outside[0]} is in no group")
 
     def _group(self, numbers: Mapping[str, Any], optional: tuple[str, ...]) -> dict[str, Any]:
-        """Numbers and switches by the optimizer's names; what else there is stays as its options say."""
+        """Numbers and switches by the optimizer's names; options set the rest."""
         try:
-            numbers = self._neutral | dict(numbers) | dict(self.peer.choices)  # whatever its rule is held to
+            numbers = self._neutral | dict(numbers) | dict(self.peer.choices)  # its rule may be checked with other ones
             group = to_group("check", self.row, numbers, dict.fromkeys(optional), self.peer)
         except ValueError as error:
             raise Lacks(str(error)) from None
@@ -211,9 +211,9 @@ class TorchRoutine(TorchOptimizer):
         return {name: x for name, x in group.items() if name not in left_alone}
 
     def _entry(self, case: Case, i: int, numbers: dict[str, Any], optional: tuple[str, ...]) -> dict[str, Any]:
-        """The state of a parameter, of the same kinds as a step leaves."""
+        """The state of a parameter, with the same types as a step leaves."""
         template = self._template(case.params[i].dtype, numbers, optional)
-        # What else is there may be how it tells that states exist.
+        # The other entries may tell the optimizer that states exist.
         entry = {name: x for name, x in template.entry.items() if _is_mark(x)}
         for ours, theirs in self.peer.states.items():
             x = case.lists()[ours][i]
@@ -233,7 +233,7 @@ class TorchRoutine(TorchOptimizer):
         return entry
 
     def _template(self, dtype: Any, numbers: dict[str, Any], optional: tuple[str, ...]) -> Template:
-        """What a step leaves in the state of a parameter, and where the number of steps is."""
+        """What a step leaves in the state of a parameter, and where the step count is."""
         key = dtype, optional, numbers.get("mu") == 0
         if key not in self._templates:
             run = TorchRun(self, [self.ones(dtype)], None, False, numbers, optional)
@@ -246,12 +246,12 @@ class TorchRoutine(TorchOptimizer):
         return self._templates[key]
 
     def _in_optimizer(self, optimizer: Any) -> Any:
-        """The number of steps that it has as an attribute; ``None`` if there is none."""
+        """The step count in an attribute of the optimizer; ``None`` if there is none."""
         value = vars(optimizer).get(self.step)
         return value if is_number(value) or isinstance(value, self.torch.Tensor) else None
 
     def _gate(self, step: Mapping[str, Any], dtype: Any) -> dict[str, Any]:
-        """What ``torch.amp.GradScaler`` gives to fused optimizers."""
+        """The scale and flag that ``torch.amp.GradScaler`` passes to fused optimizers."""
         factor, flag = (None if x is None else float(x.reshape(-1)[0]) for x in map(step.get, GATE))
         if flag not in (None, 0, 1):
             raise Lacks("found_inf is 0 or 1 in PyTorch")
@@ -287,7 +287,7 @@ class TorchRoutine(TorchOptimizer):
 
     def _read(self, ours: str, theirs: str, entry: Mapping[str, Any], known: np.ndarray, unused: bool,
               numbers: Mapping[str, Any]) -> np.ndarray:
-        """One state afterwards. Before the first gradient there is none."""
+        """One state after the step. Before the first gradient there is none."""
         value = entry.get(theirs)
         if value is None:
             if unused:
@@ -304,14 +304,14 @@ class TorchRoutine(TorchOptimizer):
 
 
 def _ours(name: str, value: Any) -> Any:
-    """A number or choice of refopt's of an option."""
+    """The value of an option as refopt's number or choice."""
     if name in SWITCHED:
         return next(choice for choice, switch in SWITCHED[name].items() if switch == bool(value))
     return 0.96**value if name == "decay_base" else value
 
 
 def renamed(peer: Peer, names: Mapping[str, str]) -> Peer:
-    """A row of the table in which some states and numbers have other names."""
+    """A row of the table with other names for some states and numbers."""
     states = {ours: names.get(ours, theirs) for ours, theirs in peer.states.items()}
     return peer._replace(states=states, numbers={x: names.get(x, theirs) for x, theirs in peer.numbers.items()})
 
@@ -322,12 +322,12 @@ def _lacking(ours: str, theirs: str, entry: Mapping[str, Any]) -> str:
 
 
 def _is_mark(x: Any) -> bool:
-    """Whether it is no number and no tensor."""
+    """Whether it is neither a number nor a tensor."""
     return x is None or isinstance(x, bool | str)
 
 
 def _like(torch: Any, template: Any, value: float) -> Any:
-    """A number of the kind that another is of."""
+    """A number of the same type as another."""
     if isinstance(template, torch.Tensor):
         return torch.full_like(template, value)
     return type(template)(value)

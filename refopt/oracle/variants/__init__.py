@@ -1,8 +1,8 @@
-"""Variants of routines that several libraries have: a rule, a bound and evidence of each, and no kernel.
+"""Variants of routines that several libraries have: each has a rule, a bound and evidence, but no kernel.
 
-A routine's rows are two: the catalogue's, for what `refopt.cpu` has, and one with the choices and numbers of its
-variants, for what takes or is told one of these (`row_for`). Bounds, states and diagnoses follow from the rows and the
-rules, as they do for the catalogue's own.
+A routine has two rows: the catalogue's, for what `refopt.cpu` has, and one with the choices and numbers of its
+variants, for steps that take or declare one of these (`row_for`). Bounds, states and diagnoses follow from the rows
+and rules, as for the catalogue's own.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -40,7 +40,7 @@ def is_extended(row: Routine) -> bool:
 
 
 def variants_of(row: Routine) -> Variants | None:
-    """The variants that a row has the choices and numbers of."""
+    """The variants whose choices and numbers a row has."""
     return VARIANTS[row.name] if is_extended(row) else None
 
 
@@ -52,18 +52,18 @@ def added(name: str) -> frozenset[str]:
 
 
 def by_request(name: str) -> frozenset[str]:
-    """What a step is tried with only if it takes it: of variants, and options of the catalogue's."""
+    """Numbers and choices that are tried only if a step takes them: those of variants, and options."""
     return added(name) | options(catalog.KNOWN[name])
 
 
 def about(name: str) -> Mapping[str, str]:
-    """What the choices of a routine and of its variants are, and whose, by ``"name=value"``."""
+    """The meaning of the choices of a routine and its variants, and who uses them, by ``"name=value"``."""
     own = OF_DECAY if "decay" in ROUTINES[name].choices else {}
     return {**own, **ABOUT.get(name, {}), **(VARIANTS[name].about if name in VARIANTS else {})}
 
 
 def matters(name: str) -> Mapping[str, str]:
-    """The number that has to be other than 0 for a choice of a routine to matter, by the choice."""
+    """The number that must differ from 0 for a choice of a routine to matter, by choice."""
     return {**MATTERS, **(VARIANTS[name].matters if name in VARIANTS else {})}
 
 
@@ -78,20 +78,20 @@ def neutral(name: str) -> tuple[dict[str, float], dict[str, Any]]:
 
 
 def defaults(name: str, names: Iterable[str]) -> tuple[dict[str, float], dict[str, Any]]:
-    """The numbers and choices, of some names, of a routine with its variants that are so by default."""
+    """The default numbers and choices, of some names, of a routine with its variants."""
     row, names = ROUTINES[name], frozenset(names)
     numbers = {hyper.name: float(hyper.default or 0) for hyper in row.hypers if hyper.name in names}
     return numbers, {choice: values[0] for choice, values in row.choices.items() if choice in names}
 
 
 def initial_of(row: Routine, state: str, numbers: Mapping[str, Any]) -> float:
-    """What a state of tensors holds before the first step."""
+    """The value of a tensor's state before the first step."""
     of = variants_of(row)
     return float(numbers[of.initial[state]]) if of and state in of.initial else 0.0
 
 
 def step_of(row: Routine) -> Callable[..., None]:
-    """A merged step of a row with variants, of the form of those in `refopt.cpu`."""
+    """A merged step of a row with variants, with the signature of those in `refopt.cpu`."""
 
     def step(*lists: Any, grad_factor: Any = None, found_inf: Any = None, **named: Any) -> None:
         slots = dict(zip((slot.name for slot in row.slots if not slot.optional), lists, strict=True))

@@ -37,8 +37,8 @@ ADAGRAD = Variants(
     ),
     rule,
     {
-        "epsilon_at=inside": "epsilon inside the root, as optax's Adagrad has it",
-        "epsilon_at=outside": "epsilon outside the root, as PyTorch's Adagrad has it",
+        "epsilon_at=inside": "epsilon inside the root, as in optax's Adagrad",
+        "epsilon_at=outside": "epsilon outside the root, as in PyTorch's Adagrad",
     },
     counted=("lr_decay",), initial={"moment": "initial_accumulator"},
 )

@@ -1,4 +1,4 @@
-"""Adam and AMSGrad: epsilon in the root, and the maximum of the corrected moments, as optax has them.
+"""Adam and AMSGrad: epsilon in the root, and the maximum of the corrected moments, as in optax.
 
 ::
 
@@ -28,7 +28,7 @@ def of_the_corrected(p, g, m, u, beta1_pow, beta2_pow, u_max, *, lr, beta1, beta
 
 
 def rule(p, g, *states, epsilon_at, epsilon_root, max_of, **numbers):
-    """The catalogue's step, or that of the corrected; with the uncorrected root there is none of the others."""
+    """The catalogue's step, or the one with corrected moments; the uncorrected root excludes the other variants."""
     plain = epsilon_root == 0 and (states[-1] is None or max_of == "moment")
     if plain or epsilon_at == "uncorrected":
         return adam_rule(p, g, *states, epsilon_at=epsilon_at, **numbers)
@@ -41,7 +41,7 @@ ADAM = Variants(
     extended(catalog.ADAM, hypers=[EPSILON_ROOT], choices=MAX_OF),
     rule,
     {
-        "max_of=corrected": "AMSGrad's maximum of the corrected second moments, as optax has it",
-        "max_of=moment": "AMSGrad's maximum of the second moments, corrected by the last step, as PyTorch has it",
+        "max_of=corrected": "AMSGrad's maximum of the corrected second moments, as in optax",
+        "max_of=moment": "AMSGrad's maximum of the second moments, corrected by the last step, as in PyTorch",
     },
 )

@@ -1,4 +1,4 @@
-"""AdamW: epsilon in the corrected root, as optax has it for Adam."""
+"""AdamW: epsilon in the corrected root, as in optax for Adam."""
 
 from refopt import catalog
 from refopt.cpu.adamw import rule as adamw_rule

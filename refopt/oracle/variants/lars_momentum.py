@@ -21,8 +21,8 @@ LARS_MOMENTUM = Variants(
     extended(catalog.LARS_MOMENTUM, choices={"grad_norm": ("plain", "decayed")}),
     rule,
     {
-        "grad_norm=decayed": "the norm of the gradient and its decay together, as optax's LARS has it",
-        "grad_norm=plain": "the norms of gradient and parameter apart, as refopt and timm have them",
+        "grad_norm=decayed": "the norm of the gradient and its decay together, as in optax's LARS",
+        "grad_norm=plain": "separate norms of gradient and parameter, as in refopt and timm",
     },
     matters={"grad_norm": "lars_weight_decay"},
 )

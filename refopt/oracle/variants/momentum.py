@@ -1,4 +1,4 @@
-"""Gradient descent with momentum: a first step that is not dampened, as PyTorch has it; decay apart, as timm's SGDW.
+"""Gradient descent with momentum: a first step that is not dampened, as in PyTorch; decoupled decay, as in timm's SGDW.
 
 ::
 
@@ -28,9 +28,9 @@ MOMENTUM = Variants(
     rule,
     {
         "dampened_from=1": "dampening from the first step on",
-        "dampened_from=2": "dampening from the second step on, as PyTorch has it",
-        "decay=l2": "weight decay added to the gradient, as PyTorch has it",
-        "decay=decoupled": "weight decay apart from the gradient, as timm's SGDW has it",
+        "dampened_from=2": "dampening from the second step on, as in PyTorch",
+        "decay=l2": "weight decay added to the gradient, as in PyTorch",
+        "decay=decoupled": "weight decay decoupled from the gradient, as in timm's SGDW",
     },
     matters={"decay": "l2_decay", "dampened_from": "dampening"}, counted=("dampened_from",),
 )

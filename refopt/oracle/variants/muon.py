@@ -1,4 +1,4 @@
-"""Muon: corrected momentum, epsilon beside a norm, and outputs along columns, as in optax.
+"""Muon: corrected momentum, epsilon added to the norm, and outputs along columns, as in optax.
 
 ::
 
@@ -45,12 +45,12 @@ MUON = Variants(
     ),
     rule,
     {
-        "lookahead=plain": "momentum and gradient as they are, as PyTorch has it",
-        "lookahead=corrected": "momentum and gradient divided by the sum of their weights, as optax has it",
-        "epsilon_is=least": "the least that a norm is, as PyTorch has it",
-        "epsilon_is=added": "added to the norm, as Keller Jordan and optax have it",
-        "outputs=rows": "the ratio of rows to columns: outputs along rows, as PyTorch has them",
-        "outputs=columns": "the ratio of columns to rows: outputs along columns, as optax has them",
+        "lookahead=plain": "momentum and gradient without correction, as in PyTorch",
+        "lookahead=corrected": "momentum and gradient divided by the sum of their weights, as in optax",
+        "epsilon_is=least": "epsilon is the least value of the norm, as in PyTorch",
+        "epsilon_is=added": "epsilon is added to the norm, as in Keller Jordan's Muon and optax",
+        "outputs=rows": "the ratio of rows to columns: outputs along rows, as in PyTorch",
+        "outputs=columns": "the ratio of columns to rows: outputs along columns, as in optax",
     },
     matters={"epsilon_is": "epsilon"}, counted=("lookahead",),
 )

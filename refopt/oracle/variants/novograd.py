@@ -1,4 +1,4 @@
-"""NovoGrad: what the first step is, of which the norm is taken as it is.
+"""NovoGrad: which step is the first, whose norm is not averaged.
 
 ::
 
@@ -6,7 +6,7 @@
     v  = n                                in step 1: first_norm="by_number", the paper, optax
     v  = beta2 * v + (1 - beta2) * n      elsewhere
 
-They differ after gradients that are all 0.
+They differ after gradients that are entirely 0.
 """
 
 from refopt import catalog
@@ -17,7 +17,7 @@ from refopt.oracle.variants.variant import STEP_NUMBER, Variants, advanced, exte
 
 
 def averaged(p, g, m, v, *, lr, beta1, beta2, epsilon, weight_decay, grad_averaging, stored=None):
-    """A step of which the norm is averaged whatever the average is."""
+    """A step that averages the norm whatever the average is."""
     v = beta2 * v + (1 - beta2) * sum_of_squares(g)
     d = direction(p, g, v, epsilon=epsilon, weight_decay=weight_decay)
     m = beta1 * m + ((1 - beta1) * d if grad_averaging else d)
@@ -34,8 +34,8 @@ NOVOGRAD = Variants(
     extended(catalog.NOVOGRAD, choices={"first_norm": ("where_zero", "by_number")}, slots=[STEP_NUMBER]),
     rule,
     {
-        "first_norm=by_number": "the first norm is taken as it is by the number of the step, as in optax",
-        "first_norm=where_zero": "a norm is taken as it is wherever the average is 0, as NVIDIA has it",
+        "first_norm=by_number": "the norm is not averaged in step 1, as in optax",
+        "first_norm=where_zero": "the norm is not averaged wherever the average is 0, as in NVIDIA's code",
     },
     counted=("first_norm",),
 )

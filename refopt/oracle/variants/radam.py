@@ -1,10 +1,10 @@
-"""RAdam: epsilon at the corrected root, and rectified from 4 on, as optax has it.
+"""RAdam: epsilon added to the corrected root, and rectified from 4 on, as in optax.
 
 ::
 
     p  = p - lr / (1 - beta1_pow) * r * (m / (sqrt(u / (1 - beta2_pow) + epsilon_root) + epsilon))    if rho > threshold
 
-This is ``epsilon_at="corrected"``; in the catalogue's rule epsilon is at the uncorrected root, and the threshold is 5.
+This is ``epsilon_at="corrected"``; the catalogue's rule adds epsilon to the uncorrected root, and its threshold is 5.
 """
 
 import numpy as np
@@ -46,9 +46,9 @@ RADAM = Variants(
     ),
     rule,
     {
-        "epsilon_at=corrected": "epsilon beside the corrected root, as optax's RAdam has it",
-        "epsilon_at=uncorrected": "epsilon beside the uncorrected root, as PyTorch's RAdam has it",
-        "threshold=4": "rectified from rho > 4, as the paper has it",
-        "threshold=5": "rectified from rho > 5, as PyTorch and optax have it by default",
+        "epsilon_at=corrected": "epsilon added to the corrected root, as in optax's RAdam",
+        "epsilon_at=uncorrected": "epsilon added to the uncorrected root, as in PyTorch's RAdam",
+        "threshold=4": "rectified from rho > 4, as in the paper",
+        "threshold=5": "rectified from rho > 5, as in PyTorch and optax by default",
     },
 )

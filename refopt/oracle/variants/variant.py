@@ -1,4 +1,4 @@
-"""What a routine's variants are, and what those of several routines share."""
+"""The description of a routine's variants, and what those of several routines share."""
 
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
@@ -10,7 +10,7 @@ from refopt.cpu.weight_decay import prepared
 NONE: Mapping[str, Any] = MappingProxyType({})
 
 EPSILON_ROOT = Hyper("epsilon_root", 0.0)
-# The number of the step that is taken.
+# The number of the current step.
 STEP_NUMBER = Slot("step_number", written=True, optional=True, scalar=True, signed=False, initial=1.0)
 
 
@@ -18,13 +18,13 @@ class Variants(NamedTuple):
     """The variants of a routine.
 
     Attributes:
-        row: the catalogue's row with more choices, numbers and scalars. The first value of a choice, and the default of
-            a number, are those of the catalogue's rule. Choices of the catalogue have no more values than there.
-        rule: of the form of those in `refopt.cpu`; where nothing is chosen it is that of `refopt.cpu`, as it is.
-        about: what a choice is, and whose, by ``"name=value"``.
-        matters: the number that has to be other than 0 for a choice to matter, by its name.
-        counted: the numbers and choices that need ``step_number``, where they are not the default.
-        initial: the number that a state starts from, by the state.
+        row: the catalogue's row with further choices, numbers and scalars. The first value of a choice, and the default
+            of a number, give the catalogue's rule. Choices of the catalogue get no further values.
+        rule: with the signature of those in `refopt.cpu`; by default it computes the same as that of `refopt.cpu`.
+        about: the meaning of a choice and the libraries that use it, by ``"name=value"``.
+        matters: the number that must differ from 0 for a choice to matter, by its name.
+        counted: the numbers and choices that need ``step_number`` if they are not the default.
+        initial: the number that a state starts from, by state.
     """
 
     row: Routine
@@ -46,7 +46,7 @@ def extended(
 
 
 def after_options(rule, p, g, *states, lr, weight_decay, decay, maximize, **numbers):
-    """A rule of the gradient and the parameter as `refopt.cpu.weight_decay` makes them."""
+    """Apply a rule to the parameter and gradient that `refopt.cpu.weight_decay` prepares."""
     p, g = prepared(p, g, lr=lr, weight_decay=weight_decay, decay=decay, maximize=maximize)
     return rule(p, g, *states, lr=lr, **numbers)
 

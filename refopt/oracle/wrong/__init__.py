@@ -1,4 +1,4 @@
-"""Rules that are wrong in one place, for each routine: what has been, or easily is, written."""
+"""Rules with one mistake, for each routine: mistakes that have been made, or are easily made."""
 
 import importlib
 from typing import Any
@@ -8,12 +8,12 @@ from refopt.oracle.wrong.rule import Wrong
 
 
 def _attribute(name: str, attribute: str, default: Any = None) -> Any:
-    """What a routine's file has beside its wrong rules."""
+    """An attribute of a routine's file other than its wrong rules."""
     return getattr(importlib.import_module(f"refopt.oracle.wrong.{name}"), attribute, default)
 
 
 def _rules(name: str) -> dict[str, Wrong]:
-    """Those of a routine; raises TypeError if there are none, which says where to write them."""
+    """The wrong rules of a routine; raises a TypeError that says where to write them if there are none."""
     module, missing = f"refopt.oracle.wrong.{name}", "none there"
     rules: dict[str, Wrong] = {}
     try:

@@ -19,7 +19,7 @@ OWN = {
     "NoBiasCorrection": Wrong("no bias correction", {
         "1 - beta1_pow": "1 - 0 * beta1_pow", "1 - beta2_pow": "1 - 0 * beta2_pow",
     }),
-    "EpsilonUncorrected": Wrong("epsilon beside the other root (epsilon_at)", {"epsilon_at ==": "epsilon_at !="}),
+    "EpsilonUncorrected": Wrong("epsilon added to the other root (epsilon_at)", {"epsilon_at ==": "epsilon_at !="}),
     "PowersBeforeUse": Wrong("powers of beta advanced before use: those of step t + 1", {
         STEP: "descend(p, m, denominator, beta1_pow * beta1, beta2_pow * beta2",
     }),
@@ -35,7 +35,7 @@ OWN = {
     "Nesterov": Wrong("Nesterov's momentum, as in NAdam", {
         "descend(p, m, denominator": "descend(p, beta1 * m + (1 - beta1) * g, denominator",
     }),
-    "GradientForMoment": Wrong("gradient for its average in the step", {
+    "GradientForMoment": Wrong("gradient instead of its average in the step", {
         "descend(p, m, denominator": "descend(p, g, denominator",
     }),
     "FirstSummed": Wrong("first moment without the factor 1 - beta1", {"(1 - beta1) * g": "g"}),
@@ -43,7 +43,7 @@ OWN = {
     "BothSummed": Wrong("both moments without the factor 1 - beta", {"(1 - beta1) * g": "g", "(1 - beta2) * g": "g"}),
     "SquareOfTheMoment": Wrong("second moment of the average's squares, not the gradient's", second_of("m * m")),
     "Belief": Wrong("second moment about the average, as in AdaBelief", second_of("(g - m) * (g - m)")),
-    "OldMoments": Wrong("step by the old moments, which are advanced after it", {
+    "OldMoments": Wrong("step with the old moments, which are advanced after it", {
         MOMENTS: f"old = m, u if u_max is None else u_max; {MOMENTS}", "descend(p, m, denominator": "descend(p, *old",
     }),
     "PowersExchanged": Wrong("powers of beta1 and beta2 exchanged", {

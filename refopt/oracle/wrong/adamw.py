@@ -22,7 +22,7 @@ RULES = {
         RATE: "lr / (1 - states[2]) * lr_ratio * coeff",
     }),
     "DecayBySign": Wrong("decay by the sign of the parameter (L1)", {DECAY: f"p = p - {RATE} * np.sign(p)"}),
-    "DecayOfTheGradient": Wrong("decay of the gradient for that of the parameter", {DECAY: f"p = p - {RATE} * g"}),
+    "DecayOfTheGradient": Wrong("decay of the gradient instead of the parameter", {DECAY: f"p = p - {RATE} * g"}),
     "DecaySubtracted": Wrong(None, {DECAY: f"p = p - {RATE} * p"}),  # equal in exact arithmetic alone
 } | OF_MAXIMIZE
 MORE = OWN

@@ -7,7 +7,7 @@ FIRST, GRAD, DECAYED = "param_norm = np.sqrt", "np.sqrt(sum_of_squares(g))", "(g
 STEP = "update(p, g, v, local_lr=rate, mu=mu, lars_weight_decay=lars_weight_decay)"
 LR = 'numbers["lr"]'
 RULES = {
-    "NotAdapted": Wrong("no trust ratio: the learning rate as it is", {f"not {ADAPTS}": "True"}),
+    "NotAdapted": Wrong("no trust ratio: the learning rate unchanged", {f"not {ADAPTS}": "True"}),
     "RateWithoutLr": Wrong("local learning rate without lr", {
         "return lr\n": "return 1\n", "lr * lars_coeff": "lars_coeff",
     }),
@@ -15,7 +15,7 @@ RULES = {
         ADAPTS: 'adapts(param_norm, grad_norm, 0 * lars_weight_decay, "norms")',
         "+ lars_weight_decay * param_norm": "+ 0 * lars_weight_decay * param_norm",
     }),
-    "NormsSquared": Wrong("squared norms for norms: a root forgotten", {
+    "NormsSquared": Wrong("squared norms instead of norms: a root forgotten", {
         f"if not {ADAPTS}": f"{NORMS} = param_norm * param_norm, grad_norm * grad_norm\n    if not {ADAPTS}",
     }),
     "NormsExchanged": Wrong("norms of parameter and gradient exchanged", {
@@ -24,7 +24,7 @@ RULES = {
     "NormOfTheDecayed": Wrong(None, {
         FIRST: f"g, lars_weight_decay = {DECAYED}, 0 * lars_weight_decay; {FIRST}",
     }),
-    "NormOfTheDecayedGradient": Wrong("norm of g + wd * p for the sum of their norms in the denominator", {
+    "NormOfTheDecayedGradient": Wrong("norm of g + wd * p instead of the sum of norms in the denominator", {
         GRAD: f"np.sqrt(sum_of_squares{DECAYED})", "+ lars_weight_decay * param_norm": "",
     }),
     "LrOutsideOfVelocity": Wrong("lr outside of the velocity, the rest of the local rate in it", {
@@ -37,7 +37,7 @@ RULES = {
     "DecayDecoupledByLr": Wrong("decay on the parameter by lr, not in the velocity", {
         DECAYED: "(g + 0 * p)", f"return {STEP}": f"new, v = {STEP}; return new - {LR} * lars_weight_decay * p, v",
     }),
-    "MomentumOfEverything": Wrong("mu on the new gradient as well", {
+    "MomentumOfEverything": Wrong("mu applied to the new gradient as well", {
         f"mu * v + local_lr * {DECAYED}": f"mu * (v + local_lr * {DECAYED})",
     }),
     "RateOutsideOfVelocity": Wrong("learning rate outside of the velocity", {

@@ -16,7 +16,7 @@ RULES = {
     "DecayAfterwards": Wrong("decay of the new parameter, after the step", {
         DECAY: "pass", f"return {STEP}": f"p = {STEP}; return p - lr * l2_decay * p",
     }),
-    "OtherSign": Wrong("velocity of the other sign", {
+    "OtherSign": Wrong("velocity with the opposite sign", {
         VELOCITY: "mu * v - (1 - dampening) * g", STEP: "p + lr * (mu * v - g if use_nesterov else v)",
     }),
     "Averaged": Wrong(
@@ -25,7 +25,9 @@ RULES = {
     "LearningRateTwice": Wrong("learning rate inside the velocity, and again in the step", BY_LR),
     "OldVelocity": Wrong("parameter moved by the old velocity", KEPT | {"else v), v": "else old), v"}),
     "AlwaysNesterov": Wrong("always Nesterov's step", {"g + mu * v if use_nesterov else v": "g + mu * v"}),
-    "MomentumOfEverything": Wrong("mu on the new gradient as well", {VELOCITY: "mu * (v + (1 - dampening) * g)"}),
+    "MomentumOfEverything": Wrong("mu applied to the new gradient as well", {
+        VELOCITY: "mu * (v + (1 - dampening) * g)",
+    }),
     "DampeningIgnored": Wrong(None, {"dampening == 0": "True"}),
     "DampeningOfEverything": Wrong("dampening of the whole velocity", {VELOCITY: "(1 - dampening) * (mu * v + g)"}),
     "NesterovIgnored": Wrong("use_nesterov ignored", {"g + mu * v if use_nesterov else v": "v"}),

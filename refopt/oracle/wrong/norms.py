@@ -55,8 +55,8 @@ def over_root_of_count(x: Any) -> Any:
 
 def summands() -> Iterator[tuple[str, Callable[[Any], Any]]]:
     """What elements may become, for a norm alone; ``{}`` is what they are."""
-    yield "sizes of {} (1-norm) for their squares", of_sizes
-    yield "{} with the mean of squares for their sum", over_root_of_count
+    yield "sizes of {} (1-norm) instead of their squares", of_sizes
+    yield "{} with the mean of squares instead of their sum", over_root_of_count
     for upper, up in ((False, False), (False, True), (True, False), (True, True)):
         yield f"the {('first', 'second')[upper]} half of {{}} alone", partial(of_half, upper=upper, up=up)
     for block in BLOCKS:

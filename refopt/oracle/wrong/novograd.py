@@ -15,13 +15,13 @@ RULES = {
     "DividedByTheOldNorm": Wrong("divided by the old norm", {
         ADVANCED: f"old = v; {ADVANCED}", "d = direction(p, g, v,": "d = direction(p, g, v if old == 0 else old,",
     }),
-    "DividedElementByElement": Wrong("second moment by element, not by tensor", {
+    "DividedElementByElement": Wrong("second moment per element, not per tensor", {
         "d = direction(p, g, v,": "d = direction(p, g, g * g,",
     }),
-    "MeanOfSquares": Wrong("mean of squares for their sum", {
+    "MeanOfSquares": Wrong("mean of squares instead of their sum", {
         "sum_of_squares(g)": "sum_of_squares(g) / np.maximum(sum_of_squares(0 * g + 1), 1)",
     }),
-    "NormForItsSquare": Wrong("norm of the gradient for its square", {
+    "NormForItsSquare": Wrong("norm of the gradient instead of its square", {
         "sum_of_squares(g)": "np.sqrt(sum_of_squares(g))",
     }),
     "NotAveraged": Wrong("norm of this gradient alone, not averaged", {AVERAGE: "n"}),

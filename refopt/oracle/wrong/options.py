@@ -17,7 +17,7 @@ OF_DECAY = {
         "return p * (1 - lr * weight_decay), g": "return p, g",
         f"return {UPDATE}": f"new, *rest = {UPDATE}; return new * (1 - lr * weight_decay) if {DECAYS} else new, *rest",
     }),
-    "TurnedAfterDecay": Wrong("gradient turned after weight decay was added to it", {
+    "TurnedAfterDecay": Wrong("gradient negated after weight decay was added to it", {
         "return p, g + weight_decay * p": "return p, g - weight_decay * p if maximize else g + weight_decay * p",
     }),
 }

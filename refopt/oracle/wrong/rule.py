@@ -1,4 +1,4 @@
-"""What a wrong rule is: a routine's own, in which some text is other text."""
+"""The type of wrong rules: a routine's own rule with some text replaced."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -13,11 +13,11 @@ class Wrong(NamedTuple):
     """A rule that is wrong in one place.
 
     Attributes:
-        name: what is wrong, as a diagnosis; ``None`` if the formula is right, and its roundings or what it makes of NaN
-            and of the sign of 0 alone are others; or if it is a variant, which a choice names.
-        how: what stands in the source of the right rule, and of what that calls, and what stands there instead; or a
-            rule of its own, of the form of those in `refopt.cpu`.
-        names: what new text refers to that its module has not.
+        name: the diagnosis; ``None`` if the formula is right, and differs only in rounding, NaN or the sign of 0; or if
+            it is a variant, which a choice names.
+        how: replacements in the source of the right rule and of the functions it calls; or a complete rule, with the
+            signature of those in `refopt.cpu`.
+        names: names in new text that its module lacks.
     """
 
     name: str | None
@@ -25,7 +25,7 @@ class Wrong(NamedTuple):
     names: Mapping[str, Any] = NONE
 
     def of(self, rule: Callable[..., tuple], right: Callable[..., tuple] | None = None) -> Any:
-        """A rule that is wrong so; ``right`` is what of it a rule of its own stands for, if that is less than all."""
+        """The wrong version of a rule; ``right`` is the part that a complete rule replaces, if not all of it."""
         if isinstance(self.how, Mapping):
             return rewritten(rule, self.how, **self.names)
         return self.how if right is None else substituted(rule, {right: self.how})

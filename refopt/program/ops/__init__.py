@@ -1,11 +1,11 @@
-"""The ops that can be run: the routines of the catalogue, and the types that are registered here, a file a family.
+"""The ops that can be run: the routines of the catalogue, and the types registered here, one file per family.
 
     >>> from refopt.program import ops
     >>> ops.find("concat").inputs, ops.find("concat").outputs
     (('x',), ('out',))
 
-All families are imported here, so a program means the same whatever has been imported. What changes in place is in both
-inputs and outputs. `docs/adding-an-op.md` adds one.
+All families are imported here, so a program means the same whatever has been imported. Variables changed in place are
+both inputs and outputs. `docs/adding-an-op.md` adds an op.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = ["TYPES", "Context", "OpType", "Runner", "Runners", "bind", "check", "
 
 
 def check(graph: Graph, op: Op, fit: set[Hashable] | None = None) -> None:
-    """Raise if an op of a known type is not as it must be, see `check_update`; the error names slot and index."""
+    """Raise if an op of a known type is invalid, see `check_update`; the error names slot and index."""
     routine, known = routine_of(op), find(op.type)
     if routine is not None:
         check_update(graph, op, routine, fit)
@@ -48,7 +48,7 @@ def runs(op: Op) -> bool:
 
 
 def bind(context: Context, op: Op) -> Runner:
-    """The runner of an op that can be run, for the arrays that are there now."""
+    """The runner of an op, for the current arrays."""
     routine, known = routine_of(op), find(op.type)
     if routine is not None:
         return Update(context, op, routine)

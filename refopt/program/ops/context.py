@@ -1,4 +1,4 @@
-"""What ops are bound in: arrays behind the names of a program, rows, a machine, and ranks."""
+"""The context in which ops are bound: arrays of a program's variables, sparse rows, a machine, and ranks."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ Segment = tuple[Any, Any]  # row numbers, rows
 
 
 class Context:
-    """What ops are bound in.
+    """The context in which ops are bound.
 
     Attributes:
-        arrays: by name of a variable, the array that it is now.
+        arrays: by name of a variable, its current array.
         rows: of sparse variables, by name.
-        messages: what makes those that are under way, until a barrier does so.
+        messages: functions for pending messages, which a barrier calls.
         backend: the machine.
         comm: the communicator of the ranks that train the same parameters, or ``None``.
         axes: the communicators along the axes of a mesh, by name.
-        gradients: what the caller provides for gradients.
-        steps: steps taken.
+        gradients: the caller's gradients.
+        steps: the number of steps taken.
     """
 
     program: Graph
@@ -47,7 +47,7 @@ class Context:
         self.steps = 0
 
     def on(self, backend: Backend, comm: Any, axes: Mapping[str, Any]) -> Context:
-        """The same arrays for another stream of the machine; reads, and gradients by steps, are those of this one."""
+        """The same arrays for another stream of the machine; reads and gradients come from this context."""
         there = object.__new__(Context)
         vars(there).update(vars(self), backend=backend, comm=comm, axes=axes, read=self.read, gradient=self.gradient)
         return there
@@ -58,13 +58,13 @@ class Context:
         return self.axes.get(op.attrs["axis"]) if "axis" in op.attrs else self.comm
 
     def read(self, name: str) -> Any:
-        """A host copy of a variable's array, a NumPy array."""
+        """A copy of a variable's array in NumPy."""
         if not isinstance(name, str) or name not in self._arrays:
             raise ValueError(f"Bound.read: expected a dense variable of the program, got {shown(name)}")
         return self.backend.read(self._arrays[name])
 
     def gradient(self, name: str) -> Any:
-        """What the caller provides for a gradient in this step; ``None`` if it is in the gradient's array already."""
+        """The caller's gradient in this step; ``None`` if it is already in the gradient's array."""
         if type(name) is not str or name not in self.program.vars:
             self._expect_variable("gradient", name)
         if self.gradients is None:
@@ -80,7 +80,7 @@ class Context:
         return value
 
     def put(self, name: str, array: Any) -> None:
-        """Let a variable be another array: what a startup op does."""
+        """Replace a variable's array, from a startup op."""
         self._expect_variable("put", name)
         described, where = self.backend.describe(array, "Bound.put"), f"Bound.put: {name!r}"
         var = self.program.vars[name]
@@ -95,7 +95,7 @@ class Context:
         return name in self._brought
 
     def drop(self, names: Iterable[str]) -> None:
-        """Let arrays go that no op uses from here on: what a startup op does."""
+        """Free arrays that no later op uses, from a startup op."""
         gone = listed_names("Bound.drop: names", names)
         for name in gone:
             self._expect_variable("drop", name)

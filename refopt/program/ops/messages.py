@@ -1,7 +1,7 @@
-"""Messages from rank to rank: what is sent and received is under way until a barrier.
+"""Messages from rank to rank, which are pending until a barrier.
 
-A barrier has in `x` and `out` what is sent and received since the last one. ``send_barrier`` is for gradients on
-their way to those that update, ``fetch_barrier`` for parameters on their way back.
+The `x` and `out` of a barrier are what is sent and received since the last one. ``send_barrier`` is for gradients on
+their way to the ranks that update, ``fetch_barrier`` for parameters on their way back.
 
 Source: Paddle's ``split_byref``, ``send``, ``recv``, ``send_barrier``, ``fetch_barrier`` and ``concat`` as of PR 11221.
 There, too, ``send`` enqueues a message and the barrier waits for it. Barriers are on device 0 there, which stands for
@@ -48,7 +48,7 @@ def message(context: Context, op: Op) -> Callable[[], Any]:
 @op("send_barrier", "x", "out", way="message")
 @op("fetch_barrier", "x", "out", way="message")
 def barrier(context: Context, op: Op) -> Callable[[], Any]:
-    """All messages that are under way are exchanged, and all ranks meet."""
+    """All pending messages are exchanged, and all ranks synchronize."""
 
     def run() -> None:
         at_once(context.comm, context.messages)

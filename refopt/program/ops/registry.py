@@ -1,4 +1,4 @@
-"""What refopt knows of a type of op, in one place: its slots, what it checks, and what runs it."""
+"""The registry of op types: slots, checks and runners."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ class OpType:
     """A type of op. Registered by `op`.
 
     Attributes:
-        name: what `refopt.program.Op.type` says.
-        inputs, outputs: names of the slots; one with ``?`` may be missing, and with ``*`` among them there may be more.
-        bind: gives what runs an op, once its arrays are there: a function of a context and the op.
-        check: raises if the op is not as it must be; the slots are right when it is called.
-        gpu: what binds it on a device, as ``"module:function"``, which is imported as a program is bound. Where it is
-            empty, ``bind`` does on all machines.
-        way: what an op is busy with: the device's ``"memory"``, the ``"network"`` as a collective, a ``"message"``
-            from one rank to another, or the way from and to the ``"host"``.
-        startup: whether it belongs to what is done once.
+        name: the value of `refopt.program.Op.type`.
+        inputs, outputs: names of the slots; one with ``?`` is optional, and ``*`` allows further ones.
+        bind: a function of a context and an op that returns the op's runner, once its arrays exist.
+        check: raises if the op is invalid; slots have been checked before.
+        gpu: the binder on a device, as ``"module:function"``, imported when a program is bound. If it is empty,
+            ``bind`` serves all machines.
+        way: the resource that an op uses: the device's ``"memory"``, the ``"network"`` for a collective, a
+            ``"message"`` from one rank to another, or the connection to the ``"host"``.
+        startup: whether it belongs to startup.
         dense: whether none of its variables may be sparse.
-        fills: whether what it writes holds something then; a type that makes room alone says of which ops it does.
-        drops: whether what it reads is gone after it.
+        fills: whether its outputs then hold values; a type that only allocates says for which ops they do.
+        drops: whether its inputs are freed.
     """
 
     name: str
@@ -66,12 +66,12 @@ def op(
 
     Args:
         name: the type.
-        inputs, outputs: names of the slots, with blanks between them.
-        check: as in `OpType`; nothing more than the slots, if not given.
+        inputs, outputs: names of the slots, separated by blanks.
+        check: as in `OpType`; by default only slots are checked.
         about: other attributes of `OpType`.
 
     Raises:
-        ValueError: if the type is there already, or something of it is unknown.
+        ValueError: the type is already registered, or an attribute is unknown.
     """
     if name in TYPES:
         raise ValueError(f"op: name: expected a new type, got {name!r}, which is registered already")
@@ -86,12 +86,12 @@ def op(
 
 
 def find(name: str) -> OpType | None:
-    """What is known of a type; ``None`` for nothing."""
+    """The registered type of a name; ``None`` if there is none."""
     return TYPES.get(name)
 
 
 def of_way(way: str) -> tuple[str, ...]:
-    """The types that are busy with something; see `OpType.way`."""
+    """The types that use a resource; see `OpType.way`."""
     return tuple(name for name, known in TYPES.items() if known.way == way)
 
 
@@ -110,7 +110,7 @@ def check_slots(op: Op, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> No
 
 
 def check_op(graph: Graph, op: Op, known: OpType) -> None:
-    """Raise if an op is not as its type says; the error names slot and index."""
+    """Raise if an op does not fit its type; the error names slot and index."""
     check_slots(op, known.inputs, known.outputs)
     for slot, names in {**op.inputs, **op.outputs}.items() if known.dense and graph.sparse else ():
         for k, name in enumerate(names):
@@ -120,7 +120,7 @@ def check_op(graph: Graph, op: Op, known: OpType) -> None:
 
 
 def binder(known: OpType, backend: str) -> Bind:
-    """What binds ops of a type on a machine, by its name."""
+    """The binder of a type on a machine, by name."""
     if backend != "gpu" or not known.gpu:
         return known.bind
     module, _, name = known.gpu.partition(":")
@@ -129,4 +129,4 @@ def binder(known: OpType, backend: str) -> Bind:
 
 
 def _anything(graph: Graph, op: Op) -> None:
-    """The check of a type whose slots say all."""
+    """The check of a type for which checking the slots suffices."""

@@ -30,7 +30,7 @@ _PLAIN = int, float, str, np.floating, np.integer  # attributes that can be comp
 
 
 def routine_of(op: Op) -> Routine | None:
-    """The routine that an op is of, if any."""
+    """The routine of an op, if any."""
     return KNOWN.get(op.type.removeprefix(MERGED))
 
 
@@ -50,7 +50,7 @@ def is_of_each(routine: Routine, key: str, value: Any) -> bool:
 
 
 def uncut(op: Op) -> str:
-    """Why a tensor of an update cannot be cut; empty if each of its elements is for itself."""
+    """Why a tensor of an update cannot be cut; empty if its elements are independent."""
     if op.attrs.get("rounding") == "stochastic":
         return "stochastic rounding counts the elements of each tensor"
     routine = routine_of(op)
@@ -58,7 +58,7 @@ def uncut(op: Op) -> str:
 
 
 def is_flat(graph: Graph, op: Op) -> bool:
-    """Whether an op of a routine takes a buffer for one tensor."""
+    """Whether an op of a routine treats a buffer as one tensor."""
     return not graph.views.keys().isdisjoint(op.inputs.get("params", ()))
 
 
@@ -68,10 +68,10 @@ def advances(op: Op, routine: Routine) -> bool:
 
 
 def check_update(graph: Graph, op: Op, routine: Routine, fit: set[Hashable] | None = None) -> None:
-    """Raise if an op of a routine is not as it must be; the error names slot and index.
+    """Raise if an op of a routine is invalid; the error names slot and index.
 
-    What is known of updates that are as they must be is in ``fit``, to which this one is added, so that of thousands
-    that differ in their names and shapes alone, the first is looked at closely.
+    Keys of valid updates are in ``fit``, to which this one is added, so that of thousands that differ only in names and
+    shapes, only the first is checked in full.
     """
     alike = None if fit is None else _alike(graph, op, routine)
     if fit is None or alike not in fit:

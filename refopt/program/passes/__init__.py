@@ -7,13 +7,13 @@
     >>> report.program.counts()
     {'backward': 2, 'all_reduce': 1, 'scale': 1, 'adam': 1}
 
-A pass leaves its input alone, does nothing the second time, changes no bit of what a step computes (numerics, N11)
-unless `fold_averages` is told that it may, and gives back a `Result`, which says why something was declined.
+A pass does not modify its input, does nothing the second time, and changes no bit of what a step computes (numerics,
+N11), unless `fold_averages` is told that it may. It returns a `Result`, with reasons for whatever it declined.
 
 =======================  ===============================================================================================
 fewer ops                `coalesce_gradients` by a rule of `grouping`, `fuse_all_reduce`, `fuse_optimizer`,
                          `fold_averages`
-casts                    `optimize_cast`: once in a step, after the update, of what `eligible` finds (PR 35878);
+casts                    `optimize_cast`: once per step, after the update, of what `eligible` finds (PR 35878);
                          `fold_casts`: by the update itself
 an owner each            `shard`: a rank's part of a step, by `partition`; then `fuse_reduces`, `fuse_broadcasts` and
                          `batch_owners`
@@ -25,15 +25,15 @@ several devices          `reduce_to_owners`, `all_reduce_gradients`, `send_to_ow
 memory of the host       `offload`: states are copied to the device for their update
 =======================  ===============================================================================================
 
-Any pass may follow any other; it leaves what it finds no way to change, and says why. `preset` has the orders that get
-the most out of a step:
+Passes may be applied in any order; each leaves what it cannot change, and says why. `preset` has the orders that
+optimize a step best:
 
     >>> report = passes.pipeline(program, *passes.preset("sharded", rank=0, ranks=2))
     >>> report.program.counts()
     {'backward': 2, 'batch': 2, 'scale': 1, 'adam': 1}
 
 A step in mixed precision that casts each parameter to fp16 in every micro-step becomes one that casts it once, and with
-sharding one where its owner alone does:
+sharding only its owner does:
 
     >>> from refopt.program import amp_program, counts
     >>> params = [("fc1.w", (64, 32)), ("fc1.b", (64,)), ("fc2.w", (32, 64)), ("fc2.b", (32,))]

@@ -1,4 +1,4 @@
-"""In what two ops differ beside what they work on."""
+"""How two ops differ, apart from their variables."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ FIELDS = "role", "device"
 
 
 def differences(first: Op, second: Op) -> list[str]:
-    """Names of all attributes, and of the fields in `FIELDS`, that are not the same."""
+    """Names of all attributes, and of the fields in `FIELDS`, that differ."""
     keys = [key for key in dict.fromkeys((*first.attrs, *second.attrs)) if _attr(first, key) != _attr(second, key)]
     return keys + [key for key in FIELDS if getattr(first, key) != getattr(second, key)]
 
 
 def differing(first: Op, second: Op, key: str | None = None) -> str:
-    """In words, in what two ops differ, or the first thing that they differ in; empty if there is none."""
+    """The difference of two ops in an attribute, by default the first one, as text; empty if there is none."""
     if key is None:
         key = next(iter(differences(first, second)), "")
     if not key:
@@ -28,12 +28,12 @@ def differing(first: Op, second: Op, key: str | None = None) -> str:
 
 
 def unlike(ops: Sequence[Op]) -> str:
-    """In what some ops differ beside their variables; empty if in nothing."""
+    """How some ops differ apart from their variables; empty if they do not."""
     return next((reason for op in ops[1:] if (reason := differing(ops[0], op))), "")
 
 
 def unlike_averages(program: Program, after: Sequence[Sequence[int]], kind: str) -> str:
-    """Why the multiplications after each of some reductions, of which there may be none, cannot be one; or empty."""
+    """Why the multiplications after some reductions, if any, cannot be fused. Empty if they can."""
     if not any(after):
         return ""
     for places in after:

@@ -1,4 +1,4 @@
-"""Averages of gradients that are formed by the updates themselves."""
+"""Averaging gradients within the updates."""
 
 from __future__ import annotations
 
@@ -19,22 +19,21 @@ FACTOR = SHARED[0]
 
 
 def fold_averages(program: Program, exact: bool = True) -> Result:
-    """Let updates multiply sums of gradients by 1 / W as they read them, so that no op has to do it before.
+    """Let updates multiply sums of gradients by 1 / W as they read them, instead of a separate op.
 
-    An update of gradients that ``scale`` ops have averaged becomes one of their sums, with 1 / W for its
-    ``grad_factor``; the gradients then hold sums after a step. In fp32 no bit of anything else changes, since an update
-    forms the product in fp32 (numerics, N8), as the ``scale`` op did. A 16-bit average is rounded to 16 bits, and
-    within an update it is not, so these are folded only if bits may change; they are then closer to what they stand
-    for.
+    An update of gradients that ``scale`` ops have averaged becomes one of their sums, with 1 / W as its
+    ``grad_factor``; the gradients then hold sums after a step. In fp32 no other bit changes, since an update forms the
+    product in fp32 (numerics, N8), as the ``scale`` op did. A 16-bit average is rounded to 16 bits, but not within an
+    update, so these are folded only if bits may change; the result is then more accurate.
 
-    Averages stay that something else uses, such as a gradient check for the norm, and those for updates that have a
-    factor or a ``rescale_grad`` already, since the product of two numbers is rounded; so it is of a ``rescale_grad``
-    given to a step.
+    An average is kept if something else uses it, such as a gradient check for the norm, or if its update already has a
+    factor or a ``rescale_grad``, since the product of two numbers is rounded; the same holds for a ``rescale_grad``
+    passed to a step.
 
     Args:
-        exact: whether every bit has to stay.
+        exact: whether every bit must stay the same.
 
-    Source: in Paddle there is nothing to average, since it is the loss that is multiplied by 1 / W.
+    Source: Paddle needs no averages, since it multiplies the loss by 1 / W.
     """
     expect_program("fold_averages", program)
     flag("fold_averages: exact", exact)
@@ -58,7 +57,7 @@ def fold_averages(program: Program, exact: bool = True) -> Result:
 
 
 def _decline_with(users: dict[int, set[int]], declined: dict[int, str]) -> None:
-    """Decline the averages of updates that keep some already: an update keeps all of them or none."""
+    """Decline the averages of updates that already keep some: an update keeps all or none."""
     of: dict[int, list[set[int]]] = {}
     for sources in users.values():
         for i in sources:
@@ -73,7 +72,7 @@ def _decline_with(users: dict[int, set[int]], declined: dict[int, str]) -> None:
 
 
 def _users(program: Program) -> dict[int, set[int]]:
-    """By place of an op that uses what ``scale`` ops have made, or multiplies it once more, the places of those."""
+    """By place of an op that uses or further multiplies results of ``scale`` ops, the places of these ops."""
     maker: dict[str, int] = {}  # by memory
     users: dict[int, set[int]] = {}
     for i, op in enumerate(program.main):
@@ -96,25 +95,25 @@ def _why_not(program: Program, place: int, sources: set[int], exact: bool) -> st
 
 
 def _used_otherwise(program: Program, op: Op, averaged: set[str], exact: bool) -> str:
-    """Why an op is no update that takes averages for its gradients, and nothing else. Empty if it is."""
+    """Why an op is not an update that uses averages only as gradients. Empty if it is."""
     read = program.cells(op.inputs.get("grads", ()))
     others = [name for slot, names in op.inputs.items() if slot != "grads" for name in names]
     if routine_of(op) is None or averaged & program.cells((*op.writes, *others)):
         return f"{title(op)} uses it, too"
     if read - averaged:
-        return f"{title(op)} uses {min(read - averaged)!r}, too, which is no average"
+        return f"{title(op)} also uses {min(read - averaged)!r}, which is not an average"
     if FACTOR in op.inputs or (exact and op.attrs.get("rescale_grad", 1) != 1):
-        return f"{title(op)} multiplies gradients by a number already"
+        return f"{title(op)} already multiplies gradients by a number"
     return ""
 
 
 def _rounded(program: Program, op: Op, averaged: set[str], scale: float, exact: bool) -> str:
-    """Why the product would not be the average. Empty if it is."""
+    """Why the product would differ from the average. Empty if it does not."""
     reals, read = _reals(program, op), program.cells(op.inputs["grads"])
     if len(reals) > 1:
         return f"{title(op)} computes in {' and '.join(sorted(reals))}"
     if not abs(scale) <= float(np.finfo(min(reals)).max):
-        return f"{scale!r} is no finite number of {min(reals)}"
+        return f"{scale!r} is not a finite number of {min(reals)}"
     for name in sorted(averaged):
         var = program.vars[name]
         if var.persistable:
@@ -130,6 +129,6 @@ def _reals(program: Program, op: Op) -> set[str]:
 
 
 def _factor(program: Program, op: Op, average: Op) -> Var:
-    """What multiplies the gradients of an update."""
-    (real,), scale = _reals(program, op), float(average.attrs["scale"]) + 0.0  # of two zeros the one that scale takes
+    """The factor of an update's gradients."""
+    (real,), scale = _reals(program, op), float(average.attrs["scale"]) + 0.0  # turns -0 into 0, as scale does
     return Var(f"{FACTOR}@{scale!r}@{real}", (1,), real, persistable=True, initial=scale)

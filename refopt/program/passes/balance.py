@@ -1,4 +1,4 @@
-"""Which device takes what: the one with the least load so far."""
+"""Assigning variables to devices: to the one with the least load so far."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from refopt.program.model import Var, mapping
 
 
 class Balancer:
-    """Gives variables to devices, one call after the other, and remembers where they are.
+    """Assigns variables to devices, one call after the other, and remembers where they are.
 
-    What it answers depends on all calls before: two that place the same variables in another order may place them
-    elsewhere. So whatever must be on the device of a variable asks `device_of`, and a program is placed by a balancer
-    of its own, which starts from no load.
+    Results depend on all earlier calls: placing the same variables in another order may give other devices. So code
+    that must follow a variable asks `device_of`, and each program has its own balancer, which starts without load.
 
     Attributes:
         devices: how many there are.
-        loads: by device, the elements that it has been given.
-        places: by name, the device that it was first recorded on.
+        loads: by device, the elements assigned to it.
+        places: by name, the device that was recorded first.
 
     Source: Paddle's ``MultiDevSSAGraphBuilder::GetAppropriateDeviceID`` of PR 11221.
     """
@@ -32,8 +31,8 @@ class Balancer:
         Args:
             devices: how many there are, from 1 to 2**20.
             sizes: elements, not bytes, by name; see `sizes_of`.
-            unknown: what a name that has no size is: an ``"error"``, as Paddle at first, or of no weight and
-                ``"ignore"``d, as later.
+            unknown: whether a name without a size is an ``"error"``, as in Paddle at first, or ``"ignore"``d, with no
+                weight, as later.
         """
         self.devices = whole("Balancer: devices", devices, 1, RANKS)
         checked = mapping("Balancer: sizes", sizes)
@@ -43,7 +42,7 @@ class Balancer:
         self._places: dict[str, int] = {}
 
     def __copy__(self) -> Balancer:
-        """A balancer that goes on from the same loads and places by itself."""
+        """An independent balancer that continues from the same loads and places."""
         twin = type(self)(self.devices, self._sizes, self._unknown)
         twin.take(self)
         return twin
@@ -57,16 +56,16 @@ class Balancer:
         return MappingProxyType(self._places)
 
     def get_appropriate_dev(self, names: Iterable[str]) -> int:
-        """The device with the least load, the first of several; the elements of all names are then its load, too.
+        """The first device with the least load; the elements of all names are then added to its load.
 
-        A name counts as often as it comes, and again in each call. Nothing is recorded; see `record`.
+        A name counts as often as it occurs, and again in each call. Nothing is recorded; see `record`.
 
         Args:
             names: at least one.
 
         Raises:
-            ValueError: naming the name that has no size, or a size of less than 1; nothing has changed then.
-            TypeError: if they are no names, or a single one.
+            ValueError: naming the name without a size, or with a size below 1; then nothing has changed.
+            TypeError: they are not names, or a single string.
         """
         weight, checked = 0, listed_names("get_appropriate_dev: names", names)
         if not checked:
@@ -85,10 +84,10 @@ class Balancer:
         return device
 
     def record(self, name: str, device: int) -> int:
-        """Remember where a variable is; the first recording holds.
+        """Record where a variable is; only the first recording counts.
 
         Returns:
-            The device that holds.
+            The recorded device.
 
         Raises:
             ValueError: if there is no such device.
@@ -97,14 +96,14 @@ class Balancer:
         return self._places.setdefault(key, whole(f"record: {key!r}: device", device, 0, self.devices - 1))
 
     def place(self, name: str) -> int:
-        """The device of a variable: where it was recorded, or now by `get_appropriate_dev`, and recorded."""
+        """The recorded device of a variable, or else one from `get_appropriate_dev`, which is then recorded."""
         (name,) = listed_names("place: name", [name])
         if name not in self._places:
             self._places[name] = self.get_appropriate_dev([name])
         return self._places[name]
 
     def take(self, other: Balancer) -> None:
-        """Go on from the loads and places of another balancer of as many devices."""
+        """Continue from the loads and places of another balancer of as many devices."""
         if not isinstance(other, Balancer):
             raise TypeError(f"take: expected a balancer, got {shown(other)}")
         if other.devices != self.devices:
@@ -123,7 +122,7 @@ class Balancer:
 
 
 def sizes_of(vars: Mapping[str, Var]) -> dict[str, int]:
-    """Elements by name of a program's variables; of a sparse one, those of all its rows."""
+    """Element counts of a program's variables by name; for a sparse one, of all its rows."""
     checked = mapping("sizes_of: vars", vars)
     for name, var in checked.items():
         if not isinstance(var, Var):

@@ -1,4 +1,4 @@
-"""Collectives of different owners at once, so that links carry in both directions what otherwise comes in turn."""
+"""Collectives of different owners in one call, so that links are used in both directions at once."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from refopt.program.program import Program, expect_program
 def batch_owners(program: Program) -> Result:
     """Replace the first reduction to each root by one op that makes them all at once, the second to each, and so on.
 
-    The broadcasts of a step likewise. The op stands where the last of its members stood, and averages of what has been
-    reduced in between come right after it; a root that has no further call is not in it, and a call that is the only
-    one of its turn stays as it is. Comes after `passes.fuse_reduces`, `refopt.program.passes.fuse_optimizer` and
-    `refopt.program.passes.fuse_broadcasts`, which know single collectives only.
+    Broadcasts of a step are treated alike. The op replaces the last of its members, and averages of the reduced
+    gradients come right after it; a root without a further call is left out, and a call that is the only one in its
+    turn is kept. Apply it after `passes.fuse_reduces`, `refopt.program.passes.fuse_optimizer` and
+    `refopt.program.passes.fuse_broadcasts`, which handle only single collectives.
 
-    All ranks must find the same batches; if what ranks do in between differs so much that they do not, `bind` says so.
+    All ranks must find the same batches; if their other ops differ so much that they do not, `bind` raises.
     """
     expect_program("batch_owners", program)
     reasons: list[str] = []
@@ -44,7 +44,7 @@ def batch_owners(program: Program) -> Result:
 def _turns(program: Program, kind: str) -> list[list[int]]:
     """Places in ``main`` of the first collective of each root, of the second of each, and so on; by number of root.
 
-    For each pass of the model apart.
+    Passes of the model are treated separately.
     """
     passes: dict[int, dict[int, list[int]]] = {}
     numbers = dependencies.forward_passes(program)
@@ -60,8 +60,7 @@ def _turns(program: Program, kind: str) -> list[list[int]]:
 
 
 def _averages(program: Program, places: list[int]) -> list[int]:
-    """Places of the averages, and of the sums along other axes, between some reductions, after those that they are of.
-    """
+    """Places of the averages, and of the sums along other axes, that follow some reductions and lie between them."""
     reduced = {i: program.cells(program.main[i].writes) for i in places}
     about: dict[int, int] = {}  # by place of such an op, the last of those reductions
     for place, cells in reduced.items():
@@ -75,7 +74,7 @@ def _averages(program: Program, places: list[int]) -> list[int]:
 
 
 def _unlike(ops: list[Op]) -> str:
-    """In what ops differ beside their roots, and layouts that a single variable has no use for; empty if in nothing."""
+    """How ops differ apart from roots, and from layouts, which a single variable does not need; or empty."""
     wide = [op for op in ops if len(op.inputs["x"]) > 1]
     return _differing(ops, "root", *LAYOUT) or _differing(wide, "root")
 

@@ -1,4 +1,4 @@
-"""The cast of parameters in the optimizer's stage: once after the update, and not in every micro-step."""
+"""Casting parameters in the optimizer's stage: once after the update instead of in every micro-step."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from refopt.program.program import Program, expect_program
 
 
 def optimize_cast(program: Program) -> Result:
-    """Keep fp16 copies of parameters from step to step, and make them where the parameters change.
+    """Keep fp16 copies of parameters from step to step, and cast where the parameters change.
 
-    Casts of the forward and the backward pass go, and with them the copies that are made again; a cast comes right
-    after each update; broadcasts of a parameter become those of its copy; and the copies are made for the first time at
-    startup, after the broadcasts there. On a rank that does not update a parameter, but is sent it, the fp32 array is
-    let go at the end of startup. No bit changes: a copy is at all times the parameter, rounded.
+    Casts in the forward and backward passes are removed, with the recomputed copies; a cast follows each update;
+    broadcasts of a parameter become those of its copy; and startup makes the first copies, after its broadcasts. A rank
+    that receives a parameter instead of updating it frees the fp32 array at the end of startup. No bit changes: a copy
+    always is the parameter, rounded.
 
-    Comes after `refopt.program.passes.fuse_optimizer`, which declines updates with casts in between.
+    Apply it after `refopt.program.passes.fuse_optimizer`, which declines updates with casts in between.
 
-    In a program for several ranks, a broadcast of a parameter is taken for one from the rank that alone updates it, as
-    `refopt.program.passes.shard` makes it. Which parameters are eligible, `refopt.program.passes.eligible` says.
+    In a program for several ranks, a broadcast of a parameter is assumed to come from the only rank that updates it, as
+    with `refopt.program.passes.shard`. `refopt.program.passes.eligible` finds the eligible parameters.
 
     Source: ``cast_fp32param_in_optimize`` of Paddle's ``sharding/offload_helper.py``, PR 34965, and
     ``opt_sharding_cast_fp32param``, PR 35878.
@@ -30,7 +30,7 @@ def optimize_cast(program: Program) -> Result:
     expect_program("optimize_cast", program)
     analysis = eligible(program)
     if not analysis.copies:
-        return Result(program, False, (*analysis.reasons, "neither pass casts a parameter that can live in fp16"))
+        return Result(program, False, (*analysis.reasons, "no model pass casts a parameter that can live in fp16"))
     main, updated = _main(program, analysis)
     vars = {name: var for name, var in program.vars.items() if name not in analysis.recomputed}
     for copy in analysis.copies.values():
@@ -43,7 +43,7 @@ def optimize_cast(program: Program) -> Result:
 
 
 def _main(program: Program, analysis: Eligible) -> tuple[list[Op], set[str]]:
-    """The ops with casts after updates and no others of eligible parameters, and which of these are updated here."""
+    """The ops with casts of eligible parameters only after updates, and the parameters that are updated here."""
     main: list[Op] = []
     updated: set[str] = set()
     order = {param: k for k, param in enumerate(analysis.copies)}
@@ -60,7 +60,7 @@ def _main(program: Program, analysis: Eligible) -> tuple[list[Op], set[str]]:
 
 
 def without_masters(program: Program, names: Collection[str]) -> Program:
-    """Let parameters go at the end of startup, to which the caller still brings them."""
+    """Free parameters at the end of startup; the caller still provides them."""
     if not names:
         return program
     let_go = set(names)
@@ -74,7 +74,7 @@ def without_masters(program: Program, names: Collection[str]) -> Program:
 
 
 def _renamed(op: Op, analysis: Eligible) -> Op:
-    """An op that reads first copies where it has read later ones, and sends copies where it has sent parameters."""
+    """An op that reads first copies instead of recomputed ones, and sends copies instead of parameters."""
     new = (analysis.copies, analysis.recomputed) if op.type == "broadcast" else (analysis.recomputed,)
     if not any(name in names for name in op.reads for names in new):
         return op

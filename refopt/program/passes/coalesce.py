@@ -1,4 +1,4 @@
-"""Gradients as views of buffers, so that neighbours can be reduced, and updated, as one."""
+"""Gradients as views of buffers, so that neighbours can be reduced and updated together."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from refopt.program.program import Program, expect_program
 def coalesce_gradients(program: Program, grouping: str | Callable[..., Grouping] = later, **flags: Any) -> Result:
     """Put the gradients that are reduced into buffers, by ``coalesce_tensor`` ops at startup.
 
-    The ops of a step stay as they are: each gradient is then a view, which `fuse_all_reduce` and `fuse_optimizer` make
-    use of. Gradients that are sparse, that have no elements, that are not reduced or that are views already are left
-    out. With one rank nothing is reduced and nothing is done, as in Paddle; `fuse_optimizer` makes its own buffer.
+    The ops of a step do not change: each gradient becomes a view, which `fuse_all_reduce` and `fuse_optimizer` use.
+    Gradients that are sparse, empty, not reduced, or already views are left out. With one rank nothing is reduced and
+    nothing is done, as in Paddle; `fuse_optimizer` makes its own buffer.
 
     Args:
-        grouping: a rule of `refopt.program.passes.grouping`, or its name, or a function like these.
-        flags: of the rule.
+        grouping: a rule of `refopt.program.passes.grouping`, its name, or a function with the same signature.
+        flags: arguments of the rule.
 
     Raises:
-        ValueError, TypeError: from the rule; or if a buffer's name is taken.
+        ValueError, TypeError: from the rule; or a buffer's name is taken.
 
     Source: Paddle's ``coalesce_grad_tensor_pass``, first ``alloc_continuous_space_for_grad_pass`` of PR 15497.
     """
     expect_program("coalesce_gradients", program)
     rule = _rule(grouping)
     if any("groups" in op.attrs for op in program.startup):
-        return Result(program, False, ("gradients have been put into buffers already",))
+        return Result(program, False, ("gradients are already in buffers",))
     pairs, reasons = _gradients(program)
     if not pairs:
-        return Result(program, False, (*reasons, "no gradient is reduced that is dense and in no buffer"))
+        return Result(program, False, (*reasons, "no reduced gradient is dense and outside of buffers"))
     params, grads = [param for param, _ in pairs], [program.vars[grad] for _, grad in pairs]
     dtypes = [grad.dtype for grad in grads]
     if rule is early and len({*dtypes}) > 1:
@@ -61,7 +61,7 @@ def coalesce_gradients(program: Program, grouping: str | Callable[..., Grouping]
 
 
 def _rule(grouping: Any) -> Callable[..., Grouping]:
-    """A rule, or the one of a name; raises if there is none."""
+    """A rule, given as itself or by name; raises if there is none."""
     if isinstance(grouping, str) and grouping in RULES:
         return RULES[grouping]
     if callable(grouping):
@@ -71,14 +71,14 @@ def _rule(grouping: Any) -> Callable[..., Grouping]:
 
 
 def coalesce_op(names: list[str], buffer: str, **attrs: Any) -> Op:
-    """A ``coalesce_tensor`` op, aligned as the machine is used to."""
+    """A ``coalesce_tensor`` op, with the machine's usual alignment."""
     layout = {"use_align": True, "align_size": -1, "size_of_dtype": -1}
     slots: Any = {"output": names, "fused_output": [buffer]}
     return Op("coalesce_tensor", {"input": tuple(names)}, slots, {"copy_data": False} | layout | attrs, "startup")
 
 
 def _checked_grouping(grouping: Any, count: int) -> Grouping:
-    """What a rule gives; raises if it is no grouping of so many gradients."""
+    """The result of a rule; raises unless it is a grouping of that many gradients."""
     where = "coalesce_gradients: grouping"
     if not isinstance(grouping, Grouping):
         raise TypeError(f"{where}: expected a Grouping from the rule, got {shown(grouping)}")
@@ -95,7 +95,7 @@ def _checked_grouping(grouping: Any, count: int) -> Grouping:
 
 
 def _numbers(where: str, value: Any) -> tuple[tuple[int, ...], ...]:
-    """Groups of numbers, of which none is empty."""
+    """Groups of numbers, none of them empty."""
     checked = []
     for j, group in enumerate(collected(where, value, "groups")):
         members = enumerate(collected(f"{where}[{j}]", group, "numbers"))
@@ -104,8 +104,7 @@ def _numbers(where: str, value: Any) -> tuple[tuple[int, ...], ...]:
 
 
 def _gradients(program: Program) -> tuple[list[tuple[str, str]], list[str]]:
-    """Parameters and gradients that can go into buffers, in the order in which they are reduced; and why others cannot.
-    """
+    """Parameters and gradients that can be put into buffers, in the order of reduction; and why others cannot."""
     made = [pair for op in program.main if op.type == "backward"
             for pair in zip(op.outputs["grads"], op.inputs["params"], strict=True)]
     params = {**dict(made), **params_of(program)}
@@ -122,7 +121,7 @@ def _gradients(program: Program) -> tuple[list[tuple[str, str]], list[str]]:
             pairs.append((params[grad], grad))
     kept = [grad for _, grad in pairs if program.vars[grad].persistable]
     if 0 < len(kept) < len(pairs):
-        reasons += [f"{grad!r} lives from step to step, as others do not, and stays out" for grad in kept]
+        reasons += [f"{grad!r} lives from step to step, unlike others, and stays out" for grad in kept]
         left = set(kept)
         pairs = [pair for pair in pairs if pair[1] not in left]
     return pairs, reasons

@@ -1,8 +1,8 @@
-"""One collective for several: all-reduces of a group, reductions to an owner, and broadcasts from one.
+"""Fusing collectives: all-reduces of a group, reductions to an owner, and broadcasts from one.
 
-Each pass needs collectives of one variable each. It finds those that may be one, declines where they differ, where one
-depends on another, or where an op in between needs what they change, and leaves one op, of the range of a buffer, where
-the last of them stood; and so for the multiplications by 1 / W after reductions.
+Each pass works on collectives of one variable each. It declines if they differ, if one depends on another, or if an op
+in between needs what they change; otherwise it replaces them by one op, over a range of a buffer, in the last one's
+place. Multiplications by 1 / W after reductions are fused in the same way.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from refopt.program.passes.result import Result, moved
 from refopt.program.program import Program, expect_program
 
 BUFFERS = {"reduce": "FusedGrad_{}", "broadcast": "FusedBroadcast_{}"}
-UNEVEN = "some are summed along another axis, too, and others not"
+UNEVEN = "only some are also summed along another axis"
 
 
 def fuse_all_reduce(program: Program) -> Result:
     """Replace the all-reduces of each group of gradients by one, and the multiplications by 1 / W after them by one.
 
-    Groups are those that `coalesce_gradients` has put into buffers. The op that is left reduces the range from the
-    first gradient to the padding of the last, which is zero and is reduced, too; it stands where the last of the group
-    stood. That the gradients lie side by side is made sure at startup, by their addresses.
+    Groups are those that `coalesce_gradients` has put into buffers. The fused op reduces the range from the first
+    gradient to the padding of the last, which is zero and is reduced, too; it takes the place of the group's last op.
+    Startup checks by their addresses that the gradients are contiguous.
 
     Source: Paddle's ``fuse_all_reduce_op_pass`` of PR 15921, first in PR 15497. It never averages: its gradients come
     from a loss that has been scaled.
     """
     expect_program("fuse_all_reduce", program)
     moves: list[Move] = []
-    reasons = [] if program.views else ["no gradients have been put into buffers; coalesce_gradients does that"]
+    reasons = [] if program.views else ["no gradients are in buffers; apply coalesce_gradients first"]
     sums = dependencies.sums_by_axis(program, "communicate").values()
     scales = dependencies.singles(program, "scale", "communicate")
     for layout, names in _groups(program):
@@ -55,47 +55,46 @@ def fuse_all_reduce(program: Program) -> Result:
             reasons.append(f"group from {names[0]!r} to {names[-1]!r}: {reason}")
             continue
         moves.append(([*chain(*rows), *averages], _reduced(program, rows, averages, layout)))
-    return moved(program, moves, reasons, "no group of two gradients or more is reduced one by one")
+    return moved(program, moves, reasons, "no group has two or more gradients that are reduced separately")
 
 
 def _reduced(
     program: Program, rows: Sequence[Sequence[int]], averages: list[int], layout: Mapping[str, Any]
 ) -> list[Op]:
-    """One reduction for a group, along each axis, and one multiplication if there are some."""
+    """One reduction for a group along each axis, and one multiplication, if there are any."""
     layer = dependencies.layer_of(program.main[i] for i in (*chain(*rows), *averages))
     fused = [*(_one(program, row, layout) for row in rows), *([_one(program, averages, {})] if averages else [])]
     return [op.replace(layer=layer) for op in fused]
 
 
 def fuse_reduces(program: Program, limit: float = 32.0) -> Result:
-    """Replace the reductions of a step by one for each run of gradients of one owner and dtype, and so the averages.
+    """Fuse the reductions of a step for each run of gradients of one owner and dtype, and likewise the averages.
 
-    The gradients of a run become views of a buffer at startup, on all ranks alike; the op that is left reduces the
-    range that they lie in, padding included, where the last of the run stood. The multiplications by 1 / W after them,
-    of a single gradient, too, become ops of the optimizer's stage, and come as late as they can: right before what
-    first needs the averages. So, on streams, the next reduction waits for none of them, and neither does the backward
-    pass.
+    The gradients of a run become views of a buffer at startup, equally on all ranks; the fused op reduces their range,
+    padding included, in the place of the run's last op. The multiplications by 1 / W after them, even of a single
+    gradient, become ops of the optimizer's stage and move as late as possible: right before the first use of the
+    averages. So, on streams, neither the next reduction nor the backward pass waits for them.
 
-    All ranks must find the same runs; if what ranks do in between differs so much that they do not, `bind` says so.
+    All ranks must find the same runs; if their other ops differ so much that they do not, `bind` raises.
 
     Args:
         program: the program of a rank, as `refopt.program.passes.shard` makes it; it stays as it is.
-        limit: megabytes of 2**20 bytes that a run may have; see `refopt.program.passes.grouping.fuse_size`.
+        limit: the largest size of a run, in megabytes of 2**20 bytes; see `refopt.program.passes.grouping.fuse_size`.
 
     Source: Paddle's ``FuseHelper`` in ``sharding/utils.py``, and `passes.fuse_all_reduce` for the averages.
     """
     expect_program("fuse_reduces", program)
     check_limit("fuse_reduces: limit", limit)
-    return _fuse_runs(program, "reduce", limit, "no owner is sent two gradients of a dtype in a row that fit together")
+    nothing = "no owner is sent two consecutive gradients of one dtype that fit together"
+    return _fuse_runs(program, "reduce", limit, nothing)
 
 
 def fuse_broadcasts(program: Program, limit: float = 32.0) -> Result:
     """Replace the broadcasts of a step by one for each run of variables of one owner and dtype.
 
-    The variables of a run are moved into a buffer at startup, on all ranks alike. Comes after
-    `passes.optimize_cast`, since it is then that the dtypes are what is sent. All ranks must find the same
-    runs: what an owner has put into a buffer of its own and sends from there, it leaves alone, and the others do not;
-    `bind` then says that they differ.
+    The variables of a run are moved into a buffer at startup, equally on all ranks. Apply it after
+    `passes.optimize_cast`, when the dtypes are those that are sent. All ranks must find the same runs: an owner leaves
+    variables alone that it already has in a buffer of its own, but the others do not; `bind` then raises.
 
     Args:
         limit: megabytes of 2**20 bytes that a run may have; see `refopt.program.passes.grouping.fuse_size`.
@@ -104,15 +103,15 @@ def fuse_broadcasts(program: Program, limit: float = 32.0) -> Result:
     """
     expect_program("fuse_broadcasts", program)
     check_limit("fuse_broadcasts: limit", limit)
-    nothing = "no owner has two variables of one dtype in a row that fit together"
+    nothing = "no owner sends two consecutive variables of one dtype that fit together"
     return _fuse_runs(program, "broadcast", limit, nothing)
 
 
 def _fuse_runs(program: Program, kind: str, limit: float, nothing: str) -> Result:
-    """Make one collective of each run, and put averages off."""
+    """Make one collective of each run, and postpone averages."""
     reasons: list[str] = []
     moves: list[Move] = []
-    late: dict[int, tuple[list[int], list[Op]]] = {}  # by place of what first needs them
+    late: dict[int, tuple[list[int], list[Op]]] = {}  # by place of the first op that needs them
     startup: list[Op] = []
     scales = dependencies.singles(program, "scale", "communicate") if kind == "reduce" else {}
     sums = dependencies.sums_by_axis(program, "communicate").values() if kind == "reduce" else ()
@@ -143,7 +142,7 @@ def _fuse_runs(program: Program, kind: str, limit: float, nothing: str) -> Resul
 
 
 def _kept(program: Program, kind: str, names: Sequence[str]) -> bool:
-    """Whether what is moved into a buffer is moved with what is in it."""
+    """Whether variables keep their contents when they are moved into a buffer."""
     return kind == "broadcast" or any(program.vars[name].persistable for name in names)
 
 
@@ -156,9 +155,9 @@ def _buffer(program: Program, kind: str, op: Op) -> Var:
 def checked(
     program: Program, places: Sequence[int], scales: Mapping[str, list[int]], kind: str, others: Iterable[int] = ()
 ) -> tuple[list[int], str]:
-    """Places of the averages after some collectives, and why all of these cannot be one. Empty if they can.
+    """Places of the averages after some collectives, and why these cannot be fused. Empty if they can.
 
-    In between may be ``others``, which are moved with them.
+    Ops ``others`` may be in between; they are moved with them.
     """
     ops = [program.main[i] for i in places]
     after = [[i for i in scales.get(op.inputs["x"][0], ()) if i > k] for k, op in zip(places, ops, strict=True)]
@@ -168,7 +167,7 @@ def checked(
 
 
 def _one(program: Program, places: Sequence[int], layout: Mapping[str, Any]) -> Op:
-    """One op, of variables that lie as a layout says, in place of several."""
+    """One op instead of several, with a layout of its variables."""
     ops = [program.main[i] for i in places]
     names, attrs = [op.inputs["x"][0] for op in ops], {**ops[0].attrs, **layout}
     return ops[0].with_names(lambda *_: names, attrs=attrs, layer=dependencies.layer_of(ops))
@@ -192,13 +191,13 @@ def _groups(program: Program) -> Iterator[tuple[dict[str, Any], tuple[str, ...]]
 
 
 def _runs(program: Program, kind: str, limit: float, reasons: list[str]) -> list[list[int]]:
-    """Places in ``main`` of the collectives of a type, root by root, in runs of one dtype and of so many bytes.
+    """Places in ``main`` of the collectives of a type, root by root, in runs of one dtype and limited size.
 
-    A collective of several variables ends the run before it, so that nothing is put together the second time that was
-    not the first. One whose variable has no elements, or is in a buffer already, is in no run; why is added to reasons.
+    A collective of several variables ends the run before it, so that a second application of the pass changes nothing.
+    One whose variable is empty, or already in a buffer, is in no run; the reason is added to reasons.
     """
     roots: dict[tuple[int, int], list[list[int]]] = {}
-    numbers = dependencies.forward_passes(program)  # since owners alone use sums between two of them
+    numbers = dependencies.forward_passes(program)  # only owners use sums between two of them
     for i, op in enumerate(program.main):
         if op.type != kind:
             continue
@@ -207,7 +206,7 @@ def _runs(program: Program, kind: str, limit: float, reasons: list[str]) -> list
         if len(op.inputs["x"]) > 1:
             stretches.append([])
         elif name in program.buffer_of:
-            reasons.append(f"{name!r} is in a buffer already, {program.buffer_of[name]!r}")
+            reasons.append(f"{name!r} is already in a buffer, {program.buffer_of[name]!r}")
         elif math.prod(program.vars[name].shape) == 0:
             reasons.append(f"{name!r} has no elements")
         else:

@@ -1,4 +1,4 @@
-"""What may be moved where: reads and writes of ops, by memory."""
+"""Which ops may be moved: reads and writes of ops, by memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Move = tuple[Collection[int], Sequence[Op]]  # places of ops, and the ops that c
 
 
 def among(program: Program, ops: Sequence[Op]) -> str:
-    """Why ops cannot be done at once: one depends on another. Empty if they can."""
+    """Why ops cannot be done at once, because one depends on another. Empty if they can."""
     readers: dict[str, Op] = {}
     writers: dict[str, Op] = {}
     for op in ops:
@@ -30,7 +30,7 @@ def among(program: Program, ops: Sequence[Op]) -> str:
 
 
 def between(program: Program, members: Collection[int]) -> str:
-    """Why ops, by place, cannot be put off until the last of them: one in between depends on them. Or empty."""
+    """Why ops, by place, cannot be postponed to the last of them: an op in between depends on them. Or empty."""
     i = _first_between(program, members)
     if i is None:
         return ""
@@ -47,12 +47,12 @@ def between(program: Program, members: Collection[int]) -> str:
 
 
 def _first_between(program: Program, members: Collection[int]) -> int | None:
-    """The place of the first op between members, and none of them, that depends on those before it.
+    """The place of the first other op between members that depends on members before it.
 
-    Looks at what else uses their memory, however many other ops there are in between.
+    Its cost depends on how often the members' memory is used, not on the number of ops in between.
     """
     inside, last = frozenset(members), max(members)
-    read: dict[str, int] = {}  # by memory, the first of the members that reads it, or that writes it
+    read: dict[str, int] = {}  # by memory, the first member that reads it, or writes it
     written: dict[str, int] = {}
     for i in sorted(inside):
         for places, names in ((read, program.main[i].reads), (written, program.main[i].writes)):
@@ -67,7 +67,7 @@ def _first_between(program: Program, members: Collection[int]) -> int | None:
 
 
 def _next(places: Sequence[int], after: int, end: int, without: Collection[int]) -> int:
-    """The first of ascending places after one, which is not among some others; no later than an end."""
+    """The first of ascending places after one that is not among some others; at most an end."""
     for k in range(bisect_right(places, after), len(places)):
         if places[k] >= end:
             break
@@ -85,7 +85,7 @@ def first_after(program: Program, place: int, names: Iterable[str]) -> int | Non
 
 
 def title(op: Op) -> str:
-    """An op in words, by what it is about."""
+    """An op in words: its type and its first variable."""
     slot = next((slot for slot in ("params", "grads", "x", "out") if slot in op.outputs), None)
     names = op.outputs[slot] if slot else op.writes or op.reads
     return f"{op.type} of {names[0]!r}" if names else op.type
@@ -115,7 +115,7 @@ ANY = object()  # axes
 
 
 def singles(program: Program, kind: str, role: str | None = None, axis: object = ANY) -> dict[str, list[int]]:
-    """By variable, places of the ops of a type that work on it alone, and have a role, and an axis, if one is given."""
+    """By variable, places of the ops of a type on that variable alone, with a role and an axis, if given."""
     places: dict[str, list[int]] = {}
     for i, op in enumerate(program.main):
         if op.type != kind or len(op.inputs["x"]) != 1 or axis not in (ANY, op.attrs.get("axis")):
@@ -125,16 +125,16 @@ def singles(program: Program, kind: str, role: str | None = None, axis: object =
     return places
 
 
-ALONE = "is reduced to one rank, or sent from one, and others know of no buffer for it"
+ALONE = "is reduced to one rank, or sent from one, and other ranks have no buffer for it"
 
 
 def rooted(program: Program) -> set[str]:
-    """Names of the variables that collectives with a root are about: what one rank alone gets, or sends."""
+    """Names of the variables of collectives with a root, which one rank alone gets or sends."""
     return {name for op in program.main if op.attrs.keys() & {"root", "roots"} for name in op.reads}
 
 
 def sums_by_axis(program: Program, role: str | None = None) -> dict[object, dict[str, list[int]]]:
-    """By axis, in the order of the sums, what `singles` finds of all-reduces."""
+    """By axis, in the order of the sums, the all-reduces that `singles` finds."""
     axes = dict.fromkeys(op.attrs.get("axis") for op in program.main if op.type == "all_reduce")
     return {axis: singles(program, "all_reduce", role, axis) for axis in axes}
 
@@ -142,7 +142,7 @@ def sums_by_axis(program: Program, role: str | None = None) -> dict[object, dict
 def rows_along(
     sums: Iterable[Mapping[str, Sequence[int]]], names: Sequence[str], after: Sequence[int]
 ) -> list[tuple[int, ...]]:
-    """For each axis with such, places of the last sums of some variables that come after a place for each."""
+    """For each axis that has some, places of variables' last sums after a given place for each variable."""
     pairs, rows = list(zip(names, after, strict=True)), []
     for each in sums:
         row = tuple(each[name][-1] for name, place in pairs if name in each and each[name][-1] > place)
@@ -151,7 +151,7 @@ def rows_along(
 
 
 def forward_passes(program: Program) -> list[int]:
-    """By place, how many passes of the model have begun: what lies between two of them all ranks see alike."""
+    """By place, how many passes of the model have begun; all ranks agree on what lies between two of them."""
     numbers, number, within = [], 0, False
     for op in program.main:
         number += op.role == "forward" and not within

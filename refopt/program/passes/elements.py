@@ -1,4 +1,4 @@
-"""Each element is updated by one rank: gradients and parameters in buffers, of which each rank has a part."""
+"""Sharding by element: gradients and parameters are in buffers, and each rank updates its part of each."""
 
 from __future__ import annotations
 
@@ -21,40 +21,40 @@ from refopt.program.passes.result import Result
 from refopt.program.passes.sharding import declined
 from refopt.program.program import Program, expect_program
 
-NOTHING = "no gradient of an elementwise routine is reduced by itself and updated at once"
+NOTHING = "no gradient of an elementwise routine is reduced separately and updated at once"
 
 
 def shard_elements(
     program: Program, rank: int, degree: int, limit: float = 32.0, axis: str | None = None
 ) -> Result:
-    """The program of one rank of several that share out the optimizer, element by element.
+    """The program of one rank of several that divide the optimizer among them, element by element.
 
-    Gradients lie in buffers, as `refopt.program.passes.coalesce_gradients` would have them, and parameters likewise,
-    each tensor padded to a multiple of 1,024 elements, and each buffer to a multiple of 1,024 for every rank. A
+    Gradients are put into buffers, as by `refopt.program.passes.coalesce_gradients`, and so are parameters, with each
+    tensor padded to a multiple of 1,024 elements, and each buffer to a multiple of 1,024 per rank. A
     ``reduce_scatter`` leaves a rank the sums in its part of the buffer, which it averages, checks and updates; then an
-    ``all_gather`` gives all ranks the parameters. A tensor across the border of two parts is cut there, and of its
-    states a rank has those of its elements: ``moment.shard1`` of the second rank.
+    ``all_gather`` gives all ranks the parameters. A tensor across the border of two parts is cut there, and a rank
+    keeps the states of its own elements: ``moment.shard1`` on the second rank.
 
     Gradients that are summed in fp16 before they are cast, after each micro-step, as `refopt.program.amp_program` does
-    with ``reduced="float16"``, are cast and added up where their sums are: of the fp32 gradients a rank then has those
-    of its elements.
+    with ``reduced="float16"``, are cast and added where their sums are, so a rank has only its part of the fp32
+    gradients.
 
-    So every rank has as many elements, to 1,024 of them in each buffer, whatever the tensors are, and keeps 1 / degree
-    of the states, and of the masters, where the parameters are copies of these. What is sent is as much as in an
-    all-reduce. No bit changes (numerics, N11): updates of elements depend on no others, and whether a gradient was inf
-    or NaN, and the norm of all of them, are added up over the ranks.
+    So all ranks have equally many elements, to within 1,024 per buffer, whatever the tensors, and each keeps
+    1 / degree of the states, and of the masters if the parameters are copies of these. Traffic equals that of an
+    all-reduce. No bit changes (numerics, N11): elements are updated independently, and whether a gradient was inf or
+    NaN, and the norm of all gradients, are added up over the ranks.
 
-    Tensors that are left to all ranks, with reasons: those of routines with norms of tensors, or that round
-    stochastically by the number of the element; without elements; whose gradients are sparse, or in buffers already.
+    Some tensors are left to all ranks, with reasons: those of routines with norms of tensors, or with stochastic
+    rounding by element number; empty ones; those whose gradients are sparse, or already in buffers.
 
     Args:
         program: a program for ``degree`` ranks, which may have masters and casts in its updates: after
             `refopt.program.passes.optimize_cast` and `refopt.program.passes.fold_casts`, fp16 copies are gathered and
-            not fp32 parameters. `refopt.program.passes.fuse_optimizer` comes after.
+            not fp32 parameters. Apply `refopt.program.passes.fuse_optimizer` afterwards.
         rank: this rank's number.
         degree: the number of ranks.
-        limit: megabytes of 2**20 bytes that the gradients of a buffer may have.
-        axis: of a `refopt.comm.Mesh`, that the ranks share out the step along; see `refopt.program.passes.over_axes`.
+        limit: the largest size of a buffer's gradients, in megabytes of 2**20 bytes.
+        axis: the axis of a `refopt.comm.Mesh` that the step is divided along; see `refopt.program.passes.over_axes`.
             ``rank`` and ``degree`` are along it.
 
     Source: stages 1 and 2 of ZeRO (Rajbhandari et al., 2020), in flat buffers as in Megatron's distributed optimizer.
@@ -73,7 +73,7 @@ def shard_elements(
 
 
 class _Search:
-    """Finds what can be cut."""
+    """Finds tensors that can be cut."""
 
     def __init__(self, program: Program, degree: int, limit: float, axis: str | None) -> None:
         self._program, self._degree, self._axis = program, degree, axis
@@ -92,7 +92,7 @@ class _Search:
                 self._add([own[k] for k in group])
 
     def _followed(self) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-        """By parameter, what of its gradients is summed over ranks, and what is then made of the sums."""
+        """By parameter, which of its gradients are summed over ranks, and what is computed from the sums."""
         program, params = self._program, params_of(self._program)
         sources: dict[str, list[str]] = {}
         made: dict[str, list[str]] = {}
@@ -126,7 +126,7 @@ class _Search:
             self.buckets.append(Bucket(tuple(tensors), tuple(reductions), tuple(self._spans(tensors))))
 
     def _tensors(self) -> Iterator[Tensor]:
-        """What can be cut; why other tensors cannot is added to the reasons."""
+        """The tensors that can be cut; for others, a reason is added."""
         for i, op in enumerate(self._program.main):
             for k, param in enumerate(op.inputs["params"] if routine_of(op) else ()):
                 reason = self._why_not(op, k, i)
@@ -154,23 +154,23 @@ class _Search:
                   if slot not in (*SHARED, *routine.scalars, "params", "grads")]
         for name in (param, *sources, *made, *states):
             if name in program.buffer_of or name in program.parts or name in program.whole_of:
-                return f"{name!r} is in a buffer, or cut, already"
+                return f"{name!r} is already in a buffer, or cut"
         for name in states:
             if program.vars[name].part is not None or {*chain(*program.users[name])} != {place}:
-                return f"{name!r} is no memory that only its update uses from step to step"
+                return f"{name!r} is not memory that only its update uses from step to step"
         for name in (*sources, *made):
             if program.vars[name].persistable:
                 return f"{name!r} lives from step to step"
         return "" if program.writers[param] == 1 else "other ops change it, too"
 
     def _needed(self, tensors: Sequence[Tensor], members: set[int]) -> str:
-        """Which op needs the whole of what a rank has a part of. Empty if none does."""
+        """Which op needs all of a tensor that a rank has only a part of. Empty if none does."""
         program, last = self._program, max(each.updated for each in tensors)
         for each in tensors:
             for i in program.users[each.param][0]:
                 op = program.main[i]
                 if each.updated < i and (i <= last or op.role == "optimize"):
-                    return f"{title(op)} needs {each.param!r} after its update; fold_casts comes before"
+                    return f"{title(op)} needs {each.param!r} after its update; apply fold_casts first"
             own = {*each.sources, *each.made}
             for name in (*each.sources, *each.made):
                 for i in {*chain(*program.users[name])} - {each.updated} - members:
@@ -181,7 +181,7 @@ class _Search:
         return ""
 
     def _spans(self, tensors: Sequence[Tensor]) -> Iterator[dict[int, tuple[int, int]]]:
-        """What each rank has of each tensor."""
+        """Each rank's part of each tensor."""
         vars = [self._program.vars[each.grad] for each in tensors]
         lengths = [padded(layout_of(var.dtype), math.prod(var.shape), var.dtype, 0) for var in vars]
         part, start = part_size(sum(lengths), self._degree), 0
@@ -193,7 +193,7 @@ class _Search:
 
 
 def _of_pairs(op: Op, name: str, own: set[str]) -> bool:
-    """Whether what an op does with a variable it does element by element, with others that are cut alike."""
+    """Whether an op treats a variable elementwise, together with others that are cut alike."""
     if op.type not in PAIRS:
         return False
     pairs = zip(op.inputs["x"], op.outputs["out"], strict=True)

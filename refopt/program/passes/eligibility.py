@@ -17,11 +17,11 @@ STAGES = "forward", "backward"
 
 
 class Eligible(NamedTuple):
-    """What can be done to a program.
+    """The eligible parameters of a program.
 
     Attributes:
-        copies: by parameter that is eligible, its fp16 copy; in program order.
-        recomputed: by copy that is made again, the first one.
+        copies: by eligible parameter, its fp16 copy; in program order.
+        recomputed: by recomputed copy, the first one.
         casts: places in ``main`` of the casts that make these.
         reasons: why other parameters are not eligible.
     """
@@ -33,14 +33,14 @@ class Eligible(NamedTuple):
 
 
 def eligible(program: Program) -> Eligible:
-    """Find the parameters that the forward and the backward pass read in fp16 alone.
+    """Find the parameters that the forward and backward passes read only in fp16.
 
-    A parameter is eligible if each op of these passes that reads it is a cast of it alone, to fp16, whose outcome is
-    named ``w.cast_fp16``, or, after that, ``w.cast_fp16.subprog_0`` or the like; if nobody reads a copy that is older
-    than the parameter; and if no collective has it in a group.
+    A parameter is eligible if each op of these passes that reads it casts it alone to fp16, into ``w.cast_fp16``, or
+    later ``w.cast_fp16.subprog_0`` or the like; if no op reads a copy that is older than the parameter; and if no
+    collective has it in a group.
 
-    Source: ``OffloadHelper`` in Paddle's ``sharding/offload_helper.py``, PR 34965 and PR 35878, which knows casts by
-    these names. It fails on a parameter that no op reads, and takes one step for granted where copies could be old.
+    Source: ``OffloadHelper`` in Paddle's ``sharding/offload_helper.py``, PR 34965 and PR 35878, which recognizes casts
+    by these names. It fails on a parameter that no op reads, and assumes that copies are never old.
     """
     expect_program("eligible", program)
     search = _Search(program)
@@ -64,7 +64,7 @@ class _Search:
         self._cast_to: dict[str, set[str]] = {}  # by parameter, its copies
 
     def look(self, place: int, op: Op) -> None:
-        """Take notice of one op."""
+        """Examine one op."""
         for name in op.reads:
             if name in self._old:
                 self._keep(self._source[name], f"{title(op)} reads {name!r}, which is older than the parameter")
@@ -72,21 +72,21 @@ class _Search:
             if op.role in STAGES:
                 self._read(place, op, param)
             elif op.type in self._collectives and len(op.reads) > 1:
-                self._keep(param, f"{op.type} has it in a group; fuse_broadcasts comes after")
-        if op.type in BARRIERS:  # which all ranks have, though one alone receives
+                self._keep(param, f"{op.type} has it in a group; apply fuse_broadcasts afterwards")
+        if op.type in BARRIERS:  # all ranks have them, though only one receives
             for param in self._params:
                 self._keep(param, "parameters are received in messages")
         written = self._program.cells(op.writes) & self._params.keys()
         if op.role != "optimize" and op.type != "broadcast":
             for param in sorted(written, key=self._params.__getitem__):
-                self._keep(param, f"{title(op)} changes it outside of the optimizer's stage")
+                self._keep(param, f"{title(op)} changes it outside the optimizer's stage")
         self._old.update(
             name for param in written & self._cast_to.keys() for name in self._cast_to[param]
             if self._source[name] == param
         )
 
     def _read(self, place: int, op: Op, param: str) -> None:
-        """Take notice of an op of the forward or the backward pass that reads a parameter."""
+        """Examine an op of the forward or backward pass that reads a parameter."""
         reason = _no_cast(self._program, op, param, self._copies)
         if reason:
             self._keep(param, reason)
@@ -101,14 +101,14 @@ class _Search:
             self._recomputed[copy] = copy_of(param)
 
     def _keep(self, param: str, reason: str) -> None:
-        """Leave a parameter as it is."""
+        """Leave a parameter unchanged, for a reason."""
         self._stays.setdefault(param, reason)
 
     def answer(self) -> Eligible:
-        """What has been learnt."""
+        """The result."""
         for param in self._params:
             if param not in self._copies:
-                self._keep(param, "neither pass casts it")
+                self._keep(param, "no model pass casts it")
         good = {param: self._copies[param] for param in self._params if param not in self._stays}
         return Eligible(
             good,
@@ -119,7 +119,7 @@ class _Search:
 
 
 def _params(program: Program) -> list[str]:
-    """fp32 parameters: what ops of routines update, here or where they come from, and what is cast."""
+    """fp32 parameters: those that ops of routines update, on this rank or their root, and those that are cast."""
     touched = {name for op in program.main if routine_of(op) for name in op.outputs["params"]}
     touched |= {name for op in program.main if op.type == "broadcast" or op.role in STAGES for name in op.reads}
     touched = program.cells(touched)
@@ -133,7 +133,7 @@ def _no_cast(program: Program, op: Op, param: str, copies: Mapping[str, str]) ->
     if op.type != "cast":
         return f"{title(op)} reads it"
     if len(op.inputs["x"]) > 1:
-        return "its cast is one with others"
+        return "one op casts it together with others"
     (copy,) = op.outputs["out"]
     if program.vars[copy].dtype != "float16":
         return f"its cast {copy!r} is {program.vars[copy].dtype}"

@@ -1,4 +1,4 @@
-"""An optimizer op over flat buffers: what has to be coalesced for it, and how it is named."""
+"""An optimizer op over flat buffers: the buffers that it needs, and their names."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def role(slot: str) -> str:
 
 
 def gradient_buffer(program: Program, grads: Sequence[str]) -> tuple[Op | None, str]:
-    """The startup op that makes the buffer of just these gradients, or ``None`` if they are in none; or why neither."""
+    """The startup op that makes the buffer of exactly these gradients, ``None`` if they are in none; or a reason."""
     buffers = dict.fromkeys(program.buffer_of.get(grad) for grad in grads)
     if len(buffers) > 1:
         names = ", ".join(repr(name) if name else "none" for name in buffers)
@@ -47,7 +47,7 @@ def gradient_buffer(program: Program, grads: Sequence[str]) -> tuple[Op | None, 
 
 
 def flattened(program: Program, routine: Routine, ops: Sequence[Op]) -> Flat:
-    """The flat op in place of ops that have been found to be fit for it."""
+    """The flat op that replaces suitable ops."""
     first, grads = ops[0], [op.inputs["grads"][0] for op in ops]
     there, _ = gradient_buffer(program, grads)
     names = {} if there is None else {"grads": there.outputs["fused_output"][0]}

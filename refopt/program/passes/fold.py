@@ -1,4 +1,4 @@
-"""Casts of parameters done by the updates themselves, which then have masters."""
+"""Casting parameters within the updates, which then have masters."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from refopt.program.program import Program, expect_program
 
 
 def fold_casts(program: Program) -> Result:
-    """Let updates write the fp16 copies of parameters, so that there is no cast after them.
+    """Let updates write the fp16 copies of parameters, instead of casting afterwards.
 
-    An update of fp32 parameters that are cast right afterwards becomes one of the copies, which has the fp32 parameters
-    for masters: it reads and writes these as before, and rounds what it writes to the copies. No bit changes: a copy is
-    at all times its master, rounded, in steps that are skipped as well. The norms of LARS, which may be those of stored
-    parameters or of masters, become those of masters.
+    An update of fp32 parameters that are cast right afterwards becomes one of the copies, with the fp32 parameters as
+    masters: it reads and writes these as before, and rounds the results to the copies. No bit changes: a copy always is
+    its master, rounded, even in skipped steps. The norms of LARS, which may be those of stored parameters or of
+    masters, become those of masters.
 
-    Comes after `refopt.program.passes.optimize_cast`, which makes such casts, and makes copies at startup; and after
+    Apply it after `refopt.program.passes.optimize_cast`, which makes such casts, and copies at startup; and after
     `refopt.program.passes.shard`.
 
-    Source: PR 35878 casts in the optimizer's stage by ops of their own; that an update with ``MasterParam`` writes both
-    is Paddle's ``multi_precision``, as of PR 35476.
+    Source: PR 35878 has separate casts in the optimizer's stage; updates with ``MasterParam`` that write both are
+    Paddle's ``multi_precision``, as of PR 35476.
     """
     expect_program("fold_casts", program)
     casts = dependencies.singles(program, "cast", "optimize")
@@ -40,11 +40,11 @@ def fold_casts(program: Program) -> Result:
             continue
         places = [casts[name][0] for name in op.outputs["params"]]
         moves.append(([i, *places], [_folded(op, [program.main[k].outputs["out"][0] for k in places])]))
-    return moved(program, moves, reasons, "no update is followed by casts of what it updates")
+    return moved(program, moves, reasons, "no update is followed by casts of its parameters")
 
 
 def _writers(program: Program) -> dict[str, set[int]]:
-    """By memory, places of what changes it. A broadcast does not: it comes from the rank that updates."""
+    """By memory, places of the ops that change it. A broadcast does not count: it comes from the updating rank."""
     writers: dict[str, set[int]] = {}
     for i, op in enumerate(program.main):
         for cell in program.cells(op.writes) if op.type != "broadcast" else ():
@@ -58,19 +58,19 @@ def _why_not(
     """Why an update cannot do the casts of its parameters. Empty if it can."""
     op = program.main[place]
     if is_flat(program, op):
-        return "it is one for buffers"
+        return "it updates buffers"
     if "master_params" in op.inputs:
-        return "it has masters already"
+        return "it already has masters"
     places = [place]
     for name in op.outputs["params"]:
         if len(casts.get(name, ())) != 1 or casts[name][0] < place:
-            return f"expected one cast of {name!r} alone, after it, got another number or place"
+            return f"expected exactly one cast of {name!r} alone, after it"
         (copy,) = program.main[casts[name][0]].outputs["out"]
         dtype, copy_dtype = program.vars[name].dtype, program.vars[copy].dtype
         if (dtype, copy_dtype) != ("float32", "float16"):
-            return f"{copy!r}, the cast of {name!r}, is {copy_dtype}, and that {dtype}"
+            return f"{copy!r}, the cast of {name!r}, is {copy_dtype}, and the parameter {dtype}"
         if (name, copy) not in begun:
-            return f"{copy!r} is not made at startup, so it need not be what {name!r} is, rounded, if a step is skipped"
+            return f"{copy!r} is not made at startup, so it may differ from {name!r}, rounded, if a step is skipped"
         places.append(casts[name][0])
         for cell in sorted(program.cells((name, copy))):
             for other in sorted(writers[cell].difference((place, casts[name][0]))):
@@ -79,7 +79,7 @@ def _why_not(
 
 
 def _folded(op: Op, copies: list[str]) -> Op:
-    """The update of copies, with the parameters for masters."""
+    """The update of copies, with the parameters as masters."""
     masters = op.inputs["params"]
     attrs = {**op.attrs, "norm_of": "master"} if "norm_of" in op.attrs else op.attrs
     sides = ({**side, "params": copies, "master_params": masters} for side in (op.inputs, op.outputs))

@@ -1,4 +1,4 @@
-"""Which variables hold gradients, whose they are, and where they are complete, whatever ops lie in between."""
+"""Which variables hold gradients, of which parameters, and where they are complete."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LINEAR = "cast", "sum", "scale", "scatter_add", "all_gather", "all_reduce", "red
 
 
 class Complete(NamedTuple):
-    """A gradient that one rank has completed, which only then can be summed over ranks.
+    """A complete gradient of one rank, ready to be summed over ranks.
 
     Attributes:
         name: the variable.
@@ -28,7 +28,7 @@ class Complete(NamedTuple):
 
 
 def complete(graph: Graph) -> list[Complete]:
-    """The gradients that no op of the passes makes another one of, in the order in which they are complete."""
+    """The final gradients, from which no op makes another gradient, in the order of completion."""
     last: dict[str, int] = {}
     averages: dict[str, int] = {}
     rows: dict[str, tuple[str, ...]] = {}
@@ -54,7 +54,7 @@ def complete(graph: Graph) -> list[Complete]:
 
 
 def params_of(graph: Graph) -> Mapping[str, str]:
-    """By name of a gradient, in whatever dtype and of whatever micro-step, the parameter that its update changes."""
+    """By name of a gradient, in any dtype and of any micro-step, the parameter that its update changes."""
     types = update_types(graph)
     found = {
         grad: param for op in graph.main if op.type in types

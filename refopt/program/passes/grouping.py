@@ -1,7 +1,7 @@
-"""Which gradients go into one buffer, and which of them are reduced together: the rules that have been in use.
+"""Which gradients share a buffer, and which of them are reduced together: rules of Paddle and PyTorch.
 
-A rule is a function of the parameters' names, shapes and gradients' dtypes, in the order in which the backward pass
-makes the gradients, and knows nothing else. Sizes are those of the tensors; padding is not counted.
+A rule is a function of the parameters' names and shapes and the gradients' dtypes, in the order in which the backward
+pass makes the gradients. Sizes are those of the tensors without padding.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ Shape = tuple[int, ...]
 
 
 class Grouping(NamedTuple):
-    """What a rule says.
+    """The result of a rule.
 
     Attributes:
-        groups: tensors by number, a group after the other; each tensor is in one group. A group is reduced at once.
-        buffers: groups by number, in the order in which they lie in a buffer; groups in none are left where they are.
-        name: of a buffer, with a place for the name of its first gradient.
+        groups: tensor numbers by group; each tensor is in one group, which is reduced at once.
+        buffers: group numbers by buffer, in memory order; groups in no buffer are not moved.
+        name: the name of a buffer, with a placeholder for the name of its first gradient.
     """
 
     groups: tuple[tuple[int, ...], ...]
@@ -40,16 +40,16 @@ def early(
 ) -> Grouping:
     """By layer, then by memory, then by number; all in one buffer, the last group first.
 
-    A layer is the part of a name before its first dot; names without a dot are of one layer, ``@UNKNOW@``. Layers come
-    in the order in which they first appear.
+    A layer is the part of a name before its first dot; names without a dot form one layer, ``@UNKNOW@``. Layers are in
+    the order of their first appearance.
 
     Args:
-        memory_size: bytes. Layers are joined until they have so many, so that a group may have more; 0 joins none.
-        groups_size: how many of the groups so far are joined to one: 1 for none, -1 for all.
+        memory_size: bytes. Layers are joined until they reach it, so a group may be larger; 0 joins none.
+        groups_size: how many of these groups are joined into one: 1 for none, -1 for all.
 
     Source: Paddle's ``alloc_continuous_space_for_grad_pass`` of PR 15497, with the flags
-    ``fuse_parameter_memory_size`` and ``fuse_parameter_groups_size``. It puts each group before those that it has, so
-    that their order is reversed; so it is here.
+    ``fuse_parameter_memory_size`` and ``fuse_parameter_groups_size``. It puts each group before the earlier ones, so
+    their order is reversed, as here.
     """
     names, shapes, dtypes = _tensors("early", names, shapes, dtypes)
     memory_size = check_limit("early: memory_size", memory_size)
@@ -75,13 +75,13 @@ def later(
     """By layer, then by memory, then by dtype; in one buffer if there is one dtype.
 
     A layer is the part of a name before its first dot; a name without a dot is a layer. If the dtypes differ, each
-    group is cut by dtype, in the order in which these first appear in it, and has a buffer of its own.
+    group is split by dtype, in the order of first appearance, and each part has its own buffer.
 
     Args:
         memory_size: megabytes of 2**20 bytes. Below 0, a group is a layer. 0 makes one group, sorted by name. Above,
-            layers are joined until they have so many, so that a group may have more.
-        groups_size: with ``memory_size`` above 0, a number of tensors beyond which nothing is joined to a group, so
-            that it may have more; 1 for no bound.
+            layers are joined until they reach it, so a group may be larger.
+        groups_size: with ``memory_size`` above 0, the number of tensors from which on nothing is joined to a group,
+            so a group may have more; 1 for no bound.
 
     Source: Paddle's ``coalesce_grad_tensor_pass``, with the flags ``fuse_parameter_memory_size`` and
     ``fuse_parameter_groups_size``, whose help texts still say what the early version did.
@@ -107,12 +107,12 @@ def later(
 
 
 def fuse_size(names: Sequence[str], shapes: Sequence[Shape], dtypes: Sequence[str], *, limit: float = 32.0) -> Grouping:
-    """In order, as many as fit; a buffer each, and none for a group of one tensor.
+    """In order, as many as fit; one buffer per group, and none for a group of one tensor.
 
-    A group ends where the next tensor would take it above the limit, or is of another dtype.
+    A group ends where the next tensor would exceed the limit, or has another dtype.
 
     Args:
-        limit: megabytes of 2**20 bytes, at least 0; a larger tensor is a group by itself.
+        limit: megabytes of 2**20 bytes, at least 0; a larger tensor forms its own group.
 
     Source: Paddle's ``FuseHelper`` in ``fleet/meta_optimizers/sharding/utils.py``.
     """
@@ -133,10 +133,10 @@ def fuse_size(names: Sequence[str], shapes: Sequence[Shape], dtypes: Sequence[st
 
 
 def by_count(names: Sequence[str], shapes: Sequence[Shape], dtypes: Sequence[str], *, count: int = 8) -> Grouping:
-    """In order, a number of tensors to a group, and a new group where the dtype changes; a buffer each.
+    """In order, a number of tensors per group, with a new group where the dtype changes; one buffer per group.
 
     Args:
-        count: tensors in a group at most.
+        count: the most tensors in a group.
 
     Source: Paddle's ``raw_program_optimizer`` of PR 34446, ``fuse_grad_size_in_num``.
     """
@@ -155,10 +155,10 @@ def ddp(
     names: Sequence[str], shapes: Sequence[Shape], dtypes: Sequence[str], *,
     bucket_cap_mb: float = 25.0, first_bucket_mb: float = 1.0,
 ) -> Grouping:
-    """Buckets: in order, for each dtype apart, until they have a size, which they may exceed; a buffer each.
+    """Buckets: in order, separately for each dtype, until they reach a size, which they may exceed; a buffer each.
 
     The order is that in which gradients become ready, about the reverse of the parameters'. The first bucket of a dtype
-    is small, so that reducing can begin soon. What is left over makes a last bucket of each dtype.
+    is small, so that reducing can begin early. The rest forms a last bucket of each dtype.
 
     Args:
         bucket_cap_mb, first_bucket_mb: megabytes of 2**20 bytes.
@@ -193,7 +193,7 @@ RULES: dict[str, Callable[..., Grouping]] = {
 
 
 def _tensors(where: str, names: Any, shapes: Any, dtypes: Any) -> tuple[tuple[str, ...], list[Shape], tuple[str, ...]]:
-    """What a rule is told of tensors; raises if it is nothing of the kind, or of several numbers of tensors."""
+    """The checked arguments of a rule; raises if they are invalid, or differ in length."""
     checked_names, checked_dtypes = listed_names(f"{where}: names", names), listed_names(f"{where}: dtypes", dtypes)
     checked_shapes = collected(f"{where}: shapes", shapes, "shapes")
     for key, values in (("shapes", checked_shapes), ("dtypes", checked_dtypes)):
@@ -207,7 +207,7 @@ def _tensors(where: str, names: Any, shapes: Any, dtypes: Any) -> tuple[tuple[st
 
 
 def check_limit(where: str, limit: Any, least: float = 0) -> float:
-    """A limit in bytes or megabytes as a float; raises if it is none."""
+    """A limit in bytes or megabytes as a float; raises if it is invalid."""
     value = number(where, limit, least if least > -math.inf else None)
     if value != value:
         raise ValueError(f"{where}: expected a number, got nan")
@@ -232,7 +232,7 @@ def _by_key(keys: Sequence[str]) -> list[list[int]]:
 
 
 def _joined(groups: list[list[int]], sizes: list[int], full: Callable[[int, int], bool]) -> list[list[int]]:
-    """Groups appended to one another, each until it is full, by its bytes and the number of its tensors."""
+    """Groups joined until they are full, by bytes and number of tensors."""
     joined: list[list[int]] = []
     length = 0  # of the last one
     for group in groups:

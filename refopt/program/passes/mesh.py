@@ -1,4 +1,4 @@
-"""A step of all ranks as one of a mesh of ranks, whose collectives go along its axes."""
+"""Turning a step of all ranks into one on a mesh of ranks, with collectives along its axes."""
 
 from __future__ import annotations
 
@@ -14,22 +14,21 @@ from refopt.program.program import Program, expect_program
 
 
 def over_axes(program: Program, axes: Mapping[str, int]) -> Result:
-    """Sum gradients along one axis of a mesh after the other, where they are summed over all ranks at once.
+    """Sum gradients along the axes of a mesh in turn, instead of over all ranks at once.
 
-    A pass that shares out the step along one of the axes, such as `refopt.program.passes.shard_elements`, then leaves
-    the sums along the others to whoever has the gradient: sharding within a host, and replicas of it over hosts, which
+    A pass that distributes the step along one axis, such as `refopt.program.passes.shard_elements`, then leaves the
+    sums along the others to the ranks that have the gradient: sharding within a host and replicas across hosts, which
     PyTorch calls HSDP.
 
-    The sums are formed in another order: with axes of 2 and 2, ``(a + b) + (c + d)`` in place of ``a + b + c + d``.
-    What comes after has the bits of this step (numerics, N11).
+    The sums are formed in another order: with axes of 2 and 2, ``(a + b) + (c + d)`` instead of ``a + b + c + d``.
+    Later passes preserve the bits of the new step (numerics, N11).
 
     Args:
-        program: a step of as many ranks as the axes have between them; sparse gradients stay as they are, and so do
-            broadcasts.
-        axes: sizes by name, in the order in which gradients are summed.
+        program: a step of as many ranks as the mesh; sparse gradients and broadcasts are not changed.
+        axes: sizes by name, in the order of summation.
 
     Raises:
-        ValueError, TypeError: naming the axis; or if the program is for another number of ranks.
+        ValueError, TypeError: naming the axis; or the program is for another number of ranks.
     """
     expect_program("over_axes", program)
     sizes = _sizes("over_axes: axes", axes)
@@ -48,14 +47,14 @@ def over_axes(program: Program, axes: Mapping[str, int]) -> Result:
 
 
 def check_over(program: Program, axes: Mapping[str, int]) -> Result:
-    """Let ranks that have other parameters know of each other's gradients: whether any is inf or NaN, and their norm.
+    """Combine the gradient checks of ranks with different parameters: whether any is inf or NaN, and the norm.
 
-    After each check of gradients, what it has found is added up along some axes, such as those of tensor and pipeline
-    parallelism, so that all ranks skip a step, and clip, as one. Sums of squares are added up place by place, so for a
-    norm all ranks have the same number of parameters.
+    The results of each check of gradients are added up along some axes, such as those of tensor and pipeline
+    parallelism, so that all ranks skip a step, and clip, consistently. Sums of squares are added up place by place, so
+    for a norm all ranks must have the same number of parameters.
 
     Args:
-        program: a step that checks its gradients, before or after it is shared out.
+        program: a step that checks its gradients, before or after it is distributed.
         axes: sizes by name.
 
     Raises:

@@ -1,4 +1,4 @@
-"""States of an optimizer in the memory of the host: copied to the device for an update, and back after it."""
+"""Keeping optimizer states in host memory, with copies to the device before an update and back after it."""
 
 from __future__ import annotations
 
@@ -19,45 +19,45 @@ RING = "@RING@"
 
 
 def offload(program: Program, *, nbytes: int | None = None, ring: int = 3, masters: bool = False) -> Result:
-    """Keep the states of updates in the memory of the host.
+    """Keep the states of updates in host memory.
 
-    Before each update comes a ``copy_in`` of what it changes beside parameters and scalars, and after it a
-    ``copy_out``, each in one piece. On the device the copies lie in a ring of buffers, which updates take in turn:
-    `placement.on_streams` has a copy in wait until what lay in its buffer is out, and for nothing else, so that
-    the states of the next update come while this one works, and those of the last one go.
+    Each update is preceded by a ``copy_in`` of what it changes apart from parameters and scalars, and followed by a
+    ``copy_out``, each in one piece. On the device the copies are in a ring of buffers, which updates use in turn:
+    `placement.on_streams` makes a copy in wait only until the previous contents of its buffer are copied out, so the
+    states of the next update arrive, and those of the last one leave, while this update works.
 
     With s(b) the bytes of the states of update b, each tensor rounded up to 256, the host has the sum of all s(b), as
-    page-locked memory, and the device, in its place, the sum over the r below ``ring`` of
-    ``max(s(b) for b % ring == r)``. No tensor is cut, so the largest decide.
+    page-locked memory, and the device only the sum over the r below ``ring`` of ``max(s(b) for b % ring == r)``. No
+    tensor is cut, so the largest ones matter.
 
     Args:
-        program: of one device, its updates fused as they are to be copied; it stays as it is.
-        nbytes: cut a merged update into several, in order, so that none has more bytes of states than this, unless by
-            a single tensor. This changes no bit, since a merged update does one tensor at a time.
-        ring: how many buffers, at least 1. With one, the copies and the update of one after the other; with three, one
-            is copied in, one updated and one copied out at a time.
+        program: of one device, with its updates fused as they will be copied.
+        nbytes: split a merged update into several, in order, so that none has more bytes of states than this, unless a
+            single tensor has. This changes no bit, since a merged update treats tensors independently.
+        ring: how many buffers, at least 1. With one, copies and updates are sequential; with three, one update is
+            copied in, one computed and one copied out at a time.
         masters: whether masters are kept there, too.
 
     Returns:
-        The program; bound by `refopt.program.placement.bind_schedule` it has the memory described here, and by
-        `refopt.program.bind` the same bits. Updates that are flat, or whose states something else uses, too, are left.
+        The program; bound by `refopt.program.placement.bind_schedule` it uses memory as described here; bound by
+        `refopt.program.bind` it gives the same bits. Flat updates, and updates whose states other ops use, are kept.
     """
     expect_program("offload", program)
     ring = whole("offload: ring", ring, 1)
     nbytes = None if nbytes is None else whole("offload: nbytes", nbytes, 1)
     flag("offload: masters", masters)
     if len({op.device for op in program.main} - {None}) > 1:
-        return Result(program, False, ("ops are of several devices; expected those of one",))
+        return Result(program, False, ("ops are placed on several devices; expected one device",))
     builder = _Builder(program, ring, nbytes, ("master_params",) if masters else ())
     for op in program.main:
         builder.add(op)
     if not builder.sizes:
-        return Result(program, False, (*builder.reasons, "no update has states to keep elsewhere"))
+        return Result(program, False, (*builder.reasons, "no update has states that the host can keep"))
     return Result(program.with_vars(builder.vars()).replace(main=builder.main), True, tuple(builder.reasons))
 
 
 class _Builder:
-    """The ops of a step as they grow."""
+    """Collects the ops of a step."""
 
     def __init__(self, program: Program, ring: int, nbytes: int | None, kept: tuple[str, ...]) -> None:
         self.main: list[Op] = []
@@ -100,14 +100,14 @@ def _why_not(program: Program, op: Op, slots: Sequence[str], users: Mapping[str,
     if not any(math.prod(program.vars[name].shape) for name in names):
         return "it has no states"
     if is_flat(program, op):
-        return "it is flat, and its states are in buffers that startup makes; the merged form has them apart"
+        return "it is flat, and its states are in buffers made at startup; the merged form keeps them separate"
     for name in names:
         if name in created:
             return f"{name!r} is made at startup, on the device"
         if name in program.buffer_of or name in program.parts or not program.vars[name].persistable:
-            return f"{name!r} is no memory of its own that lives from step to step"
+            return f"{name!r} is not separate memory that lives from step to step"
         if users[name] > 1:
-            return f"{name!r} is used by other ops, too"
+            return f"other ops use {name!r}, too"
     return ""
 
 

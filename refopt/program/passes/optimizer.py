@@ -1,4 +1,4 @@
-"""One optimizer op for many."""
+"""Fusing optimizer ops."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ FORMS = "auto", "flat", "merged"
 
 
 class Unit(NamedTuple):
-    """Ops that are to be one.
+    """Ops to fuse into one.
 
     Attributes:
-        routine: what they are ops of.
-        places: where they are in ``main``, in the order in which their tensors are to be.
+        routine: their routine.
+        places: their places in ``main``, in the order of tensors in the fused op.
         powers: by scalar that other ops advance, the places of these, in the same order.
-        uneven: numbers that are not the same for all, by name, and whose they are.
+        uneven: numbers that differ between tensors, by name.
     """
 
     routine: Routine
@@ -39,36 +39,36 @@ class Unit(NamedTuple):
         return [program.main[i] for i in self.places]
 
     def members(self) -> list[int]:
-        """All places that go."""
+        """All places of replaced ops."""
         return [*self.places, *(i for places in self.powers.values() for i in places)]
 
 
 def fuse_optimizer(program: Program, optimizer: str = "all", form: str = "auto", per_buffer: bool = False) -> Result:
     """Replace the ops of a routine, one for each tensor, by one for each signature of dtypes.
 
-    Two forms. *Flat*: parameters, states and scalars are coalesced at startup like the gradients, and one op of the
-    same type takes each buffer for one tensor; a scalar of the first tensor is that of all, and all are advanced.
-    *Merged*: one op of type ``merged_`` over the tensors as they lie, which keeps each tensor's numbers, scalars and
-    norms apart. The order of tensors is that of the gradients. Scalars that ``scale`` ops advance, two for each tensor
-    of Adam, are then advanced by one op for each kind.
+    There are two forms. *Flat*: parameters, states and scalars are coalesced at startup like the gradients, and one op
+    of the same type treats each buffer as one tensor; the first tensor's scalars apply to all, and all are advanced.
+    *Merged*: one op of type ``merged_`` over the tensors in place, which keeps each tensor's numbers, scalars and norms
+    separate. Tensors are in the order of the gradients. Scalars that ``scale`` ops advance, two for each tensor of
+    Adam, are then advanced by one op per kind.
 
-    Flat is for routines that take each element for itself, with the same numbers for all tensors, rounding to nearest,
-    gradients that are in one buffer by themselves or in none, and scalars that are equal to begin with, which
-    `refopt.program.Bound.startup` makes sure of. Ops whose attributes differ in what a merged op has one of only, that
-    depend on each other, or whose gradients are sparse, are left alone.
+    The flat form needs an elementwise routine, the same numbers for all tensors, rounding to nearest, gradients that
+    have one buffer of their own or none, and scalars with equal initial values, which `refopt.program.Bound.startup`
+    checks. Ops are not fused if they differ in attributes of which a merged op has only one, depend on each other, or
+    have sparse gradients.
 
     Args:
         optimizer: a name of `refopt.catalog.KNOWN`, or ``"all"``.
-        form: ``"flat"``, one op for each buffer of gradients; ``"merged"``; or ``"auto"``: flat where that makes one op
-            of a signature, else merged.
-        per_buffer: keep updates apart whose gradients are in different buffers, or in none, in the merged form as well:
-            each then waits for its own gradients only.
+        form: ``"flat"``, one op for each buffer of gradients; ``"merged"``; or ``"auto"``: flat if that makes one op
+            per signature, else merged.
+        per_buffer: keep updates whose gradients are in different buffers, or in none, separate in the merged form as
+            well, so that each waits only for its own gradients.
 
     Raises:
-        ValueError: naming the argument; or if a buffer's name is taken.
+        ValueError: naming the argument; or a buffer's name is taken.
 
     Source: Paddle's ``fuse_optimizer_op_pass`` and those of Adam, SGD and momentum, of PR 15933, first in PR 15497. It
-    takes learning rate, beta powers and whatever it does not compare from the first op, without a word.
+    silently takes learning rate, beta powers and whatever it does not compare from the first op.
     """
     expect_program("fuse_optimizer", program)
     chosen("fuse_optimizer: form", form, FORMS)
@@ -79,12 +79,12 @@ def fuse_optimizer(program: Program, optimizer: str = "all", form: str = "auto",
     for routine in (KNOWN[name] for name in names if name in KNOWN):
         for places in _candidates(program, routine, form, per_buffer, fusion.reasons):
             fusion.add(routine, places)
-    nothing = f"no two ops of {optimizer} can be one"
+    nothing = f"no two ops of {optimizer} can be fused"
     return moved(program, fusion.moves, fusion.reasons, nothing, fusion.buffers, fusion.startup)
 
 
 class _Fusion:
-    """What is changed, as it grows."""
+    """Collects the changes."""
 
     def __init__(self, program: Program, form: str) -> None:
         self.moves: list[dependencies.Move] = []
@@ -96,7 +96,7 @@ class _Fusion:
         self._rooted = dependencies.rooted(program)
 
     def add(self, routine: Routine, places: tuple[int, ...]) -> None:
-        """Make one of some ops, or say why not."""
+        """Fuse some ops, or record why not."""
         program, about = self._program, f"{routine.name} of {_about(self._program, places)}"
         unit, reason = _unit(program, routine, places, self._scales)
         not_flat = reason or _not_flat(program, unit, self._rooted)
@@ -106,7 +106,7 @@ class _Fusion:
             self.reasons.append(f"{about}: {reason}")
         elif self._form == "merged" or not_flat:
             self.moves.append((unit.members(), _merged(program, unit)))
-            self.reasons += [f"{about}: merged and not flat: {not_flat}"] if self._form == "auto" else []
+            self.reasons += [f"{about}: merged, not flat: {not_flat}"] if self._form == "auto" else []
         else:
             flat = flattened(program, unit.routine, unit.ops(program))
             self.moves.append((unit.members(), [flat.op, *_advances(program, unit, flat.scalars)]))
@@ -117,7 +117,7 @@ class _Fusion:
 def _candidates(
     program: Program, routine: Routine, form: str, per_buffer: bool, reasons: list[str]
 ) -> Iterator[tuple[int, ...]]:
-    """Places of the ops of one signature that may be one, in the order of their gradients; others are reasons."""
+    """Places of ops with one signature that may be fused, in the order of their gradients; others give reasons."""
     sums = {name for op in program.main if op.type == "scatter_add" for name in op.writes}
     rank = _order(program)
     units: dict[tuple, list[int]] = {}
@@ -136,7 +136,7 @@ def _candidates(
 
 
 def _signature(program: Program, routine: Routine, op: Op, form: str, per_buffer: bool) -> tuple[Any, ...]:
-    """What ops have in common that may be one."""
+    """The key that ops must share to be fused."""
     grad, param = op.inputs["grads"][0], program.vars[op.inputs["params"][0]]
     slots = [op.inputs.get(slot) for slot in routine.slot_names]
     key: list[Any] = [program.vars[names[0]].dtype if names else None for names in slots]
@@ -150,7 +150,7 @@ def _signature(program: Program, routine: Routine, op: Op, form: str, per_buffer
 
 
 def _order(program: Program) -> dict[str, int]:
-    """Gradients by when they are made, or, in a buffer, by where they lie."""
+    """The order of gradients: by when they are made or, in a buffer, by address."""
     gradients = [name for op in program.main if op.type == "backward" for name in op.outputs["grads"]]
     views = [view for views in program.views.values() for view in views]
     return {name: k for k, name in enumerate([*gradients, *views])}
@@ -159,7 +159,7 @@ def _order(program: Program) -> dict[str, int]:
 def _unit(
     program: Program, routine: Routine, places: tuple[int, ...], scales: dict[str, list[int]]
 ) -> tuple[Unit, str]:
-    """The ops as one, and why they cannot be. Empty if they can."""
+    """The ops to fuse, and why they cannot be fused. Empty if they can."""
     ops = [program.main[i] for i in places]
     uneven: dict[str, str] = {}
     reason = ""
@@ -178,14 +178,14 @@ def _unit(
 
 
 def _find_powers(program: Program, unit: Unit, scales: dict[str, list[int]]) -> str:
-    """Find the ops that advance the scalars; or why there are none that could be one."""
+    """Find the ops that advance the scalars, or why they cannot be fused."""
     for slot in unit.routine.scalars:
         candidates = [scales.get(op.inputs[slot][0], []) for op in unit.ops(program)]
         if not any(candidates):
             continue
         for place, op, places in zip(unit.places, unit.ops(program), candidates, strict=True):
             if len(places) != 1 or places[0] < place:
-                return f"{slot}: expected one scale op, after {dependencies.title(op)}, got another number or place"
+                return f"{slot}: expected exactly one scale op, after {dependencies.title(op)}"
         unit.powers[slot] = tuple(places[0] for places in candidates)
         reason = unlike([program.main[places[0]] for places in candidates])
         if reason:
@@ -194,7 +194,7 @@ def _find_powers(program: Program, unit: Unit, scales: dict[str, list[int]]) -> 
 
 
 def _not_flat(program: Program, unit: Unit, rooted: Set[str]) -> str:
-    """Why ops cannot be a flat one. Empty if they can. What is ``rooted`` one rank alone gets, or sends."""
+    """Why ops cannot become a flat one. Empty if they can. Only one rank gets or sends ``rooted`` variables."""
     ops = unit.ops(program)
     if unit.uneven and not unit.routine.whole:
         return next(iter(unit.uneven.values()))
@@ -204,25 +204,25 @@ def _not_flat(program: Program, unit: Unit, rooted: Set[str]) -> str:
         if math.prod(program.vars[op.inputs["params"][0]].shape) == 0:
             return f"{dependencies.title(op)} has no elements"
         if program.vars[op.inputs["grads"][0]].persistable != program.vars[ops[0].inputs["grads"][0]].persistable:
-            return "some gradients live from step to step, and others do not"
+            return "only some gradients live from step to step"
         for slot, (name,) in ((s, n) for s, n in op.inputs.items() if s not in SHARED):
             if name in rooted:
                 return f"{slot}: {name!r} {dependencies.ALONE}"
             if name in program.whole_of:
                 return f"{slot}: {name!r} is a block of {program.whole_of[name]!r}"
             if slot != "grads" and name in program.buffer_of:
-                return f"{slot}: {name!r} is in a buffer already, {program.buffer_of[name]!r}"
+                return f"{slot}: {name!r} is already in a buffer, {program.buffer_of[name]!r}"
     return _twice(ops, "grads") or gradient_buffer(program, [op.inputs["grads"][0] for op in ops])[1]
 
 
 def _twice(ops: list[Op], slot: str) -> str:
     """Which variable of a slot two of the ops have in common; empty if none."""
     name, count = Counter(op.inputs[slot][0] for op in ops).most_common(1)[0]
-    return f"{slot}: {name!r} is that of {count} ops" if count > 1 else ""
+    return f"{slot}: {count} ops use {name!r}" if count > 1 else ""
 
 
 def _merged(program: Program, unit: Unit) -> list[Op]:
-    """The merged op over the tensors as they are, and those that advance scalars."""
+    """The merged op over the tensors in place, and the ops that advance scalars."""
     ops = unit.ops(program)
     attrs = {
         key: tuple(op.attrs[key] for op in ops) if key in unit.uneven else value for key, value in ops[0].attrs.items()

@@ -1,4 +1,4 @@
-"""A step that every rank does as a whole, given to the ranks that own its parameters."""
+"""Distributing a step that every rank does in full among the ranks that own its parameters."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ from refopt.program.passes.eligibility import STAGES
 from refopt.program.passes.gradients import params_of
 from refopt.program.program import Program
 
-PAIRWISE = "scale", "cast", "sum", "scatter_add", "copy_in", "copy_out"  # each of x and its place in out by itself
+PAIRWISE = "scale", "cast", "sum", "scatter_add", "copy_in", "copy_out"  # each of x and its place in out separately
 
 
 class Declined(Exception):
-    """Why a step cannot be given to owners."""
+    """A step cannot be distributed to owners, for a reason."""
 
 
 def owned(
     program: Program, owners: Mapping[str, int], degree: int, params: Mapping[str, str] | None = None,
     axis: str | None = None,
 ) -> list[Op]:
-    """The ops of a step of all ranks, in which what belongs to a parameter is done by its owner alone.
+    """The ops of a step of all ranks in which only the owner of a parameter works on it.
 
-    A gradient is reduced to the owner, who averages, checks and updates; what is to be broadcast then, `sent` says.
-    Each rank checks the gradients that it has; whether one was inf or NaN, and the sums of squares for the norm, are
-    added up over the ranks. A rank that owns nothing of a routine has an update of no tensors, and so takes the same
-    numbers in a step as the others.
+    A gradient is reduced to the owner, which averages, checks and updates; `sent` lists what is then broadcast. Each
+    rank checks its own gradients; whether one was inf or NaN, and the sums of squares for the norm, are added up over
+    the ranks. A rank that owns nothing of a routine has an update of no tensors, so that it accepts the same numbers in
+    a step as the others.
 
     Args:
         program: a step of ``degree`` ranks that sum their gradients.
-        owners: by parameter, the rank that owns it; all ranks go on to do all for others.
+        owners: by parameter, the rank that owns it; all ranks keep working on other parameters.
         degree: how many ranks there are.
-        params: by name of a gradient, its parameter, where updates do not say it.
-        axis: of a mesh, that the ranks lie along; what is summed along others the owner sums.
+        params: by name of a gradient, its parameter, if updates do not determine it.
+        axis: the mesh axis of the ranks; the owner sums along other axes.
 
     Raises:
-        Declined: if something cannot be done by one rank alone.
+        Declined: one rank alone cannot do something.
     """
     return _Owners(program, owners, degree, params, axis).main()
 
 
 def sent(program: Program, owners: Mapping[str, int]) -> list[tuple[str, int, str | None]]:
-    """What the passes read of each parameter, its root, and its layer, in the order of the updates."""
+    """For each parameter, the variable that the model's passes read, its root and its layer, in update order."""
     read = {name for op in program.main if op.role in STAGES for name in op.reads}
     copies: dict[str, list[str]] = {}
     for op in program.main:
@@ -67,7 +67,7 @@ def updates_of(program: Program) -> list[Op]:
 
 
 def part_of(op: Op, places: Sequence[int], **changes: object) -> Op:
-    """An op of some of the tensors that it is about, in another order if so asked."""
+    """An op restricted to some of its tensors, in the order of ``places``."""
     count = len(next(names for slot, names in op.inputs.items() if slot in ("params", "x")))
     if list(places) == list(range(count)):
         return op.replace(**changes)
@@ -79,11 +79,11 @@ def part_of(op: Op, places: Sequence[int], **changes: object) -> Op:
     )
 
 
-_WHOLE = frozenset([*SHARED, "ring", "sums", "odd"])  # slots that are of all tensors together
+_WHOLE = frozenset([*SHARED, "ring", "sums", "odd"])  # slots for all tensors together
 
 
 class _Owners:
-    """Goes through the ops of a step in order, and knows what one rank has alone."""
+    """Goes through the ops of a step in order, and tracks what only one rank has."""
 
     def __init__(
         self, program: Program, owners: Mapping[str, int], degree: int, params: Mapping[str, str] | None,
@@ -106,9 +106,9 @@ class _Owners:
         return main + of_nothing([op for op in main if routine_of(op) is not None], self._degree)
 
     def _settle(self, op: Op) -> None:
-        """Let what an update has beside gradients be at home with the owners of its parameters."""
+        """Assign an update's variables, except gradients, to the owners of its parameters."""
         if is_flat(self._program, op):
-            raise Declined(f"{title(op)} is one for a buffer of several parameters; fuse_optimizer comes after")
+            raise Declined(f"{title(op)} updates a buffer of several parameters; apply fuse_optimizer afterwards")
         for slot, names in op.inputs.items():
             for param, name in zip(op.inputs["params"], names, strict=True) if slot not in (*SHARED, "grads") else ():
                 self._put(name, self._owners.get(param), op)
@@ -121,10 +121,10 @@ class _Owners:
 
     def _put(self, name: str, home: int | None, op: Op) -> None:
         if home is not None and self._home.setdefault(name, home) != home:
-            raise Declined(f"{title(op)}: {name!r} is on rank {self._home[name]}, and would be on rank {home}, too")
+            raise Declined(f"{title(op)}: {name!r} is on rank {self._home[name]}, and would also be on rank {home}")
 
     def _given(self, op: Op) -> Iterable[Op]:
-        """What becomes of an op."""
+        """The ops that replace an op."""
         if op.type == "all_reduce" and op.attrs.get("axis") == self._axis:
             return self._reduce(op)
         if op.type == "check_gradients":
@@ -141,7 +141,7 @@ class _Owners:
         return [op.replace(device=self._one_home(op))]
 
     def _reduce(self, op: Op) -> list[Op]:
-        """A reduction to each owner of neighbours that are reduced together."""
+        """Reductions to each owner, for gradients that are reduced together."""
         ops = []
         for root, run in groupby(op.inputs["x"], key=lambda name: self._owners.get(self._params.get(name, ""))):
             names = tuple(run)
@@ -153,7 +153,7 @@ class _Owners:
         return ops
 
     def _arrive(self, name: str) -> None:
-        """A gradient is there, with the owner of its parameter alone if there is one."""
+        """Record that a gradient is reduced, to the owner of its parameter if there is one."""
         home = self._owners.get(self._params.get(name, ""))
         if home is not None:
             self._home[name] = home
@@ -185,7 +185,7 @@ class _Owners:
         return _by_home(op, homes, dict.fromkeys(homes))
 
     def _one_home(self, op: Op) -> int | None:
-        """The rank that alone has what an op is about; ``None`` for all ranks."""
+        """The only rank that has an op's variables; ``None`` for all ranks."""
         homes = {name: self._home[name] for name in (*op.reads, *op.writes) if name in self._home}
         first = next(iter(homes), "")
         for name, home in homes.items():
@@ -195,17 +195,17 @@ class _Owners:
 
 
 def _by_home(op: Op, homes: Sequence[int | None], wanted: Iterable[int | None]) -> list[Op]:
-    """An op's parts on the ranks that are wanted, each of the tensors that are at home there."""
+    """An op's parts on some ranks, each with the tensors that belong there."""
     return [part_of(op, [k for k, each in enumerate(homes) if each == home], device=home) for home in wanted]
 
 
 def along(degree: int, axis: str | None) -> dict[str, Any]:
-    """The attributes of a collective of so many ranks, along an axis if there is one."""
+    """The attributes of a collective of ``degree`` ranks, along an axis if there is one."""
     return {"ranks": degree} if axis is None else {"ranks": degree, "axis": axis}
 
 
 def added_up(program: Program, check: Op, degree: int, axis: str | None = None) -> list[Op]:
-    """The sums over the ranks of what each has found in its gradients: of the squares if a norm is formed of them."""
+    """The sums over ranks of the results of gradient checks; of squares only if a norm needs them."""
     ends = (each for each in program.main if each.type == "finish_check")
     norms = {name for each in ends for name in each.inputs.get("sums", ())}
     over = [check.outputs["odd"], *([check.outputs["sums"]] if norms & {*check.outputs["sums"]} else [])]
@@ -213,12 +213,12 @@ def added_up(program: Program, check: Op, degree: int, axis: str | None = None) 
 
 
 def nothing_of(op: Op, device: int | None = None) -> Op:
-    """An update of no tensors, which takes the numbers that the update takes."""
+    """An update of no tensors that accepts the same numbers as an update."""
     return part_of(op, (), type=MERGED + op.type.removeprefix(MERGED), layer=None, device=device)
 
 
 def of_nothing(updates: Sequence[Op], degree: int) -> list[Op]:
-    """Updates of no tensors, of each type for each rank that has none, so that all ranks take the same numbers."""
+    """Updates of no tensors, of each type for each rank without one, so that all ranks accept the same numbers."""
     ranks: dict[str, set[int | None]] = {}
     for op in updates:
         ranks.setdefault(op.type, set()).add(op.device)

@@ -1,4 +1,4 @@
-"""The program of a rank that has a part of each buffer."""
+"""Writing the program of a rank that has a part of each buffer."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Tensor(NamedTuple):
 
     Attributes:
         param, grad: names, the gradient as the update reads it.
-        sources: the gradients that are summed over ranks: that one, or those of micro-steps that it is made of.
-        made: what is made of the sums.
+        sources: the gradients that are summed over ranks: that one, or those of micro-steps that it is computed from.
+        made: what is computed from the sums.
         reduced: place of the first sum.
         updated: place of the update.
     """
@@ -40,10 +40,10 @@ class Tensor(NamedTuple):
 
 
 class Reduction(NamedTuple):
-    """Gradients that are summed over ranks as one, a tensor each.
+    """Gradients that are summed over ranks together, one per tensor.
 
     Attributes:
-        names: of the gradients, in the order in which they lie in their buffer.
+        names: of the gradients, in the memory order of their buffer.
         places: of the all-reduces.
         further: places of the all-reduces along each other axis.
         averages: places of the multiplications by 1 / W.
@@ -56,17 +56,17 @@ class Reduction(NamedTuple):
 
     @property
     def members(self) -> list[int]:
-        """All places that go."""
+        """All places of replaced ops."""
         return [*self.places, *chain(*self.further), *self.averages]
 
 
 class Bucket(NamedTuple):
-    """Tensors that lie side by side, cut alike in the buffer of the parameters and in those of gradients.
+    """Contiguous tensors, cut alike in the buffer of the parameters and in those of gradients.
 
     Attributes:
-        tensors: in the order in which they lie.
+        tensors: in memory order.
         reductions: one, or one for each micro-step.
-        spans: by tensor, the ranks that have some of it, each with the first element and how many.
+        spans: by tensor, the ranks that have a part of it, each with its first element and size.
     """
 
     tensors: tuple[Tensor, ...]
@@ -75,7 +75,7 @@ class Bucket(NamedTuple):
 
 
 def layout_of(dtype: str) -> dict[str, Any]:
-    """Where tensors lie: at multiples of a tile."""
+    """The layout of tensors: aligned to multiples of a tile."""
     return {"use_align": True, "align_size": TILE * ITEM_SIZES[dtype], "size_of_dtype": -1}
 
 
@@ -124,7 +124,7 @@ class Rewriting:
         return buffer
 
     def _summed(self, reduction: Reduction) -> list[Op]:
-        """The sums of what the rank has of a buffer's gradients, and their averages."""
+        """The sums of the rank's part of a buffer's gradients, and their averages."""
         own, buffer = self._own(reduction.names), self._buffer("Grad", reduction.names)
         ops = [*self._cuts(reduction.names), self._collective("reduce_scatter", [buffer], own)]
         layout = layout_of(self._program.vars[reduction.names[0]].dtype)
@@ -138,11 +138,11 @@ class Rewriting:
         return Op(kind, {"x": tuple(x)}, {"out": tuple(out)}, self._along, "communicate")
 
     def _own(self, names: Iterable[str]) -> list[str]:
-        """What the rank has of some variables."""
+        """The rank's parts of some variables."""
         return [self._piece(name) for name in names if self._rank in self._spans[name]]
 
     def _piece(self, name: str, of: str = "") -> str:
-        """The name of what the rank has of a variable, which is cut as another one is."""
+        """The name of the rank's part of a variable, which is cut like another one."""
         return name if len(self._spans[of or name]) == 1 else f"{name}.shard{self._rank}"
 
     def _cuts(self, names: Iterable[str]) -> list[Op]:
@@ -161,7 +161,7 @@ class Rewriting:
         return ops
 
     def _part_of(self, op: Op) -> list[Op]:
-        """What the rank does of an op."""
+        """The rank's part of an op."""
         if routine_of(op) is not None:
             return self._update(op)
         if op.type in PAIRS and not self._spans.keys().isdisjoint(op.outputs["out"]):
@@ -171,7 +171,7 @@ class Rewriting:
         return [op]
 
     def _update(self, op: Op) -> list[Op]:
-        """The update of what the rank has: of its states, too."""
+        """The update of the rank's parts, including states."""
         params, routine = op.inputs["params"], routine_of(op)
         assert routine is not None
         own = [k for k, name in enumerate(params) if self._rank in self._spans.get(name, (self._rank,))]
@@ -189,7 +189,7 @@ class Rewriting:
         return [part_of(op, own).with_names(lambda _, names: [pieces.get(name, name) for name in names])]
 
     def _pairs(self, op: Op) -> list[Op]:
-        """What is made of the sums that the rank has; before there are sums, of all."""
+        """The rank's part of an op on sums; ops before the sums are kept."""
         outs = op.outputs["out"]
         if self._spans.keys().isdisjoint(op.inputs["x"]):
             return [op]
@@ -204,7 +204,7 @@ class Rewriting:
         return [part_of(op, own).with_names(lambda _, names: [pieces.get(name, name) for name in names])]
 
     def _state(self, name: str, param: str) -> None:
-        """The part of a state, or of a master, that the rank has; the whole goes."""
+        """Replace a state or master by the rank's part."""
         span, var = self._spans[param], self._program.vars[name]
         if len(span) > 1 or self._rank not in span:
             self._gone |= {name} if var.initial is None else set()
@@ -214,7 +214,7 @@ class Rewriting:
             self._vars[own] = Var(own, (size,), var.dtype, True, initial=initial, part=Part(name, var.shape, first))
 
     def _check(self, op: Op) -> list[Op]:
-        """The check of what the rank has; the first one checks what all have, too. Then the sums over the ranks."""
+        """The check of the rank's parts, on the first rank also of what all have; then the sums over the ranks."""
         sums = added_up(self._program, op, self._along["ranks"], self._along.get("axis"))
         cut = [k for k, x in enumerate(op.inputs["x"]) if len(self._spans.get(x, ())) > 1 and len(sums) > 1]
         own = [k for k, x in enumerate(op.inputs["x"]) if self._rank in self._spans.get(x, (0,)) and k not in {*cut}]
@@ -227,7 +227,7 @@ class Rewriting:
     def _tiles(
         self, op: Op, check: Op, over: Sequence[Op], cut: Sequence[int], pieces: Sequence[int]
     ) -> list[Op]:
-        """The check with sums of tiles of what is cut, of which the sums of tensors are formed on every rank."""
+        """The check with sums of tiles for cut tensors, from which every rank forms the sums of tensors."""
         names, (sums,), positions = op.inputs["x"], op.outputs["sums"], op.attrs["positions"]
         tiles, counts = f"{sums}@TILES", [tiles_of(self._program.vars[names[k]].shape) for k in cut]
         self._vars[tiles] = Var(tiles, (sum(counts),), "float32")

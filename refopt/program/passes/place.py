@@ -25,11 +25,11 @@ def all_reduce_gradients(program: Program, devices: int) -> Result:
     """Sum and average each gradient on every device, and update every parameter everywhere.
 
     Args:
-        program: the step of one device; it stays as it is.
+        program: the step of one device; it is not modified.
         devices: how many there are, at least 1.
 
     Returns:
-        What `refopt.program.step_program` makes for so many ranks. Sparse gradients are gathered, where Paddle
+        What `refopt.program.step_program` makes for that many ranks. Sparse gradients are gathered, while Paddle
         reduces them to device 0 and broadcasts the sum.
 
     Source: strategy ``kAllReduce`` of Paddle's ``MultiDevSSAGraphBuilder``.
@@ -43,14 +43,14 @@ def all_reduce_gradients(program: Program, devices: int) -> Result:
 def reduce_to_owners(program: Program, devices: int) -> Result:
     """Sum and average each gradient on one device, which updates the parameter, and broadcast it from there.
 
-    A `Balancer` gives the gradients to devices, in the order in which they are complete; an update is where its
-    gradient is. What the passes of the model read is broadcast at the end of the step, device by device and in the
-    order of the names, so that all ranks make the calls alike.
+    A `Balancer` assigns gradients to devices, in the order in which they are complete; an update is on the device of
+    its gradient. What the model reads is broadcast at the end of the step, device by device and in the order of names,
+    so that all ranks make the same calls.
 
-    A parameter without elements has nothing to balance or to send, and is left to all.
+    An empty parameter needs no balancing or sending, and is left to all devices.
 
     Args:
-        program: the step of one device; it stays as it is.
+        program: the step of one device; it is not modified.
         devices: how many there are, at least 1.
 
     Returns:
@@ -74,21 +74,21 @@ def reduce_to_owners(program: Program, devices: int) -> Result:
 
 
 def declined(where: str, program: Program, devices: int) -> str:
-    """Why a program cannot be given to devices. Empty if it can."""
+    """Why a program cannot be distributed to devices. Empty if it can."""
     expect_program(where, program)
     whole(f"{where}: devices", devices, 1, RANKS)
     if devices == 1:
-        return "one device has nobody to share with"
+        return "there is only one device"
     for op in (*program.main, *program.startup):
         if op.device is not None or "ranks" in op.attrs:
-            return f"{op.type} has devices or ranks already; expected the step of one device"
+            return f"{op.type} already has devices or ranks; expected the step of one device"
     return ""
 
 
 def placed(
     program: Program, found: Sequence[gradients.Complete], balancer: Balancer
 ) -> tuple[dict[str, int], dict[str, None]]:
-    """By parameter, the device that a balancer gives its gradient; and gradients without elements, which none gets."""
+    """By parameter, the device of its gradient by a balancer; and the empty gradients, which have none."""
     params, owners, alone = gradients.params_of(program), dict[str, int](), dict[str, None]()
     for each in found:
         if math.prod(program.vars[each.name].shape) == 0:
@@ -106,8 +106,8 @@ def left(alone: Iterable[str]) -> tuple[str, ...]:
 def communicated(program: Program, devices: int, found: Iterable[gradients.Complete]) -> Program:
     """The step of one of several devices: gradients are summed over them once they are complete, and averaged.
 
-    Rows of a sparse gradient are gathered before they are added up. At startup, device 0 broadcasts what all devices
-    begin with.
+    Rows of a sparse gradient are gathered before they are added up. At startup, device 0 broadcasts the initial
+    parameters.
 
     Args:
         program: the step of one device.
@@ -143,7 +143,7 @@ def communicated(program: Program, devices: int, found: Iterable[gradients.Compl
 
 
 def _average(scale: float, devices: int) -> float:
-    """What averages over devices, too: of 1 / n, as everywhere, 1 / (n * devices), rounded once."""
+    """The factor that also averages over devices: 1 / n becomes 1 / (n * devices), rounded once."""
     count = round(1 / scale) if scale else 0
     return 1 / (count * devices) if count and 1 / count == scale else scale / devices
 
@@ -157,9 +157,9 @@ def broadcasts(calls: Iterable[tuple[str, int, str | None]], devices: int, axis:
 
 
 def broadcast_order(owners: Mapping[str, int]) -> list[tuple[str, int]]:
-    """Names and devices, device by device, in the order of the names: the same however they come.
+    """Names and devices, device by device, in the order of names, whatever the order of ``owners``.
 
-    Paddle goes through an unordered set, so that ranks need not agree.
+    Paddle iterates over an unordered set, so ranks may disagree.
     """
     return sorted(owners.items(), key=lambda item: (item[1], item[0]))
 
@@ -174,15 +174,15 @@ def owners(program: Program) -> dict[str, int]:
 def on_device(program: Program, device: int) -> Program:
     """The program that one rank binds: the ops of its device and those of all, and the variables that they use.
 
-    A barrier keeps what the rank itself sends and receives. What other devices alone change is let go at the end of
-    startup; parameters that no op uses stay.
+    A barrier keeps only the rank's own messages. What only other devices change is freed at the end of startup;
+    parameters that no op uses are kept.
 
     Args:
-        program: a program of all devices; it stays as it is.
+        program: a program of all devices; it is not modified.
         device: the rank.
 
     Raises:
-        ValueError, TypeError: if it is none of the ranks that the ops are for.
+        ValueError, TypeError: it is not one of the ranks that the ops are for.
     """
     expect_program("on_device", program)
     ranks = (op.attrs["ranks"] for op in (*program.startup, *program.main) if "ranks" in op.attrs)
@@ -191,7 +191,7 @@ def on_device(program: Program, device: int) -> Program:
     main = _part_of(program, device)
     vars = program.vars
     used = {name for op in (*startup, *main) for name in (*op.reads, *op.writes)}
-    for name in reversed(list(vars)):  # which holds a variable before those that start from it
+    for name in reversed(list(vars)):  # a variable precedes those that start from it
         if name in used and isinstance(vars[name].initial, str):
             used.add(str(vars[name].initial))
     everywhere = {name for op in (*program.startup, *program.main) for name in (*op.reads, *op.writes)}

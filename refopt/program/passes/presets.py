@@ -1,4 +1,4 @@
-"""Passes in the order in which they get the most out of a step, by the name of what they make of it."""
+"""Named sequences of passes, in the order that optimizes a step best."""
 
 from __future__ import annotations
 
@@ -61,21 +61,21 @@ def preset(name: str, rank: int = 0, ranks: int = 1) -> list[Pass]:
     """The passes of a preset, for `refopt.program.passes.pipeline`.
 
     ======================  ========================================================================================
-    ``data_parallel``       every rank does all: an all-reduce and an average for each group of gradients, and one
-                            update, which casts
-    ``sharded``             each parameter has an owner: reductions, updates that cast, and broadcasts in buckets, those
-                            of all owners at a time
-    ``sharded_by_element``  buckets are cut into equal parts: each rank updates the elements of its own, between a
+    ``data_parallel``       every rank does everything: an all-reduce and an average for each group of gradients, and
+                            one update, which casts
+    ``sharded``             each parameter has an owner: reductions, updates that cast, and broadcasts in buckets, for
+                            all owners at once
+    ``sharded_by_element``  buckets are cut into equal parts: each rank updates its own elements, between a
                             reduce-scatter of the gradients and an all-gather of the parameters
-    ``parameter_server``    gradients are sent in blocks to the ranks that update them; of the step of one device
-    ``offloaded``           ``data_parallel``, with the states in the memory of the host
+    ``parameter_server``    gradients are sent in blocks to the ranks that update them; for the step of one device
+    ``offloaded``           ``data_parallel``, with the states in host memory
     ======================  ========================================================================================
 
     Args:
         name: one of these.
-        rank, ranks: the rank whose program it is to be, and how many there are. With several, the step of one device
-            becomes that of all first, by `refopt.program.passes.all_reduce_gradients`. The pipeline raises a ValueError
-            if the program is for another number.
+        rank, ranks: the rank of the resulting program, and how many there are. With several, the step of one device is
+            first turned into that of all, by `refopt.program.passes.all_reduce_gradients`. The pipeline raises a
+            ValueError if the program is for another number.
     """
     chosen("preset: name", name, PRESETS)
     ranks = whole("preset: ranks", ranks, 1)
@@ -91,7 +91,7 @@ def of_all_ranks(program: Program, ranks: int) -> Result:
         return all_reduce_gradients(program, ranks)
     if there != ranks:
         raise ValueError(f"preset: ranks: expected {there}, as the program has, got {ranks}")
-    return Result(program, False, ("it is the step of all ranks already",))
+    return Result(program, False, ("it already is the step of all ranks",))
 
 
 def of_one_rank(program: Program, rank: int) -> Result:

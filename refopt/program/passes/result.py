@@ -1,4 +1,4 @@
-"""What a pass gives back, and passes one after the other."""
+"""The result of a pass, and pipelines of passes."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from refopt.program.program import Program, expect_program, side_by_side
 
 @dataclass(frozen=True)
 class Result:
-    """What a pass has made of a program.
+    """The result of a pass.
 
     Attributes:
         program: the new program; the old one if the pass has not been applied.
         applied: whether anything was changed.
-        reasons: why something was declined, or done otherwise than asked for.
+        reasons: why something was declined, or not done as requested.
     """
 
     program: Program
@@ -37,10 +37,10 @@ class Result:
 
 @dataclass(frozen=True)
 class Report(Result):
-    """What a pipeline has made of a program.
+    """The result of a pipeline.
 
     Attributes:
-        before: the program that it was given.
+        before: the original program.
         steps: name and result of each pass, in order.
     """
 
@@ -53,7 +53,7 @@ class Report(Result):
         object.__setattr__(self, "steps", _steps("Report: steps", self.steps))
 
     def __str__(self) -> str:
-        """Both programs side by side, and what each pass has to say, at most 120 columns."""
+        """Both programs side by side, and the remarks of each pass, in at most 120 columns."""
         lines = [side_by_side(self.before, self.program), ""]
         for name, result in self.steps:
             lines.append(f"{name}: {'applied' if result.applied else 'not applied'}")
@@ -62,7 +62,7 @@ class Report(Result):
 
 
 def _steps(where: str, value: Any) -> tuple[tuple[str, Result], ...]:
-    """Names and results; raises if there is anything else."""
+    """Names and results; raises for anything else."""
     checked = []
     for k, step in enumerate(collected(where, value, "names and results")):
         pair = collected(f"{where}[{k}]", step, "a name and a Result")
@@ -76,7 +76,7 @@ def moved(
     program: Program, moves: Sequence[Move], reasons: Iterable[str], nothing: str, vars: Iterable[Var] = (),
     startup: Iterable[Op] = (),
 ) -> Result:
-    """What a pass gives back that moves ops of a step, and adds variables and startup ops; or nothing, and why."""
+    """The result of a pass that moves ops of a step, and adds variables and startup ops; or why it does nothing."""
     if not moves:
         return Result(program, False, (*reasons, nothing))
     changed = program.with_vars(vars)
@@ -91,10 +91,10 @@ def pipeline(program: Program, *passes: Callable[[Program], Result]) -> Report:
         passes: functions of a program.
 
     Returns:
-        The last program; printing the report shows it beside the first.
+        The last program; printing the report shows it next to the first.
 
     Raises:
-        TypeError: naming the pass that is none, or gives back no result.
+        TypeError: naming the argument that is not a pass, or does not return a result.
     """
     expect_program("pipeline", program)
     for k, apply in enumerate(passes):
@@ -115,15 +115,15 @@ def pipeline(program: Program, *passes: Callable[[Program], Result]) -> Report:
 
 
 def _check_arguments(where: str, apply: Callable[..., Any]) -> None:
-    """Raise if a pass has arguments beside the program that must be bound."""
+    """Raise if a pass has further arguments that must be bound."""
     try:
         _, *others = inspect.signature(apply).parameters.values()
-    except ValueError:  # of what has no signature, or no argument
+    except ValueError:  # it has no signature, or no argument
         return
     variadic = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
     needed = [each.name for each in others if each.default is each.empty and each.kind not in variadic]
     if needed:
-        expected = "expected a function of a program alone, bound by functools.partial"
+        expected = "expected a function of only a program, bound by functools.partial"
         raise TypeError(f"{where}: {expected}, got one that needs {', '.join(needed)}, too")
 
 

@@ -1,4 +1,4 @@
-"""Each parameter is updated by one rank, its owner, which alone has its state."""
+"""Sharding by parameter: one rank, the owner, updates a parameter and has its state."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ ORDERS = "program", "reduced"
 def shard(
     program: Program, rank: int, degree: int, rule: str = "paddle", order: str = "program", axis: str | None = None
 ) -> Result:
-    """The program of one rank of several that share out the optimizer.
+    """The program of one rank of several that divide the optimizer among them.
 
-    Gradients are reduced to the owner of their parameter, who alone averages, checks and updates, and then broadcasts
-    what the forward and the backward pass read of it: the fp16 copy if the optimizer's stage makes one, else the
-    parameter. Whether a gradient was inf or NaN, and the sums of squares for the norm, are added up over all ranks,
-    those with nothing included. State of others is not there, nor are their fp32 parameters, where copies do. A rank
-    that owns nothing of a routine has an update of no tensors, and so takes the same numbers in a step as the others.
+    Gradients are reduced to the owner of their parameter, which alone averages, checks and updates, and then broadcasts
+    what the model's passes read: the fp16 copy if the optimizer's stage makes one, else the parameter. Whether a
+    gradient was inf or NaN, and the sums of squares for the norm, are added up over all ranks, including those that own
+    nothing. A rank has no states of other owners, nor their fp32 parameters if copies suffice. A rank that owns nothing
+    of a routine has an update of no tensors, so that it accepts the same numbers in a step as the others.
 
-    What each rank has, and the copies of all, are what they are without sharding, bit for bit (numerics, N11), given
-    sums in rank order: a norm is formed from the sums of tensors in program order, wherever these were formed.
+    All values agree bit for bit with those without sharding (numerics, N11), given sums in rank order: a norm is formed
+    from the sums of tensors in program order, wherever these were formed.
 
     Args:
-        program: a program for ``degree`` ranks with an op of its own for each reduction and update, before or after
-            `refopt.program.passes.optimize_cast`; it stays as it is.
+        program: a program for ``degree`` ranks with a separate op for each reduction and update, before or after
+            `refopt.program.passes.optimize_cast`; it is not modified.
         rank: this rank's number.
         degree: the number of ranks.
         rule: of `refopt.program.passes.partition`, which gets the numbers of elements in the order of the updates.
         order: of the updates and broadcasts: that of the ``"program"``, or that in which gradients are ``"reduced"``,
-            so that on streams the first to come is the first to be updated and sent.
-        axis: of a `refopt.comm.Mesh`, that the ranks share out the step along; see `refopt.program.passes.over_axes`.
+            so that on streams the gradient that arrives first is updated and sent first.
+        axis: the axis of a `refopt.comm.Mesh` that the step is divided along; see `refopt.program.passes.over_axes`.
             ``rank`` and ``degree`` are along it.
 
-    Source: Paddle's ``sharding_optimizer`` with ``_dp_as_optimizer_sharding``, PR 35593 and PR 35878. State of a
-    routine it does not know stays on all ranks there; here it follows its op. Its found-inf is a maximum, of integers.
+    Source: Paddle's ``sharding_optimizer`` with ``_dp_as_optimizer_sharding``, PR 35593 and PR 35878. There the state
+    of an unknown routine stays on all ranks; here it follows its op. Its found-inf is an integer maximum.
     """
     expect_program("shard", program)
     degree = whole("shard: degree", degree, 1)
@@ -75,7 +75,7 @@ def shard(
 
 
 def declined(where: str, program: Program, degree: int, axis: str | None = None) -> str:
-    """Why a program cannot be shared out; raises if it is for another number of ranks. Empty if it can."""
+    """Why a program cannot be sharded; raises if it is for another number of ranks. Empty if it can."""
     if axis is not None:
         names(f"{where}: axis", [axis])
     for op in program.main:
@@ -85,23 +85,23 @@ def declined(where: str, program: Program, degree: int, axis: str | None = None)
         return "one rank owns everything"
     types = {op.type for op in program.main}
     if not types.isdisjoint(("reduce", "broadcast", "reduce_scatter", BATCH)):
-        return "gradients are reduced to owners already, or parameters broadcast by them"
+        return "gradients are already reduced to owners, or parameters broadcast by them"
     if not any(op.type == "all_reduce" and op.attrs.get("axis") == axis for op in program.main):
         return "no gradient is reduced over the ranks" if axis is None else f"no gradient is reduced along {axis!r}"
     if not (updates := updates_of(program)):
         return "nothing is updated"
     flat = next((op for op in updates if is_flat(program, op)), None)
-    return f"{title(flat)} is one for a buffer; fuse_optimizer comes after" if flat else ""
+    return f"{title(flat)} updates a buffer; apply fuse_optimizer afterwards" if flat else ""
 
 
 def _needed_early(program: Program) -> str:
-    """Which op needs what has been updated before it is sent, at the end of the step. Empty if none does."""
+    """Which op needs an updated parameter before the broadcasts at the end of the step. Empty if none does."""
     new: set[str] = set()
     types = update_types(program)
     for op in program.main:
         if new and (op.type in types or op.role in STAGES) and not new.isdisjoint(op.reads):
             late = next(name for name in op.reads if name in new)
-            return f"{title(op)} needs {late!r} after its update, before it is broadcast"
+            return f"{title(op)} needs {late!r} between its update and its broadcast"
         if op.type in types:
             new.update(op.outputs["params"])
         elif op.type == "cast" and op.role == "optimize":
@@ -110,7 +110,7 @@ def _needed_early(program: Program) -> str:
 
 
 def _as_reduced(program: Program) -> tuple[Program, str]:
-    """Updates in the order in which their gradients are reduced, where the last of them stood; or why they are not."""
+    """Updates in the order in which their gradients are reduced, in the last one's place; or why they cannot be."""
     types = update_types(program)
     places = [i for i, op in enumerate(program.main) if op.type in types]
     ops = [program.main[i] for i in places]

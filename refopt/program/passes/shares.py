@@ -8,7 +8,7 @@ from refopt.checks.arguments import chosen, collected, whole
 
 
 def in_order(sizes: Sequence[int], ranks: int) -> list[int]:
-    """Neighbours go together: the next rank begins once more than its share has been given out.
+    """Keep neighbours together: move on to the next rank when the current one has more than its share.
 
     ::
 
@@ -34,9 +34,9 @@ def in_order(sizes: Sequence[int], ranks: int) -> list[int]:
 
 
 def largest_first(sizes: Sequence[int], ranks: int) -> list[int]:
-    """The largest tensor goes to the rank that has least so far; then the next one. Ties: in order, to the first rank.
+    """Assign tensors, the largest first, to the rank with the least so far. Ties: in order, to the first rank.
 
-    The fullest rank has at most 4/3 - 1/(3 * ranks) of what it has in the best partition.
+    The largest load is at most 4/3 - 1/(3 * ranks) times that of the best partition.
 
     Source: R. L. Graham, Bounds on multiprocessing timing anomalies, 1969.
     """
@@ -59,7 +59,7 @@ def partition(sizes: Sequence[int], ranks: int, rule: str = "paddle") -> list[in
         rule: ``"paddle"`` for `in_order`, ``"greedy"`` for `largest_first`.
 
     Returns:
-        A rank from 0 to ranks - 1 for each tensor. Ranks may be left with nothing.
+        A rank from 0 to ranks - 1 for each tensor. Some ranks may get nothing.
     """
     chosen("partition: rule", rule, RULES)
     count = whole("partition: ranks", ranks, 1)

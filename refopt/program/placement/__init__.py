@@ -1,4 +1,4 @@
-"""On which streams of a device a step runs, when, and what that costs.
+"""Placing a step on streams of a device, with timelines and costs.
 
     >>> from refopt.program import passes, placement, step_program
     >>> program = step_program([("fc.weight", (4, 3)), ("fc.bias", (4,))], "adam", lr=0.1)

@@ -1,4 +1,4 @@
-"""A schedule with arrays and ranks behind its names, on streams and events that are made once."""
+"""A schedule bound to arrays and ranks, on streams and events that are made once."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from refopt.program.placement.work import Call, Work
 class BoundSchedule(Exclusive):
     """A schedule that can be run. Made by `bind_schedule`.
 
-    Threads that call at the same time take turns, so that each step is enqueued as a whole; with a communicator, calls
-    are made in the thread that it is of. There are no copies of it; `plan` can be copied.
+    Concurrent calls are serialized, so that each step is enqueued as a whole; with a communicator, calls must come from
+    its thread. It cannot be copied; `plan` can.
 
     The streams are the schedule's own, and nothing but events orders them: among each other, as the schedule says;
     after what the caller's stream has been given before a step; and before what it is given afterwards.
@@ -83,20 +83,20 @@ class BoundSchedule(Exclusive):
             self._enqueue([call for task in tasks for call in self._calls[task.number]], {})
 
     def set(self, **numbers: Any) -> None:
-        """Change numbers of the steps to come, as for `refopt.program.Bound.step`."""
+        """Change the numbers of later steps, as for `refopt.program.Bound.step`."""
         with self._turn("set"):
             self._work.runners.check_numbers(numbers)
             self._work.runners.set(numbers)
             self._numbers |= numbers
 
     def state_dict(self) -> dict[str, Any]:
-        """As `refopt.program.Bound.state_dict`, once all that was enqueued is done."""
+        """Like `refopt.program.Bound.state_dict`, after all enqueued work."""
         with self._turn("state_dict"):
             self.synchronize()
             return states.saved(self.bound, self._numbers)
 
     def load(self, saved: Mapping[str, Any]) -> None:
-        """As `refopt.program.Bound.load`, once all that was enqueued is done."""
+        """Like `refopt.program.Bound.load`, after all enqueued work."""
         with self._turn("load"):
             self.synchronize()
             vars, numbers, self.bound.steps = states.check(self.bound, saved, self._work.runners.check_numbers)
@@ -106,10 +106,10 @@ class BoundSchedule(Exclusive):
             self._numbers = numbers
 
     def synchronize(self) -> None:
-        """Wait until all that was enqueued is done.
+        """Wait for all enqueued work.
 
         Raises:
-            refopt.comm.CommError: when communication on a GPU is not done in the communicator's time.
+            refopt.comm.CommError: communication on a GPU exceeds the communicator's timeout.
         """
         for lane in self._lanes.values():
             lane.network.synchronize()

@@ -78,7 +78,7 @@ def _value(program: Program, arrays: Mapping[str, Any], backend: Gpu, name: str)
             raise ValueError(f"bind_schedule: arrays: {name!r}: expected {expected}, got {got}")
         return backend.read(arrays[name])
     if var.initial is None:
-        raise ValueError(f"bind_schedule: arrays: {name!r}: expected an array, since it starts from none, got none")
+        raise ValueError(f"bind_schedule: arrays: {name!r}: expected an array, since it has no initial value, got none")
     value = np.full(var.shape, 0.0 if isinstance(var.initial, str) else var.initial, numpy_dtype(var.dtype))
     if isinstance(var.initial, str):
         start = _value(program, arrays, backend, var.initial)

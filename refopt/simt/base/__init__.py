@@ -1,1 +1,1 @@
-"""What the whole executor stands on: scalars and conversions, threads, streams, errors and the places they name."""
+"""The basis of the executor: scalars and conversions, threads, streams, errors and source locations."""

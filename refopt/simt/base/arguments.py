@@ -1,4 +1,4 @@
-"""What the executor asks of plain arguments. An error says which, what was expected and what came."""
+"""Checks of the executor's plain arguments. An error names the argument, what was expected and what was passed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .numba_types import dtype_of
 
 
 def whole(what: str, value: Any, least: int = 0) -> int:
-    """An integer of Python or NumPy, no truth value, of at least some number."""
+    """A Python or NumPy integer of at least `least`; bools are refused."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
         raise TypeError(f"{what}: expected an integer, got {shown(value)}")
     if value < least:
@@ -20,7 +20,7 @@ def whole(what: str, value: Any, least: int = 0) -> int:
 
 
 def wholes(what: str, value: Any) -> tuple[int, ...]:
-    """One integer, or a tuple or list of them, none below 0."""
+    """One nonnegative integer, or a tuple or list of them."""
     values = value if isinstance(value, (tuple, list)) else (value,)
     return tuple(whole(what, n) for n in values)
 
@@ -33,7 +33,7 @@ def flag(what: str, value: Any) -> bool:
 
 
 def element(what: str, dtype: Any) -> np.dtype:
-    """A dtype, or Numba's type for one, of bytes on a device: no objects, whose pointers would be anything."""
+    """A dtype, or Numba's type for one, of device memory; objects are refused, since their pointers mean nothing."""
     try:
         kind = np.dtype(dtype_of(dtype))
     except (TypeError, ValueError):

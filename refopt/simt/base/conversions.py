@@ -1,6 +1,6 @@
-"""Conversions between scalar types as PTX does them, and the operations on integers that Python does otherwise.
+"""Conversions between scalar types as in PTX, and the integer operations in which Python differs.
 
-An int64 is a Python int or an `np.int64`, all else NumPy's scalar of its type (bool also Python's).
+An int64 is a Python int or an `np.int64`; every other type is NumPy's scalar (bool also Python's).
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _LOW, _HIGH, _SPAN = -(2**63), 2**63 - 1, 2**64
 
 
 def wrapped(x: int) -> int:
-    """An integer of any size as the int64 of its lowest 64 bits."""
+    """The lowest 64 bits of an integer of any size, as an int64."""
     x &= _SPAN - 1
     return x - _SPAN if x > _HIGH else x
 
 
 def name_of(x: Any) -> str | None:
-    """The scalar type of a value; None if it is no scalar."""
+    """The scalar type of a value; None if it is not a scalar."""
     kind = type(x)
     name = _NAMES.get(kind)
     return "uint64" if kind is int and x > _HIGH else name
@@ -44,11 +44,12 @@ def as_int64(x: Any) -> int:
 
 
 def _whole(x: Any, name: str) -> int:
-    """A float as an integer: ``cvt``, which clamps to the limits of the type.
+    """A float as an integer: ``cvt``, which clamps to the range of the type.
 
-    It rounds toward zero, from float16 to nearest even, as Numba asks for it. A type of 8 bits is the lower half of one
-    of 16, except from float16. NaN is, by the PTX ISA 9.0 (cvt, "Integer Notes"), "zero if source is not .f64 and
-    destination is not .s64, .u64", otherwise the highest bit alone. Of a constant LLVM may make anything else.
+    It rounds toward zero, but from float16 to nearest even, since Numba requests that. An 8-bit result is the lower
+    half of a 16-bit one, except from float16. NaN becomes, by the PTX ISA 9.0 (cvt, "Integer Notes"), "zero if source
+    is not .f64 and destination is not .s64, .u64", otherwise the highest bit alone. LLVM may convert constants
+    differently.
     """
     bits, half, double = INTEGERS[name], type(x) is np.float16, isinstance(x, float)
     if bits == 8 and not half:
@@ -90,14 +91,14 @@ def _integer(name: str) -> Callable[[Any], Any]:
 
 
 def as_float32(x: Any) -> Any:
-    """Any scalar as a float32, rounded once: NumPy takes a Python int through float64."""
+    """Any scalar as a float32, rounded once: NumPy would convert a Python int through float64."""
     if type(x) is int and not -(2**53) <= x <= 2**53:
         return np.uint64(x).astype(np.float32) if x > _HIGH else np.int64(x).astype(np.float32)
     return x.through(as_float32) if type(x) is Undefined else np.float32(x)
 
 
 def as_float16(x: Any) -> Any:
-    """Any scalar as a float16; of integers above 65504, which are infinite, the rounding to float64 does not matter."""
+    """Any scalar as a float16. Rounding an integer to float64 first is harmless: above 65504 it becomes infinite."""
     return x.through(as_float16) if type(x) is Undefined else np.float16(np.float64(x))
 
 
@@ -108,7 +109,7 @@ def as_bool(x: Any) -> bool:
 
 @cache
 def convert_tuple(types: tuple) -> Callable[[tuple], tuple]:
-    """What brings the items of a tuple to types: names of scalars, tuples of such, or None for what stays."""
+    """A function that converts a tuple's items to types: scalar names, tuples of such, or None for no conversion."""
     each = [convert_tuple(t) if isinstance(t, tuple) else CONVERSIONS[t] if t else None for t in types]
 
     def convert(values: tuple) -> tuple:

@@ -1,4 +1,4 @@
-"""Copies of functions, with other globals, cells or code, and the names by which a function finds what it uses."""
+"""Copies of functions with other globals, cells or code, and the names that a function looks up."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def copied(
     cells: tuple | None = None,
     code: CodeType | None = None,
 ) -> FunctionType:
-    """A function that is as another but for its globals, the cells of its closure, or its code."""
+    """A copy of a function with other globals, closure cells or code."""
     cells = function.__closure__ if cells is None else cells
     scope = function.__globals__ if scope is None else scope
     copy = FunctionType(code or function.__code__, scope, function.__name__, function.__defaults__, cells or None)
@@ -23,7 +23,7 @@ def copied(
 
 
 def names_in(code: CodeType) -> set[str]:
-    """The names of globals and attributes in a function and those defined in it."""
+    """The names of globals and attributes that a function and its inner functions use."""
     names = set(code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -32,12 +32,12 @@ def names_in(code: CodeType) -> set[str]:
 
 
 def replaced(function: Any, done: dict[int, Any], value: Callable[[Any, set[str]], Any]) -> FunctionType:
-    """A copy that sees other values under the names that it uses, in its globals and its closure.
+    """A copy of a function in which the globals and closure variables that it uses have other values.
 
     Args:
-        function: what is copied.
-        done: notes the copy by the function's id before values are asked for, so that recursion ends.
-        value: what stands for a value, in a function that uses some names.
+        function: the function to copy.
+        done: receives the copy under the function's id before `value` is called, so that recursion ends.
+        value: returns the replacement of a value, given also the names that the function uses.
     """
     scope = dict(function.__globals__)
     cells = tuple(CellType() for _ in function.__closure__ or ())
@@ -52,7 +52,7 @@ def replaced(function: Any, done: dict[int, Any], value: Callable[[Any, set[str]
 
 
 def content(cell: CellType) -> Any:
-    """What a cell holds; the cell itself if nothing is in it yet."""
+    """The content of a cell; the cell itself if it is still empty."""
     try:
         return cell.cell_contents
     except ValueError:

@@ -1,4 +1,4 @@
-"""Which threads wait where, when they wait in vain."""
+"""Error reports: the threads that wait at a barrier others never reach, and the array that an index is outside of."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from .places import Site, here, is_internal
 
 
 def divergence(launch: Any) -> BarrierDivergence:
-    """The error for threads that wait at barriers which others do not reach."""
+    """The error for threads that wait at a barrier or warp operation that others do not reach."""
     groups: dict[tuple, list[Place]] = {}
     for thread in (thread for block in launch.resident for thread in block.threads):
         if thread.greenlet is not None:
-            frame = thread.greenlet.gr_frame or sys._getframe()  # a greenlet that runs has no frame to show
+            frame = thread.greenlet.gr_frame or sys._getframe()  # the running greenlet has no gr_frame
             place = Site.of(frame).place(launch.name, thread.block.index, thread.index)
             groups.setdefault(place[1:3], []).append(place)
     waits = "; ".join(
         f"{len(places)} at {filename}:{line}, first thread {places[0].thread} of block {places[0].block}"
         for (filename, line), places in groups.items()
     )
-    first = min(groups.values(), key=len)[0]  # the fewest are most likely to be the ones that went astray
+    first = min(groups.values(), key=len)[0]  # the smallest group is most likely the one that went astray
     of_warps = any(warp.pending for block in launch.resident for warp in block.warps)
     return BarrierDivergence(
         f"a {'warp operation' if of_warps else 'barrier'} is not reached by all its threads. "
@@ -39,7 +39,7 @@ def divergence(launch: Any) -> BarrierDivergence:
 
 
 def _ended(blocks: list[Any]) -> str:
-    """How many threads of blocks have ended, in words; nothing if none has."""
+    """A sentence that says how many threads of the blocks have ended; empty if none has."""
     ended, returned = sum(block.exited for block in blocks), sum(block.returned for block in blocks)
     if not ended:
         return ""
@@ -50,28 +50,35 @@ def _ended(blocks: list[Any]) -> str:
 
 
 def two_places(launch: Any, lanes: list[Any]) -> BarrierDivergence:
-    """The error for lanes that meet in a shuffle, a vote or a match in two calls of it."""
+    """The error for lanes that meet in a shuffle, vote or match at two different calls."""
     places = {lane.met: lane.met.place(launch.name, lane.block.index, lane.index) for lane in lanes}
     first, second = list(places.values())[:2]
     return BarrierDivergence(
-        f"the lanes of a warp operation meet in two calls of it (rule shuffle-sites): one in {first}", second
+        f"the lanes of a warp operation meet at two different calls (rule shuffle-sites): one in {first}", second
     )
 
 
 def place_of(error: BaseException) -> Place:
-    """Where in the kernel an exception comes from."""
+    """The place in the kernel that raised an exception.
+
+    A stop may interrupt an audit hook, which the interpreter calls at any point. Modules of hooks are marked by
+    ``__tracebackhide__``, as for pytest.
+    """
     step = _last(error)
-    return here(step.tb_frame if step else None)
+    frame = step.tb_frame if step else None
+    while frame is not None and frame.f_globals.get("__tracebackhide__"):
+        frame = frame.f_back
+    return here(frame)
 
 
 _OUTSIDE = re.compile(r"index -?\d+ is out of bounds for (axis \d+ with )?size \d+|too many indices for array")
 
 
 def is_outside(error: BaseException) -> bool:
-    """Whether NumPy refused an index that is outside an array.
+    """Whether NumPy raised this error for an index outside an array.
 
-    All arrays of a kernel are NumPy's. Its words tell: lists, tuples and text have others, and what a kernel raises
-    by itself is no access.
+    All arrays of a kernel are NumPy's, and NumPy's message is recognizable: those of lists, tuples and text differ. An
+    exception that the kernel itself raises does not count.
     """
     if not isinstance(error, IndexError) or not _OUTSIDE.match(str(error)):
         return False
@@ -80,7 +87,7 @@ def is_outside(error: BaseException) -> bool:
 
 
 def outside(error: BaseException) -> OutOfBounds:
-    """The error for an index that NumPy refused, with the array's name as the kernel's text has it."""
+    """The error for an index that NumPy refused, with the name that the array has in the kernel's source."""
     words, step, step_of_kernel = str(error), error.__traceback__, None
     while step is not None:
         if not is_internal(step.tb_frame.f_code.co_filename):
@@ -95,7 +102,7 @@ def outside(error: BaseException) -> OutOfBounds:
 
 
 def _indexed(frame: FrameType, instruction: int) -> tuple[str | None, Any]:
-    """The array that an instruction indexes, or gives to a function first: its name in the source, and the array."""
+    """The array that an instruction indexes or passes as first argument: its name in the source, and the array."""
     line, end, start, stop = next(itertools.islice(frame.f_code.co_positions(), instruction // 2, None))
     if line is None or line != end:
         return None, None

@@ -1,4 +1,4 @@
-"""What the executor reports, and how a report names the place."""
+"""The errors that the executor reports, and the source locations that they name."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 
 class Place(NamedTuple):
-    """Where in a kernel something happened; `via` is the kernel's own line when a helper did it.
+    """Where in a kernel something happened; `via` is the kernel's own line if that was in a helper function.
 
-    Block and thread are None where a report is about a whole kernel.
+    Block and thread are None if a report concerns a whole kernel.
     """
 
     kernel: str | None
@@ -21,7 +21,7 @@ class Place(NamedTuple):
 
     @property
     def source(self) -> str:
-        """The line itself, on a line of its own; empty if it cannot be read."""
+        """The source line, preceded by a line break; empty if it cannot be read."""
         line = linecache.getline(self.filename, self.line).strip() if self.filename and self.line else ""
         return f"\n    {line}" if line else ""
 
@@ -41,7 +41,7 @@ class SimtError(Exception):
     """Base of all errors of the executor.
 
     Attributes: kernel, filename, line, block, thread (of the access at fault), and, as far as they apply,
-    array (its name), index, offset (in bytes), address, order (of the threads, in which a watched launch showed it),
+    array (its name), index, offset (in bytes), address, order (the schedule with which a watched launch exposed it),
     and for a race first and second, each a `Place`.
     """
 
@@ -68,9 +68,9 @@ class LaunchError(SimtError, ValueError):
 
 
 class CompileError(SimtError):
-    """A kernel, or a function that it calls, that Numba does not compile for CUDA: it is not launched.
+    """Numba does not compile the kernel, or a function that it calls, for CUDA: it is not launched.
 
-    Attributes: column (from 1, of the line), reason, and instead, what to write (empty where Numba itself has spoken).
+    Attributes: column (from 1), reason, and instead, what to write (empty where the reason is Numba's own).
     """
 
     def __init__(self, reason: str, place: Place, column: int = 0, source: str = "", instead: str = "") -> None:
@@ -91,15 +91,15 @@ class OutOfBounds(SimtError, IndexError):
 
 
 class MisalignedAddress(SimtError):
-    """A scalar or vector access at an address that is no multiple of its size."""
+    """A scalar or vector access at an address that is not a multiple of its size."""
 
 
 class UninitializedRead(SimtError):
-    """A read of memory that nobody has written, or a store of what a shuffle gave for a lane that takes no part."""
+    """A read of unwritten memory, or a store of a value shuffled from a lane that does not take part."""
 
 
 class IntegerError(SimtError, ArithmeticError):
-    """An integer that is divided by zero, or one that an int32 does not hold."""
+    """A division of an integer by zero, or an integer that does not fit in an int32."""
 
 
 class DataRace(SimtError):
@@ -107,15 +107,15 @@ class DataRace(SimtError):
 
 
 class BarrierDivergence(SimtError):
-    """A barrier or warp operation that some of its threads never reach, or reach in another place."""
+    """A barrier or warp operation that some of its threads never reach, or reach at another place."""
 
 
 class Unsupported(SimtError, AttributeError, NotImplementedError):
-    """Something of `numba.cuda` that the executor does not have."""
+    """A feature of `numba.cuda` that the executor does not support."""
 
 
 class Deadlock(SimtError):
-    """Threads that spin on a value that nobody will change.
+    """Threads that spin on a value that no thread will change.
 
     Attributes: in_turn, whether blocks ran one after another, so that one may have waited for a later one.
     """
@@ -124,4 +124,4 @@ class Deadlock(SimtError):
 
 
 class TimeLimitExceeded(Deadlock):
-    """A thread that runs on for longer than `simt.limits.seconds` without a barrier, an atomic, a fence or its end."""
+    """A thread that runs for more than `simt.limits.seconds` without a barrier, an atomic or a fence, or ending."""

@@ -1,4 +1,4 @@
-"""The loops of a function, from its bytecode: which instructions each contains, and where its iterations begin."""
+"""The loops in a function's bytecode: the instructions that each contains, and where its iterations begin."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from types import CodeType
 from typing import Any
 
 _ENDS = {"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"}
-_JUMPS = {"JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"}  # that are always taken
+_JUMPS = {"JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"}  # unconditional ones
 
 
 class Loops:
-    """The loops of a function, numbered so that an outer one comes before those in it.
+    """The loops of a function, numbered so that outer loops come before inner ones.
 
-    A loop contains what is run between two of its tests, and what a lane that leaves it by `break` or `return` runs
-    before it is where the others go, so that lanes that leave it in different iterations do that apart.
+    A loop contains the instructions between two of its tests, and those that a lane that leaves by `break` or `return`
+    runs before it rejoins the others. So lanes that leave in different iterations run those separately.
     """
 
     def __init__(self, code: CodeType) -> None:
         self.code = code
-        self.tests: dict[int, int] = {}  # instruction of a second test -> the loop whose next iteration it begins
+        self.tests: dict[int, int] = {}  # instruction of a repeated test -> the loop whose next iteration it begins
         self._steps = {step.offset: step for step in dis.get_instructions(code)}
         self._offsets = list(self._steps)
         self._after = self._successors()
@@ -47,7 +47,7 @@ class Loops:
         return loops
 
     def instruction(self, offset: int) -> int:
-        """The instruction at an offset, which may be in its inline cache; a test that is there twice is one."""
+        """The instruction at an offset, which may be in its inline cache; a repeated test counts as the first."""
         instruction = self._instructions.get(offset)
         if instruction is None:
             at = self._start(offset)
@@ -58,7 +58,7 @@ class Loops:
         return self._offsets[max(bisect_right(self._offsets, offset) - 1, 0)]
 
     def _successors(self) -> dict[int, list[int]]:
-        """What each instruction may go on with."""
+        """The possible successors of each instruction."""
         after: dict[int, list[int]] = {}
         for at, following in zip(self._offsets, [*self._offsets[1:], None], strict=True):
             step = self._steps[at]
@@ -70,7 +70,7 @@ class Loops:
         return after
 
     def _natural(self, jumps: list[tuple[int, int]], first: int) -> set[int]:
-        """The instructions from which a loop's jumps back are reached without leaving it."""
+        """The instructions that can reach a loop's backward jumps without leaving the loop."""
         before: dict[int, list[int]] = {}
         for at, targets in self._after.items():
             for to in targets:
@@ -87,17 +87,17 @@ class Loops:
         return members
 
     def _find_tests(self, loop: int) -> None:
-        """A `while` tests first before its body and then at its end: the latter begins the next iteration already."""
+        """A `while` tests before its body and again at its end: the second test already begins the next iteration."""
         steps = [self._steps[at] for at in self._offsets if at in self._members[loop]]
         if "POP_JUMP" not in steps[-1].opname and "POP_JUMP" not in steps[-2].opname:
             return
         lines = {step.offset: (step.positions and step.positions.lineno) or 0 for step in steps}
-        body = lines[steps[-1].argval]  # the line to which the last jump goes
+        body = lines[steps[-1].argval]  # the target line of the last jump
         end = max(at for at, line in lines.items() if line >= body)
         self.tests.update((step.offset, loop) for step in steps if step.offset > end)
 
     def _first_tests(self) -> dict[int, int]:
-        """For each instruction of a second test, that of the first which it repeats."""
+        """For each instruction of a repeated test, the corresponding one of the first test."""
         first: dict[int, int] = {}
         alike: dict[Any, list[int]] = {}
         for at, step in self._steps.items():
@@ -109,7 +109,7 @@ class Loops:
         return first
 
     def _add_exits(self, loop: int) -> None:
-        """Add to a loop what is run by lanes that leave it otherwise than by its test."""
+        """Add to a loop the instructions of lanes that leave it other than by its test."""
         members = self._members[loop]
         tests = {at for at, tested in self.tests.items() if tested == loop}
         tests |= {self._first[at] for at in tests if at in self._first}
@@ -122,7 +122,7 @@ class Loops:
         members |= self._ahead(set(reached) - usual) - self._ahead(usual)
 
     def _ahead(self, starts: Iterable[int]) -> set[int]:
-        """The instructions that may be run from some on, without a jump back."""
+        """The instructions reachable from some others without a backward jump."""
         ahead: set[int] = set()
         left = list(starts)
         while left:
@@ -134,13 +134,13 @@ class Loops:
 
 
 def _spans(jumps: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The first and the last instruction of each loop, from its jumps back, an outer loop before those in it."""
+    """The first and last instruction of each loop, from its backward jumps, outer loops before inner ones."""
     longest: dict[int, int] = {}
     for source, header in jumps:
         longest[header] = max(source, longest.get(header, 0))
     spans: list[tuple[int, int]] = []
     for first, last in sorted(longest.items()):
-        # A `while` tests its condition in two places, so `continue` jumps elsewhere than the end of the loop does.
+        # A `while` tests its condition in two places, so `continue` and the end of the loop jump to different ones.
         part = next((n for n, (begin, end) in enumerate(spans) if begin < first <= end < last), None)
         if part is None:
             spans.append((first, last))

@@ -1,6 +1,6 @@
-"""Numba's types as kernels and their callers spell them, each with the NumPy dtype it stands for.
+"""Numba's types under the names that kernels and their callers use, each with its NumPy dtype.
 
-Where Numba is installed its own type objects are taken as well: they are read by their attributes, never imported.
+Where Numba is installed, its own type objects are also accepted: their attributes are read, and Numba is not imported.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import numpy as np
 
 
 class Type:
-    """A type of Numba; calling a scalar one converts a value, or makes a signature of types."""
+    """A Numba type; calling a scalar type converts a value, or makes a signature from types."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -26,7 +26,7 @@ class Type:
         return hash(self.name)
 
     def __getitem__(self, dimensions: Any) -> Array:
-        """The type of arrays of this element type: ``float32[:, ::1]``."""
+        """The type of arrays with this element type: ``float32[:, ::1]``."""
         axes = dimensions if isinstance(dimensions, tuple) else (dimensions,)
         if not all(isinstance(axis, slice) and axis.start is None and axis.stop is None for axis in axes):
             raise TypeError(f"{self.name}[...]: expected a colon for each dimension, got {dimensions!r}")
@@ -60,7 +60,7 @@ class Scalar(Type):
 
 
 class Record(Type):
-    """A structure: elements of arrays with named fields."""
+    """A structure: an array element with named fields."""
 
     def __init__(self, dtype: np.dtype) -> None:
         super().__init__(f"Record({dtype})")
@@ -87,7 +87,7 @@ class Tuple(Type):
 
 
 def uni_tuple(dtype: Any, count: int) -> Tuple:
-    """Tuples of so many elements of one type."""
+    """Tuples of `count` elements of one type."""
     return Tuple((dtype,) * count)
 
 
@@ -100,7 +100,7 @@ class Optional(Type):
 
 
 class Signature:
-    """What a function takes and returns."""
+    """A function's argument types and return type."""
 
     def __init__(self, return_type: Any, args: tuple) -> None:
         self.return_type, self.args = return_type, args
@@ -137,13 +137,13 @@ TYPES |= {"Array": Array, "Tuple": Tuple, "UniTuple": uni_tuple, "Record": Recor
 
 
 def is_numba_type(value: Any) -> bool:
-    """Whether a value is a type object of Numba's own."""
+    """Whether a value is one of Numba's own type objects."""
     kind = type(value)
     return kind.__module__.startswith("numba") and any(base.__name__ == "Type" for base in kind.__mro__)
 
 
 def dtype_of(type_: Any) -> Any:
-    """The NumPy dtype that a scalar or record type of Numba stands for; anything else as it is."""
+    """The NumPy dtype of a scalar or record type of Numba; anything else is returned unchanged."""
     if isinstance(type_, (Scalar, Record)):
         return type_.dtype
     if is_numba_type(type_):

@@ -1,4 +1,4 @@
-"""Where the running thread is: the line of its kernel, and who called it."""
+"""The source location of the running thread: the line of its kernel, and its caller."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def is_internal(filename: str) -> bool:
 
 @cache
 def is_kernels(filename: str) -> bool:
-    """Whether a kernel would compile what a file has: it is neither the executor's nor NumPy's nor Python's own."""
+    """Whether a file is user code, which a kernel would compile: not the executor's, NumPy's or Python's own."""
     installed = any(f"{folder}-packages{os.sep}" in filename for folder in ("site", "dist"))
     of_python = filename.startswith("<frozen ") or (filename.startswith(_PYTHON) and not installed)
     return not (is_internal(filename) or filename.startswith(_NUMPY) or of_python)
 
 
 class Site(NamedTuple):
-    """A point in source code, cheap to take: line numbers are worked out only when it is reported."""
+    """A point in source code that is cheap to record: line numbers are computed only when it is reported."""
 
     code: CodeType
     instruction: int
@@ -43,7 +43,7 @@ class Site(NamedTuple):
 
     @staticmethod
     def of(frame: FrameType | None) -> Site:
-        """The innermost point outside the executor, and the point in the kernel that led to it."""
+        """The innermost point outside the executor, and the point in the kernel that leads to it."""
         kernel = current.kernel_code
         if frame is not None and frame.f_code is kernel:
             return Site(frame.f_code, frame.f_lasti, None, 0)
@@ -60,7 +60,7 @@ class Site(NamedTuple):
         return Site(code, instruction, kernel, outer.f_lasti)
 
     def place(self, kernel: str | None, block: Any = None, thread: Any = None) -> Place:
-        """The same point in words, for the given thread."""
+        """The point as a `Place`, for the given thread."""
         via = None
         if self.kernel_code is not None:
             via = f"{self.kernel_code.co_filename}:{_line(self.kernel_code, self.kernel_instruction)}"
@@ -83,11 +83,11 @@ def here(frame: FrameType | None = None) -> Place:
     return site.place(current.launch.name, thread.block.index, thread.index)
 
 
-_DEBUGGERS = "bdb", "cmd", "code", "pydevd", "_pydevd", "debugpy", "IPython"  # how their modules' names begin
+_DEBUGGERS = "bdb", "cmd", "code", "pydevd", "_pydevd", "debugpy", "IPython"  # prefixes of their modules' names
 
 
 def is_nobodys(frame: FrameType | None) -> bool:
-    """Whether an access is no thread's: a debugger evaluates an expression, in a kernel or after its end."""
+    """Whether no thread makes an access: a debugger evaluates an expression, in a kernel or after its end."""
     if current.runner is None:
         return True
     while frame is not None and frame.f_code is not current.kernel_code:
@@ -98,14 +98,14 @@ def is_nobodys(frame: FrameType | None) -> bool:
 
 
 def report(error: SimtError) -> None:
-    """Raise the error for a defect, or have it listed if whoever observes goes on after one."""
+    """Raise the error for a defect, or list it if the observer continues after one."""
     if current.observer is None:
         raise error
     current.observer.report(error)
 
 
 def unsupported(name: str, why: str = "", among: Iterable[str] = ()) -> Unsupported:
-    """The error for something that the executor does not have: its name, one like it, and where it was asked for."""
+    """The error for a missing feature: its name, a similar name that exists, and where it was requested."""
     by_case = {one.lower(): one for one in among if not one.startswith("_")}
     own = name.rpartition(".")[2].lower()
     longer = [one for one in by_case if len(own) > 3 and one.startswith(own)]

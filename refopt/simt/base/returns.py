@@ -1,8 +1,8 @@
-"""Tells whether a thread left its kernel by a `return` statement or by running off its end.
+"""Distinguishes threads that leave their kernel by a `return` statement from those that run off its end.
 
-From compute capability 7.0 on a barrier waits only for the threads that have not exited: `if i >= n: return` before
-it is right. Threads that skip a barrier in a branch and end are the same to the hardware, but not to the reader.
-So a kernel runs as a copy of its bytecode in which each `return` statement returns `EARLY`.
+From compute capability 7.0 on, a barrier waits only for threads that have not exited, so `if i >= n: return` before it
+is correct. Threads that skip a barrier in a branch and then end look the same to the hardware, but are probably a bug.
+So a kernel runs from a copy of its bytecode in which each `return` statement returns `EARLY`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _copies: weakref.WeakKeyDictionary[Callable, Callable] = weakref.WeakKeyDictiona
 
 
 def marked(function: Callable) -> Callable:
-    """A copy of a kernel whose `return` statements give EARLY, or the function itself if it has none."""
+    """A copy of a kernel whose `return` statements return EARLY, or the function itself if it has none."""
     copy = _copies.get(function)
     if copy is None:
         copy = _copies[function] = _marked(function) if isinstance(function, FunctionType) else function
@@ -52,7 +52,7 @@ def _code(code: CodeType) -> CodeType:
 
 
 def _is_statement(code: CodeType, step: dis.Instruction) -> bool:
-    """Whether an instruction belongs to a `return` statement; what returns at the end has another place."""
+    """Whether an instruction belongs to a `return` statement; the implicit return at the end has another position."""
     at = step.positions
     if at is None or at.lineno is None or at.col_offset is None:
         return True

@@ -1,8 +1,8 @@
-"""Numba's typing of operators for CUDA, on the names of scalar types, which are NumPy's: bool, int8, float32, ...
+"""Numba's typing of operators for CUDA, in terms of NumPy's names of scalar types: bool, int8, float32, ...
 
-Numba picks, among the signatures of an operator, the one whose arguments take the safest conversions. Integers are
-computed in 64 bits, signed if either operand is. Of an integer and a float the integer becomes a float: the same
-as the other if all its values fit in that one's significand, else float64.
+Numba picks the signature of an operator whose arguments need the safest conversions. Integers are computed in 64 bits,
+signed if either operand is. Given an integer and a float, the integer is converted to a float: to the type of the other
+operand if all its values fit in that significand, else to float64.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ ARITHMETIC = {"Add", "Sub", "Mult", "Div", "FloorDiv", "Mod"}
 BITWISE = {"BitAnd", "BitOr", "BitXor"}
 SHIFTS = {"LShift", "RShift"}
 
-# The float that holds an integer beside a float16 or float32. An operator takes uint8 for an int16, and so on; where
-# two types become one variable's, it counts as what it is.
+# The size of the float that an integer is converted to beside a float16 or float32. An operator treats uint8 as int16,
+# and so on; when two types are unified for one variable, it counts as itself.
 _HOLDS = {"bool": 16, "int8": 16, "int16": 32, "int32": 64, "int64": 64}
 _OPERAND = {**_HOLDS, "uint8": 32, "uint16": 64, "uint32": 64, "uint64": 64}
 _UNIFIED = {**_HOLDS, "uint8": 16, "uint16": 32, "uint32": 64, "uint64": 64}
 
 
 def _float(a: str, b: str, holds: dict[str, int]) -> str:
-    """The float in which two types meet, one of them a float."""
+    """The common float type of two types, one of which is a float."""
     return f"float{max(FLOATS.get(name) or holds[name] for name in (a, b))}"
 
 
 @cache
 def binary(operator: str, a: str, b: str) -> tuple[str, str, str] | None:
-    """The types that the operands are converted to, and that of the result; None if Numba refuses them.
+    """The types that the operands are converted to, and the result's type; None if Numba refuses the operands.
 
-    ``operator`` is the name of a class of `ast`. Comparisons have the name Compare.
+    ``operator`` is the name of a class of `ast`; for comparisons it is Compare.
     """
     whole = a in INTEGERS and b in INTEGERS
     if operator in SHIFTS:
@@ -78,7 +78,7 @@ def unary(operator: str, a: str) -> str | None:
 
 @cache
 def cost(a: str, to: str) -> tuple[int, int, int]:
-    """Of a conversion, whether it is unsafe, safe to another kind of number, or a promotion within a kind."""
+    """Flags of a conversion: unsafe, safe to another kind of number, and promotion within a kind."""
     if a == to:
         return 0, 0, 0
     if to in FLOATS:
@@ -92,13 +92,13 @@ def cost(a: str, to: str) -> tuple[int, int, int]:
 
 @cache
 def chosen(signatures: tuple[tuple[str, ...], ...], names: tuple[str, ...]) -> tuple[str, ...]:
-    """The first of the signatures to which the arguments are converted most safely."""
+    """The signature to which the arguments are converted most safely, the first of equals."""
     return min(signatures, key=lambda to: [sum(each) for each in zip(*map(cost, names, to), strict=True)])
 
 
 @cache
 def unify(a: str, b: str) -> str:
-    """The type of a variable that is one or the other, and of ``min`` and ``max``."""
+    """The type of a variable that may be either type, and of ``min`` and ``max``."""
     if a == b or b == "bool":
         return a
     if a == "bool":

@@ -16,12 +16,12 @@ _trees: dict[str, tuple[Any, dict[int, list[Definition]]]] = {}
 
 
 def definition(function: FunctionType) -> Definition | None:
-    """The definition of a function as its file has it; None if it cannot be read or is another."""
+    """The definition of a function in its file; None if that cannot be read or is a different function."""
     code = function.__code__
     for changed in (False, True):
         if code in _by_code:
             break
-        if changed:  # the file, since it was last read
+        if changed:  # second try: the file may have changed since it was last read
             linecache.checkcache(code.co_filename)
         node = _definition(code)
         if node is not None and _is_compiled_from_its_file(code):
@@ -30,9 +30,10 @@ def definition(function: FunctionType) -> Definition | None:
 
 
 def trust(code: CodeType) -> None:
-    """The functions inside of code that was made of a definition are those of its file.
+    """Trust that the functions inside code compiled from a definition are those of its file.
 
-    Their own code may differ: CPython calls a function of a module that is imported in the same text in its own way.
+    Their code may still differ: CPython compiles a call of a function of a module imported in the same source
+    differently.
     """
     _trusted.update(each for each in _codes(code) if each is not code)
 
@@ -43,7 +44,7 @@ def _definition(code: CodeType) -> Definition | None:
         places = {(p[0], p[2]) for p in code.co_positions() if p[0] is not None and p[2] is not None}
         held = [sum(_contains(node, place) for place in places) for node in candidates]
         candidates = [node for node, count in zip(candidates, held, strict=True) if count == max(held)]
-        if not max(held):  # Python 3.12 has no place for a constant that is returned
+        if not max(held):  # Python 3.12 records no position for a returned constant
             candidates = [node for node in candidates if _returns(node, code)]
         inner = [(node.lineno, node.col_offset) for node in candidates]
         candidates = [node for node in candidates if not any(_contains(node, place) for place in inner)]
@@ -52,9 +53,9 @@ def _definition(code: CodeType) -> Definition | None:
 
 
 def _is_compiled_from_its_file(code: CodeType) -> bool:
-    """Whether it is what its file gives: that may have changed, or another text been compiled in its name.
+    """Whether code matches its file, which may have changed, or whose name other source may have been compiled under.
 
-    pytest rewrites the assertions of a module; what has any is believed.
+    pytest rewrites assertions; code that contains any is trusted.
     """
     if code in _trusted:
         return True
@@ -71,7 +72,7 @@ def _is_compiled_from_its_file(code: CodeType) -> bool:
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
-    """Code, and that of the functions in it."""
+    """A code object and those of its inner functions."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -79,7 +80,7 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def _same(one: CodeType, other: CodeType) -> bool:
-    """Whether two pieces of code do the same, wherever they stand."""
+    """Whether two code objects do the same, wherever they are defined."""
     parts = "co_code", "co_names", "co_varnames", "co_freevars", "co_cellvars", "co_argcount", "co_kwonlyargcount"
     if any(getattr(one, part) != getattr(other, part) for part in parts) or len(one.co_consts) != len(other.co_consts):
         return False
@@ -91,18 +92,18 @@ def _same(one: CodeType, other: CodeType) -> bool:
 
 
 def around(file: str, line: int) -> ast.FunctionDef | None:
-    """The innermost function of a file around a line."""
+    """The innermost function of a file that contains a line."""
     every = [node for nodes in _definitions(file).values() for node in nodes if isinstance(node, ast.FunctionDef)]
     return max((node for node in every if covers(node, line)), key=lambda node: node.lineno, default=None)
 
 
 def covers(node: Any, line: int) -> bool:
-    """Whether a statement stands on a line, among others perhaps."""
+    """Whether a statement covers a line."""
     return node.lineno <= line <= node.end_lineno
 
 
 def _definitions(file: str) -> dict[int, list[Definition]]:
-    """All definitions of a file by the line that their code names as its first."""
+    """All definitions of a file, by `co_firstlineno`."""
     lines = linecache.getlines(file)
     if file not in _trees or _trees[file][0] is not lines:
         definitions: dict[int, list[Definition]] = {}
@@ -128,7 +129,7 @@ def _fits(node: Definition, code: CodeType) -> bool:
 
 
 def _returns(node: Definition, code: CodeType) -> bool:
-    """Whether a function is a lambda of a constant that the code has."""
+    """Whether a function is a lambda that returns a constant of the code."""
     value = node.body.value if isinstance(node.body, ast.Constant) else _returns
     return any(type(value) is type(constant) and value == constant for constant in code.co_consts)
 

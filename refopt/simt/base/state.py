@@ -1,4 +1,4 @@
-"""The thread that runs now. The scheduler writes it at every switch, everything else reads it."""
+"""The running thread. The scheduler writes it at every switch; everything else reads it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from .errors import LaunchError
 
-# There is one of everything here, so threads of Python take turns: launches, copies, and what orders them.
+# This state is global, so Python threads take turns at launches, copies and whatever orders them.
 one_at_a_time = threading.RLock()
 
 
@@ -49,7 +49,7 @@ class Dim3:
 
 
 class NoThread:
-    """Stands in for the running thread outside launches: any use of it is an error."""
+    """A placeholder for the running thread outside launches: any use of it is an error."""
 
     def __getattr__(self, name: str) -> Any:
         return _outside("this operation")
@@ -59,14 +59,14 @@ NO_THREAD = NoThread()
 
 
 class Current:
-    """The running thread, block and launch, the observer if there is one, and the device that is claimed."""
+    """The running thread, block and launch, the observer if there is one, and the claimed device."""
 
     __slots__ = ("as_numba", "block", "claim", "kernel_code", "lanes", "launch", "observer", "runner", "thread")
 
     def __init__(self) -> None:
         self.observer: Any = None
         self.claim: Any  # by `claims`
-        self.as_numba = 0  # how often the executor has been put in place of Numba
+        self.as_numba = 0  # how many times the executor currently replaces Numba
         self.reset()
 
     def reset(self) -> None:
@@ -76,11 +76,11 @@ class Current:
         self.launch: Any = NO_THREAD
         self.lanes: Any = None  # the launch, if it runs by lanes
         self.kernel_code: CodeType | None = None
-        self.runner: int | None = None  # the thread of Python that launched
+        self.runner: int | None = None  # the Python thread that launched
 
     @property
     def inside(self) -> bool:
-        """Whether the caller is part of a kernel that runs, and no other thread of Python beside it."""
+        """Whether the caller is part of the running kernel, not another Python thread."""
         return self.runner is not None and self.runner == get_ident()
 
 

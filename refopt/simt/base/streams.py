@@ -1,8 +1,7 @@
 """Streams and events.
 
-Everything runs at once, at the call that enqueues it, so these objects carry no work. What they carry is
-order: each operation gets a clock that says which earlier operations it is ordered after, for the race
-detector.
+Everything runs immediately, in the call that enqueues it, so these objects hold no work. They record order: for the
+race detector, each operation gets a clock that says which earlier operations it is ordered after.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from .arguments import shown, whole
 from .errors import LaunchError
 from .state import one_at_a_time
 
-# Stream id -> number of its last operation that is known to be complete. Operations are numbered over all streams, so
-# that one number can stand for all before it: clocks do not grow with the streams that there have been.
+# Stream id -> number of its last operation that is known to be complete. Numbers run over all streams, so that one
+# number covers all operations before it, and clocks do not grow with every stream ever created.
 Clock = dict[int, int]
-_ALL = -1  # in place of a stream: the operations of all streams up to a number
+_ALL = -1  # instead of a stream id: the operations of all streams up to a number
 
 
 def _merge(*clocks: Clock) -> Clock:
-    """A new clock that knows what each of these knows."""
+    """A new clock: the union of clocks."""
     merged: Clock = {}
     for clock in clocks:
         for stream, number in clock.items():
@@ -36,21 +35,21 @@ def _merge(*clocks: Clock) -> Clock:
 
 
 def _learn(known: Clock, *clocks: Clock) -> None:
-    """Let a clock know what others know."""
+    """Merge other clocks into a clock."""
     merged = _merge(known, *clocks)
     known.clear()
     known.update(merged)
 
 
 _ids = itertools.count()
-_FIRST_HANDLE = 1 << 32  # so that they look like no handle made elsewhere
+_FIRST_HANDLE = 1 << 32  # distinct from handles made elsewhere
 _enqueued: Clock = {_ALL: 0}  # all work so far
 _host: Clock = {}  # the work that the host has waited for
-_returned: Clock = {}  # the work that it knows to be done because a copy has returned
+_returned: Clock = {}  # the work that the host knows to be done because a copy has returned
 
 
 class Operation:
-    """A launch or a copy, with what it is ordered after."""
+    """A launch or a copy, with the clock of the operations that it is ordered after."""
 
     def __init__(self, stream: Stream, name: str) -> None:
         self.stream, self.name, self.clock = stream.id, name, stream.clock
@@ -62,12 +61,12 @@ class Operation:
         return other.is_in(self.clock)
 
     def is_in(self, clock: Clock) -> bool:
-        """Whether a clock knows that it is complete."""
+        """Whether a clock knows that the operation is complete."""
         return clock.get(_ALL, 0) >= self.number or clock.get(self.stream, 0) >= self.number
 
 
 class Stream:
-    """A CUDA stream. Streams run independently, but the default stream waits for all, and all for it."""
+    """A CUDA stream. Streams run independently, but the default stream waits for all others, and they for it."""
 
     def __init__(self, handle: int | None = None) -> None:
         self.id = next(_ids)
@@ -83,7 +82,7 @@ class Stream:
         return names.get(id(self), f"stream {self.handle}")
 
     def reached(self) -> Clock:
-        """What the stream's next operation will be ordered after."""
+        """The clock that the stream's next operation will be ordered after."""
         return _merge(self.clock, _host, _enqueued if self is _default else _default.clock)
 
     def enqueue(self, name: str) -> Operation:
@@ -100,7 +99,7 @@ class Stream:
             _learn(_host, self.reached())
 
     def add_callback(self, callback: Callable[[Stream, int, Any], Any], arg: Any = None) -> None:
-        """Call a function of the stream, a status of 0 and an argument once the work so far is done: now."""
+        """Call a function with the stream, status 0 and an argument once the work so far is done: immediately."""
         callback(self, 0, arg)
 
     async def async_done(self) -> None:
@@ -116,7 +115,7 @@ class Stream:
 
 _by_handle: weakref.WeakValueDictionary[int, Stream] = weakref.WeakValueDictionary()
 _default = Stream(0)
-_per_thread = Stream(2)  # the handles that CUDA has for them
+_per_thread = Stream(2)  # CUDA's own handles
 _by_handle[1] = _default
 
 
@@ -129,12 +128,12 @@ class Event:
         self.time = 0.0
 
     def record(self, stream: Any = 0) -> None:
-        """Mark the work enqueued on the stream so far."""
+        """Mark the work enqueued on a stream so far."""
         with one_at_a_time:
             self.clock, self.time = as_stream(stream).reached(), time.perf_counter()
 
     def wait(self, stream: Any = 0) -> None:
-        """Order the stream's later work after the marked work; an event never recorded orders nothing."""
+        """Order a stream's later work after the marked work; an event never recorded orders nothing."""
         with one_at_a_time:
             stream = as_stream(stream)
             stream.clock = _merge(stream.clock, self.clock or {})
@@ -145,7 +144,7 @@ class Event:
             _learn(_host, self.clock or {})
 
     def query(self) -> bool:
-        """Whether the marked work is complete; it always is."""
+        """Whether the marked work is complete, which is always true."""
         self.synchronize()
         return True
 
@@ -172,7 +171,7 @@ def as_stream(stream: Any) -> Stream:
         return known
 
 
-_adopted: dict[int, Stream] = {}  # streams made elsewhere, known by handle alone
+_adopted: dict[int, Stream] = {}  # streams made elsewhere, known only by handle
 
 
 def stream() -> Stream:
@@ -186,12 +185,12 @@ def default_stream() -> Stream:
 
 
 def per_thread_default_stream() -> Stream:
-    """The default stream of a host thread: ordered with the legacy one as any stream is, not with others."""
+    """The default stream of a host thread: ordered only with the legacy default stream, as any stream is."""
     return _per_thread
 
 
 def external_stream(ptr: int) -> Stream:
-    """The stream with a handle made elsewhere."""
+    """The stream of a handle made elsewhere."""
     return as_stream(ptr)
 
 
@@ -211,15 +210,15 @@ def is_waited_for(operation: Operation) -> bool:
 
 
 def is_before_all(operation: Operation) -> bool:
-    """Whether whatever is enqueued from now on is ordered after an operation: what the host does need not be."""
+    """Whether everything enqueued from now on is ordered after an operation; host accesses need not be."""
     return operation.is_in(_host) or operation.is_in(_default.clock)
 
 
 def returned(operation: Operation) -> None:
-    """A copy to the host has returned, so it is done: on the default stream always, on others to pageable memory.
+    """A copy to the host has returned, so it is done: always on the default stream, on others to pageable memory.
 
-    Only the first orders what is enqueued later. A program that relies on the second has a race as soon as its memory
-    is pinned.
+    Only the former orders work that is enqueued later. A program that relies on the latter has a race as soon as its
+    memory is pinned.
     """
     if operation.stream == _default.id:
         _learn(_host, _returned, operation.clock)

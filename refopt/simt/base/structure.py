@@ -1,6 +1,6 @@
-"""Statements without jumps: what `return`, `break` and `continue` skip stands in branches instead.
+"""Rewrites statements without jumps: branches enclose what `return`, `break` and `continue` skip.
 
-Whichever way is taken in a statement, all go on together after it: lanes, and who looks at the text.
+Whichever branch is taken in a statement, control continues after it: for lanes, and for code that analyzes the source.
 """
 
 from __future__ import annotations
@@ -8,13 +8,13 @@ from __future__ import annotations
 import ast
 from typing import NamedTuple
 
-RESULT, DONE = "_result", "_done"  # what the function returns, and whether a loop has been left by that
+RESULT, DONE = "_result", "_done"  # the return value, and whether a loop was left by `return`
 
 
 class _Place(NamedTuple):
-    """Where statements stand: the variables that a jump sets, by which later statements know that they are skipped."""
+    """The context of statements: the variables that a jump sets, so that later statements are skipped."""
 
-    go: str = ""  # of the loop around: whether it goes on
+    go: str = ""  # whether the enclosing loop continues
     broken: str = ""
     skips: tuple[str, ...] = ()
 
@@ -26,7 +26,7 @@ class Structure:
         self.count = 0
 
     def function(self, body: list[ast.stmt]) -> list[ast.stmt]:
-        """The statements of a function, which leave what it returns in `RESULT`."""
+        """The statements of a function, which store its return value in `RESULT`."""
         new = self.block(body, _Place())
         inside = any(isinstance(part, ast.Name) and part.id == DONE for each in new for part in ast.walk(each))
         return [*([_set(DONE, False)] if inside else []), *new]
@@ -36,7 +36,7 @@ class Structure:
         return f"_{label}{self.count}"
 
     def block(self, body: list[ast.stmt], place: _Place) -> list[ast.stmt]:
-        """Statements in order, up to the first that always jumps."""
+        """The rewritten statements, up to the first that always jumps."""
         new: list[ast.stmt] = []
         for n, node in enumerate(body):
             rest = body[n + 1 :]
@@ -53,7 +53,7 @@ class Structure:
         return new
 
     def _branch(self, node: ast.If, rest: list[ast.stmt], place: _Place) -> list[ast.stmt]:
-        """A branch with a jump in it, and the statements after it."""
+        """A branch that contains a jump, and the statements after it."""
         body, orelse = _ends(node.body), _ends(node.orelse)
         if body or orelse:
             ways = node.body if body else [*node.body, *rest], node.orelse if orelse else [*node.orelse, *rest]
@@ -98,7 +98,7 @@ def _jump(node: ast.stmt, place: _Place) -> list[ast.stmt]:
 
 
 def _left(place: _Place, done: bool = True) -> list[ast.stmt]:
-    """What a `return`, or a `break`, tells the statements around it."""
+    """The assignments by which a `return` or a `break` informs the enclosing statements."""
     names = [(place.go, False), (DONE if done and place.go else "", True), *((name, False) for name in place.skips)]
     return [_set(name, value) for name, value in names if name]
 
@@ -116,7 +116,7 @@ def _if(test: ast.expr, body: list[ast.stmt], orelse: list[ast.stmt], at: ast.AS
 
 
 def _ends(body: list[ast.stmt]) -> bool:
-    """Whether nothing goes on after statements."""
+    """Whether statements always jump, so that nothing after them runs."""
     return any(
         isinstance(node, ast.Return | ast.Break | ast.Continue)
         or (isinstance(node, ast.If) and _ends(node.body) and _ends(node.orelse))
@@ -125,7 +125,7 @@ def _ends(body: list[ast.stmt]) -> bool:
 
 
 def _jumps(node: ast.stmt, *kinds: type) -> bool:
-    """Whether a statement has a jump in it, one of these kinds or any; of loops inside it, `return` alone counts."""
+    """Whether a statement contains a jump, of these kinds or any; within inner loops, only `return` counts."""
     kinds = kinds or (ast.Return, ast.Break, ast.Continue)
     inside = (*node.body, *node.orelse) if isinstance(node, ast.If) else getattr(node, "body", ())
     for each in inside:

@@ -1,4 +1,4 @@
-"""What a launch is made of: threads, warps, blocks, and the order in which they run."""
+"""The parts of a launch: threads, warps, blocks, and the order in which they run."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Schedule:
         return self.name if self.random is None else f"random (seed {self.seed})"
 
     def begin(self, number: int) -> None:
-        """A launch starts: what is random of it depends on its number alone, not on what ran before."""
+        """A launch starts. Its random order depends only on its number, not on what ran before."""
         if self.random is not None:
             self.random.seed(f"{self.seed}, {number}" if number else self.seed)
 
     def order(self, items: list) -> list:
-        """The items in the order they should run."""
+        """The items in the order in which they run."""
         if self.random is not None:
             return self.random.sample(items, len(items))
         return items[::-1] if self.name == "reverse" else items
@@ -47,15 +47,15 @@ class Thread:
     def __init__(self, block: Block, warp: Warp, index: Index, rank: int) -> None:
         self.block, self.warp, self.index, self.rank = block, warp, index, rank
         self.lane = rank % WARP_SIZE
-        self.greenlet: Any = None  # only from its start to its end
+        self.greenlet: Any = None  # set only from its start to its end
         self.site: Any = 0  # the instruction of the barrier it waits at
         self.pauses = 0  # atomics since it last let others run
-        self.value: Any = None  # what it brings to a barrier or warp operation
+        self.value: Any = None  # its input to a barrier or warp operation
         self.operand: Any = None
-        self.result: Any = None  # what a warp operation gives it
+        self.result: Any = None  # its result of a warp operation
         self.clock: Any = None  # watched only
-        self.copies: Any = None  # groups of asynchronous copies under way, the last of which is open
-        self.lost: Any = None  # an integer that has been narrowed, what it has become, and where; watched only
+        self.copies: Any = None  # groups of asynchronous copies in flight, the last of which is open
+        self.lost: Any = None  # an integer that was narrowed, the result, and where; watched only
         self.met: Any = None  # where it called the warp operation that it waits at
 
 
@@ -66,11 +66,11 @@ class Warp:
 
     def __init__(self, lanes: int) -> None:
         self.alive = (1 << lanes) - 1  # mask of the lanes that have not exited
-        self.missed = 0  # and of those that have, but might not have by the rules
+        self.missed = 0  # mask of the lanes whose exit the rules forbid
         self.pending: dict[Any, list[Thread]] = {}  # (operation, mask) -> the lanes that wait there
 
     def complete(self, key: Any) -> None:
-        """Let the lanes go that wait at an operation, if all it needs have arrived."""
+        """Release the lanes that wait at an operation, if all that it needs have arrived."""
         lanes = self.pending[key]
         operation, mask = key
         if len(lanes) == (mask & self.alive).bit_count() and not mask & self.missed:
@@ -93,7 +93,7 @@ class Block:
             Thread(self, warps[rank // WARP_SIZE], at, rank) for rank, at in enumerate(thread_indices)
         ]
         self.arrived = 0  # threads at the block barrier
-        self.exited = self.returned = 0  # threads that have, and those of them that did by a return statement
+        self.exited = self.returned = 0  # threads that have exited, and those that did so by a return statement
         self.tally = 0  # true predicates at the last barrier
         self.shared: dict[Any, Any] = {}  # call site -> shared array
         self.dynamic: Any = None

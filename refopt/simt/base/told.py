@@ -1,4 +1,4 @@
-"""Tracebacks without the executor's own frames, and short ones."""
+"""Short tracebacks, without the executor's own frames."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST = 12  # lines of a report, unless its message alone is longer
 
 
 def users(error: BaseException) -> TracebackType | None:
-    """The traceback of an exception without the executor's steps, unless one of them is to blame."""
+    """The traceback of an exception without the executor's frames, unless one of those raised it by mistake."""
     steps, step = [], error.__traceback__
     while step is not None:
         steps.append(step)
@@ -28,15 +28,15 @@ def users(error: BaseException) -> TracebackType | None:
 
 
 def said(error: BaseException) -> str:
-    """An exception without the way to it."""
+    """An exception without its traceback."""
     return "".join(traceback.format_exception_only(error)).rstrip("\n")
 
 
 def told(error: BaseException, begin: str = "") -> str:
-    """An exception as a program that it ends shows it.
+    """An exception as shown when it ends a program.
 
-    Of the executor's reports only the steps of the host are shown, as far as there is room for them: those of the
-    kernel are in the message. They begin in the file ``begin``, or where a script does.
+    For the executor's reports, only the host's frames are shown, as many as fit: those of the kernel are in the
+    message. They begin in the file ``begin``, or where a script does.
     """
     whole = traceback.TracebackException.from_exception(error)
     before = (lambda step: step.filename != begin) if begin else (lambda step: _is_ours(step.filename))
@@ -47,7 +47,7 @@ def told(error: BaseException, begin: str = "") -> str:
         return "".join(whole.format())
     text = "".join(whole.format_exception_only())
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][first:]
-    # What the kernel did was called by the executor, not by the step before.
+    # The executor calls the kernel, so the kernel's frames do not follow from the frame before.
     called = [True, *(inner.f_back is outer for outer, inner in itertools.pairwise(frames))]
     host = itertools.takewhile(lambda at: at[1] and not _is_ours(at[0].filename), zip(script, called, strict=True))
     steps = [f'  File "{step.filename}", line {step.lineno}, in {step.name}\n    {step.line}\n' for step, _ in host]
@@ -56,5 +56,5 @@ def told(error: BaseException, begin: str = "") -> str:
 
 
 def _is_ours(filename: str) -> bool:
-    """Whether a file is the executor's, or Python's own that runs scripts."""
+    """Whether a file belongs to the executor or to the part of Python that runs scripts."""
     return is_internal(filename) or filename == runpy.__file__ or filename.startswith("<frozen ")

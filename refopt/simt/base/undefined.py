@@ -1,9 +1,9 @@
-"""The value that a shuffle gives for a lane which does not take part, or that no way has assigned: nobody may store it.
+"""An undefined value: shuffled from a lane that does not take part, or unassigned on some path. It may not be stored.
 
-Such values are common in right kernels: in a reduction over 16 lanes the upper ones add what they do not need. So
-it is no error to compute with one, only to store what comes of it, to index with it and to vote on it. It behaves as
-the caller's own value, and what is computed from it is undefined as well (`lifted` sees to that). A comparison with
-one holds: `if other > mine: mine = other` takes it, as it might on a GPU.
+Such values are common in correct kernels: in a reduction over 16 lanes, the upper ones add values that nobody uses. So
+computing with one is no error; storing the result, indexing with it and voting on it are. It behaves as the caller's
+own value, and what is computed from it is undefined too (see `lifted`). A comparison with one is true:
+`if other > mine: mine = other` assigns it, as might happen on a GPU.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .places import here, report
 
 
 class Undefined(np.lib.mixins.NDArrayOperatorsMixin):
-    """A value in place of another that does not exist."""
+    """A stand-in for a value that does not exist."""
 
     __slots__ = ("place", "rule", "value", "why")
 
@@ -30,11 +30,11 @@ class Undefined(np.lib.mixins.NDArrayOperatorsMixin):
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
         values = [one.value if isinstance(one, Undefined) else one for one in inputs]
-        options.pop("out", None)  # of an operator in place
+        options.pop("out", None)  # from an in-place operator
         return Undefined(getattr(ufunc, method)(*values, **options), self.why, self.place, self.rule)
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
-        self.__index__()  # NumPy makes an array of an index
+        self.__index__()  # NumPy converts an index to an array
         return np.asarray(self.value)
 
     def __bool__(self) -> bool:
@@ -62,7 +62,7 @@ class Undefined(np.lib.mixins.NDArrayOperatorsMixin):
         return self.through(lambda _: part)
 
     def through(self, convert: Callable[[Any], Any]) -> Undefined:
-        """What a conversion makes of it, as undefined as it is."""
+        """The converted value, undefined as well."""
         return Undefined(convert(self.value), self.why, self.place, self.rule)
 
     def __hash__(self) -> int:
@@ -73,10 +73,10 @@ class Undefined(np.lib.mixins.NDArrayOperatorsMixin):
 
 
 def refuse(values: Any, what: str, does: str = "stores") -> None:
-    """Report an UninitializedRead if one of the values that are about to be used for something is undefined."""
+    """Report an UninitializedRead if one of the values about to be used is undefined."""
     for value in values if isinstance(values, tuple | list) else (values,):
         if type(value) is Undefined:
-            source = "what a shuffle gave" if value.rule == "shuffle-lanes" else "a value"
+            source = "the result of a shuffle" if value.rule == "shuffle-lanes" else "a value"
             at = f"{value.place.filename}:{value.place.line}"
             why = f"{what} {does} {source} at {at}, where {value.why} (rule {value.rule})"
             report(UninitializedRead(why, here()))

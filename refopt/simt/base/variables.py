@@ -1,4 +1,4 @@
-"""Which variables statements without jumps read and assign, and which may be read before that."""
+"""The variables that statements without jumps read and assign, and those that may be read before assignment."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def reads(nodes: Iterable[ast.AST]) -> set[str]:
 
 
 def unassigned(node: ast.FunctionDef | ast.Lambda) -> set[str]:
-    """The local variables of a function that may be read before they are assigned: zero to Numba.
+    """The local variables of a function that may be read before they are assigned; Numba makes them zero.
 
-    These are the ones that are live where it begins. What an expression assigns in its middle counts as not assigned.
+    These are the variables live at its start. An assignment inside an expression does not count.
     """
     body = Structure().function(node.body if isinstance(node.body, list) else [ast.Expr(node.body)])
     parameters = {part.arg for part in ast.walk(node.args) if isinstance(part, ast.arg)}
@@ -33,7 +33,7 @@ def unassigned(node: ast.FunctionDef | ast.Lambda) -> set[str]:
 
 
 def idle(loop: ast.AST) -> set[str]:
-    """The variables that a loop changes by plain assignments and that decide nothing in it, as counts of tries do."""
+    """The variables that a loop changes by plain assignments and that affect nothing in it, such as a retry count."""
     acts = ast.Call | ast.Subscript | ast.Attribute
     statements = [part for part in ast.walk(loop) if isinstance(part, ast.Assign | ast.AugAssign)]
     plain = [one for one in statements if not any(isinstance(part, acts) for part in ast.walk(one))]
@@ -45,21 +45,21 @@ def idle(loop: ast.AST) -> set[str]:
 
 
 def live(node: ast.stmt, after: set[str]) -> set[str]:
-    """The variables that may be read from a statement on, by those that may be after it."""
+    """The variables that may be read from a statement on, given those that may be read after it."""
     if isinstance(node, ast.If):
         return reads([node.test]) | live_before(node.body, after) | live_before(node.orelse, after)
     if isinstance(node, ast.While | ast.For):
         targets, around = stores([node.target]) if isinstance(node, ast.For) else set(), after | ({node.go} - {""})  # type: ignore
         while not (before := live_before(node.body, around) - targets) <= around:
             around = around | before
-        # `structure` has the body of a `while` run once at least.
+        # `structure` makes the body of a `while` run at least once.
         return around | reads([node.iter]) if isinstance(node, ast.For) else before
     assigned = {part.id for part in _targets(node) if isinstance(part, ast.Name)}
     return (after - assigned) | reads([node])
 
 
 def live_before(body: list[ast.stmt], after: set[str]) -> set[str]:
-    """The variables that may be read from statements on."""
+    """The variables that may be read from the first of some statements on."""
     for node in reversed(body):
         after = live(node, after)
     return after

@@ -1,7 +1,7 @@
-"""Stops a thread that runs on without a barrier, an atomic, a fence or its end: nothing else would.
+"""Stops a thread that runs too long without a barrier, an atomic or a fence.
 
-A thread of Python of its own looks now and then whether the launch that runs has taken a step, so a step costs
-an addition. It ends when there has been nothing to look at for a while.
+A separate Python thread checks periodically whether the running launch has made a step, so a step costs one addition.
+The thread ends when no launch has run for a while.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from .arguments import shown
 from .state import current
 
 _IDLE = 2.0  # seconds without a launch after which the watching thread ends
-_PERIOD = 0.25  # seconds between two looks, at most
+_PERIOD = 0.25  # seconds between two checks, at most
 
 
 class Stopped(BaseException):
-    """What the thread that runs on is given; no handler of a kernel is for it."""
+    """Raised in the thread that runs too long; a BaseException, so that kernels do not catch it."""
 
 
 class Limits:
-    """What stops a launch that makes no progress. The environment variable SIMT_SECONDS sets the first value.
+    """Limits on a launch that makes no progress. The environment variable SIMT_SECONDS sets the initial value.
 
-    Attributes: seconds, for which a thread may run without a barrier, an atomic, a fence or its end (10, `math.inf`
-    for no limit); six times that long threads may do atomics without an end while memory, or a variable that
-    decides something, changes.
+    Attributes: seconds, how long a thread may run without a barrier, an atomic or a fence (10; `math.inf` for no
+    limit). Threads may execute atomics for six times as long while memory, or a variable that affects something,
+    changes.
     """
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class Limits:
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name != "seconds":
-            raise AttributeError(f"there is no limit {name}: there is `seconds`")
+            raise AttributeError(f"there is no limit {name}: the only one is `seconds`")
         if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
             raise ValueError(f"simt.limits.seconds: expected a number of seconds above 0, got {shown(value)}")
         object.__setattr__(self, name, value)
@@ -47,7 +47,7 @@ limits = Limits()
 
 
 class _Watch:
-    """The thread that looks, and what it saw last."""
+    """The watching thread, and the launch that it watches."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -56,16 +56,16 @@ class _Watch:
 
     def begin(self, launch: Any) -> None:
         """A launch starts."""
-        with self.lock:  # in which the thread decides to end
+        with self.lock:  # under which the thread decides to end
             self.launch = launch
             if self.thread is None or not self.thread.is_alive():
                 self.thread = threading.Thread(target=self._look, name="simt watchdog", daemon=True)
                 self.thread.start()
 
     def end(self) -> None:
-        """It has ended. A stop that comes too late has no effect.
+        """The launch has ended. A stop that comes too late has no effect.
 
-        It is waited for: CPython 3.11 that has been told to take one back looks for it for ever, and hangs when traced.
+        This waits for such a stop: CPython 3.11 would hang under tracing if it were withdrawn.
         """
         try:
             with self.lock:
@@ -100,7 +100,7 @@ class _Watch:
 
 
 def _seconds(runner: int) -> float:
-    """The time that a thread of Python has run: one that waits, for a debugger or its turn, is not stopped."""
+    """The CPU time of a Python thread: one that waits, for a debugger or its turn, is not stopped."""
     if hasattr(time, "pthread_getcpuclockid"):
         return time.clock_gettime(time.pthread_getcpuclockid(runner))
     return time.monotonic()

@@ -1,12 +1,12 @@
-"""The arithmetic of compiled kernels: types are inferred as Numba infers them for CUDA, and conversions written out.
+"""The arithmetic of compiled kernels: infers types as Numba does for CUDA, and makes conversions explicit.
 
-A kernel is typed when it is launched with arguments of new types, as Numba compiles it then. `specialize` reads its
-source and the types of its arguments, and makes a copy in which each operation whose operands NumPy or Python would
-promote otherwise converts them first (`convert`). What is explicit already stays as it is. `rules` has Numba's
-promotions, `dynamic` what runs where a type is known only when the kernel runs.
+A kernel is typed when it is launched with arguments of new types, which is when Numba compiles it. From the source and
+the types of the arguments, `specialize` makes a copy in which operands that NumPy or Python would promote differently
+are converted first (`base.conversions`). `base.scalars` has Numba's promotions, and `dynamic` the operations on values
+whose types are known only when the kernel runs.
 
 `expressions`, `constants`, `comparisons`, `operations`, `library`, `calls`, `assignments`, `statements` and `loops` are
-one visitor in layers: each adds to the one before it. `specialize` puts them to work on a function.
+layers of one visitor: each adds to the one before it. `specialize` applies it to a function.
 """
 
 from .specialize import Compiled, UntypedWarning, compiled, resolved

@@ -29,7 +29,7 @@ class Assignments(Calls):
         return new
 
     def assign(self, node: ast.stmt, target: ast.expr, value: ast.expr, kind: Kind) -> list[ast.stmt]:
-        """An assignment of a value of a kind to a target: to each part of it if elements are among them."""
+        """The assignment of a value of a kind to a target; part by part if the target contains elements or fields."""
         if isinstance(target, ast.Subscript):
             return [self._store(node, target, value, kind)]
         if isinstance(target, ast.Attribute):
@@ -50,7 +50,7 @@ class Assignments(Calls):
         return self._do_Assign(ast.copy_location(ast.Assign([node.target], node.value), node)) if node.value else []
 
     def _target(self, node: ast.expr, kind: Kind) -> ast.expr:
-        """What is assigned to, once it has a value of a kind."""
+        """The target of an assignment, once it has a value of a kind."""
         if isinstance(node, ast.Name):
             self.scope[node.id] = kind
             return node
@@ -80,13 +80,13 @@ class Assignments(Calls):
         return ast.copy_location(ast.Assign([new], value), node)
 
     def _fitting(self, value: ast.expr, kind: Kind, element: Kind, array: Kind = None) -> ast.expr:
-        """A value as what it is assigned to holds it."""
+        """A value converted for the element that it is assigned to."""
         if isinstance(element, Scalar):
             return self.stored(value, kind, element.name)
         return self.stored(value, kind, array.dtype) if isinstance(array, Array) and array.dtype else value
 
     def stored(self, value: ast.expr, kind: Kind, name: str) -> ast.expr:
-        """A value as an element of a type holds it."""
+        """A value converted to an element type."""
         known = scalar(kind)
         if known is None:
             if kind is not None or name in FLOATS:
@@ -101,7 +101,7 @@ class Assignments(Calls):
         return self.apply(CONVERSIONS[name], f"to_{name}", value, value)
 
     def _do_AugAssign(self, node: ast.AugAssign) -> list[ast.stmt]:
-        """An operation and an assignment, but for what is changed where it is, as arrays are."""
+        """An operation and an assignment, except for values that are changed in place, such as arrays."""
         before: list[ast.stmt] = []
         target, symbol = node.target, type(node.op).__name__
         place: dict[str, Any] = dict(ast.iter_fields(target))
@@ -117,15 +117,15 @@ class Assignments(Calls):
             at = ast.copy_location(ast.Constant(None), node)
             result = self.settled(*self.operation(at, symbol, (load, kind), self.raw(node.value)))
             after = self.assign(node, new, *result)
-        for statement in before:  # each round over a loop has others, so with them its types would never settle
+        for statement in before:  # each pass over a loop makes new temporaries, so with them types would never settle
             del self.scope[statement.targets[0].id]  # type: ignore[attr-defined]
         return [*before, *after]
 
     def _once(self, node: ast.expr, before: list[ast.stmt]) -> ast.expr:
-        """An expression that may be used twice, evaluated once, in a statement before."""
+        """An expression that can be used twice but is evaluated once, in a statement before."""
         parts = node.elts if isinstance(node, ast.Tuple) else [node]
         kinds = {type(part) for part in parts}
-        if kinds <= {ast.Name, ast.Constant} or ast.Slice in kinds:  # of slices, what they name is changed in place
+        if kinds <= {ast.Name, ast.Constant} or ast.Slice in kinds:  # a slice selects a view, which is changed in place
             return node
         value, kind = self.visit(node)
         name = self.temporary()
@@ -134,12 +134,12 @@ class Assignments(Calls):
         return loaded(name, node)
 
     def changed_in_place(self, node: ast.AugAssign, place: ast.expr, kind: Kind) -> list[ast.stmt]:
-        """What an augmented assignment does to what is no number."""
+        """An augmented assignment to a value that is not a number."""
         return [ast.copy_location(ast.AugAssign(self._target(place, kind), node.op, self.visit(node.value)[0]), node)]  # type: ignore[arg-type]
 
 
 def _stores(target: ast.expr) -> bool:
-    """Whether an element or a field is assigned to."""
+    """Whether a target contains an element or a field."""
     return any(
         isinstance(part, ast.Subscript | ast.Attribute) and isinstance(part.ctx, ast.Store) for part in ast.walk(target)
     )

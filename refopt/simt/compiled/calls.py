@@ -68,7 +68,7 @@ class Calls(Library):
     """The visits of calls and of attributes."""
 
     def device_function(self, function: types.FunctionType, kinds: list[Kind]) -> tuple[Any, Kind] | None:
-        """A device function typed for arguments, and what it returns; None if it runs as it is."""
+        """A device function typed for arguments, and the kind of its result; None if it runs unchanged."""
         raise NotImplementedError
 
     def named_function(self, names: Any, name: str, value: Any) -> None:
@@ -122,7 +122,7 @@ class Calls(Library):
             return new, self._namedtuple(function, args, named) if not starred else None
         if isinstance(function, type):
             return self._type(new, function, args, starred)
-        if isinstance(getattr(function, "dtype", None), np.dtype) and callable(function):  # a type of Numba's
+        if isinstance(getattr(function, "dtype", None), np.dtype) and callable(function):  # a Numba type
             return self._type(new, function.dtype.type, args, starred)
         if not starred and not keywords and (handled := self._builtin(new, function, args)):
             return handled
@@ -133,7 +133,7 @@ class Calls(Library):
         return new, None
 
     def _namedtuple(self, function: Any, args: list[Typed], named: dict[str | None, Typed]) -> Kind:
-        """A namedtuple that is made of all its fields."""
+        """The kind of a namedtuple that is constructed from all its fields."""
         parts = dict(zip(function._fields, (kind for _, kind in args), strict=False))
         parts |= {str(name): kind for name, (_, kind) in named.items()}
         whole = parts.keys() == {*function._fields}
@@ -154,14 +154,14 @@ class Calls(Library):
         return node, None
 
     def _unknown(self, node: ast.Call) -> ast.expr:
-        """A call of something that is known only when it runs."""
+        """A call of an object that is known only at run time."""
         if isinstance(node.func, ast.Attribute | ast.Call):
             return node
         node.func = self.apply(self.resolver(), "device", node, node.func)
         return node
 
     def resolver(self) -> Callable[[Any], Any]:
-        """What makes of a function one that is typed by its arguments when it is called."""
+        """The function that wraps a function so that it is typed when it is called."""
         raise NotImplementedError
 
     def _executor(self, node: ast.Call, function: Any, args: list[Typed]) -> Typed | None:
@@ -211,9 +211,9 @@ class Calls(Library):
         args: list[Typed],
         named: dict[str | None, Kind],
     ) -> Typed:
-        """A device function, or one of Python's."""
+        """A device function, or a Python function."""
         for _, taken in getattr(function, "__simt_signatures__", ()):
-            self.device_function(_inner(function), [of_type(type_) for type_ in taken])  # for what it notes
+            self.device_function(_inner(function), [of_type(type_) for type_ in taken])  # for its side effects
         if (result := getattr(function, "__simt_types__", None)) is not None:
             kinds = tuple(number(name, "any" if name in INTEGERS else "np") for name in result)
             return node, kinds[0] if len(kinds) == 1 else Tuple(kinds) if kinds else Known(None)
@@ -237,7 +237,7 @@ class Calls(Library):
 
 
 def _inner(call: types.FunctionType) -> types.FunctionType:
-    """The function that one with explicit signatures stands for (`device_functions.declared`)."""
+    """The function inside a wrapper with explicit signatures (`device_functions.declared`)."""
     return dict(zip(call.__code__.co_freevars, call.__closure__ or (), strict=True))["function"].cell_contents
 
 

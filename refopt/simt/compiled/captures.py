@@ -1,14 +1,14 @@
-"""What a kernel captures: arrays of its module and its closure are constants to Numba, frozen when it is compiled.
+"""Captured arrays: Numba treats arrays of a kernel's module and closure as constants, frozen when it compiles.
 
-Here they are frozen when it is first launched: the kernel, and the functions that it calls by name, run as copies
-that see read-only copies of the arrays. A device array that is captured is an argument like any other.
+Here they are frozen at the first launch: the kernel and the functions that it calls by name run as copies that see
+read-only copies of the arrays. A captured device array is treated like an argument.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from types import CellType, FunctionType
+from types import CellType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -23,9 +23,9 @@ _frozen: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 def bound(
     function: Callable, argument: Callable[[DeviceArray, str], Any], prepare: Callable[[Any], Any] | None = None
 ) -> Callable:
-    """A kernel with what it captures as it was when this was first asked; `argument` is what it sees of an array.
+    """A kernel with its captured values as of the first call of this; `argument` wraps each captured device array.
 
-    ``prepare`` is applied to the frozen kernel, so that what it makes of the kernel has the same constants.
+    ``prepare`` is applied to the frozen kernel, so that its result has the same constants.
     """
     if not isinstance(function, FunctionType):
         return function
@@ -40,7 +40,7 @@ def bound(
 
 def _freeze(function: FunctionType, known: dict[Any, Any]) -> FunctionType | None:
     """A copy with frozen arrays; None if there are none."""
-    known[function] = None  # of one that calls itself
+    known[function] = None  # in case it calls itself
     scope = {name: _constant(function.__globals__[name], known) for name in global_names(function)}
     changed = {name: value for name, value in scope.items() if value is not function.__globals__[name]}
     cells, other = [], False
@@ -57,16 +57,18 @@ def _freeze(function: FunctionType, known: dict[Any, Any]) -> FunctionType | Non
 
 
 def global_names(function: FunctionType) -> list[str]:
-    """The names that a function, or one inside it, looks up in its module."""
+    """The names that a function, or an inner function, looks up in its module."""
     return [name for name in names_in(function.__code__) if name in function.__globals__]
 
 
 def _constant(value: Any, known: dict[Any, Any]) -> Any:
-    """What a captured value is from now on."""
+    """A captured value as it is from now on: arrays are copied and frozen."""
     if isinstance(value, np.ndarray):
         copy = np.array(value)
         copy.flags.writeable = False
         return copy
+    if isinstance(value, ModuleType):
+        return value
     inner = getattr(value, "py_func", None)  # of a function under numba.njit: a GPU would compile it anew
     if inner is not None and type(value).__module__.startswith("numba"):
         value = inner

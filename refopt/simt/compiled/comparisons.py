@@ -48,7 +48,7 @@ class Comparisons(Constants):
         return self.meets(one, other, meet) or _exact(a, b) or _exact(b, a)
 
     def _compared(self, node: ast.Compare, a: Kind, b: Kind, symbol: str) -> None:
-        """Note a comparison of less than fp64 that is made in fp64, unless with a constant that is exact in less."""
+        """Note a comparison of narrower types that is made in fp64, except with a constant that is exact in them."""
         one, other = scalar(a), scalar(b)
         if one is None or other is None or symbol not in operators.COMPARISONS:
             return
@@ -79,7 +79,7 @@ class Comparisons(Constants):
 
 
 def _exact(constant: Kind, other: Kind) -> bool:
-    """Whether a constant is one that the float type of the other operand has, too."""
+    """Whether a constant is exact in the float type of the other operand."""
     known = scalar(other)
     if not isinstance(constant, Known) or known is None or known.name not in FLOATS:
         return False

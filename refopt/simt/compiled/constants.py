@@ -1,4 +1,4 @@
-"""Tests that Numba decides when it compiles: it drops the other way before it infers types."""
+"""Tests that Numba decides at compile time: it removes the other branch before it infers types."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _NOTHING = object()
 
 
 class Constants(Expressions):
-    """What is constant for Numba: literals, globals, variables that are these, `ndim`, and the `len` of tuples."""
+    """Numba's constants: literals, globals, variables assigned from these, `ndim`, and the `len` of tuples."""
 
     def decided(self, test: ast.expr, scope: dict[str, Kind] | None = None) -> bool | None:
-        """Which way a test goes, with what is known in a scope; None if that is for the kernel to find out."""
+        """The result of a test, given the kinds in a scope; None if it is known only at run time."""
         outer, self.scope = self.scope, self.scope if scope is None else scope
         try:
             way = self._way(folded(test))
@@ -84,7 +84,7 @@ class Constants(Expressions):
         return _NOTHING
 
     def reached(self, node: ast.BoolOp) -> list[ast.expr]:
-        """The operands of ``and`` or ``or`` that Numba does not drop."""
+        """The operands of ``and`` or ``or`` that Numba does not remove."""
         values: list[ast.expr] = []
         for value in node.values[:-1]:
             way = self.decided(value)
@@ -97,7 +97,7 @@ class Constants(Expressions):
 
 
 def folded(node: ast.expr) -> ast.expr:
-    """An expression of literals as the literal that Python compiles it to."""
+    """The literal that Python's compiler folds an expression of literals to."""
     function: Callable[..., Any]
     if isinstance(node, ast.UnaryOp):
         operands, function = [folded(node.operand)], _UNARY[type(node.op)]

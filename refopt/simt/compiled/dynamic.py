@@ -1,4 +1,4 @@
-"""What runs where the types of operands are known only when a kernel runs: each value's class says its type."""
+"""Operations on values whose types are known only at run time, from each value's class."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from . import operators
 
 @cache
 def binary(symbol: str, in_place: bool = False) -> Callable[[Any, Any], Any]:
-    """The operator for values of any type; what is no scalar has Python's."""
+    """The operator for values of any type: Python's for anything but scalars."""
     plain = (operators.IN_PLACE if in_place else operators.SYMBOLS)[symbol]
     typed = operators.typed
 
@@ -39,7 +39,7 @@ def unary(symbol: str) -> Callable[[Any], Any]:
 
 @cache
 def conversion(name: str) -> Callable[[Any], Any]:
-    """A scalar as one of a type; what is no scalar stays as it is."""
+    """A scalar converted to a type; other values are returned unchanged."""
     convert = CONVERSIONS[name]
     return lambda x: x if name_of(x) is None else convert(x)
 

@@ -1,7 +1,7 @@
-"""Typing of expressions: each is rewritten so that it computes in the types that Numba gives it.
+"""Typing of expressions: rewrites each to compute in the types that Numba infers.
 
-A visit returns the new expression and its kind. An integer that may have outgrown 64 bits, as a sum of Python ints can,
-wraps where it is used for anything but a further sum, difference or product: `Expressions.settled`.
+A visit returns the new expression and its kind. An integer that may exceed 64 bits, as a sum of Python ints can, is
+wrapped where it is used for anything but a further sum, difference or product: `Expressions.settled`.
 """
 
 from __future__ import annotations
@@ -32,31 +32,31 @@ from .kinds import (
 )
 
 _LOW, _HIGH = limits("int64")
-_EXACT = 2**53  # integers up to here are float64s
+_EXACT = 2**53  # float64 represents all integers up to here
 
 Typed = tuple[ast.expr, Kind]
 
 
 class Unsupported(Exception):
-    """What is not typed: the function runs as it is."""
+    """Raised for code that cannot be typed: the function runs unchanged."""
 
 
 class Expressions:
-    """The visits of expressions. `scope` has the kinds of the local variables, `constants` what the new code names."""
+    """The visits of expressions. `scope` has the kinds of local variables, `constants` the objects in the new code."""
 
     function: Any
 
     def __init__(self) -> None:
         self.scope: dict[str, Kind] = {}
         self.constants: dict[str, Any] = {}
-        self.doubles: set[tuple[str, int, str]] = set()  # where it computes in fp64: file, line, types of operands
+        self.doubles: set[tuple[str, int, str]] = set()  # operations in fp64: file, line, types of operands
         self.temporaries = 0
         self.changed = False
 
-    # What the classes that add to this one define
+    # Defined by subclasses
 
     def named(self, name: str) -> Kind:
-        """The kind of a name that is no local variable."""
+        """The kind of a name that is not a local variable."""
         raise NotImplementedError
 
     def called(self, node: ast.Call, test: bool) -> Typed:
@@ -88,7 +88,7 @@ class Expressions:
         return ast.copy_location(call, at)
 
     def settled(self, node: ast.expr, kind: Kind) -> Typed:
-        """An integer back within 64 bits."""
+        """An integer wrapped to 64 bits."""
         if not isinstance(kind, Scalar) or (kind.low >= _LOW and kind.high <= _HIGH) or kind.name in UNSIGNED:
             return node, kind
         name = self.temporary()
@@ -99,11 +99,11 @@ class Expressions:
         return ast.fix_missing_locations(ast.copy_location(new, node)), INT64._replace(form=kind.form)
 
     def visit(self, node: ast.expr) -> Typed:
-        """An expression that is used for something: within 64 bits."""
+        """An expression, wrapped to 64 bits."""
         return self.settled(*self.raw(node))
 
     def raw(self, node: ast.expr, test: bool = False) -> Typed:
-        """An expression; with ``test``, only its truth value is asked for."""
+        """An expression before wrapping; with ``test``, only its truth value matters."""
         visitor = getattr(self, f"_{type(node).__name__}", None)
         if visitor is None:
             raise Unsupported(f"{type(node).__name__} in line {node.lineno}")
@@ -112,7 +112,7 @@ class Expressions:
         return visitor(node)
 
     def converted(self, node: ast.expr, kind: Kind, name: str) -> ast.expr:
-        """A scalar as one of a type, if it is not held as that already."""
+        """A scalar converted to a type, unless it already has that type."""
         known = scalar(kind)
         if known is None:
             return self.apply(dynamic.conversion(name), f"to_{name}", node, node)
@@ -132,7 +132,7 @@ class Expressions:
         return self.apply(CONVERSIONS[name], f"to_{name}", node, node)
 
     def brought(self, node: ast.expr, kind: Kind, target: Kind) -> ast.expr:
-        """A value of a kind as one of another, which it has been joined to."""
+        """A value of a kind converted to the kind that it was joined to."""
         joint = scalar(target)
         if joint is not None:
             return self.converted(node, kind, joint.name)
@@ -148,7 +148,7 @@ class Expressions:
         return self.fixed(node, kind), kind
 
     def fixed(self, node: ast.expr, kind: Known) -> ast.expr:
-        """A constant as the class that tells its type: a float is a float64, an int above int64 a uint64."""
+        """A constant in the class that identifies its type: a float is a float64, an int above int64 a uint64."""
         value = kind.value
         if type(value) is float:
             return self.constant(np.float64(value), f"float64_{_spelled(value)}", node)
@@ -261,7 +261,7 @@ def _slice(kind: Tuple, index: ast.Slice) -> Kind:
 
 
 def _types(kind: Kind) -> Any:
-    """The scalar types in a tuple; None for all else."""
+    """The scalar types in a tuple; None for anything else."""
     items = items_of(kind)
     if items is None:
         return None

@@ -1,4 +1,4 @@
-"""What the definition of a function tells, whatever its arguments are."""
+"""Properties of a function's definition that do not depend on its arguments."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ..base.variables import unassigned
 
 
 class Facts(NamedTuple):
-    """What a definition tells.
+    """Properties of a definition.
 
     Attributes:
-        names, stored: all names in it, and those that are assigned.
+        names, stored: all of its names, and those that are assigned.
         unassigned: variables that may be read before they are assigned.
-        shuffles: whether it may get an undefined value from a shuffle: it needs a namespace of its own.
+        shuffles: whether a shuffle may give it an undefined value, so that it needs a namespace of its own.
     """
 
     names: frozenset[str]
@@ -27,7 +27,7 @@ class Facts(NamedTuple):
 
 @cache
 def facts_of(node: Definition) -> Facts:
-    """The facts of a definition, which are worked out once: a function may be typed many times."""
+    """The facts of a definition, computed once, since a function may be typed many times."""
     parts = list(ast.walk(node))
     names = [part for part in parts if isinstance(part, ast.Name)]
     shuffles = any(str(getattr(part, "attr", getattr(part, "id", ""))).startswith("shfl_") for part in parts)

@@ -1,7 +1,7 @@
-"""Mathematical functions of scalars: their types, and values rounded once from fp64's.
+"""Mathematical functions of scalars: their types, and their values, rounded from fp64.
 
-libdevice's, which a GPU runs, differ from these by the few ULP that CUDA's manual states, but for `sqrt`, `fabs` and
-those that give whole numbers, which are exact in both.
+The libdevice functions that a GPU runs differ by the few ULP that CUDA's manual states, except `sqrt`, `fabs` and those
+with integer results, which are exact in both.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..base.scalars import FLOATS, INTEGERS, SCALARS, binary, chosen
 from ..base.state import current
 from ..base.undefined import Undefined
 
-# Those that Numba computes in fp16; the others take an fp16 for an fp32.
+# Functions that Numba computes in fp16; the others convert fp16 to fp32.
 _HALF = {"sqrt", "exp", "log", "sin", "cos", "fabs", "floor", "ceil", "trunc", "log2", "log10", "exp2"}
 _SAME = {f"a{name}": f"arc{name}" for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh", "tan2")}
 TESTS = {math.isnan: np.isnan, math.isinf: np.isinf, math.isfinite: np.isfinite}
@@ -30,7 +30,7 @@ ONE = {getattr(math, name): name for name in (
 TWO = {getattr(math, name): name for name in (
     "atan2", "fmod", "hypot", "copysign", "pow", "remainder", "ldexp", "nextafter",
 )}
-_ANY_WHOLE = {"hypot", "atan2"}  # these two take int64s as well
+_ANY_WHOLE = {"hypot", "atan2"}  # these two also take int64s
 _OF_LOOPS = SCALARS.keys() - {"float16"}
 
 
@@ -87,7 +87,7 @@ def parts(function: Callable[[float], tuple], a: str) -> tuple[Callable[[Any], t
 
 
 def printed(*values: Any) -> None:
-    """``print``, for which a float is no NumPy scalar, in a tuple either."""
+    """``print``, with NumPy scalars converted to Python's, also in tuples."""
     print(*map(_plain, values))
 
 
@@ -114,9 +114,10 @@ def total(names: tuple[str, ...]) -> Callable[[tuple], Any]:
 
 @cache
 def loop(function: np.ufunc, *names: str) -> tuple[list[str], str] | None:
-    """The types that a function of NumPy's computes in, and that of its result; None if Numba has none for these.
+    """The types that a NumPy function computes in, and that of its result; None if Numba has no loop for them.
 
-    It is the first that holds the arguments; of an integer and a float any float will do. None is of float16.
+    It is the first loop whose types hold the arguments; for an integer beside a float, any float will do. There are no
+    float16 loops.
     """
     mixed = any(name in FLOATS for name in names) and any(name in INTEGERS and name != "bool" for name in names)
     for signature in function.types:
@@ -148,13 +149,13 @@ def quotient(a: str, b: str) -> tuple[Callable[[Any, Any], Any], tuple[str, str]
 
 @cache
 def nothing(type_name: str, variable: str) -> Callable[[], Any]:
-    """What gives the value of a variable that is not assigned: zero, and undefined where that is looked for."""
+    """A function that returns the value of an unassigned variable: zero, or if watched, an undefined value."""
     zero = CONVERSIONS[type_name](0)
 
     def value() -> Any:
         observer = current.observer
         if observer is None or not observer.watching or not observer.rules.uninitialized:
             return zero
-        return Undefined(zero, f"variable {variable} is not assigned on each way", here(), "uninitialized")
+        return Undefined(zero, f"variable {variable} is not assigned on every path", here(), "uninitialized")
 
     return value

@@ -1,4 +1,4 @@
-"""What is known of a value when a kernel is typed: the abstract values that the inference works on."""
+"""Kinds: the abstract values of type inference, which hold what is known of a value when a kernel is typed."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from ..base.scalars import INTEGERS, SIGNED, UNSIGNED, unify
 
 
 class Scalar(NamedTuple):
-    """A number: its type, how it is held, and of an integer its limits.
+    """A number: its type, its representation, and for an integer its limits.
 
-    ``form`` is py for a Python int, np for NumPy's scalar, any if it may be either. Only integers and truth values have
-    another than np.
+    ``form`` is py for a Python int, np for a NumPy scalar, any if it may be either. For other than integers and bools
+    it is always np.
     """
 
     name: str
@@ -25,7 +25,7 @@ class Scalar(NamedTuple):
 
 
 class Array(NamedTuple):
-    """An array of a scalar type, or of records; of others both are None."""
+    """An array of a scalar type, or of records; for other element types both are None."""
 
     dtype: str | None
     axes: int
@@ -39,14 +39,14 @@ class Record(NamedTuple):
 
 
 class Tuple(NamedTuple):
-    """A tuple of so many values; a namedtuple has its class."""
+    """A tuple of known length, and its class if it is a namedtuple."""
 
     items: tuple
     named: Any = None
 
 
 class Range(NamedTuple):
-    """What `range` gives, of integers of a kind."""
+    """A `range` of integers of a kind."""
 
     item: Scalar
 
@@ -59,14 +59,14 @@ class Method(NamedTuple):
 
 
 class Named(NamedTuple):
-    """What is passed to a function by name."""
+    """A keyword argument."""
 
     name: str
     kind: Any
 
 
 class Known:
-    """An object that is known: a constant, or a function, module or type that a kernel names."""
+    """A known object: a constant, or a function, module or type that a kernel names."""
 
     __slots__ = ("value",)
 
@@ -88,28 +88,28 @@ class Known:
 
 
 class Clash(NamedTuple):
-    """What a variable is that Numba cannot unify: one on one way, the other on another; a `Known` one."""
+    """The value of a `Known` variable whose kinds on two paths Numba cannot unify."""
 
     one: Any
     other: Any
 
 
 class Varying:
-    """A value that Numba types, and refuses where it would take a constant of the sort; a `Known` one."""
+    """The value of a `Known` that is not constant: Numba refuses it where it would accept a constant of its sort."""
 
     def __init__(self, sort: str, words: str) -> None:
         self.sort, self.words = sort, words
 
 
 TEXTS = Known(Varying("texts", "text that is chosen when the kernel runs"))
-LATE = Known(Varying("late", "what is None before its loop"))  # to which a loop may give a value
+LATE = Known(Varying("late", "a variable that is None before its loop"))  # and that the loop may assign
 Kind = Scalar | Array | Record | Tuple | Range | Method | Named | Known | None  # None: anything
 _PLAIN = (int, float, bool, str, type(None))
 _SMALL = 2**31
 
 
 def limits(name: str) -> tuple[int, int]:
-    """The least and the greatest of an integer type."""
+    """The smallest and the largest value of an integer type."""
     if name in SIGNED:
         return -(1 << SIGNED[name] - 1), (1 << SIGNED[name] - 1) - 1
     return 0, (1 << UNSIGNED[name]) - 1 if name in UNSIGNED else 1
@@ -129,7 +129,7 @@ BOOL, INT64, FLOAT64 = number("bool", "any"), number("int64", "py"), number("flo
 
 
 def scalar(kind: Kind) -> Scalar | None:
-    """The kind as that of a number, constants included; None if it is none."""
+    """The kind as a number's, constants included; None if it is not a number."""
     if isinstance(kind, Scalar):
         return kind
     name = name_of(kind.value) if isinstance(kind, Known) else None
@@ -142,7 +142,7 @@ def scalar(kind: Kind) -> Scalar | None:
 
 
 def variable(kind: Kind) -> Kind:
-    """The kind of a value that Numba does not know to be constant: of a number without the number itself."""
+    """The kind without the knowledge that the value is constant: of a number, only its type and limits."""
     return scalar(kind) or kind
 
 
@@ -162,7 +162,7 @@ def of_value(value: Any) -> Kind:
 
 
 def of_type(type_: Any) -> Kind:
-    """The kind of a value of one of Numba's types, as far as a signature tells it."""
+    """The kind of a value of a Numba type, as far as a signature determines it."""
     dtype = dtype_of(type_)
     if isinstance(dtype, np.dtype):
         return number(dtype.name) if _scalar_name(dtype) else None
@@ -177,7 +177,7 @@ def array_of(dtype: Any, axes: int) -> Array:
 
 
 def element(array: Array, axes: int = 0) -> Kind:
-    """An element of an array, or a view of so many axes."""
+    """An element of an array, or a view of `axes` axes."""
     if axes:
         return array._replace(axes=axes)
     return number(array.dtype) if array.dtype else Record(array.record) if array.record else None
@@ -198,13 +198,13 @@ def _scalar_name(dtype: np.dtype) -> str | None:
 
 
 def widened(kind: Kind) -> Kind:
-    """The kind as a device function is typed for: integers by how large they may be, in classes."""
+    """The kind for which a device function is typed: the limits of integers are widened to a few classes."""
     known = scalar(kind)
     if known is not None:
         if known.name not in INTEGERS or known.name == "bool":
             return number(known.name, known.form)
         low, high = limits(known.name)
-        for most in (64, _SMALL):  # counts of a shift are the first
+        for most in (64, _SMALL):  # the first is for shift counts
             if (0 if most == 64 else -most) <= known.low and known.high < most:
                 return Scalar(known.name, known.form, max(low, 0 if known.low >= 0 else -most), min(high, most - 1))
         return Scalar(known.name, known.form, low, high)
@@ -214,7 +214,7 @@ def widened(kind: Kind) -> Kind:
 
 
 def joined(a: Kind, b: Kind, widen: bool = False) -> Kind:
-    """The kind of a variable that is one or the other: no constant, even if both are the same one."""
+    """The kind of a variable that may be of either kind; never a constant, even if both are the same one."""
     if a is b:
         return a
     if _sort(a) == _sort(b) == "text":
@@ -238,7 +238,7 @@ def joined(a: Kind, b: Kind, widen: bool = False) -> Kind:
 
 
 def _clash(a: Kind, b: Kind) -> Kind:
-    """What Numba makes of kinds that have no joint one: nothing, if it is sure that they are of different sorts."""
+    """The kind for two that have no common one: a `Clash` if they are certainly of different sorts."""
     for kind in (a, b):
         if isinstance(kind, Known) and isinstance(kind.value, Clash):
             return kind
@@ -247,7 +247,7 @@ def _clash(a: Kind, b: Kind) -> Kind:
 
 
 def _sort(kind: Kind) -> Any:
-    """What a kind can be joined with: others of its sort; None if that is not known."""
+    """The sort of a kind: only kinds of one sort can be joined; None if it is not known."""
     if scalar(kind) is not None:
         return "number"
     if isinstance(kind, Array):
@@ -278,5 +278,5 @@ def named_of(kind: Kind) -> Any:
 
 
 def _converted(name: str) -> str:
-    """How a conversion to a type holds its result."""
+    """The form of the result of a conversion to a type."""
     return "py" if name in ("int64", "bool") else "np"

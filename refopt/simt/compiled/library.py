@@ -1,4 +1,4 @@
-"""Typing of calls of types, and of Python's, `math`'s and NumPy's functions."""
+"""Typing of calls of types, and of functions of Python, `math` and NumPy."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _PLAIN_TYPES: dict[Any, str] = {int: "int64", float: "float64", bool: "bool"}
 
 
 class Library(Operations):
-    """The visits of calls that are no device function's and not the executor's."""
+    """The visits of calls other than those of device functions and of the executor."""
 
     def _type(self, node: ast.Call, function: type, args: list[Typed], starred: bool) -> Typed:
         """A conversion to a type."""
@@ -80,7 +80,7 @@ class Library(Operations):
         return node, Range(item)
 
     def _builtin(self, node: ast.Call, function: Any, args: list[Typed]) -> Typed | None:
-        """A function of Python's, `math`'s or NumPy's."""
+        """A call of a function of Python, `math` or NumPy."""
         if not is_function(function):
             return None
         kinds = [scalar(kind) for _, kind in args]
@@ -100,7 +100,7 @@ class Library(Operations):
         return self._of_scalars(node, function, args, [kind.name for kind in kinds if kind])
 
     def _of_scalars(self, node: ast.Call, function: Any, args: list[Typed], names: list[str]) -> Typed | None:
-        """Such a function of scalars of known types."""
+        """A call of such a function with scalars of known types."""
         nodes = [arg for arg, _ in args]
         if function is abs:
             return self._absolute(node, args[0], names[0])
@@ -136,7 +136,7 @@ class Library(Operations):
         return self.apply(compute, f"{function.__name__}_{'_'.join(names)}", node, *nodes), number(result)
 
     def _sum(self, node: ast.Call, arg: ast.expr, items: tuple) -> Typed:
-        """`sum` of a tuple: from the int64 0."""
+        """`sum` of a tuple, starting from the int64 0."""
         kinds, result = [scalar(item) for item in items], "int64"
         if any(kind is None for kind in kinds):
             return node, None
@@ -192,7 +192,7 @@ class Library(Operations):
 
 
 def _zipped(kinds: list[Kind], node: ast.Call) -> Kind:
-    """The tuples that zip gives of tuples."""
+    """The kind of `zip` of tuples."""
     rows: list[tuple] = []
     for kind, arg in zip(kinds, node.args, strict=True):
         items = items_of(kind)
@@ -207,7 +207,7 @@ def is_function(value: Any) -> bool:
 
 
 def counted(kinds: list[Scalar]) -> Scalar:
-    """What `range` gives: of its signatures the one that converts its arguments most safely."""
+    """The integers of a `range`, by the signature that converts its arguments most safely."""
     name = chosen(tuple((to,) * len(kinds) for to in ("int32", "int64", "uint64")), tuple(k.name for k in kinds))[0]
     start, stop = (whole(0, 0), kinds[0]) if len(kinds) == 1 else kinds[:2]
     step = kinds[2] if len(kinds) > 2 else whole(1, 1)

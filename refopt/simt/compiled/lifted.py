@@ -1,8 +1,8 @@
-"""Functions of scalars as functions of undefined values: what the compiled kernel calls, NumPy's, `math`'s.
+"""Lifts functions of scalars, of the executor, NumPy and `math`, to functions of undefined values.
 
-Kernels compute with NumPy's scalars and the executor's functions, which know nothing of `Undefined`. So a kernel that
-shuffles is watched as a copy, in whose namespace, as in those of the functions that it calls, they are put in wrappers
-that hand undefined values on.
+Kernels compute with NumPy's scalars and the executor's functions, which know nothing of `Undefined`. So when a kernel
+that shuffles is watched, a copy of it runs: in its namespace, and those of the functions that it calls, wrappers that
+propagate undefined values replace these functions.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from ..base.undefined import Undefined
 from .captures import global_names
 
 _BUILTINS = {one.__name__: one for one in (abs, bool, complex, divmod, float, int, max, min, pow, round)}
-_OF_CUDA = {"popc", "clz", "ffs", "brev", "selp", "fma", "cbrt", "fp16"}  # of these alone: the others do more
+_OF_CUDA = {"popc", "clz", "ffs", "brev", "selp", "fma", "cbrt", "fp16"}  # only these are functions of scalars
 _SCALARS = bool, int, float, complex, np.generic
 _PREFIX = "_simt_"  # of the executor's functions in a compiled namespace
-SHUFFLES = "_simt_shuffles"  # in the namespace of a compiled function: whether it shuffles itself
+SHUFFLES = "_simt_shuffles"  # in the namespace of a compiled function: whether it contains a shuffle
 _copies: weakref.WeakKeyDictionary[FunctionType, FunctionType] = weakref.WeakKeyDictionary()
 
 
 def with_undefined(function: Any) -> Any:
-    """A compiled kernel that computes with undefined values, if it may get any; else itself."""
+    """A copy of a compiled kernel that can compute with undefined values; the kernel itself if it never gets any."""
     if not isinstance(function, FunctionType) or not _shuffles(function, set()):
         return function
     if function not in _copies:
@@ -40,7 +40,7 @@ def with_undefined(function: Any) -> Any:
 
 
 def _shuffles(function: FunctionType, seen: set[FunctionType]) -> bool:
-    """Whether a compiled function, or one that it calls, shuffles."""
+    """Whether a compiled function, or a function that it calls, contains a shuffle."""
     seen.add(function)
     names = function.__globals__
     return SHUFFLES in names and (
@@ -57,13 +57,13 @@ def _copy(function: FunctionType, known: dict[FunctionType, FunctionType]) -> Fu
         names: dict[str, Any] = {name: lifted(value) for name, value in _BUILTINS.items()}
         known[function] = copied(function, names)
         scope = function.__globals__
-        used = scope if SHUFFLES in scope else global_names(function)  # else it is the scope of a whole module
+        used = scope if SHUFFLES in scope else global_names(function)  # a scope without it is a whole module's
         names |= {name: _lifted(name, scope[name], known) for name in used}
     return known[function]
 
 
 def _lifted(name: str, value: Any, known: dict[FunctionType, FunctionType]) -> Any:
-    """What a name of a compiled namespace stands for in a copy."""
+    """The value in a copy for a name of a compiled namespace."""
     if isinstance(value, FunctionType) and (SHUFFLES in value.__globals__ or is_kernels(value.__code__.co_filename)):
         return _copy(value, known)
     if value is math or value is np:
@@ -81,7 +81,7 @@ def _is_of_scalars(value: Any) -> bool:
 
 
 class _Module:
-    """A module, or a class, whose functions are lifted: all, or those of some names."""
+    """A module, or a class, whose functions are lifted: all, or only some."""
 
     def __init__(self, module: Any, only: set[str] | None) -> None:
         self.__dict__.update(_module=module, _only=only)
@@ -101,7 +101,7 @@ class _Module:
 
 
 def lifted(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that gives an undefined value if an argument is one, and the result depends on its truth."""
+    """A function that returns an undefined value if an argument is undefined and the result depends on it."""
 
     @functools.wraps(function, updated=())
     def apply(*args: Any, **named: Any) -> Any:
@@ -112,7 +112,7 @@ def lifted(function: Callable[..., Any]) -> Callable[..., Any]:
             return function(*args, **named)
         if not all(isinstance(arg, (Undefined, *_SCALARS)) for arg in args):
             return function(*args, **named)
-        # Of a truth value both are tried: `o | True` is true whatever o is.
+        # Both truth values are tried: `o | True` is true whatever o is.
         ways = [(False, True) if _is_open(arg) else (_value(arg),) for arg in args]
         results = [function(*values, **named) for values in itertools.product(*ways)]
         if all(_is_open(arg) or type(arg) is not Undefined for arg in args) and all(r == results[0] for r in results):
@@ -129,8 +129,8 @@ _types: dict[Any, Any] = {}
 
 
 def _type(base: Any) -> Any:
-    """A type of NumPy's that is still a type, but lets undefined values through."""
-    if base is np.bool_:  # it can have no subclass
+    """A subclass of a NumPy type whose conversion propagates undefined values."""
+    if base is np.bool_:  # which cannot be subclassed
         return base
     if base not in _types:
         compute = lifted(base)

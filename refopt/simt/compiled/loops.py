@@ -1,4 +1,4 @@
-"""Typing of loops: the types of variables are unified where the next iteration begins, until they stand still."""
+"""Typing of loops: variables' types are unified where the next iteration begins, until they no longer change."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from .expressions import Unsupported
 from .kinds import LATE, Array, Kind, Known, Range, element, items_of, joined, scalar
 from .statements import Scope, Statements, merged
 
-_ROUNDS = 12  # until the types in a loop stand still
+_ROUNDS = 12  # passes over a loop until its types no longer change
 
 
 class Loops(Statements):
-    """The visits of loops, and of what leaves them."""
+    """The visits of loops, `break` and `continue`."""
 
     def _do_Break(self, node: ast.stmt) -> list[ast.stmt]:
         new = ast.copy_location(type(node)(), node)
@@ -70,7 +70,7 @@ class Loops(Statements):
         if self.live:
             body += self.conversions(self.scope, header, node)
         at_exit: list[ast.stmt] = []
-        if first and not way and self.live:  # Python tests before the loop and again at its end, from where it is left
+        if first and not way and self.live:  # Python tests before the loop and again at its end, where it is left
             outside = outside | self.scope
             at_exit = self.conversions(header, outside, node)
         self.scope, self.live = outside, True
@@ -96,7 +96,7 @@ class Loops(Statements):
 
 
 def _begun_again(entry: Scope, header: Scope, ends: list[Scope]) -> Scope:
-    """The variables where the next iteration begins, from those before the loop and at each end of its body."""
+    """The kinds where the next iteration begins, from those before the loop and at each end of its body."""
     for scope in ends:
         header = merged(header, scope, widen=True)
     changed = {name for name, kind in header.items() if kind != Known(None) == entry.get(name)}
@@ -104,7 +104,7 @@ def _begun_again(entry: Scope, header: Scope, ends: list[Scope]) -> Scope:
 
 
 def _iterated(kind: Kind) -> Kind:
-    """The kind of what a loop over a value runs through."""
+    """The kind of the items in a loop over a value."""
     if isinstance(kind, Range):
         return kind.item
     items = items_of(kind)
@@ -122,7 +122,7 @@ def _type_of(kind: Kind) -> Any:
 
 
 def _with_inserted(body: list[ast.stmt], inserted: dict[int, list[ast.stmt]]) -> list[ast.stmt]:
-    """Statements with others before some of them, in branches too."""
+    """Statements with others inserted before some of them, also in branches."""
     new: list[ast.stmt] = []
     for statement in body:
         for part in ("body", "orelse"):

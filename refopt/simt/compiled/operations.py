@@ -95,7 +95,7 @@ class Operations(Comparisons):
     def _whole_operation(
         self, node: ast.expr, symbol: str, left: tuple[ast.expr, Scalar], right: tuple[ast.expr, Scalar]
     ) -> Typed | None:
-        """An operation on integers whose result is an int64, as one of Python's; None if it takes a function."""
+        """An operation on integers with an int64 result, as a Python operator; None if it needs a function."""
         (x, one), (y, other) = left, right
         if "uint64" in (one.name, other.name) or symbol == "Pow":
             return None
@@ -107,7 +107,7 @@ class Operations(Comparisons):
             return self._guarded(node, symbol, (x, one), (y, other))
         if symbol in _RING and one.name == other.name == "int64" and {one.form, other.form} in ({"np"}, {"np", "py"}):
             (x, _), (y, _) = self.settled(x, one), self.settled(y, other)
-            return self._infix(node, symbol, x, y), number("int64")  # NumPy's int64 wraps by itself
+            return self._infix(node, symbol, x, y), number("int64")  # NumPy's int64 wraps
         if max(abs(bounds[0]), abs(bounds[1])) > 1 << 256:
             (x, kind), (y, second) = self.settled(x, one), self.settled(y, other)
             one, other = scalar(kind) or one, scalar(second) or other
@@ -118,9 +118,9 @@ class Operations(Comparisons):
     def _guarded(
         self, node: ast.expr, symbol: str, left: tuple[ast.expr, Scalar], right: tuple[ast.expr, Scalar]
     ) -> Typed | None:
-        """A division or a shift as Python's where the second operand allows it.
+        """A division or a shift: Python's operator if the second operand allows it, else a function.
 
-        That one is looked at first. So where it matters the first operand is held before.
+        The second operand is tested first. So where order matters, the first is stored in a variable before.
         """
         (x, one), (y, other) = left, right
         low, high = (1, other.high) if symbol in ("FloorDiv", "Mod") else (0, 63)
@@ -144,19 +144,19 @@ class Operations(Comparisons):
         return choice, INT64
 
     def _twice(self, node: ast.expr) -> tuple[ast.expr, ast.expr]:
-        """An expression, and one that gives the same value again after it."""
+        """An expression, and one that returns the same value again later."""
         if isinstance(node, ast.Name | ast.Constant):
             return node, node
         return self._held(node)
 
     def _held(self, node: ast.expr) -> tuple[ast.expr, ast.expr]:
-        """An expression that keeps its value in a variable, and the variable."""
+        """An expression that stores its value in a variable, and the variable."""
         name = self.temporary()
         stored = ast.copy_location(ast.Name(name, ast.Store()), node)
         return ast.copy_location(ast.NamedExpr(stored, node), node), ast.copy_location(ast.Name(name, ast.Load()), node)
 
     def _python(self, node: ast.expr, kind: Scalar) -> ast.expr:
-        """An integer as Python's."""
+        """An integer as a Python int."""
         if kind.form == "py" and kind.name != "bool":
             return node
         return self.apply(int, "int", node, node)
@@ -199,7 +199,7 @@ class Operations(Comparisons):
         return self.apply(CONVERSIONS[joint.name], f"to_{joint.name}", node, new), number(joint.name, form)
 
     def _alternatives(self, node: ast.expr, truths: set[bool]) -> tuple[ast.expr, list[Kind]]:
-        """An operand of ``and`` and ``or`` that is the value only if it is one of these, and what it may be then."""
+        """An operand of ``and`` or ``or`` that is the result only if its truth is in ``truths``; its possible kinds."""
         if not isinstance(node, ast.BoolOp):
             value, kind = self.visit(node)
             return value, [kind] if truths else []
@@ -223,7 +223,7 @@ class Operations(Comparisons):
 
 
 def _computed(name: str) -> Scalar:
-    """What a function of `operators` gives."""
+    """The kind of the result of a function of `operators`."""
     return number(name, "py" if name == "int64" else "np")
 
 

@@ -1,7 +1,8 @@
-"""Operators on scalars by Numba's rules, each in one function: for operands that NumPy or Python would treat otherwise.
+"""Functions for operators on scalars by Numba's rules, for operands that NumPy or Python would treat differently.
 
-Integers are divided as in Python, toward minus infinity, and by 0 give 0. A shift by the number of bits or more, as a
-negative count is, pushes all bits out. Floats follow NumPy's error model, as Numba's do in kernels: x / 0 is infinite.
+Integer division rounds toward minus infinity, as in Python, and division by 0 gives 0. A shift by the number of bits or
+more, or by a negative count, shifts out all bits. Floats follow NumPy's error model, as in Numba's kernels: x / 0 is
+infinite.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ SYMBOLS: dict[str, Callable[[Any, Any], Any]] = {
     "Lt": operator.lt, "LtE": operator.le, "Gt": operator.gt, "GtE": operator.ge, "Eq": operator.eq,
     "NotEq": operator.ne,
 }
-_CUTOFF = 0x10000  # from here on Numba takes a power for one of floats
+_CUTOFF = 0x10000  # for larger exponents Numba computes powers in floats
 COMPARISONS = {"Lt", "LtE", "Gt", "GtE", "Eq", "NotEq"}
 IN_PLACE = {
     name: getattr(operator, f"i{function.__name__.strip('_')}")
@@ -37,7 +38,7 @@ IN_PLACE = {
 
 @cache
 def typed(symbol: str, a: str, b: str) -> Callable[[Any, Any], Any]:
-    """The operator for operands of two scalar types; a TypeError when it runs if Numba refuses them."""
+    """The operator for operands of two scalar types; it raises a TypeError if Numba refuses them."""
     rule = binary("Compare" if symbol in COMPARISONS else symbol, a, b)
     if rule is None:
         return _refused(symbol, a, b)
@@ -60,7 +61,7 @@ def _refused(symbol: str, a: str, b: str) -> Callable[[Any, Any], Any]:
 
 
 def _computation(symbol: str, a: str, b: str, result: str) -> Callable[[Any, Any], Any]:
-    """The operator on operands that have been converted."""
+    """The operator on converted operands."""
     plain = SYMBOLS[symbol]
     if symbol in COMPARISONS:
         return plain
@@ -86,7 +87,7 @@ def _floor(x: int, y: int) -> int:
 
 
 def _by_zero() -> int:
-    """What an integer gives that is divided by zero; watched, it is a defect."""
+    """The result of an integer division by zero; watched, it is reported as a defect."""
     observer = current.observer
     if observer is not None and observer.watching and observer.rules.zero_division:
         report(IntegerError("an integer is divided by zero (rule zero-division)", here()))
@@ -94,7 +95,7 @@ def _by_zero() -> int:
 
 
 def _signed(x: int, result: str) -> int:
-    """An operand as the type that the result has."""
+    """An operand converted to the type of the result."""
     return wrapped(x) if result == "int64" else x
 
 
@@ -131,7 +132,7 @@ def _power(b: str, result: str) -> Callable[[Any, Any], Any]:
 
 
 def squarings(x: Any, exponent: int) -> Any:
-    """A float to the power of an integer by repeated squaring in its type, as Numba does up to the cutoff."""
+    """An integer power of a float by repeated squaring in its type, as Numba does up to the cutoff."""
     invert, exponent, one = exponent < 0, abs(int(exponent)), type(x)(1)
     result, factor = one, x
     while exponent:
@@ -144,7 +145,7 @@ def squarings(x: Any, exponent: int) -> Any:
 
 @cache
 def negation(symbol: str, a: str) -> Callable[[Any], Any]:
-    """-x, +x or ~x of a scalar type. An integer is negated in its own width, and widened then."""
+    """-x, +x or ~x of a scalar type. An integer is negated in its own width, then widened."""
     result = unary(symbol, a)
     plain: Any = {"USub": operator.neg, "UAdd": operator.pos, "Invert": operator.invert}[symbol]
     if result is None:
@@ -159,10 +160,10 @@ def negation(symbol: str, a: str) -> Callable[[Any], Any]:
 
 @cache
 def extreme(greatest: bool, *names: str) -> Callable[..., Any]:
-    """``max`` or ``min`` of scalar types: in the one that holds all.
+    """``max`` or ``min`` of scalar types, in the unified type.
 
-    Of two floats, float32 or float64, it is PTX's instruction, which drops a NaN if the other operand is none; of
-    others Python's loop, in which a NaN stays if it is the first.
+    For two floats, float32 or float64, it is PTX's instruction, which returns the other operand for a NaN; otherwise
+    it is Python's loop, in which a NaN is kept only if it comes first.
     """
     above = operator.gt if greatest else operator.lt
     instruction = len(names) == 2 and set(names) <= {"float32", "float64"}
@@ -190,7 +191,7 @@ def extreme(greatest: bool, *names: str) -> Callable[..., Any]:
 
 
 def absolute(x: Any) -> Any:
-    """``abs``, in the type of x; the least of an integer type is its own."""
+    """``abs``, in the type of x; the smallest value of an integer type is returned unchanged."""
     name = name_of(x)
     if name in FLOATS:
         return abs(x)

@@ -1,4 +1,4 @@
-"""Functions typed for their arguments, each once: kernels when they are launched, device functions when called."""
+"""Types functions for their arguments, once each: kernels when launched, device functions when called."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from .refused.statements import Refusals
 
 
 class UntypedWarning(UserWarning):
-    """A function of a kernel is computed by NumPy's rules, since it cannot be typed as Numba types it."""
+    """A function of a kernel runs by NumPy's rules, since it cannot be typed as in Numba."""
 
 
 class Compiled(NamedTuple):
     """A function typed for arguments.
 
     Attributes:
-        function: the copy that computes as Numba's does, or the function itself if it does already.
-        result: what it returns.
-        doubles: where it computes in fp64, in the functions it calls too: file, line and types of operands.
-        untyped: why it is not typed, if it is not.
-        calls: the device functions that it names, and those they name: each the names it is one of, its name, and it.
-        literals: parameters that have to be literals where it is called.
-        refused: why it cannot be launched itself.
+        function: the copy that computes as Numba does, or the function itself if it already does.
+        result: the kind of its result.
+        doubles: operations in fp64, also in the functions that it calls: file, line and types of operands.
+        untyped: why it is not typed; empty if it is.
+        calls: the device functions that it uses, directly or not: the namespace, name and function of each.
+        literals: parameters that must be literals where it is called.
+        refused: why it cannot be launched; None if it can.
     """
 
     function: Any
@@ -48,7 +48,7 @@ class Compiled(NamedTuple):
     refused: CompileError | None = None
 
     def stale(self) -> bool:
-        """Whether a device function has been replaced since. Numba would not see that; who changes a module may."""
+        """Whether a device function has been replaced since, which Numba would not notice."""
         return any(_current(names, name) is not function for names, name, function in self.calls)
 
 
@@ -72,7 +72,7 @@ def compiled(function: types.FunctionType, args: tuple) -> Compiled:
 
 
 def _current(names: Any, name: str) -> Any:
-    """What a name stands for now, among the globals of a module or in a closure's cell."""
+    """The current value of a name, in the globals of a module or in a closure's cell."""
     try:
         return names.cell_contents if isinstance(names, types.CellType) else names.get(name)
     except ValueError:
@@ -80,7 +80,7 @@ def _current(names: Any, name: str) -> Any:
 
 
 def _typed(function: types.FunctionType, kinds: tuple[Kind, ...]) -> Compiled | None:
-    """A function typed for kinds of arguments; None while it is being typed, as it is where it calls itself."""
+    """A function typed for kinds of arguments; None while it is being typed, that is for a recursive call."""
     known = _compiled.setdefault(function, {})
     if kinds not in known:
         known[kinds] = None
@@ -93,7 +93,7 @@ def _typed(function: types.FunctionType, kinds: tuple[Kind, ...]) -> Compiled | 
             del known[kinds]
             raise
     typed = known[kinds]
-    # The table would keep a function alive that it names itself.
+    # The table does not store the function itself, which would keep it alive.
     return typed if typed is None or typed.function is not None else typed._replace(function=function)
 
 
@@ -105,7 +105,7 @@ def _warn(function: types.FunctionType, reason: Unsupported) -> None:
 
 
 def _compile(function: types.FunctionType, kinds: tuple[Kind, ...]) -> Compiled:
-    """A function typed for kinds of arguments; its function is None if that computes as Numba's does already."""
+    """A function typed for kinds of arguments; its `function` is None if the original already computes as in Numba."""
     node = definition(function)
     if node is None:
         raise Unsupported("its source cannot be read")
@@ -155,7 +155,7 @@ class Typer(Refusals):
         kinds = tuple(kind for kind in kinds if not isinstance(kind, Named))
         parameters = {a.arg for a in (*args.args, *args.kwonlyargs)} - set(names[: len(kinds)])
         if args.kwarg or named.keys() - parameters or (len(kinds) > len(names) and not args.vararg):
-            raise Unsupported("its arguments are not its parameters")
+            raise Unsupported("its arguments do not match its parameters")
         defaults = self.function.__defaults__ or ()
         scope: dict[str, Kind] = dict(zip(names[len(names) - len(defaults) :], map(_default, defaults), strict=True))
         scope |= dict(zip(names, kinds, strict=False)) | named
@@ -168,7 +168,7 @@ class Typer(Refusals):
         return scope
 
     def named(self, name: str) -> Kind:
-        """A global, or a variable of a function around it: as constant as in Numba."""
+        """A global, or a variable of an enclosing function, which is constant as in Numba."""
         if name in self.captured:
             return Known(self.captured[name])
         try:
@@ -208,7 +208,7 @@ class Typer(Refusals):
         return scope | self.captured | self.constants
 
     def result(self) -> Kind:
-        """What the function returns, after the values have been brought to one type."""
+        """The kind of the function's result, after its return values are converted to one type."""
         if not self.returns:
             return Known(None)
         kind = self.returns[0][1]
@@ -225,7 +225,7 @@ class Typer(Refusals):
         return widened(kind)
 
     def device_function(self, function: types.FunctionType, kinds: list[Kind]) -> tuple[Any, Kind] | None:
-        """A device function typed for arguments, and what it returns; None if it runs as it is."""
+        """A device function typed for arguments, and the kind of its result; None if it runs unchanged."""
         if not is_kernels(function.__code__.co_filename):
             return None
         typed = _typed(function, tuple(kinds))
@@ -237,17 +237,17 @@ class Typer(Refusals):
         return typed.function, typed.result
 
     def resolver(self) -> Any:
-        """What makes of a function one that is typed by its arguments when it is called."""
+        """The function that wraps a function so that it is typed when it is called."""
         return resolved
 
 
 def _default(value: Any) -> Kind:
-    """The kind of a default: no constant, unless it is None."""
+    """The kind of a default: not a constant, unless it is None."""
     return variable(Known(value))
 
 
 def _frozen(value: Any) -> Any:
-    """A captured value by whose class its type can be told."""
+    """A captured value in a class that identifies its type."""
     if type(value) is float:
         return np.float64(value)
     if type(value) is int and value > 2**63 - 1:
@@ -259,7 +259,7 @@ def _frozen(value: Any) -> Any:
 
 
 def resolved(function: Any) -> Any:
-    """A function that is typed by its arguments when it is called; anything else as it is."""
+    """A wrapper that types a function by its arguments when it is called; anything else is returned unchanged."""
     own = isinstance(function, types.FunctionType) and is_kernels(function.__code__.co_filename)
     if not own or hasattr(function, "__simt_types__"):
         return function

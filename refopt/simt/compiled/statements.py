@@ -1,7 +1,7 @@
 """Typing of statements: variables and branches.
 
-As in Numba's SSA form, each assignment makes a variable anew, of the type of its value. Only where branches meet, or a
-loop begins again, are the types of a variable unified, and the value converted there.
+As in Numba's SSA form, each assignment creates a new version of a variable, with the type of its value. The types of a
+variable are unified, and its value converted, only where branches meet or a loop begins again.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class Statements(Assignments):
         self.maybe: set[str] = set()  # variables that may be read unassigned
         self.returns: list[tuple[ast.Return, Kind]] = []
         self.local_names: frozenset[str] = frozenset()
-        self.jumps: list[list[tuple[ast.stmt, Scope]]] = []  # breaks and continues, for each loop around
+        self.jumps: list[list[tuple[ast.stmt, Scope]]] = []  # breaks and continues, for each enclosing loop
 
     def block(self, body: list[ast.stmt]) -> list[ast.stmt]:
-        """Statements one after another; what cannot be reached is left out."""
+        """Statements in order; unreachable ones are omitted."""
         new: list[ast.stmt] = []
         for statement in body:
             if not self.live:
@@ -40,14 +40,14 @@ class Statements(Assignments):
         return new or [ast.copy_location(ast.Pass(), body[0])]
 
     def conversions(self, scope: Scope, target: Scope, at: ast.AST) -> list[ast.stmt]:
-        """Assignments that bring variables of one scope to the types of another."""
+        """Assignments that convert the variables of one scope to the types of another."""
         new: list[ast.stmt] = []
         for name, kind in scope.items():
             if name not in target or target[name] == kind:
                 continue
             load, one = loaded(name, at), scalar(kind)
             if target[name] is None and one is not None and one.form == "py" and one.name not in ("int64", "bool"):
-                value = self.converted(load, kind, one.name)  # its class is to say what it is
+                value = self.converted(load, kind, one.name)  # so that its class identifies its type
             else:
                 value = self.brought(load, kind, target[name])
             if value is not load:
@@ -55,7 +55,7 @@ class Statements(Assignments):
         return [*new, *self.absent(scope, target, at)]
 
     def absent(self, scope: Scope, target: Scope, at: ast.AST) -> list[ast.stmt]:
-        """Assignments of zero to variables that may be read although one scope does not have them."""
+        """Assignments of zero to variables that one scope lacks but that may be read."""
         new: list[ast.stmt] = []
         for name in sorted(self.maybe & target.keys() - scope.keys()):
             if (kind := scalar(target[name])) is not None:
@@ -79,7 +79,7 @@ class Statements(Assignments):
         return []
 
     def _do_Match(self, node: ast.Match) -> list[ast.stmt]:
-        """As branches on the comparisons that it makes; of patterns with parts Numba has none."""
+        """Rewritten as branches on comparisons; Numba supports no patterns with parts."""
         name = self.temporary()
         subject = loaded(name, node)
         choice: list[ast.stmt] = []
@@ -139,7 +139,7 @@ class Statements(Assignments):
 
 
 def _matches(pattern: ast.pattern | None, subject: ast.expr) -> ast.expr:
-    """The comparison that a pattern of a case makes."""
+    """The comparison for the pattern of a case."""
     if pattern is None or (isinstance(pattern, ast.MatchAs) and pattern.name is None):
         return ast.Constant(True)
     if isinstance(pattern, ast.MatchValue):
@@ -152,7 +152,7 @@ def _matches(pattern: ast.pattern | None, subject: ast.expr) -> ast.expr:
 
 
 def merged(a: Scope, b: Scope, widen: bool = False) -> Scope:
-    """The variables after two ways that meet."""
+    """The variables after two paths meet."""
     merged = dict(a)
     for name, kind in b.items():
         if name not in merged:

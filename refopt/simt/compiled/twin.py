@@ -1,4 +1,4 @@
-"""Functions that stand for inline PTX."""
+"""Functions that emulate inline PTX."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ _Function = TypeVar("_Function", bound=Callable)
 def ptx_twin(
     *types: str, lanes: Callable | bool = False, warp: Callable | None = None
 ) -> Callable[[_Function], _Function]:
-    """Mark a function as the twin of inline PTX: it runs as it is, so its arithmetic is NumPy's.
+    """Mark a function as the twin of inline PTX: it runs unchanged, so its arithmetic is NumPy's.
 
     Args:
-        types: the scalar types of what it returns, such as "float32": several for a tuple, none if it returns nothing.
-        lanes: the same for arrays, an element for each lane, or True if the function is that itself. With another form
-            kernels that call it run by lanes. What all lanes have in common it is given as a scalar, unless it returns
-            nothing.
-        warp: for an instruction that the 32 lanes of a warp carry out together, such as ``mma.sync``. The function
-            then returns what a lane brings, a tuple, and all lanes wait for each other. ``warp`` takes an array of
-            shape (warps, 32) for each value that was brought, and returns such arrays, one for each result of a lane.
-            Lanes that have ended, or wait elsewhere, are reported.
+        types: the scalar types of the results, such as "float32": several for a tuple, none if it returns nothing.
+        lanes: the function for arrays with an element for each lane, or True if the function itself handles those.
+            Kernels can run by lanes only if the twins that they call have this. Values that all lanes share are passed
+            as scalars, unless the function returns nothing.
+        warp: for an instruction that the 32 lanes of a warp execute together, such as ``mma.sync``. The function then
+            returns a tuple of the lane's inputs, and all lanes wait for each other. ``warp`` takes an array of shape
+            (warps, 32) for each input, and returns such arrays, one for each result of a lane. Lanes that have ended,
+            or wait elsewhere, are reported.
 
     Raises:
-        ValueError: one is no scalar type.
+        ValueError: for a name that is not a scalar type.
     """
     for n, name in enumerate(types):
         if name not in SCALARS:
@@ -46,7 +46,7 @@ def ptx_twin(
 
 
 def _together(function: Any, exchange: Callable) -> Any:
-    """A twin at which the lanes of a warp meet; a call of it is where they do."""
+    """A twin at each call of which the lanes of a warp meet."""
     meet = warps.collective(function.__name__, exchange)
     function.__simt_warp__ = exchange
 

@@ -1,1 +1,1 @@
-"""`cuda.jit`: kernels and device functions, their signatures, and what a launch passes to them."""
+"""`cuda.jit`: kernels and device functions, their signatures, and their arguments."""

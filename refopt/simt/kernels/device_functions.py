@@ -1,4 +1,4 @@
-"""Device functions with explicit signatures: arguments and results are converted to them, as in a call in C."""
+"""Device functions with explicit signatures: arguments and results are converted, as in a C call."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from .signatures import Mismatch, chosen
 
 
 def declared(function: FunctionType, signatures: tuple[tuple[Any, tuple], ...]) -> Callable[..., Any]:
-    """The function with signatures: what each returns, None if it does not say, and its argument types.
+    """The function with signatures, each a return type, or None if not stated, and argument types.
 
     Raises, when called:
-        TypeError: no signature takes the arguments: their number, an array of another dtype or dimension.
+        TypeError: no signature accepts the arguments, by their number, or an array's dtype or dimension.
     """
     parameters = list(function.__code__.co_varnames[: function.__code__.co_argcount])
     defaults = function.__defaults__ or ()
@@ -37,7 +37,7 @@ def declared(function: FunctionType, signatures: tuple[tuple[Any, tuple], ...]) 
         returned = signatures[which][0]
         return result if returned is None else _converted(result, returned, "its result")
 
-    del call.__wrapped__  # it would show the function as it was before a translation
+    del call.__wrapped__  # it would expose the function before translation
     results = {_name(returned) for returned, _ in signatures}
     vars(call)["__simt_signatures__"] = signatures
     if len(results) == 1 and None not in results:
@@ -46,13 +46,13 @@ def declared(function: FunctionType, signatures: tuple[tuple[Any, tuple], ...]) 
 
 
 def _name(type_: Any) -> str | None:
-    """The name of a scalar type that there are conversions to."""
+    """The name of a scalar type that values can be converted to."""
     dtype = dtype_of(type_)
     return dtype.name if isinstance(dtype, np.dtype) and dtype.name in CONVERSIONS else None
 
 
 def _converted(value: Any, type_: Any, name: str) -> Any:
-    """A value in a kernel as one of a type: any number converts to any other, arrays must agree."""
+    """A value in a kernel converted to a type: numbers convert to any other, arrays must match."""
     scalar = _name(type_)
     if scalar is not None:
         if name_of(value) is None and type(value) is not Undefined:

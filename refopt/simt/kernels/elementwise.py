@@ -1,4 +1,4 @@
-"""`vectorize` for the device: a function of elements, applied to whole arrays."""
+"""`vectorize` for the device: applies a function of elements to whole arrays."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _THREADS = 128
 
 
 class Vectorized:
-    """A function of scalars that is called with arrays of shapes that broadcast: ``f(x, y, out=None, stream=0)``.
+    """A function of scalars that is called with arrays whose shapes broadcast: ``f(x, y, out=None, stream=0)``.
 
-    Of the signatures the first is taken to whose types all arguments can be cast safely, or else all arrays can. The
-    result is on the device if an argument is, or is `out`.
+    The first signature is used to whose types all arguments can be cast safely, or else all arrays can. The result is
+    `out`, if given, or else is on the device if an argument is.
     """
 
     def __init__(self, function: Callable[..., Any], signatures: Any) -> None:
@@ -41,7 +41,7 @@ class Vectorized:
         """Apply the function to each element.
 
         Raises:
-            TypeError: no signature takes the arguments.
+            TypeError: no signature accepts the arguments.
             ValueError: their shapes do not broadcast.
         """
         on_device = any(is_cuda_array(arg) for arg in args)
@@ -69,7 +69,7 @@ class Vectorized:
         pairs = zip(args, arrays, strict=True)
         types = [arg if isinstance(arg, plain) and not isinstance(arg, np.generic) else x.dtype for arg, x in pairs]
         scalar = [x.ndim == 0 and not is_cuda_array(arg) for arg, x in zip(args, arrays, strict=True)]
-        for coerced in (False, True):  # any number becomes what a signature says, as in Numba, if none fits better
+        for coerced in (False, True):  # as in Numba, numbers are coerced if no signature fits better
             for returned, taken in self.signatures:
                 if len(taken) == len(types) and all(
                     _fits(one, dtype) or (coerced and number and np.asarray(arg).dtype.kind in "biuf")
@@ -86,7 +86,7 @@ class Vectorized:
 
 
 def _fits(type_: Any, taken: np.dtype) -> bool:
-    """Whether a dtype can be cast safely; of a number of Python the kind alone counts, as in NumPy."""
+    """Whether a dtype can be cast safely; for a Python number only the kind counts, as in NumPy."""
     if isinstance(type_, np.dtype):
         return np.can_cast(type_, taken, "safe")
     return np.can_cast(np.asarray(type_).dtype, taken, "same_kind")
@@ -108,7 +108,7 @@ def vectorize(signatures: Any = None, target: str = "cuda", **_: Any) -> Any:
 
 
 class CUDAVectorize:
-    """What Numba's own `vectorize` asks of a target."""
+    """The interface of a target of Numba's own `vectorize`."""
 
     def __init__(self, function: Callable[..., Any], *_: Any, **__: Any) -> None:
         self.function = function
@@ -119,7 +119,7 @@ class CUDAVectorize:
         self.signatures.append(sig)
 
     def disable_compile(self) -> None:
-        """Take no more signatures."""
+        """Nothing to do: no more signatures follow."""
 
     def build_ufunc(self) -> Vectorized:
         """The function of arrays."""

@@ -34,23 +34,23 @@ MAX_BLOCK = (1024, 1024, 64)
 MAX_GRID = (2**31 - 1, 65535, 65535)
 
 
-# The latter are numba-cuda-mlir's.
+# The last line has numba-cuda-mlir's.
 _OPTIONS = """abi abi_info boundscheck cache cooperative debug error_model extensions fastmath forceinline inline
 launch_bounds lineinfo link lto max_registers nopython opt shared_memory_carveout
 chip dump dump_cubin dump_ptx features opt_level print_after_all profile_jit"""
 
 
 def jit(func_or_sig: Any = None, argtypes: Any = None, device: bool = False, **options: Any) -> Any:
-    """Numba's `cuda.jit`: of a function, or with signatures, to which arguments are then converted, and options.
+    """Numba's `cuda.jit`, of a function, or with signatures, to which arguments are converted, and options.
 
-    Options of the compiler change nothing, but for ``launch_bounds``, whose most threads per block a launch is held to.
-    An option that Numba does not know is a TypeError, and ``link``, the code of other languages, is `Unsupported`.
+    Compiler options have no effect, except ``launch_bounds``, whose maximum of threads per block is enforced. An option
+    unknown to Numba is a TypeError, and ``link``, for code in other languages, is `Unsupported`.
     """
     unknown = sorted(options.keys() - set(_OPTIONS.split()))
     if unknown:
         raise TypeError(f"cuda.jit: option {unknown[0]}: expected one of {', '.join(_OPTIONS.split())}")
     if options.get("link"):
-        raise unsupported("cuda.jit(link=...)", "it runs Python alone")
+        raise unsupported("cuda.jit(link=...)", "it runs only Python")
     if inspect.isfunction(func_or_sig):
         return jit(argtypes, None, device, **options)(func_or_sig)
     declared_types = argtypes if func_or_sig is None else func_or_sig
@@ -59,7 +59,7 @@ def jit(func_or_sig: Any = None, argtypes: Any = None, device: bool = False, **o
     def decorate(function: Any) -> Any:
         if not inspect.isfunction(function):
             raise TypeError(f"cuda.jit: expected a function, got {shown(function)}")
-        vars(function)["__simt_device__"] = True  # a kernel may call it, as in Numba one that is no device function
+        vars(function)["__simt_device__"] = True  # as in Numba, a kernel may call it, even if it is a kernel itself
         if device:
             return declared(function, signatures) if signatures else function
         return Kernel(function, tuple(args for _, args in signatures), options)
@@ -77,34 +77,34 @@ class Kernel:
         self.py_func = function
         self.parameters = list(inspect.signature(function).parameters)
         self._function: Callable | None = None
-        self.ptx: Callable[[tuple], Any] | None = None  # compiles it for types of Numba's, where its owner does that
+        self.ptx: Callable[[tuple], Any] | None = None  # compiles it for Numba types, if its owner sets this
         self.argument_types = signatures  # of explicit signatures
         bounds = (options or {}).get("launch_bounds")
         self.most_threads = bounds[0] if isinstance(bounds, tuple) else bounds
         self.extensions = list((options or {}).get("extensions") or ())  # whose prepare_args sees each argument
 
     def configure(self, griddim: Any, blockdim: Any, stream: Any = 0, sharedmem: int = 0) -> Configured:
-        """The kernel with its launch configuration, as ``kernel[griddim, blockdim, stream, sharedmem]``."""
+        """The kernel with its launch configuration, like ``kernel[griddim, blockdim, stream, sharedmem]``."""
         return self[griddim, blockdim, stream, sharedmem]
 
     def forall(self, ntasks: int, tpb: int = 0, stream: Any = 0, sharedmem: int = 0) -> ForAll:
-        """The kernel with blocks of `tpb` threads (128 unless told), enough for one thread per task."""
+        """The kernel with enough blocks of `tpb` threads (by default 128) for one thread per task."""
         return ForAll(self, whole("ntasks", ntasks), whole("tpb", tpb) or 128, stream, sharedmem)
 
     @property
     def function(self) -> Callable:
-        """What runs: the function, with the executor's names for those of Numba's it has at the first launch."""
+        """The function that runs: a copy in which the executor's names replace Numba's, as of the first launch."""
         if self._function is None:
             self._function = Kernel.translated(self.py_func)
         return self._function
 
     def specialize(self, *_: Any) -> Kernel:
-        """The kernel for arguments like these: itself, since nothing is compiled."""
+        """The kernel specialized for arguments: itself, since nothing is compiled."""
         return self
 
     @property
     def overloads(self) -> Overloads:
-        """What Numba has compiled, by signature: for any, the kernel itself."""
+        """Compiled versions by signature: for any signature, the kernel itself."""
         return Overloads(self)
 
     def __getitem__(self, configuration: Any) -> Configured:
@@ -116,7 +116,7 @@ class Kernel:
         )
 
     def __call__(self, *args: Any) -> Any:
-        """From a kernel, a call of a device function, as in Numba, where `device=True` is not needed."""
+        """From a kernel, a call as a device function: as in Numba, that does not need `device=True`."""
         if current.inside:
             return self.function(*args)
         raise LaunchError(f"kernel {self.__name__} needs a launch configuration: kernel[grid, block](...)")
@@ -127,7 +127,7 @@ class Kernel:
         raise unsupported(f"{name} of kernels", "it compiles nothing")
 
     def max_cooperative_grid_blocks(self, block: Any, dynamic_shared_bytes: int = 0) -> int:
-        """The most blocks that a cooperative launch may have, unless static shared memory allows fewer."""
+        """The most blocks that a cooperative launch may have; static shared memory may allow fewer."""
         extents, nbytes = _block(block), _shared(dynamic_shared_bytes)
         return min(launching.MAX_RESIDENT_THREADS // math.prod(extents), resident_blocks(extents, nbytes))
 
@@ -184,7 +184,7 @@ class Configured(NamedTuple):
             self._launch(args)
         except Exception as error:
             error.__traceback__ = users(error)
-            raise  # which adds no step of its own
+            raise  # adds no traceback entry of its own
 
     def _launch(self, args: tuple) -> None:
         kernel = self.kernel
@@ -201,7 +201,7 @@ class Configured(NamedTuple):
             prepared = (extension.prepare_args(None, arg, stream=self.stream, retr=after) for arg in args)
             args = tuple(value for _, value in prepared)
         with one_at_a_time:
-            _shared(self.dynamic_bytes)  # another device may be claimed by now
+            _shared(self.dynamic_bytes)  # checked again, since another device may be claimed by now
             written_back: list[tuple[np.ndarray, DeviceArray]] = []
             converted = tuple(
                 argument(arg, name, written_back) for arg, name in zip(args, kernel.parameters, strict=True)
@@ -217,7 +217,7 @@ class Configured(NamedTuple):
             call()
 
     def _by_threads(self, typed: Compiled, args: tuple) -> None:
-        """Launch with what the kernel sees of its arguments."""
+        """Launch by threads, with converted arguments."""
         kernel, observer = self.kernel, current.observer
         if observer is not None:
             observer.typed(kernel, args, typed)
@@ -237,7 +237,7 @@ class Configured(NamedTuple):
 
 
 def how(launch: Configured, *args: Any) -> How:
-    """How a launch would run with arguments: by lanes, or by threads and why; nothing is launched.
+    """How a launch with arguments would run: by lanes, or by threads and why; nothing is launched.
 
         >>> import numpy as np
         >>> from refopt import simt
@@ -247,14 +247,14 @@ def how(launch: Configured, *args: Any) -> How:
         >>> print(simt.how(add[4, 64], np.ones(256, np.int32), np.zeros(1, np.int32)))
         by lanes
         >>> print(simt.how(add[4, 64], np.ones(256, np.float32), np.zeros(1, np.float32)))
-        by threads: an atomic of other than integers
+        by threads: an atomic on non-integers
 
     Args:
         launch: a kernel with its launch configuration, ``kernel[grid, block]``.
-        args: what it would be launched with, or arguments like these.
+        args: the arguments of the launch, or similar ones.
 
     Raises:
-        TypeError: it is no such kernel.
+        TypeError: ``launch`` is not a configured kernel.
     """
     if not isinstance(launch, Configured):
         raise TypeError(f"how: launch: expected a kernel with its configuration, got {shown(launch)}")

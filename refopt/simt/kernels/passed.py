@@ -1,4 +1,4 @@
-"""What a kernel sees of what it is passed: scalars as Numba types them, arrays of the host as copies, or watched."""
+"""Arguments as a kernel sees them: scalars as Numba types them, host arrays as copies, and wrappers if watched."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from ..memory.host_memory import Copied, HostArray
 from ..memory.observed import ObservedArray
 from ..memory.shared import with_fields
 
-Copies = list[tuple[np.ndarray, DeviceArray]]  # arrays of the host, and what is copied back to them after the launch
+Copies = list[tuple[np.ndarray, DeviceArray]]  # host arrays, and the arrays copied back to them after the launch
 
 
 def captured(array: DeviceArray, name: str) -> Any:
-    """What the kernel sees for an array that it captures."""
+    """A captured array as the kernel sees it."""
     return argument(array, name, [])
 
 
 def argument(arg: Any, name: str, written_back: Copies) -> Any:
-    """What the kernel sees for an argument."""
+    """An argument as the kernel sees it."""
     if isinstance(arg, tuple):
         parts = [argument(part, f"{name}[{i}]", written_back) for i, part in enumerate(arg)]
         return type(arg)(*parts) if hasattr(arg, "_fields") else tuple(parts)
@@ -35,7 +35,7 @@ def argument(arg: Any, name: str, written_back: Copies) -> Any:
         return _scalar(arg, watching)
     if array.size and array.address % array.dtype.alignment:  # 1 of packed records, which Numba loads byte by byte
         most = array.dtype.alignment
-        why = f"argument {name}: {array.dtype} at address {array.address:#x}, which is no multiple of {most}"
+        why = f"argument {name}: {array.dtype} at address {array.address:#x}, which is not a multiple of {most}"
         report(MisalignedAddress(why, here(), array=name, address=array.address))
     if not watching:
         initialized.taken(array)
@@ -46,7 +46,7 @@ def argument(arg: Any, name: str, written_back: Copies) -> Any:
 
 
 def _scalar(arg: Any, watching: bool) -> Any:
-    """What is no array: int64s, truth values and doubles as Python or NumPy has them, one way each."""
+    """An argument other than an array: int64, bool and double each in one representation, Python's or NumPy's."""
     if isinstance(arg, int | np.integer) and arg >= FIRST_BASE and not watching:
         initialized.assume_all()  # it may be an address
     if isinstance(arg, np.int64):
@@ -61,7 +61,7 @@ def _scalar(arg: Any, watching: bool) -> Any:
 
 
 def _on_device(arg: Any, written_back: Copies, watching: bool) -> DeviceArray | None:
-    """An array as one of the device; None for what is no array."""
+    """An array on the device; None for anything but arrays."""
     if isinstance(arg, DeviceArray):
         return arg
     if isinstance(arg, Copied):

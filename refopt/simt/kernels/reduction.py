@@ -15,7 +15,7 @@ from .kernel import Kernel, jit
 class Reduce:
     """A reduction: ``total = cuda.reduce(lambda a, b: a + b)``, then ``total(array)``.
 
-    It folds from the first element to the last, where Numba's folds by warps and blocks: floats may differ in rounding.
+    It folds from the first element to the last, Numba by warps and blocks: floats may differ in rounding.
     """
 
     def __init__(self, functor: Callable[[Any, Any], Any]) -> None:
@@ -33,7 +33,7 @@ class Reduce:
         self._fold = jit(fold)
 
     def __call__(self, arr: Any, size: int | None = None, res: Any = None, init: Any = 0, stream: Any = 0) -> Any:
-        """The reduction of the first `size` elements and `init`; into ``res[0]`` if a device array is given."""
+        """The reduction of the first `size` elements and `init`, written to ``res[0]`` if `res` is given."""
         if getattr(arr, "ndim", None) != 1:
             raise TypeError(f"arr: expected an array of one dimension, got {shown(arr)}")
         count = len(arr) if size is None else whole("size", size)

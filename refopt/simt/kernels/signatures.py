@@ -17,10 +17,10 @@ _EXPECTED = "cuda.jit: expected a function, a signature or a list of signatures,
 
 
 def parsed(signatures: Any) -> tuple[tuple[Any, tuple], ...]:
-    """What each signature that `cuda.jit` was given returns, None if it does not say, and its argument types.
+    """The signatures passed to `cuda.jit`, each a return type, or None if not stated, and argument types.
 
     Raises:
-        TypeError: what was given is no signature, with what it is.
+        TypeError: for anything but a signature.
     """
     return tuple(_parse(one) for one in (signatures if isinstance(signatures, list) else [signatures]))
 
@@ -36,7 +36,7 @@ def _parse(one: Any) -> tuple[Any, tuple]:
     if isinstance(one, Signature) or (type(one).__name__ == "Signature" and hasattr(one, "return_type")):
         return one.return_type, tuple(one.args)
     if isinstance(one, Type) or is_numba_type(one):
-        return None, (one,)  # "(int32)" is no tuple
+        return None, (one,)  # "(int32)" is not a tuple
     raise TypeError(f"{_EXPECTED} {shown(one)}")
 
 
@@ -47,14 +47,14 @@ def _type(arg: Any) -> Any:
 
 
 class Mismatch(Exception):
-    """An argument is not what a signature says; why."""
+    """An argument does not match a signature; the message says why."""
 
 
 def as_declared(kernel: str, parameters: list[str], signatures: tuple[tuple, ...], args: tuple) -> tuple:
-    """The arguments of a launch as a signature has them.
+    """The arguments of a launch converted to a signature.
 
     Raises:
-        TypeError: no signature takes them. The first argument at fault is named.
+        TypeError: no signature accepts them; the message names the first mismatch for each.
     """
     return chosen(f"kernel {kernel}", parameters, signatures, args, convert)[1]
 
@@ -62,8 +62,8 @@ def as_declared(kernel: str, parameters: list[str], signatures: tuple[tuple, ...
 def chosen(
     what: str, parameters: list[str], signatures: tuple[tuple, ...], args: tuple, convert: Callable[..., Any]
 ) -> tuple[int, tuple]:
-    """Of the signatures that take the arguments the first that changes the fewest types: its number, and they as it
-    has them."""
+    """Of the signatures that accept the arguments, the first that changes the fewest types: its number, and the
+    converted arguments."""
     reasons, best, fewest = [], None, len(args) + 1
     for number, types in enumerate(signatures):
         try:
@@ -83,14 +83,14 @@ def chosen(
 
 
 def _type_of(value: Any) -> Any:
-    """The dtype of a scalar as Numba types it; of anything else nothing."""
+    """The dtype of a scalar as Numba types it; None for anything else."""
     if isinstance(value, (bool, int, float, complex)):
         return np.dtype("int64" if type(value) is int else type(value))
     return value.dtype if isinstance(value, np.generic) else None
 
 
 def convert(value: Any, type_: Any, name: str) -> Any:
-    """A value as one of a type: scalars are cast as Numba casts them, arrays must agree."""
+    """A value converted to a type: scalars are cast as in Numba, arrays must match."""
     kind = type(type_).__name__
     if isinstance(type_, Array) or kind == "Array":
         return _array(value, type_, name)
@@ -118,7 +118,7 @@ def convert(value: Any, type_: Any, name: str) -> Any:
 
 
 def _array(value: Any, type_: Any, name: str) -> Any:
-    """An array that is what the type says. Integers of the other sign are taken as those of the type, as on a GPU."""
+    """An array that matches a type. Integers of the other signedness are reinterpreted, as on a GPU."""
     if isinstance(value, Copied):
         _array(value.value, type_, name)
         return value

@@ -1,4 +1,4 @@
-"""Launches by lanes: each statement of a kernel is evaluated once for many threads, on NumPy arrays over them."""
+"""Launches by lanes: each statement of a kernel runs once for many threads, on NumPy arrays over them."""
 
 from .run import How, attempt, decide
 

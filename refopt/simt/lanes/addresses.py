@@ -1,4 +1,4 @@
-"""Loads and stores at an address of each lane."""
+"""Loads and stores at one address per lane."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from ..base.errors import MisalignedAddress, OutOfBounds
 from ..memory.buffers import Buffer, allocations
 from .typed import Refused
 
-# What is moved as one, by its bytes.
+# The type in which an access is moved, by its size in bytes.
 _UNITS: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}
 
 
 class Addresses:
-    """The allocations of a launch, and copies of what is written, from before.
+    """The allocations of a launch, and copies of the memory that it writes, from before.
 
-    Lanes that are neighbours mostly access one allocation, and at the next access the same lanes do so again: a run of
-    lanes is looked for where the last access had one.
+    Neighboring lanes usually access one allocation, and the same lanes do so at the next access: the runs of lanes of
+    the last access are tried first.
     """
 
     def __init__(self) -> None:
@@ -31,32 +31,32 @@ class Addresses:
         self.starts: dict[int, np.ndarray] = {}
 
     def save(self, data: np.ndarray) -> None:
-        """Keep the memory that an array is a view of as it is now, unless it is kept already."""
+        """Save the memory that an array is a view of, unless it is already saved."""
         while isinstance(data.base, np.ndarray):
             data = data.base
         if id(data) not in self.saved:
             self.saved[id(data)] = data, data.copy()
 
     def restore(self) -> None:
-        """Bring back what was kept."""
+        """Restore the saved memory."""
         for data, before in self.saved.values():
             data[...] = before
 
     def release(self) -> None:
-        """Let go of memory, which whoever keeps the launch is not to keep alive."""
+        """Drop references to memory, so that a stored launch does not keep it alive."""
         self.saved.clear()
         self.starts.clear()
         self.buffers = []
 
     def _runs(self, address: np.ndarray, nbytes: int) -> Iterator[tuple[slice, Buffer]]:
-        """The allocations that lanes access, in order, and which lanes."""
+        """The allocations that lanes access, in order, each with its lanes."""
         count = len(address)
         starts = self.starts.get(count)
         if starts is None or not self._fit(address, nbytes, starts):
             numbers = np.searchsorted(self.bases, address, "right")
             starts = np.flatnonzero(np.diff(numbers, prepend=-1))
             if not self._fit(address, nbytes, starts):
-                raise OutOfBounds("an access outside of memory")
+                raise OutOfBounds("an access outside memory")
             self.starts[count] = starts
         firsts = starts.tolist()
         numbers = np.searchsorted(self.bases, address[starts], "right") - 1
@@ -70,7 +70,7 @@ class Addresses:
         return bool(numbers.min() >= 0 and np.all(high + nbytes <= self.ends[numbers]))
 
     def _unit(self, address: np.ndarray, dtype: Any, count: int) -> tuple[np.dtype, int]:
-        """What a lane moves as one, and how many bytes these are: of what is aligned as `memory.load` wants it."""
+        """The dtype and the bytes of each lane's access, after the alignment checks of `memory.load`."""
         kind = np.dtype(dtype)
         nbytes = kind.itemsize * count
         if nbytes not in _UNITS:
@@ -89,7 +89,7 @@ class Addresses:
         return tuple(new)
 
     def store(self, address: np.ndarray, dtype: Any, values: Sequence[Any]) -> None:
-        """`memory.store` of each lane, in their order."""
+        """`memory.store` of each lane, in order of the lanes."""
         kind, nbytes = self._unit(address, dtype, len(values))
         rows = np.empty((len(address), len(values)), kind)
         for n, value in enumerate(values):

@@ -1,4 +1,4 @@
-"""What kernels call of `cuda`, for lanes: barriers, warp operations, atomics, shared and local arrays."""
+"""The functions of `cuda` for lanes: barriers, warp operations, atomics, shared and local arrays."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def grid(lanes: Lanes, axes: int, extents: bool = False) -> Any:
 
 
 def shared_array(lanes: Lanes, site: int, shape: Any, dtype: Any) -> Shared:
-    """`cuda.shared.array`: one for each block and place in the code."""
+    """`cuda.shared.array`: one per block and call site."""
     batch = lanes.batch
     if site not in batch.shared:
         extents = shared.extents(shape)
@@ -55,7 +55,7 @@ def shared_array(lanes: Lanes, site: int, shape: Any, dtype: Any) -> Shared:
 
 
 def local_array(lanes: Lanes, shape: Any, dtype: Any) -> Local:
-    """`cuda.local.array`: a new one of each thread."""
+    """`cuda.local.array`: a new one for each thread."""
     return Local(shared.poisoned((lanes.batch.count, *shared.extents(shape)), element("dtype", dtype)))
 
 
@@ -63,7 +63,7 @@ def local_array(lanes: Lanes, shape: Any, dtype: Any) -> Local:
 
 
 def syncthreads(lanes: Lanes, predicate: Any = None, reduce: Callable[..., Any] | None = None) -> Any:
-    """A barrier, at which all threads of the blocks are as it is; what it makes of a predicate in each block."""
+    """A barrier, where all threads of the blocks already are; return the reduction of a predicate in each block."""
     if not lanes.whole_blocks:
         raise Refused("a barrier in part of a block")
     lanes.batch.run.steps += 1
@@ -74,13 +74,13 @@ def syncthreads(lanes: Lanes, predicate: Any = None, reduce: Callable[..., Any] 
 
 
 class Grid:
-    """`cuda.cg.this_grid`: all blocks are in one batch."""
+    """`cuda.cg.this_grid`; all blocks are in one batch."""
 
     def __init__(self, lanes: Lanes) -> None:
         lanes.batch.run.check(lanes.batch)
 
     def sync(self, lanes: Lanes) -> int:
-        """A barrier of all threads; 0, as in CUDA."""
+        """A barrier of all threads; return 0, as in CUDA."""
         if lanes.count < lanes.batch.count:
             raise Refused("a barrier in part of the grid")
         syncthreads(lanes)
@@ -108,25 +108,25 @@ def _shuffle(source: Callable[[Any, Any], Any]) -> Callable[..., Any]:
 
 
 class _Placed:
-    """A shared array for some lanes, as `refopt.simt.vectors` reads and writes it."""
+    """A shared array for some lanes, with the interface that `refopt.simt.vectors` uses."""
 
     def __init__(self, lanes: Lanes, array: Shared) -> None:
         self.lanes, self.array, self.itemsize = lanes, array, array.itemsize
 
     def vector(self, index: Any, count: int) -> np.ndarray:
-        """Consecutive elements of each lane, shape (count, lanes); what is an error is one by threads."""
+        """Consecutive elements of each lane, shape (count, lanes); errors are left to a launch by threads."""
         if self.array.ndim != 1 or np.any(index < 0) or np.any(index % count):
-            raise Refused("a vector that is outside of an array, or misaligned")
+            raise Refused("a vector that is outside an array, or misaligned")
         return np.stack([_each_lane(self.lanes, self.array.get(self.lanes, index + k)) for k in range(count)])
 
     def assign(self, index: Any, values: Any) -> None:
-        """Write consecutive elements of each lane, of values of shape (count, lanes)."""
+        """Write consecutive elements of each lane; the values have shape (count, lanes)."""
         self.vector(index, len(values))  # for the checks
         for k, value in enumerate(values):
             self.array.put(self.lanes, index + k, value)
 
     def copy_async(self, index: Any, values: Any) -> None:
-        """Begin to write them."""
+        """Begin to write consecutive elements asynchronously."""
         self.assign(index, [shared.poisoned(value.shape, value.dtype) for value in values])
         self.lanes.batch.copies[-1].append((self, index, values))
 
@@ -150,7 +150,7 @@ def wait_for_copies(lanes: Lanes, pending: int) -> None:
 
 
 def of_warps(function: Any, lanes: Lanes, *args: Any) -> Any:
-    """The twin of an instruction that warps carry out together."""
+    """The twin of an instruction that warps execute together."""
     _full(lanes, warps.FULL_MASK)
     brought = function.__wrapped__(*(_Placed(lanes, arg) if isinstance(arg, Shared) else arg for arg in args))
     results = function.__simt_warp__(*(_each_lane(lanes, value).reshape(-1, WARP_SIZE) for value in brought))
@@ -191,11 +191,11 @@ ATOMICS = {*_PLAIN, *_OTHER}
 
 
 def atomic(function: Any, used: bool, lanes: Lanes, array: Memory, index: Any, value: Any) -> Any:
-    """An atomic operation on integers, by the lanes in turn; the old value of each if it is used."""
+    """An atomic operation on integers, by the lanes in turn; return the old value of each if it is used."""
     where = array.where(lanes, index)
     types = atomics.COUNTERS if function in (atomics.inc, atomics.dec) else atomics.WHOLE
     if array.dtype.name not in types or len(where) < array.data.ndim:
-        raise Refused("an atomic of other than integers")
+        raise Refused("an atomic on non-integers")
     array.save()
     lanes.batch.run.steps += 1
     value = _each_lane(lanes, cast(array.dtype.name, value))
@@ -223,7 +223,7 @@ def get(lanes: Lanes, array: Any, index: Any) -> Any:
         return array[index]
     chosen = array[-1]
     if np.any((index < 0) | (index >= len(array))):
-        raise Refused("an index outside of a tuple")
+        raise Refused("an index outside a tuple")
     for n in range(len(array) - 2, -1, -1):
         chosen = pick(index == n, array[n], chosen)
     return chosen
@@ -235,7 +235,7 @@ def put(lanes: Lanes, array: Any, index: Any, value: Any) -> None:
 
 
 def of_all(form: Callable, lanes: Lanes, *args: Any) -> None:
-    """A call that stores, with an element for each lane although all may store the same."""
+    """A call that stores, with an element for each lane even if all store the same."""
     lanes.batch.run.active = lanes
     form(*(_spread(lanes, arg) for arg in args))
 
@@ -249,12 +249,12 @@ def _spread(lanes: Lanes, value: Any) -> Any:
 
 
 def failed(lanes: Lanes) -> None:
-    """What a kernel raises: it is raised by threads."""
+    """A kernel raises an exception, which is left to a launch by threads."""
     raise SimtError("a lane raises")
 
 
 FENCES = "threadfence", "threadfence_block", "threadfence_system"
-# Of lanes, and calls with an effect or in need of all lanes: their order is kept.
+# Functions that take the lanes: calls with effects, or that need all lanes, whose order is kept.
 OF_LANES: dict[Any, Callable[..., Any]] = {
     barriers.cg.this_grid: Grid,
     indices.grid: grid,

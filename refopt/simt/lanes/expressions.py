@@ -1,6 +1,6 @@
-"""Writes expressions for lanes: each is evaluated once for all of them.
+"""Generates expressions for lanes: each is evaluated once for all of them.
 
-What has an effect, or reads memory, is a statement of its own, so that the order stays.
+An expression that has an effect, or reads memory, becomes a separate statement, so that the order is preserved.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NOTHING = object()
 
 
 def listed(names: Iterable[str]) -> str:
-    """A tuple of expressions."""
+    """The source of a tuple of expressions."""
     return f"({''.join(f'{name}, ' for name in names)})"
 
 
@@ -43,23 +43,23 @@ def _kind(node: ast.AST) -> Any:
 
 
 class Expressions:
-    """The texts of expressions of one function; ``lines`` are the statements so far."""
+    """Generates the source of one function's expressions; ``lines`` are the statements so far."""
 
     def __init__(self, program: Program, form: Form, typer: LaneTyper, tree: ast.FunctionDef) -> None:
         self.program, self.form, self.typer = program, form, typer
         self.lines: list[str] = []
         self.locals: set[str] = set()
         self.defined: set[str] = set()  # variables that have a value
-        # Variables that an expression may assign: what stands before it has their value from before.
+        # Variables that an expression may assign: parts of it to the left must use the value from before.
         named = {part.target.id for part in ast.walk(tree) if isinstance(part, ast.NamedExpr)}
         self.assigned = {name for name in named if not name.startswith("_simt_")}
 
     def refuse(self, node: Any, _: Any = None) -> Any:
-        """Refuse what has no form."""
+        """Refuse a node that has no form."""
         raise Refused(f"{type(node).__name__} in {self.typer.function.__name__}, line {getattr(node, 'lineno', 0)}")
 
     def variables(self, names: Iterable[str]) -> list[str]:
-        """Variables to hand over; those that have no value yet get None."""
+        """Variables to pass; those without a value yet are set to None."""
         names = sorted(names)
         new = [name for name in names if name not in self.defined]
         self.lines += [f"v_{name} = None" for name in new]
@@ -67,7 +67,7 @@ class Expressions:
         return [f"v_{name}" for name in names]
 
     def inner(self, body: Callable[[], Any], parameters: list[str], results: list[str]) -> str:
-        """A function of a part of this one."""
+        """Generate a function for a part of this one."""
         outer, defined, self.lines = self.lines, set(self.defined), []
         body()
         name = self.program.name("part")
@@ -76,12 +76,12 @@ class Expressions:
         return name
 
     def effect(self, text: str) -> str:
-        """The value of what reads memory or has an effect."""
+        """The value of an expression that reads memory or has an effect."""
         self.form.pure = False
         return self.held(text)
 
     def held(self, text: str) -> str:
-        """A value in a variable of its own, unless it is in one, or is a constant."""
+        """A value in a new variable, unless it already is a variable or a constant."""
         if text.replace("_", "a").isalnum():
             return text
         name = self.program.name("t")
@@ -89,11 +89,11 @@ class Expressions:
         return name
 
     def expr(self, node: ast.expr) -> str:
-        """The text of an expression."""
+        """The source of an expression."""
         return getattr(self, f"_{type(node).__name__}", self.refuse)(node)
 
     def static(self, node: ast.expr) -> Any:
-        """The object that an expression always is, or `NOTHING`."""
+        """The object that an expression always evaluates to, or `NOTHING`."""
         if isinstance(node, ast.Name) and node.id not in self.locals:
             names = self.typer.constants if node.id in self.typer.constants else self.typer.captured
             return names[node.id] if node.id in names else getattr(builtins, node.id, NOTHING)
@@ -186,9 +186,9 @@ class Expressions:
         return self._either(self.held(self.expr(node.test)), node.body, node.orelse)
 
     def _either(self, test: str, body: ast.expr | str, orelse: ast.expr | str, helper: str = "") -> str:
-        """One of two expressions, of which one may be a variable; each is evaluated only where it is asked for.
+        """One of two expressions, one of which may be a variable; each is evaluated only for the lanes that need it.
 
-        Where neither reads memory nor has an effect, both are evaluated everywhere.
+        If neither reads memory or has an effect, both are evaluated for all lanes.
         """
         ways = body, orelse
         outer, defined, pure = self.lines, set(self.defined), self.form.pure
@@ -220,7 +220,7 @@ class Expressions:
         return self.call(node, True)
 
     def call(self, node: ast.Call, used: bool) -> str:
-        """A call; whether its value is used."""
+        """A call; ``used`` says whether its value is used."""
         function = self.static(node.func)
         if function is NOTHING or type(function).__hash__ is None:
             return self._method(node)
@@ -234,12 +234,12 @@ class Expressions:
             self.form.cooperative |= function.cooperative
             return (self.held if function.pure else self.effect)(f"{function.name}({', '.join(['L', *args])})")
         if node.keywords and function is not zip:
-            raise Refused("an argument by name")
+            raise Refused("a keyword argument")
         if hasattr(function, "__simt_types__"):
             return self._twin(function, args)
         if function in device.ATOMICS:
             if not (isinstance(kind, Array) and kind.dtype in atomics.WHOLE):
-                raise Refused("an atomic of other than integers")
+                raise Refused("an atomic on non-integers")
             self.form.waits = True
             return self.effect(f"atomic({', '.join([self.program.constant(function), str(used), 'L', *args])})")
         if function in device.OF_LANES:
@@ -249,7 +249,7 @@ class Expressions:
         return f"{self.program.constant(of_values(function))}({', '.join(args)})"
 
     def _twin(self, function: Any, args: list[str]) -> str:
-        """The twin of PTX: without operands a fence or a hint, without results a store."""
+        """A call of a PTX twin: without operands it is a fence or a hint, without results a store."""
         if hasattr(function, "__simt_warp__"):
             return self.effect(f"of_warps({', '.join([self.program.constant(function), 'L', *args])})")
         form = getattr(function, "__simt_lanes__", None)
@@ -263,7 +263,7 @@ class Expressions:
         return self.effect(f"of_all({', '.join([name, 'L', *args])})")
 
     def _array(self, node: ast.Call, block: bool) -> str:
-        """A shared or a local array; the call is the shared one's site."""
+        """A shared or a local array; each call is a site of its own."""
         kind = _kind(node)
         if not isinstance(kind, Array) or kind.dtype is None:
             raise Refused("an array of unknown type")
@@ -278,4 +278,4 @@ class Expressions:
             return f"{self.expr(place.value)}.view({self.expr(node.args[0])})"
         if isinstance(place, ast.Attribute) and place.attr == "sync" and self.form.cooperative:
             return self.effect(f"{self.expr(place.value)}.sync(L)")
-        raise Refused("a call of something that is known only when it runs")
+        raise Refused("a call of something that is known only at run time")

@@ -1,4 +1,4 @@
-"""Branches and loops of lanes: where they diverge, each way is gone by an array of those that take it."""
+"""Branches and loops of lanes: where lanes diverge, each path runs on arrays over the lanes that take it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TURNS = 100_000
 
 
 def branch(lanes: Lanes, test: Any, yes: Callable, no: Callable, values: Values) -> Values:
-    """The variables after a branch: what each of two functions of lanes and variables gives for its lanes."""
+    """The variables after a branch: each of two functions of lanes and variables computes them for its lanes."""
     test = truth(test)
     if type(test) is not np.ndarray:
         return (yes if test else no)(lanes, *values)
@@ -34,16 +34,16 @@ def _joined(count: int, parts: list[tuple[np.ndarray, Values]]) -> Values:
 
 
 class _Loop:
-    """The lanes that are in a loop, their variables, and those of the lanes that have left it."""
+    """The lanes in a loop, their variables, and those of the lanes that have left it."""
 
     def __init__(self, lanes: Lanes, fixed: Values, carried: Values) -> None:
         self.count, self.lanes, self.fixed, self.carried = lanes.count, lanes, fixed, carried
-        self.at: np.ndarray | None = None  # of the lanes among those that came
+        self.at: np.ndarray | None = None  # positions of the lanes among those that entered the loop
         self.left: list[tuple[np.ndarray, Values]] = []
         self.extra: Values = ()
 
     def keep(self, going: Any) -> bool:
-        """Let the lanes leave that do not go on; whether any does."""
+        """Remove the lanes that do not continue; return whether any does."""
         going = truth(going)
         if type(going) is not np.ndarray:
             return bool(going)
@@ -71,10 +71,10 @@ class _Loop:
 
 
 def loop(lanes: Lanes, body: Callable, fixed: Values, carried: Values) -> Values:
-    """`while`: the body gives whether each lane goes on, and the other variables."""
+    """`while`: the body returns whether each lane continues, then the other variables."""
     state, run = _Loop(lanes, fixed, carried), lanes.batch.run
     for turn in itertools.count():
-        run.steps += turn < _TURNS  # a loop that goes on for long is stopped, unless lanes leave it
+        run.steps += turn < _TURNS  # after this, the watchdog stops the loop unless lanes leave it
         state.carried = body(state.lanes, *state.fixed, *state.carried)
         if not state.keep(state.carried[0]):
             break
@@ -82,7 +82,7 @@ def loop(lanes: Lanes, body: Callable, fixed: Values, carried: Values) -> Values
 
 
 def each_of(lanes: Lanes, items: Any, body: Callable, stops: bool, fixed: Values, carried: Values) -> Values:
-    """`for`: the body, which takes an item first, gives the variables; if it stops, whether a lane goes on first."""
+    """`for`: the body takes an item first and returns the variables, preceded by whether lanes continue if `stops`."""
     state = _Loop(lanes, fixed, carried)
     for item in _items(state, items) if type(items) is Range else items:
         state.carried = body(state.lanes, item, *state.fixed, *state.carried)
@@ -93,7 +93,7 @@ def each_of(lanes: Lanes, items: Any, body: Callable, stops: bool, fixed: Values
 
 
 def _items(state: _Loop, items: Range) -> Any:
-    """The items of a range of each lane, while any has one."""
+    """The items of a range per lane, while any lane has one."""
     start, stop, step = items
     rounds = np.maximum(0, (stop - start + step - np.sign(step)) // step)
     state.extra = start, step, rounds

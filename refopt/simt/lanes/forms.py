@@ -1,4 +1,4 @@
-"""What the text for lanes calls: functions that are written, and those of Python's, NumPy's and the executor's."""
+"""The functions that code for lanes calls: generated ones, and those of Python, NumPy and the executor."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _HELPERS = {function.__name__: function for function in (
     flow.branch, flow.loop, flow.each_of, values.pick, values.both, values.any_of, values.opposite, device.get,
     device.put, device.failed, device.of_all, device.of_warps, device.atomic, device.shared_array, device.local_array,
 )}
-# NumPy's arrays and scalars give the same bits.
+# Functions for which NumPy's arrays and scalars give the same bits.
 _EXACT = {
     np.add, np.subtract, np.multiply, np.divide, np.sqrt, np.abs, np.fabs, np.negative, np.floor, np.ceil, np.trunc,
     np.rint, np.isnan, np.isinf, np.isfinite, np.signbit, np.copysign, np.fmax, np.fmin, np.maximum, np.minimum,
@@ -36,10 +36,10 @@ class Form:
     """A function for lanes.
 
     Attributes:
-        name, result: its name in the text, and the kind of what it returns.
-        waits: whether it does atomics or fences.
+        name, result: its name in the source, and the kind of its result.
+        waits: whether it executes atomics or fences.
         cooperative: whether it waits for other blocks.
-        pure: whether it neither reads memory nor has an effect.
+        pure: whether it neither reads memory nor has effects.
     """
 
     def __init__(self, name: str) -> None:
@@ -49,7 +49,7 @@ class Form:
 
 
 class Program:
-    """The text of a kernel and of all that it calls, and the objects that it names."""
+    """The source of a kernel and the functions that it calls, and the objects that it uses."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -63,11 +63,11 @@ class Program:
         return f"{label}{self.count}"
 
     def function(self, name: str, parameters: list[str], lines: list[str]) -> None:
-        """Add a function of lanes."""
+        """Add a function for lanes."""
         self.lines += [f"def {name}({', '.join(['L', *parameters])}):", *(f"    {line}" for line in lines)]
 
     def constant(self, value: Any) -> str:
-        """The name of an object."""
+        """The source for an object."""
         if value is None or type(value) in (int, bool, str):
             return repr(value)
         if isinstance(value, np.ndarray) or hasattr(value, "buffer"):
@@ -79,16 +79,16 @@ class Program:
 
 
 def is_fence(function: Any) -> bool:
-    """Whether a function orders memory, or only hints: a fence of `cuda`, or a twin of PTX without operands."""
+    """Whether a function is a fence of `cuda`, or a PTX twin without operands: a fence or a hint."""
     twin = getattr(function, "__simt_types__", None) == () and not getattr(function, "__simt_lanes__", None)
     return twin or getattr(function, "__name__", "") in device.FENCES
 
 
 def of_values(function: Any) -> Callable:
-    """The form of a function of values alone.
+    """The form of a function that takes only values.
 
     Raises:
-        Refused: there is none.
+        Refused: the function has no form.
     """
     if function in _OF_VALUES:
         return _OF_VALUES[function] or function
@@ -96,7 +96,7 @@ def of_values(function: Any) -> Callable:
         return partial(values.cast, np.dtype(function).name)
     if (form := values.of_scalars(function)) is not None:
         return form
-    if getattr(function, "ufunc", None) in _EXACT:  # one of `math`, which takes arrays as it is
+    if getattr(function, "ufunc", None) in _EXACT:  # a function of `math`, which accepts arrays unchanged
         return function
     known = str(getattr(function, "__module__", "")).startswith(_SCALARS) and function is not functions.printed
     if known or isinstance(function, np.ufunc):

@@ -13,7 +13,7 @@ from .typed import Refused
 
 
 class Lanes:
-    """Threads that run together: all of a batch, or some of them, in the order of their numbers."""
+    """Threads that run together: all or some of a batch, in the order of their numbers."""
 
     def __init__(self, batch: Any, numbers: np.ndarray | None = None) -> None:
         self.batch, self.numbers = batch, numbers
@@ -25,7 +25,7 @@ class Lanes:
         return Lanes(self.batch, at if self.numbers is None else self.numbers[at])
 
     def of(self, name: str) -> Any:
-        """What each lane has by its place in the grid, such as ``threadIdx.x``."""
+        """A value that depends on the lane's position in the grid, such as ``threadIdx.x``."""
         if name not in self._known:
             value = self.batch.values[name]
             whole = self.numbers is None or type(value) is not np.ndarray
@@ -52,9 +52,9 @@ class Lanes:
 
 
 class Memory:
-    """An array as kernels see it: `data` has axes before those of the kernel, of which `at` says a lane's place."""
+    """An array as kernels see it: `data` may have axes before the kernel's, where `at` gives a lane's index."""
 
-    kept = 0  # axes before the kernel's
+    kept = 0  # number of axes before the kernel's
 
     def __init__(self, data: np.ndarray, run: Any = None) -> None:
         self.data, self.run = data, run
@@ -71,7 +71,7 @@ class Memory:
         return self.shape[0]
 
     def at(self, lanes: Lanes) -> tuple:
-        """Where a lane's elements are on the axes before the kernel's."""
+        """The index of a lane's elements on the axes before the kernel's."""
         return ()
 
     def where(self, lanes: Lanes, index: Any) -> tuple:
@@ -85,7 +85,7 @@ class Memory:
         return (*self.at(lanes), *parts)
 
     def get(self, lanes: Lanes, index: Any) -> Any:
-        """The element of each lane, or what is left when an index has fewer axes."""
+        """The element of each lane, or a view if an index has fewer axes."""
         where = self.where(lanes, index)
         if len(where) < self.data.ndim:
             return View(self, where[self.kept :])
@@ -102,16 +102,16 @@ class Memory:
         self.data[where] = value
 
     def save(self) -> None:
-        """Keep what is there, should the launch have to be run by threads after all."""
+        """Save the contents, in case the launch must run by threads after all."""
 
 
 class Global(Memory):
-    """An array that a kernel is passed."""
+    """An array argument of a kernel."""
 
     T = property(lambda self: Global(self.data.T, self.run))
 
     def get(self, lanes: Lanes, index: Any) -> Any:
-        """The element of each lane; where all lanes have one index, also a view."""
+        """The element of each lane; if all lanes share an index, also a view."""
         parts = index if isinstance(index, tuple) else (index,)
         if not any(type(part) is np.ndarray for part in parts):
             found = self.data[index]
@@ -119,12 +119,12 @@ class Global(Memory):
         return super().get(lanes, index)
 
     def save(self) -> None:
-        """Keep what is there."""
+        """Save the contents."""
         self.run.save(self.data)
 
 
 class Shared(Memory):
-    """Shared memory: the first axis is that of the blocks."""
+    """Shared memory: the first axis is the block."""
 
     kept = 1
 
@@ -134,7 +134,7 @@ class Shared(Memory):
 
 
 class Local(Memory):
-    """A local array: the first axis is that of the threads."""
+    """A local array: the first axis is the thread."""
 
     kept = 1
 
@@ -144,7 +144,7 @@ class Local(Memory):
 
 
 class View:
-    """A part of an array of which the first indices are given."""
+    """A part of an array whose first indices are fixed."""
 
     def __init__(self, base: Memory, first: tuple) -> None:
         self.base, self.first = base, first
@@ -156,13 +156,13 @@ class View:
 
     def _index(self, index: Any) -> tuple:
         if any(type(part) is np.ndarray for part in self.first):
-            raise Refused("a row of each lane's own")  # a branch would have to take its part
+            raise Refused("a different row for each lane")  # a branch would have to select the rows of its lanes
         return (*self.first, *(index if isinstance(index, tuple) else (index,)))
 
     def get(self, lanes: Lanes, index: Any) -> Any:
-        """As `Memory.get`."""
+        """Like `Memory.get`."""
         return self.base.get(lanes, self._index(index))
 
     def put(self, lanes: Lanes, index: Any, value: Any) -> None:
-        """As `Memory.put`."""
+        """Like `Memory.put`."""
         self.base.put(lanes, self._index(index), value)

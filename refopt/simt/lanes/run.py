@@ -1,4 +1,4 @@
-"""Launches by lanes: whether a kernel can, and the batches of whole blocks in which it does."""
+"""Launches by lanes: decides whether a kernel can run so, and runs it in batches of whole blocks."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from .text import Writer
 from .typed import Refused, typed
 
 MOST_RESIDENT = 65_536  # threads of a cooperative launch
-THREADS = importlib.util.find_spec("greenlet") is not None  # what launches by threads need
-LEAST = 128 if THREADS else 1  # threads: fewer are quicker by threads
-WORTH = 1024 if THREADS else 0  # threads that run in the time in which a form is written
-MOST = 32_768  # threads of a batch, whose arrays fit into the cache
+THREADS = importlib.util.find_spec("greenlet") is not None  # whether launches by threads are possible
+LEAST = 128 if THREADS else 1  # threads of a launch; fewer are faster by threads
+WORTH = 1024 if THREADS else 0  # threads that run in the time that it takes to generate a form
+MOST = 32_768  # threads of a batch, so that its arrays fit into the cache
 Index = tuple[int, int, int]
 
 
 class _Made(NamedTuple):
-    """A kernel for kinds of arguments: the function of lanes, or why there is none."""
+    """A kernel for kinds of arguments: the function for lanes, or why there is none."""
 
     function: Any
     why: str
@@ -52,7 +52,7 @@ def _kinds(args: tuple) -> tuple[Kind, ...]:
 
 
 def made(function: types.FunctionType, known: Compiled, args: tuple) -> _Made:
-    """The form of a kernel for arguments; ``known`` is what its threads run."""
+    """The form of a kernel for arguments; ``known`` is the version that runs by threads."""
     kinds = _kinds(args)
     table = _made.setdefault(function, {})
     if kinds not in table or table[kinds].calls is not known.calls:
@@ -61,7 +61,7 @@ def made(function: types.FunctionType, known: Compiled, args: tuple) -> _Made:
 
 
 def _is_worth_it(function: types.FunctionType, args: tuple, threads: int) -> bool:
-    """Whether a form is there already, or so many threads have been launched that it is time to write one."""
+    """Whether a form already exists, or enough threads have been launched that generating one pays off."""
     if _kinds(args) in _made.get(function, ()):
         return True
     _launched[function] = _launched.get(function, 0) + threads
@@ -92,13 +92,13 @@ def _make(function: types.FunctionType, kinds: tuple[Kind, ...], known: Compiled
         exec(compile("\n".join(program.lines), f"<lanes of {function.__name__}>", "exec"), program.names)
     except Refused as reason:
         return _Made(None, str(reason), known.calls)
-    except Exception as error:  # by threads it may still run
-        return _Made(None, f"{type(error).__name__} when its form was written: {error}", known.calls)
+    except Exception as error:  # it may still run by threads
+        return _Made(None, f"{type(error).__name__} while its form was generated: {error}", known.calls)
     return _Made(program.names[form.name], "", known.calls, form.cooperative)
 
 
 class Run:
-    """A launch by lanes. It stands for a `Launch` in what kernels and their twins call."""
+    """A launch by lanes. It replaces a `Launch` for the functions that kernels and their twins call."""
 
     def __init__(self, name: str, grid: Index, block: Index, dynamic_bytes: int, cooperative: bool) -> None:
         self.name, self.grid, self.block, self.dynamic_bytes = name, grid, block, dynamic_bytes
@@ -107,10 +107,10 @@ class Run:
         self.load, self.store, self.save = self.addresses.load, self.addresses.store, self.addresses.save
         self.steps = self.exited = self.atomics = 0
         self.stopped = False
-        self.active: Any = None  # the lanes that call the twin of an instruction
+        self.active: Any = None  # the lanes that are calling the twin of an instruction
 
     def pause(self, changed: bool) -> None:
-        """Nobody else has to get a turn."""
+        """Nothing to do: no other thread needs a turn."""
 
     def commit_copies(self) -> None:
         """`vectors.commit_copies`."""
@@ -121,10 +121,10 @@ class Run:
         wait_for_copies(self.active, pending)
 
     def check(self, batch: Batch) -> None:
-        """Refuse more shared memory, or more blocks at a time, than there may be; by threads that is an error."""
+        """Refuse too much shared memory, or too many blocks at once, which by threads is an error."""
         nbytes, limit = batch.static_bytes + self.dynamic_bytes, current.claim.has.shared_of_block
         if batch.static_bytes > STATIC_SHARED_LIMIT or nbytes > limit:
-            raise Refused("more shared memory than there is")
+            raise Refused("too much shared memory")
         if self.cooperative and batch.blocks > resident_blocks(self.block, nbytes):
             raise Refused("more blocks than can wait for each other")
 
@@ -132,7 +132,7 @@ class Run:
         """Run all blocks.
 
         Raises:
-            Exception: what the kernel raises, and `Refused`; memory is as it was before.
+            Exception: one that the kernel raises, or `Refused`; memory is restored.
         """
         seen = tuple(self._seen(arg) for arg in args)
         current.launch = current.lanes = self
@@ -152,7 +152,7 @@ class Run:
             current.reset()
 
     def _seen(self, arg: Any) -> Any:
-        """An argument as the text has it."""
+        """An argument as the generated code takes it."""
         if isinstance(arg, tuple):
             parts = [self._seen(part) for part in arg]
             return tuple(parts) if type(arg) is tuple else type(arg)(*parts)
@@ -171,14 +171,14 @@ class Run:
 
 
 class Batch:
-    """Some blocks of a launch, in their order."""
+    """Some consecutive blocks of a launch."""
 
     def __init__(self, run: Run, first: int, blocks: int, before: Batch | None) -> None:
         self.run, self.blocks, self.count = run, blocks, blocks * run.threads
         self.shared: dict[int, Any] = {}
         self.dynamic: Any = None
         self.static_bytes = 0
-        self.copies: list[list] = [[]]  # groups of asynchronous copies under way, the last of which is open
+        self.copies: list[list] = [[]]  # groups of asynchronous copies in flight, the last of which is open
         self.values: dict[str, Any] = {}
         rank = np.arange(run.threads)
         if before is not None and before.blocks == blocks:
@@ -194,7 +194,7 @@ class Batch:
 
     @staticmethod
     def _places(values: dict[str, Any], name: str, number: Any, extents: Index, spread: Any) -> None:
-        """Coordinates of numbers; one that all have in common is no array."""
+        """The coordinates of linear numbers; a coordinate that all share is not an array."""
         x, y, z = extents
         for axis, value, extent in (("x", number % x, x), ("y", number // x % y, y), ("z", number // (x * y), z)):
             one = 0 if extent == 1 else value
@@ -206,7 +206,7 @@ class How(NamedTuple):
 
     Attributes:
         by: "lanes" or "threads".
-        why: why not by lanes; empty if it does.
+        why: why it does not run by lanes; empty if it does.
     """
 
     by: str
@@ -217,7 +217,7 @@ class How(NamedTuple):
 
 
 def decide(launch: Any, known: Compiled, args: tuple) -> tuple[How, _Made | None]:
-    """How a configured kernel runs with arguments, as far as that is known before, and its form."""
+    """How a configured kernel runs with arguments, as far as that is known before the launch, and its form."""
     threads = math.prod(launch.grid) * math.prod(launch.block)
     if current.observer is not None:
         return How("threads", "it is observed"), None
@@ -228,7 +228,7 @@ def decide(launch: Any, known: Compiled, args: tuple) -> tuple[How, _Made | None
 
 
 def attempt(launch: Any, known: Compiled, args: tuple) -> bool:
-    """Run a configured kernel by lanes if that pays and can be done; whether it was. If not, nothing has happened."""
+    """Run a configured kernel by lanes if possible and worthwhile; return whether it ran. If not, nothing changed."""
     kernel, threads = launch.kernel, math.prod(launch.grid) * math.prod(launch.block)
     if current.observer is not None or threads < LEAST or not _is_worth_it(kernel.function, args, threads):
         return False
@@ -237,10 +237,10 @@ def attempt(launch: Any, known: Compiled, args: tuple) -> bool:
         return False
     try:
         Run(kernel.__name__, launch.grid, launch.block, launch.dynamic_bytes, form.cooperative)(form.function, args)
-    except (Refused, Stopped) as reason:  # so would the next launch be
+    except (Refused, Stopped) as reason:  # the next launch would fail too
         _made[kernel.function][_kinds(args)] = _Made(None, str(reason) or "it does not end", known.calls)
         return False
-    except Exception:  # raised again by threads, with what belongs to it
+    except Exception:  # raised again by threads, with its place and notes
         if not THREADS:
             raise
         return False

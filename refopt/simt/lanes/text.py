@@ -1,6 +1,6 @@
-"""Writes the form of a function for lanes as Python text.
+"""Generates the form of a function for lanes as Python source.
 
-A branch or a loop is a function of the lanes and of variables, which `flow` calls with those that take it.
+A branch or a loop body becomes a function of lanes and variables, which `flow` calls with the lanes that take it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .typed import LaneTyper, Refused
 
 
 class Writer(Expressions):
-    """Writes one function."""
+    """Generates one function."""
 
     def __init__(self, program: Program, form: Form, typer: LaneTyper, tree: ast.FunctionDef) -> None:
         super().__init__(program, form, typer, tree)
@@ -44,7 +44,7 @@ class Writer(Expressions):
         return self.program.constant(np.float64(value) if type(value) is float else value)
 
     def block(self, body: list[ast.stmt], after: set[str]) -> None:
-        """Statements, with the variables that are read after them."""
+        """Generate statements; ``after`` are the variables that are read after them."""
         lives = [after]
         for node in reversed(body[1:]):
             lives.append(live(node, lives[-1]))
@@ -102,7 +102,7 @@ class Writer(Expressions):
         self.lines.append(f"{listed(names)} = {text}" if names else text)
 
     def _do_While(self, node: Any, after: set[str]) -> None:
-        """A loop, of which `structure` says by what variable a lane goes on."""
+        """A loop; `structure` has named the variable that says whether a lane continues."""
         go, counted = {node.go} - {""}, isinstance(node, ast.For)
         targets = stores([node.target]) if counted else set()
         if not counted:
@@ -126,9 +126,9 @@ class Writer(Expressions):
     _do_For = _do_While
 
     def _spin(self, node: ast.While) -> None:
-        """Refuse a loop whose end may depend on what other threads do.
+        """Refuse a loop whose end may depend on other threads.
 
-        That is one with a fence in it, or with atomics in its test or, if it is endless, anywhere.
+        That is a loop with a fence in it, or with atomics in its test or, if it is endless, anywhere.
         """
         endless = isinstance(node.test, ast.Constant)
         for where in (node.test, *node.body):

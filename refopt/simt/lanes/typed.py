@@ -1,4 +1,4 @@
-"""The typed tree of a function, from which its form for lanes is written."""
+"""The typed tree of a function, from which its form for lanes is generated."""
 
 from __future__ import annotations
 
@@ -20,44 +20,44 @@ _LOW, _HIGH = limits("int64")
 
 
 class Refused(Exception):
-    """A kernel, or a launch of it, that does not run by lanes; the text says why."""
+    """A kernel, or a launch of it, cannot run by lanes; the message says why."""
 
 
 class LaneTyper(Typer):
-    """The typing of a function whose values are arrays over the lanes: an int64 wraps by itself there."""
+    """The typing of a function whose values are arrays over the lanes, in which an int64 wraps anyway."""
 
     def __init__(self, function: types.FunctionType, node: Any, kinds: tuple[Kind, ...], callee: Any) -> None:
         super().__init__(function, node, kinds)
         self.callee = callee
 
     def refuse(self, node: ast.AST, reason: str, instead: str) -> None:
-        """What Numba refuses has been refused when the kernel was typed for threads."""
+        """Nothing to do: Numba's refusals were reported when the kernel was typed for threads."""
 
     def raw(self, node: ast.expr, test: bool = False) -> Typed:
-        """An expression, which keeps its kind."""
+        """An expression, with its kind as an attribute."""
         new, kind = super().raw(node, test)
-        new = copy.copy(new) if new is node else new  # of a tree that other functions may have, too
+        new = copy.copy(new) if new is node else new  # its tree may be shared with other functions
         new.typed_as = kind  # type: ignore[attr-defined]
         return new, kind
 
     def settled(self, node: ast.expr, kind: Kind) -> Typed:
-        """An integer back within 64 bits: Python's alone, of values that all lanes have in common, may be beyond."""
+        """An integer wrapped to 64 bits: only Python ints, for values that all lanes share, can exceed them."""
         if not isinstance(kind, Scalar) or (kind.low >= _LOW and kind.high <= _HIGH) or kind.name in UNSIGNED:
             return node, kind
         return self.apply(wrapped, "wrapped", node, node), INT64._replace(form=kind.form)
 
     def _guarded(self, *_: Any) -> None:
-        """A division or a shift takes its function, which looks at the second operand itself."""
+        """None, so that a division or a shift calls its function, which tests the second operand."""
 
     def device_function(self, function: types.FunctionType, kinds: list[Kind]) -> tuple[Any, Kind] | None:
-        """The form of a device function for lanes, and what it returns."""
+        """The form of a device function for lanes, and the kind of its result."""
         return self.callee(function, tuple(kinds)) if is_kernels(function.__code__.co_filename) else None
 
 
 def typed(
     function: types.FunctionType, kinds: tuple[Kind, ...], callee: Any
 ) -> tuple[LaneTyper, ast.FunctionDef, Kind]:
-    """A function typed for kinds of arguments, its tree, and what it returns.
+    """The typing of a function for kinds of arguments, its tree, and the kind of its result.
 
     ``callee`` makes the forms of the functions that it calls.
 

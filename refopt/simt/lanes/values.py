@@ -1,4 +1,4 @@
-"""Values of lanes: an array with an element for each, or a scalar that all have in common; and tuples of these."""
+"""Values of lanes: an array with an element for each lane, or a scalar that all share; and tuples of these."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Parts = list[tuple[np.ndarray, Any]]  # positions of lanes, and a value there
 
 
 class Range(NamedTuple):
-    """A `range` with limits of each lane."""
+    """A `range` with limits for each lane."""
 
     start: Any
     stop: Any
@@ -36,7 +36,7 @@ def lane_range(*limits: Any) -> Any:
 
 
 def take(value: Any, at: np.ndarray) -> Any:
-    """The value of some lanes, by their positions."""
+    """The value for some lanes, by their positions."""
     if type(value) is np.ndarray:
         return value.take(at)
     if isinstance(value, tuple):
@@ -46,13 +46,13 @@ def take(value: Any, at: np.ndarray) -> Any:
 
 
 def assembled(count: int, parts: Parts) -> Any:
-    """One value for so many lanes, from those of parts of them; None is a variable that has none."""
+    """One value for `count` lanes, from those of parts of them; None is a variable without a value."""
     first = next((value for _, value in parts if value is not None), None)
     if all(value is first for _, value in parts):
         return first
     if isinstance(first, tuple):
         if not all(value is None or (isinstance(value, tuple) and len(value) == len(first)) for _, value in parts):
-            raise Refused("a variable that is a tuple on one way and none on another")
+            raise Refused("a variable that is a tuple on one path and not on another")
         columns = [
             assembled(count, [(at, None if value is None else value[k]) for at, value in parts])
             for k in range(len(first))
@@ -69,7 +69,7 @@ def assembled(count: int, parts: Parts) -> Any:
 
 
 def _joint(values: Iterable[Any]) -> np.dtype:
-    """The dtype that values of one type have; integers may be held in several."""
+    """The common dtype of values of one type; integers may have several."""
     dtypes = {_dtype_of(value) for value in values}
     joint = np.result_type(*dtypes)
     if len(dtypes) > 1 and joint.kind == "f":
@@ -82,12 +82,12 @@ def _dtype_of(value: Any) -> np.dtype:
     if isinstance(value, np.ndarray | np.generic):
         return value.dtype
     if type(value) not in _PLAIN:
-        raise Refused(f"a variable that is {type(value).__name__} on one way and another on the other")
+        raise Refused(f"a variable that is {type(value).__name__} on one path and another type on the other")
     return _PLAIN[type(value)]
 
 
 def truth(value: Any) -> Any:
-    """Whether a value is true."""
+    """The truth of a value."""
     if type(value) is not np.ndarray:
         return bool(value)
     return value if value.dtype == bool else value != 0
@@ -100,7 +100,7 @@ def opposite(value: Any) -> Any:
 
 
 def pick(test: Any, yes: Any, no: Any) -> Any:
-    """``yes if test else no``, both of which can be had without harm."""
+    """``yes if test else no``, both of which have been evaluated."""
     test = truth(test)
     if type(test) is not np.ndarray:
         return yes if test else no
@@ -139,7 +139,7 @@ def cast(name: str, value: Any) -> Any:
 
 
 def _whole(name: str, value: np.ndarray) -> np.ndarray:
-    """Floats as integers, as `conversions` has it for one."""
+    """Floats as integers, by the rules of `conversions`."""
     bits, half = INTEGERS[name], value.dtype == np.float16
     wide = 16 if bits == 8 and not half else bits
     low, high = (-(1 << wide - 1), (1 << wide - 1) - 1) if name in SIGNED else (0, (1 << wide) - 1)
@@ -154,12 +154,12 @@ def _whole(name: str, value: np.ndarray) -> np.ndarray:
 
 
 def wrap(value: Any) -> Any:
-    """`conversions.wrapped`: arrays have wrapped already."""
+    """`conversions.wrapped`; arrays have already wrapped."""
     return value if type(value) is np.ndarray else CONVERSIONS["int64"](value)
 
 
 def operate(scalar: Callable, symbol: str, rule: tuple[str, str, str], x: Any, y: Any) -> Any:
-    """An operator by Numba's rules: `operators.typed`, which the scalar function is."""
+    """An operator by Numba's rules; ``scalar`` is its function from `operators.typed`."""
     if type(x) is not np.ndarray and type(y) is not np.ndarray:
         return scalar(x, y)
     to_x, to_y, result = rule
@@ -177,13 +177,13 @@ def operate(scalar: Callable, symbol: str, rule: tuple[str, str, str], x: Any, y
     if symbol == "Pow":
         return each(scalar)(x, y)
     x, y = cast(result, x), cast(result, y)
-    if symbol == "FloorDiv" and result == "int64":  # by 0 NumPy gives 0, too
+    if symbol == "FloorDiv" and result == "int64":  # NumPy's division by 0 gives 0 too
         return np.where((x == -(2**63)) & (y == -1), 0, x // y)
     return plain(x, y)
 
 
 def extreme(greatest: bool, names: tuple[str, ...], *values: Any) -> Any:
-    """`operators.extreme`, and `max` and `min` of int64s, which have no names here."""
+    """`operators.extreme`, and `max` and `min` of int64s, for which no type names are given."""
     names = names or ("int64",) * len(values)
     if not any(type(value) is np.ndarray for value in values):
         return operators.extreme(greatest, *names)(*values)
@@ -217,7 +217,7 @@ def each(function: Callable) -> Callable:
 
 
 def of_scalars(function: Any) -> Callable | None:
-    """The form for lanes of a function that `compiled` calls for scalars; None if it is none."""
+    """The form for lanes of a scalar function that `compiled` calls; None for other functions."""
     for name, convert in CONVERSIONS.items():
         if function is convert:
             return partial(cast, name)

@@ -1,1 +1,1 @@
-"""The machine: launches, threads that take turns, barriers, warps, atomics, and what kernels call on it."""
+"""The simulated machine: launches, the scheduling of threads, barriers, warps, atomics and other device functions."""

@@ -24,10 +24,10 @@ def _update(
     array: Any, index: Any, value: Any, operation: Callable[[Any, Any], Any], types: set[str], called: str = "",
     lock: bool = False, fresh: bool = False, sign: int = 0,
 ) -> Any:
-    """An atomic operation on elements of the types that Numba has it for.
+    """An atomic operation on an element of one of the types that Numba supports.
 
-    `lock`: locks are built of it, so that what it learns needs a fence; `fresh`: what was there does not matter;
-    `sign`: of what is added, if anything is.
+    `lock`: whether locks are built from it, so that a fence must follow; `fresh`: whether the old value does not
+    matter; `sign`: the sign with which the value is added, 0 if it is not.
     """
     if type(index) is not int:
         index = tuple(map(_whole, index)) if type(index) is tuple else _whole(index)
@@ -53,12 +53,12 @@ def _update(
 
 
 def _whole(index: Any) -> Any:
-    """An index, which may be a float here, unlike in a subscript."""
+    """An index; unlike in a subscript, it may be a float."""
     return as_int64(index) if isinstance(index, float | np.floating) else index
 
 
 def _of(name: str, what: str, operation: Callable[[Any, Any], Any], types: set[str] = NUMBERS, **how: Any) -> Any:
-    """The atomic operation of a name, from what it makes of the old value and an operand."""
+    """The atomic operation of a name, from a function of the old value and an operand."""
 
     def atomic(array: Any, index: Any, value: Any) -> Any:
         return _update(array, index, value, operation, types, name, **how)

@@ -18,17 +18,17 @@ def syncthreads() -> None:
 
 
 def syncthreads_count(predicate: Any) -> int:
-    """Wait for all threads of the block; the number of them whose predicate is true."""
+    """Wait for all threads of the block; return the number of them whose predicate is true."""
     return _block_barrier(sys._getframe(1), predicate, "count")
 
 
 def syncthreads_and(predicate: Any) -> int:
-    """Wait for all threads of the block; 1 if the predicate is true in all of them."""
+    """Wait for all threads of the block; return 1 if the predicate is true in all of them."""
     return int(_block_barrier(sys._getframe(1), not predicate, "and") == 0)
 
 
 def syncthreads_or(predicate: Any) -> int:
-    """Wait for all threads of the block; 1 if the predicate is true in any of them."""
+    """Wait for all threads of the block; return 1 if the predicate is true in any of them."""
     return int(_block_barrier(sys._getframe(1), predicate, "or") > 0)
 
 
@@ -45,7 +45,7 @@ def _block_barrier(frame: FrameType, predicate: Any, what: str) -> int:
 
 
 def _arrive(thread: Thread, frame: FrameType, what: str) -> None:
-    # A helper's barrier is another instruction wherever the kernel calls the helper.
+    # A barrier in a helper is a different instruction for each call of the helper.
     code, kernel = frame.f_code, current.kernel_code
     if code is kernel:
         thread.site = frame.f_lasti
@@ -58,7 +58,7 @@ def _arrive(thread: Thread, frame: FrameType, what: str) -> None:
 
 
 def complete_barrier(block: Block) -> None:
-    """Let the threads go that wait at the barrier of a block, if all have arrived that have to."""
+    """Release the threads that wait at the barrier of a block, if all that must arrive have."""
     if block.arrived + block.exited == len(block.threads) and (threads := _meeting([block])):
         block.arrived = 0
         block.tally = sum(1 for thread in threads if thread.value)
@@ -66,9 +66,9 @@ def complete_barrier(block: Block) -> None:
 
 
 def _meeting(blocks: list[Block]) -> list[Thread]:
-    """The threads that meet at a barrier of blocks; none if it is missed by some that have ended.
+    """The threads that meet at a barrier of blocks; none if threads that have ended should have reached it.
 
-    Then the launch ends with the others waiting, which is the error.
+    In that case the launch ends with the others still waiting, which is reported as the error.
     """
     launch, rules = current.launch, current.launch.rules
     threads = [thread for block in blocks for thread in block.threads]
@@ -85,9 +85,9 @@ def _meeting(blocks: list[Block]) -> list[Thread]:
 
 
 def _diverged(threads: list[Thread]) -> bool:
-    """Whether lanes of one warp are at different barriers, or threads of a block at different kinds.
+    """Whether lanes of one warp are at different barriers, or threads of a block at different kinds of barrier.
 
-    To a warp bar.sync must be one instruction, and to a block bar.sync and bar.red must not be mixed.
+    All lanes of a warp must execute the same bar.sync, and a block must not mix bar.sync and bar.red.
     """
     sites: dict[Warp, Any] = {}
     operations: dict[Block, Any] = {}
@@ -102,7 +102,7 @@ class GridGroup:
     """All threads of a cooperative launch."""
 
     def sync(self) -> int:
-        """Wait for all threads of all blocks; 0, as in CUDA."""
+        """Wait for all threads of all blocks; return 0, as in CUDA."""
         launch = current.launch
         _arrive(current.thread, sys._getframe(1), "grid")
         launch.arrived += 1
@@ -112,9 +112,10 @@ class GridGroup:
 
 
 def complete_grid(launch: Any) -> None:
-    """Let the threads go that wait at the barrier of the grid, if all have arrived that have to.
+    """Release the threads that wait at the barrier of the grid, if all that must arrive have.
 
-    It is a barrier in each block, and then one of the blocks' first threads: these may not have exited.
+    A grid barrier is a barrier in each block, then one among the first threads of the blocks, which must not have
+    exited.
     """
     blocks = launch.resident
     if launch.arrived + launch.exited < launch.size or sum(len(block.threads) for block in blocks) < launch.size:
@@ -140,17 +141,17 @@ class cg(metaclass=_Groups):
 
 
 def threadfence() -> None:
-    """Order this thread's accesses before it with those after it, for the whole device."""
+    """Order this thread's earlier accesses before its later ones, for the whole device."""
     _fence(device=True)
 
 
 def threadfence_system() -> None:
-    """As `threadfence`, for the host and other devices too."""
+    """Like `threadfence`, but also for the host and other devices."""
     _fence(device=True)
 
 
 def threadfence_block() -> None:
-    """As `threadfence`, for the threads of the block only."""
+    """Like `threadfence`, but only for the threads of the block."""
     _fence(device=False)
 
 

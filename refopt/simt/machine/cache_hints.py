@@ -1,4 +1,4 @@
-"""Loads and stores with cache hints, which a cache alone would notice."""
+"""Loads and stores with cache hints, which have no effect here."""
 
 from __future__ import annotations
 

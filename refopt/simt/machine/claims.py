@@ -1,4 +1,4 @@
-"""Which device the executor claims to be."""
+"""The device that the executor claims to be."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..base.places import here
 from ..base.state import current, one_at_a_time
 from .occupancy import MULTIPROCESSORS, Multiprocessor
 
-_INDEPENDENT = (7, 0)  # from which on the threads of a warp run independently, as they do here
+_INDEPENDENT = (7, 0)  # from here on the threads of a warp run independently, as they do in the executor
 
 
 class Claim(NamedTuple):
@@ -28,12 +28,12 @@ class Claim(NamedTuple):
 
     @property
     def has(self) -> Multiprocessor:
-        """What each multiprocessor has."""
+        """The resources of each multiprocessor."""
         return MULTIPROCESSORS[self.capability]
 
 
-# NVIDIA's white papers on Turing, A100, GA102, Ada, H100 and RTX Blackwell, and its data sheets of T4 and DGX B200 for
-# the sizes of their memory. The B200's multiprocessors and L2 cache are what its driver says, in whole MiB.
+# From NVIDIA's white papers on Turing, A100, GA102, Ada, H100 and RTX Blackwell, and, for memory sizes, its data sheets
+# of T4 and DGX B200. The B200's multiprocessors and L2 cache are as its driver reports, in whole MiB.
 DEVICES = {
     known.name: known
     for known in (
@@ -58,10 +58,11 @@ def claim(
     l2: int | None = None,
     memory: int | None = None,
 ) -> Iterator[Claim]:
-    """Claim to be another device for a with block: host code is told so, and launches have its limits.
+    """Claim to be another device for a with block: host code sees that device, and its limits apply to launches.
 
-    The environment variable SIMT_DEVICE says, as ``device`` does, which one it is unless told; without it, an H100.
-    All threads of Python are told the same. What is not given is the H100's, whatever was claimed before.
+    The environment variable SIMT_DEVICE sets the default device, in the same form as ``device``; otherwise it is an
+    H100. The claim applies to all Python threads. Properties that are not given are the H100's, whatever was claimed
+    before.
 
     Args:
         device: a name, such as "T4", or a compute capability, such as "7.5".
@@ -70,7 +71,7 @@ def claim(
         l2, memory: bytes of the L2 cache, and of device memory.
 
     Raises:
-        TypeError, ValueError: a device, or a compute capability, that is not known, or a number below 1.
+        TypeError, ValueError: for an unknown device or compute capability, or a number below 1.
 
     >>> from refopt.simt import cuda
     >>> with claim("T4", multiprocessors=20):
@@ -96,7 +97,7 @@ def claim(
 
 
 def named(what: str, device: Any) -> Claim:
-    """The device of a name, or the default one with another compute capability."""
+    """The device with a name, or the default one with another compute capability."""
     words = f"{what}: expected one of {', '.join(DEVICES)}, or a compute capability such as 7.5, got {shown(device)}"
     if not isinstance(device, str):
         raise TypeError(words)

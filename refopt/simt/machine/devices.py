@@ -1,4 +1,4 @@
-"""The one simulated device, and its context, as host code asks for them."""
+"""The one simulated device and its context, with Numba's host interface."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .occupancy import REGISTERS
 
 
 class Device:
-    """The simulated device, which says of itself what is claimed."""
+    """The simulated device, with the properties of the claimed one."""
 
     id = 0
     uuid = "GPU-00000000-0000-0000-0000-000000000000"
@@ -44,7 +44,7 @@ class Device:
 
     @property
     def name(self) -> bytes:
-        """The executor's name, and that of a device other than the default."""
+        """The executor's name, with that of the claimed device unless it is the default."""
         return b"refopt.simt" if current.claim == DEFAULT else f"refopt.simt as {current.claim.name}".encode()
 
     def __repr__(self) -> str:
@@ -62,10 +62,10 @@ class MemoryInfo(NamedTuple):
 
 
 class _Deallocations:
-    """Arrays are freed with their last reference, so none waits to be."""
+    """Deferred deallocations: always empty, since arrays are freed with their last reference."""
 
     def clear(self) -> None:
-        """Free what waits."""
+        """Nothing to do."""
 
     def __len__(self) -> int:
         return 0
@@ -77,13 +77,13 @@ class _Deallocations:
 
 
 class Context:
-    """The context of the device; as a with statement, and in `cuda.gpus`, it stands for the device too."""
+    """The context of the device; in with statements and in `cuda.gpus`, it also represents the device."""
 
     def __init__(self, device: Device) -> None:
         self.device = device
         self.deallocations = _Deallocations()
 
-    _device = property(lambda self: self.device)  # of `cuda.gpus[0]`, as packages ask for its name
+    _device = property(lambda self: self.device)  # packages read the name from `cuda.gpus[0]._device`
     id = property(lambda self: self.device.id)
     name = property(lambda self: self.device.name)
     compute_capability = property(lambda self: self.device.compute_capability)
@@ -98,7 +98,7 @@ class Context:
         return "<Managed Device 0>"
 
     def get_memory_info(self) -> MemoryInfo:
-        """Bytes that are free, and all, on the device that is claimed."""
+        """The free and the total bytes of the claimed device."""
         total = current.claim.memory
         return MemoryInfo(max(total - memory.live_bytes(), 0), total)
 
@@ -110,10 +110,10 @@ class Context:
         """Nothing to do, as in `Device.reset`."""
 
     def push(self) -> None:
-        """Make it the current context, which it is."""
+        """Make it the current context, which it always is."""
 
     def pop(self) -> None:
-        """Leave it; it stays the only one."""
+        """Nothing to do: it stays current."""
 
 
 _context = Context(Device())
@@ -147,9 +147,9 @@ def list_devices() -> _Devices:
 
 
 def select_device(device_id: int) -> Device:
-    """The device of a number; LaunchError unless it is 0."""
+    """The device with a number; a LaunchError unless it is 0."""
     if whole("device_id", device_id) != 0:
-        raise LaunchError(f"device_id: the executor has device 0 alone, got {device_id}")
+        raise LaunchError(f"device_id: the executor has only device 0, got {device_id}")
     return _context.device
 
 
@@ -165,7 +165,7 @@ def current_context(devnum: int | None = None) -> Context:
 
 
 def require_context(function: Callable) -> Callable:
-    """The function as it is: there always is a context."""
+    """The function itself, since there always is a context."""
     return function
 
 
@@ -174,27 +174,27 @@ def close() -> None:
 
 
 def is_available() -> bool:
-    """Whether kernels can run: they can."""
+    """Whether kernels can run, which is always true."""
     return True
 
 
 def is_supported_version() -> bool:
-    """Whether the CUDA runtime is one that works: there is none to ask."""
+    """Whether the CUDA runtime is supported: always true, since none is needed."""
     return True
 
 
 def is_float16_supported() -> bool:
-    """Whether kernels can have float16s."""
+    """Whether kernels can use float16."""
     return True
 
 
 def is_bfloat16_supported() -> bool:
-    """Whether kernels can have bfloat16s of Numba: they cannot."""
+    """Whether kernels can use Numba's bfloat16, which they cannot."""
     return False
 
 
 def detect() -> bool:
-    """Print the devices; whether there are any."""
+    """Print the devices; return whether there are any."""
     name, capability = _context.name.decode(), "{}.{}".format(*_context.compute_capability)
     print(f"Found 1 CUDA devices\nid 0    {name}    [SUPPORTED]\n        Compute capability: {capability}, simulated")
     return True
@@ -202,19 +202,19 @@ def detect() -> bool:
 
 @contextmanager
 def defer_cleanup() -> Iterator[None]:
-    """Free nothing in a with block; arrays are freed with their last reference all the same."""
+    """Does nothing: arrays are freed with their last reference."""
     yield
 
 
 def profile_start() -> None:
-    """No profiler is there to start."""
+    """Does nothing: there is no profiler."""
 
 
 def profile_stop() -> None:
-    """No profiler is there to stop."""
+    """Does nothing, like `profile_start`."""
 
 
 @contextmanager
 def profiling() -> Iterator[None]:
-    """No profiler is there."""
+    """Does nothing, like `profile_start`."""
     yield

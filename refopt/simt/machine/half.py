@@ -1,4 +1,4 @@
-"""`cuda.fp16`, and `cuda.fma` and `cuda.cbrt`: each result is the exact one, rounded once."""
+"""`cuda.fp16`, `cuda.fma` and `cuda.cbrt`: each result is the exact one, rounded once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def fma(a: Any, b: Any, c: Any) -> Any:
 
 
 def rounded(exact: Fraction, kind: np.dtype) -> Any:
-    """A number, not 0, as the nearest float of a type; ties go to even, what is too great to infinity."""
+    """A nonzero number rounded to the nearest float of a type; ties to even, overflow to infinity."""
     info = np.finfo(kind)
     size = abs(exact)
     exponent = size.numerator.bit_length() - size.denominator.bit_length()
@@ -51,8 +51,8 @@ def cbrt(x: Any) -> Any:
 
 
 def _half(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of float16s, computed in float64 and rounded; twice rounded is once rounded for the four operations
-    and the root, whose float64 has more than twice the bits."""
+    """A function of float16s, computed in float64 and rounded. For the four operations and the square root, rounding
+    twice equals rounding once, since float64 has more than twice the bits."""
 
     def compute(*args: Any) -> Any:
         with np.errstate(all="ignore"):

@@ -1,4 +1,4 @@
-"""Where a thread is in the grid, and integer intrinsics."""
+"""The position of a thread in the grid, and integer intrinsics."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def popc(x: Any) -> int:
 
 
 def clz(x: Any) -> int:
-    """The number of leading zero bits, of as many as the type has."""
+    """The number of leading zero bits, in the width of the type."""
     bits, width = _bits(x)
     return width - bits.bit_length()
 
@@ -55,7 +55,7 @@ def ffs(x: Any) -> int:
 
 
 def brev(x: Any) -> int:
-    """The bits in reverse order: of a uint64 all 64, of all else, int64 too, the lowest 32, as Numba types it."""
+    """The bits in reverse order: all 64 of a uint64; of any other type, even int64, the lowest 32, as in Numba."""
     width = 64 if isinstance(x, np.uint64) else 32
     return int(f"{int(x) & ((1 << width) - 1):0{width}b}"[::-1], 2)
 

@@ -1,8 +1,8 @@
 """One launch: its blocks, warps and threads, and the scheduler that switches between them.
 
-A thread is a greenlet only once it has to wait: a worker greenlet runs threads as plain calls, one after
-another, and a new worker takes over when a thread suspends. So kernels without barriers cost no switches at
-all. The blocks of an ordinary launch run one after another, those of a cooperative launch are all resident.
+A thread becomes a greenlet only when it has to wait: a worker greenlet runs threads as plain calls, one after another,
+and a new worker takes over when a thread suspends. So kernels without barriers need no switches. The blocks of an
+ordinary launch run one after another; those of a cooperative launch are all resident.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 
 try:
     from greenlet import getcurrent, greenlet
-except ModuleNotFoundError:  # as in a browser's Python: what runs by lanes does without
+except ModuleNotFoundError:  # as in a browser's Python: launches by lanes do not need it
     greenlet = None
 
 from ..base.diagnosis import divergence, is_outside, outside, place_of
@@ -33,7 +33,7 @@ from . import spins as spinning
 from .barriers import complete_barrier, complete_grid
 from .occupancy import resident_blocks
 
-MAX_RESIDENT_THREADS = 65536  # of the executor; the claimed device may hold fewer
+MAX_RESIDENT_THREADS = 65536  # the executor's limit; the claimed device may hold fewer
 _PATIENCE = 8  # atomics in a row that a thread may do before the others get a turn
 
 
@@ -52,8 +52,8 @@ class Launch:
         self.cooperative = False
         self.args: tuple = ()
         self.ready: list[Thread] = []  # a stack: the next thread is the last
-        self.later: list[Thread] = []  # what has become ready since, in order
-        self.stalled: list[Thread] = []  # what runs only when nothing else can
+        self.later: list[Thread] = []  # threads that have become ready since, in order
+        self.stalled: list[Thread] = []  # threads that run only when no other can
         self.resident: list[Block] = []
         self.waiting_blocks: Iterator[tuple[int, Index]] = iter(())
         self.thread_indices = [(x, y, z) for z in range(block[2]) for y in range(block[1]) for x in range(block[0])]
@@ -62,7 +62,7 @@ class Launch:
         self.unchanged = self.released = self.atomics = 0
         self.spins: spinning.Spins | None = None  # since atomics change nothing
         self.steps = 0  # times that a thread was suspended, for the watchdog
-        self.stopped = False  # by it, but not yet here
+        self.stopped = False  # the watchdog has stopped a thread, but the exception has not arrived
         self.hub: Any = None
         self.context: Any = None
 
@@ -71,7 +71,7 @@ class Launch:
         if current.inside:
             raise LaunchError("a kernel cannot be launched from a kernel", here())
         if greenlet is None:
-            raise LaunchError(f"kernel {self.name} runs by threads, which need greenlet: pip install greenlet", here())
+            raise LaunchError(f"kernel {self.name} runs by threads, which needs greenlet: pip install greenlet", here())
         self.args, self.hub = args, getcurrent()
         gx, gy, gz = self.grid
         indices = [(x, y, z) for z, y, x in itertools.product(range(gz), range(gy), range(gx))]
@@ -84,7 +84,7 @@ class Launch:
         current.runner = threading.get_ident()
         try:
             watch.begin(self)
-            # NumPy keeps its error state in a context variable, and a greenlet starts with an empty context.
+            # NumPy stores its error state in a context variable, and a greenlet starts with an empty context.
             with np.errstate(all="ignore"):
                 self.context = contextvars.copy_context()
             for number, index in self.waiting_blocks:
@@ -94,7 +94,7 @@ class Launch:
         except Stopped as error:
             self.stopped = False
             raise TimeLimitExceeded(
-                f"a thread ran for {limits.seconds:g} s without a barrier, an atomic, a fence or its end "
+                f"a thread ran for {limits.seconds:g} s without a barrier, an atomic or a fence "
                 "(simt.limits.seconds); a spin needs an atomic or a fence",
                 place_of(error),
             ) from None
@@ -124,7 +124,7 @@ class Launch:
                 self._admit(number, index)
 
     def check_residency(self) -> None:
-        """Refuse a cooperative launch of more blocks than the claimed device holds at a time, as the driver does."""
+        """Refuse a cooperative launch of more blocks than the claimed device can hold at once, as the driver does."""
         shared_bytes = current.block.static_bytes + self.dynamic_bytes
         blocks, most = math.prod(self.grid), resident_blocks(self.block, shared_bytes)
         if blocks > most:
@@ -149,7 +149,7 @@ class Launch:
         self.released += len(threads)
 
     def _next(self) -> Thread | None:
-        """Take the thread whose turn it is, and make it the current one."""
+        """Take the next thread, and make it the current one."""
         ready, random = self.ready, self.random
         if not ready or random is not None:
             if not self.later and not ready:
@@ -178,14 +178,14 @@ class Launch:
             raise divergence(self)
 
     def _resume(self, thread: Thread) -> Thread | None:
-        """Continue a thread, at the hub; returns the thread to continue next if that is known already."""
+        """Continue a thread from the hub; return the thread to continue next if that is already known."""
         if thread.greenlet is None:
             thread.greenlet = greenlet(self._work, self.hub)
             thread.greenlet.gr_context = self.context
         return thread.greenlet.switch()
 
     def _work(self) -> Thread | None:
-        """Run threads that have not started, until the next in turn is a suspended one."""
+        """Run threads that have not started, until the next one is suspended."""
         worker = getcurrent()
         while True:
             self._exit(current.thread, self.function(*self.args) is EARLY)
@@ -212,7 +212,7 @@ class Launch:
         self.park()
 
     def pause(self, changed: bool) -> None:
-        """An atomic was done: let the others run, since this may be a spin on what they do."""
+        """An atomic was executed: let the others run, since this may be a spin on what they do."""
         self.atomics += 1
         if changed:
             self.unchanged = self.released = 0
@@ -231,7 +231,7 @@ class Launch:
             self.park()
 
     def _look(self, unchanged: bool = True) -> None:
-        """Many atomics were done without a thread finishing."""
+        """Check for a deadlock: many atomics were executed without a thread finishing."""
         if self.spins is None or self.spins.exited != self.exited:
             self.spins = spinning.Spins(self.exited)
         if unchanged:
@@ -249,7 +249,7 @@ class Launch:
         self.unchanged = self.released = self.atomics = 0
         warp.alive &= ~(1 << thread.lane)
         if self.rules.early_return if early else self.rules.skipped_barrier:
-            warp.missed |= 1 << thread.lane  # who waits for it will do so when the launch ends, which is the error
+            warp.missed |= 1 << thread.lane  # lanes that wait for it wait until the launch ends, which is the error
         if warp.pending:
             for key in list(warp.pending):
                 warp.complete(key)

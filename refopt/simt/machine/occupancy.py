@@ -1,4 +1,4 @@
-"""Occupancy: how many warps of a kernel are resident on a multiprocessor at a time."""
+"""Occupancy: how many warps of a kernel are resident on a multiprocessor at once."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from ..base.threads import WARP_SIZE
 MAX_THREADS = 1024  # of a block
 MAX_REGISTERS = 255  # of a thread
 PARTITIONS = 4  # of a multiprocessor, among which its warps and registers are divided
-REGISTERS = 65536  # of a multiprocessor, and the most of a block
-_REGISTER_UNIT = 256  # registers that a warp gets at a time
+REGISTERS = 65536  # of a multiprocessor, and the maximum for a block
+_REGISTER_UNIT = 256  # granularity in which a warp is allocated registers
 
 
 class Multiprocessor(NamedTuple):
-    """What a multiprocessor has. Shared memory is in bytes: in all, for one block, and what it is handed out in.
+    """The resources of a multiprocessor. Shared memory is in bytes: in total, for one block, and the allocation unit.
 
-    Of each block, the driver keeps ``reserved`` bytes for itself.
+    The driver reserves ``reserved`` bytes per block.
     """
 
     threads: int
@@ -53,12 +53,12 @@ MULTIPROCESSORS = {
 
 
 class Occupancy(NamedTuple):
-    """What fits on a multiprocessor.
+    """The occupancy of a multiprocessor.
 
     Attributes:
-        blocks, warps: that are resident at a time.
-        share: the warps as a share of the most that a multiprocessor holds, from 0 to 1.
-        limits: what does not let another block in: some of threads, blocks, registers and shared memory.
+        blocks, warps: how many are resident at once.
+        share: the warps as a share of the maximum, from 0 to 1.
+        limits: the resources that leave no room for another block: threads, blocks, registers or shared memory.
     """
 
     blocks: int
@@ -70,17 +70,17 @@ class Occupancy(NamedTuple):
 def occupancy(
     block: Any, registers: int, shared_bytes: int = 0, capability: tuple[int, int] | None = None
 ) -> Occupancy:
-    """How many blocks and warps are resident on a multiprocessor: NVIDIA's occupancy calculator.
+    """How many blocks and warps are resident on a multiprocessor, as by NVIDIA's occupancy calculator.
 
     Args:
-        block: threads of a block, a number or up to three.
-        registers: of a thread, as ptxas or `regs_per_thread` of a compiled kernel says.
-        shared_bytes: of a block, static and dynamic together.
-        capability: the compute capability, such as (9, 0) for H100 and H200; that of the claimed device unless told.
+        block: the block's threads: a number, or up to three extents.
+        registers: per thread, as reported by ptxas or `regs_per_thread` of a compiled kernel.
+        shared_bytes: per block, static and dynamic together.
+        capability: the compute capability, such as (9, 0) for H100 and H200; by default that of the claimed device.
 
     Raises:
-        LaunchError: a block that no multiprocessor of that capability holds; it is a ValueError.
-        TypeError, ValueError: what is no number, or a compute capability that is not known.
+        LaunchError: a block that does not fit on a multiprocessor of that capability; it is a ValueError.
+        TypeError, ValueError: an argument that is not a number, or an unknown compute capability.
 
     >>> occupancy(256, 40)
     Occupancy(blocks=6, warps=48, share=0.75, limits=('registers',))
@@ -96,16 +96,16 @@ def occupancy(
     if not 1 <= len(extents) <= 3 or not 1 <= threads <= MAX_THREADS:
         raise LaunchError(f"block: expected 1 to {MAX_THREADS} threads in up to three dimensions, got {shown(block)}")
     if registers > MAX_REGISTERS:
-        raise LaunchError(f"registers: expected at most {MAX_REGISTERS} of a thread, got {registers}")
+        raise LaunchError(f"registers: expected at most {MAX_REGISTERS} per thread, got {registers}")
     if shared_bytes > has.shared_of_block:
-        raise LaunchError(f"shared_bytes: expected at most {has.shared_of_block} of a block, got {shared_bytes}")
+        raise LaunchError(f"shared_bytes: expected at most {has.shared_of_block} per block, got {shared_bytes}")
     warps = -(-threads // WARP_SIZE)
     of_warp = _rounded(registers * WARP_SIZE, _REGISTER_UNIT)
-    # A launch is refused by what its warps would need if they were spread evenly over the partitions.
+    # A launch is refused if its warps, spread evenly over the partitions, would need too many registers.
     if of_warp * _rounded(warps, PARTITIONS) > REGISTERS:
         raise LaunchError(f"registers: a block of {threads} threads with {registers} each needs more than {REGISTERS}")
     fits = {"threads": has.threads // WARP_SIZE // warps, "blocks": has.blocks}
-    if of_warp:  # each partition has registers of its own
+    if of_warp:  # each partition has its own registers
         fits["registers"] = REGISTERS // PARTITIONS // of_warp * PARTITIONS // warps
     if shared_bytes + has.reserved:
         fits["shared memory"] = has.shared // _rounded(shared_bytes + has.reserved, has.shared_unit)
@@ -115,7 +115,7 @@ def occupancy(
 
 
 def resident_blocks(block: Any, shared_bytes: int) -> int:
-    """The most blocks that the claimed device holds at a time; registers, which nobody has counted, may allow fewer."""
+    """The most blocks that the claimed device holds at once; registers, which are unknown here, may allow fewer."""
     return current.claim.multiprocessors * occupancy(block, 0, shared_bytes).blocks
 
 

@@ -1,9 +1,9 @@
-"""Tells threads that spin in vain from those that do atomics which happen to change nothing.
+"""Distinguishes threads that spin forever from those whose atomics happen to change nothing.
 
-A maximum over a million zeros changes nothing either, but its threads have got somewhere: a variable of theirs is
-new. A spin repeats itself. So the threads are looked at now and then, and it is a deadlock when for many looks no
-thread is where it was not before with the same variables, and memory is the same. A variable that a loop only counts
-in, as it does its tries, is not looked at. What repeats itself but for a count in memory is stopped by the clock.
+A maximum over a million zeros changes nothing either, but its threads make progress: their variables change. A spin
+repeats itself. So the threads are inspected periodically, and it is a deadlock if over many inspections memory is
+unchanged and no thread reaches a new combination of position and variables. A variable in which a loop only counts,
+such as its tries, is ignored. A spin that also changes a count in memory is stopped by a time limit.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from ..base.watchdog import limits
 from ..memory import buffers as memory
 from ..memory.observed import ObservedArray
 
-# Between two looks: atomics and fences in a row that change nothing, and turns of each thread, so that all had theirs;
-# or fewer atomics, but between them barriers let threads go so many times.
+# Between two inspections: atomics and fences in a row that change nothing, and turns of each thread, so that all had
+# some; or fewer atomics, if barriers between them released threads often enough.
 UNCHANGED, TURNS, POLLS = 1_000, 2, 20
-ATOMICS = 10_000_000  # or atomics of any kind without a thread finishing, before the clock is looked at
+ATOMICS = 10_000_000  # atomics of any kind without a thread finishing, before the time limit is checked
 LOOKS = 12
-_TIMES = 6  # what of the limit in seconds threads may spin on
+_TIMES = 6  # multiple of the limit in seconds for which threads may execute atomics
 
 
 class Spins:
-    """What was seen of the threads of a launch since an atomic last changed something."""
+    """The states of a launch's threads seen since one last finished."""
 
     def __init__(self, exited: int) -> None:
         self.exited = exited
@@ -47,7 +47,7 @@ class Spins:
         self.since = time.monotonic()
 
     def look(self, launch: Any) -> None:
-        """Raise Deadlock if the threads have done nothing new for long."""
+        """Raise Deadlock if the threads have reached no new state for long."""
         states = {_state(thread) for block in launch.resident for thread in block.threads if thread.greenlet}
         digest = _digest(launch)
         if digest != self.digest or not states <= self.seen:
@@ -55,14 +55,14 @@ class Spins:
             self.digest, self.looks = digest, 0
         self.looks += 1
         if self.looks > LOOKS:
-            raise _deadlock(launch, "spin on atomics in vain")
+            raise _deadlock(launch, "spin on atomics without progress")
         self.watch_the_clock(launch)
 
     def watch_the_clock(self, launch: Any) -> None:
         """Raise Deadlock if this has lasted long."""
         seconds = _TIMES * limits.seconds
         if time.monotonic() - self.since > seconds:
-            what = f"have done atomics for {seconds:g} s without an end ({_TIMES} times simt.limits.seconds)"
+            what = f"have executed atomics for {seconds:g} s without finishing ({_TIMES} times simt.limits.seconds)"
             raise _deadlock(launch, what)
 
 
@@ -91,9 +91,9 @@ def _bytes(array: Any) -> bytes:
 
 
 def _state(thread: Thread) -> tuple:
-    """The variables of a thread, and where it is, in the kernel and what it has called."""
+    """The variables and positions of a thread, in the kernel and the functions that it has called."""
     frame: FrameType | None = thread.greenlet.gr_frame
-    if frame is None and thread is current.thread:  # the one that runs has no frame to show
+    if frame is None and thread is current.thread:  # the running greenlet has no gr_frame
         frame = sys._getframe()
     parts: list[Any] = [thread.block.number, thread.rank]
     while frame is not None:
@@ -107,7 +107,7 @@ def _state(thread: Thread) -> tuple:
 
 @cache
 def _idle(code: CodeType, line: int) -> frozenset[str]:
-    """Variables whose values say nothing of where a thread is on a line: its loops only count in them."""
+    """Variables whose values say nothing about a thread's progress on a line, since its loops only count in them."""
     function = around(code.co_filename, line)
     loops = [part for part in ast.walk(function or ast.Pass()) if isinstance(part, ast.For | ast.While)]
     idle = next((idle_in(loop) for loop in loops if covers(loop, line)), set())  # of the outermost
@@ -115,7 +115,7 @@ def _idle(code: CodeType, line: int) -> frozenset[str]:
 
 
 def _value(value: Any) -> Any:
-    """Something that is equal only if a variable is."""
+    """A key that is equal only if the values of a variable are."""
     if isinstance(value, np.ndarray | ObservedArray):
         return zlib.crc32(_bytes(value))
     if isinstance(value, bool | int | float | complex | str | np.generic):

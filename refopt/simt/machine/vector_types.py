@@ -13,7 +13,7 @@ _ALIASES = {
 
 
 class Vector:
-    """One to four numbers of one type, by the names x, y, z and w. It is made of numbers and shorter vectors."""
+    """One to four numbers of one type, named x, y, z and w; it is made from numbers and shorter vectors."""
 
     base: type[np.generic]
     count: int

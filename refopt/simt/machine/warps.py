@@ -1,6 +1,6 @@
-"""Warp operations: shuffles, votes, matches, syncwarp. Each waits for the lanes that its mask names.
+"""Warp operations: shuffles, votes, matches, syncwarp. Each waits for the lanes in its mask.
 
-`collective` makes one of a function of what all 32 lanes bring.
+`collective` makes an operation from a function of the values of all 32 lanes.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _shuffle(source: Callable[[Thread], int]) -> Callable[[list[Thread]], None]:
 
 
 def _missing(thread: Thread, lane: int) -> Any:
-    """What a shuffle gives for a lane that does not take part: the own value, which is right beyond the ends alone."""
+    """The result of a shuffle from a lane that does not take part: the caller's value, defined only past the ends."""
     launch = current.launch
     if not 0 <= lane < WARP_SIZE or not launch.watched or not launch.rules.shuffle_lanes:
         return thread.value
@@ -99,7 +99,7 @@ def _match_all(lanes: list[Thread]) -> None:
 
 
 def _bits(value: Any) -> Any:
-    """What a match compares: of a float its bits, by which 0.0 is not -0.0, and a NaN is itself."""
+    """The key that a match compares: of a float its bits, so that 0.0 is not -0.0, and a NaN equals itself."""
     return np.asarray(value).tobytes() if isinstance(value, float | np.floating) else value
 
 
@@ -108,12 +108,12 @@ def _lanes(threads: Any) -> int:
 
 
 def _signed(mask: int) -> int:
-    """A mask as Numba gives it, an int32: that of all lanes is -1."""
+    """A mask as Numba returns it, an int32: that of all lanes is -1."""
     return mask - (mask >> 31 << 32)
 
 
-# PTX takes the lowest five bits of the operand. A lane beyond the ends, or one that does not take part, gives the
-# caller its own value back.
+# PTX uses the lowest five bits of the operand. For a lane past the ends, or one that does not take part, the caller
+# gets its own value.
 _index = _shuffle(lambda thread: thread.operand)
 _up = _shuffle(lambda thread: thread.lane - thread.operand)
 _down = _shuffle(lambda thread: thread.lane + thread.operand)
@@ -125,12 +125,12 @@ warp_barrier = _vote(lambda values: None)
 
 
 def collective(name: str, exchange: Callable[..., tuple[np.ndarray, ...]]) -> Callable[[Any], Any]:
-    """An operation of all 32 lanes of a warp: what a lane calls with the values that it brings.
+    """An operation of all 32 lanes of a warp: a function that each lane calls with its values.
 
     Args:
         name: of the operation, for errors.
-        exchange: takes an array of shape (warps, 32) for each value that a lane brings, and returns such arrays, one
-            for each result of a lane.
+        exchange: takes an array of shape (warps, 32) for each value of a lane, and returns such arrays, one for each
+            result of a lane.
     """
 
     def operation(lanes: list[Thread]) -> None:
@@ -141,7 +141,7 @@ def collective(name: str, exchange: Callable[..., tuple[np.ndarray, ...]]) -> Ca
             refuse(column, name, "takes")
         before = sys.gettrace()
         if current.observer is not None:
-            sys.settrace(None)  # what follows the lines of kernels is to follow none of these
+            sys.settrace(None)  # tracers of kernels must not trace `exchange`
         try:
             results = exchange(*(np.array(column)[None] for column in columns))
         finally:
@@ -154,7 +154,7 @@ def collective(name: str, exchange: Callable[..., tuple[np.ndarray, ...]]) -> Ca
 
 
 def _incomplete(name: str, lanes: list[Thread]) -> BarrierDivergence:
-    """The error for an operation that needs all lanes of a warp, of which some have ended or have never been there."""
+    """The error for an operation that needs all lanes of a warp, if some have ended or do not exist."""
     first = lanes[0]
     missing = sorted({*range(WARP_SIZE)} - {thread.lane for thread in lanes})
     there = len(first.block.threads) - (first.rank - first.lane)
@@ -162,11 +162,11 @@ def _incomplete(name: str, lanes: list[Thread]) -> BarrierDivergence:
     place = Site.of(first.greenlet.gr_frame or sys._getframe()).place(
         current.launch.name, first.block.index, first.index
     )
-    return BarrierDivergence(f"{name} needs all 32 lanes of a warp, and {_ranges(missing)} are not there: {why}", place)
+    return BarrierDivergence(f"{name} needs all 32 lanes of a warp, but {_ranges(missing)} are missing: {why}", place)
 
 
 def _ranges(lanes: list[int]) -> str:
-    """Lanes in words: lanes 3, 5 to 7."""
+    """A list of lanes as text: lanes 3, 5 to 7."""
     runs: list[list[int]] = []
     for lane in lanes:
         if runs and lane == runs[-1][-1] + 1:
@@ -182,12 +182,12 @@ def shfl_sync(mask: int, value: Any, src_lane: int) -> Any:
 
 
 def shfl_up_sync(mask: int, value: Any, delta: int) -> Any:
-    """The value of the lane `delta`, modulo 32, below."""
+    """The value of the lane that is `delta`, modulo 32, below the caller."""
     return _meet(_up, mask, value, delta)
 
 
 def shfl_down_sync(mask: int, value: Any, delta: int) -> Any:
-    """The value of the lane `delta`, modulo 32, above."""
+    """The value of the lane that is `delta`, modulo 32, above the caller."""
     return _meet(_down, mask, value, delta)
 
 
@@ -222,7 +222,7 @@ def match_any_sync(mask: int, value: Any) -> int:
 
 
 def match_all_sync(mask: int, value: Any) -> tuple[int, bool]:
-    """The mask, as an int32, and true if all lanes have the same value, else 0 and false."""
+    """The mask, as an int32, and True if all lanes have the same value, else 0 and False."""
     return _meet(_match_all, mask, value)
 
 
@@ -232,7 +232,7 @@ def syncwarp(mask: int = FULL_MASK) -> None:
 
 
 def activemask() -> int:
-    """A mask of lanes that run together: the caller alone, which hardware may answer too."""
+    """A mask of lanes that run together: only the caller, which hardware may also return."""
     return 1 << current.thread.lane
 
 

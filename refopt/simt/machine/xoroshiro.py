@@ -1,6 +1,7 @@
-"""Random numbers, those of `numba.cuda.random`: a generator for each thread, 2^64 numbers after the one before it.
+"""The random numbers of `numba.cuda.random`: a generator for each thread, 2^64 numbers after that of the one before.
 
-They are D. Blackman and S. Vigna's xoroshiro128+ of 2016, with rotations by 55, 14 and 36, seeded by SplitMix64.
+The generator is D. Blackman and S. Vigna's xoroshiro128+ of 2016, with rotations by 55, 14 and 36, seeded by
+SplitMix64.
 """
 
 from __future__ import annotations
@@ -90,17 +91,17 @@ def xoroshiro128p_next(states: Any, index: Any) -> np.uint64:
 
 
 def xoroshiro128p_uniform_float64(states: Any, index: Any) -> np.float64:
-    """A number from 0 to 1, 1 excluded: the upper 53 bits."""
+    """A number in [0, 1), from the upper 53 bits."""
     return np.float64((int(xoroshiro128p_next(states, index)) >> 11) * 2.0**-53)
 
 
 def xoroshiro128p_uniform_float32(states: Any, index: Any) -> np.float32:
-    """A number from 0 to 1: rounded from float64, so that it may be 1."""
+    """A number in [0, 1]: rounded from float64, so it may be 1."""
     return np.float32(xoroshiro128p_uniform_float64(states, index))
 
 
 def _normal(states: Any, index: Any, kind: Any) -> Any:
-    """A normal number by Box and Muller's transform of two uniform float32, as in Numba for float64 too."""
+    """A normal number by the Box-Muller transform of two uniform float32, even for float64, as in Numba."""
     u1, u2 = xoroshiro128p_uniform_float32(states, index), xoroshiro128p_uniform_float32(states, index)
     with np.errstate(divide="ignore", invalid="ignore"):
         log = np.float32(np.log(np.float64(u1)))

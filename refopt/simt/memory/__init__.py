@@ -1,8 +1,8 @@
 """The virtual address space of the simulated device.
 
-Every allocation has a 256-byte aligned virtual base that is never reused, with unmapped gaps in between, so
-an address that strays, or outlives its array, is found out. `load`, `store` and `atomic_add` are what the
-Python twin of an inline-assembly intrinsic calls. `Strided` is what device arrays have in common, also those of a GPU.
+Every allocation has a 256-byte aligned virtual base that is never reused, with unmapped gaps in between, so an address
+that is out of range, or outlives its array, is detected. Python twins of inline-assembly intrinsics call `load`,
+`store` and `atomic_add`. `Strided` is the base class of all device arrays, including those of a GPU.
 """
 
 from .buffers import (

@@ -16,17 +16,17 @@ from .views import Strided
 
 
 class DeviceArray(Strided):
-    """An array in simulated device memory. The host sees its elements through copies only."""
+    """An array in simulated device memory. The host accesses its elements only through copies."""
 
     __slots__ = ("buffer",)
 
     def __init__(self, buffer: Buffer, data: np.ndarray) -> None:
         self.buffer = buffer
-        self.data = data  # a NumPy view of the buffer's bytes: what a kernel gets
+        self.data = data  # a NumPy view of the buffer's bytes, which kernels receive
 
     @property
     def name(self) -> str | None:
-        """A name for reports; all views of one allocation share it."""
+        """A name for reports, shared by all views of one allocation."""
         return self.buffer.name
 
     @name.setter
@@ -44,9 +44,9 @@ class DeviceArray(Strided):
         return self.buffer.base + self.offset
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        """A copy on the host where the executor replaces Numba, whose arrays give one; else a TypeError."""
+        """A copy on the host if the executor replaces Numba, whose arrays allow this; else a TypeError."""
         if not current.as_numba:
-            raise TypeError("a device array is no host array: use copy_to_host()")
+            raise TypeError("a device array is not a host array: use copy_to_host()")
         return super().__array__(dtype, copy)
 
     def __repr__(self) -> str:
@@ -89,7 +89,7 @@ class DeviceArray(Strided):
 
 
 class Copy(NamedTuple):
-    """A copy that the host asked for: kind is HtoD, DtoH or DtoD."""
+    """A copy that the host requested: kind is HtoD, DtoH or DtoD."""
 
     kind: str
     nbytes: int
@@ -114,7 +114,7 @@ def _copied(
 def device_array(
     shape: Any, dtype: Any = np.float64, strides: Any = None, order: Any = "C", stream: Any = 0
 ) -> DeviceArray:
-    """An uninitialised device array; its bytes are poisoned."""
+    """An uninitialized device array; its bytes are poisoned."""
     shape, kind = wholes("shape", shape), element("dtype", dtype)
     if order not in ("C", "F"):
         raise ValueError(f"order: expected C or F, got {shown(order)}")
@@ -132,7 +132,7 @@ def device_array(
 
 
 def over(array: np.ndarray) -> DeviceArray:
-    """A device array over a host array's memory, which both see from then on; dense in some order of its axes.
+    """A device array that shares the memory of a host array, which must be dense in some order of its axes.
 
         >>> import numpy as np
         >>> from refopt import simt
@@ -156,14 +156,14 @@ def over(array: np.ndarray) -> DeviceArray:
 
 
 def device_array_like(ary: Any, stream: Any = 0) -> DeviceArray:
-    """An uninitialised device array with the shape, type and memory order of another array."""
+    """An uninitialized device array with the shape, type and memory order of another array."""
     data = ary.data if isinstance(ary, DeviceArray) else ary
     like = np.lib.stride_tricks.as_strided(np.empty(1, data.dtype), data.shape, data.strides)
     return device_array(data.shape, data.dtype, strides=np.empty_like(like).strides)
 
 
 def to_device(obj: Any, stream: Any = 0, copy: bool = True, to: DeviceArray | None = None) -> DeviceArray:
-    """A device array with the elements of a contiguous host array (`to`, if given)."""
+    """A device array (`to`, if given) with the elements of a contiguous host array."""
     if isinstance(obj, DeviceArray):
         return obj
     data = np.asanyarray(obj)
@@ -180,12 +180,12 @@ def to_device(obj: Any, stream: Any = 0, copy: bool = True, to: DeviceArray | No
 
 
 def is_cuda_array(obj: Any) -> bool:
-    """Whether the object offers the CUDA array interface."""
+    """Whether an object has the CUDA array interface."""
     return hasattr(obj, "__cuda_array_interface__")
 
 
 def as_cuda_array(obj: Any) -> DeviceArray:
-    """A device array over the memory of an object whose interface describes simulated memory."""
+    """A device array over the simulated memory that an object's CUDA array interface describes."""
     if isinstance(obj, DeviceArray):
         return obj
     if not is_cuda_array(obj):

@@ -24,32 +24,32 @@ _GAP = 4096
 
 
 class Buffer:
-    """A run of bytes that kernels access: an allocation, or one shared array of one block."""
+    """A range of bytes that kernels access: an allocation, or a shared array of one block."""
 
     def __init__(self, nbytes: int, name: str | None = None, data: np.ndarray | None = None) -> None:
         self.data = np.full(nbytes, POISON, np.uint8) if data is None else data
         self.nbytes = nbytes
         self.name = name
-        self.parameter: str | None = None  # the last kernel parameter it was passed as, for want of a name
+        self.parameter: str | None = None  # the last kernel parameter it was passed as, used if it has no name
         self.base = 0
-        self.mapped = False  # whether the host accesses it as well
+        self.mapped = False  # whether the host also accesses it
         self.views = _Views(self.data, self)
         self.shape: tuple[int, ...] = (nbytes,)
         self.dtype = np.dtype(np.uint8)  # of the array it was made for, for reports
-        # Watched only: which bytes have been written (none if all may have been), and the race detector's record.
+        # Watched only: which bytes have been written (None if all may have been), and the race detector's record.
         self.written: bytearray | None = None
-        self.fresh = -1  # when it was that nobody had written to it: see `initialized`
+        self.fresh = -1  # the generation in which it was known to be unwritten: see `initialized`
         self.shadow: Any = None
-        self.types: np.ndarray | None = None  # by which type each byte was written last, and by which before
+        self.types: np.ndarray | None = None  # the type that last wrote each byte, and all types that have
 
     @property
     def label(self) -> str:
-        """What reports call it."""
+        """Its name in reports."""
         return self.name or self.parameter or "array"
 
 
 class _Views(dict):
-    """The buffer as an array of each type asked for: dtype -> (array, item size)."""
+    """The buffer as an array of each requested type: dtype -> (array, item size)."""
 
     def __init__(self, data: np.ndarray, owner: Buffer) -> None:
         super().__init__()
@@ -67,14 +67,14 @@ _bases: list[int] = []
 _allocations: dict[int, weakref.ref[Buffer]] = {}
 FIRST_BASE = 0x7000_0000_0000
 _next_base = FIRST_BASE
-_tables = threading.RLock()  # for what is above
-_freed: deque[int] = deque()  # what is gone, but still in the tables
+_tables = threading.RLock()  # protects the above
+_freed: deque[int] = deque()  # bases of freed allocations that are still in the tables
 _NOTHING: tuple[int, int, _Views] = (0, -1, Buffer(0).views)
-_hit = _NOTHING  # base, size and views of the allocation last used; holds its bytes, not the allocation
+_hit = _NOTHING  # base, size and views of the last allocation used; references its bytes, not the allocation
 
 
 def allocate(nbytes: int, name: str | None = None, data: np.ndarray | None = None) -> Buffer:
-    """A new allocation, freed when the last reference to it goes: poisoned, or over the bytes of a host array."""
+    """A new allocation, freed with the last reference to it: poisoned, or over the bytes of a host array."""
     global _next_base
     buffer = Buffer(nbytes, name, data)
     with _tables:
@@ -88,7 +88,7 @@ def allocate(nbytes: int, name: str | None = None, data: np.ndarray | None = Non
 
 
 def _free(base: int) -> None:
-    """Runs wherever a last reference goes, in the middle of anything: so it waits for no lock and changes no table."""
+    """Runs wherever a last reference is dropped, at any time: so it takes no lock and changes no table."""
     global _hit
     _freed.append(base)
     if _hit[0] == base:
@@ -96,14 +96,14 @@ def _free(base: int) -> None:
 
 
 def _forget_freed() -> None:
-    """Take what is gone out of the tables."""
+    """Remove freed allocations from the tables."""
     while _freed:
         base = _freed.popleft()
         del _allocations[base], _bases[bisect_right(_bases, base) - 1]
 
 
 def allocations() -> dict[int, weakref.ref[Buffer]]:
-    """The live allocations by their base."""
+    """The live allocations by base."""
     with _tables:
         _forget_freed()
         return dict(_allocations)
@@ -129,10 +129,10 @@ def find(address: int, nbytes: int) -> tuple[Buffer, int]:
     if buffer is not None and address + nbytes <= buffer.base + buffer.nbytes:
         return buffer, address - buffer.base
     if buffer is None:
-        near = "no live allocation lies below it"
+        near = "there is none below it"
     else:
         past = address + nbytes - buffer.base - buffer.nbytes
-        near = f"the nearest below is {describe(buffer)}, whose end it passes by {past} bytes"
+        near = f"the nearest below is {describe(buffer)}, and the access ends {past} bytes past its end"
     raise OutOfBounds(
         f"access of {nbytes} bytes at address {address:#x}, in no live allocation: {near}",
         here(),
@@ -143,7 +143,7 @@ def find(address: int, nbytes: int) -> tuple[Buffer, int]:
 
 
 def describe(buffer: Buffer, offset: int | None = None) -> str:
-    """A buffer, or an element of it, in words."""
+    """A description of a buffer, or of an element of it."""
     where = ""
     if offset is not None:
         element = offset // buffer.dtype.itemsize
@@ -180,10 +180,10 @@ def _locate(address: int, dtype: Any, count: int) -> tuple[np.ndarray, int]:
 
 
 def _here(address: int) -> tuple[Buffer, int]:
-    """What `find` gives for the access that was located last."""
+    """The result of `find` for the access that was located last."""
     base, nbytes, views = _hit
     buffer = views.owner()
-    inside = buffer is not None and base <= address < base + nbytes  # another thread of Python may have moved on
+    inside = buffer is not None and base <= address < base + nbytes  # another Python thread may have changed `_hit`
     return (buffer, address - base) if inside else find(address, 1)  # type: ignore[return-value]
 
 
@@ -219,7 +219,7 @@ def store(address: Any, dtype: Any, values: Sequence[Any]) -> None:
 
 
 def atomic_add(address: int, dtype: Any, value: Any) -> Any:
-    """Add to the element at an address as one atomic operation; the old value."""
+    """Add to the element at an address atomically; return the old value."""
     view, index = _locate(int(address), dtype, 1)
     if current.observer is not None and current.inside:
         refuse(value, "an atomic")

@@ -1,4 +1,4 @@
-"""Host memory that the device sees: pinned, mapped and managed arrays; and how arguments are copied."""
+"""Host memory that the device accesses: mapped and managed arrays; and how arguments are copied."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .pinned import PinnedArray, check
 
 
 class HostArray(PinnedArray):
-    """A host array whose memory kernels access too: passed to one, it is not copied."""
+    """A host array whose memory kernels also access: passing it to a kernel copies nothing."""
 
     on_device: DeviceArray | None = None  # views of it are ordinary arrays
 
@@ -57,12 +57,12 @@ def mapped_array(
     shape: Any, dtype: Any = np.float64, strides: Any = None, order: str = "C", stream: Any = 0, portable: bool = False,
     wc: bool = False,
 ) -> HostArray:
-    """A host array that kernels access in place; poisoned, as all fresh memory."""
+    """A host array that kernels access in place; poisoned, like all fresh memory."""
     return _visible(shape, dtype, order)
 
 
 def mapped_array_like(ary: Any, stream: Any = 0, portable: bool = False, wc: bool = False) -> HostArray:
-    """A mapped array of the shape, type and memory order of another."""
+    """A mapped array with the shape, type and memory order of another."""
     return _visible(ary.shape, ary.dtype, _order(ary))
 
 
@@ -81,7 +81,7 @@ def _order(ary: Any) -> Any:
 
 @contextmanager
 def mapped(*arylist: np.ndarray, **_: Any) -> Iterator[Any]:
-    """Device arrays over the memory of host arrays, for a with block: one, or a list of them."""
+    """Device arrays over the memory of host arrays for a with block: one, or a list of several."""
     check("mapped", arylist)
     arrays = []
     for ary in arylist:
@@ -93,7 +93,7 @@ def mapped(*arylist: np.ndarray, **_: Any) -> Iterator[Any]:
 
 
 class Copied:
-    """How a host array that is passed to a kernel is copied; `cuda.In`, `cuda.Out` and `cuda.InOut`."""
+    """Base of `cuda.In`, `cuda.Out` and `cuda.InOut`: how a host array that is passed to a kernel is copied."""
 
     to_device = to_host = True
 
@@ -116,4 +116,4 @@ class Out(Copied):
 
 
 class InOut(Copied):
-    """Copied both ways, as without it."""
+    """Copied both ways, which is also the default."""

@@ -1,8 +1,8 @@
-"""Which bytes of device memory somebody has written, as far as that is known.
+"""Which bytes of device memory have been written, as far as that is known.
 
-It is known of allocations that no copy has filled, as long as every launch that may have written to them was
-watched. A launch that is not watched makes what it takes count as initialised, and everything if it takes an
-address; so does host code that writes to the bytes itself.
+This is known for allocations that no copy has filled, as long as every launch that may have written to them was
+watched. After an unwatched launch its arguments count as initialized, and all memory does if one of them may hold an
+address; so do bytes that host code writes directly.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ _generation = 0
 
 
 def fresh(buffer: Buffer) -> None:
-    """Nobody has written to a buffer yet."""
+    """Record that a buffer has not been written yet."""
     buffer.fresh = _generation
 
 
 def assume(buffer: Buffer) -> None:
-    """All of a buffer counts as initialised."""
+    """Count all of a buffer as initialized."""
     buffer.fresh, buffer.written = -1, None
 
 
 def assume_all() -> None:
-    """All memory of now counts as initialised."""
+    """Count all existing memory as initialized."""
     global _generation
     _generation += 1
 
 
 def track(buffer: Buffer) -> None:
-    """Let a buffer have a record of its bytes, if it is known what has been written."""
+    """Give a buffer a record of its bytes, if it is known which have been written."""
     if buffer.fresh != _generation:
         assume(buffer)
     elif buffer.written is None:
@@ -42,7 +42,7 @@ def track(buffer: Buffer) -> None:
 
 
 def written(array: Any) -> np.ndarray | None:
-    """For each byte of an array whether somebody has written it; None if all may have been."""
+    """For each byte of an array, whether it has been written; None if all may have been."""
     if array.buffer.mapped:
         host_wrote(array)
     track(array.buffer)
@@ -53,19 +53,19 @@ Kept = tuple[Buffer, np.ndarray, bytes | None]
 
 
 def kept(buffer: Buffer) -> Kept:
-    """A buffer with a copy of what is in it, and of the record of its bytes."""
+    """A buffer with copies of its contents and of the record of its bytes."""
     return buffer, buffer.data.copy(), None if buffer.written is None else bytes(buffer.written)
 
 
 def restore(before: Iterable[Kept]) -> None:
-    """Bring back what was in buffers, and what counted as written."""
+    """Restore the contents of buffers, and the records of their bytes."""
     for buffer, data, known in before:
         buffer.data[...] = data
         buffer.written = None if known is None else bytearray(known)
 
 
 def blank(buffer: Buffer) -> bytearray:
-    """A record of bytes of which nobody has written any, but for those between the fields, which nobody will."""
+    """A record in which no byte is written, except the padding between fields, which never will be."""
     kind = buffer.dtype
     if kind.names is None:
         return bytearray(buffer.nbytes)
@@ -75,7 +75,7 @@ def blank(buffer: Buffer) -> bytearray:
 
 
 def _fields(kind: np.dtype, mask: np.ndarray) -> None:
-    """Set the bytes of a mask that a type uses to 0."""
+    """Set to 0 the bytes of a mask that a type uses."""
     if kind.subdtype is not None:
         base, count = kind.base, kind.itemsize // kind.base.itemsize
         for i in range(count):
@@ -88,21 +88,21 @@ def _fields(kind: np.dtype, mask: np.ndarray) -> None:
 
 
 def taken(array: Any) -> None:
-    """A launch that is not watched takes an array, which may hold addresses of others."""
+    """An unwatched launch takes an array, which may hold addresses of others."""
     assume(array.buffer)
     if array.dtype.kind in "iu" and array.dtype.itemsize == 8:
         assume_all()
 
 
 def host_wrote(array: Any) -> None:
-    """What the host has written itself to an array that both see: the elements that are no poison."""
+    """Record the host's direct writes to an array that both access: all elements that are not poison."""
     track(array.buffer)
     if array.buffer.written is not None:
         bytes_of(array)[~_poisoned(array.data)] = 1
 
 
 def _poisoned(values: np.ndarray) -> np.ndarray:
-    """For each element, whether it is poison, as nobody has written it. Below four bytes poison could be a value."""
+    """For each element, whether it is poison, thus unwritten. Below four bytes, poison could be a value."""
     size = values.dtype.itemsize
     if size < 4:
         return np.zeros(values.shape, bool)
@@ -110,7 +110,7 @@ def _poisoned(values: np.ndarray) -> np.ndarray:
 
 
 def copied_poison(target: Any, values: np.ndarray) -> None:
-    """The host copies an array of its own that has been poisoned: what nobody has written stays uninitialised."""
+    """The host copies a host array that was poisoned: its unwritten elements stay uninitialized."""
     poison = _poisoned(values)
     if poison.any():
         if target.buffer.fresh == -1:
@@ -121,7 +121,7 @@ def copied_poison(target: Any, values: np.ndarray) -> None:
 
 
 def copied(target: Any, source: Any = None) -> None:
-    """The host copies to a device array, from another (whose elements may be uninitialised) or from its own memory."""
+    """The host copies to a device array, from another (perhaps uninitialized) or from host memory."""
     buffer = target.buffer
     unknown = source is None or source.buffer.fresh != _generation
     if buffer.fresh != _generation or (unknown and target.nbytes == buffer.nbytes):
@@ -136,6 +136,6 @@ def copied(target: Any, source: Any = None) -> None:
 
 
 def bytes_of(array: Any) -> np.ndarray:
-    """For each byte of an array, in the last axis, whether it is initialised."""
+    """For each byte of an array, along a last axis, whether it is initialized."""
     shape, strides = (*array.shape, array.data.itemsize), (*array.strides, 1)
     return np.ndarray(shape, np.uint8, array.buffer.written, array.offset, strides)

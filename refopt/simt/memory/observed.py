@@ -1,4 +1,4 @@
-"""The array that a kernel sees while it is observed: every element access goes through the observer."""
+"""The array that an observed kernel sees: it reports every access to an element to the observer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _types: dict[int, np.dtype] = {}  # by the number in `Buffer.types`
 
 
 class ObservedArray(Whole):
-    """Wraps a view of a buffer: access to one element is reported, slicing gives another wrapper."""
+    """Wraps a view of a buffer: access to an element is reported, and slicing returns another wrapper."""
 
     __slots__ = ("_buffer", "_data", "_itemsize", "_observer", "_offset", "_read", "_records", "_shape", "_strides")
 
@@ -65,7 +65,7 @@ class ObservedArray(Whole):
         data[index] = value
 
     def atomic(self, index: Any, fresh: bool = False) -> np.ndarray:
-        """Report an atomic access to an element, which may be uninitialised if `fresh`; the array to do it on."""
+        """Report an atomic access to an element, possibly uninitialized if `fresh`; return the array to access."""
         offset = self._locate(index)
         if offset is None:
             raise TypeError(f"an atomic operation needs the index of one element, not {index!r}")
@@ -76,16 +76,16 @@ class ObservedArray(Whole):
         return self._data
 
     def _write_as(self, offset: int) -> None:
-        """Note the type by which bytes are written: 0 for an unsigned one, which stands for any bits."""
+        """Note the type that bytes are written as: 0 for an unsigned one, which may hold any bits."""
         own, types = self._data.dtype, self._buffer.types[:, offset : offset + self._itemsize]
         _types.setdefault(own.num + 1, own)
         types[0] = 0 if own.kind in "ub" else own.num + 1
         types[1] |= 1 << own.num
 
     def _read_as(self, offset: int) -> None:
-        """Report bytes that were written by this type, and then by another one, as other than zero.
+        """Report nonzero bytes that were written as this type and then overwritten as another.
 
-        What only another one has written is read for its bits, as Numba's documentation does.
+        Bytes that were only ever written as another type are read for their bits, as in Numba's documentation.
         """
         buffer, end, own = self._buffer, offset + self._itemsize, self._data.dtype
         last, ever = buffer.types[:, offset:end]
@@ -100,7 +100,7 @@ class ObservedArray(Whole):
         return ObservedArray(self._buffer, data, self._observer)
 
     def _locate(self, index: Any) -> int | None:
-        """The byte offset of the element at an index, or None if the index gives a view."""
+        """The byte offset of the element at an index, or None if the index selects a view."""
         shape = self._shape
         if type(index) is int and len(shape) == 1:
             if 0 <= index < shape[0]:
@@ -129,7 +129,7 @@ class ObservedArray(Whole):
         return offset
 
     def _check_slice(self, index: Any) -> int | None:
-        """Check the integers in an index that gives a view."""
+        """Check the integers in an index that selects a view."""
         try:
             self._data[index]
         except IndexError as error:
@@ -143,7 +143,7 @@ class ObservedArray(Whole):
         return None
 
     def gone_past(self, index: Any, error: OutOfBounds) -> Any:
-        """For an element that is not there: raise the error, or have it listed, and take a zero."""
+        """For an element out of bounds: raise the error, or list it and return a zero."""
         if (len(index) if type(index) is tuple else 1) != self.ndim:
             raise error
         report(error)
@@ -160,7 +160,7 @@ class ObservedArray(Whole):
 
 
 class ObservedRecord:
-    """One element of an array of records: access to a field is reported."""
+    """One element of an array of records, whose field accesses are reported."""
 
     __slots__ = ("_at", "_buffer", "_observer", "_record")
 

@@ -1,4 +1,4 @@
-"""Pinned host arrays: copies, and kernels that see them, run beside the host, which has to wait for their stream."""
+"""Pinned host arrays: copies of them, and kernels that access them, run asynchronously to the host."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ class Use(NamedTuple):
     part: np.ndarray
     written: bool
     operation: streams.Operation
-    place: Place  # where it was asked for
+    place: Place  # where it was requested
 
 
 class PinnedArray(np.ndarray):
-    """A host array that knows which watched copies from and to it are under way, and what kernels do with it."""
+    """A host array that tracks the watched copies from and to it that are in flight, and accesses by kernels."""
 
     copies: list[Use]
-    buffer: Buffer | None = None  # what kernels access, of an array that they do
+    buffer: Buffer | None = None  # the memory that kernels access, if they do
 
     def __array_finalize__(self, other: Any) -> None:
-        self.copies = getattr(other, "copies", [])  # of the whole: a view's are the same
+        self.copies = getattr(other, "copies", [])  # of the whole array, shared by its views
         self.buffer = getattr(other, "buffer", None)
 
     def __getitem__(self, index: Any) -> Any:
@@ -83,12 +83,12 @@ class PinnedArray(np.ndarray):
 
     @property
     def flat(self) -> Any:
-        """All elements in C order, which count as read."""
+        """All elements in C order; they count as read."""
         self.host("reads")
         return super().flat
 
     def host(self, how: str, index: Any = ...) -> None:
-        """Raise DataRace if the host reads, or writes, what the device is using; forget the copies that are done."""
+        """Report a DataRace if the host reads, or writes, elements in use by the device; forget finished copies."""
         if not self.copies and (self.buffer is None or self.buffer.shadow is None):
             return
         whole = _plain(self)
@@ -99,14 +99,14 @@ class PinnedArray(np.ndarray):
         self.copies[:] = [one for one in self.copies if not streams.is_waited_for(one.operation)]
         for one in self.copies:
             if (one.written or how == "writes") and np.shares_memory(one.part, part):
-                report(_race(one, f"the host, which {how} it before the stream of the copy is synchronised"))
+                report(_race(one, f"the host, which {how} it before the stream of the copy is synchronized"))
         shadow = self.buffer.shadow if self.buffer is not None else None
         if shadow is not None and shadow.owner.rules.host_access:
             shadow.owner.host(how.rstrip("s"), self.buffer, part)
 
 
 def _race(one: Use, other: str) -> DataRace:
-    """The error for a copy that is under way, and something else."""
+    """The error for a copy in flight and a conflicting access."""
     second = Site.of(sys._getframe(1)).place(None)
     return DataRace(
         f"data race on a pinned array\n  {one.operation.name} in {one.place}\n  not ordered with {other} "
@@ -136,9 +136,9 @@ def _plain(value: Any) -> Any:
 
 
 def copying(array: Any, operation: streams.Operation, stream: Any, written: bool) -> Any:
-    """A copy on a stream reads, or writes, a host array; what to do it on. Without a stream the host waits for it.
+    """A copy on a stream reads, or writes, a host array; return the array to use. On the default stream the host waits.
 
-    A copy that was watched is waited for even if the host looks at the array later, when nothing is.
+    A watched copy must be waited for even if the host accesses the array only after the observe block.
     """
     observer, part = current.observer, _plain(array)
     watching = observer is not None and observer.watching
@@ -159,7 +159,7 @@ def copying(array: Any, operation: streams.Operation, stream: Any, written: bool
 
 
 class pinned:
-    """Host arrays are page-locked in a with block. Watched, the copies from and to them have to end before it does."""
+    """Page-locks host arrays in a with block. Watched copies from and to them must finish before the block ends."""
 
     def __init__(self, *arylist: np.ndarray) -> None:
         check("pinned", arylist)
@@ -172,10 +172,10 @@ class pinned:
         locks.remove(self)
         for use in self.uses if kind is None else ():
             if not streams.is_waited_for(use.operation):
-                report(_race(use, "the end of cuda.pinned, which comes before the stream of the copy is synchronised"))
+                report(_race(use, "the end of cuda.pinned, which comes before the stream of the copy is synchronized"))
 
     def note(self, use: Use) -> None:
-        """A copy is under way."""
+        """Note a copy in flight."""
         if current.observer.rules.host_access and is_locked(use.part, self):
             self.uses.append(use)
 
@@ -184,26 +184,26 @@ locks: list[pinned] = []
 
 
 def is_locked(array: np.ndarray, *among: pinned) -> bool:
-    """Whether an array is part of one that is page-locked, so that copies of it run beside the host."""
+    """Whether an array is part of a page-locked one, so that its copies run asynchronously to the host."""
     return any(np.may_share_memory(array, one) for lock in among or locks for one in lock.arrays)
 
 
 def check(function: str, arrays: Any) -> None:
-    """Refuse what is no contiguous array."""
+    """Refuse anything but contiguous arrays."""
     for i, ary in enumerate(arrays):
         if not isinstance(ary, np.ndarray) or not (ary.flags.c_contiguous or ary.flags.f_contiguous):
             raise TypeError(f"{function}: argument {i}: expected a contiguous NumPy array, got {shown(ary)}")
 
 
 def pinned_array(shape: Any, dtype: Any = np.float64, strides: Any = None, order: Any = "C") -> np.ndarray:
-    """A host array that copies on a stream run beside; its bytes are poisoned."""
+    """A host array whose copies on a stream are asynchronous; its bytes are poisoned."""
     array = np.empty(shape, dtype, order=order)
     array.reshape(-1, order="A").view(np.uint8)[...] = POISON
     return array.view(PinnedArray)
 
 
 def pinned_array_like(ary: Any) -> np.ndarray:
-    """A pinned array of the shape, type and memory order of another."""
+    """A pinned array with the shape, type and memory order of another."""
     array = np.empty_like(getattr(ary, "data", ary) if not isinstance(ary, np.ndarray) else _plain(ary))
     array.ravel("K").view(np.uint8)[...] = POISON
     return array.view(PinnedArray)

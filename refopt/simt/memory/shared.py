@@ -17,7 +17,7 @@ from ..base.places import here, unsupported
 from ..base.state import current
 from .buffers import POISON, Buffer
 
-STATIC_SHARED_LIMIT = 48 * 1024  # what a kernel may declare, on any device
+STATIC_SHARED_LIMIT = 48 * 1024  # bytes that a kernel may declare, on any device
 _NAN_BYTES = 0xFF  # a NaN in every floating type
 
 
@@ -26,7 +26,7 @@ def _poison(dtype: np.dtype) -> int:
 
 
 def poisoned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Memory that nobody has written."""
+    """Memory that has not been written."""
     return np.full(math.prod(shape) * dtype.itemsize, _poison(dtype), np.uint8).view(dtype).reshape(shape)
 
 
@@ -35,7 +35,7 @@ def extents(shape: Any) -> tuple[int, ...]:
 
 
 def _aligned(alignment: Any) -> None:
-    """Check what is asked for: every array here begins where any alignment would have it."""
+    """Check an alignment; it changes nothing, since every array here is aligned well enough."""
     if alignment is None:
         return
     if type(alignment) is not int:
@@ -54,7 +54,7 @@ class shared(metaclass=_Namespace):
 
     @staticmethod
     def array(shape: Any, dtype: Any, alignment: int | None = None) -> Any:
-        """The block's array of this call site; shape 0 is the dynamic shared memory of the launch."""
+        """The block's array for this call site; shape 0 is the launch's dynamic shared memory."""
         _aligned(alignment)
         frame = sys._getframe(1)
         block = current.block
@@ -66,7 +66,7 @@ class shared(metaclass=_Namespace):
 
 
 def _named(what: str, frame: FrameType) -> str:
-    """What reports call an array that a line makes: by the variable that it is assigned to, else by the line."""
+    """The name in reports of an array made on a line: by the variable it is assigned to, else by the line."""
     name = re.match(r"\s*(\w+)\s*=[^=]", linecache.getline(frame.f_code.co_filename, frame.f_lineno))
     return f"{what} array {name[1]}" if name else f"{what} array of line {frame.f_lineno}"
 
@@ -100,7 +100,7 @@ def _make(block: Any, shape: tuple[int, ...], dtype: np.dtype, frame: FrameType)
 
 
 def with_fields(array: np.ndarray) -> np.ndarray:
-    """An array of records as one whose fields are attributes too, as in Numba: ``array[i].x``, ``array.x``."""
+    """An array of records whose fields are also attributes, as in Numba: ``array[i].x``, ``array.x``."""
     return array if array.dtype.names is None else array.view(np.recarray)
 
 

@@ -1,4 +1,4 @@
-"""What a device array answers by a NumPy array of the same shape, dtype and strides, wherever its elements are."""
+"""The part of a device array that needs only a NumPy array of its shape, dtype and strides, not its elements."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from ..base.arguments import shown, whole
 
 
 class Strided:
-    """A device array in Numba's host interface, but for how its elements are copied and seen as another array.
+    """A device array with Numba's host interface, except for copies and the making of views.
 
-    A subclass has ``data``, ``address``, `copy_to_host`, `copy_to_device` and `_view`. Of ``data`` nothing is read here
-    but where elements are.
+    A subclass has ``data``, ``address``, `copy_to_host`, `copy_to_device` and `_view`. The elements of ``data`` are not
+    read here, only its layout.
     """
 
     __slots__ = ("__weakref__", "data")
@@ -30,7 +30,7 @@ class Strided:
     T = property(lambda self: self._view(self.data.T))
 
     def _view(self, data: np.ndarray) -> Any:
-        """The array of which ``data`` is a part."""
+        """The device array for ``data``, a part of this one's."""
         raise NotImplementedError
 
     def copy_to_host(self, ary: np.ndarray | None = None, stream: Any = 0) -> np.ndarray:
@@ -55,7 +55,7 @@ class Strided:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         """A copy on the host."""
         if copy is False:
-            raise ValueError("a device array becomes a host array by a copy alone")
+            raise ValueError("converting a device array to a host array needs a copy")
         return np.asarray(self.copy_to_host(), dtype)
 
     def __len__(self) -> int:
@@ -81,7 +81,7 @@ class Strided:
         target.copy_to_device(value, stream)
 
     def _part(self, item: Any) -> tuple[Any, bool]:
-        """What an index says, as a view, and whether NumPy would give the element instead."""
+        """The view that an index selects, and whether NumPy would return the element instead."""
         where = item if isinstance(item, tuple) else (item,)
         if isinstance(item, str):  # a field of records
             return self._view(self.data[item]), False
@@ -105,16 +105,16 @@ class Strided:
 
     @property
     def flags(self) -> dict[str, bool]:
-        """Whether the elements lie in C's order, in Fortran's."""
+        """Whether the elements are in C order, in Fortran order."""
         flags = self.data.flags
         return {"C_CONTIGUOUS": flags.c_contiguous, "F_CONTIGUOUS": flags.f_contiguous}
 
     def is_c_contiguous(self) -> bool:
-        """Whether the elements lie in C's order."""
+        """Whether the elements are in C order."""
         return self.data.flags.c_contiguous
 
     def is_f_contiguous(self) -> bool:
-        """Whether the elements lie in Fortran's order."""
+        """Whether the elements are in Fortran order."""
         return self.data.flags.f_contiguous
 
     def transpose(self, axes: Any = None) -> Any:
@@ -126,12 +126,12 @@ class Strided:
         return self._view(self.data.squeeze(axis))
 
     def split(self, section: int, stream: Any = 0) -> list[Any]:
-        """Views of so many elements each, the last of what is left, of an array of one dimension."""
+        """Views of `section` elements each of a one-dimensional array; the last has the remaining ones."""
         section = whole("section", section, 1)
         return [self[start : start + section] for start in range(0, len(self), section)]
 
     def _on_host(self, ary: np.ndarray | None) -> np.ndarray:
-        """The host array that is given to be written, or else a new one."""
+        """The host array to write to: the given one, or a new one."""
         if ary is None:
             fortran = self.data.flags.f_contiguous and not self.data.flags.c_contiguous
             return np.empty(self.shape, self.dtype, order="F" if fortran else "C")
@@ -142,6 +142,6 @@ class Strided:
         return ary
 
     def _expect(self, data: Any) -> None:
-        """Refuse what is not of this array's shape and type."""
+        """Refuse an array of another shape or type."""
         if data.shape != self.shape or data.dtype != self.dtype:
             raise ValueError(f"cannot copy {data.shape} {data.dtype} into {self!r}")

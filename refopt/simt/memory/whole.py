@@ -1,4 +1,4 @@
-"""What an observed array has of NumPy's as a whole: functions, methods and operators that take all elements."""
+"""NumPy's operations on an observed array as a whole: functions, methods and operators that take all elements."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _IN_PLACE = "sort", "partition", "put"
 
 
 class Whole(np.lib.mixins.NDArrayOperatorsMixin):
-    """Each of these reads, or writes, every element, and reports it."""
+    """Each of these operations reads, or writes, every element, and reports it."""
 
     __slots__ = ()
     _buffer: Any
@@ -74,7 +74,7 @@ class Whole(np.lib.mixins.NDArrayOperatorsMixin):
         return self._data.copy()
 
     def _all(self, report: Any) -> None:
-        """Report every element, in one piece if they lie in one."""
+        """Report every element, as one access if they are contiguous."""
         data = self._data
         if data.flags.c_contiguous:
             if data.size:
@@ -85,7 +85,7 @@ class Whole(np.lib.mixins.NDArrayOperatorsMixin):
             report(self._offset + sum(i * s for i, s in zip(at, steps, strict=True)), data.itemsize, at)
 
     def _overwrite(self, values: np.ndarray) -> None:
-        """Write all elements, of this shape and type."""
+        """Write all elements; `values` has the same shape and type."""
 
         def report(offset: int, nbytes: int, at: Any) -> None:
             self._observer.write(self._buffer, offset, nbytes, values[at], self._data.dtype)
@@ -94,14 +94,14 @@ class Whole(np.lib.mixins.NDArrayOperatorsMixin):
         self._data[...] = values
 
     def _part(self, index: Any) -> Any:
-        """The elements that an index with slices names: a view, or a copy as of NumPy's."""
+        """The elements that an index with slices selects: a view or, as in NumPy, a copy."""
         part = self._data[index]
         if isinstance(part, np.ndarray) and (not part.size or np.may_share_memory(part, self._data)):
             return self._wrap(part)
         return self.plain()[index]
 
     def _assign(self, index: Any, value: Any) -> None:
-        """Write the elements that an index with slices names."""
+        """Write the elements that an index with slices selects."""
         part = self._part(index)
         if isinstance(part, Whole):
             values = np.empty(part.shape, part.dtype)
@@ -126,7 +126,7 @@ class Whole(np.lib.mixins.NDArrayOperatorsMixin):
         return self._shared(self._data.ravel(order))
 
     def fill(self, value: Any) -> None:
-        """Write one value to all elements."""
+        """Set all elements to a value."""
         self._assign(..., value)
 
     @property
@@ -144,10 +144,10 @@ class Whole(np.lib.mixins.NDArrayOperatorsMixin):
         return self.plain() if dtype is None else self.plain().astype(dtype)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, out: Any = (), **options: Any) -> Any:
-        """Any ufunc: its inputs are read, and its outputs written, whole."""
+        """Any ufunc: all of its inputs are read, and all of its outputs written."""
         inputs = tuple(plain(one) for one in inputs)
         if method == "at":
-            raise TypeError(f"{ufunc.__name__}.at is nothing that a kernel can do: it has atomics")
+            raise TypeError(f"a kernel cannot call {ufunc.__name__}.at: use atomics")
         if not out:
             return getattr(ufunc, method)(*inputs, **options)
         scratch = tuple(one._data.copy() if isinstance(one, Whole) else one for one in out)
@@ -158,7 +158,7 @@ class Whole(np.lib.mixins.NDArrayOperatorsMixin):
         return out[0] if len(out) == 1 else out
 
     def __array_function__(self, function: Any, types: Any, args: tuple, options: dict) -> Any:
-        """Any other function of NumPy's: all that it takes is read; what it is to write to is written."""
+        """Any other NumPy function: all of its inputs are read, and its output is written."""
         if function is np.copyto:
             args[0][...] = args[1]
             return None
@@ -187,7 +187,7 @@ class Whole(np.lib.mixins.NDArrayOperatorsMixin):
 
 
 def plain(value: Any) -> Any:
-    """A value with the elements of observed arrays in their place."""
+    """A value in which copies of the elements replace observed arrays."""
     if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
         return type(value)(plain(one) for one in value)
     return value.plain() if hasattr(type(value), "plain") else value

@@ -1,1 +1,1 @@
-"""The executor in place of `numba.cuda`: modules of its names, and functions rewritten to use them."""
+"""Replaces `numba.cuda` by the executor: modules with its names, and functions rewritten to use them."""

@@ -1,4 +1,4 @@
-"""The modules that stand for `numba.cuda`, those below it, and `numba` where it is not installed."""
+"""The modules that replace `numba.cuda`, its submodules, and `numba` where it is not installed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..machine import devices, half, xoroshiro
 from ..memory import host_memory
 from ..memory.arrays import DeviceArray, is_cuda_array
 
-# Where Numba's `cuda` is known as a module.
+# The module names of Numba's `cuda`.
 CUDA = (
     "numba.cuda", "numba_cuda.numba.cuda", "numba_cuda.cuda", "numba_cuda_mlir.cuda", "numba_cuda_mlir.numba_cuda",
 )
@@ -25,7 +25,7 @@ PACKAGES = ("numba.cuda", "numba_cuda", "numba_cuda_mlir")
 
 
 class CudaSupportError(ImportError):
-    """There is no CUDA: never raised here."""
+    """CUDA is not available: never raised here."""
 
 
 class CudaDriverError(Exception):
@@ -33,7 +33,7 @@ class CudaDriverError(Exception):
 
 
 def _raise_driver_not_found() -> None:
-    raise CudaSupportError("no driver is looked for")
+    raise CudaSupportError("the executor does not look for a driver")
 
 
 def _no_guvectorize(*_: Any, **__: Any) -> None:
@@ -42,7 +42,7 @@ def _no_guvectorize(*_: Any, **__: Any) -> None:
 
 _TYPES = {**numba_types.TYPES, "Float": numba_types.Scalar, "Integer": numba_types.Scalar}
 
-# Below `numba.cuda`: what of each module there is.
+# The available names of each submodule of `numba.cuda`.
 _BELOW: dict[str, dict[str, Any]] = {
     "types": _TYPES,
     "fp16": {name: getattr(half.fp16, name) for name in vars(half.fp16) if name.startswith("h")},
@@ -67,7 +67,7 @@ _BELOW: dict[str, dict[str, Any]] = {
 
 
 def _module(name: str, content: dict[str, Any]) -> types.ModuleType:
-    """A module that says what it does not have."""
+    """A module that raises `Unsupported` for missing names."""
     module = types.ModuleType(name, "Of refopt.simt, in place of Numba's.")
     module.__path__ = []
     module.__dict__.update(content)
@@ -86,7 +86,7 @@ def _module(name: str, content: dict[str, Any]) -> types.ModuleType:
 
 @functools.cache
 def below(name: str) -> types.ModuleType | None:
-    """The module that stands for one below `numba.cuda`, whose name this is without it; None if there is none."""
+    """The replacement of a submodule, by its name relative to `numba.cuda`; None if there is none."""
     content = _BELOW.get(name)
     return None if content is None else _module(f"numba.cuda.{name}", content)
 
@@ -96,7 +96,7 @@ vars(cuda)["_below"] = below
 
 @functools.cache
 def replacements() -> dict[str, types.ModuleType]:
-    """The modules by the names they are imported by, but for `numba` itself."""
+    """The modules by the names under which they are imported, except `numba` itself."""
     modules: dict[str, types.ModuleType] = {name: cuda for name in CUDA}
     for package in CUDA:
         for name in _BELOW:
@@ -119,7 +119,7 @@ def _as_it_is(function: Any = None, *_: Any, **__: Any) -> Any:
 
 
 def prange(*limits: int) -> range:
-    """`numba.prange`, which no kernel has."""
+    """`numba.prange`, which kernels cannot use."""
     return range(*limits)
 
 

@@ -1,4 +1,4 @@
-"""Compiles kernels to PTX, where numba-cuda is installed: what the compiler itself says of one. It takes no GPU."""
+"""Compiles kernels to PTX with numba-cuda, if it is installed, to report the compiler's own verdict; needs no GPU."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ _LINE = re.compile(r'File "([^"]+)", line (\d+)')
 
 
 class _NotCompiled(Exception):
-    """Why a kernel cannot be shown to the compiler."""
+    """A kernel cannot be passed to the compiler; the message says why."""
 
 
 def compiled(kernel: Kernel, args: tuple) -> str:
-    """What came of compiling a kernel for arguments: "compiled to PTX", or "not compiled" and why.
+    """The outcome of compiling a kernel for arguments: "compiled to PTX", or "not compiled" and why.
 
     Raises:
         CompileError: Numba refuses it, with Numba's reason and the line.
@@ -63,7 +63,7 @@ def _compile(kernel: Kernel, signature: tuple) -> None:
     from numba.cuda.cudadrv.error import CudaSupportError, NvvmSupportError
 
     ask = dispatcher.get_current_device
-    # Device functions ask for the device only to know its capability.
+    # Device functions ask for the device only to get its compute capability.
     dispatcher.get_current_device = lambda: types.SimpleNamespace(compute_capability=_CAPABILITY)
     try:
         if kernel.ptx is not None:
@@ -82,25 +82,25 @@ def _compile(kernel: Kernel, signature: tuple) -> None:
 
 @functools.cache
 def _missing() -> str:
-    """Why there is no compiler here; empty if there is one."""
+    """Why no compiler is available; empty if one is."""
     if importlib.util.find_spec("numba_cuda") is None:
         return "numba-cuda is not installed"
     try:
         if not hasattr(_cuda(), "compile"):
             return "numba.cuda is the simulator, or too old"
         _cuda().compile(lambda: None, (), device=False, abi="numba", cc=_CAPABILITY, output="ptx")
-    except Exception as error:  # each version fails in its own ways beside a NumPy that it does not know
+    except Exception as error:  # each version fails in its own way with a NumPy that it does not support
         return f"numba-cuda fails ({type(error).__name__}: {textwrap.shorten(str(error), 150)})"
     return ""
 
 
 def _cuda() -> Any:
-    importlib.import_module("numba_cuda")  # without it numba.cuda may be the one that Numba has had itself
+    importlib.import_module("numba_cuda")  # else numba.cuda may be the old one built into Numba
     return importlib.import_module("numba.cuda")
 
 
 def _refusal(kernel: Kernel, error: Exception) -> CompileError:
-    """What the compiler says, in a line, and the line of the kernel that it says it of."""
+    """The compiler's message, in one line, with the line of the kernel that it refers to."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("Failed in ")]
     reason = lines[0] if lines else ""
@@ -113,7 +113,7 @@ def _refusal(kernel: Kernel, error: Exception) -> CompileError:
     line = code.co_firstlineno
     told = [(file, int(number)) for file, number in _LINE.findall(text)]
     held: list[Any] = [error]
-    for frame, _ in traceback.walk_tb(error.__traceback__):  # the compiler is at a statement, which not all errors name
+    for frame, _ in traceback.walk_tb(error.__traceback__):  # not all errors name the statement being compiled
         held += [frame.f_locals.get(name) for name in ("constraint", "inst")]
     for loc in (getattr(each, "loc", None) for each in held):
         told += [(str(loc.filename), loc.line)] if loc is not None else []
@@ -123,7 +123,7 @@ def _refusal(kernel: Kernel, error: Exception) -> CompileError:
 
 
 def _type_of(arg: Any) -> Any:
-    """Numba's type of what a kernel is passed."""
+    """Numba's type of an argument."""
     import numba
     from numba.core import types as nb
     from numba.cuda.np import numpy_support
@@ -145,7 +145,7 @@ def _type_of(arg: Any) -> Any:
 
 
 class _Forms:
-    """Functions with Numba's names in the places of the executor's."""
+    """Copies of functions in which Numba's names replace the executor's."""
 
     def __init__(self) -> None:
         self.done: dict[int, Any] = {}
@@ -153,7 +153,7 @@ class _Forms:
         self.names = {id(vars(cuda)[name]): name for name in cuda.__all__ if name in vars(cuda)}
 
     def value(self, value: Any, names: set[str]) -> Any:
-        """What the compiler sees of a value, in a function that uses these names."""
+        """The value that the compiler sees for a value, in a function that uses these names."""
         if value is cuda:
             return self.cuda
         for name, namespace in _NAMESPACES.items():
@@ -173,7 +173,7 @@ class _Forms:
         if isinstance(value, types.FunctionType) and hasattr(value, "__simt_device__"):
             return self._device(value)
         if hasattr(value, "__simt_types__"):
-            raise _NotCompiled(f"{value.__name__} stands for PTX that the executor does not know")
+            raise _NotCompiled(f"{value.__name__} emulates PTX that the executor does not know")
         if id(value) in self.names:
             return getattr(self.cuda, self.names[id(value)])
         name = getattr(value, "__name__", "")

@@ -1,4 +1,4 @@
-"""The executor in place of `numba.cuda`, for code that imports it."""
+"""Replaces `numba.cuda` by the executor, for code that imports it."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ _ABSENT = object()
 
 
 class replace_numba(importlib.abc.MetaPathFinder):
-    """Have ``from numba import cuda`` and the like mean the executor: from now on, or for a with block.
+    """Make ``from numba import cuda`` and the like import the executor: from now on, or for a with block.
 
-    What is imported meanwhile keeps the executor, whenever it runs; what has imported Numba's `cuda` before keeps that
-    (`simt.run` runs its kernels). Also replaced are `numba_cuda`'s and `numba_cuda_mlir`'s `cuda`. The rest of Numba
-    stays as it is, `njit` too. Where it is not installed, a stub has its types, and an `njit` that changes nothing.
+    Modules imported meanwhile keep the executor, even after the block; modules that imported Numba's `cuda` before keep
+    that (`simt.run` runs their kernels). The `cuda` of `numba_cuda` and of `numba_cuda_mlir` is replaced too. The rest
+    of Numba, including `njit`, is unchanged. If Numba is not installed, a stub provides its types, and an `njit` that
+    does nothing.
 
         >>> from refopt import simt
         >>> with simt.replace_numba():
@@ -38,7 +39,7 @@ class replace_numba(importlib.abc.MetaPathFinder):
         self._begin(0)
 
     def _begin(self, place: int) -> None:
-        """Have the names mean the executor, for whoever imports them, as the finder of a place among others."""
+        """Make the names import the executor, with this finder at a position in `sys.meta_path`."""
         self.saved = _taken()
         sys.modules.update(replacements())
         cuda.__path__ = []
@@ -56,7 +57,7 @@ class replace_numba(importlib.abc.MetaPathFinder):
         self.undo()
 
     def undo(self) -> None:
-        """Have the names mean Numba's modules again; nothing the second time."""
+        """Make the names import Numba's modules again; a second call does nothing."""
         if self not in sys.meta_path:
             return
         sys.meta_path.remove(self)
@@ -76,7 +77,7 @@ class replace_numba(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Numba itself, with the executor for its `cuda`, or the stub; what is not below it says so."""
+        """Find Numba itself, with the executor as its `cuda`, or the stub; missing submodules raise an error."""
         if _is_replaced(fullname):
             raise ModuleNotFoundError(f"the executor has no {fullname}", name=fullname)
         if fullname != "numba":
@@ -90,7 +91,7 @@ class replace_numba(importlib.abc.MetaPathFinder):
 
 @contextmanager
 def unreplaced() -> Iterator[None]:
-    """Have the names mean Numba's modules for a with block, if they mean the executor's."""
+    """Make the names import Numba's modules for a with block, if they import the executor's."""
     active = [(n, finder) for n, finder in enumerate(sys.meta_path) if isinstance(finder, replace_numba)]
     for _, finder in active:
         finder.undo()
@@ -106,12 +107,12 @@ def _is_replaced(name: str) -> bool:
 
 
 def _taken() -> dict[str, Any]:
-    """The modules that are replaced, Numba's or the executor's, which are known no longer."""
+    """Remove the replaced modules, Numba's or the executor's, from `sys.modules`, and return them."""
     return {name: sys.modules.pop(name) for name in [*sys.modules] if _is_replaced(name)}
 
 
 class _Stub(importlib.abc.Loader):
-    """Loads the stub of Numba, and the modules below it."""
+    """Loads the stub of Numba and its submodules."""
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
         sys.modules.update(stub())
@@ -122,7 +123,7 @@ class _Stub(importlib.abc.Loader):
 
 
 class _WithCuda(importlib.abc.Loader):
-    """Loads the installed Numba, then gives it the executor."""
+    """Loads the installed Numba, then sets its `cuda` to the executor."""
 
     def __init__(self, loader: Any) -> None:
         self.loader = loader

@@ -1,7 +1,7 @@
-"""Functions written against `numba.cuda`, so that the executor can run them.
+"""Translates functions written for `numba.cuda`, so that the executor can run them.
 
-A copy of the function gets the executor's names for Numba's in its globals and its closure, and so do the functions it
-calls. The function itself stays as it is. Numba's objects are told by their modules: Numba is not imported.
+In copies of the function and of the functions that it calls, the executor's objects replace Numba's in globals and
+closures. The function itself is unchanged. Numba's objects are recognized by their modules: Numba is not imported.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..kernels.device_functions import declared
 from ..kernels.kernel import Kernel
 from .modules import CUDA, PACKAGES, replacements
 
-_WITHOUT = {"numpy", *sys.stdlib_module_names}  # packages that have nothing of Numba's: they are not searched
+_WITHOUT = {"numpy", *sys.stdlib_module_names}  # packages that do not refer to Numba and are not searched
 _NAMESPACES = ("atomic", "shared", "local", "const", "cg", "fp16")
 
 
@@ -28,11 +28,11 @@ def run(kernel: Any) -> Kernel:
     """The executor's form of a kernel written for `numba.cuda`: ``simt.run(kernel)[grid, block](*args)``.
 
     Args:
-        kernel: a function, one that `numba.cuda.jit` has decorated, or a kernel of the executor, which is returned.
+        kernel: a function, a kernel decorated by `numba.cuda.jit`, or one of the executor, which is returned.
 
     Raises:
-        TypeError: it is none of these.
-        Unsupported: when launched, for a name of `numba.cuda` that the executor does not have.
+        TypeError: for anything else.
+        Unsupported: when launched, for a name of `numba.cuda` that the executor lacks.
     """
     if isinstance(kernel, Kernel):
         return kernel
@@ -43,7 +43,7 @@ def run(kernel: Any) -> Kernel:
 
 
 def _signatures(dispatcher: Any) -> tuple[tuple[Any, tuple], ...]:
-    """What a function that Numba has compiled for explicit signatures returns by each, and its argument types."""
+    """The signatures for which Numba has compiled a function explicitly: return type and argument types of each."""
     if getattr(dispatcher, "_can_compile", True) is not False:
         return ()
     compiled = ((getattr(each, "signature", None), args) for args, each in dispatcher.overloads.items())
@@ -51,7 +51,7 @@ def _signatures(dispatcher: Any) -> tuple[tuple[Any, tuple], ...]:
 
 
 def python_function(value: Any) -> types.FunctionType | None:
-    """The Python function of a function, kernel or dispatcher of Numba; None if it is none."""
+    """The Python function of a function, kernel or Numba dispatcher; None for anything else."""
     if isinstance(value, types.FunctionType):
         return value
     if isinstance(value, Kernel) or type(value).__module__.startswith("numba"):
@@ -62,7 +62,7 @@ def python_function(value: Any) -> types.FunctionType | None:
 
 
 def translated(function: Any) -> Any:
-    """The function with the executor's names for Numba's; the same one if it has none of Numba's."""
+    """A copy in which the executor's objects replace Numba's; the function itself if it uses none of them."""
     return _Translation().function(function)
 
 
@@ -70,7 +70,7 @@ Kernel.translated = staticmethod(translated)
 
 
 class Missing:
-    """Stands for something of Numba's that the executor does not have: any use of it says so."""
+    """A placeholder for an object of Numba that the executor lacks: any use raises `Unsupported`."""
 
     def __init__(self, name: str) -> None:
         self._simt_name = name
@@ -87,7 +87,7 @@ class Missing:
 
 
 class _Translation:
-    """One function with all that it refers to; what was translated once is so only once, recursion included."""
+    """The translation of a function and all that it refers to; each object is translated once, even if recursive."""
 
     def __init__(self) -> None:
         self.done: dict[int, Any] = {}
@@ -101,7 +101,7 @@ class _Translation:
         return replaced(function, self.done, self.value)
 
     def value(self, value: Any, names: set[str]) -> Any:
-        """What stands for a value in a function that uses these names."""
+        """The replacement of a value in a function that uses these names."""
         if isinstance(value, types.ModuleType):
             return self._module(value, names)
         if type(value) is tuple:
@@ -111,7 +111,7 @@ class _Translation:
         if is_numba_type(value):
             known = TYPES.get("bool" if str(value) == "bool" else str(value))
             return known if isinstance(known, Scalar) else value
-        if isinstance(value, Kernel):  # is translated as it is called
+        if isinstance(value, Kernel):  # translated when it is called
             return value
         function = None if isinstance(value, types.FunctionType) and _is_of_cuda(value) else python_function(value)
         if function is None:
@@ -124,14 +124,14 @@ class _Translation:
         return value if new is function and value is function else new
 
     def _counterpart(self, value: Any) -> Any:
-        """What has the name of an object of Numba's that no module shows under it."""
+        """The executor's object with the name of a Numba object that no module exports under that name."""
         name = getattr(value, "__name__", "")
         return vars(cuda)[name] if name in cuda.__all__ else Missing(_called(value))
 
     def _named(self, name: str) -> Any:
         owner, _, member = name.rpartition(".")
         if name == "laneid":
-            return Missing("cuda.laneid as a name of its own (write cuda.laneid)")
+            return Missing("laneid imported by name (write cuda.laneid)")
         try:
             return getattr(getattr(cuda, owner) if owner else cuda, member)
         except AttributeError:
@@ -161,7 +161,7 @@ class _Translation:
         return new
 
     def _refers(self, value: Any, seen: set[int], names: set[str] | None = None) -> bool:
-        """Whether anything of Numba's can be reached from a value, by these names if it is a module."""
+        """Whether any Numba object can be reached from a value, by these names if it is a module."""
         if id(value) in seen:
             return False
         seen.add(id(value))
@@ -184,7 +184,7 @@ class _Translation:
 
 
 def _parts(function: types.FunctionType, used: set[str]) -> Iterator[Any]:
-    """The globals and closed-over values that a function uses."""
+    """The globals and closure variables that a function uses."""
     for name in used & function.__globals__.keys():
         yield function.__globals__[name]
     for cell in function.__closure__ or ():
@@ -203,7 +203,7 @@ def _missing(name: str) -> types.ModuleType:
 
 
 def _numba_names() -> dict[int, str]:
-    """The names of the objects of Numba's `cuda` modules that are loaded: by identity, since kernels hold them bare."""
+    """The names of the objects in the loaded Numba `cuda` modules, by identity, since kernels refer to the objects."""
     names: dict[int, str] = {}
     for module_name in CUDA:
         module = sys.modules.get(module_name)
@@ -224,13 +224,13 @@ def _members(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _called(value: Any) -> str:
-    """The name of an object of Numba's."""
+    """The name of a Numba object."""
     home = getattr(value, "__module__", type(value).__module__)
     return f"{home}.{getattr(value, '__name__', type(value).__name__)}"
 
 
 def _is_of_cuda(value: Any) -> bool:
-    """Whether an object is Numba's, and neither a module, a type of its own nor a constant."""
+    """Whether an object belongs to Numba's `cuda`, and is not a module, a Numba type or a constant."""
     if isinstance(value, types.ModuleType) or is_numba_type(value):
         return False
     home = getattr(value, "__module__", None) if isinstance(value, (type, types.FunctionType)) else None

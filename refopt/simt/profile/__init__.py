@@ -1,1 +1,1 @@
-"""What the accesses of warps cost: sectors, bank conflicts, divergence, and a picture of them."""
+"""The cost of warps' accesses: sectors, bank conflicts, divergence, and pictures of them."""

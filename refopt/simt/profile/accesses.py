@@ -1,4 +1,4 @@
-"""A record of every access of a launch: which thread, at which instruction, to which bytes of which array."""
+"""A record of every access of a launch: the thread, the instruction, the array and the bytes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ VECTORS = 1, 2, 4, 8, 16  # bytes that a lane can access at a time
 
 
 class Array(NamedTuple):
-    """What is accessed: an allocation, or a shared array, of whichever block."""
+    """An accessed allocation, or a shared array of any block."""
 
     label: str
     base: int  # its address; 0 of a shared array
@@ -48,12 +48,12 @@ class Accesses:
         self.instructions: list[Instruction] = []
         self._tracer = tracer
         self._columns = array("q"), array("q"), array("q"), array("q"), array("q")
-        # What is the same for the accesses of one kind and size by one instruction to one array: see `_enter`
+        # Properties common to accesses of one kind and size by one instruction to one array: see `_enter`
         self._sites: dict[tuple[int, int, str, int, int], tuple[int, int, int, Buffer]] = {}
         self._numbers: dict[Array | Instruction, int] = {}
 
     instruction = property(lambda self: np.array(self._columns[0]))
-    context = property(lambda self: np.array(self._columns[1]), doc="the way to it: see `refopt.simt.paths`")
+    context = property(lambda self: np.array(self._columns[1]), doc="its calls and iterations: see `profile.paths`")
     array = property(lambda self: np.array(self._columns[2]))
     thread = property(lambda self: np.array(self._columns[3]), doc="block * threads of a block + rank")
     start = property(lambda self: np.array(self._columns[4]), doc="bytes from the start of the array's allocation")
@@ -75,7 +75,7 @@ class Accesses:
         return values[self.instruction] if len(values) else np.zeros(0, np.int64)
 
     def add(self, kind: str, buffer: Buffer, offset: int, nbytes: int, frame: FrameType) -> None:
-        """The running thread accesses memory, called from a frame."""
+        """Record an access by the running thread, called from a frame."""
         place = self._tracer.nearest(frame)
         if place is None:
             return
@@ -96,9 +96,9 @@ class Accesses:
             starts.append(start)
 
     def _enter(self, kind: str, buffer: Buffer, nbytes: int, loops: Loops, at: int) -> tuple[int, int, int, Buffer]:
-        """The numbers of an instruction and of an array, the bytes of an access, and the buffer, which is thus kept.
+        """The numbers of an instruction and an array, the bytes of an access, and the buffer, which is thus kept alive.
 
-        Those arrays of all blocks that are one in the kernel have one number.
+        A shared array has the same number in all blocks.
         """
         code, width, shared = loops.code, _width(buffer.dtype, nbytes), buffer.base == 0
         array = Array(buffer.label, buffer.base, buffer.shape, buffer.dtype, buffer.nbytes)
@@ -114,15 +114,15 @@ class Accesses:
         return number
 
     def close(self) -> None:
-        """The launch has ended: its arrays may be freed."""
+        """Release the arrays of a launch that has ended."""
         self._sites.clear()
 
 
 def _width(dtype: np.dtype, nbytes: int) -> int:
-    """The bytes of each access of which one of so many to an array consists, as Numba compiles it.
+    """The size in bytes of the accesses into which Numba splits an access of `nbytes` to an array.
 
-    Complex numbers are accessed part by part, and whole records byte by byte. A vector has 2, 4, 8 or 16 bytes. What is
-    longer comes from several elements.
+    Complex numbers are accessed part by part, and whole records byte by byte. A vector has 2, 4, 8 or 16 bytes. Longer
+    accesses consist of several elements.
     """
     if nbytes == dtype.itemsize and dtype.names is not None:
         return 1

@@ -1,4 +1,4 @@
-"""`draw`: a picture of which threads touch which elements of which array. Matplotlib is imported when it is called."""
+"""`draw`: pictures of which threads touch which elements of which array. Matplotlib is imported on the first call."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from .accesses import Accesses, Array
 from .traffic import BANKS, SECTOR, WORD
 
 MOST = 200_000  # marks of a picture
-_BANDS = 130  # of a panel, at most: more would be a grey area
+_BANDS = 130  # of a panel, at most: more would merge into gray
 _TICKS = 12  # of an axis, at most
-# Okabe and Ito's colours, which people with any common colour blindness tell apart. Shapes tell the kinds apart, too,
-# and leave a load visible in the store that goes to the same element.
+# Okabe and Ito's colors, which are distinguishable with any common color blindness. The kinds also differ in shape, so
+# that a load stays visible inside a store to the same element.
 _KINDS = "load", "store", "atomic"
 _MARKS = {"load": ("o", "#0072B2", 0.6), "store": ("s", "#D55E00", 1.0), "atomic": ("^", "#009E73", 1.4)}
 
 
 class Picture(NamedTuple):
-    """A figure of Matplotlib's, with words for those who do not see it: in a notebook they are its alternative text.
+    """A Matplotlib figure with a description, which notebooks use as its alternative text.
 
     Attributes:
         figure: the figure.
-        alt: what it shows, in words.
+        alt: a description of what it shows.
     """
 
     figure: Any
     alt: str
 
     def save(self, path: str | Path) -> None:
-        """Write it to a file, such as a PNG or SVG, with the words as its description."""
+        """Write it to a file, such as a PNG or SVG, with the description as metadata."""
         key = "Subject" if str(path).lower().endswith(".pdf") else "Description"
         self.figure.savefig(path, metadata={key: self.alt})
 
@@ -50,7 +50,7 @@ class Picture(NamedTuple):
 
 
 class _Panel(NamedTuple):
-    """The accesses to one array: of each, once, the element, the thread, and the number of the kind."""
+    """The distinct accesses to one array: element, thread and number of the kind of each."""
 
     array: Array
     element: np.ndarray
@@ -61,19 +61,18 @@ class _Panel(NamedTuple):
 def draw(log: Any, arrays: Sequence[DeviceArray] | None = None, launch: int = 0) -> Picture:
     """Draw which threads of a launch touch which elements: a panel for each array, in the order of first access.
 
-    An element is a column and a thread a row; threads count on from block to block. Grey and white bands are sectors of
-    32 bytes, in shared memory rows of all banks (128 bytes). Lines separate the warps. So if the accesses of a warp
-    are coalesced, its marks fill few bands.
+    Elements are columns and threads are rows; thread numbers continue from block to block. Gray and white bands are
+    sectors of 32 bytes, or in shared memory rows of all banks (128 bytes). Lines separate warps. So the marks of a warp
+    fill few bands if its accesses are coalesced.
 
     Args:
-        log: of ``observe(profile=True)``.
-        arrays: those to draw; by default all, shared ones too.
-        launch: its number in the log, from 0.
+        log: a log of ``observe(profile=True)``.
+        arrays: the arrays to draw; by default all, including shared ones.
+        launch: the number of the launch in the log, from 0.
 
     Raises:
-        ValueError: a log without a profile, a launch that it does not have, nothing to draw, or more than 200,000
-            accesses.
-        ImportError: there is no Matplotlib.
+        ValueError: a log without a profile, a launch that is not in it, nothing to draw, or more than 200,000 accesses.
+        ImportError: Matplotlib is not installed.
     """
     profile = getattr(log, "profile", None)
     if profile is None:
@@ -128,7 +127,7 @@ def _panels(accesses: Accesses, arrays: Sequence[DeviceArray] | None) -> list[_P
 
 
 def _starts_of_warps(accesses: Accesses, first: int, last: int) -> list[int]:
-    """The threads with which warps begin; each block begins with one."""
+    """The first threads of warps; each block begins a new warp."""
     return [t for t in range(first, last + 2) if t % accesses.threads % WARP_SIZE == 0]
 
 
@@ -154,7 +153,7 @@ def _draw_panel(axis: Any, panel: _Panel, mark: float) -> None:
 
 
 def _ticks(first: float, last: float) -> range:
-    """Some numbers below the last, multiples of a power of two, since warps and sectors are."""
+    """Ticks below the last number, at multiples of a power of two, as warps and sectors are."""
     step = 1
     while (last - first) / step > _TICKS:
         step *= 2
@@ -162,7 +161,7 @@ def _ticks(first: float, last: float) -> range:
 
 
 def _style(kind: str, size: float) -> dict[str, Any]:
-    """How a kind of access is marked: loads are filled, what writes is an outline around them."""
+    """The marker of a kind of access: loads are filled, and writes are outlines around them."""
     marker, color, scale = _MARKS[kind]
     filled = kind == "load"
     return {
@@ -172,7 +171,7 @@ def _style(kind: str, size: float) -> dict[str, Any]:
 
 
 def _words(kernel: str, panels: Sequence[_Panel]) -> str:
-    """What the picture shows."""
+    """A description of the picture."""
     sentences = [f"Which threads of the kernel {kernel} touch which elements."]
     for panel in panels:
         for n, kind in enumerate(_KINDS):
@@ -192,7 +191,7 @@ def _words(kernel: str, panels: Sequence[_Panel]) -> str:
 
 
 def _count(values: np.ndarray, what: str) -> str:
-    """So many of them, from which to which."""
+    """The number of values, and the first and the last."""
     if len(values) == 1:
         return f"{what} {values[0]}"
     return f"{len(values)} {what}s from {values[0]} to {values[-1]}"

@@ -1,12 +1,12 @@
-"""Which executions of an instruction by the lanes of a warp are one: where each thread is in its loops and calls.
+"""Groups executions of an instruction by the lanes of a warp, by each thread's position in its loops and calls.
 
-Lanes run one after another here. On a GPU they run an instruction together if they came to it in the same way: by the
-same calls, and in the same iteration of each loop around it, counted from where the loop was entered. Lanes that leave
-a loop early wait behind it for the others; lanes that take the other side of a branch meet them where the sides join.
-That is how compiled kernels run whose control flow is structured, as all of Python's is.
+Lanes run one after another here. On a GPU they run an instruction together if they reach it by the same path: through
+the same calls, and in the same iteration of each enclosing loop, counted from where the loop was entered. Lanes that
+leave a loop early wait after it for the others; lanes on different sides of a branch rejoin where the sides meet. This
+is how compiled kernels with structured control flow run, which Python's always is.
 
-While a tracer is on, each line is an event (`sys.settrace`). A jump backward begins the next iteration of the innermost
-loop that contains it; which loops contain an instruction is read from the bytecode.
+While a tracer is active, each line is an event (`sys.settrace`). A backward jump begins the next iteration of the
+innermost loop that contains it; the bytecode determines which loops contain an instruction.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class Activation:
         self.loops, self._tracer, self._base = loops, tracer, base
         self._counts: dict[int, int] = {}  # loop -> iterations begun after the first
         self._contexts: dict[tuple[int, ...], int] = {}
-        self._ahead: int | None = None  # a loop whose next iteration has begun with the test at the end of the last
+        self._ahead: int | None = None  # a loop whose next iteration began with the test at the end of the previous one
         self._offset = self._line = -1  # of the last line event
-        self._visits: dict[tuple[int, int], int] = {}  # line and context -> times: a long statement comes back
-        self._following: set[int] | None = None  # the lines that the warp went on to from there
+        self._visits: dict[tuple[int, int], int] = {}  # line and context -> times: a long statement revisits lines
+        self._following: set[int] | None = None  # the lines at which the warp continued from there
 
     def context(self, offset: int) -> int:
-        """A number for the way to an instruction, equal for lanes that came to it in the same way."""
+        """A number for the path to an instruction, equal for lanes that reached it by the same path."""
         loops = self.loops.around(offset)
         if not loops:
             return self._base
@@ -46,7 +46,7 @@ class Activation:
         return context
 
     def _jump_back(self, offset: int) -> None:
-        """A jump backward to an instruction, or at it: the next iteration of the innermost loop around it."""
+        """A backward jump to an instruction, or at it: the next iteration of the innermost loop around it."""
         loops = self.loops.around(offset)
         if loops:
             if loops[-1] != self._ahead:
@@ -64,7 +64,7 @@ class Activation:
         """The local trace function."""
         if event == "line":
             offset, line = frame.f_lasti, frame.f_lineno
-            # From Python 3.12 on, a jump backward within a line is reported at the jump, not at its target.
+            # From Python 3.12 on, a backward jump within a line is reported at the jump, not at its target.
             if offset <= self._offset or line == self._line:
                 self._jump_back(offset)
             test = self.loops.tests.get(offset)
@@ -85,7 +85,7 @@ class Activation:
 
 
 class Execution:
-    """A line executed by a warp: by how many lanes, and the lines at which they went on."""
+    """A line executed by a warp: the number of lanes, and the lines at which they continued."""
 
     def __init__(self) -> None:
         self.lanes = 0
@@ -98,18 +98,18 @@ class Tracer:
     def __init__(self) -> None:
         self._activations: dict[FrameType, Activation] = {}
         self._loops: dict[int, Loops] = {}
-        self._others: dict[int, CodeType] = {}  # code that is not followed, by its id
+        self._others: dict[int, CodeType] = {}  # code that is not traced, by its id
         self._numbers: dict[Any, int] = {}
         self._before: Any = None
         # Of this launch, by code, line, context, visit and warp
         self.executions: dict[tuple[int, int, int, int, int], Execution] = {}
 
     def number(self, way: Any) -> int:
-        """A number for a way through calls and loops, from 1."""
+        """A number for a path through calls and loops, from 1."""
         return self._numbers.setdefault(way, len(self._numbers) + 1)
 
     def begin(self) -> None:
-        """A launch begins. A debugger, or what measures coverage, sees nothing of it."""
+        """A launch begins. Debuggers and coverage tools do not see it."""
         self.executions = {}
         self._before = sys.gettrace()
         sys.settrace(self._called)
@@ -120,7 +120,7 @@ class Tracer:
         self._activations.clear()
 
     def code(self, number: int) -> CodeType:
-        """The function that a key of `executions` names."""
+        """The code object that a key of `executions` refers to."""
         return self._loops[number].code
 
     def leave(self, frame: FrameType) -> None:
@@ -128,7 +128,7 @@ class Tracer:
         self._activations.pop(frame, None)
 
     def nearest(self, frame: FrameType | None) -> tuple[Loops, int, int] | None:
-        """Where the innermost call is that is followed: its function, the offset in it, and the number of the way."""
+        """The position of the innermost traced call: its function, the offset in it, and the number of its path."""
         activations = self._activations
         while frame is not None:
             activation = activations.get(frame)
@@ -157,12 +157,12 @@ class Tracer:
             base = self.number((context, loops.instruction(at), id(code)))
         own = self._loops.get(id(code))
         if own is None:
-            own = self._loops[id(code)] = Loops(code)  # which keeps the code, so that no other has its id
+            own = self._loops[id(code)] = Loops(code)  # keeps the code alive, so that its id is not reused
         activation = self._activations[frame] = Activation(self, own, base)
         return activation.trace
 
     def executed(self, code: CodeType, line: int, context: int, visit: int) -> set[int]:
-        """The running thread executes a line; the set of those at which its warp goes on."""
+        """The running thread executes a line; return the set of lines at which its warp continues."""
         thread = current.thread
         key = id(code), line, context, visit, thread.block.number << 5 | thread.rank >> 5
         execution = self.executions.get(key)

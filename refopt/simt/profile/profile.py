@@ -1,4 +1,4 @@
-"""What `observe(profile=True)` adds to a log: sectors, bank conflicts and divergence, by line."""
+"""The profile of `observe(profile=True)`: sectors, bank conflicts and divergence, by line."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from .traffic import groups, occurrences, sectors, wavefronts
 
 
 class Sectors(NamedTuple):
-    """What a line's accesses to one array in global memory cost.
+    """The cost of a line's accesses to one array in global memory.
 
     Attributes:
-        kernel, filename, line, array, kind: where, and whether load, store or atomic.
-        requests: warp accesses; one whose lanes access several arrays counts for the first of them.
-        lanes: accesses of threads.
-        sectors: of 32 bytes, that the requests move.
-        least: as many as would hold the bytes that each request needs.
+        kernel, filename, line, array, kind: the place, and load, store or atomic.
+        requests: accesses by warps; one whose lanes access several arrays counts for the first of them.
+        lanes: accesses by threads.
+        sectors: the sectors of 32 bytes that the requests move.
+        least: the fewest sectors that would hold the bytes of each request.
     """
 
     kernel: str
@@ -42,22 +42,22 @@ class Sectors(NamedTuple):
 
     @property
     def per_request(self) -> float:
-        """Sectors of a request: 4 for 32 lanes side by side with 4 bytes each; NaN without requests."""
+        """Sectors per request: 4 for 32 adjacent lanes of 4 bytes each; NaN without requests."""
         return self.sectors / self.requests if self.requests else math.nan
 
     @property
     def efficiency(self) -> float:
-        """The share of the sectors moved that would do: 1 if the accesses are coalesced."""
+        """The share of the sectors moved that is needed: 1 if the accesses are coalesced."""
         return self.least / self.sectors
 
 
 class Banks(NamedTuple):
-    """What a line's accesses to one shared array cost.
+    """The cost of a line's accesses to one shared array.
 
     Attributes:
-        kernel, filename, line, array, kind, requests, lanes: as of `Sectors`.
+        kernel, filename, line, array, kind, requests, lanes: as in `Sectors`.
         wavefronts: passes over the banks.
-        conflicts: the wavefronts beyond those of accesses without conflicts.
+        conflicts: the wavefronts in excess of those of accesses without conflicts.
     """
 
     kernel: str
@@ -72,7 +72,7 @@ class Banks(NamedTuple):
 
     @property
     def ways(self) -> float:
-        """How many wavefronts a request takes where one would do: 1 without conflicts, 32 at worst."""
+        """Wavefronts for each that is needed: 1 without conflicts, 32 at worst."""
         return self.wavefronts / (self.wavefronts - self.conflicts)
 
 
@@ -83,7 +83,7 @@ class Line(NamedTuple):
         kernel, filename, line: where.
         executions: by warps.
         lanes: by threads.
-        divergent: executions by warps whose lanes went on at different lines.
+        divergent: executions by warps whose lanes continued at different lines.
     """
 
     kernel: str
@@ -100,10 +100,10 @@ class Line(NamedTuple):
 
 
 class Profile:
-    """Rows by line, in the order of the source: `sectors`, `banks` and `lines`. Printed, they are tables.
+    """Rows by line, in source order: `sectors`, `banks` and `lines`. They print as tables.
 
-    The model is that of `refopt.simt.paths` and `refopt.simt.traffic`. Each access counts as the kernel's source has
-    it; a compiler may load once what a line names twice.
+    `refopt.simt.profile.paths` and `refopt.simt.profile.traffic` describe the model. Each access in the kernel's source
+    counts; a compiler may merge loads of the same element.
     """
 
     def __init__(self) -> None:
@@ -179,7 +179,7 @@ def _add(rows: dict[Any, np.ndarray], key: Any, values: Any) -> None:
 
 
 def _add_costs(accesses: Accesses, moved: dict[Any, np.ndarray], passes: dict[Any, np.ndarray]) -> None:
-    """Add what the accesses of a launch cost."""
+    """Add the costs of the accesses of a launch."""
     instruction, context, array, start = accesses.instruction, accesses.context, accesses.array, accesses.start
     again = occurrences(instruction, context, accesses.thread)  # such as the elements of a slice
     request, first_of = groups(instruction, context, accesses.warp, again)

@@ -1,15 +1,15 @@
-"""Sectors and bank conflicts: what the accesses of a launch cost, put together by warps.
+"""Sectors and bank conflicts: the cost of a launch's accesses, combined by warps.
 
-The rules, for compute capability 5.0 and later, are those of NVIDIA's CUDA C++ Programming Guide and of Nsight Compute:
+The rules, for compute capability 5.0 and later, follow NVIDIA's CUDA C++ Programming Guide and Nsight Compute:
 
 - An instruction of a warp that accesses global memory is one request, whatever the width of its accesses. It moves
   whole sectors of 32 aligned bytes, each of them once (`l1tex__t_requests` and `l1tex__t_sectors`).
-- Atomic operations on one element of global memory are passed on one after another: the second of a request moves the
-  sector again. NVIDIA does not say so; Nsight Compute counts so on an H200 (`benchmarks.sectors`).
-- Shared memory has 32 banks, each 4 bytes wide. A request takes as many wavefronts as there are different words in
-  the bank that has most; lanes that read, or write, one word share it. Accesses of 8 bytes are done by half-warps and
-  those of 16 by quarter-warps, one after another. What is more than one wavefront for each of these is a conflict.
-- Atomic operations on one word of shared memory are done one after another.
+- Atomic operations on one element of global memory are processed one after another: the second in a request moves the
+  sector again. NVIDIA does not document this; Nsight Compute counts so on an H200 (`benchmarks.sectors`).
+- Shared memory has 32 banks, each 4 bytes wide. A request takes as many wavefronts as the most distinct words in any
+  bank; lanes that read, or write, one word share it. Accesses of 8 bytes are processed by half-warps and those of 16
+  by quarter-warps, one after another. Every wavefront after the first for each of these is a conflict.
+- Atomic operations on one word of shared memory are processed one after another.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ BANKS, WORD = 32, 4  # bytes of a word
 
 
 class Costs(NamedTuple):
-    """What each warp access costs.
+    """The cost of each warp access.
 
-    ``first`` is an access of each, and so says which instruction and array; the others are as long.
+    ``first`` has the index of one thread's access in each, which identifies instruction and array.
     """
 
     first: np.ndarray
@@ -35,7 +35,7 @@ class Costs(NamedTuple):
 
 
 def occurrences(*columns: np.ndarray) -> np.ndarray:
-    """How often each row has been there before."""
+    """How many equal rows come before each row."""
     order = np.lexsort(columns[::-1])
     new = _begins(columns, order)
     starts = np.flatnonzero(new)
@@ -45,7 +45,7 @@ def occurrences(*columns: np.ndarray) -> np.ndarray:
 
 
 def groups(*columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """A number for each row, the same for equal ones, and the first row of each number."""
+    """A number for each row, the same for equal rows, and the first row of each number."""
     order = np.lexsort(columns[::-1])  # stable, so that the first of equal rows comes first
     new = _begins(columns, order)
     numbers = np.empty(len(order), np.int64)
@@ -54,7 +54,7 @@ def groups(*columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _begins(columns: tuple[np.ndarray, ...], order: np.ndarray) -> np.ndarray:
-    """Which rows, in an order that has equal ones side by side, are not equal to the one before."""
+    """Which rows, in an order with equal rows adjacent, differ from the one before."""
     new = np.ones(len(order), bool)
     if len(order):
         new[1:] = np.any([column[order][1:] != column[order][:-1] for column in columns], axis=0)
@@ -62,7 +62,7 @@ def _begins(columns: tuple[np.ndarray, ...], order: np.ndarray) -> np.ndarray:
 
 
 def _units(start: np.ndarray, nbytes: np.ndarray, unit: int) -> tuple[np.ndarray, np.ndarray]:
-    """The units of memory that accesses touch: for each, the number of the access and that of the unit."""
+    """The units of memory that accesses touch: the numbers of the access and of the unit for each."""
     first = start // unit
     count = (start + nbytes - 1) // unit - first + 1
     access = np.repeat(np.arange(len(start)), count)
@@ -76,7 +76,7 @@ def sectors(
     """The sectors of global memory that each request moves, one row for each request and array.
 
     Args:
-        request, array: numbers of the request and of the array that an access belongs to.
+        request, array: the numbers of each access's request and array.
         atomic: whether it is an atomic operation.
         start, nbytes: the bytes that it touches, from the start of the array's allocation, whose address is a multiple
             of 256.
@@ -104,14 +104,14 @@ def wavefronts(
     """The wavefronts that each request of shared memory takes.
 
     Args:
-        request: the number of the request that an access belongs to.
+        request: the number of each access's request.
         lane, atomic: its lane, and whether it is an atomic operation.
         start, nbytes: the bytes that it touches, from the start of the shared array.
     """
     group, first = groups(request)
-    part = lane * nbytes // (BANKS * WORD)  # of the warp: the half of 8 bytes, the quarter of 16
+    part = lane * nbytes // (BANKS * WORD)  # of the warp: the half for 8 bytes, the quarter for 16
     access, word = _units(start, nbytes, WORD)
-    # An atomic operation shares a word with no other lane.
+    # Lanes do not share words in atomic operations.
     apart = np.where(atomic, lane + 1, 0)
     _, each = groups(group[access], part[access], word, apart[access])
     access, bank = access[each], word[each] % BANKS

@@ -1,1 +1,1 @@
-"""What an observed launch records: counts, races, reads of what nobody wrote, and floating-point events."""
+"""Records of observed launches: counts, races, reads of unwritten memory, and floating-point events."""

@@ -1,8 +1,8 @@
-"""What the race detector remembers of each byte: the accesses that later ones must be ordered after.
+"""The race detector's record of each byte: the accesses that later ones must be ordered after.
 
-Every byte that is accessed has a cell in the shadow of its buffer. Cells cover as many bytes as the accesses
-allow, usually one element. Of the launch that runs, a cell has the last write and, of each thread, one read and
-one atomic since. Earlier launches and copies are ordered as a whole, so one access of a kind stands for all.
+Every accessed byte has a cell in the shadow of its buffer. Cells are as wide as the accesses allow, usually one
+element. For the running launch, a cell keeps the last write and, since then, one read and one atomic per thread.
+Earlier launches and copies are ordered as a whole, so one access of each kind represents them all.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Access(NamedTuple):
     site: Site
 
     def place(self, operation: Operation) -> Place:
-        """Where it was."""
+        """Where the access happened."""
         if self.key < 0:
             return self.site.place(None)
         grid, block = operation.extents
@@ -37,18 +37,18 @@ class Access(NamedTuple):
 
 
 class EqualValues(NamedTuple):
-    """Two threads that are not ordered wrote one value to one place, which the rule `same-value` would report."""
+    """Two unordered threads wrote the same value to the same place, which the rule `same-value` would report."""
 
     array: str
     first: Place
     second: Place
 
     def __str__(self) -> str:
-        return f"equal values written to {self.array}, in no order (rule same-value): {self.first} and {self.second}"
+        return f"equal values written to {self.array}, unordered (rule same-value): {self.first} and {self.second}"
 
 
 class Past(NamedTuple):
-    """An access that stands for all of its kind by one operation."""
+    """An access that represents all of its kind by one operation."""
 
     kind: str  # read, write or atomic
     operation: Operation
@@ -60,7 +60,7 @@ class Past(NamedTuple):
 
 
 def unordered(clock: ThreadClock, accesses: Iterable[Access]) -> list[Access]:
-    """Those of others that are not ordered before a thread's next access, the nearest thread's first."""
+    """Accesses by other threads that are not ordered before this thread's next access, nearest thread first."""
     unknown = [one for one in accesses if not clock.knows(one[0], one[1])]
     if len(unknown) > 1:
         unknown.sort(key=lambda one: (one[0] >> KEY_BITS != clock.block, abs(one[0] - clock.key)))
@@ -68,7 +68,7 @@ def unordered(clock: ThreadClock, accesses: Iterable[Access]) -> list[Access]:
 
 
 def knows_one(clock: ThreadClock, accesses: dict[int, Access]) -> bool:
-    """Whether a thread did one of these, or knows one."""
+    """Whether a thread made one of these accesses, or is ordered after one."""
     return clock.key in accesses or any(clock.knows(one[0], one[1]) for one in accesses.values())
 
 
@@ -95,18 +95,18 @@ class Cell:
     )
 
     def __init__(self, other: Cell | None = None) -> None:
-        self.written = False  # whether all its bytes are known to be initialised
+        self.written = False  # whether all its bytes are known to be initialized
         self.operation: Operation | None = None  # the launch that the rest belongs to
         self.write: Access | None = None
-        self.same: dict[int, Access] | None = None  # writes of the same value that are not ordered with it
+        self.same: dict[int, Access] | None = None  # unordered writes of the same value
         self.reads: dict[int, Access] = {}  # by thread
         self.atomics: dict[int, Access] = {}
-        # A view that is known to have the write, all reads, all atomics: threads that met share theirs.
+        # A view known to include the write, all reads, all atomics; threads that met share one view.
         self.write_known: View | None = None
         self.reads_known: View | None = None
         self.atomics_known: View | None = None
         self.older: list[Past] = []
-        self.pending: list[Past] = []  # those of them that the launch is not ordered after
+        self.pending: list[Past] = []  # the older accesses that the launch is not ordered after
         if other is not None:
             self.written, self.operation, self.write = other.written, other.operation, other.write
             self.same = dict(other.same) if other.same is not None else None
@@ -114,7 +114,7 @@ class Cell:
             self.older, self.pending = list(other.older), list(other.pending)
 
     def enter(self, operation: Operation) -> None:
-        """Another launch accesses it: what that of before did becomes the past."""
+        """Another launch accesses the cell: the accesses of the previous launch become past ones."""
         if self.operation is not None:
             for past in self.past():
                 self.older = [one for one in self.older if not _stands_for(past, one)] + [past]
@@ -125,7 +125,7 @@ class Cell:
         self.operation = operation
 
     def forget(self) -> None:
-        """What the launch that it belongs to did has not happened."""
+        """Discard the accesses of the launch that the cell belongs to."""
         self.written, self.write, self.same, self.reads, self.atomics = False, None, None, {}, {}
         self.write_known = self.reads_known = self.atomics_known = None
 
@@ -141,12 +141,12 @@ class Cell:
 
 
 def _stands_for(later: Past, earlier: Past) -> bool:
-    """Whether what is ordered after one is ordered after the other."""
+    """Whether everything ordered after `later` is ordered after `earlier`."""
     return later.kind in ("write", earlier.kind) and later.operation.after(earlier.operation)
 
 
 class Shadow:
-    """The cells of one buffer, the copies from and to it, and what atomics on it have released."""
+    """The cells of one buffer, the copies from and to it, and the views that atomics on it have released."""
 
     def __init__(self, owner: Any) -> None:
         self.owner = owner
@@ -154,7 +154,7 @@ class Shadow:
         self.cells: dict[int, Cell] = {}  # by the offset of their first byte
         self.copies: list[tuple[Past, np.ndarray]] = []  # with a mask of the bytes
         self.operation: Operation | None = None  # the launch that the rest belongs to
-        self.unordered: list[tuple[Past, np.ndarray]] = []  # copies that it is not ordered after
+        self.unordered: list[tuple[Past, np.ndarray]] = []  # copies that this launch is not ordered after
         self.released: dict[int, dict[int | None, View]] = {}  # offset -> scope -> view
 
     def enter(self, operation: Operation) -> None:
@@ -164,14 +164,14 @@ class Shadow:
         self.released.clear()
 
     def forget(self, operation: Operation) -> None:
-        """What a launch did has not happened."""
+        """Discard the accesses of a launch."""
         self.released.clear()
         for cell in self.cells.values():
             if cell.operation is operation:
                 cell.forget()
 
     def at(self, offset: int, nbytes: int) -> list[Cell]:
-        """The cells of a range, split if they do not fit it."""
+        """The cells of a range; wider cells are split to fit it."""
         width = math.gcd(self.width, offset, nbytes)
         if width != self.width:
             self.cells = {

@@ -1,8 +1,8 @@
 """Happens-before between the threads of one launch, as vector clocks.
 
-A view says how much a thread knows of the others: for each block a vector with, for each of its threads,
-the last epoch whose accesses are ordered before. Views are never changed once made, so threads that met
-share one. A thread's own epoch grows whenever it publishes what it did: at barriers, `syncwarp` and fences.
+A view holds what a thread knows of the others: for each block, a vector with the last epoch of each of its threads
+whose accesses are ordered before. Views are immutable, so threads that met share one. A thread starts a new epoch
+whenever it publishes its accesses: at barriers, `syncwarp` and fences.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ class ThreadClock:
         self.block, self.rank, self.size = block, rank, size
         self.key = block << KEY_BITS | rank
         self.epoch = 1
-        self.view = self.base = _NOTHING  # base: the view of its last meeting, which others share
-        # By scope: None is the device, a number the block of that number.
+        self.view = self.base = _NOTHING  # base: the view after its last barrier, which other threads share
+        # By scope: None is the device, a number is a block.
         self.released: dict[int | None, View] | None = None
         self.observed: dict[int | None, View] | None = None
 
     def knows(self, key: int, epoch: int) -> bool:
-        """Whether what a thread did in an epoch is ordered before this thread's next access."""
+        """Whether the accesses of a thread in an epoch are ordered before this thread's next access."""
         if key == self.key:
             return True
         vector = self.view.get(key >> KEY_BITS)
@@ -67,7 +67,7 @@ class ThreadClock:
 
 
 def merge(views: Iterable[View]) -> View:
-    """The view that knows what any of these knows."""
+    """The union of views."""
     distinct = list({id(view): view for view in views if view}.values())
     if len(distinct) <= 1:
         return distinct[0] if distinct else _NOTHING
@@ -84,7 +84,7 @@ def merge(views: Iterable[View]) -> View:
 
 
 def publish(clocks: list[ThreadClock]) -> View:
-    """What these threads know together, including what each did so far; each begins a new epoch."""
+    """The union of what these threads know and have done so far; each begins a new epoch."""
     view = dict(merge(clock.view for clock in clocks))
     own: dict[int, np.ndarray] = {}
     for clock in clocks:
@@ -105,7 +105,7 @@ def join(clocks: list[ThreadClock]) -> None:
 
 
 def share(clocks: list[ThreadClock]) -> None:
-    """These threads met: what any of them has made visible by a fence, an atomic of any of them may release."""
+    """These threads met: an atomic of any of them may release what any of them has fenced."""
     fenced = [clock.released for clock in clocks if clock.released is not None]
     if not fenced:
         return

@@ -1,4 +1,4 @@
-"""How often which bytes of arrays were loaded, or stored."""
+"""Counts of how often each byte of an array was loaded or stored."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Counts:
         times[access] = times.get(access, 0) + 1
 
     def total(self, array: DeviceArray) -> int:
-        """Bytes of an array that were accessed, each as often as it was."""
+        """Bytes of an array that were accessed, each counted once per access."""
         before = [0, *array.coverage().cumsum().tolist()]  # bytes of the array among the first of the allocation
         times = self.times.get(array.buffer.base, {})
         return sum((before[at + n] - before[at]) * count for (at, n), count in times.items())

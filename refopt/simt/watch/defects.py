@@ -8,10 +8,10 @@ MOST = 100  # defects that are listed
 
 
 class Defects:
-    """What has been found.
+    """The defects found so far.
 
-    Attributes: goes_on, whether the next is looked for; listed, the errors; times, how often each was met, in their
-    order; more, how many others there were after so many.
+    Attributes: goes_on, whether the search continues after a defect; listed, the errors; times, how often each
+    occurred, in the same order; more, how many were found beyond the first `MOST`.
     """
 
     def __init__(self, goes_on: bool) -> None:
@@ -26,7 +26,7 @@ class Defects:
         return len(self._numbers) - len(self.listed)
 
     def add(self, error: SimtError) -> None:
-        """List a defect: of races between the same lines the one of the nearest threads."""
+        """List a defect; of several races between the same lines, keep the one between the nearest threads."""
         number = self._numbers.setdefault(_lines(error), len(self._numbers))
         if number >= MOST:
             return
@@ -40,7 +40,7 @@ class Defects:
 
 
 def _lines(error: SimtError) -> tuple:
-    """What tells a defect from others."""
+    """The key that identifies a defect."""
     ends = [error.first, error.second] if error.first is not None else [error.place]
     where = sorted((end.filename or "", end.line or 0) for end in ends if end is not None)
     return (type(error), error.array, *(where or [error.args]))

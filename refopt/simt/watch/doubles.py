@@ -15,7 +15,7 @@ class Double(NamedTuple):
     Attributes:
         kernel: its name.
         filename, line: of the operation, which may be in a device function.
-        operands: their types, such as "float32 and float64"; a float of Python's is a float64, an int an int64.
+        operands: their types, such as "float32 and float64"; a Python float is a float64, an int an int64.
     """
 
     kernel: str
@@ -33,10 +33,10 @@ class Double(NamedTuple):
 
 
 def doubles_of(kernel: str, args: tuple, typed: Compiled) -> list[Double]:
-    """The lines of a kernel that compute in fp64, in order; none if an argument is an fp64 array.
+    """The lines of a kernel that compute in fp64, in order; empty if an argument is an fp64 array.
 
-    An operation counts by the types of its operands. A compiler may still do one in fp32 where that has the same bits:
-    a comparison with a constant that fp32 has, for one, does not count.
+    Operations are classified by the types of their operands. A compiler may still use fp32 where the result is the
+    same: a comparison with a constant that is exact in fp32, for example, does not count.
     """
     if any(_is_double(arg) for arg in args):
         return []

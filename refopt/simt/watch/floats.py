@@ -1,4 +1,4 @@
-"""What `observe(floats=True)` adds to a log: where NaN, infinities, overflow and subnormal numbers arise, by line."""
+"""The record of `observe(floats=True)`: the lines where NaN, infinities, overflow and subnormal numbers arise."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..base.places import here
 from ..base.state import current
 from ..memory.buffers import Buffer
 
-# NumPy's words for the exceptions of IEEE 754, and what they bring
+# NumPy's names of the IEEE 754 exceptions, and the kind of result of each
 _ARISES = {"invalid value": "nan", "divide by zero": "inf", "overflow": "overflow", "underflow": "subnormal"}
 _ENDLESS = "nan", "inf", "overflow"
 _TINY: dict[Any, float] = {np.dtype(t): float(np.finfo(t).tiny) for t in (np.float16, np.float32, np.float64)}
@@ -22,14 +22,14 @@ _HOW = {"arises": "arises", "store": "is stored", "load": "is loaded"}
 
 
 class FloatEvent(NamedTuple):
-    """What a line does that is worth a look.
+    """A floating-point event on a line.
 
     Attributes:
         kernel, filename, line: where.
         what: nan, inf, overflow (a finite number rounded to inf) or subnormal (also one rounded to 0).
-        how: arises (from operands that are none), store or load.
-        array: the array that is loaded from or stored to; none where something arises.
-        times: how often, of all threads.
+        how: arises (from operands of another kind), store or load.
+        array: the array that is loaded from or stored to; None where the value arises.
+        times: how often, over all threads.
         first: the block and thread that did it first.
     """
 
@@ -44,29 +44,29 @@ class FloatEvent(NamedTuple):
 
 
 class Floats:
-    """Events by line, in the order in which they happened first.
+    """Events by line, in order of first occurrence.
 
-    What arises is what NumPy's scalars signal: an exact subnormal result is seen when it is stored only. The elements
-    loaded and stored are looked at as of the type that their array was allocated with.
+    NumPy's scalars signal what arises, so an exact subnormal result is noticed only when it is stored. Loaded and
+    stored elements are examined in the type that their array was allocated with.
 
     Attributes:
-        first: the first NaN or infinity. If it is a load, it was there before.
+        first: the first NaN or infinity. If it was loaded, it was in memory before the launch.
     """
 
     def __init__(self) -> None:
         self.first: FloatEvent | None = None
         self._events: dict[tuple[str, str, int, str, str, str | None], list[Any]] = {}
-        self._stored: tuple[Buffer, int, int, Place] | None = None  # to be looked at once it has happened
+        self._stored: tuple[Buffer, int, int, Place] | None = None  # examined once the store has happened
 
     @property
     def events(self) -> list[FloatEvent]:
-        """All events, one for each line, what, how and array."""
+        """All events, one for each combination of line, what, how and array."""
         return [FloatEvent(*key, *value) for key, value in self._events.items()]
 
     # How the executor reports
 
     def begin(self) -> None:
-        """A block becomes resident: have NumPy call `_arises`, in the context of the threads of its launch."""
+        """A block becomes resident: NumPy is told to call `_arises`, in the context of the launch's threads."""
         context = current.launch.context
         context.run(np.seterr, all="call")
         context.run(np.seterrcall, self._arises)
@@ -95,7 +95,7 @@ class Floats:
                 self._add(what, "store", buffer.label, place)
 
     def _arises(self, error: str, flag: int) -> None:
-        """NumPy calls it where an operation signals an exception."""
+        """Called by NumPy when an operation signals an exception."""
         self._look_at_store()
         self._add(_ARISES[error], "arises", None, here())
 
@@ -119,13 +119,13 @@ class Floats:
 
 
 def _seen(buffer: Buffer, offset: int, nbytes: int) -> list[str]:
-    """What is in some bytes of an array: nan, inf, subnormal."""
+    """The special values among some bytes of an array: nan, inf, subnormal."""
     kind: Any = buffer.dtype
     if kind not in _TINY or nbytes % kind.itemsize:
         return []
     if nbytes == kind.itemsize and offset % nbytes == 0:
         size = abs(buffer.views[kind][0].item(offset // nbytes))
-        if size == 0 or _TINY[kind] <= size < math.inf:  # by far the most
+        if size == 0 or _TINY[kind] <= size < math.inf:  # by far the most common case
             return []
     values = buffer.data[offset : offset + nbytes].view(kind)
     with np.errstate(all="ignore"):

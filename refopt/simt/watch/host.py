@@ -1,4 +1,4 @@
-"""What the race detector has of the host's accesses, its copies and its own, and how a race is told."""
+"""The race detector's checks of host accesses, by copies and directly, and the report of a race."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Reports:
             shadow = buffer.shadow = Shadow(self)
         access = Access(-1, 0, Site.of(sys._getframe(1)))
         self._check_launches(kind, buffer, mask, access, operation.after, operation)
-        if kind == "write":  # what it copies may be uninitialised
+        if kind == "write":  # the copied bytes may be uninitialized
             for cell in shadow.cells.values():
                 cell.written = False
         kept = []
@@ -50,18 +50,18 @@ class Reports:
         shadow.copies = [*kept, (Past(kind, operation, access), mask)]
 
     def copied_out(self, source: DeviceArray) -> None:
-        """The host copies an array: report that nobody has written it."""
+        """The host copies an array: report bytes that were never written."""
         known = written(source)
         if known is None or known.all():
             return
         rule = "partly-written-copy" if known.any() else "unwritten-copy"
         if self.rules.partly_written_copy or (self.rules.unwritten_copy and not known.any()):
-            how = "some bytes of which nobody wrote" if known.any() else "which nobody wrote"
+            how = "some bytes of which were never written" if known.any() else "which was never written"
             what = f"a copy to the host of {describe(source.buffer)}, {how} (rule {rule})"
             self.report(UninitializedRead(what, here(), array=source.buffer.label))
 
     def host(self, kind: str, buffer: Buffer, part: np.ndarray) -> None:
-        """The host itself reads, or writes, a part of memory that kernels access as well."""
+        """The host itself reads, or writes, a part of memory that kernels also access."""
         access, mask = Access(-1, 0, Site.of(sys._getframe(1))), DeviceArray(buffer, part).coverage()
         self._check_launches(kind, buffer, mask, access, is_waited_for)
         for past, bytes_of in buffer.shadow.copies:
@@ -73,7 +73,7 @@ class Reports:
         self, kind: str, buffer: Buffer, mask: np.ndarray, access: Access, after: Callable[[Operation], bool],
         operation: Operation | None = None,
     ) -> None:
-        """Check an access by the host against those by launches; `after` tells which of them it is ordered after."""
+        """Check a host access against those by launches; `after` says which launches it is ordered after."""
         shadow = buffer.shadow
         if not shadow.cells:
             return
@@ -88,7 +88,7 @@ class Reports:
         self, buffer: Buffer, offset: int, first: str, one: Access, second: str, other: Access,
         operation: Operation | None = None, current: Operation | None = None,
     ) -> None:
-        """Report two accesses, by two operations or by the one that runs."""
+        """Report a race between two accesses, by two operations or by the running one."""
         ends = (one, operation), (other, current)
         places = [Access(key, epoch, Site(*site)).place(by or self.operation) for (key, epoch, site), by in ends]
         pair = f"  {first} in {places[0]}{places[0].source}\n  not ordered with {second}"

@@ -1,4 +1,4 @@
-"""Integers that an int32 does not hold: which of them are meant to be cut off, and which are overflow."""
+"""Integers that do not fit in an int32: which are truncated on purpose, and which overflow."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ _BITS = ast.BitOr, ast.BitXor, ast.BitAnd, ast.LShift, ast.Invert
 
 
 def check_stored(value: Any, dtype: np.dtype, array: str) -> None:
-    """Check an int32 that the running thread is about to store, and that may be what is left of a larger integer.
+    """Check an int32 that the running thread is about to store and that may be a truncated larger integer.
 
-    What is cast and stored in an int32 array is meant to be cut off. So may be up to 32 bits that are put together.
+    A value that is cast and stored in an int32 array is truncated on purpose. So may be a word of up to 32 bits that
+    bitwise operators have assembled.
     """
     whole, lowest, line = current.thread.lost
     current.thread.lost = None
@@ -40,13 +41,13 @@ def check_stored(value: Any, dtype: np.dtype, array: str) -> None:
 
 
 def _are_bits(filename: str, line: int) -> bool:
-    """Whether what a line stores is a constant, or put together by operators on bits, there or in its variables."""
+    """Whether a line stores a constant, or a value assembled by bitwise operators, there or in its variables."""
     function = around(filename, line)
     stored = [one for one in ast.walk(function or ast.Pass()) if isinstance(one, ast.Assign | ast.AugAssign)]
     relevant = [one for one in stored if covers(one, line)]
     if all(isinstance(one, ast.Assign) and isinstance(one.value, ast.Constant) for one in relevant):
         return True
-    for one in relevant:  # which grows
+    for one in relevant:  # grows during the loop
         parts = list(_parts(one.value))
         if any(isinstance(getattr(part, "op", None), _BITS) for part in (one, *parts)):
             return True
@@ -63,7 +64,7 @@ def _parts(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def check_added(old: Any, value: Any, new: Any, sign: int) -> None:
-    """Check a sum that an atomic has made of int32s, by what was added."""
+    """Check the sum of int32s that an atomic has computed, against the exact sum."""
     if int(old) + sign * int(value) != int(new):
         what = f"overflow of int32: an atomic adds {sign * int(value)} to {old} (rule int32-overflow)"
         report(IntegerError(what, here()))

@@ -1,4 +1,4 @@
-"""What was observed of launches: the log that `observe` gives, to which the executor reports."""
+"""The log that `observe` yields, to which the executor reports what launches do."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Launch(NamedTuple):
 
 
 class Log:
-    """What was observed. The methods from `launch` on are how the executor reports."""
+    """The record of an observe block. The executor calls the methods from `launch` on."""
 
     def __init__(
         self, count: bool | Sequence[DeviceArray], watch: bool, schedules: list[Schedule], rules: Rules,
@@ -57,24 +57,24 @@ class Log:
     ) -> None:
         self.schedule, self._schedules, self.rules = schedules[0], schedules, rules
         self.found = Defects(keep_going)
-        self.gives_way = False  # to other observe blocks, as that of a whole process does
-        self._begun, self._again = 0, False  # launches; whether the one that runs has run in another order
-        self.doubles: list[Double] = []  # in the order in which they were met, each once
+        self.gives_way = False  # to other observe blocks, as one for a whole process does
+        self._begun, self._again = 0, False  # launches; whether the current one is a rerun in another order
+        self.doubles: list[Double] = []  # in order of first occurrence, each once
         self._on_doubles = doubles
-        self.compiled: dict[str, str] | None = {} if compile else None  # what came of it, by the kernel
+        self.compiled: dict[str, str] | None = {} if compile else None  # the outcome, by kernel
         self.launches: list[Launch] = []
         self.copies: list[Copy] = []
         self.profile = Profile() if profile else None
         self.floats = Floats() if floats else None
-        self._looks_closely = profile or floats  # at every array
-        self._local: WeakSet[Buffer] = WeakSet()  # a compiler keeps these in registers, if it can
-        self._count = count is not False  # of all arrays, or of these alone
+        self._looks_closely = profile or floats  # then every access is recorded
+        self._local: WeakSet[Buffer] = WeakSet()  # local arrays, which a compiler keeps in registers if it can
+        self._count = count is not False  # of all arrays, or only of those in `_only`
         self._only = None if isinstance(count, bool) else frozenset(array.buffer.base for array in count)
         self._detector = Detector(rules, self.report) if watch else None
         self._reads, self._writes = Counts(), Counts()
 
     def concerns(self, buffer: Buffer) -> bool:
-        """Whether access to a buffer is to be told."""
+        """Whether accesses to a buffer must be reported to the log."""
         return self._detector is not None or self._looks_closely or self._counts(buffer)
 
     def _counts(self, buffer: Buffer) -> bool:
@@ -90,31 +90,31 @@ class Log:
 
     @property
     def defects(self) -> list[SimtError]:
-        """The defects that were found, each once by its lines; with `keep_going` all, up to `defects.MOST`."""
+        """The defects found, one per pair of lines; with `keep_going` all of them, up to `defects.MOST`."""
         return self.found.listed
 
     @property
     def tolerated(self) -> list[EqualValues]:
-        """Where threads that are not ordered wrote equal values, each once by its lines."""
+        """Where unordered threads wrote equal values, one per pair of lines."""
         return list(self._detector.tolerated.values()) if self._detector is not None else []
 
     def report(self, error: SimtError) -> None:
-        """A defect was found: it is raised, or listed."""
+        """A defect was found: raise it, or list it."""
         self._ordered(error)
         if not self.found.goes_on:
             raise error
         self.found.add(error)
 
     def _ordered(self, error: SimtError) -> None:
-        """Note the order that shows a defect."""
+        """Add the schedule that exposed a defect to its message."""
         if self._detector is not None and self._detector.running and error.order is None:
             error.order = str(self.schedule)
             if self._again or isinstance(error, DataRace):
-                other = f", not by {self._schedules[0]}" if self._again else ""
-                error.args = (f"{error}\n  shown by the order {self.schedule}{other}",)
+                other = f", not with {self._schedules[0]}" if self._again else ""
+                error.args = (f"{error}\n  found with schedule {self.schedule}{other}",)
 
     def run(self, operation: Operation, once: Callable[[], None]) -> None:
-        """Run a launch, and once more in each other order that may show more."""
+        """Run a launch, and rerun it in each other order that may expose more."""
         self._begun += 1
         detector, others, counting = self._detector, self._schedules[1:], self._count
         if detector is not None:
@@ -130,7 +130,7 @@ class Log:
                 detector.end()
 
     def _run(self, schedule: Schedule, once: Callable[[], None]) -> bool:
-        """Run a launch in an order; whether it came to its end."""
+        """Run a launch in an order; return whether it finished."""
         self.schedule = schedule
         schedule.begin(self._begun - 1)
         try:
@@ -139,7 +139,7 @@ class Log:
             raise
         except SimtError as error:
             if self._again and isinstance(error, Deadlock) and error.in_turn:
-                return False  # a block has to wait for one that comes later in this order, which tells nothing
+                return False  # a block waits for one that starts later in this order, which is not a defect
             self._ordered(error)
             if not self.found.goes_on:
                 raise
@@ -147,7 +147,7 @@ class Log:
             return False
         except Exception as error:
             if self._again:
-                error.add_note(f"in the order {schedule}, not in {self._schedules[0]}")
+                error.add_note(f"with schedule {schedule}, not with {self._schedules[0]}")
             raise
         return True
 
@@ -169,7 +169,7 @@ class Log:
                 self.launches.append(Launch(run.name, run.grid, run.block, stream, run.cooperative))
 
     def typed(self, kernel: Any, args: tuple, typed: Compiled) -> None:
-        """A kernel was typed for the arguments of a launch, which has not begun."""
+        """A kernel was typed for the arguments of a launch, before the launch begins."""
         if self.compiled is not None:
             self.compiled[kernel.__name__] = ptx.compiled(kernel, args)
         if self._on_doubles != "ignore":
@@ -206,7 +206,7 @@ class Log:
             thread.clock.fence(device)
 
     def copy(self, copy: Copy, operation: Operation, source: DeviceArray | None, target: DeviceArray | None) -> None:
-        """The host asked for a copy."""
+        """The host requested a copy."""
         if self._count:
             self.copies.append(copy)
         if self._detector is not None:
@@ -218,12 +218,12 @@ class Log:
                 self._detector.copy("write", operation, target)
 
     def host_copy(self, kind: str, operation: Operation, buffer: Buffer, part: np.ndarray) -> None:
-        """A watched copy reads, or writes, a part of host memory that kernels access as well."""
+        """A watched copy reads, or writes, a part of host memory that kernels also access."""
         assert self._detector is not None
         self._detector.copy(kind, operation, DeviceArray(buffer, part))
 
     def shared(self, buffer: Buffer, view: np.ndarray) -> Any:
-        """A block made a shared array; what its threads see of it."""
+        """A block made a shared array; return the array that its threads see."""
         if self._detector is not None and buffer.written is None:
             buffer.written = blank(buffer)
         return ObservedArray(buffer, view, self) if self._detector is not None or self._looks_closely else view
@@ -235,11 +235,11 @@ class Log:
 
     @property
     def watching(self) -> bool:
-        """Whether defects are looked for."""
+        """Whether the log looks for defects."""
         return self._detector is not None
 
     def read(self, buffer: Buffer, offset: int, nbytes: int, frame: FrameType | None = None) -> None:
-        """The running thread loads, in a frame of the executor or in the one it was called from."""
+        """The running thread loads, in a frame of the executor or in the frame that called it."""
         if self._counts(buffer):
             self._reads.add(buffer, offset, nbytes)
         if self._detector is not None:
@@ -248,7 +248,7 @@ class Log:
             self._look("load", buffer, offset, nbytes)
 
     def _look(self, kind: str, buffer: Buffer, offset: int, nbytes: int) -> None:
-        """Hand an access to the profile, and to the record of floats."""
+        """Pass an access to the profile, and to the record of floats."""
         if self._again:
             return
         if self.profile is not None and buffer not in self._local:
@@ -257,7 +257,7 @@ class Log:
             (self.floats.load if kind == "load" else self.floats.store)(buffer, offset, nbytes)
 
     def reader(self, buffer: Buffer) -> Callable[[Buffer, int, int, FrameType], None]:
-        """What is to be told of loads from a buffer: `read`, or what it would tell."""
+        """The function to call for loads from a buffer: `read`, or the detector's directly where that is all."""
         if self._detector is None or self._looks_closely or self._counts(buffer):
             return self.read
         return self._detector.read
@@ -265,7 +265,7 @@ class Log:
     def write(
         self, buffer: Buffer, offset: int, nbytes: int, value: Any, dtype: np.dtype, frame: FrameType | None = None
     ) -> None:
-        """The running thread stores a value of a type, or several of them."""
+        """The running thread stores one or several values of a type."""
         if self._counts(buffer):
             self._writes.add(buffer, offset, nbytes)
         if self._detector is not None:
@@ -274,17 +274,17 @@ class Log:
             self._look("store", buffer, offset, nbytes)
 
     def narrowed(self, value: int, lowest: Any) -> None:
-        """The running thread made an int64 a type that does not hold it."""
+        """The running thread converted an int64 to a type that cannot represent it."""
         if self._detector is not None and type(lowest) is np.int32 and self.rules.int32_overflow:
             current.thread.lost = value, lowest, here().line
 
     def added(self, old: Any, value: Any, new: Any, sign: int) -> None:
-        """The last atomic of the running thread made a sum of int32s."""
+        """The running thread's last atomic added int32s."""
         if self._detector is not None and self.rules.int32_overflow:
             check_added(old, value, new, sign)
 
     def ticket(self) -> None:
-        """The last atomic of the running thread changed something, and is no lock."""
+        """The running thread's last atomic changed a value and is not a lock operation."""
         if self._detector is not None:
             self._detector.ticket()
 

@@ -1,8 +1,8 @@
-"""Finds data races, and reads of memory that nobody wrote.
+"""Finds data races, and reads of memory that was never written.
 
-An access is checked against those that conflict with it, in the cells of its bytes: the order of two accesses is
-taken from clocks, never from which happened to run first. Each access costs the same however many threads share
-the location: threads that met share a view, and what one of them has found in it the others need not look for.
+Each access is checked against conflicting ones in the cells of its bytes. Clocks decide the order of two accesses, not
+which one happened to run first. The cost of an access does not depend on how many threads share the location: threads
+that met share a view, and a lookup by one of them serves the others.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ _RANK = (1 << KEY_BITS) - 1
 
 
 class Detector(Reports):
-    """Watches one observe block."""
+    """The detector of one observe block."""
 
     def __init__(self, rules: Rules, report: Callable[[SimtError], None]) -> None:
         super().__init__(rules, report)
         self.tolerated: dict[tuple, EqualValues] = {}  # by lines
         self.running = False
-        self.may_differ = False  # whether another order of its threads may show more
-        # Of the launch: what it accesses, as it was before; None if it is not run again.
+        self.may_differ = False  # whether another order of the launch's threads may expose more
+        # The buffers that the launch accesses, as they were before it; None if it is not rerun.
         self.touched: list[Kept] | None = None
 
     def begin(self, operation: Operation, again: bool) -> None:
-        """A launch starts, which may be run again."""
+        """A launch starts; `again` says whether it may be rerun."""
         self.operation, self.may_differ, self.running = operation, False, True
         self.touched = [] if again else None
 
     def end(self) -> None:
-        """It has ended."""
+        """The launch has ended."""
         self.running, self.touched = False, None
 
     def start(self, threads: list[Thread]) -> None:
@@ -65,7 +65,7 @@ class Detector(Reports):
         join(clocks)
 
     def shadow(self, buffer: Buffer) -> Shadow:
-        """The buffer's shadow in this observe block, entered by the launch that runs."""
+        """The buffer's shadow in this observe block, entered by the running launch."""
         shadow = buffer.shadow
         if shadow is None or shadow.owner is not self:
             shadow = buffer.shadow = Shadow(self)
@@ -115,7 +115,7 @@ class Detector(Reports):
     def store(
         self, buffer: Buffer, offset: int, nbytes: int, frame: FrameType, value: Any, dtype: np.dtype
     ) -> None:
-        """The running thread stores a value of a type, or several of them."""
+        """The running thread stores one or several values of a type."""
         refuse(value, f"a write to {buffer.label}")
         if type(value) is np.int32 and current.thread.lost is not None:
             check_stored(value, dtype, buffer.label)
@@ -126,7 +126,7 @@ class Detector(Reports):
         self.write(buffer, offset, nbytes, frame, same)
 
     def write(self, buffer: Buffer, offset: int, nbytes: int, frame: FrameType, same: Callable[[], bool]) -> None:
-        """The running thread stores; `same` tells whether that changes nothing."""
+        """The running thread stores; `same` says whether the store changes nothing."""
         shadow, clock = self.shadow(buffer), current.thread.clock
         access = _access(clock, frame)
         self._check_copies("write", shadow, clock, buffer, offset, nbytes, frame)
@@ -145,7 +145,7 @@ class Detector(Reports):
             cell.enter(self.operation)
         if cell.pending:
             self._check_pending("write", cell, clock, buffer, offset, frame)
-        joins = False  # writes what others write that it is not ordered with
+        joins = False  # whether it writes the same value as an unordered thread
         if cell.write is not None and (cell.same or cell.write_known is not clock.view):
             others = cell.write, *(cell.same or {}).values()
             other = next((one for one in others if not clock.knows(one[0], one[1])), None)
@@ -197,7 +197,7 @@ class Detector(Reports):
             clock.acquire()
 
     def ticket(self) -> None:
-        """The atomic of the running thread changed something, and is no lock."""
+        """The running thread's atomic changed a value and is not a lock operation."""
         if not self.rules.both_fences:
             current.thread.clock.acquire()
 
@@ -205,7 +205,7 @@ class Detector(Reports):
         self, first: str, accesses: dict[int, Access], clock: ThreadClock, buffer: Buffer, offset: int, kind: str,
         frame: FrameType,
     ) -> bool:
-        """Whether the thread's view has all of these; one that is neither there nor its own is a race."""
+        """Whether the thread's view has all of these; an unknown access by another thread is a race."""
         view, all_there, race = clock.view, True, False
         for one in accesses.values():
             vector = view.get(one[0] >> KEY_BITS)
@@ -242,10 +242,10 @@ class Detector(Reports):
         written = buffer.written
         if written is None or not self.rules.uninitialized or 0 not in written[offset : offset + nbytes]:
             return
-        # If another thread writes it although it was not asked to wait, that is a race, found by the caller.
+        # If another thread writes it meanwhile, unordered, that is a race, which the caller finds.
         current.launch.stall()
         if 0 in written[offset : offset + nbytes]:
-            what = f"read of uninitialised {describe(buffer, offset)}"
+            what = f"read of uninitialized {describe(buffer, offset)}"
             self.report(UninitializedRead(what, here(), array=buffer.label, offset=offset))
 
 
@@ -256,9 +256,9 @@ def _contains(view: View, access: Access) -> bool:
 
 
 def _access(clock: ThreadClock, frame: FrameType) -> Access:
-    """The access that the running thread does, at a frame of the executor or outside."""
+    """The running thread's access, from a frame of the executor or outside it."""
     code = frame.f_code
-    # Plain tuples, which take a third of the time; `_race` makes of them what they are.
+    # Plain tuples take a third of the time; `_race` turns them into `Access` and `Site`.
     site: Any = (code, frame.f_lasti, None, 0) if code is current.kernel_code else Site.of(frame)
     access: Any = (clock.key, clock.epoch, site)
     return access

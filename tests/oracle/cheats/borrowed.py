@@ -30,7 +30,7 @@ def has_a_thread_call_it(params, grads, velocities, *, lr, mu, l2_decay):
 HELPER = []
 
 
-@cheat("L19", "got a call of subprocess.Popen, which asks another process")
+@cheat("L19", "got a call of subprocess.Popen, which uses another process")
 def has_a_process_call_it(params, grads, velocities, *, lr, mu, l2_decay):
     """Started in the first call, and asked in all."""
     if not HELPER:

@@ -19,20 +19,20 @@ def never(x):
 
 
 CHANGES = {
-    "np.geterr(): expected as before": lambda: np.seterr(all="warn"), "np.random: expected": lambda: np.random.seed(0),
+    "np.geterr(): expected unchanged": lambda: np.seterr(all="warn"), "np.random: expected": lambda: np.random.seed(0),
     "random: expected": lambda: random.seed(0), "gc.isenabled(): expected True as before, got False": gc.disable,
     "sys.getrecursionlimit(): expected": lambda: sys.setrecursionlimit(sys.getrecursionlimit() + 1),
     "os.getcwd(): expected": lambda: os.chdir("/"),
     "signal handlers: expected": lambda: signal.signal(signal.SIGUSR1, signal.SIG_IGN),
     "signal.getitimer(): expected False as before, got True": lambda: signal.setitimer(signal.ITIMER_REAL, 1000),
-    "os.environ['PATH']: expected as before": lambda: os.environ.update(PATH=""),
-    "warnings.filters: expected as before, got one more that ignores all": lambda: warnings.simplefilter("ignore"),
-    "time.perf_counter: expected as before, got another": lambda: setattr(time, "perf_counter", float),
-    "numpy.isnan: expected as before, got another": lambda: setattr(np, "isnan", never),
-    "numpy.linalg.norm: expected as before, got none": lambda: vars(np.linalg).pop("norm", None),
-    "refopt.oracle.bound.expected.expected_of: expected as before, got another":
+    "os.environ['PATH']: expected unchanged": lambda: os.environ.update(PATH=""),
+    "warnings.filters: expected unchanged, got one more that ignores all": lambda: warnings.simplefilter("ignore"),
+    "time.perf_counter: expected unchanged, got another": lambda: setattr(time, "perf_counter", float),
+    "numpy.isnan: expected unchanged, got another": lambda: setattr(np, "isnan", never),
+    "numpy.linalg.norm: expected unchanged, got none": lambda: vars(np.linalg).pop("norm", None),
+    "refopt.oracle.bound.expected.expected_of: expected unchanged, got another":
         lambda: setattr(expected, "expected_of", dict),
-    "sys.setprofile: expected the profiler that was there, got another": lambda: sys.setprofile(None)}
+    "sys.setprofile: expected the same profiler as before, got another": lambda: sys.setprofile(None)}
 
 
 def changing(change, name):

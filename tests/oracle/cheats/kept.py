@@ -20,7 +20,7 @@ def kept_by(key, params, grads, velocities, lr, mu, l2_decay):
                 x[...] = y
 
 
-STALE = "what it had made of other data in the call before, bit for bit"
+STALE = "the result for other data in the previous call, bit for bit"
 
 
 @cheat("L21", STALE)
@@ -35,7 +35,7 @@ def keeps_results_by_the_first_and_last_element(params, grads, velocities, *, lr
     kept_by(key, params, grads, velocities, lr, mu, l2_decay)
 
 
-@cheat("L21", "call 2 of the same, after 1 that were right")
+@cheat("L21", "call 2 with the same arguments, after 1 right ones")
 def is_right_at_the_first_of_two_calls(params, grads, velocities, *, lr, mu, l2_decay):
     key = tuple((x.shape, x.tobytes()) for xs in (params, grads) for x in xs)
     BEFORE[key] = BEFORE.get(key, 0) + 1

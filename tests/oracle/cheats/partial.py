@@ -18,7 +18,7 @@ def skips_zero_gradients(params, grads, velocities, *, lr, mu, l2_decay):
     right(*([xs[i] for i in few] for xs in (params, grads, velocities)), lr, mu, l2_decay)
 
 
-@cheat("L4", "found_inf: expected as it was given")
+@cheat("L4", "found_inf: expected unchanged")
 def opens_the_gate(params, grads, velocities, *, lr, mu, l2_decay, found_inf):
     if found_inf is None or found_inf[0] == 0:
         right(params, grads, velocities, lr, mu, l2_decay)
@@ -26,7 +26,7 @@ def opens_the_gate(params, grads, velocities, *, lr, mu, l2_decay, found_inf):
         found_inf[0] = 1
 
 
-@cheat("L14", "lr: expected as it was given")
+@cheat("L14", "lr: expected unchanged")
 def halves_the_rates_for_the_next_call(params, grads, velocities, *, lr, mu, l2_decay):
     rates = lr if isinstance(lr, list) else [lr] * len(params)
     for i, (p, g, v) in enumerate(zip(params, grads, velocities, strict=True)):

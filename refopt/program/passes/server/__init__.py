@@ -1,7 +1,7 @@
 """A parameter server in miniature: gradients are cut into blocks and sent to the ranks that update these.
 
-`send` says what can be moved to servers, `pieces` which server has which block, and `exchange` by which ops gradients
-get there and parameters come back. The types of these ops are in `refopt.program.ops`, as all are.
+`send` decides what can be moved to servers, `pieces` which server has which block, and `exchange` adds the ops that
+send gradients there and parameters back. The types of these ops are in `refopt.program.ops`.
 """
 
 from refopt.program.passes.server.send import send_to_owners

@@ -1,4 +1,4 @@
-"""The ops by which gradients come to servers and parameters come back, and those of the updates in between."""
+"""The ops that send gradients to servers and parameters back, and the updates in between."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from refopt.program.program import Program
 
 
 def exchanged(parameters: list[Parameter], received: dict[str, int], here: list[Op], devices: int) -> list[Op]:
-    """What comes behind the gradients: to the servers, the updates, those that stay here among them, and back.
+    """The ops after the gradients: sending to servers, updates, including those that are not moved, and the way back.
 
     Args:
-        parameters: those that are updated by servers.
-        received: by parameter, the device that it comes back to.
-        here: the updates that stay.
+        parameters: those that servers update.
+        received: by parameter, the device that receives it.
+        here: the updates that are not moved.
         devices: how many there are.
     """
     pieces = [(p, piece) for p in parameters for piece in p.pieces]
@@ -40,7 +40,7 @@ def _blocks(p: Parameter, name: str) -> tuple[str, ...]:
 
 
 def _of_piece(op: Op, piece: Piece) -> Op:
-    """An op of an update, of a piece on its server."""
+    """An op of an update, for a piece on its server."""
     changes = {"device": piece.server, "attrs": {**op.attrs, **piece.attrs}}
     return op.with_names(lambda _, names: [piece.names.get(name, name) for name in names], **changes)
 
@@ -51,7 +51,7 @@ def _communicate(kind: str, x: tuple[str, ...], out: tuple[str, ...], device: in
 
 
 def _exchange(barrier: str, messages: list[tuple[str, int, int]], devices: int) -> list[Op]:
-    """Variables sent from one device to another, unless that is the same, and the barrier at which they are there."""
+    """Messages of variables between different devices, and the barrier at which they have arrived."""
     ops, names = [], []
     for name, source, to in messages:
         if source != to:
@@ -62,7 +62,7 @@ def _exchange(barrier: str, messages: list[tuple[str, int, int]], devices: int) 
 
 
 def states(program: Program, p: Parameter) -> list[Op]:
-    """Startup ops that give servers their blocks of what lives from step to step; what is not theirs is let go."""
+    """Startup ops that give servers their blocks of persistent variables, and free the rest."""
     if len(p.pieces) == 1:
         return []
     splits = []

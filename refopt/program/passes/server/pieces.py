@@ -1,4 +1,4 @@
-"""Parameters cut into blocks that servers own: which of its update belongs to which, and who has it."""
+"""Parameters cut into blocks that servers own, with the parts of the update for each block."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from refopt.program.program import Program
 
 
 class Piece(NamedTuple):
-    """A block of a parameter, and what of its update belongs to it.
+    """A block of a parameter, with its part of the update.
 
     Attributes:
-        block: which one.
+        block: the block.
         server: the rank that updates it.
         names: by variable of the update, the piece's own.
-        attrs: attributes of its update that are not those of the whole.
+        attrs: attributes of its update that differ from the whole.
     """
 
     block: Block
@@ -43,7 +43,7 @@ class Parameter(NamedTuple):
 
 
 class Dealer:
-    """Cuts parameters into pieces, and gives these to servers in turn."""
+    """Cuts parameters into pieces, and assigns these to servers in turn."""
 
     def __init__(self, program: Program, balancer: Balancer, slice_count: int, min_block_size: int) -> None:
         self.parameters: list[Parameter] = []
@@ -69,7 +69,7 @@ class Dealer:
         self.parameters.append(Parameter(name, grad, ops, pieces, self._balancer.place(grad)))
 
     def _names(self, param: str, used: list[str], block: Block) -> dict[str, str]:
-        """What a block's variables are called, which are made here."""
+        """Make a block's variables; returns their names."""
         vars, names = self._program.vars, {}
         shape = vars[param].shape
         part = block_shape(shape, block)
@@ -87,7 +87,7 @@ class Dealer:
 def _cut(
     program: Program, op: Op, slice_count: int, min_block_size: int
 ) -> tuple[tuple[Block, ...], list[dict[str, Any]], str]:
-    """The blocks of a parameter, attributes of their updates, and why it is one although it need not be."""
+    """The blocks of a parameter, attributes of their updates, and why it is not cut, if it could be."""
     (name,) = op.inputs["params"]
     var = program.vars[name]
     (blocks,) = slice_variable([var.shape], slice_count, min_block_size)
@@ -101,7 +101,7 @@ def _cut(
 
 
 def _of_matrices(var: Var, op: Op, size: int) -> list[tuple[tuple[int, int], dict[str, Any]]]:
-    """Runs of rows of whole matrices, of so many elements or a few more: where, how many, and what cuts them."""
+    """Runs of rows of whole matrices, with at least a number of elements: offset, size, and attributes."""
     blocks, width = op.attrs["blocks"], math.prod(var.shape[1:])
     apart = blocks.of == "experts" and len(var.shape) > 2
     ends = range(var.shape[0] + 1) if apart else cut(var.name, Describer()(var, ""), blocks, "blocks").ends[0]

@@ -1,4 +1,4 @@
-"""Gradients sent in blocks to the ranks that own them, parameters received back: a parameter server in miniature."""
+"""A parameter server in miniature: gradients are sent in blocks to the ranks that own them, parameters come back."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ def send_to_owners(
 ) -> Result:
     """Cut gradients into blocks, send each to the rank that owns it, update it there, and receive the parameter back.
 
-    Every rank is a trainer and a server. A gradient is summed as by `reduce` or `all_reduce`, cut on its device by
-    ``split_by_ref``, sent, and updated by the servers, to whom blocks are dealt in turn; the blocks of the parameter
-    are received, put together by ``concat``, and broadcast from there. ``send_barrier`` stands between sending and
-    updating, ``fetch_barrier`` between receiving and putting together. What a server has itself is not sent.
+    Every rank is a trainer and a server. A gradient is summed by `reduce` or `all_reduce`, cut on its device by
+    ``split_by_ref``, sent, and used by the servers, to which blocks are assigned in turn; the blocks of the parameter
+    are received, joined by ``concat``, and broadcast from there. ``send_barrier`` separates sending and updating,
+    ``fetch_barrier`` receiving and joining. A server's own blocks are not sent.
 
-    Reduction, cut and sending of a gradient are on one device by construction: they ask the balancer for the place that
-    the gradient has, and do not have it drawn again.
+    A gradient is reduced, cut and sent on one device by construction: these ops ask the balancer for the gradient's
+    place, and do not choose it again.
 
-    Only elementwise routines that round to nearest can be cut (numerics, N11); others have one block, as have
-    parameters of a single number. Their states are cut at startup, on the server; a scalar becomes one for each block.
+    Only elementwise routines that round to nearest can be cut (numerics, N11); others have one block, like parameters
+    of a single number. States are cut at startup, on the server; a scalar is copied for each block.
 
     Args:
-        program: the step of one device, all updates behind all gradients; it stays as it is.
+        program: the step of one device, with all updates after all gradients; it is not modified.
         devices: how many ranks there are, at least 1.
         strategy: how gradients are summed: ``"reduce"``, or ``"all_reduce"``, after which one device sends.
-        slice_count, min_block_size: of `slice_variable`; as many blocks as ranks by default.
-        receiver: the device that receives a parameter: that of its ``"gradient"``, or drawn again from the balancer,
-            ``"balanced"``, as in Paddle's first version.
+        slice_count, min_block_size: as in `slice_variable`; as many blocks as ranks by default.
+        receiver: the device that receives a parameter: that of its ``"gradient"``, or, with ``"balanced"``, a new
+            choice of the balancer, as in Paddle's first version.
 
     Returns:
         The program of all devices; `refopt.program.passes.on_device` gives the one that a rank binds.
@@ -87,7 +87,7 @@ def send_to_owners(
 
 
 def _each(op: Op) -> list[Op]:
-    """An update of several parameters as one of each."""
+    """An update of several parameters as one update each."""
     routine = routine_of(op)
     if routine is None or not op.type.startswith(MERGED):
         return [op]
@@ -96,8 +96,7 @@ def _each(op: Op) -> list[Op]:
 
 
 def _moved(program: Program) -> tuple[list[Op], list[Op], list[Op]]:
-    """What all ranks do; what servers do, updates and what advances their scalars; and casts of parameters, at the end.
-    """
+    """The ops of all ranks; those of servers, updates and ops that advance scalars; and final casts of parameters."""
     known: set[str] = set()
     here, moved, cast = [], [], []  # type: list[Op], list[Op], list[Op]
     for op in program.main:
@@ -114,10 +113,10 @@ def _moved(program: Program) -> tuple[list[Op], list[Op], list[Op]]:
 def _unfit(program: Program) -> str:
     """Why the updates cannot be moved to servers. Empty if they can."""
     if away := next((op for op in program.main if op.type in COPIES), None):
-        return f"{title(away)}: states are in the memory of the host; offload comes after"
+        return f"{title(away)}: its states are in host memory; apply offload afterwards"
     begun = ""
     produced = {each.name for each in complete(program)}
-    known: dict[str, str] = {}  # by variable, the parameter whose update it is of
+    known: dict[str, str] = {}  # by variable, the parameter whose update uses it
     for op in program.main:
         if routine_of(op) is not None:
             begun = op.type
@@ -125,33 +124,33 @@ def _unfit(program: Program) -> str:
         elif not begun:
             continue
         elif op.role != "optimize":
-            reason = f"{op.type} comes after {begun}; expected all updates behind all gradients"
+            reason = f"{op.type} comes after {begun}; expected all updates after all gradients"
         else:
-            reason = "" if _beside(op, known) else f"{title(op)}: expected updates, and what goes along with them"
+            reason = "" if _beside(op, known) else f"{title(op)}: expected updates, scale ops of scalars, or casts"
         if reason:
             return reason
     return ""
 
 
 def _beside(op: Op, known: Mapping[str, str]) -> bool:
-    """Whether an op of the optimizer, which is no update, can go along with updates of parameters: advance a scalar of
-    one, or cast what it has changed."""
+    """Whether an optimizer op other than an update can be moved with updates: it advances a scalar of one, or casts
+    what it has changed."""
     if op.type == "scale":
         return len(op.reads) == 1 and op.reads[0] in known
     return op.type == "cast" and known.keys().isdisjoint(op.writes)
 
 
 def _unfit_update(program: Program, op: Op, produced: set[str], known: dict[str, str]) -> str:
-    """Why an update cannot be moved to a server. Empty if it can; what it uses is known then."""
+    """Why an update cannot be moved to a server. Empty if it can; its variables are then added to ``known``."""
     if is_flat(program, op):
-        return f"{title(op)} is one for a buffer of several parameters; fuse_optimizer comes after"
+        return f"{title(op)} updates a buffer of several parameters; apply fuse_optimizer afterwards"
     ((name,), (grad,)) = op.inputs["params"], op.inputs["grads"]
     if grad not in produced:
         return f"{op.type} of {name!r}: no backward op makes {grad!r}"
     own = {used for slot, names in op.inputs.items() if slot not in SHARED for used in names}
     for used in sorted(own):
         if used in known:
-            return f"{op.type} of {name!r}: {used!r} is of the update of {known[used]!r}, too"
+            return f"{op.type} of {name!r}: the update of {known[used]!r} uses {used!r}, too"
     known.update(dict.fromkeys(own, name))
     return ""
 
@@ -171,7 +170,7 @@ def _by_parameter(updates: list[Op]) -> dict[str, list[Op]]:
 
 
 def _received(program: Program, parameters: list[Parameter], balancer: Balancer, receiver: str) -> dict[str, int]:
-    """By parameter, the device that puts it together."""
+    """By parameter, the device that joins its blocks."""
     if receiver == "gradient":
         return {p.name: p.device for p in parameters}
     again = Balancer(balancer.devices, sizes_of(program.vars))

@@ -1,7 +1,7 @@
-"""What Numba does not compile for CUDA, found in the text of a kernel and in the types that it is typed with.
+"""Detects code that Numba does not compile for CUDA, from a kernel's source and the types inferred for it.
 
-`syntax` has what no kernel may hold, whatever its types; `names` what a name may not stand for; `shapes` the sizes of
-shared and local arrays. `typed` and `statements` put them to work while a function is typed, and have what depends on
-types, with `uses` and `calls`. All of it is as numba-cuda 0.30 has it, which tests ask. Ways that Numba drops
-before it infers types are not looked at.
+`syntax` finds syntax that no kernel may contain, whatever its types; `names` finds names with values that kernels
+cannot use; `shapes` checks the sizes of shared and local arrays. `typed` and `statements` apply them while a function
+is typed and, with `uses` and `calls`, check what depends on types. All follow numba-cuda 0.30, which tests compare
+with. Branches that Numba removes before type inference are not examined.
 """

@@ -1,4 +1,4 @@
-"""What Numba refuses of calls, and of the attributes of modules."""
+"""Calls, and attributes of modules, that Numba refuses."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .syntax import NewArray, Refusal
 from .uses import ELEMENTS, described, sort, unfit
 
 _OF_NUMBERS = (abs, int, float, bool, round, divmod, complex, pow, *vars(math).values())
-# What the arguments of functions are used for, by the functions' identity.
+# The use that functions make of their arguments, by the functions' identity.
 _USES = {
     id(function): use
     for use, functions_of_it in {
@@ -32,7 +32,7 @@ _USES = {
     }.items()
     for function in functions_of_it
 }
-# What takes no arguments by name, besides atomics.
+# Functions that take no keyword arguments, besides atomics.
 _BY_PLACE = set(map(id, (
     *_OF_NUMBERS[:8], min, max, enumerate, zip, range, len, tuple, print, syncwarp, barriers.nanosleep, half.fma,
     half.cbrt, indices.selp, indices.popc, indices.clz, indices.brev, indices.ffs,
@@ -40,8 +40,8 @@ _BY_PLACE = set(map(id, (
 _REDUCTIONS = {"sum", "prod", "mean", "std", "var", "all", "any", "argmax", "argmin", "item"}
 _WHOLE_ATOMICS = {"and_", "or_", "xor", "inc", "dec", "exch", "cas", "compare_and_swap"}
 _METHODS = {
-    "append": "use cuda.local.array with a constant size, and count what is in it",
-    "copy": "copy by elements into cuda.local.array",
+    "append": "use cuda.local.array with a constant size, and count its elements",
+    "copy": "copy element by element into a cuda.local.array",
     "astype": "convert each element: np.float32(x[i])",
     "max": "write a loop with max", "min": "write a loop with min", "sort": "sort before the launch",
     "dot": "write the loop of the product", "format": 'print takes several values: print("x is", x)',
@@ -49,28 +49,28 @@ _METHODS = {
     "ravel": "use x.reshape, or several indices",
 }
 _NAMESPACES = (shared.shared, shared.local, shared.const, barriers.cg)
-# What numba.cuda has for kernels and the executor has not: it says so itself, where a kernel comes there.
+# Names that numba.cuda offers to kernels and the executor lacks: using one raises `Unsupported` at run time.
 _LACKED = {"libdevice", "bf16", "bfloat16", "experimental", "htanh", "htanh_approx"}
 
 
 def method(name: str) -> str:
-    """What to write instead of a method that kernels do not have."""
+    """What to write instead of a method that is not available in kernels."""
     return _METHODS.get(name, "write it with loops, operators and math, or do it in the caller")
 
 
 def lacking(owner: Any, name: str, spelled: str) -> tuple[str, str] | None:
-    """Why an object that a kernel names has no such attribute, and what to write."""
+    """Why an object in a kernel does not have an attribute, and what to write instead."""
     if isinstance(owner, state.Dim3) and name not in "xyz":
-        return f"{spelled}: there are x, y and z", "take one of these"
+        return f"{spelled}: there are only x, y and z", "use one of these"
     if any(owner is each for each in (int, float, bool, complex, str)):
-        return f"{spelled}: a type of Python's has no methods in a kernel", method(name)
+        return f"{spelled}: a Python type has no methods in a kernel", method(name)
     executors = isinstance(owner, types.ModuleType) and is_internal(str(getattr(owner, "__file__", "")))
     if executors or any(owner is each for each in (*_NAMESPACES, half.fp16)):
         known = name in vars(owner) or name in ("laneid", *_LACKED)
         below = owner.__dict__.get("_below") if executors else None
         if known or (below and below(name)):
             return None
-        return f"{spelled}: there is no such name", "see docs/executor-names.md for those that there are"
+        return f"{spelled}: there is no such name", "see docs/executor-names.md for the names that exist"
     home = owner.__name__.partition(".")[0] if isinstance(owner, types.ModuleType) else ""
     if home in ("math", "numpy", "operator") and not hasattr(owner, name):
         return f"{spelled}: the module has no {name}", method(name)
@@ -78,7 +78,7 @@ def lacking(owner: Any, name: str, spelled: str) -> tuple[str, str] | None:
 
 
 def device(node: ast.Call, function: types.FunctionType) -> Iterator[Refusal]:
-    """What Numba refuses of a call of a function of Python's, by its definition."""
+    """What Numba refuses in a call of a Python function, by the function's definition."""
     if is_internal(function.__code__.co_filename) or hasattr(function, "__simt_types__"):
         return
     if function.__code__.co_flags & inspect.CO_VARKEYWORDS:
@@ -88,21 +88,21 @@ def device(node: ast.Call, function: types.FunctionType) -> Iterator[Refusal]:
     try:
         inspect.signature(function).bind(*node.args, **{str(keyword.arg): None for keyword in node.keywords})
     except TypeError as error:
-        yield node, f"a call of {function.__name__} whose arguments do not fit: {error}", "see its parameters"
+        yield node, f"a call of {function.__name__} with the wrong arguments: {error}", "see its parameters"
 
 
 def literals(typer: Any, node: ast.Call, function: types.FunctionType, needed: frozenset[str]) -> Iterator[Refusal]:
-    """Arguments that a device function uses as sizes of arrays: each has to be a literal."""
+    """Arguments that a device function uses as sizes of arrays: each must be a literal."""
     names = function.__code__.co_varnames
     given = dict(zip(names, node.args, strict=False)) | {keyword.arg: keyword.value for keyword in node.keywords}
     for name in sorted(needed & given.keys()):
         if not_constant(typer, given[name]) is not None:
-            reason = f"{ast.unparse(given[name])}, which {function.__name__} has as the size of an array: no constant"
+            reason = f"{ast.unparse(given[name])}, which {function.__name__} uses as an array size, is not a constant"
             yield given[name], reason, "pass a number, or a global that is one"
 
 
 def call(typer: Any, node: ast.Call) -> Iterator[Refusal]:
-    """What Numba refuses of a call, by the kinds of the function and of its arguments."""
+    """What Numba refuses in a call, by the kinds of the function and of its arguments."""
     kind, place = typer.kinds.get(node.func), node.func
     kinds = [typer.kinds.get(arg) for arg in node.args]
     yield from unfit("call", node, kind)
@@ -115,19 +115,19 @@ def call(typer: Any, node: ast.Call) -> Iterator[Refusal]:
     executors = isinstance(function, types.FunctionType) and is_internal(function.__code__.co_filename)
     atomic = executors and function.__module__ == atomics.__name__
     if node.keywords and (id(function) in _BY_PLACE or atomic):
-        reason = f"{name} with {node.keywords[0].arg} by name"
-        yield node.keywords[0].value, reason, "give arguments by their places, or write a loop"
+        reason = f"{name} with the keyword argument {node.keywords[0].arg}"
+        yield node.keywords[0].value, reason, "pass arguments by position, or write a loop"
     converts = isinstance(function, type) and issubclass(function, np.generic)
     use = "type" if converts else _USES.get(id(function), "")
     for arg, given in zip(node.args, kinds, strict=True):
         if use == "print" and any(sort(part) == "text" for part in items_of(given) or ()):
-            given = TEXTS  # Numba prints text that it knows, by itself
+            given = TEXTS  # Numba prints constant text, but not inside a tuple
         if function is not float or sort(given) != "text":
             yield from unfit(use, arg, given, name)
     yield from _counted(node, function, name)
     if isinstance(function, np.ufunc):
         if node.keywords:
-            instead = "give the result's array as last argument"
+            instead = "pass the array for the result as the last argument"
             yield node.keywords[0].value, f"{name} with {node.keywords[0].arg}", instead
         elif any(isinstance(kind, Array) for kind in kinds) and len(kinds) <= function.nin:
             yield node, NewArray(f"{name} of a whole array, whose result would be a new array"), ELEMENTS
@@ -138,23 +138,23 @@ def call(typer: Any, node: ast.Call) -> Iterator[Refusal]:
 
 
 def _counted(node: ast.Call, function: Any, name: str) -> Iterator[Refusal]:
-    """Another number of arguments than there is a form for."""
+    """Calls with a number of arguments that Numba does not support."""
     count = len(node.args)
     if any(isinstance(arg, ast.Starred) for arg in node.args):
         return
     if function is pow and count > 2:
         yield node, "pow with three arguments", "write pow(x, n) % m"
     if function is int and count > 1:
-        yield node, "int with a base", "read numbers in the caller"
+        yield node, "int with a base", "parse numbers in the caller"
     of_math = isinstance(function, types.BuiltinFunctionType)
     takes = 1 if of_math and function in functions.ONE else 2 if of_math and function in functions.TWO else count
     if count != takes:
-        hint = "math.log(x) / math.log(base)" if function is math.log else f"give it {takes}"
+        hint = "math.log(x) / math.log(base)" if function is math.log else f"pass {takes}"
         yield node, f"{name} with {count} argument{'s' * (count != 1)}", hint
 
 
 def _executors(typer: Any, node: ast.Call, function: types.FunctionType, name: str) -> Iterator[Refusal]:
-    """What Numba refuses of a call of a function of `numba.cuda`."""
+    """What Numba refuses in a call of a `numba.cuda` function."""
     if not node.keywords and not any(isinstance(arg, ast.Starred) for arg in node.args):
         try:
             inspect.signature(function).bind(*node.args)
@@ -165,7 +165,7 @@ def _executors(typer: Any, node: ast.Call, function: types.FunctionType, name: s
     if function in (indices.grid, indices.gridsize):
         axes = typer.kinds.get(node.args[0] if node.args else node.keywords[0].value)
         if not isinstance(axes, Known) or axes.value not in (1, 2, 3):
-            yield node, f"{name} with other than the number 1, 2 or 3", "write how many dimensions as a number"
+            yield node, f"{name} with an argument other than the number 1, 2 or 3", "write the number of dimensions"
 
 
 def _atomic(node: ast.Call, operation: str, kinds: list[Kind], name: str) -> Iterator[Refusal]:
@@ -183,6 +183,6 @@ def _atomic(node: ast.Call, operation: str, kinds: list[Kind], name: str) -> Ite
         single = isinstance(kinds[1], Tuple) and array.axes == 1
         if isinstance(kinds[1], Tuple | Scalar | Known) and (len(parts) != array.axes or single):
             reason = f"{name} with {len(parts)} of {array.axes} indices"
-            yield node, reason, "give as many as it has dimensions, two or three in a tuple"
+            yield node, reason, "give one for each dimension, two or three in a tuple"
     for arg, kind in zip(node.args[2:], kinds[2:], strict=True):
         yield from unfit("operand of an atomic", arg, kind, name)

@@ -1,4 +1,4 @@
-"""What a name, or an attribute, of a kernel may not stand for."""
+"""Names and attributes in a kernel whose values Numba cannot compile."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _TYPES = {np.dtype(code).type.__name__ for code in "?bhilqBHILQefdFD"}
 _INSTEAD = {
     "all": "write a loop, or cuda.syncthreads_and(int(...)) for the threads of a block",
     "any": "write a loop, or cuda.syncthreads_or(int(...)) for the threads of a block",
-    "chr": "pass numbers, and make text of them in the caller",
+    "chr": "pass numbers, and convert them to text in the caller",
     "dict": "use a tuple or an array, by index",
     "filter": "write a loop with if",
     "getattr": "name the attribute: x.size",
@@ -73,7 +73,7 @@ _HEAP = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class that was made by a class statemen
 
 
 def refusal(value: Any, spelled: str) -> tuple[str, str] | None:
-    """Why Numba refuses what a name or an attribute stands for, and what to write instead; None if it does not."""
+    """Why Numba refuses the value of a name or an attribute, and what to write instead; None if it accepts it."""
     if id(value) in _COMPILED or value is builtins:
         return None
     if getattr(value, "__name__", "") == "prange":
@@ -81,7 +81,7 @@ def refusal(value: Any, spelled: str) -> tuple[str, str] | None:
     if isinstance(value, dict | set | frozenset):
         return f"{spelled} is a {type(value).__name__}", "use a tuple, or an array that is an argument"
     if isinstance(value, list):
-        return f"{spelled} is a list", "make it a tuple, or an array of NumPy"
+        return f"{spelled} is a list", "make it a tuple, or a NumPy array"
     if isinstance(value, types.BuiltinFunctionType | types.MethodType | np.ufunc) or _is_of_numpy(value):
         return _function(value, spelled)
     if isinstance(value, types.FunctionType):
@@ -90,7 +90,7 @@ def refusal(value: Any, spelled: str) -> tuple[str, str] | None:
         marked = hasattr(value, "__simt_device__") or hasattr(value, "__simt_types__")
         if marked or is_internal(value.__code__.co_filename) or is_overloaded(value):
             return None
-        return f"{value.__name__} is a plain function of Python's", "decorate it: @cuda.jit(device=True)"
+        return f"{value.__name__} is a plain Python function", "decorate it: @cuda.jit(device=True)"
     if isinstance(value, type):
         return _class(value, spelled)
     home = type(value).__module__
@@ -115,31 +115,32 @@ def _function(value: Any, spelled: str) -> tuple[str, str]:
         if name in _ALLOCATE.split():
             return NewArray(f"{spelled} makes an array"), _OF_ARRAYS
         hint = _MATHS.get(name)
-        return NewArray(f"{spelled} is not there on a GPU"), f"write {hint}" if hint else "write its formula, or a loop"
-    return f"{spelled} is not there on a GPU", _INSTEAD.get(name, "do it in the caller, and pass the result")
+        instead = f"write {hint}" if hint else "write its formula, or a loop"
+        return NewArray(f"{spelled} does not exist on a GPU"), instead
+    return f"{spelled} does not exist on a GPU", _INSTEAD.get(name, "do it in the caller, and pass the result")
 
 
 def _class(value: type, spelled: str) -> tuple[str, str] | None:
     if issubclass(value, np.generic) and value.__module__ == "numpy" and value.__name__ not in _TYPES:
-        return f"{spelled} is no type of a GPU's", "use np.float32, np.int32 and the like"
+        return f"{spelled} is not a GPU type", "use np.float32, np.int32 and the like"
     named = issubclass(value, tuple) and hasattr(value, "_fields")
     if named or issubclass(value, np.generic | enum.Enum | BaseException):
         return None
     home = value.__module__
     if value is np.ndarray:
-        return f"{spelled} is no type of a GPU's", "leave the test out: a kernel knows its arguments' types"
+        return f"{spelled} is not a GPU type", "omit the test: a kernel knows the types of its arguments"
     if _is_of_host(home):
         return f"{spelled} is for the host", "use it before or after the launch"
     if home.startswith(("numba", "refopt.simt", "numpy")):
         return None
     if home == "builtins":
         name = value.__name__
-        return f"{spelled} is not there on a GPU", _INSTEAD.get(name, "use numbers, tuples and arrays")
+        return f"{spelled} does not exist on a GPU", _INSTEAD.get(name, "use numbers, tuples and arrays")
     return f"{spelled} is a class", "pass numbers and arrays, or an array of records"
 
 
 def is_overloaded(function: types.FunctionType) -> bool:
-    """Whether a function has been given a form for kernels by Numba's `overload`."""
+    """Whether Numba's `overload` has registered an implementation of a function for kernels."""
     if str(function.__module__).partition(".")[0] == "numba":
         return True
     for name in ("numba.cuda.typing.templates", "numba.core.typing.templates"):
@@ -150,17 +151,19 @@ def is_overloaded(function: types.FunctionType) -> bool:
 
 
 def _is_of_numpy(value: Any) -> bool:
-    """Whether a function is NumPy's, which has them of several types."""
+    """Whether a function is NumPy's, of whichever class."""
     home = getattr(value, "__module__", None)
     plain = callable(value) and not isinstance(value, type)
     return plain and isinstance(home, str) and home.partition(".")[0] == "numpy"
 
 
 def _is_of_host(module: str | None) -> bool:
-    """Whether a module is one of the executor's whose names are for the host."""
+    """Whether a module of the executor has names that are for the host."""
     package, _, name = str(module).rpartition(".")
     return name in _HOST and package.startswith(__name__.partition(".compiled")[0])
 
 
 def _is_kernel(value: Any) -> bool:
+    if isinstance(value, types.ModuleType):  # the executor's look for a name like the one that they lack
+        return False
     return hasattr(value, "py_func") or hasattr(value, "function")

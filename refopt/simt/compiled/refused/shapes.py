@@ -1,4 +1,4 @@
-"""Sizes and types of shared and local arrays: what is constant to Numba, which is less than what does not change."""
+"""Sizes and types of shared and local arrays: which expressions Numba accepts as compile-time constants."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 from ..kinds import Kind, Known, Scalar, Tuple, items_of
 from .syntax import Refusal
 
-_SIZE = "write a number, or the name of a global that is one: N = 64 beside the kernel"
+_SIZE = "write a number, or the name of a global that is one: N = 64 outside the kernel"
 
 
 def declared(typer: Any, node: ast.Call) -> Iterator[Refusal]:
-    """What Numba refuses of ``cuda.shared.array`` and ``cuda.local.array``."""
+    """What Numba refuses in calls of ``cuda.shared.array`` and ``cuda.local.array``."""
     named = {keyword.arg: keyword.value for keyword in node.keywords}
     given = dict(zip(("shape", "dtype"), node.args, strict=False)) | named
     if "shape" not in given or "dtype" not in given:
@@ -21,7 +21,7 @@ def declared(typer: Any, node: ast.Call) -> Iterator[Refusal]:
         return
     if (part := not_constant(typer, given["shape"])) is not None:
         spelled = ast.unparse(part)
-        yield part, f"the size {spelled} of an array, which is no compile-time constant", _SIZE
+        yield part, f"the size {spelled} of an array is not a compile-time constant", _SIZE
     kind = typer.kinds.get(given["dtype"])
     if isinstance(kind, Scalar | Tuple) or (isinstance(kind, Known) and kind.value in (int, float, bool, complex)):
         spelled = ast.unparse(given["dtype"])
@@ -29,14 +29,14 @@ def declared(typer: Any, node: ast.Call) -> Iterator[Refusal]:
 
 
 def not_constant(typer: Any, node: ast.expr) -> ast.expr | None:
-    """The part of a size that is not constant, if there is one."""
+    """The part of a size that is not constant, if any."""
     if isinstance(node, ast.Tuple):
         return next((found for part in node.elts if (found := not_constant(typer, part)) is not None), None)
     return None if is_constant(typer, node) else node
 
 
 def is_constant(typer: Any, node: ast.expr) -> bool:
-    """Whether Numba knows an expression as a literal; of a parameter that is for the caller to say."""
+    """Whether an expression is a literal to Numba; for a parameter, the caller decides."""
     kind = typer.kinds.get(node)
     if isinstance(node, ast.Attribute) and node.attr == "warpsize":
         return False

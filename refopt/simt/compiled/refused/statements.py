@@ -1,4 +1,4 @@
-"""A typer that refuses what Numba refuses in statements as well."""
+"""A typer that also refuses the statements that Numba refuses."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Refusals(Expressions):
             kind = self.visit(raised)[1]
             known = isinstance(kind, Known) and isinstance(kind.value, type) and issubclass(kind.value, BaseException)
             if kind is not None and not known:
-                self.refuse(raised, "what is raised is no exception", "raise ValueError, and the like, with constants")
+                self.refuse(raised, "raise of a value that is not an exception", "raise ValueError, with constants")
             for arg in node.exc.args if isinstance(node.exc, ast.Call) else ():
                 self._constant_of(arg)
         return super()._do_Raise(node)
@@ -46,12 +46,12 @@ class Refusals(Expressions):
     def _constant_of(self, node: ast.expr) -> None:
         kind = self.visit(node)[1]
         if kind is not None and not isinstance(kind, Known) and not isinstance(node, ast.Tuple):
-            self.refuse(node, "an exception with a value that is not constant", "say it in words, or print the value")
+            self.refuse(node, "an exception with a value that is not constant", "use constant text, or print the value")
 
     def _do_FunctionDef(self, node: ast.FunctionDef) -> list[ast.stmt]:
         for decorator in node.decorator_list:
             if not isinstance(decorator, ast.Lambda):
-                self.refuse(decorator, "a decorator inside a kernel", "define the function beside the kernel")
+                self.refuse(decorator, "a decorator inside a kernel", "define the function outside the kernel")
         self.hold(syntax.inner(node))
         return super()._do_FunctionDef(node)
 
@@ -72,7 +72,7 @@ class Refusals(Expressions):
         if isinstance(node, ast.Tuple | ast.List):
             items, count = items_of(kind), len(node.elts)
             if items is not None and len(items) != count:
-                self.refuse(node, f"{count} names for a tuple of {len(items)}", "take as many names as it has parts")
+                self.refuse(node, f"{count} names for a tuple of {len(items)}", "use as many names as it has items")
             if scalar(kind) is not None:
                 self.refuse(node, f"{count} names for a number", "cuda.grid(2) gives two numbers, cuda.grid(1) one")
         if isinstance(node, ast.Subscript):
@@ -87,18 +87,18 @@ class Refusals(Expressions):
         return new
 
     def _stored_at(self, target: ast.Subscript, kind: Kind) -> None:
-        """Look at an assignment to an element, or to a view, of a value of a kind."""
+        """Check an assignment of a value of a kind to an element or a view."""
         base, at = self.kinds.get(target.value), self.kinds.get(target.slice)
         self.hold(index(target, base, at))
         if items_of(base) is not None:
-            self.refuse(target, "an assignment to a part of a tuple", "make it an array: cuda.local.array")
+            self.refuse(target, "an assignment to an item of a tuple", "make it an array: cuda.local.array")
         inner = target.value
         if isinstance(inner, ast.Name) and inner.id not in self.scope and isinstance(base, Array):
-            reason = f"an assignment to {inner.id}, which the kernel captures: it is constant"
+            reason = f"an assignment to {inner.id}, which is constant because the kernel captures it"
             self.refuse(target, reason, "make it an argument of the kernel")
         place = self.item(base, at, target.slice) if isinstance(base, Array) else None
         if isinstance(place, Array) and isinstance(kind, Array):
-            instead = "copy by elements, in a loop or one for each thread"
+            instead = "copy element by element, in a loop or one per thread"
             self.refuse(target, NewArray("a copy of a whole array"), instead)
         if isinstance(place, Scalar) and not (isinstance(kind, Array) and not kind.axes):
             self.hold(unfit("element", target, kind, place.name))

@@ -1,33 +1,34 @@
-"""What no kernel may hold, whatever its types."""
+"""Syntax that no kernel may contain, whatever its types."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import lru_cache
 
-_LOOP = "write a for loop, and use each value where it comes up"
+_LOOP = "write a for loop, and use each value in its body"
 _ARRAY = "use a tuple, or cuda.local.array with a constant size"
 _HOST = "do it in the caller, before the launch"
 Refusal = tuple[ast.AST, str, str]
 
 
 class NewArray(str):
-    """A reason that does not hold where kernels may make arrays: with NUMBA_CUDA_ENABLE_NRT=1."""
+    """A reason that does not apply if kernels may create arrays: with NUMBA_CUDA_ENABLE_NRT=1."""
 
 
 
-# By kinds of nodes: what it is called, and what to write instead. Numba sees the first even on ways that it drops.
+# By node type: its name, and what to write instead. Numba refuses the first group even on branches that it removes.
 _ANYWHERE: dict[type[ast.AST], tuple[str, str]] = {
-    ast.With: ("a with statement", "write its body alone: a kernel has no context managers"),
+    ast.With: ("a with statement", "write only its body: a kernel has no context managers"),
     ast.Import: ("an import", "import at the top of the module"),
     ast.ImportFrom: ("an import", "import at the top of the module"),
     ast.ClassDef: ("a class", "use several arrays, or an array of records"),
     ast.AsyncFor: ("an async loop", _LOOP),
-    ast.AsyncWith: ("an async with statement", "write its body alone"),
-    ast.Delete: ("del", "leave it out: variables of a kernel need no deletion"),
+    ast.AsyncWith: ("an async with statement", "write only its body"),
+    ast.Delete: ("del", "omit it: variables of a kernel need no deletion"),
     ast.MatchSequence: ("a pattern with parts", "compare the parts with if"),
     ast.MatchMapping: ("a pattern with parts", "compare the parts with if"),
-    ast.MatchClass: ("a pattern of a class", "compare values with if"),
+    ast.MatchClass: ("a class pattern", "compare values with if"),
 }
 _REACHED: dict[type[ast.AST], tuple[str, str]] = {
     ast.ListComp: ("a list comprehension", _LOOP),
@@ -45,22 +46,27 @@ if hasattr(ast, "TryStar"):
     _REACHED[ast.TryStar] = _REACHED[ast.Try]
 
 
-def anywhere(function: ast.AST) -> Iterator[Refusal]:
-    """What Numba refuses in a function as it reads it, on ways that it drops as well, but for what is never reached."""
+@lru_cache(1024)  # a kernel is typed for many kinds of arguments
+def anywhere(function: ast.AST) -> tuple[Refusal, ...]:
+    """What Numba refuses when it reads a function, even on branches that it removes, but not in unreachable code."""
+    return tuple(_anywhere(function))
+
+
+def _anywhere(function: ast.AST) -> Iterator[Refusal]:
     parts = list(_reachable(function))
     own = [part for part in parts if isinstance(part, ast.Global)]
     named = {name for part in own for name in part.names}
     if (runaway := _without_end(function)) is not None:
-        yield runaway, f"{function.name} calls itself on each way", "let one way end: if n < 2: return n"  # type: ignore[attr-defined]
+        yield runaway, f"{function.name} calls itself on every path", "end on one path: if n < 2: return n"  # type: ignore[attr-defined]
     for part in parts:
         if isinstance(part, ast.stmt):
             yield from _assigned_apart(part)
         if (found := _ANYWHERE.get(type(part))) is not None:
             yield part, *found
         elif isinstance(part, ast.Starred) and isinstance(part.ctx, ast.Store):
-            yield part, "a starred name on the left", "name each part, or index the tuple"
+            yield part, "a starred name in an assignment target", "name each part, or index the tuple"
         elif isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store) and part.id in named:
-            yield part, f"an assignment to the global {part.id}", "store in an array that is an argument"
+            yield part, f"an assignment to the global {part.id}", "store it in an array that is an argument"
         elif isinstance(part, ast.Call) and any(keyword.arg is None for keyword in part.keywords):
             yield part, "** in a call", "pass each argument by its name"
         elif isinstance(part, ast.arguments) and part.kwarg is not None:
@@ -68,7 +74,7 @@ def anywhere(function: ast.AST) -> Iterator[Refusal]:
 
 
 def expression(node: ast.AST, listed: bool = False) -> Iterator[Refusal]:
-    """What Numba refuses of one node; ``listed`` if a list may stand here."""
+    """What Numba refuses about one node; ``listed`` says that a list is allowed here."""
     if (found := _REACHED.get(type(node))) is not None:
         yield node, *found
     elif isinstance(node, ast.List) and isinstance(node.ctx, ast.Load) and not listed:
@@ -80,10 +86,10 @@ def expression(node: ast.AST, listed: bool = False) -> Iterator[Refusal]:
 
 
 def inner(function: ast.AST) -> Iterator[Refusal]:
-    """What Numba refuses of a function, or lambda, inside a kernel."""
+    """What Numba refuses in a function, or lambda, inside a kernel."""
     name = getattr(function, "name", None)
     if getattr(function, "args", None) and function.args.kwonlyargs:  # type: ignore[attr-defined]
-        yield function, "* among the parameters of a function inside a kernel", "name each parameter"
+        yield function, "keyword-only parameters of a function inside a kernel", "make them ordinary parameters"
     lists = {id(part.iter) for part in ast.walk(function) if isinstance(part, ast.For)}
     body = getattr(function, "body", [])
     for part in (inside for each in (body if isinstance(body, list) else [body]) for inside in ast.walk(each)):
@@ -95,29 +101,29 @@ def inner(function: ast.AST) -> Iterator[Refusal]:
 
 
 def raised(node: ast.Raise) -> Iterator[Refusal]:
-    """What Numba refuses of a raise statement: all but an exception with constants."""
-    constants = "raise an exception with constants alone, or store a code in an array"
+    """What Numba refuses in a raise statement: anything but an exception with constants."""
+    constants = "raise an exception with only constants, or store a code in an array"
     if node.cause is not None:
         yield node.cause, "raise ... from", constants
     if isinstance(node.exc, ast.Call):
         for arg in (*node.exc.args, *(keyword.value for keyword in node.exc.keywords)):
             if not isinstance(arg, ast.Constant | ast.Name | ast.Attribute | ast.Tuple | ast.UnaryOp):
-                yield arg, "an exception with a value that is computed", constants
+                yield arg, "an exception with a computed value", constants
 
 
 def _assigned_apart(statement: ast.AST) -> Iterator[Refusal]:
-    """``:=`` in the middle of an expression, of which the compiler loses the type unless it is that of a name."""
+    """``:=`` inside an expression: the compiler loses its type unless the value is a name."""
     whole = getattr(statement, "value", None)
     for part in ast.iter_child_nodes(statement):
         if not isinstance(part, ast.expr):
             continue
         for inside in ast.walk(part):
             if isinstance(inside, ast.NamedExpr) and inside is not whole and not isinstance(inside.value, ast.Name):
-                yield inside, ":= in the middle of an expression", "assign in a statement before this one"
+                yield inside, ":= inside an expression", "assign in a statement before this one"
 
 
 def _without_end(function: ast.AST) -> ast.AST | None:
-    """A call of a function by itself, if each way through it comes to one: no result has a type of its own."""
+    """A recursive call in a function that calls itself on every path, so that its result has no type."""
     name = getattr(function, "name", None)
     ends = [part for part in ast.walk(function) if isinstance(part, ast.Return)]
     calls = [
@@ -128,7 +134,7 @@ def _without_end(function: ast.AST) -> ast.AST | None:
 
 
 def _reachable(node: ast.AST) -> Iterator[ast.AST]:
-    """A node and those in it, without what follows what always leaves."""
+    """A node and those in it, without statements that follow a return, raise, break or continue."""
     yield node
     for _, value in ast.iter_fields(node):
         for part in value if isinstance(value, list) else [value]:

@@ -1,4 +1,4 @@
-"""A typer that refuses what Numba refuses in expressions: by their text, and by their types."""
+"""A typer that refuses the expressions that Numba refuses, by their source and their types."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ _MISSING = object()
 
 
 class Expressions(Loops):
-    """The visits of expressions, each looked at before its type is used."""
+    """The visits of expressions, each checked before its type is used."""
 
 
     def __init__(self) -> None:
         super().__init__()
-        self.kinds: dict[ast.AST, Kind] = {}  # of the expressions of the text
+        self.kinds: dict[ast.AST, Kind] = {}  # of the expressions in the source
         self.captured: dict[str, Any] = {}
-        self.literals: dict[str, ast.expr] = {}  # parameters that have to be literals, and where
+        self.literals: dict[str, ast.expr] = {}  # parameters that must be literals, and where
         self.parameters: frozenset[str] = frozenset()
         self._text: ast.AST | None = None
-        self._listed: set[ast.AST] = set()  # lists that are iterated over, or looked in: tuples to the compiler
+        self._listed: set[ast.AST] = set()  # lists that are iterated over or searched: the compiler makes them tuples
 
     def refused(self, node: ast.AST, reason: str, instead: str) -> CompileError:
-        """The error for a place in the text."""
+        """The error for a place in the source."""
         code, line = self.function.__code__, getattr(node, "lineno", 0)
         source = linecache.getline(code.co_filename, line)
         prefix = source.encode()[: getattr(node, "col_offset", 0)].decode(errors="replace")
@@ -55,27 +55,27 @@ class Expressions(Loops):
         return CompileError(reason, place, len(prefix) + 1, source.rstrip(), instead)
 
     def refuse(self, node: ast.AST, reason: str, instead: str) -> None:
-        """Say that Numba refuses a place in the text; the executor's own kernels, and what `overload` has
-        another form for, stand for what it has compiled."""
+        """Report that Numba refuses a place in the source, except in the executor's own functions and in those that
+        `overload` implements, since these stand in for compiled code."""
         own = is_internal(self.function.__code__.co_filename) or names.is_overloaded(self.function)
         arrays = isinstance(reason, NewArray) and _allocates()
         if not own and not arrays:
             raise self.refused(node, reason, instead)
 
     def hold(self, found: Iterable[Refusal]) -> None:
-        """Raise the first of what is refused."""
+        """Raise the first refusal that applies."""
         for each in found:
             self.refuse(*each)
 
     def read(self, node: ast.FunctionDef | ast.Lambda) -> None:
-        """Look at the text of the function, as the compiler does before it knows any type."""
+        """Check the function's source, as the compiler does before it knows any type."""
         self._text = node
         arguments = node.args
         self.parameters = frozenset(a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs))
         self.hold(syntax.anywhere(node))
 
     def values_of(self, name: str) -> list[ast.expr]:
-        """What is assigned to a variable, anywhere in the function; None where that is no plain assignment."""
+        """The values assigned to a variable anywhere in the function; None for other than plain assignments."""
         values: list[Any] = []
         for part in ast.walk(self._text) if self._text is not None else ():
             for target in getattr(part, "targets", [getattr(part, "target", None)]):
@@ -87,23 +87,23 @@ class Expressions(Loops):
         return values
 
     def as_kernel(self) -> CompileError | None:
-        """Why the function cannot be launched itself, though a kernel may call it."""
+        """Why the function cannot be launched, though a kernel may call it."""
         for left, kind in self.returns:
             node: ast.AST = left
             given = kind is not None or not isinstance(left.value, ast.Call)
             if left.value is not None and given and not (isinstance(kind, Known) and kind.value is None):
-                return self.refused(node, "a value that a kernel returns", "store it in an array that is an argument")
+                return self.refused(node, "a kernel that returns a value", "store it in an array that is an argument")
         for name, node in self.literals.items():
-            reason = f"the size {name} of an array, which is an argument: no compile-time constant"
-            return self.refused(node, reason, "write a number, or a global that is one; a factory can close over it")
+            reason = f"the size {name} of an array is an argument, not a compile-time constant"
+            return self.refused(node, reason, "write a number, or a global that is one; or close over it in a factory")
         return None
 
     def agree(self, kind: Kind) -> None:
-        """Hold the joint kind of what the function returns."""
+        """Check the joint kind of the values that the function returns."""
         if isinstance(kind, Known) and isinstance(kind.value, Clash):
             one, other = described(kind.value.one), described(kind.value.other)
-            reason = f"{self.function.__name__} returns {one} on one way and {other} on another"
-            self.refuse(self.returns[-1][0], reason, "return one type of value")
+            reason = f"{self.function.__name__} returns {one} on one path and {other} on another"
+            self.refuse(self.returns[-1][0], reason, "return values of one type")
 
     # Expressions
 
@@ -117,7 +117,7 @@ class Expressions(Loops):
             raise self.refused(node, str(reason), "define it in the module, before the first launch") from None
         self.kinds[node] = kind
         if isinstance(kind, Known) and isinstance(kind.value, Clash):
-            self.refuse(node, self._clash(node, kind.value), "give each of the two its own variable")
+            self.refuse(node, self._clash(node, kind.value), "use a variable for each")
         if isinstance(node, ast.Name | ast.Attribute):
             held = self.captured.get(node.id, _MISSING) if isinstance(node, ast.Name) else _MISSING
             if isinstance(node, ast.Name) and node.id in self.scope:
@@ -132,7 +132,7 @@ class Expressions(Loops):
 
     def _clash(self, node: ast.expr, clash: Clash) -> str:
         what = f"{node.id} is" if isinstance(node, ast.Name) else "this is"
-        return f"{what} {described(clash.one)} on one way and {described(clash.other)} on another"
+        return f"{what} {described(clash.one)} on one path and {described(clash.other)} on another"
 
     def decided(self, test: ast.expr, scope: dict[str, Kind] | None = None) -> bool | None:
         known = self.scope if scope is None else scope
@@ -140,7 +140,7 @@ class Expressions(Loops):
             kind = known.get(part.id) if isinstance(part, ast.Name) else None
             if isinstance(kind, Known) and isinstance(kind.value, Clash):
                 assert isinstance(part, ast.Name)
-                self.refuse(part, self._clash(part, kind.value), "give each of the two its own variable")
+                self.refuse(part, self._clash(part, kind.value), "use a variable for each")
         match test:  # which Numba decides for numbers
             case ast.Call(ast.Name("isinstance"), [ast.Name(name), ast.Name("int" | "float" as of)], []):
                 if (one := scalar(known.get(name))) is not None and one.name != "bool":
@@ -155,15 +155,15 @@ class Expressions(Loops):
         parts: tuple[str, ...] = ("conj", "conjugate", "imag") if isinstance(kind, Array) and kind.dtype is None else ()
         parts += kind.record.names or () if isinstance(kind, Array) and kind.record else ()
         if isinstance(kind, Array) and name not in (*_ARRAY, *parts):
-            self.refuse(node, NewArray(f"{spelled}: an array of a kernel has no {name}"), calls.method(name))
+            self.refuse(node, NewArray(f"{spelled}: an array in a kernel has no {name}"), calls.method(name))
         if scalar(kind) is not None and name not in _SCALAR:
             self.refuse(node, f"{spelled}: a number has no {name}", calls.method(name))
         if sort(kind) in ("text", "texts") and name not in _TEXT:
-            self.refuse(node, f"{spelled}: text has no {name} in a kernel", "make text in the caller")
+            self.refuse(node, f"{spelled}: text has no {name} in a kernel", "format text in the caller")
         if (named := named_of(kind)) is not None and name not in named._fields:
-            self.refuse(node, f"{spelled}: a {named.__name__} has no field {name}", "take one that it has")
+            self.refuse(node, f"{spelled}: a {named.__name__} has no field {name}", "use one of its fields")
         if items_of(kind) is not None and name in ("count", "index" if isinstance(kind, Known) else "__len__"):
-            self.refuse(node, f"{spelled}: a tuple of a kernel has no {name}", "write a loop over it")
+            self.refuse(node, f"{spelled}: a tuple in a kernel has no {name}", "write a loop over it")
         if isinstance(kind, Known) and (reason := calls.lacking(kind.value, name, spelled)):
             self.refuse(node, *reason)
         return super().attribute(node, kind, name)
@@ -180,12 +180,12 @@ class Expressions(Loops):
             self.hold(unfit("operand", node, kind))
         if set(sorts) <= {"int", "float", "bool"}:
             if symbol in _BITWISE and "float" in sorts:
-                reason = "a bit operator on {} and {}".format(*(scalar(kind).name for kind in kinds))  # type: ignore
+                reason = "a bitwise operator on {} and {}".format(*(scalar(k).name for k in kinds))  # type: ignore
                 self.refuse(node, reason, "convert to an integer first: int(x), or x.view(np.int32) for its bits")
         elif None not in kinds:
             both = f"{described(kinds[0])} and {described(kinds[1])} in one operation"
             if (sorts.count("tuple") == 1 and symbol != "Mult") or any(map(named_of, kinds)):
-                self.refuse(node, both, "use its parts: t[0]")
+                self.refuse(node, both, "use its items: t[0]")
             if "text" in sorts and not (one == other and symbol == "Add"):
                 self.refuse(node, "an operator on text", 'print takes several values: print("x is", x)')
             if "None" in sorts:
@@ -214,7 +214,7 @@ class Expressions(Loops):
                 self.hold(unfit("compare", node, kind))
             one_is_text = sum(each in ("text", "texts") for each in sorts) == 1 and None not in kinds
             if one_is_text and not isinstance(op, ast.Eq | ast.NotEq):
-                self.refuse(node, "text compared with what is none", "compare numbers")
+                self.refuse(node, "a comparison of text with something else", "compare numbers")
         return typed
 
     def _BoolOp(self, node: ast.BoolOp, test: bool = False) -> Typed:
@@ -243,7 +243,7 @@ class Expressions(Loops):
 
 
 def _allocates() -> bool:
-    """Whether kernels may make arrays: Numba's runtime is turned on, by the environment or by its configuration."""
+    """Whether kernels may create arrays: Numba's runtime is turned on, by the environment or by its configuration."""
     config = sys.modules.get("numba.cuda.core.config") or sys.modules.get("numba.core.config")
     set_there = os.environ.get("NUMBA_CUDA_ENABLE_NRT", "0") not in ("", "0")
     return set_there or bool(getattr(config, "CUDA_ENABLE_NRT", False))

@@ -1,4 +1,4 @@
-"""What a value may be used for: by the use and the sort of the value, why Numba refuses it, and what to write."""
+"""Uses of values: by the use and the sort of the value, why Numba refuses it, and what to write instead."""
 
 from __future__ import annotations
 
@@ -15,45 +15,45 @@ from .syntax import NewArray, Refusal
 ELEMENTS = "loop over the elements, or let each thread take one: x[i]"
 WHOLE = NewArray("an operator on a whole array, whose result would be a new array")
 _NUMBER = "int float bool"
-_PARTS = "use its parts: t[0]"
-# The use, the sorts of values that it is not for, the reason ({} is the value), and what to write instead.
+_PARTS = "use its items: t[0]"
+# The use, the sorts of values it does not allow, the reason ({} is the value), and what to write instead.
 _UNFIT: tuple[tuple[str, str, str, str], ...] = (
     ("call", f"{_NUMBER} array tuple record text None", "a call of {}", "an element is x[i], with brackets"),
     ("loop", _NUMBER, "a loop over {}", "loop over range(n)"),
     ("loop", "text texts", "a loop over text", "loop over a tuple of numbers"),
-    ("loop", "mixed", "a loop over a tuple of several types", "make them one type, or write the steps out"),
+    ("loop", "mixed", "a loop over a tuple of several types", "make them one type, or unroll the loop"),
     ("truth", "array", "the truth of an array", "test an element, or x is not None"),
     ("operand", "array", WHOLE, ELEMENTS),
-    ("operand", "texts", "an operator on text", "make text in the caller"),
+    ("operand", "texts", "an operator on text", "format text in the caller"),
     ("sign", "array", WHOLE, ELEMENTS),
     ("sign", "tuple text", "{} with a sign", _PARTS),
     ("invert", "float", "~ of {type}", "convert to an integer first: int(x)"),
     ("compare", "array", NewArray("a comparison of a whole array, whose result would be a new array"), ELEMENTS),
     ("indexed", _NUMBER, "{name} {}", "index an array: a number has no elements"),
-    ("indexed", "texts", "an index into text", "compare the whole of it"),
+    ("indexed", "texts", "an index into text", "compare the whole text"),
     ("indexed", "range", "an index into a range", "compute the number: start + i * step"),
-    ("index", "float bool", "an index that is {type}", "convert it: int(i), or i // 2 in the place of i / 2"),
+    ("index", "float bool", "an index of type {type}", "convert it: int(i), or i // 2 instead of i / 2"),
     ("load index", "array", NewArray("an array as index, whose result would be a new array"),
      "index by one number at a time"),
     ("element", "array tuple text texts complex object None", "{} for an element of {name}", "store one number"),
     ("print", "array complex None", "print of {}", "print its elements"),
     ("print", "texts", "print of {}", "print in each branch"),
     ("range", "array tuple text", "range of {}", "write range(x.size) or range(len(x))"),
-    ("len", _NUMBER, "len of {}", "is it an argument that should be an array?"),
-    ("tuple", "array", "a tuple of an array", "index the array: how long it is, is known at run time alone"),
+    ("len", _NUMBER, "len of {}", "should this argument be an array?"),
+    ("tuple", "array", "a tuple of an array", "index the array: its length is known only at run time"),
     ("number", "array tuple text", "{name} of {}", ELEMENTS),
     ("type", "text", "{name} of text", "write the number"),
     ("predicate", "float bool", "{name} of {}", "make it an integer: int(...)"),
-    ("atomic", f"{_NUMBER} tuple", "{name} on {}", "it takes an array, then an index, then a value"),
-    ("operand of an atomic", "array tuple text None", "{name} of {}", "give it one number"),
+    ("atomic", f"{_NUMBER} tuple", "{name} on {}", "it takes an array, an index and a value"),
+    ("operand of an atomic", "array tuple text None", "{name} of {}", "pass one number"),
 )
 
 
 def unfit(use: str, node: ast.AST, kind: Kind, name: str = "") -> Iterator[Refusal]:
-    """Why a value at a place cannot be used so; the name is of what uses it."""
+    """Why a value cannot be used in a way; ``name`` is that of the function or operation that uses it."""
     found = sort(kind) if not isinstance(node, ast.Starred) else "several"
     if found == "late" and use and use != "compare":
-        yield node, f"{described(kind)} is used as if it had a value", "begin with a value of its type, not with None"
+        yield node, f"{described(kind)} is used as if it had a value", "initialize it with its type, not with None"
     for of, sorts, reason, instead in _UNFIT:
         if of == use and (found in sorts.split() or ("mixed" in sorts and is_mixed(kind))):
             one = scalar(kind)
@@ -77,7 +77,7 @@ def sort(kind: Kind) -> str:
 
 
 def described(kind: Kind) -> str:
-    """A kind in words."""
+    """A description of a kind."""
     match kind:
         case Array():
             many = "s" * (kind.axes != 1)
@@ -97,7 +97,7 @@ def described(kind: Kind) -> str:
 
 
 def is_mixed(kind: Kind) -> bool:
-    """Whether a tuple has parts of several types, as far as they are known."""
+    """Whether a tuple has items of several types, as far as they are known."""
     types_of = {_type(item) for item in items_of(kind) or ()}
     return len(types_of) > 1 and None not in types_of
 
@@ -113,17 +113,17 @@ def _type(kind: Kind) -> Any:
 
 
 def index(node: ast.Subscript, base: Kind, at: Kind) -> Iterator[Refusal]:
-    """What Numba refuses of an index."""
+    """What Numba refuses about an index."""
     stores = isinstance(node.ctx, ast.Store)
     yield from unfit("indexed", node, base, "an assignment by index into" if stores else "an index into")
     items = items_of(base)
     if items is not None and not isinstance(node.slice, ast.Slice):
         value = at.value if isinstance(at, Known) else None
         if type(value) is int and not -len(items) <= value < len(items):
-            yield node, f"index {value} into a tuple of {len(items)}", "take an index that it has"
+            yield node, f"index {value} into a tuple of {len(items)}", "use an index within the tuple"
         if value is None and scalar(at) is not None and is_mixed(base):
-            instead = "make them one type, or choose by if: i == 0"
-            yield node, "a tuple of several types with an index that is not constant", instead
+            instead = "make them one type, or choose with if: i == 0"
+            yield node, "an index that is not constant into a tuple of several types", instead
     if not isinstance(base, Array):
         return
     parts = at.items if isinstance(at, Tuple) else (at,)
@@ -135,4 +135,4 @@ def index(node: ast.Subscript, base: Kind, at: Kind) -> Iterator[Refusal]:
     written = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
     count = len(parts) - sum(isinstance(w, ast.Constant) and w.value in (None, ...) for w in written)
     if isinstance(at, Scalar | Tuple | Known) and count > base.axes and not (base.record and not base.axes):
-        yield node, f"{count} indices into {described(base)}", "take as many indices as it has dimensions"
+        yield node, f"{count} indices into {described(base)}", "use at most one index for each dimension"
