@@ -28,7 +28,7 @@ def check(graph: Graph) -> None:
 
 
 def _check_startup(graph: Graph, op: Op, ready: set[str], placed: set[str]) -> None:
-    """Raise if an op reads what is not ready, or puts it into a second buffer; add what it makes ready."""
+    """Raise if an op reads a variable that is not ready or puts one into a second buffer; add those it makes ready."""
     for name in op.outputs.get("output", ()) if op.type == "coalesce_tensor" else ():
         if name in placed:
             raise ValueError(f"{name!r}: expected each variable in one buffer, got two")
@@ -42,7 +42,7 @@ def _check_startup(graph: Graph, op: Op, ready: set[str], placed: set[str]) -> N
 
 
 def _check_main(graph: Graph, op: Op, ready: set[str]) -> None:
-    """Raise if an op reads what is not ready, or belongs to startup; add what it makes ready."""
+    """Raise if an op reads a variable that is not ready, or belongs to startup; add those it makes ready."""
     known = ops.find(op.type)
     if known is not None and known.startup:
         raise ValueError("expected it in startup, since it moves arrays that ops are bound to")
@@ -51,7 +51,7 @@ def _check_main(graph: Graph, op: Op, ready: set[str]) -> None:
 
 
 def _check_vars(graph: Graph) -> None:
-    """Raise if a variable is under another name, or has an impossible initial value."""
+    """Raise if a variable is listed under another name, or has an impossible initial value."""
     sound: set[str] = set()
     for key, var in graph.vars.items():
         if key != var.name:
@@ -95,8 +95,8 @@ def _check_ready(graph: Graph, op: Op, ready: set[str]) -> None:
     for name in op.reads:
         for cell in graph.memory(name):
             if cell not in ready:
-                part = "" if cell == name else f", of which {cell!r} is part,"
+                part = "" if cell == name else f" of which {cell!r} is part,"
                 raise ValueError(
-                    f"{name!r}: expected a variable that is persistable or made before{part} got one that no op has "
+                    f"{name!r}: expected a variable that is persistable or made before,{part} got one that no op has "
                     "made"
                 )

@@ -1,7 +1,7 @@
-"""The state of a bound program between steps, by names of whole variables, whatever passes have cut or distributed.
+"""The state of a bound program between steps, by names of whole variables, however passes have cut or distributed them.
 
-A checkpoint of a program on four ranks can be loaded by a program on two, or by one from other passes: variables are
-saved whole, each once, under their names in the program that the passes started from.
+A checkpoint of a program on four ranks can be loaded by a program on two, or by one made by other passes: variables
+are saved whole, each once, under their names in the program that the passes started from.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Whole(NamedTuple):
 
     Attributes:
         shape, dtype: as without passes.
-        pieces: its parts that a program holds.
+        pieces: the parts of it that a program holds.
         key: its path in a checkpoint: ``params``, ``states`` or ``others``, and further names.
         hypers: for a state, the numbers of its update.
         routine: for a state, the routine that updates it.
@@ -84,13 +84,13 @@ def wholes(graph: Graph) -> dict[str, Whole]:
 
 
 def _part(graph: Graph, name: str) -> Part:
-    """What a variable is a part of, if only of itself."""
+    """The whole that a variable is part of, or the variable itself."""
     var = graph.vars[name]
     return var.part or Part(name, var.shape, 0)
 
 
 def _updated(graph: Graph) -> dict[str, Whole]:
-    """By name of what updates have beside gradients, where it belongs in a checkpoint."""
+    """For each variable of an update that is not a gradient, its entry in a checkpoint, by name."""
     far = {near: x for op in graph.main if op.type == "copy_in"
            for x, near in zip(op.inputs["x"], op.outputs["out"], strict=True)}
     derived, types, found = copies(graph), update_types(graph), dict[str, Whole]()
@@ -104,7 +104,7 @@ def _updated(graph: Graph) -> dict[str, Whole]:
             own = _part(graph, derived.get(own, own)).name
             hypers, _ = routine.parted(of_tensor(op, routine, k))
             if param in derived and "norm_of" in hypers:
-                hypers["norm_of"] = "param"  # which is the master of its copy
+                hypers["norm_of"] = "param"  # here the master
             for slot, names in columns.items():
                 name = far.get(names[k], names[k])
                 found[name] = Whole((), "", (), ("states", own, slot), routine.name, hypers)
@@ -114,13 +114,13 @@ def _updated(graph: Graph) -> dict[str, Whole]:
 
 
 def copies(graph: Graph) -> dict[str, str]:
-    """By name of a variable that startup casts another one to, and that is a copy of it at all times, that one."""
+    """Variables that startup casts from another one, and that remain copies of it: its name by theirs."""
     casts = (op for op in graph.startup if op.type == "cast")
     return {out: x for op in casts for x, out in zip(op.inputs["x"], op.outputs["out"], strict=True)}
 
 
 def whole_of(bound: Context, name: str) -> np.ndarray:
-    """A variable whose blocks this rank has, put together."""
+    """A variable assembled from this rank's blocks."""
     own = wholes(bound.program).get(name)
     if own is None:
         raise ValueError(f"Bound.read: expected a dense variable of the program, got {name!r}")
@@ -151,12 +151,12 @@ def saved(bound: Context, numbers: Mapping[str, Any]) -> dict[str, Any]:
     return state
 
 
-Held = list[tuple[int, Whole]]  # ranks, and what they have
+Held = list[tuple[int, Whole]]  # ranks, and what they hold
 Loaded = tuple[dict[str, np.ndarray], dict[str, Any], int]  # variables by name, numbers, steps
 
 
 def check(bound: Context, state: Any, check_numbers: Callable[[dict[str, Any]], None]) -> Loaded:
-    """The variables, numbers and steps of a checkpoint; raises on all ranks if one of them refuses its own."""
+    """The variables, numbers and steps of a checkpoint; raises on all ranks if one refuses its checkpoint."""
     everywhere = _everywhere(bound)
     try:
         loaded, refusal = _checked(everywhere, state, check_numbers), None
@@ -179,7 +179,7 @@ def check(bound: Context, state: Any, check_numbers: Callable[[dict[str, Any]], 
 
 
 def _digest(loaded: Loaded) -> str:
-    """What tells two checkpoints apart."""
+    """A digest that differs between different checkpoints."""
     arrays, numbers, steps = loaded
     digest = hashlib.sha256(repr([sorted(numbers.items()), steps]).encode())
     for name in sorted(arrays):
@@ -215,7 +215,7 @@ def _checked(everywhere: Mapping[str, Held], state: Any, check_numbers: Callable
 
 
 def _check_routine(where: str, expected: Whole, state: Mapping[str, Any]) -> None:
-    """Raise if a state belongs to another routine, or to other choices, which give it another meaning."""
+    """Raise if a state is from another routine, or from other choices, under which it means something else."""
     hypers = mapping(f"{where}: 'hypers'", state.get("hypers", {}))
     choices = {choice: expected.hypers[choice] for choice in KNOWN[expected.routine].choices}
     for key, own in {"routine": expected.routine, **choices}.items():
@@ -238,7 +238,7 @@ def _flattened(where: str, entries: Mapping[str, Any]) -> Iterator[tuple[tuple[s
 
 
 def write(bound: Context, vars: Mapping[str, np.ndarray]) -> None:
-    """Overwrite the parts that a program holds of some whole variables, and copies of these."""
+    """Overwrite a program's parts of whole variables, and the copies of these."""
     graph = bound.program
     for name, own in wholes(graph).items():
         flat = np.ascontiguousarray(vars[name]).reshape(-1)

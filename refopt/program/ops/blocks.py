@@ -1,4 +1,4 @@
-"""Variables cut into blocks of rows, and put together again."""
+"""Cuts variables into blocks of rows, and joins the blocks again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from refopt.program.ops.registry import op
 
 
 def _check_blocks(graph: Graph, whole: str, parts: tuple[str, ...], slot: str) -> None:
-    """Parts are rows of the whole, all of them, in order; or elements in a row, of one dimension each."""
+    """Raise unless parts are all rows of the whole, in order; or all its elements, as one-dimensional variables."""
     var, rows = graph.vars[whole], 0
     if _is_flat(graph, whole, parts):
         var = replace(var, shape=(math.prod(var.shape),))
@@ -33,12 +33,12 @@ def _check_blocks(graph: Graph, whole: str, parts: tuple[str, ...], slot: str) -
 
 
 def _is_flat(graph: Graph, whole: str, parts: Sequence[str]) -> bool:
-    """Whether parts are cut out of a variable as if it had one dimension."""
+    """Whether parts are cut from a variable as if it had one dimension."""
     return len(graph.vars[whole].shape) != 1 and all(len(graph.vars[name].shape) == 1 for name in parts)
 
 
 def _blocks_of(graph: Graph, parts: Sequence[str]) -> list[Block]:
-    """The blocks that parts of a variable are, by their sizes."""
+    """The parts of a variable as blocks, from their sizes."""
     blocks, first = [], 0
     for number, name in enumerate(parts):
         size = math.prod(graph.vars[name].shape)
@@ -54,7 +54,7 @@ def _check_split_by_ref(graph: Graph, op: Op) -> None:
 
 @op("split_by_ref", "x", "out", check=_check_split_by_ref)
 def split_by_ref(context: Context, op: Op) -> Callable[[], Any]:
-    """`out` become views of `x`, rows in a row, or elements in a row; nothing is copied."""
+    """`out` become views of consecutive rows, or elements, of `x`; nothing is copied."""
     (whole,), parts, backend = op.inputs["x"], op.outputs["out"], context.backend
     array, blocks = context.arrays[whole], _blocks_of(context.program, parts)
     if _is_flat(context.program, whole, parts):
@@ -85,9 +85,9 @@ def _check_split(graph: Graph, op: Op) -> None:
 
 @op("split", "x", "out", check=_check_split, startup=True)
 def split(context: Context, op: Op) -> Callable[[], Any]:
-    """At startup: `out` are copies of blocks of `x`, the attribute `blocks` saying of which.
+    """At startup: `out` become copies of the blocks of `x` that the attribute `blocks` lists.
 
-    `x` is then let go unless the attribute `keep` says otherwise. A block that the caller has brought stays as it is.
+    `x` is then released if the attribute `keep` is false. A block that the caller provided stays as it is.
     """
     (whole,), vars = op.inputs["x"], context.program.vars
 
@@ -113,7 +113,7 @@ def _check_concat(graph: Graph, op: Op) -> None:
 
 @op("concat", "x", "out", check=_check_concat)
 def concat(context: Context, op: Op) -> Callable[[], Any]:
-    """`out` is overwritten by the blocks `x`, which make it up."""
+    """`out` is overwritten by the blocks `x`, of which it consists."""
     parts = op.inputs["x"]
     places = views_of(context.arrays[op.outputs["out"][0]], _blocks_of(context.program, parts))
     return context.backend.cast([context.arrays[name] for name in parts], places)

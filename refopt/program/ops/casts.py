@@ -1,4 +1,4 @@
-"""Copies and multiplications of each tensor by itself."""
+"""Copies and multiplications of single tensors."""
 
 from __future__ import annotations
 
@@ -31,6 +31,6 @@ def _check_cast(graph: Graph, op: Op) -> None:
 
 @op("cast", "x", "out", check=_check_cast)
 def cast(context: Context, op: Op) -> Callable[[], Any]:
-    """Each of `x` is copied to its place in `out`, rounded to its dtype."""
+    """Each of `x` is copied to its counterpart in `out`, and rounded to its dtype."""
     sources, targets = ([context.arrays[name] for name in names] for names in (op.inputs["x"], op.outputs["out"]))
     return context.backend.cast(sources, targets)

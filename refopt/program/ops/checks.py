@@ -1,4 +1,4 @@
-"""What ops of several families are checked for. Errors name slot and index."""
+"""Checks that ops of several families share. Errors name slot and index."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from refopt.program.model import UNKNOWN, Op, Var
 
 
 class Describer:
-    """Stands in for arrays that are not there yet: variables, each in memory of its own."""
+    """Describes variables as arrays before these exist, each in its own memory."""
 
     def __init__(self) -> None:
-        self._numbers: dict[str, int] = {}  # of those asked for so far: all of a program's would take each op too long
+        self._numbers: dict[str, int] = {}  # only of those asked for: numbering a whole program's takes too long per op
 
     def __call__(self, var: Any, where: str) -> Array:
         shape = (1,) if var.shape == UNKNOWN else var.shape
@@ -25,12 +25,12 @@ class Describer:
 
 
 def variables(graph: Graph, names: tuple[str, ...]) -> list[Var]:
-    """The variables of some names."""
+    """The variables with these names."""
     return [graph.vars[name] for name in names]
 
 
 def check_alike(graph: Graph, op: Op, first: str, second: str, dtype: bool = True, in_place: bool = False) -> None:
-    """Two slots of variables of the same shapes."""
+    """Raise unless two slots have variables of equal shapes."""
     inputs, outputs = op.inputs.get(first, ()), op.outputs[second]
     if len(inputs) != len(outputs) or not outputs:
         raise ValueError(f"{second}: expected {len(inputs) or 'some'} variables, as {first} has, got {len(outputs)}")
@@ -46,23 +46,23 @@ def check_alike(graph: Graph, op: Op, first: str, second: str, dtype: bool = Tru
 
 
 def check_widens(where: str, source: str, target: str) -> None:
-    """Sums are formed in fp32 or fp64, of what widens to it."""
+    """Raise unless sums are in fp32 or fp64, and their terms widen to it."""
     if target not in ("float32", "float64") or SIZES.get(source, 9) > SIZES[target]:
         raise TypeError(f"{where}: expected float32 or float64 that {source} widens to, got {target}")
 
 
 def check_one(names: tuple[str, ...], slot: str) -> None:
-    """A slot of one variable."""
+    """Raise unless a slot has one variable."""
     if len(names) != 1:
         raise ValueError(f"{slot}: expected one variable, got {len(names)}")
 
 
 def check_ranks(op: Op) -> None:
-    """An op says how many ranks it is for."""
+    """Raise unless an op says for how many ranks it is."""
     whole("ranks", op.attrs.get("ranks"), 1)
 
 
 def check_startup(op: Op) -> None:
-    """An op is made once."""
+    """Raise unless an op runs at startup only."""
     if op.role != "startup":
         raise ValueError(f"role: expected startup, got {op.role}")

@@ -1,4 +1,4 @@
-"""Tensors in one buffer, and what is let go or brought at startup."""
+"""Tensors in one buffer, and variables released or provided at startup."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from refopt.program.ops.checks import check_alike, check_startup, variables
 from refopt.program.ops.context import Context
 from refopt.program.ops.registry import op
 
-TILE = 1024  # elements: what parts of a buffer are multiples of, since sums are formed of tiles (numerics, N6)
-LAYOUT = "use_align", "align_size", "size_of_dtype"  # attributes by which tensors lie in a buffer
+TILE = 1024  # elements; parts of a buffer are multiples of it, since tiles are summed first (numerics, N6)
+LAYOUT = "use_align", "align_size", "size_of_dtype"  # attributes that determine where tensors lie in a buffer
 
 
 def _check_coalesce(graph: Graph, op: Op) -> None:
@@ -53,10 +53,10 @@ def _check_layout(op: Op) -> None:
     fills=lambda op: bool(op.attrs.get("copy_data")),
 )
 def coalesce_tensor(context: Context, op: Op) -> Callable[[], Any]:
-    """`output`, which `input` names as well, become views into one new buffer, `fused_output`; at startup.
+    """`output`, the same variables as `input`, become views into one new buffer, `fused_output`; at startup.
 
-    Unless `copy_data` says so, what they held is left behind. With `parts`, the buffer is lengthened by zeros until
-    it is so many equal parts, of whole tiles.
+    Their values are kept only with `copy_data`. With `parts`, the buffer is padded with zeros until it divides into
+    that many equal parts of whole tiles.
     """
     vars, attrs, backend = context.program.vars, op.attrs, context.backend
     copied = bool(attrs.get("copy_data"))
@@ -80,7 +80,7 @@ def coalesce_tensor(context: Context, op: Op) -> Callable[[], Any]:
 
 
 def padded(attrs: Mapping[str, Any], size: int, dtype: str, chunk: int) -> int:
-    """Elements of a tensor in a buffer of some layout, with padding; ``chunk`` is the machine's alignment in bytes."""
+    """Elements of a tensor in a buffer of this layout, with padding; ``chunk`` is the machine's alignment in bytes."""
     override = attrs.get("size_of_dtype", -1)
     align = attrs.get("align_size", -1)
     align = (chunk if align == -1 else align) if attrs.get("use_align", True) else None
@@ -88,7 +88,7 @@ def padded(attrs: Mapping[str, Any], size: int, dtype: str, chunk: int) -> int:
 
 
 def part_size(total: int, parts: int) -> int:
-    """Elements of each of so many equal parts that have so many elements between them."""
+    """Elements of each of ``parts`` equal parts, whole tiles, that together hold ``total`` elements."""
     return -(-total // (parts * TILE)) * TILE
 
 
@@ -107,11 +107,11 @@ def _check_brought(slot: str) -> Callable[[Graph, Op], None]:
 
 @op("initialize", "", "out", check=_check_brought("out"), startup=True, dense=False)
 def initialize(context: Context, op: Op) -> Callable[[], Any]:
-    """`out` are brought by the caller, though they need not live from step to step; at startup."""
+    """The caller provides `out` at startup, though they need not live from step to step."""
     return lambda: None
 
 
 @op("delete", "x", "", check=_check_brought("x"), startup=True, dense=False, drops=True)
 def delete(context: Context, op: Op) -> Callable[[], Any]:
-    """`x` are let go, their memory with them; at startup."""
+    """`x` and their memory are released at startup."""
     return lambda: context.drop(op.inputs["x"])

@@ -1,4 +1,4 @@
-"""Collectives on dense tensors: of one, or of the range of a buffer in which several lie side by side."""
+"""Collectives on dense tensors: on one, or on the range of a buffer in which several are adjacent."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from refopt.program.ops.registry import of_way, op
 from refopt.program.ops.sparse import all_rows, check_rows
 
 BATCH = "batch"
-BATCHED = "reduce", "broadcast"  # types that a batch may be of
-OWN = "kind", "roots", "counts"  # attributes that a batch has, and its calls have not
+BATCHED = "reduce", "broadcast"  # types that can be batched
+OWN = "kind", "roots", "counts"  # attributes of a batch that its calls lack
 
 
 def _check_collective(graph: Graph, op: Op) -> None:
@@ -35,9 +35,9 @@ def _check_collective(graph: Graph, op: Op) -> None:
 @op("reduce", "x", "out", check=_check_collective, way="network")
 @op("all_reduce", "x", "out", check=_check_collective, way="network")
 def collective(context: Context, op: Op) -> Callable[[], Any]:
-    """`x` becomes its sum over the ranks: on all, or by ``reduce`` on the rank `root` alone; or what `root` has.
+    """`x` becomes its sum over the ranks, on all or, by ``reduce``, on rank `root` alone; or a copy of `root`'s.
 
-    Several are the range of a buffer that they lie in side by side, and one call.
+    Several variables must be adjacent in a buffer; one call covers their range.
     """
     names = op.inputs["x"]
     array = context.arrays[names[0]] if len(names) == 1 else _range(context, op, names)
@@ -62,7 +62,7 @@ def _check_scattered(graph: Graph, op: Op) -> None:
 
 @op("reduce_scatter", "x", "out", check=_check_scattered, way="network")
 def scattered(context: Context, op: Op) -> Callable[[], Any]:
-    """`out`, what a rank has in its part of the buffer `x`, become their sums over the ranks; the rest stays."""
+    """`out`, the variables in a rank's part of the buffer `x`, become their sums over the ranks; the rest stays."""
     buffer, part = _own_part(context, op, op.inputs["x"][0], op.outputs["out"])
     run: Callable[[], Any] = context.along(op).prepared(op.type, buffer, part)
     return run
@@ -77,7 +77,7 @@ def _check_gathered(graph: Graph, op: Op) -> None:
 
 @op("all_gather", "x", "out", check=_check_gathered, way="network", dense=False)
 def gathered(context: Context, op: Op) -> Callable[[], Any]:
-    """The buffer `out` becomes what each rank has in its part, `x`; of sparse gradients, the rows of all, rank by rank.
+    """The buffer `out` receives each rank's part, `x`; a sparse gradient becomes the rows of all ranks, in rank order.
     """
     (whole,) = op.outputs["out"]
     if context.program.vars[whole].sparse:
@@ -88,7 +88,7 @@ def gathered(context: Context, op: Op) -> Callable[[], Any]:
 
 
 def _own_part(context: Context, op: Op, name: str, members: tuple[str, ...]) -> tuple[Any, Any]:
-    """A buffer, and the part of it that is this rank's; raises if some variables are not in it."""
+    """A buffer, and this rank's part of it; raises if a variable is not in that part."""
     backend, buffer = context.backend, context.arrays[name]
     size = buffer.size // op.attrs["ranks"]
     rank = context.along(op).rank
@@ -118,9 +118,9 @@ def _check_batch(graph: Graph, op: Op) -> None:
 
 @op(BATCH, "x", "out", check=_check_batch, way="network")
 def batch(context: Context, op: Op) -> Callable[[], Any]:
-    """Calls of one `kind`, ``"reduce"`` or ``"broadcast"``, made at once, so that links carry in both directions.
+    """Calls of one `kind`, ``"reduce"`` or ``"broadcast"``, made at once, so that links are used in both directions.
 
-    One for each of `roots`, of as many of `x` as `counts` says, in order.
+    There is one call for each of `roots`; each takes the next variables of `x`, as many as `counts` says.
     """
     bound = [collective(context, each) for each in calls(op)]
 
@@ -133,9 +133,9 @@ def batch(context: Context, op: Op) -> Callable[[], Any]:
 
 
 def batch_of(ops: Sequence[Op]) -> Op:
-    """Collectives of one kind as one op: each of another root, alike beside that and what they work on.
+    """Collectives of one kind as one op; they differ in their roots and variables only.
 
-    A layout is that of the ops of several variables.
+    The layout is taken from the op with the most variables.
     """
     first = max(ops, key=lambda op: len(op.inputs["x"]))
     names = [name for op in ops for name in op.inputs["x"]]
@@ -148,7 +148,7 @@ def batch_of(ops: Sequence[Op]) -> Op:
 
 
 def calls(op: Op) -> list[Op]:
-    """The single collectives of a batch, in order; any other op as it is."""
+    """The single collectives of a batch, in order; any other op unchanged."""
     if op.type != BATCH:
         return [op]
     attrs = {key: value for key, value in op.attrs.items() if key not in OWN}
@@ -163,7 +163,7 @@ def calls(op: Op) -> list[Op]:
 
 
 def _check_calls(op: Op) -> None:
-    """Raise if the attributes of a batch do not say which calls it is; the error names the attribute and its index."""
+    """Raise if the attributes of a batch do not define its calls; the error names the attribute and its index."""
     if op.attrs.get("kind") not in BATCHED:
         raise ValueError(f"kind: expected one of {', '.join(BATCHED)}, got {op.attrs.get('kind')!r}")
     roots, counts = (_integers(op, key) for key in ("roots", "counts"))
@@ -189,9 +189,9 @@ def _integers(op: Op, key: str) -> tuple[int, ...]:
 
 
 def sequence(graph: Graph, chunk: int, axis: str | None = None) -> list[str]:
-    """The collectives of a program along an axis in words, alike on ranks that fit together.
+    """The collectives of a program along an axis as text, equal on ranks that fit together.
 
-    ``chunk`` is the alignment of buffers, which decides how much padding goes along.
+    ``chunk`` is the alignment of buffers, which determines how much padding is sent.
     """
     collectives = of_way("network")
     return [
@@ -204,7 +204,7 @@ def sequence(graph: Graph, chunk: int, axis: str | None = None) -> list[str]:
 
 
 def _in_words(graph: Graph, op: Op, chunk: int) -> list[str]:
-    """The calls of a collective."""
+    """The calls of a collective as text."""
     parts, texts = calls(op), []
     for k, each in enumerate(parts):
         buffer = next((x for x in (*each.reads, *each.writes) if x in graph.views), None)
@@ -219,7 +219,7 @@ def _in_words(graph: Graph, op: Op, chunk: int) -> list[str]:
 
 
 def _in_memory(graph: Graph, names: tuple[str, ...]) -> list[str]:
-    """Variables in the order in which they lie in their buffer, if they do."""
+    """Variables in the order of their buffer, if they are in one."""
     buffer = graph.buffer_of.get(names[0])
     if buffer is None:
         return list(names)
@@ -228,10 +228,10 @@ def _in_memory(graph: Graph, names: tuple[str, ...]) -> list[str]:
 
 
 def _range(context: Context, op: Op, names: tuple[str, ...]) -> Any:
-    """The part of a buffer from the first of some tensors to the padding of the last.
+    """The range of a buffer from the first of these tensors to the padding of the last.
 
     Raises:
-        ValueError: naming two of them that do not lie next to each other.
+        ValueError: naming two tensors that are not adjacent.
     """
     backend, graph = context.backend, context.program
     described = {name: backend.describe(context.arrays[name], f"{op.type}: {name!r}") for name in names}

@@ -1,4 +1,4 @@
-"""The passes of the model, whose inside is no part of the program: gradients come from the caller."""
+"""The model's passes, which the program does not contain: gradients come from the caller."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Copy = Callable[[], Any]
 
 @op("forward", "params", "", dense=False)
 def forward(context: Context, op: Op) -> Callable[[], Any]:
-    """Reads `params`; what it makes is no part of the program."""
+    """Reads `params`; its results are outside the program."""
     return lambda: None
 
 
@@ -33,9 +33,9 @@ def _check_backward(graph: Graph, op: Op) -> None:
 
 @op("backward", "params *", "grads", check=_check_backward, dense=False)
 class Backward(Runner):
-    """Makes `grads`, one for each of `params`; what is in them comes from outside.
+    """Makes `grads`, one for each of `params`; the caller provides their values.
 
-    They are written in place, so that views of buffers are written through.
+    They are written in place, so that views write to their buffers.
     """
 
     provided = True
@@ -43,7 +43,7 @@ class Backward(Runner):
     def __init__(self, context: Context, op: Op) -> None:
         super().__init__(self._write)
         self._context, self._names = context, op.outputs["grads"]
-        self._checked: list[Copy] = []  # what a step writes, if that was checked before it
+        self._checked: list[Copy] = []  # the copies of the next step, if they were checked before it
         self._planned: dict[str, tuple[Any, Copy]] = {}  # by name, the last array and how it is copied
 
     def check_gradients(self) -> None:
@@ -55,7 +55,7 @@ class Backward(Runner):
             copy()
 
     def _copies(self) -> Iterator[Copy]:
-        """What writes the gradients, each checked as it is asked for."""
+        """The copies that write the gradients, each checked when it is requested."""
         context = self._context
         for name in self._names:
             value, var = context.gradient(name), context.program.vars[name]
@@ -76,7 +76,7 @@ class Backward(Runner):
         if backend.name == "gpu" and isinstance(value, np.ndarray):
             described = checks.host_array(value, f"backward: {name!r}")
             _expect(name, self._context.program.vars[name], described)
-            if described.layout() == backend.describe(target, name).layout():  # it need not be uploaded to see
+            if described.layout() == backend.describe(target, name).layout():  # known without uploading it
                 return lambda: self._cast(name, backend.upload(value))()
             return self._cast(name, backend.upload(value))
         run = self._cast(name, value)
@@ -88,7 +88,7 @@ class Backward(Runner):
         _expect(name, self._context.program.vars[name], backend.describe(source, f"backward: {name!r}"))
         try:
             run: Copy = backend.cast([source], [target])
-        except ValueError as error:  # of gaps, or another order of axes
+        except ValueError as error:  # because of gaps, or another order of axes
             raise ValueError(f"backward: {name!r}: {error}") from None
         return run
 

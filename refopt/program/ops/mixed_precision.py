@@ -1,9 +1,9 @@
 """The ops of a step in mixed precision: sums of micro-steps, the check of gradients, the loss scale.
 
 Where tensors are cut at multiples of a tile, ranks add up the sums of tiles, and ``join_tiles`` joins them (N6).
-``check_gradients`` and ``finish_check`` together are `refopt.cpu.check_gradients`: sums of tensors, and then their tree
-in the order of ``positions`` (numerics, N7). Between the two, ranks that have checked other tensors can add up their
-``sums`` and ``odd``: a sum of which all ranks but one have +0 is exact, so the norm is that of one rank with all.
+``check_gradients`` and ``finish_check`` together are `refopt.cpu.check_gradients`: sums of tensors, then their tree sum
+in the order of ``positions`` (numerics, N7). Between the two, ranks that checked different tensors can add up their
+``sums`` and ``odd``: where all ranks but one have +0 the sum is exact, so the norm is that of one rank with all.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _check_sum(graph: Graph, op: Op) -> None:
 
 @op("sum", "x out", "out", check=_check_sum, gpu=f"{GPU}:sum_")
 def sum_(context: Context, op: Op) -> Callable[[], Any]:
-    """Each of `x` is added to its place in `out`, once, in fp32 or fp64, and rounded to the dtype of `out`."""
+    """Each of `x` is added to its counterpart in `out`, in fp32 or fp64, and rounded to the dtype of `out`, once."""
     pairs = [(context.arrays[x], context.arrays[y]) for x, y in zip(op.inputs["x"], op.outputs["out"], strict=True)]
 
     def run() -> None:
@@ -77,16 +77,16 @@ def _check_gradient_check(graph: Graph, op: Op) -> None:
 
 
 def tiles_of(shape: tuple[int, ...]) -> int:
-    """How many tiles a tensor is, or a piece of one that begins with a tile (numerics, N6)."""
+    """How many tiles there are in a tensor, or in a piece of one that begins at a tile (numerics, N6)."""
     return -(-math.prod(shape) // TILE)
 
 
 @op("check_gradients", "x", "sums odd tiles?", check=_check_gradient_check, gpu=f"{GPU}:check_gradients")
 def check_gradients(context: Context, op: Op) -> Callable[[], Any]:
-    """`sums` has the sum of squares of each of `x` at its place of `positions`, +0 elsewhere.
+    """`sums` receives the sum of squares of each of `x` at its index in `positions`, and +0 elsewhere.
 
-    `odd` is 1 if any element of `x` is inf or NaN, else 0. There may be no `x`. The last `pieces` of `x` are pieces of
-    tensors: the sums of their tiles are in `tiles`, in a row from their place of `positions`; +0 elsewhere.
+    `odd` is 1 if any element of `x` is inf or NaN, else 0. `x` may be empty. The last `pieces` of `x` are pieces of
+    tensors: `tiles` receives the sums of their tiles, consecutively from their index in `positions`; +0 elsewhere.
     """
     grads = [context.arrays[name] for name in op.inputs["x"]]
     positions = list(op.attrs["positions"])
@@ -125,7 +125,7 @@ def _check_join(graph: Graph, op: Op) -> None:
 
 @op("join_tiles", "tiles sums", "sums", check=_check_join, gpu=f"{GPU}:join_tiles")
 def join_tiles(context: Context, op: Op) -> Callable[[], Any]:
-    """`sums` become, at each place of `positions`, the sum of a tensor, whose `counts` sums of tiles are in `tiles`."""
+    """Puts each tensor's sum, joined from its `counts` sums in `tiles`, at its index of `positions` in `sums`."""
     tiles, sums = (context.arrays[op.inputs[slot][0]] for slot in ("tiles", "sums"))
     stops = np.cumsum(op.attrs["counts"])
     rows = [tiles[stop - count : stop] for stop, count in zip(stops, op.attrs["counts"], strict=True)]
@@ -155,7 +155,8 @@ def _check_finish(graph: Graph, op: Op) -> None:
     gpu=f"{GPU}:finish_check",
 )
 def finish_check(context: Context, op: Op) -> Callable[[], Any]:
-    """`found_inf` is 1 if `odd` is not 0, else 0; `grad_factor` from `loss_scale` and, with `sums`, the clip."""
+    """`found_inf` is 1 if `odd` is not 0, else 0; `grad_factor` follows from `loss_scale` and, with `sums`, the clip.
+    """
     inputs = {slot: context.arrays[names[0]] for slot, names in op.inputs.items()}
     outputs = {slot: context.arrays[names[0]] for slot, names in op.outputs.items()}
     max_norm, epsilon = op.attrs.get("max_norm", math.inf), op.attrs.get("epsilon", 0.0)
@@ -187,7 +188,7 @@ def _check_scaling(graph: Graph, op: Op) -> None:
     gpu=f"{GPU}:update_loss_scaling",
 )
 def update_loss_scaling(context: Context, op: Op) -> Callable[[], Any]:
-    """The routine; changes `loss_scale`, `good_steps`, `bad_steps`."""
+    """Runs the routine, which changes `loss_scale`, `good_steps`, `bad_steps`."""
     arrays = [context.arrays[op.inputs[slot][0]] for slot in STATE]
     numbers = {name: op.attrs[name] for name in SCALING}
     checked = checks.check_loss_scaling(arrays, checks.host_array, **numbers)
@@ -195,7 +196,7 @@ def update_loss_scaling(context: Context, op: Op) -> Callable[[], Any]:
 
 
 def _one(graph: Graph, names: tuple[str, ...], slot: str, dtype: str) -> tuple[int, ...]:
-    """The shape of the one variable of a slot, which has one dimension."""
+    """The shape of a slot's only variable, which must have one dimension."""
     check_one(names, slot)
     var = graph.vars[names[0]]
     if var.dtype != dtype:

@@ -1,4 +1,4 @@
-"""Copies of states from the memory of the host to a ring of buffers on the device, and back."""
+"""Copies of states from host memory to a ring of buffers on the device, and back."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from refopt.program.ops.context import Context
 from refopt.program.ops.registry import op
 
 COPIES = "copy_in", "copy_out"
-ALIGN = 256  # bytes, where a tensor begins in its block
+ALIGN = 256  # bytes, the alignment of tensors in a block
 
 
 def layout(vars: Sequence[Var]) -> tuple[list[int], int]:
-    """Where tensors begin in a block, in bytes, and the bytes of the block."""
+    """The offsets of tensors in a block, in bytes, and the size of the block."""
     firsts, end = [], 0
     for var in vars:
         firsts.append(end)
@@ -41,10 +41,10 @@ def _check_copy(graph: Graph, op: Op) -> None:
 @op("copy_in", "x", "out ring", check=_check_copy, way="host", dense=False)
 @op("copy_out", "x ring", "out", check=_check_copy, way="host", dense=False)
 def copy(context: Context, op: Op) -> Callable[[], Any]:
-    """`out`, one of both in the memory of the device and one in that of the host, become copies of `x`.
+    """`out` become copies of `x`; one of both is in device memory, the other in host memory.
 
-    Those of the device lie in `ring`, an output of ``copy_in`` and an input of ``copy_out``, which is what orders them.
-    By `refopt.program.bind` all variables are arrays as any others.
+    Those on the device lie in `ring`, an output of ``copy_in`` and an input of ``copy_out``, which orders the two.
+    `refopt.program.bind` treats all variables as ordinary arrays.
     """
     x, out = ([context.arrays[name] for name in names] for names in (op.inputs["x"], op.outputs["out"]))
     return context.backend.cast(x, out)

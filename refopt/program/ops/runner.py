@@ -10,9 +10,9 @@ class Runner:
     """An op bound to its arrays.
 
     Attributes:
-        run: does it.
+        run: runs it.
         numbers: names of the numbers that steps may change.
-        provided: whether what it writes is provided by the caller, from step to step.
+        provided: whether the caller provides what it writes, in each step.
     """
 
     numbers: frozenset[str] = frozenset()
@@ -22,17 +22,17 @@ class Runner:
         self.run = run
 
     def check(self, name: str, value: Any) -> None:
-        """Raise if a number cannot be what is asked for."""
+        """Raise if a number cannot take a value."""
 
     def set(self, numbers: Mapping[str, Any]) -> None:
         """Change numbers that have been checked."""
 
     def check_gradients(self) -> None:
-        """Raise if what the caller provides for gradients cannot be written."""
+        """Raise if the gradients that the caller provides cannot be written."""
 
 
 def each(calls: Sequence[Callable[[], Any]]) -> Callable[[], None]:
-    """What makes calls, one after the other."""
+    """A function that makes calls, one after the other."""
 
     def run() -> None:
         for call in calls:
@@ -42,7 +42,7 @@ def each(calls: Sequence[Callable[[], Any]]) -> Callable[[], None]:
 
 
 class Runners(tuple[Runner, ...]):
-    """The ops of a step, or some of them, bound to their arrays."""
+    """Ops of a step, bound to their arrays."""
 
     def run(self) -> None:
         """Run them, one after the other."""
@@ -50,13 +50,13 @@ class Runners(tuple[Runner, ...]):
             runner.run()
 
     def check_gradients(self) -> None:
-        """Raise if what the caller provides for gradients cannot be written."""
+        """Raise if the gradients that the caller provides cannot be written."""
         for runner in self:
             if runner.provided:
                 runner.check_gradients()
 
     def check_numbers(self, numbers: Mapping[str, Any]) -> None:
-        """Raise if numbers of a step are unknown, or cannot be what is asked for; the error names the number."""
+        """Raise if a number of a step is unknown or has an invalid value; the error names the number."""
         if not numbers:
             return
         known = {name for runner in self for name in runner.numbers}
@@ -68,7 +68,7 @@ class Runners(tuple[Runner, ...]):
                     runner.check(name, value)
 
     def set(self, numbers: Mapping[str, Any]) -> None:
-        """Change numbers that have been checked, of the runners that have them."""
+        """Change numbers that have been checked, in the runners that have them."""
         for runner in self if numbers else ():
             runner.set({name: value for name, value in numbers.items() if name in runner.numbers})
 

@@ -1,4 +1,4 @@
-"""Sparse gradients: rows with numbers, gathered from all ranks, and added up."""
+"""Sparse gradients: numbered rows, gathered from all ranks and added up."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from refopt.program.ops.registry import op
 
 
 def check_rows(graph: Graph, op: Op) -> None:
-    """An ``all_gather`` of a sparse variable."""
+    """Raise unless an ``all_gather`` is of one sparse variable."""
     check_alike(graph, op, "x", "out")
     check_ranks(op)
     for slot, (name, *others) in (("x", op.inputs["x"]), ("out", op.outputs["out"])):
@@ -48,7 +48,7 @@ def _check_scatter_add(graph: Graph, op: Op) -> None:
     "scatter_add", "x", "out", check=_check_scatter_add, dense=False, gpu="refopt.program.gpu.sparse:scatter_add",
 )
 def scatter_add(context: Context, op: Op) -> Callable[[], Any]:
-    """`out`, dense, is the sum of the rows of `x`, sparse: rank after rank, row after row."""
+    """The dense `out` becomes the sum of the rows of the sparse `x`, added rank after rank, row after row."""
     pairs = list(zip(op.inputs["x"], op.outputs["out"], strict=True))
 
     def run() -> None:
@@ -59,15 +59,15 @@ def scatter_add(context: Context, op: Op) -> Callable[[], Any]:
 
 
 def add_rows(segments: Iterable[Segment], dense: np.ndarray) -> None:
-    """Replace an array by the sum of rows, each added to the row of its number: one after the other, as they come."""
+    """Overwrite an array with the sum of rows, each added to the row of its number, in the order given."""
     dense[...] = 0
     with np.errstate(all="ignore"):
         for indices, values in segments:
-            np.add.at(dense, indices, values.astype(dense.dtype, copy=False))  # which goes by order of the rows
+            np.add.at(dense, indices, values.astype(dense.dtype, copy=False))  # which adds them in order
 
 
 def checked(backend: Backend, where: str, var: Var, value: Any) -> Segment:
-    """Row numbers and rows as a caller gives them; raises if they are none of this variable's."""
+    """Row numbers and rows that a caller provides; raises if they do not fit the variable."""
     if not isinstance(value, tuple | list) or len(value) != 2:
         raise TypeError(f"{where}: expected a pair of row numbers and rows, got {type(value).__name__}")
     indices, values = (backend.upload(x) if backend.name == "gpu" and isinstance(x, np.ndarray) else x for x in value)

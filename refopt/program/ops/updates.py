@@ -1,9 +1,9 @@
-"""The ops of the routines of the catalogue, on tensors or on flat buffers of them.
+"""The ops of the catalogue's routines, on tensors or on flat buffers of them.
 
-An op of a routine has the routine's slots, a name in each, and ``merged_`` before its type if it may have any number.
-What it changes is in both inputs and outputs; scalars that it leaves to other ops to advance are in its inputs alone.
-The buffers of coalesced tensors may stand in place of the tensors: the op is then flat, and takes each buffer for
-one tensor. Of a buffer of scalars it reads the first, and leaves in all what that one becomes. ``grad_factor`` and
+An op of a routine has the routine's slots, with one name in each, or with any number if its type begins with
+``merged_``. What it changes is in both inputs and outputs; scalars that other ops advance are in its inputs alone.
+The buffers of coalesced tensors may replace the tensors: the op is then flat, and treats each buffer as
+one tensor. Of a buffer of scalars it reads the first, and copies its new value to all. ``grad_factor`` and
 ``found_inf`` are further inputs, of one element. Attributes are the routine's numbers and choices.
 """
 
@@ -35,12 +35,12 @@ def routine_of(op: Op) -> Routine | None:
 
 
 def update_types(graph: Graph) -> frozenset[str]:
-    """The types of the ops of a step that are of a routine."""
+    """The types of a step's ops that are routines."""
     return frozenset(kind for kind in {op.type for op in graph.main} if kind.removeprefix(MERGED) in KNOWN)
 
 
 def of_tensor(op: Op, routine: Routine, k: int) -> dict[str, Any]:
-    """The attributes of one of the tensors of an op of a routine."""
+    """The attributes of a routine's op that apply to one of its tensors."""
     return {key: value[k] if is_of_each(routine, key, value) else value for key, value in op.attrs.items()}
 
 
@@ -63,15 +63,15 @@ def is_flat(graph: Graph, op: Op) -> bool:
 
 
 def advances(op: Op, routine: Routine) -> bool:
-    """Whether an op of a routine advances its scalars itself."""
+    """Whether an op of a routine itself advances its scalars."""
     return all(name in op.outputs for name in routine.scalars)
 
 
 def check_update(graph: Graph, op: Op, routine: Routine, fit: set[Hashable] | None = None) -> None:
     """Raise if an op of a routine is invalid; the error names slot and index.
 
-    Keys of valid updates are in ``fit``, to which this one is added, so that of thousands that differ only in names and
-    shapes, only the first is checked in full.
+    ``fit`` has keys of valid updates, to which this one's is added: of thousands that differ only in names and shapes,
+    only the first is checked in full.
     """
     alike = None if fit is None else _alike(graph, op, routine)
     if fit is None or alike not in fit:
@@ -81,7 +81,7 @@ def check_update(graph: Graph, op: Op, routine: Routine, fit: set[Hashable] | No
 
 
 def _alike(graph: Graph, op: Op, routine: Routine) -> Hashable:
-    """What updates of one tensor have in common that are as they must be, or are not, together; ``None`` for others."""
+    """A key that updates of one tensor share if all or none of them are valid; ``None`` for other updates."""
     params = op.inputs.get("params", ())
     plain = not routine.told and all(isinstance(x, _PLAIN) for x in op.attrs.values())
     if len(params) != 1 or len({*op.reads}) != len(op.reads) or not plain:
@@ -116,7 +116,7 @@ def _check_routine(graph: Graph, op: Op, routine: Routine) -> None:
 
 
 def _check_inputs(graph: Graph, op: Op) -> None:
-    """All are dense, and buffers if the op is flat."""
+    """Raise unless all are dense, and buffers if the op is flat."""
     flat = is_flat(graph, op)
     for slot, names in op.inputs.items():
         for k, name in enumerate(names):
@@ -128,7 +128,7 @@ def _check_inputs(graph: Graph, op: Op) -> None:
 
 
 def _check_outputs(op: Op, routine: Routine) -> None:
-    """They are what the routine changes."""
+    """Raise unless they are what the routine changes."""
     written = {slot.name for slot in routine.slots if slot.written and slot.name in op.inputs}
     if not advances(op, routine):
         written -= set(routine.scalars)
@@ -143,18 +143,18 @@ class Update(Runner):
     def __init__(self, context: Context, op: Op, routine: Routine) -> None:
         self._context, self._op, self._routine = context, op, routine
         dtypes = {context.program.vars[name].dtype for name in op.inputs["params"]}
-        # An update of no tensors refuses what other ranks refuse, whose tensors are like those that are here.
+        # An update without tensors refuses what other ranks refuse, whose tensors have the dtypes of the program's.
         self._dtypes = dtypes or {var.dtype for var in context.program.vars.values() if var.dtype in SIZES}
         self._count = len(op.inputs["params"])
         own = advances(op, routine)
-        fixed = set() if own else {"beta1", "beta2"}  # what other ops advance the scalars by
+        fixed = set() if own else {"beta1", "beta2"}  # by which other ops advance the scalars
         self.numbers = frozenset(hyper.name for hyper in routine.hypers) - fixed
         slots = {slot: [context.arrays[name] for name in names] for slot, names in op.inputs.items()}
         shared = {slot: slots.pop(slot)[0] for slot in SHARED if slot in slots}
         super().__init__(each(self._calls(slots, shared, own, is_flat(context.program, op))))
 
     def _calls(self, slots: dict[str, list], shared: Mapping[str, Any], own: bool, flat: bool) -> list[Callable]:
-        """The step, which may advance the scalars or be flat, and what comes before and after it."""
+        """The step, with the calls that must precede and follow it."""
         if flat:
             self._take_first(slots)
             self._check_layouts()
@@ -164,12 +164,12 @@ class Update(Runner):
         elif flat and self._routine.scalars:
             after.append(self._spread(slots))
         self._step = self._context.backend.step(self._routine, slots, shared, self._op.attrs)
-        if not own or self._shares_scalars():  # what a step has carried on is not what is there
+        if not own or self._shares_scalars():  # the values that a step has cached are out of date
             before.append(self._step.refresh)
         return [*before, self._step, *after]
 
     def _take_first(self, slots: dict[str, list]) -> None:
-        """Give the routine the first of the scalars of a buffer, which are equal."""
+        """Give the routine the first of a buffer's scalars, which are equal."""
         for name in self._routine.scalars:
             self._check_equal(self._op.inputs[name][0])
             slots[name] = [self._context.backend.part(slots[name][0], 0, 1)]
@@ -177,7 +177,7 @@ class Update(Runner):
     def check(self, name: str, value: Any) -> None:
         row = next(hyper for hyper in self._routine.hypers if hyper.name == name)
         checks.check_hyper(self._routine, row, value, self._count, {arithmetic(dtype) for dtype in self._dtypes})
-        if row.whole and self._routine.told:  # of iterations there may be as many triples
+        if row.whole and self._routine.told:  # there may be one triple per iteration
             changed = self._op.replace(attrs={**self._op.attrs, name: value})
             _check_routine(self._context.program, changed, self._routine)
 
@@ -186,13 +186,13 @@ class Update(Runner):
             self._step.set(**numbers)
 
     def _shares_scalars(self) -> bool:
-        """Whether another op of a step changes a scalar of this one, too."""
+        """Whether another op of the step also changes a scalar of this one."""
         program = self._context.program
         own = (name for slot in self._routine.scalars for name in self._op.inputs[slot])
         return any(program.writers[cell] > 1 for name in own for cell in program.memory(name))
 
     def _keep(self, slots: dict[str, list]) -> Any:
-        """Give the routine copies of the scalars, which it may advance; what they are copies of stays."""
+        """Give the routine copies of the scalars, which it may advance; the originals stay."""
         backend, vars = self._context.backend, self._context.program.vars
         sources, copies = [], []
         for name in self._routine.scalars:
@@ -202,7 +202,7 @@ class Update(Runner):
         return backend.cast(sources, copies)
 
     def _spread(self, slots: dict[str, list]) -> Any:
-        """Leave in all scalars of a buffer what the first has become."""
+        """Copy the first scalar of a buffer to all others."""
         sources, targets = [], []
         for name in self._routine.scalars:
             others = self._context.program.views[self._op.inputs[name][0]][1:]
@@ -211,7 +211,7 @@ class Update(Runner):
         return self._context.backend.cast(sources, targets)
 
     def _check_equal(self, buffer: str) -> None:
-        """One scalar does for all tensors of a buffer only if theirs are equal."""
+        """Raise unless the scalars of a buffer's tensors are equal, so that one serves all."""
         first, *others = self._context.program.views[buffer]
         expected = self._context.read(first)
         for name in others:
@@ -223,7 +223,7 @@ class Update(Runner):
                 )
 
     def _check_layouts(self) -> None:
-        """Element k of each buffer must belong to the same tensor."""
+        """Raise unless element k of each buffer belongs to the same tensor."""
         slots = {slot: names[0] for slot, names in self._op.inputs.items() if slot not in SHARED}
         places = {slot: self._places(slot, buffer) for slot, buffer in slots.items()}
         for slot, place in places.items():
@@ -234,7 +234,7 @@ class Update(Runner):
                 )
 
     def _places(self, slot: str, buffer: str) -> list[tuple[int, int]]:
-        """Where the tensors of a buffer begin in it, and how long they are, in elements."""
+        """The offset and the size of each tensor in a buffer, in elements."""
         backend, arrays = self._context.backend, self._context.arrays
         views = self._context.program.views[buffer]
         whole, item = backend.describe(arrays[buffer], slot), arrays[buffer].dtype.itemsize
