@@ -278,7 +278,7 @@ def test_bad_ops():
 def test_what_is_let_go_cannot_be_read():
     made = shards(step(PARAMS[:2], world_size=2))[1]
     more = made.replace(main=[*made.main, reader("a.w", "forward")])
-    with pytest.raises(ValueError, match=r"forward: 'a.w': expected a variable that is persistable or made before, got"):
+    with pytest.raises(ValueError, match=r"'a.w': expected a variable that is persistable or made before, got"):
         more.check()
 
 

@@ -4,9 +4,9 @@
 
     steps     a step before and after `passes.fuse_all_reduce`, `passes.fuse_optimizer` and `passes.fold_averages`
     mixed     one in mixed precision, with the cast in the optimizer's stage, and sharded
-    bucketed  a sharded one whose collectives are fused
+    bucketed  a sharded one with fused collectives
 
-They are derived from nothing but the numbers of tensors, and are what tests, benchmarks and notebooks hold passes to.
+They depend only on the numbers of tensors; tests, benchmarks and notebooks compare the passes with them.
 """
 
 from refopt.program.counts.bucketed import batches, bucketed_collectives, bucketed_step, buckets

@@ -1,4 +1,4 @@
-"""What the formulae are given: each argument is what its name says, or an error names it."""
+"""Checks of the formulae's arguments; an error names the argument that is invalid."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from refopt.checks.arguments import flag, listed, shown, whole
 from refopt.program.passes.grouping import check_limit
 
 _FLAGS = frozenset(["early", "folded", "recompute", "clip", "optimize_cast", "sharded", "scan", "batched"])
-_LISTS = frozenset(["sizes", "items", "owners", "eligible"])  # of the last, flags; of the others, integers
+_LISTS = frozenset(["sizes", "items", "owners", "eligible"])  # the last has flags, the others integers
 _LIMITS = "limit", "send_limit"
 _FROM_1 = "world_size", "accumulate", "chunk", "gradient"
 
 
 def there(counts: dict[str, int]) -> dict[str, int]:
-    """Those of which there are any."""
+    """The counts that are not 0."""
     return {kind: count for kind, count in counts.items() if count}
 
 
 def check_plain(where: str, routine: Routine, **values: Any) -> None:
-    """The same, with a routine and tensors, some of which are sparse."""
+    """Like `check`, with a routine and tensors, some of which may be sparse."""
     if not isinstance(routine, Routine):
         raise TypeError(f"{where}: routine: expected a row of refopt.catalog.KNOWN, got {shown(routine)}")
     check(where, **values)
@@ -29,7 +29,7 @@ def check_plain(where: str, routine: Routine, **values: Any) -> None:
 
 
 def check(where: str, **values: Any) -> None:
-    """Raise if an argument is no flag, no limit, no number, or no list of what its name says; the error names it."""
+    """Raise if an argument is not the flag, limit, number or list that its name says; the error names it."""
     for name, value in values.items():
         if name in _LISTS:
             for k, entry in enumerate(listed(f"{where}: {name}", value, "entries")):

@@ -1,9 +1,9 @@
 """How many ops, collectives and bytes a step in buckets has: the formulae.
 
-For G buckets of gradients and B buckets of what is broadcast, of which rank r owns g_r of gradients, a step of rank r
-has G ``reduce``, g_r ``scale`` and B ``broadcast`` ops, and one update for each kind of parameters, with copies and
-without, in each of its g_r. Where collectives of different owners are made at once, ops are fewer, see `batches`; calls
-are as many. Bytes are those of `refopt.program.counts.mixed`, and the padding of buckets.
+With G buckets of gradients, g_r of them owned by rank r, and B buckets of broadcast parameters, a step of rank r
+has G ``reduce``, g_r ``scale`` and B ``broadcast`` ops, and in each of its g_r one update for each kind of parameters,
+with copies and without. Making collectives of different owners at once takes fewer ops, see `batches`, but as many
+calls. Bytes are those of `refopt.program.counts.mixed` plus the padding of buckets.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from refopt.program.step import find_routine
 
 
 def buckets(sizes: Sequence[int], items: Sequence[int], owners: Sequence[int], limit: float = 32.0) -> list[list[int]]:
-    """Which tensors go together, by number: neighbours among those of an owner, of one dtype, as many as fit.
+    """Which tensors share a bucket, by number: neighbours among those of an owner, of one dtype, as many as fit.
 
     Args:
-        sizes, items: elements, and bytes of an element, of each tensor, in the order of the calls. One without elements
-            is by itself.
-        owners: of each.
-        limit: megabytes of 2**20 bytes, at least 0; a larger tensor is by itself.
+        sizes, items: elements, and bytes per element, of each tensor, in the order of the calls. A tensor without
+            elements has its own bucket.
+        owners: the owner of each.
+        limit: megabytes of 2**20 bytes, at least 0; a larger tensor has its own bucket.
     """
     check("buckets", sizes=sizes, items=items, owners=owners)
     limit = check_limit("buckets: limit", limit)
@@ -50,17 +50,17 @@ def bucketed_step(
     routine: str, sizes: Sequence[int], eligible: Sequence[bool], owners: Sequence[int], rank: int, *,
     gradient: int = SINGLE, limit: float = 32.0, send_limit: float = 16.0, batched: bool = False,
 ) -> dict[str, int]:
-    """Ops of a sharded step by type where buckets and updates that cast make a difference; others are as in
+    """Ops of a sharded step, of the types whose number depends on buckets or on updates that cast; for others see
     `refopt.program.counts.mixed_step`.
 
     Args:
         routine: the optimizer of all parameters.
         sizes, eligible, owners: of each parameter, in the order in which gradients are reduced: its elements, whether
-            it has a copy, who owns it.
-        rank: this one.
-        gradient: bytes of an element of a gradient.
-        limit, send_limit: megabytes of a bucket of gradients, and of what is broadcast.
-        batched: whether `refopt.program.passes.batch_owners` has come last.
+            it has a copy, and its owner.
+        rank: this rank.
+        gradient: bytes per element of a gradient.
+        limit, send_limit: megabytes of a bucket of gradients, and of broadcast parameters.
+        batched: whether `refopt.program.passes.batch_owners` ran last.
     """
     check("bucketed_step", sizes=sizes, eligible=eligible, owners=owners, limit=limit, send_limit=send_limit, rank=rank,
           gradient=gradient, batched=batched)
@@ -77,19 +77,19 @@ def bucketed_step(
         "reduce": reductions,
         "scale": len(own),
         routine: alone,
-        merged: together + (len(sizes) > 0 and not own),  # of no tensors, if others have some
+        merged: together + (len(sizes) > 0 and not own),  # an update without tensors, if other ranks have some
         "broadcast": broadcasts,
         "batch": first + second,
     }
 
 
 def batches(roots: Sequence[int]) -> tuple[int, int]:
-    """How many collectives stay single, and how many batches the others make: one for each turn that two roots have.
+    """How many collectives stay single, and how many batches the others form.
 
-    If the root with the most has a of them, and the one with the second most b, it is ``(a - b, b)``.
+    ``(a - b, b)`` if the root with the most collectives has a of them, and the one with the second most b.
 
     Args:
-        roots: of each collective of a kind.
+        roots: the root of each collective of a kind.
     """
     for k, root in enumerate(listed("batches: roots", roots, "ranks")):
         whole(f"batches: roots[{k}]", root, 0)
@@ -101,14 +101,14 @@ def bucketed_collectives(
     sizes: Sequence[int], eligible: Sequence[bool], owners: Sequence[int], *, chunk: int, clip: bool = False,
     scan: bool = True, gradient: int = SINGLE, limit: float = 32.0, send_limit: float = 16.0,
 ) -> dict[str, Counted]:
-    """Calls of a rank in a step, and bytes of the arrays handed in, as
-    `refopt.comm.Communicator.counts` has them.
+    """Calls of a rank in a step, and bytes of the arrays passed to them, as
+    `refopt.comm.Communicator.counts` reports them.
 
     Args:
         sizes, eligible, owners, gradient, limit, send_limit: as in `bucketed_step`.
-        chunk: bytes that each tensor of a bucket is padded to a multiple of: 256 on a GPU and the executor, 4096 in
-            NumPy. A tensor that is by itself has no padding.
-        clip, scan: whether the norm of all gradients is formed, and whether they are looked at for inf and NaN.
+        chunk: each tensor of a bucket is padded to a multiple of this many bytes: 256 on a GPU and the executor, 4096
+            in NumPy. A tensor alone in its bucket has no padding.
+        clip, scan: whether the norm of all gradients is computed, and whether they are scanned for inf and NaN.
     """
     check("bucketed_collectives", sizes=sizes, eligible=eligible, owners=owners, limit=limit, send_limit=send_limit,
           chunk=chunk, gradient=gradient, clip=clip, scan=scan)

@@ -1,7 +1,7 @@
 """How many casts, collectives and bytes a step has, and what each rank keeps: the formulae.
 
-For P parameters of N elements, of which C of M elements are eligible (`refopt.program.passes.eligible`) and rank r owns
-c_r of M_r, N_r elements being all that it owns; A micro-steps; R = 1 if casts are made again for the backward pass,
+For P parameters with N elements, of which C with M elements are eligible (`refopt.program.passes.eligible`); rank r
+owns N_r elements, among them c_r eligible parameters with M_r; A micro-steps; R = 1 if the backward pass casts again,
 else 0; W ranks:
 
 =================================  ====================  =====================  ======================
@@ -18,14 +18,14 @@ parameters, bytes kept             4N                    6M + 4(N - M)          
 state of S per element, bytes      4SN                   4SN                    4SN_r
 =================================  ====================  =====================  ======================
 
-With updates that cast there is no cast of a parameter on any rank. In buckets there are fewer ops; see
+If updates cast, no rank has a cast of a parameter. Buckets reduce the number of ops; see
 `refopt.program.counts.bucketed`.
 
-Sharding without the cast keeps 4N of parameters, and broadcasts P of 4N bytes. So the cast in a sharded program saves
-2M - 4M_r bytes, 2M - 4M / W if shares are even: nothing for two ranks, and something only above two.
+Sharding without the cast keeps 4N bytes of parameters, and has P broadcasts of 4N bytes. So the cast in a sharded
+program saves 2M - 4M_r bytes, or 2M - 4M / W if shares are even: it saves memory only with more than two ranks.
 
-Source: PR 35878, which says that memory is saved above two ranks, and that casts become one for each parameter, from
-two, and 1 / A of these.
+Source: PR 35878, which says that more than two ranks save memory, and that each parameter is cast once instead of
+twice, and only once in A micro-steps.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ def casts(eligible: int, *, accumulate: int = 1, recompute: bool = False, owned:
     """Casts of parameters on a rank in a step, by form.
 
     Args:
-        eligible: how many parameters are.
+        eligible: how many parameters are eligible.
         accumulate: the number of micro-steps.
         recompute: whether the backward pass casts again.
-        owned: of the eligible, how many this rank owns; all, if not given.
+        owned: how many of the eligible ones this rank owns; all, if not given.
 
     Returns:
-        ``"before"``, ``"cast"`` in the optimizer's stage, that ``"sharded"``, and ``"folded"`` into the updates.
+        ``"before"``, ``"cast"`` in the optimizer's stage, the same ``"sharded"``, and ``"folded"`` into the updates.
     """
     whole("casts: eligible", eligible, 0)
     check("casts", recompute=recompute, accumulate=accumulate)
@@ -76,13 +76,13 @@ def mixed_step(
 
     Args:
         routine: the optimizer of all parameters.
-        params: how many parameters there are.
+        params: the number of parameters.
         eligible: how many of them are eligible.
         world_size: the number of ranks.
         accumulate, recompute: as in `casts`.
-        clip: whether the norm of all gradients is formed.
+        clip: whether the norm of all gradients is computed.
         optimize_cast: whether parameters are cast in the optimizer's stage.
-        owned: in shards, how many parameters the rank owns, and how many of these are eligible.
+        owned: in a sharded program, how many parameters the rank owns, and how many of these are eligible.
     """
     merged = find_routine("mixed_step: routine", routine).merged_name
     check("mixed_step", params=params, world_size=world_size, accumulate=accumulate, recompute=recompute, clip=clip,
@@ -108,7 +108,7 @@ def mixed_step(
         "finish_check": 1,
         "update_loss_scaling": 1,
         routine: ours,
-        merged: int(owned is not None and ours == 0),  # of no tensors
+        merged: int(owned is not None and ours == 0),  # an update without tensors
         "broadcast": params if owned is not None else 0,
     }
     return there(counts)
@@ -117,16 +117,16 @@ def mixed_step(
 def collectives(
     sizes: Sequence[int], eligible: Sequence[bool], *, sharded: bool, optimize_cast: bool = False, clip: bool = False
 ) -> dict[str, Counted]:
-    """Calls of a rank in a step, and bytes of the arrays handed in, as `refopt.comm.Communicator.counts` has them.
+    """Calls of a rank in a step, and bytes of the arrays passed to them, as in `refopt.comm.Communicator.counts`.
 
-    They are those of several ranks and of one parameter at least; with one rank, or with none to share, there are none.
+    This is for several ranks and at least one parameter; with one rank, or without parameters, there are no calls.
 
     Args:
         sizes: elements of each parameter.
-        eligible: of each, whether it is.
+        eligible: whether each is eligible.
         sharded: whether each gradient is reduced to its owner, and each parameter broadcast.
         optimize_cast: whether eligible ones are broadcast in fp16.
-        clip: whether the norm of all gradients is formed.
+        clip: whether the norm of all gradients is computed.
     """
     check("collectives", sizes=sizes, eligible=eligible, sharded=sharded, optimize_cast=optimize_cast, clip=clip)
     count, elements = len(sizes), sum(sizes)
@@ -141,7 +141,7 @@ def collectives(
 
 
 def startup(sizes: Sequence[int], eligible: Sequence[bool], *, optimize_cast: bool) -> dict[str, int]:
-    """Ops at startup by type with several ranks: broadcasts in fp32, and then casts, on all ranks alike."""
+    """Ops at startup by type, the same on each of several ranks: broadcasts in fp32, and then casts."""
     check("startup", sizes=sizes, eligible=eligible, optimize_cast=optimize_cast)
     return there({"broadcast": len(sizes), "cast": sum(eligible) if optimize_cast else 0})
 
@@ -154,12 +154,12 @@ def memory(
 
     Args:
         sizes: elements of each parameter.
-        eligible: of each, whether it is.
+        eligible: whether each is eligible.
         routine: the optimizer, a name of `refopt.catalog.KNOWN`.
-        owners: who owns each; ``None`` if all ranks have all.
-        rank: this one.
+        owners: the owner of each; ``None`` if all ranks have all.
+        rank: this rank.
         optimize_cast: whether fp16 copies are kept.
-        optional: how many of the routine's optional states are there.
+        optional: how many of the routine's optional states are in use.
 
     Returns:
         ``"fp16"``, ``"fp32"``: parameters; ``"state"``: tensors and scalars.
@@ -182,7 +182,7 @@ def memory(
 def saved(elements: int, degree: float) -> float:
     """Bytes of parameters that a rank saves by fp16 copies, if shares are even: 4N - (2N + 4N / W).
 
-    Below 0 for one rank, nothing for two, and more the more ranks there are.
+    Below 0 for one rank, 0 for two, and growing with the number of ranks.
 
     Args:
         elements: N, at least 0.
@@ -194,7 +194,7 @@ def saved(elements: int, degree: float) -> float:
 
 
 def param_casts(program: Program) -> int:
-    """Casts of parameters, from fp32 to fp16, among the ops of a step. Casts of gradients go the other way."""
+    """Casts of parameters, from fp32 to fp16, among the ops of a step. Casts of gradients are from fp16 to fp32."""
     expect_program("param_casts", program)
     vars = program.vars
     return sum(
@@ -206,7 +206,7 @@ def param_casts(program: Program) -> int:
 
 
 def kept(program: Program) -> int:
-    """Bytes of the variables of a program that live from step to step, the loss scale and its counts left out."""
+    """Bytes of a program's variables that live from step to step, without the loss scale and its counts."""
     expect_program("kept", program)
     scaling = {name for op in program.main if op.type == "update_loss_scaling" for name in op.writes}
     return sum(
@@ -217,5 +217,5 @@ def kept(program: Program) -> int:
 
 
 def total(parts: Mapping[str, int]) -> int:
-    """The sum of what `memory` gives back."""
+    """The sum of the values that `memory` returns."""
     return sum(whole(f"total: parts[{name!r}]", part, 0) for name, part in mapping("total: parts", parts).items())

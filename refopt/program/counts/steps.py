@@ -1,7 +1,7 @@
 """How many ops a step has, before and after the passes: the formulae.
 
-For P tensors, of which D have dense gradients, S kinds of scalars, G groups, and U units, each the tensors of one
-signature of dtypes, all of at least two:
+For P tensors, of which D have dense gradients, S kinds of scalars, G groups, and U units of at least two tensors with
+the same signature of dtypes:
 
 ::
 
@@ -15,8 +15,8 @@ signature of dtypes, all of at least two:
     the routine        P          U + P - D
     coalesce_tensor    0          U * (slots - 1) + B      B buffers of gradients, in the flat form
 
-Slots count those that are there: parameters, gradients, states, scalars, masters. So Adam takes 5 ``coalesce_tensor``
-ops and one for the gradients, momentum 2 and one, SGD 1 and one.
+Slots are those in use: parameters, gradients, states, scalars, masters. So Adam takes 5 ``coalesce_tensor`` ops and one
+for the gradients, momentum 2 and one, SGD 1 and one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def step(
 
     Args:
         routine: the optimizer.
-        tensors: how many parameters there are.
+        tensors: the number of parameters.
         sparse: how many of them have sparse gradients.
         world_size: the number of ranks.
         early: whether ``scale`` ops advance the scalars.
@@ -60,11 +60,11 @@ def fused_step(
 
     Args:
         routine, tensors, sparse, world_size, early: as in `step`.
-        groups: how many groups the gradients have been put into; ``None`` if all-reduces have not been fused.
-        units: how many signatures of dtypes there are, each of two dense tensors at least; in the flat form, how many
+        groups: the number of groups of gradients; ``None`` if all-reduces have not been fused.
+        units: the number of signatures of dtypes, each of at least two dense tensors; in the flat form, the number of
             pairs of signature and buffer.
         form: ``"flat"`` or ``"merged"``.
-        folded: whether `fold_averages` has come last, and has declined nothing.
+        folded: whether `fold_averages` ran last, and declined nothing.
     """
     sizes = {"tensors": tensors, "sparse": sparse, "world_size": world_size, "units": units}
     sizes |= {} if groups is None else {"groups": groups}
@@ -87,9 +87,9 @@ def coalesce_ops(routine: Routine, *, optional: Collection[str] = (), units: int
 
     Args:
         routine: the optimizer.
-        optional: the optional slots that are there, such as ``master_params``.
+        optional: the optional slots in use, such as ``master_params``.
         units: as in `fused_step`.
-        gradients: buffers of gradients, whoever has made them: one for each unit, if `fuse_optimizer` does it.
+        gradients: buffers of gradients, whichever pass made them: one for each unit, if `fuse_optimizer` does.
     """
     check_plain("coalesce_ops", routine, units=units, gradients=gradients)
     optional = names("coalesce_ops: optional", optional)

@@ -1,1 +1,1 @@
-"""What programs need of a device: imported as a program is bound to its arrays."""
+"""The device parts of programs, imported when a program is bound to device arrays."""

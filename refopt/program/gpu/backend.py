@@ -17,7 +17,7 @@ from refopt.gpu.coalesce import CHUNK
 
 
 class Gpu:
-    """Device arrays, on a GPU or on the executor. What it runs is done in the order of a stream."""
+    """Device arrays, on a GPU or on the executor. It runs all work in the order of a stream."""
 
     name = "gpu"
 
@@ -28,7 +28,7 @@ class Gpu:
         self.chunk, self.describe = CHUNK["bytes"], describer(self.machine.name)
 
     def require_subnormals(self) -> None:
-        """Kernels keep them, whatever the host does."""
+        """Do nothing: kernels keep them, whatever the host does."""
 
     def full(self, shape: tuple[int, ...], dtype: str, value: float) -> Any:
         if not math.prod(shape):

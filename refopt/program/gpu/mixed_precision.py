@@ -1,4 +1,4 @@
-"""`refopt.program.ops.mixed_precision` on a device: by kernels of `refopt.gpu.gradient_check`, and one that adds."""
+"""`refopt.program.ops.mixed_precision` on a device: kernels of `refopt.gpu.gradient_check`, and one that adds."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ REAL = np.float32
 
 @factory
 def adder(source: str, target: str) -> Kernel:
-    """The kernel that adds an array to another; a thread takes an element."""
+    """The kernel that adds an array to another, one element per thread."""
     load, load_sum = getattr(vectors, f"load_{source}"), getattr(vectors, f"load_{target}")
     store = getattr(vectors, f"store_{target}")
     real: Any = arithmetic(target)
@@ -55,7 +55,7 @@ def sum_(context: Context, op: Op) -> Callable[[], None]:
 
 
 def check_gradients(context: Context, op: Op) -> Callable[[], None]:
-    """Sums of squares at their places, +0 elsewhere, and whether all is finite: the first pass of a gradient check."""
+    """Sums of squares at their indices, +0 elsewhere, and whether all is finite: the first pass of a gradient check."""
     backend: Any = context.backend
     machine, positions = backend.machine, op.attrs["positions"]
     grads = [context.arrays[name] for name in op.inputs["x"]]
@@ -77,7 +77,7 @@ def check_gradients(context: Context, op: Op) -> Callable[[], None]:
 
 
 def _tiles(piece: Array) -> list[Array]:
-    """The tiles of a piece, each of which the first pass takes for a tensor."""
+    """The tiles of a piece, each of which the first pass treats as a tensor."""
     item = ITEM_SIZES[piece.dtype]
     return [
         Array(piece.address + item * k, (min(TILE, piece.size - k),), piece.dtype, (item,), piece.writable)
@@ -95,7 +95,7 @@ def join_tiles(context: Context, op: Op) -> Callable[[], None]:
 
 
 def finish_check(context: Context, op: Op) -> Callable[[], None]:
-    """What steps need, from the sums and the flag: the last launch of a gradient check."""
+    """Factor, flag and norm from the sums and the odd flag: the last launch of a gradient check."""
     backend: Any = context.backend
     machine = backend.machine
     inputs = {slot: context.arrays[names[0]] for slot, names in op.inputs.items()}
@@ -124,7 +124,7 @@ def update_loss_scaling(context: Context, op: Op) -> Callable[[], Any]:
 
 
 def _roots(backend: Any, count: int) -> Any:
-    """Room for the sums of so many tensors, and for those of their tree, zero."""
+    """Zeroed space for the sums of ``count`` tensors, and for those of their tree."""
     return backend.machine.to_device(np.zeros((2, 2 * count + 8), REAL))
 
 

@@ -21,7 +21,7 @@ BLOCK = 128
 
 @factory
 def adder(source: str, target: str) -> Kernel:
-    """The kernel for the dtypes of rows and sum. A thread takes a column, so that no two of them meet."""
+    """The kernel for the dtypes of rows and sum. Each thread has its own column, so no two write one element."""
     load, load_sum = getattr(vectors, f"load_{source}"), getattr(vectors, f"load_{target}")
     store, load_number = getattr(vectors, f"store_{target}"), words.load8
     real: Any = np.dtype(target).type
@@ -38,7 +38,7 @@ def adder(source: str, target: str) -> Kernel:
 
 
 def scatter_add(context: Context, op: Op) -> Callable[[], None]:
-    """What runs the op."""
+    """A function that runs the op."""
     backend: Any = context.backend
     pairs = list(zip(op.inputs["x"], op.outputs["out"], strict=True))
 
@@ -53,7 +53,7 @@ def scatter_add(context: Context, op: Op) -> Callable[[], None]:
 def add_rows(
     machine: Device, describe: Callable[[Any, str], Array], segments: Iterable[tuple[Any, Any]], dense: Any, stream: Any
 ) -> None:
-    """Replace a device array by the sum of rows, in stream order."""
+    """Overwrite a device array with the sum of rows, in stream order."""
     sums = describe(dense, "scatter_add")
     if not sums.size:
         return

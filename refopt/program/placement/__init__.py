@@ -14,8 +14,8 @@
         8  communication  broadcast fc.weight
         9  compute        end  waits for 8
 
-`on_streams` puts a rank's step on streams, and `bind_schedule` runs it so, on CUDA streams or on those of the
-executor, where `run_schedule` looks for races. `cost` says how long things take, and `timeline` shows when.
+`on_streams` assigns a rank's step to streams, and `bind_schedule` runs it on CUDA streams or on those of the
+executor, where `run_schedule` looks for races. `cost` estimates how long ops take, and `timeline` shows when they run.
 """
 
 from refopt.program.placement import cost, timeline

@@ -1,4 +1,4 @@
-"""A schedule bound to arrays and ranks, on streams and events that are made once."""
+"""A schedule bound to arrays and ranks, with streams and events that are created once."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class BoundSchedule(Exclusive):
     Concurrent calls are serialized, so that each step is enqueued as a whole; with a communicator, calls must come from
     its thread. It cannot be copied; `plan` can.
 
-    The streams are the schedule's own, and nothing but events orders them: among each other, as the schedule says;
-    after what the caller's stream has been given before a step; and before what it is given afterwards.
+    The streams belong to the schedule, and only events order them: relative to each other, as the schedule says;
+    after the work that the caller's stream has before a step; and before the work that it gets afterwards.
 
     Attributes:
-        bound: its program with its arrays, which are complete where the caller's stream is after a step; `Bound.read`
-            waits for them. Steps are taken here alone: `Bound.step` does not know what is carried over from them.
+        bound: its program with its arrays, which are complete for work on the caller's stream after a step;
+            `Bound.read` waits for them. Take steps here only: `Bound.step` does not know the state between them.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class BoundSchedule(Exclusive):
         self._bind()
 
     def _bind(self) -> None:
-        """Make the calls of a step, from the arrays as they are."""
+        """Make the calls of a step, for the arrays in their present state."""
         plan, bound = self.plan, self.bound
         self._work = Work(plan, bound, self._lanes, self._blocks)
         self._marks = Marks(plan, self._work.calls, self._machine, self._timing)
@@ -66,13 +66,13 @@ class BoundSchedule(Exclusive):
             numbers: as for `refopt.program.Bound.step`.
 
         Raises:
-            TypeError, ValueError: as for `refopt.program.Bound.step`; nothing has been done then.
+            TypeError, ValueError: as for `refopt.program.Bound.step`, before anything is done.
         """
         with self._turn("step"):
             self._enqueue(self._all, numbers)
 
     def step_in(self, order: Iterable[Task]) -> None:
-        """Enqueue one step in another order, one of those that `Schedule.order` gives."""
+        """Enqueue one step in another order, such as `Schedule.order` returns."""
         tasks = collected("step_in: order", order, "tasks")
         for k, task in enumerate(tasks):
             if not isinstance(task, Task):
@@ -118,12 +118,12 @@ class BoundSchedule(Exclusive):
     def spans(self) -> list[Span]:
         """When the tasks of the last step started and stopped: seconds from the end of ``begin``, by events.
 
-        A task starts when its stream has come to it, waits included. One that enqueues nothing starts and stops where
-        its stream is. The executor does all work at the call that enqueues it, and its events have the time of the
-        host, so tasks follow each other there.
+        A task starts when its stream reaches it and its waits are over. One that enqueues nothing starts and stops
+        when its stream reaches it. The executor does all work in the call that enqueues it, and its events have the
+        host's time, so its tasks never overlap.
 
         Raises:
-            RuntimeError: if the schedule was bound without ``timing``, or there was no step.
+            RuntimeError: if the schedule was bound without ``timing``, or no step was taken.
         """
         if not self._timing:
             raise RuntimeError("spans: expected bind_schedule(..., timing=True), got a schedule without it")
@@ -133,7 +133,7 @@ class BoundSchedule(Exclusive):
         return self._marks.spans()
 
     def _enqueue(self, calls: Iterable[Call], numbers: Mapping[str, Any]) -> None:
-        """Make the calls of a step, once its numbers and gradients have been found right."""
+        """Make the calls of a step, after checking its numbers and gradients."""
         runners = self._work.runners
         runners.check_numbers(numbers)
         self.bound.check_gradients(runners)
@@ -154,21 +154,21 @@ def bind_schedule(
     On a GPU these are CUDA streams that do not wait for the default stream; on the executor they are the executor's.
 
     Args:
-        arrays: by name, device arrays, as for `bind`. What `refopt.program.passes.offload` has put in the
-            host's memory is copied there.
+        arrays: by name, device arrays, as for `bind`. States that `refopt.program.passes.offload` keeps in host memory
+            are copied there.
         comm: a communicator, if the program has collectives or messages: on a GPU one of GPUs, whose calls are put on
             the stream ``communication``; on the executor one of the host.
-        gradients: as for `refopt.program.bind`; of a mapping or a function, arrays that are ready on the caller's
+        gradients: as for `refopt.program.bind`; the arrays of a mapping or a function must be ready on the caller's
             stream when a step begins.
-        stream: the caller's stream, which steps come after and before; the legacy default stream if not given.
-        timing: whether tasks are timed, see `BoundSchedule.spans`. Takes two events a task.
-        multiprocessors: how many of the GPU's the ops on ``compute`` may use, rounded up to what can be set apart; all
-            if not given. Fewer leave communication more of the memory's bandwidth, which it needs all the time. The
-            executor has none, and takes no notice.
+        stream: the caller's stream, with which steps are ordered; the legacy default stream if not given.
+        timing: whether tasks are timed, see `BoundSchedule.spans`. This takes two events per task.
+        multiprocessors: how many of the GPU's multiprocessors the ops on ``compute`` may use, rounded up to a size that
+            can be reserved; all if not given. Fewer leave more memory bandwidth to communication, which needs it
+            throughout. The executor ignores this.
 
     Raises:
         ValueError, TypeError: as `refopt.program.bind` does; or if the communicator is for other arrays.
-        refopt.comm.CommError: if the ranks' programs have other collectives.
+        refopt.comm.CommError: if the collectives of the ranks' programs differ.
     """
     if not isinstance(plan, Schedule):
         raise TypeError(f"bind_schedule: plan: expected a Schedule, got {shown(plan)}")
@@ -181,7 +181,7 @@ def bind_schedule(
         raise TypeError(f"bind_schedule: comm: expected a communicator of {where}, got {type(comm).__name__}")
     if multiprocessors is not None:
         multiprocessors = whole("bind_schedule: multiprocessors", multiprocessors, 1)
-        backend.machine.new_stream(multiprocessors)  # so that too many are refused before anything is done
+        backend.machine.new_stream(multiprocessors)  # refuses too many before anything is done
     offloaded = hosted.arrays_of(plan.program, arrays, backend)
     refuse_shared("bind_schedule", plan.program, arrays, backend)  # rings share memory on purpose
     started = [name for name in offloaded.arrays if name not in arrays]

@@ -1,4 +1,4 @@
-"""Parameters made alike on all ranks."""
+"""Makes parameters equal on all ranks."""
 
 from __future__ import annotations
 
@@ -13,20 +13,19 @@ from refopt.program.passes.place import broadcast_order
 
 
 def broadcast_params(comm: Any, arrays: Mapping[str, Any], owners: Mapping[str, int] | None = None) -> None:
-    """Overwrite parameters, on every rank, by those of the ranks that own them, and wait until all have them.
+    """Overwrite parameters on every rank with those of the ranks that own them, and wait until all have them.
 
     Args:
-        comm: a communicator; all ranks call this alike.
+        comm: a communicator; all ranks make the same call.
         arrays: by name.
-        owners: by name, the rank that has the values that hold; ``None`` for rank 0 and all arrays, as before the first
-            step.
+        owners: by name, the rank with the right values; ``None`` for rank 0 and all arrays, as before the first step.
 
     Raises:
-        ValueError, TypeError: naming a parameter that has no array, where Paddle skips it, or whose owner is no rank;
+        ValueError, TypeError: naming a parameter that has no array, which Paddle skips, or whose owner is not a rank;
             nothing has been done then.
 
-    Source: Paddle's ``ParallelExecutor::BCastParamsToDevices``. There all came from device 0 for a while (issue 11728),
-    and the last was not waited for.
+    Source: Paddle's ``ParallelExecutor::BCastParamsToDevices``. For a while it sent everything from device 0 (issue
+    11728), and did not wait for the last broadcast.
     """
     if not isinstance(comm, Communicator):
         raise TypeError(f"broadcast_params: comm: expected a communicator of refopt.comm, got {shown(comm)}")

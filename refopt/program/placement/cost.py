@@ -1,10 +1,10 @@
-"""How long messages take, by two numbers: ``alpha``, seconds a message, and ``beta``, seconds a byte.
+"""How long messages take, by two numbers: ``alpha``, seconds per message, and ``beta``, seconds per byte.
 
 A message of n bytes takes ``alpha + beta * n`` (R. W. Hockney, "The communication challenge for MPP: Intel Paragon and
-Meiko CS-2", Parallel Computing 20, 1994), whatever else is under way; a device sends one and receives one at a time.
-``gamma``, seconds a byte, is what it takes to add what has come to what is there. The formulae of collectives over p
+Meiko CS-2", Parallel Computing 20, 1994), regardless of other traffic; a device sends one and receives one at a time.
+``gamma``, seconds per byte, is the time to add received data to a device's own. The formulae of collectives over p
 devices are those of R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of Collective Communication Operations in
-MPICH", IJHPCA 19, 2005; they are for n that p divides.
+MPICH", IJHPCA 19, 2005; they assume that p divides n.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class Link(NamedTuple):
     """A network. The formulae refuse one whose numbers are below 0 or not finite.
 
     Attributes:
-        alpha: seconds a message, at least 0.
-        beta: seconds a byte, at least 0: the inverse of the bandwidth.
-        gamma: seconds a byte for the addition of a reduction, at least 0.
+        alpha: seconds per message, at least 0.
+        beta: seconds per byte, at least 0: the inverse of the bandwidth.
+        gamma: seconds per byte for the addition of a reduction, at least 0.
     """
 
     alpha: float
@@ -47,7 +47,7 @@ def send(link: Link, nbytes: float) -> float:
 
 
 def broadcast(link: Link, nbytes: float, devices: int, algorithm: str = "tree") -> float:
-    """Seconds until all devices have what one has.
+    """Seconds until all devices have the array of one.
 
     Args:
         link: the network.
@@ -65,7 +65,7 @@ def broadcast(link: Link, nbytes: float, devices: int, algorithm: str = "tree") 
 
 
 def reduce(link: Link, nbytes: float, devices: int, algorithm: str = "tree") -> float:
-    """Seconds until one device has the sum of what all have.
+    """Seconds until one device has the sum over all.
 
     Args:
         link: the network.
@@ -85,7 +85,7 @@ def reduce(link: Link, nbytes: float, devices: int, algorithm: str = "tree") -> 
 
 
 def all_reduce(link: Link, nbytes: float, devices: int) -> float:
-    """Seconds until all devices have the sum of what all have, by a ring.
+    """Seconds until all devices have the sum over all, by a ring.
 
     A reduce-scatter and an all-gather, each of p - 1 messages of n / p bytes:
     ``2 * (p - 1) * alpha + 2 * (p - 1) / p * n * beta + (p - 1) / p * n * gamma``.
@@ -96,9 +96,9 @@ def all_reduce(link: Link, nbytes: float, devices: int) -> float:
 
 
 def reduce_scatter(link: Link, nbytes: float, devices: int) -> float:
-    """Seconds until each device has its part of the sum of what all have, by a ring: the first half of `all_reduce`.
+    """Seconds until each device has its part of the sum over all, by a ring: the first half of `all_reduce`.
 
-    p - 1 messages of n / p bytes, n being those of the whole array:
+    p - 1 messages of n / p bytes, where n is for the whole array:
     ``(p - 1) * alpha + (p - 1) / p * n * (beta + gamma)``.
     """
     link, nbytes, devices = _checked("reduce_scatter", link, nbytes, devices)
@@ -108,7 +108,7 @@ def reduce_scatter(link: Link, nbytes: float, devices: int) -> float:
 def all_gather(link: Link, nbytes: float, devices: int) -> float:
     """Seconds until all devices have the parts of all, by a ring: the second half of `all_reduce`.
 
-    p - 1 messages of n / p bytes, n being those of the whole array: ``(p - 1) * alpha + (p - 1) / p * n * beta``.
+    p - 1 messages of n / p bytes, where n is for the whole array: ``(p - 1) * alpha + (p - 1) / p * n * beta``.
     """
     link, nbytes, devices = _checked("all_gather", link, nbytes, devices)
     return (devices - 1) * link.alpha + (devices - 1) / devices * nbytes * link.beta
@@ -117,13 +117,13 @@ def all_gather(link: Link, nbytes: float, devices: int) -> float:
 def batch(link: Link, kind: str, nbytes: Mapping[int, float], devices: int) -> float:
     """Seconds for broadcasts or reductions of different roots that are made at once.
 
-    That of the device that takes longest. While a root sends its broadcast, or receives its reduction, which takes what
-    the formula of a single one says, by a tree, it does one message for each other root in the other direction:
-    ``max over d of max(T(n_d), sum over roots r other than d of (alpha + n_r * beta))``. For two devices that is the
-    longest of the single calls. For more it is too little where devices that pass on what is of others are late.
+    The slowest device decides. While a root sends its broadcast or receives its reduction, for the time T of a single
+    one by a tree, it handles one message for each other root in the opposite direction:
+    ``max over d of max(T(n_d), sum over roots r other than d of (alpha + n_r * beta))``. For two devices this is the
+    longest of the single calls. For more it is too little if devices forward the data of others late.
 
     Args:
-        link: the network, which carries as much in both directions as in one.
+        link: the network, which carries as much in each direction when both are in use.
         kind: ``"broadcast"`` or ``"reduce"``.
         nbytes: by root, n of its array.
         devices: p.
@@ -138,7 +138,7 @@ def batch(link: Link, kind: str, nbytes: Mapping[int, float], devices: int) -> f
         for root, n in nbytes.items()
     }
     own = [single[kind](link, n, devices) for n in sizes.values()]
-    # Of the devices that are no roots all are alike.
+    # All devices that are not roots are alike.
     some = [*sizes, *([None] if len(sizes) < devices else [])]
     others = [sum(send(link, n) for root, n in sizes.items() if root != device) for device in some]
     return max([*own, *others])
@@ -147,17 +147,17 @@ def batch(link: Link, kind: str, nbytes: Mapping[int, float], devices: int) -> f
 def fit(messages: Sequence[float], times: Sequence[float]) -> Link:
     """Alpha and beta of a link, by least squares over measured messages.
 
-    The sum of the squares of ``alpha + beta * n - t`` is least; nothing is weighed, so long messages have most to say.
+    Minimizes the sum of the squares of ``alpha + beta * n - t``, unweighted, so long messages have most influence.
 
     Args:
         messages: bytes, at least two different numbers.
         times: seconds, one for each.
 
     Returns:
-        Beta is at least 0; alpha is what the line says, so where short messages are quick it may be below 0.
+        Beta is at least 0; alpha is that of the line, and may be below 0 if short messages are quick.
 
     Raises:
-        ValueError: naming the argument, ``times`` if the line falls: that is no link.
+        ValueError: naming the argument, ``times`` if the line falls, which no link does.
     """
     n, t = _numbers("fit: messages", messages), _numbers("fit: times", times)
     if t.shape != n.shape:
@@ -169,19 +169,19 @@ def fit(messages: Sequence[float], times: Sequence[float]) -> Link:
             raise ValueError(f"fit: {name}: expected numbers of at least 0, got {values.min()}")
     if np.unique(n).size < 2:
         raise ValueError(f"fit: messages: expected at least two different sizes, got {np.unique(n).size}")
-    scale = np.abs(n).max()  # columns of like size, since bytes and ones are far apart
+    scale = np.abs(n).max()  # columns of similar size
     (alpha, beta), *_ = np.linalg.lstsq(np.stack([np.ones_like(n), n / scale], 1), t, rcond=None)
-    if beta * (n.max() - n.min()) / scale < -1e-9 * t.max():  # beyond what rounding makes of equal times
+    if beta * (n.max() - n.min()) / scale < -1e-9 * t.max():  # more than rounding does to equal times
         expected = "expected them to grow with the messages"
         raise ValueError(f"fit: times: {expected}, got a line of {beta / scale:g} seconds a byte")
     return Link(float(alpha), max(float(beta / scale), 0.0))
 
 
 def pipelined(stages: Sequence[float], count: int) -> float:
-    """Seconds for so many items, each of which passes through all stages in order, on a stream for each stage.
+    """Seconds for ``count`` items, each of which passes through all stages in order, on one stream per stage.
 
-    ``sum(stages) + (count - 1) * max(stages)``: the time of one, and then one more for every turn of the longest. With
-    copies and compute as stages this is how long overlapped copies take; without overlap it is
+    ``sum(stages) + (count - 1) * max(stages)``: the time of the first, then that of the longest stage for each other.
+    With copies and compute as stages this is the time with overlapped copies; without overlap it is
     ``count * sum(stages)``.
     """
     times = collected("pipelined: stages", stages, "times")
@@ -196,13 +196,13 @@ def pipelined(stages: Sequence[float], count: int) -> float:
 def of_op(program: Program, op: Op, link: Link, rate: float) -> float:
     """Seconds for an op of a placed program.
 
-    Collectives take what their formulae say, ``broadcast`` and ``reduce`` by a tree, and a ``batch`` of them what
-    `batch` says; anything else reads its inputs and writes its outputs at a rate.
+    Collectives take the time of their formulae, ``broadcast`` and ``reduce`` by a tree, and a ``batch`` of them that of
+    `batch`; any other op reads its inputs and writes its outputs at the rate.
 
     Args:
-        program: whose op it is.
-        op: no message or barrier, since what they take depends on what is under way; no copy between host and device,
-            which is a message of the bus; and none whose tensors are sparse.
+        program: the op's program.
+        op: not a message or barrier, whose time depends on the other traffic; not a copy between host and device, which
+            is a message on the bus; and without sparse tensors.
         link: the network.
         rate: bytes per second of a device's memory, more than 0.
     """
@@ -247,14 +247,14 @@ def _rounds(devices: int) -> int:
 
 
 def _checked(where: str, link: Link, nbytes: float, devices: int = 1) -> tuple[Link, float, int]:
-    """What a formula is asked, as numbers of Python; raises if it is none of that, naming the argument."""
+    """The arguments of a formula as Python numbers; raises if one is invalid, naming it."""
     expect_link(f"{where}: link", link)
     checked = Link(*(to_float(f"{where}: link: {name}", value) for name, value in link._asdict().items()))
     return checked, number(f"{where}: nbytes", nbytes, 0), whole(f"{where}: devices", devices, 1, RANKS)
 
 
 def expect_link(where: str, link: Any) -> None:
-    """Raise if it is no link, or one with a number that is below 0 or not finite."""
+    """Raise if the value is not a link, or has a number that is below 0 or not finite."""
     if not isinstance(link, Link):
         raise TypeError(f"{where}: expected a Link, got {shown(link)}")
     for name, value in link._asdict().items():

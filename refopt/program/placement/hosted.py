@@ -1,4 +1,4 @@
-"""The memory of host and device that offloaded states have, see `refopt.program.passes.offload`."""
+"""Host and device memory of offloaded states, see `refopt.program.passes.offload`."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ Ends = tuple[Any, Any]  # source and target of a copy
 
 
 class Hosted(NamedTuple):
-    """What a bound schedule needs for states in the memory of the host.
+    """What a bound schedule needs for states in host memory.
 
     Attributes:
-        arrays: by name, arrays in memory of the host, and on the device in rings.
-        blocks: by place of a copy in ``main``, the memory that it copies.
+        arrays: by name, arrays in host memory, and on the device in rings.
+        blocks: by index of a copy in ``main``, the memory that it copies.
     """
 
     arrays: dict[str, Any]
@@ -32,10 +32,10 @@ class Hosted(NamedTuple):
 
 
 def arrays_of(program: Program, arrays: Mapping[str, Any], backend: Gpu) -> Hosted:
-    """Make the memory of host and rings, the states being what the caller has brought, or what they start from.
+    """Allocate the host memory and the rings; states are those that the caller provides, or their initial values.
 
     Raises:
-        ValueError: naming the array that is missing or other than it must be.
+        ValueError: naming an array that is missing or has the wrong shape or dtype.
     """
     offloaded, machine = Hosted({}, {}), backend.machine
     back: dict[tuple[str, ...], Ends] = {}
@@ -69,7 +69,7 @@ def _view(machine: Any, block: Any, first: int, var: Var) -> Any:
 
 
 def _value(program: Program, arrays: Mapping[str, Any], backend: Gpu, name: str) -> np.ndarray:
-    """What a variable holds before the first step."""
+    """The value of a variable before the first step."""
     var = program.vars[name]
     if name in arrays:
         described = backend.describe(arrays[name], f"bind_schedule: arrays: {name!r}")

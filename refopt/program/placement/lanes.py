@@ -1,4 +1,4 @@
-"""The streams of a schedule, each with what ops are bound in there: arrays, a machine and a network."""
+"""The streams of a schedule, each with the context of its ops: arrays, a machine and a network."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class Lane(NamedTuple):
     """A stream of a schedule.
 
     Attributes:
-        owned: the stream, which lasts as long as this is kept.
-        stream: what calls take for it.
-        network: the communicator, whose calls are work of the stream.
-        context: the arrays of the program, on the stream and the network.
+        owned: the stream, which lasts as long as this reference.
+        stream: its handle, for calls.
+        network: the communicator, whose calls run on the stream.
+        context: the program's arrays with the stream and the network.
     """
 
     owned: Any
@@ -28,11 +28,11 @@ class Lane(NamedTuple):
 
 
 def lanes_of(names: Iterable[str], bound: Bound, multiprocessors: int | None) -> dict[str, Lane]:
-    """New streams by name, which come after what the caller's stream has been given so far.
+    """New streams by name, ordered after the work that the caller's stream has so far.
 
     Args:
         names: of the streams.
-        bound: the program with its arrays; what its startup has done comes before what ops do as they are bound.
+        bound: the program with its arrays; its startup precedes the work that ops do while they are bound.
         multiprocessors: as for `bind_schedule`.
     """
     backend = cast(Gpu, bound.backend)

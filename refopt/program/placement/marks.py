@@ -1,4 +1,4 @@
-"""The events of a schedule: by them its streams wait for each other, and its tasks are timed."""
+"""The events of a schedule, by which its streams wait for each other and its tasks are timed."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from refopt.program.placement.work import Call
 
 
 class Marks:
-    """Events after the tasks that others wait for; if tasks are timed, before and after each that enqueues something.
-    """
+    """Events after tasks that others wait for; if tasks are timed, before and after each that enqueues something."""
 
     def __init__(self, plan: Schedule, work: Sequence[Call | None], machine: Device, timing: bool) -> None:
         self._plan, self._work, self._anchors = plan, work, _anchors(plan, work)
@@ -29,14 +28,14 @@ class Marks:
 
         Args:
             lanes: the streams by name.
-            caller: the stream that a step comes after, and before.
+            caller: the stream with which steps are ordered.
         """
         awaited: dict[str, MutableSet[int]] = {name: set() for name in lanes}
         return [self._enqueued(task, lanes[task.stream].stream, caller, awaited[task.stream])
                 for task in self._plan.tasks]
 
     def _enqueued(self, task: Task, stream: Any, caller: Any, awaited: MutableSet[int]) -> list[Call]:
-        """The calls of one task; what its stream has waited for is added to."""
+        """The calls of one task; adds the tasks that it waits for to ``awaited``."""
         anchor, work, calls = self._anchors[task.number], self._work[task.number], []  # type: int, Any, list[Call]
         if task.kind == "begin":
             calls += [partial(self._entry.record, caller), partial(self._entry.wait, stream)]
@@ -53,7 +52,7 @@ class Marks:
         return calls
 
     def spans(self) -> list[Span]:
-        """When the tasks of the last step started and stopped, which is over; see `BoundSchedule.spans`."""
+        """When the tasks of the last step, which is complete, started and stopped; see `BoundSchedule.spans`."""
         origin, spans = self._stop[self._anchors[0]], []
         at = {number: origin.elapsed_time(event) * 1e-3 for number, event in self._stop.items()}
         for task in self._plan.tasks:
@@ -63,7 +62,7 @@ class Marks:
 
 
 def _anchors(plan: Schedule, work: Sequence[Call | None]) -> list[int]:
-    """By task, the one after which its stream has done it: itself, or one before if it waits for and does nothing."""
+    """By task, the one whose end is its end: itself, or the one before if it waits for nothing and does nothing."""
     anchors: list[int] = []
     last: dict[str, int] = {}
     for task in plan.tasks:

@@ -1,4 +1,4 @@
-"""Calls of a communicator as work of a stream, so that they are ordered as the stream is."""
+"""Calls of a communicator as work on a stream, which orders them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Message = tuple[str, Any, int]  # send or recv, the array, the other rank
 
 
 class OnExecutor:
-    """A communicator of the host for arrays of the executor, which is told what memory a call works on."""
+    """A communicator of the host for arrays of the executor, to which it reports the memory of each call."""
 
     def __init__(self, comm: Any, stream: Stream) -> None:
         self._comm, self._stream, self.rank = comm, stream, getattr(comm, "rank", 0)
 
     def prepared(self, operation: str, *arguments: Any) -> Callable[[], None]:
-        """A collective that is made in each step: arrays of the executor, and the root of those that have one."""
+        """A collective of each step; the arguments are arrays of the executor and the root, if any."""
         arrays = [x for x in arguments if isinstance(x, DeviceArray)]
         root = arguments[len(arrays) :]
         ours = not root or self._comm.rank in root
@@ -36,11 +36,11 @@ class OnExecutor:
         return run
 
     def batch(self) -> contextlib.AbstractContextManager[None]:
-        """Hold the calls of a ``with`` back, and make them at its end; the executor is told of each as it is held."""
+        """Delay the calls of a ``with`` until its end; each is reported to the executor when it is delayed."""
         return self._comm.batch()
 
     def exchange(self, messages: Sequence[Message]) -> Callable[[], None]:
-        """What makes all messages at once, and meets the other ranks."""
+        """A function that makes all messages at once, and then waits at a barrier."""
         ends: dict[str, list[DeviceArray]] = {"send": [], "recv": []}
         for kind, array, _ in messages:
             ends[kind].append(array)
@@ -54,10 +54,10 @@ class OnExecutor:
         return run
 
     def synchronize(self) -> None:
-        """Nothing is under way: a call returns when it is done."""
+        """Do nothing: calls return when they are complete."""
 
     def reading(self, name: str, arrays: Sequence[DeviceArray]) -> Callable[[], None] | None:
-        """What tells the executor that somebody outside reads arrays."""
+        """A function that tells the executor that outside code reads arrays."""
         return partial(self.report, name, arrays, [])
 
     def report(self, name: str, sources: Sequence[DeviceArray], targets: Sequence[DeviceArray]) -> None:
@@ -67,13 +67,13 @@ class OnExecutor:
 
 
 class OnGpu:
-    """A communicator of GPUs, such as that of `refopt.comm.nccl`, which enqueues its calls on the stream it is told."""
+    """A communicator of GPUs, such as that of `refopt.comm.nccl`, which enqueues its calls on a given stream."""
 
     def __init__(self, comm: Any, stream: int) -> None:
         self._comm, self._stream, self.rank = comm, stream, getattr(comm, "rank", 0)
 
     def prepared(self, operation: str, *arguments: Any) -> Callable[[], None]:
-        """A collective that is made in each step."""
+        """A collective of each step."""
         call = self._comm.prepared(operation, *arguments)
 
         def run() -> None:
@@ -84,23 +84,24 @@ class OnGpu:
 
     @contextlib.contextmanager
     def batch(self) -> Iterator[None]:
-        """Hold the calls of a ``with`` back, and make them at its end, all on the stream."""
+        """Delay the calls of a ``with`` until its end, and make them all on the stream."""
         with self._chosen(), self._comm.batch():
             yield
 
     def exchange(self, messages: Sequence[Message]) -> Callable[[], None]:
-        """What makes all messages at once. Nobody waits for other ranks: what comes after on the stream does."""
+        """A function that makes all messages at once. Later work on the stream waits for the other ranks, not the host.
+        """
         calls = [self._comm.prepared(*message) for message in messages]
         return lambda: at_once(self, calls)
 
     def synchronize(self) -> None:
-        """Wait until all calls so far are done, or the communicator's time is up."""
+        """Wait until all calls so far are complete, or the communicator times out."""
         if self._comm is not None:
             with self._chosen():
                 self._comm.synchronize()
 
     def reading(self, name: str, arrays: Sequence[Any]) -> Callable[[], None] | None:
-        """Nobody has to be told."""
+        """Nothing: a GPU needs no report."""
         return None
 
     @contextlib.contextmanager

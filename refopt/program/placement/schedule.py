@@ -1,4 +1,4 @@
-"""A step of one device on several streams, which wait for each other by events where memory says that they must."""
+"""A step of one device on several streams, which wait for each other by events where their memory overlaps."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ KINDS = "begin", "run", "copy_out", "exchange", "copy_in", "end"
 
 @dataclass(frozen=True)
 class Task:
-    """What is enqueued on a stream at a time.
+    """A unit of work that is enqueued on a stream.
 
     Attributes:
-        number: its place in the order of the program.
+        number: its index in the order of the program.
         kind: ``"run"``, an op; ``"copy_out"``, of what is sent, to staging memory; ``"exchange"``, of messages from and
             to staging memory; ``"copy_in"``, of what was received; ``"begin"`` and ``"end"`` of a step, which do
-            nothing, and which everything comes after and before.
+            nothing, and between which everything runs.
         stream: one of `STREAMS`.
-        op: the place of its op in ``main``; -1 for none.
-        names: the variables that it is about.
-        reads, writes: memory, as the names of tensors that do not overlap; staging memory has names of its own.
-        waits: numbers of tasks on other streams whose events the stream waits for before it.
+        op: the index of its op in ``main``; -1 for none.
+        names: the variables that it handles.
+        reads, writes: memory, as the names of tensors that do not overlap; staging memory has separate names.
+        waits: numbers of tasks on other streams, for whose events the stream waits first.
     """
 
     number: int
@@ -59,7 +59,7 @@ class Task:
         object.__setattr__(self, "waits", numbers)
 
     def conflicts(self, other: Task) -> bool:
-        """Whether the order of two tasks shows: one writes what the other reads or writes."""
+        """Whether the order of two tasks matters: one writes what the other reads or writes."""
         if not isinstance(other, Task):
             raise TypeError(f"conflicts: other: expected a Task, got {shown(other)}")
         ends = {"begin", "end"} & {self.kind, other.kind}
@@ -94,7 +94,7 @@ class Schedule:
         object.__setattr__(self, "tasks", tasks)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A schedule can be copied, and sent to other processes."""
+        """Let a schedule be copied, and sent to other processes."""
         return type(self), (self.program, self.tasks)
 
     @cached_property
@@ -107,11 +107,11 @@ class Schedule:
 
     @cached_property
     def events(self) -> frozenset[int]:
-        """Numbers of the tasks that an event is recorded after."""
+        """Numbers of the tasks after which an event is recorded."""
         return frozenset(number for task in self.tasks for number in task.waits)
 
     def label(self, task: Task) -> str:
-        """A task in words."""
+        """A task as text."""
         if not isinstance(task, Task) or task.op >= len(self.program.main):
             raise TypeError(f"label: task: expected a Task of the schedule, got {shown(task)}")
         if task.op < 0:
@@ -120,7 +120,7 @@ class Schedule:
         return f"{kind} {task.names[0]}" if task.names else kind
 
     def before(self) -> list[set[int]]:
-        """For each task, the tasks that are complete before it starts: by its stream, and by the events waited for."""
+        """For each task, the tasks that are complete before it starts, because of its stream or of events."""
         known: list[set[int]] = []
         last: dict[str, int] = {}
         for task in self.tasks:
@@ -132,7 +132,7 @@ class Schedule:
         return known
 
     def races(self) -> list[tuple[Task, Task]]:
-        """Pairs of tasks whose order shows, and is not given. None, unless waits have been taken away."""
+        """Pairs of tasks whose order matters but is not enforced. Empty unless waits have been removed."""
         known = self.before()
         return [
             (first, second)
@@ -142,7 +142,7 @@ class Schedule:
         ]
 
     def order(self, seed: int) -> list[Task]:
-        """The tasks in a random order of those that streams and events allow, so as a device might take them."""
+        """The tasks in a random order that streams and events allow, as a device might run them."""
         chance = random.Random(whole("order: seed", seed))
         left = {name: deque(tasks) for name, tasks in self.streams.items()}
         done: set[int] = set()
@@ -166,23 +166,23 @@ class Schedule:
 def on_streams(program: Program, streams: Mapping[str, str] | None = None) -> Schedule:
     """Put the ops of one device on streams.
 
-    Ops whose role is to communicate go on ``communication``, averages included, so that the next gradient need not wait
-    for a sum; ``copy_in`` and ``copy_out`` on the streams of these names; everything else on ``compute``.
-    ``split_by_ref`` is no work. A message takes three tasks: what is sent is
+    Ops whose role is to communicate run on ``communication``, averages included, so that the next gradient need not
+    wait for a sum; ``copy_in`` and ``copy_out`` run on the streams of these names; everything else on ``compute``.
+    ``split_by_ref`` needs no task. A message takes three: its data is
     copied to staging memory on ``copy_out``, exchanged on ``communication`` where its barrier is, and copied to the
-    variable on ``copy_in``. So copies run beside compute, which is what PR 11221 of Paddle did for those of RPC ops.
+    variable on ``copy_in``. So copies run beside compute, as PR 11221 of Paddle did for those of RPC ops.
 
     A task is ordered after each earlier one that writes what it reads or writes, or reads what it writes, views and
-    blocks included. It waits for events of other streams only, and for none that it is ordered after anyhow: take any
-    wait away, and two tasks whose order shows can meet.
+    blocks included. It waits for events of other streams only, and for none that would be redundant: if any wait is
+    removed, two tasks whose order matters can overlap.
 
     Args:
-        program: of one device, such as `refopt.program.placement.on_device` gives; it stays as it is.
+        program: of one device, such as `refopt.program.passes.on_device` returns; it is not changed.
         streams: by name of a stream, the one to use instead: all ``"compute"`` for one stream.
 
     Raises:
-        ValueError: if the ops are of several devices; if gradients are sparse, for whose number of rows the host waits;
-            if an op touches what is under way before its barrier; or if a stream is unknown.
+        ValueError: if the ops are of several devices; if gradients are sparse, since the host waits for their number of
+            rows; if an op uses a variable that is being sent before its barrier; or if a stream is unknown.
     """
     expect_program("on_streams", program)
     instead = {} if streams is None else mapping("on_streams: streams", streams)
@@ -205,7 +205,7 @@ def on_streams(program: Program, streams: Mapping[str, str] | None = None) -> Sc
 
 
 def _check_messages(program: Program) -> None:
-    """Copies to staging memory come before the barrier, so nothing may change what is sent, or use what will come."""
+    """Raise if, before its barrier, a variable that is sent is changed, or one that is received is used."""
     coming: set[str] = set()
     going: set[str] = set()
     for i, op in enumerate(program.main):
@@ -236,12 +236,12 @@ def _add(builder: _Builder, i: int, op: Op) -> None:
 
 
 def sent(name: str) -> str:
-    """The staging memory of what is sent."""
+    """The staging memory from which a variable is sent."""
     return f"{name}@SENT"
 
 
 def received(name: str) -> str:
-    """The staging memory of what is received."""
+    """The staging memory in which a variable is received."""
     return f"{name}@RECEIVED"
 
 
@@ -284,7 +284,7 @@ class _Builder:
             self._readers.setdefault(cell, set()).add(number)
 
     def _before(self, kind: str, reads: set[str], writes: set[str]) -> set[int]:
-        """Tasks that must come before: the last that wrote, and those that have read since."""
+        """Tasks that must precede this one: the last that wrote its memory, and those that have read it since."""
         if kind == "end":
             return set(self._last.values())
         needed = {self._writer[cell] for cell in reads | writes if cell in self._writer}

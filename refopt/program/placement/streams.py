@@ -24,19 +24,19 @@ def run_schedule(
 ) -> Bound:
     """Bind a schedule to arrays of the executor, and run some steps.
 
-    Each stream is one of the executor's, the caller's included. A task is enqueued on its stream, after the stream has
-    waited for the events of the tasks that it waits for. Under `refopt.simt.observe` with ``watch=True``, two tasks
-    that meet in memory without an order are a `refopt.simt.DataRace`. Communication is work of its stream, too. A
-    ``backward`` op, whose gradients come from outside, reads its parameters.
+    All streams are the executor's, the caller's included. A task is enqueued on its stream after the stream has waited
+    for the events that the task needs. Under `refopt.simt.observe` with ``watch=True``, two unordered tasks
+    that conflict in memory raise `refopt.simt.DataRace`. Communication is also work of its stream. A
+    ``backward`` op, whose gradients come from the caller, reads its parameters.
 
     Args:
         arrays: by name, arrays of the executor, as for `refopt.program.bind`.
         comm: a communicator of `refopt.comm.local`, if the program has collectives or messages.
         gradients: as for `bind`; arrays of the executor, ready when a step begins, and the same ones in every step: a
-            new array, or one of NumPy's, has work done on the default stream, which everything else waits for.
+            new array, or a NumPy array, needs work on the default stream, for which everything else waits.
         steps: how many.
-        issue: the order in which tasks are enqueued: that of the ``"program"``, or any other that streams and events
-            allow, ``"random"``, another one in each step. With all waits in place it changes no bit.
+        issue: the order in which tasks are enqueued: that of the ``"program"``, or ``"random"``, in each step another
+            one that streams and events allow. With all waits in place it does not affect the result.
         seed: of the random order.
         numbers: as for `Bound.step`, in the first step.
 
@@ -53,7 +53,7 @@ def run_schedule(
     backend = backend_of("gpu", arrays, 0)
     if not isinstance(backend, Gpu) or backend.machine.name != "executor":
         raise RuntimeError("run_schedule: arrays: expected arrays of the executor, got those of a GPU")
-    # Of the default stream the executor knows more: that all others wait for it.
+    # Not the default stream: the executor knows that all others wait for it.
     scheduled = bind_schedule(plan, arrays, comm=comm, gradients=gradients, stream=cuda.stream())
     scheduled.set(**numbers)
     for k in range(steps):

@@ -1,4 +1,4 @@
-"""When the tasks of a schedule start and stop, by given costs or as measured, and a picture of it in text."""
+"""When the tasks of a schedule start and stop, simulated or measured, and a drawing of it in text."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class Span(NamedTuple):
 
 
 class Overlap(NamedTuple):
-    """What streams gain.
+    """The gain of using several streams.
 
     Attributes:
-        total: the sum of the lengths of all tasks, which is the time on one stream if they do not disturb each other.
+        total: the sum of the lengths of all tasks, which is the time on one stream if they do not slow each other down.
         elapsed: the time until the last task stops.
-        hidden: the time for which ``compute`` and any other stream work at once.
+        hidden: the time during which ``compute`` and any other stream are busy at once.
     """
 
     total: float
@@ -39,18 +39,18 @@ class Overlap(NamedTuple):
 
 
 def simulate(plan: Schedule, costs: Costs, beside: float = 1.0) -> list[Span]:
-    """Start and stop of each task, from 0: it starts as soon as its stream is free and what it waits for has stopped.
+    """Start and stop of each task, from 0: it starts as soon as its stream is free and the tasks it waits for stop.
 
-    While ``compute`` and any other stream work at once, all tasks that are under way proceed at the rate ``beside``,
-    since both want the memory and the multiprocessors; at other times at the rate 1. As all proceed alike, this is the
-    schedule of undisturbed tasks with its clock slowed where both work: what would happen at t happens at
-    ``t + (1 / beside - 1) * h(t)``, where h(t) is for how long before t both work.
+    While ``compute`` and any other stream are busy at once, all running tasks proceed at the rate ``beside``,
+    since they share the memory and the multiprocessors; at other times at the rate 1. As all slow down equally, this is
+    the schedule of undisturbed tasks with its clock slowed where both are busy: what would happen at t happens at
+    ``t + (1 / beside - 1) * h(t)``, where h(t) is how long both are busy before t.
 
     Args:
-        costs: by number of a task, or from a task, how long it takes undisturbed, at least 0; 0 for numbers that are
-            not there.
-        beside: above 0 and at most 1. At 1 they do not disturb each other; at 0.5 nothing is gained by having both work
-            at once.
+        costs: by number of a task, or as a function of a task, how long it takes undisturbed, at least 0; 0 for missing
+            numbers.
+        beside: above 0 and at most 1. At 1 streams do not slow each other down; at 0.5 nothing is gained by using
+            both at once.
     """
     _expect_plan("simulate", plan)
     number("simulate: beside", beside, most=1, above=0)
@@ -79,14 +79,15 @@ def simulate(plan: Schedule, costs: Costs, beside: float = 1.0) -> list[Span]:
 
 
 def fit_beside(gains: Sequence[Overlap], times: Sequence[float]) -> float:
-    """The ``beside`` of `simulate` with which simulated schedules best take the times that were measured.
+    """The ``beside`` of `simulate` that fits simulated schedules best to measured times.
 
-    A schedule takes ``elapsed + x * hidden``, with ``x = 1 / beside - 1``. The sum of the squares of
-    ``(elapsed + x * hidden) / t - 1`` is least, over x of at least 0, so long and short ones count alike.
+    A schedule takes ``elapsed + x * hidden``, with ``x = 1 / beside - 1``. Minimizes the sum of the squares of
+    ``(elapsed + x * hidden) / t - 1`` over x of at least 0, so that long and short ones count alike.
 
     Args:
-        gains: what `overlap` says of each schedule, simulated with a ``beside`` of 1; one at least hides something.
-        times: as measured, one for each, more than 0.
+        gains: the result of `overlap` for each schedule, simulated with a ``beside`` of 1; at least one hides some
+            time.
+        times: as measured, one for each, above 0.
     """
     gains = [_gain(f"fit_beside: gains[{k}]", x) for k, x in enumerate(listed("fit_beside: gains", gains, "gains"))]
     entries = enumerate(collected("fit_beside: times", times, "times"))
@@ -101,12 +102,12 @@ def fit_beside(gains: Sequence[Overlap], times: Sequence[float]) -> float:
 
 
 def task_cost(plan: Schedule, link: cost.Link, bus: cost.Link, rate: float) -> Callable[[Task], float]:
-    """What tasks cost by the model of `refopt.program.placement.cost`.
+    """The cost of tasks by the model of `refopt.program.placement.cost`.
 
     Args:
-        link: the network between ranks. An exchange takes as long as all that the rank sends, one message after the
+        link: the network between ranks. An exchange takes as long as all messages that the rank sends, one after the
             other, or as all that it receives, whichever is longer.
-        bus: the way between device and host, one message a copy.
+        bus: the link between device and host, one message per copy.
         rate: bytes per second of a device's memory.
     """
     _expect_plan("task_cost", plan)
@@ -132,10 +133,10 @@ def task_cost(plan: Schedule, link: cost.Link, bus: cost.Link, rate: float) -> C
 
 
 def overlap(spans: Sequence[Span]) -> Overlap:
-    """How much of the work is done beside other work.
+    """How much work overlaps other work.
 
     Args:
-        spans: what `simulate` or `BoundSchedule.spans` gave.
+        spans: the result of `simulate` or `BoundSchedule.spans`.
     """
     spans = _spans("overlap: spans", spans)
     hidden = sum((stop - start for start, stop in _both(spans)), 0.0)
@@ -145,12 +146,12 @@ def overlap(spans: Sequence[Span]) -> Overlap:
 def text(plan: Schedule, spans: Sequence[Span], width: int = 100) -> str:
     """The streams one below the other, with time from left to right.
 
-    A task is a box from its start to its stop, with as much of its name as there is room for; one that takes less than
-    a column is a ``|``, or hidden behind others in its column. Dots are waiting.
+    A task is a box from its start to its stop, with as much of its name as fits; one that takes less than
+    a column is a ``|``, or hidden by others in its column. Dots mark waiting.
 
     Args:
-        spans: what `simulate` or `BoundSchedule.spans` gave.
-        width: columns at most, at least 40.
+        spans: the result of `simulate` or `BoundSchedule.spans`.
+        width: the most columns, at least 40.
     """
     _expect_plan("text", plan)
     spans, width = _spans("text: spans", spans), whole("text: width", width, 40, 10_000)
@@ -173,7 +174,7 @@ def text(plan: Schedule, spans: Sequence[Span], width: int = 100) -> str:
 
 
 def _spans(where: str, value: Any) -> list[Span]:
-    """Spans of finite times that stop no earlier than they start; raises if there is anything else among them."""
+    """Checked spans; raises if any has times that are not finite, or stops before it starts."""
     checked = []
     for k, span in enumerate(listed(where, value, "spans")):
         if not isinstance(span, Span) or not isinstance(span.task, Task):
@@ -201,14 +202,14 @@ def _box(label: str, room: int) -> str:
 
 
 def _both(spans: Sequence[Span]) -> list[tuple[float, float]]:
-    """Intervals, which do not overlap, in which ``compute`` and any other stream work."""
+    """Disjoint intervals in which ``compute`` and any other stream are busy at once."""
     busy: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
     for task, start, stop in spans:
         if stop > start:
             busy[task.stream == "compute"].append((start, stop))
     ours, others = sorted(busy[True]), _united(busy[False])
     overlaps, k = [], 0
-    for a, b in ours:  # which do not overlap, being on one stream
+    for a, b in ours:  # disjoint, since they are on one stream
         while k < len(others) and others[k][1] <= a:
             k += 1
         j = k
@@ -219,7 +220,7 @@ def _both(spans: Sequence[Span]) -> list[tuple[float, float]]:
 
 
 def _united(intervals: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Intervals that do not overlap, and cover what these do."""
+    """Disjoint intervals with the same union."""
     united: list[tuple[float, float]] = []
     for start, stop in sorted(intervals):
         if united and start <= united[-1][1]:

@@ -1,4 +1,4 @@
-"""What the tasks of a schedule do: what each enqueues on its stream, between its waits and its event."""
+"""The work that each task of a schedule enqueues on its stream, between its waits and its event."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Work:
     """The tasks of a schedule, bound to arrays and streams.
 
     Attributes:
-        calls: by number of a task, what enqueues its work; ``None`` if there is none.
-        runners: the ops that are given something in a step.
+        calls: by number of a task, the call that enqueues its work; ``None`` if there is none.
+        runners: the ops that take numbers or gradients in a step.
     """
 
     def __init__(self, plan: Schedule, bound: Bound, lanes: Mapping[str, Lane], blocks: Mapping[int, Ends]) -> None:
@@ -56,7 +56,7 @@ class Work:
         return self._provided(op, runner, lane) if runner.provided else runner.run
 
     def _provided(self, op: Op, runner: Runner, lane: Lane) -> Call | None:
-        """Who makes the gradients has read the parameters. If they are in their arrays already, that is all."""
+        """Report that the caller has read the parameters; then copy the gradients, unless they are in place."""
         calls = [lane.network.reading(op.type, [self._arrays[name] for name in op.inputs["params"]])]
         calls += [runner.run] if lane.context.gradients is not None else []
         there = [call for call in calls if call is not None]
@@ -64,19 +64,19 @@ class Work:
 
 
 def _place(task: Task) -> str:
-    """The staging memory that a copy is to or from."""
+    """The staging memory that a copy writes or reads."""
     return sent(task.names[0]) if task.kind == "copy_out" else received(task.names[0])
 
 
 def _staging(plan: Schedule, bound: Bound) -> dict[str, Any]:
-    """Memory on the device for what is sent and received."""
+    """Device memory from which variables are sent and in which they are received."""
     vars, copies = plan.program.vars, [task for task in plan.tasks if task.kind in COPIES]
     about = {_place(task): vars[task.names[0]] for task in copies}
     return {place: bound.backend.full(var.shape, var.dtype, 0.0) for place, var in about.items()}
 
 
 def _messages(plan: Schedule, staging: Mapping[str, Any]) -> dict[int, list[Message]]:
-    """By place of a barrier in ``main``, the messages that it exchanges."""
+    """By index of a barrier in ``main``, the messages that it exchanges."""
     messages: dict[int, list[Message]] = {}
     waiting: list[Message] = []
     for i, op in enumerate(plan.program.main):
