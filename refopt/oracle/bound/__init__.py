@@ -1,1 +1,1 @@
-"""How far right code may be from the truth: running error bounds of the rules of `refopt.cpu` (numerics, N13)."""
+"""How far correct code may be from the truth: running error bounds of the rules of `refopt.cpu` (numerics, N13)."""

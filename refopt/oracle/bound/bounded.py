@@ -1,9 +1,8 @@
-"""Numbers that know how far a rounded evaluation of the same formula may be off (numerics, N13).
+"""Numbers that carry a bound on the error of a rounded evaluation of the same formula (numerics, N13).
 
 A `Bounded` number has a value, in about twice the precision of the arithmetic under test (fp64 for fp32, `DoubleDouble`
-for fp64), and a bound on the distance between that value and what the arithmetic came to. The inputs of a step are
-exact. Each operation then carries the errors of its operands on, by what the operation makes of them, and adds a
-rounding of its own::
+for fp64), and a bound on the distance between that value and the result of the arithmetic. The inputs of a step are
+exact. Each operation then propagates the errors of its operands and adds its own rounding::
 
     x + y    error x + error y
     x * y    |x| error y + |y| error x + error x * error y
@@ -13,19 +12,18 @@ rounding of its own::
 
 UNIT is ``ROUNDINGS * u`` plus the error of the value itself, with u = 2**-24 or 2**-53; LEAST is ROUNDINGS times
 the smallest subnormal number, for products and quotients that underflow. So a bound is that of a running error
-analysis (Higham 2002, section 3.3) in which every operation is ROUNDINGS times as bad as it is, and nothing that a
-division, a root or a cancellation makes of earlier errors is left out.
+analysis (Higham 2002, section 3.3) in which every rounding counts ROUNDINGS times, and which includes all effects of
+divisions, roots and cancellations on earlier errors.
 
-Code under test that evaluates the very rule is within the bound for ROUNDINGS = 1. Code may evaluate it in another
+Code under test that evaluates exactly the rule is within the bound for ROUNDINGS = 1. Code may evaluate it in another
 order. Where only products, quotients and roots of the same factors are regrouped, relative errors add up to no more
-than the number of roundings; where additions keep their operands, their errors are the same. ROUNDINGS = 2 has room for
-twice as many roundings, and for those of the bound itself, which is worked out in fp64. Rules of few operations get one
+than the number of roundings; where additions keep their operands, their errors are the same. ROUNDINGS = 2 allows
+twice as many roundings, and those of the bound itself, which is computed in fp64. Rules of few operations get one
 more (`roundings_of`): in any order, each operation may be off by a whole unit in the last place. Rules that correct
-moments and take norms of what comes of them, as LAMB's does, have room for that as they are. Sums have their own
-allowance, of ROUNDINGS.
+moments and then take norms, such as LAMB's, have enough room without it. Sums have their own allowance, of ROUNDINGS.
 
-Where no bound can be had, the error is inf: a divisor that may be 0, a root of what may be negative, a result that may
-overflow. Comparisons are conditions (`branches`).
+Where there is no bound, the error is inf: a divisor that may be 0, a root of a number that may be negative, a result
+that may overflow. Comparisons are conditions (`branches`).
 """
 
 from contextvars import ContextVar
@@ -39,25 +37,25 @@ from refopt.oracle.bound.double_double import UNIT, DoubleDouble
 from refopt.oracle.bound.values import Same, high, select, size
 
 ROUNDINGS = 2
-CURRENT: ContextVar[Any] = ContextVar("arithmetic", default=None)  # of constants that rules make
-SLACK = 1 + 2.0**-20  # for the roundings of the ends of an interval
+CURRENT: ContextVar[Any] = ContextVar("arithmetic", default=None)  # for constants in rules
+SLACK = 1 + 2.0**-20  # for rounding the ends of an interval
 
 
 def roundings_of(row):
-    """How many each operation of a routine's rule may be off by."""
+    """By how many roundings each operation of a routine's rule may be off."""
     corrects = any(isinstance(slot.initial, str) for slot in row.slots)  # by powers of its numbers
     return ROUNDINGS if corrects and not row.elementwise else ROUNDINGS + 1
 
 
 class Arithmetic:
-    """fp32 or fp64 with so many roundings for each operation.
+    """fp32 or fp64 with ``roundings`` roundings for each operation.
 
-    ``depth`` is how many roundings a sum of so many elements is off by (`sums`), each as bad as any other here. With
+    ``depth`` returns by how many such roundings a sum of n elements may be off (`sums`). With
     ``regroups`` sums may be regrouped and products distributed over them, such as averages ``b * x + (1 - b) * y`` that
     are evaluated as ``y + b * (x - y)``: sums round at the size of all their terms (`Bounded.mass`). With ``flushes``
-    any subnormal number may be taken for 0, read or written. Where results underflow, ``leasts`` says how many of the
-    smallest numbers an operation is off by, since regrouped products underflow elsewhere. With ``inputs`` code may keep
-    numbers in double: what the arithmetic rounds off a number is an error of the input (`number`).
+    any subnormal number that is read or written may become 0. Where results underflow, an operation may be off by
+    ``leasts`` of the smallest numbers, since regrouped products underflow elsewhere. With ``inputs`` code may keep
+    numbers in double: rounding a number to the arithmetic is then an error of the input (`number`).
     """
 
     def __init__(
@@ -70,13 +68,13 @@ class Arithmetic:
         of_double = 2.0**-53 if real is np.float32 else UNIT
         self.unit = roundings * self.rounding + of_double
         self.unit_of_sums = min(roundings, ROUNDINGS) * self.rounding + of_double
-        of_value = 0 if real is np.float32 else 4  # whose lower parts underflow as well
+        of_value = 0 if real is np.float32 else 4  # its lower parts also underflow
         self.least = (roundings + of_value) * float(info.smallest_subnormal)
         self.least = leasts * self.least + (self.tiny if flushes else 0.0)
         self.most = float(info.max)
 
     def exact(self, x):
-        """A number that the arithmetic has, or an array of them."""
+        """A number that the arithmetic represents exactly, or an array of them."""
         wide = np.float64(x)
         flushed = abs(wide) if self.flushes and np.ndim(wide) else 0.0
         error = np.where((flushed > 0) & (flushed < self.tiny), flushed, 0.0) + np.zeros(np.shape(wide))
@@ -92,7 +90,7 @@ class Arithmetic:
         return bounded
 
     def where(self, condition, x, y):
-        """`where`, for conditions to find."""
+        """`where`, for conditions to call."""
         return where(condition, x, y)
 
 
@@ -100,26 +98,26 @@ class Bounded:
     """A value and the bound on its error, arrays or scalars of one shape. ``type(x)(1)`` is the constant 1."""
 
     __hash__ = None  # type: ignore[assignment]
-    terms: Any = None  # of a sum, and of what is multiplied with it: the magnitudes of all terms, added up
-    never_negative = False  # whatever rounding has done
-    odd: Any = None  # of a product: its factors of unknown sign, but for those that are squared
+    terms: Any = None  # of a sum, or a product with a sum: the magnitudes of all terms, added up
+    never_negative = False  # regardless of rounding
+    odd: Any = None  # of a product: its factors of unknown sign, except those that are squared
 
     def __init__(self, value, error=0.0, arithmetic=None):
         self.value, self.error, self.arithmetic = value, error, arithmetic or CURRENT.get()
 
     @property
     def dtype(self):
-        """That of the arithmetic."""
+        """The dtype of the arithmetic."""
         return np.dtype(self.arithmetic.real)
 
     def mass(self):
-        """The magnitude of a number, or of all the terms that it is the sum of."""
+        """The magnitude of a number, or of all terms of a sum."""
         return size(self.value) + self.error if self.terms is None else self.terms
 
     def rounded(self, value, error, terms=None):
-        """The outcome of an operation: what it makes of the errors of its operands, and its own.
+        """The result of an operation, with the propagated ``error`` of its operands and its own.
 
-        ``terms`` is the size at which it rounds, if that is larger than the outcome.
+        ``terms`` is the size at which it rounds, if that is larger than the result.
         """
         of = self.arithmetic
         reach = size(value) + error
@@ -132,7 +130,7 @@ class Bounded:
         return bounded
 
     def signed_as(self, *others):
-        """This number, never negative if none of the others is."""
+        """This number, marked never negative if none of the others can be negative."""
         self.never_negative = self.never_negative or all(x.never_negative for x in others)
         return self
 
@@ -164,7 +162,7 @@ class Bounded:
     def __rsub__(self, other):
         if np.ndim(other) or not isinstance(other, int | float):
             return -self + other
-        rest = self.rounded(other - self.value, self.error)  # of single numbers, which nobody regroups by itself
+        rest = self.rounded(other - self.value, self.error)  # for single numbers, which are not regrouped
         rest.terms = other + self.mass() if self.arithmetic.regroups else None
         return rest
 
@@ -194,7 +192,7 @@ class Bounded:
         return self.lift(other) / self
 
     def __pow__(self, count):
-        """A running product; of a number of a step, which is whole, by squares."""
+        """A running product; by repeated squaring if the exponent is a number of the step, which is whole."""
         power = self.lift(1)
         if isinstance(count, Bounded):
             base, left = self, int(high(count.value))
@@ -206,7 +204,7 @@ class Bounded:
         return power
 
     def _compared(self, other, holds):
-        """The condition that ``holds`` is of the sign of the difference."""
+        """The condition that ``holds`` decides from the difference."""
         other = self.lift(other)
         difference, error = high(self.value - other.value), self.error + other.error
         certain = (abs(difference) > error * SLACK) | (error == 0)
@@ -231,7 +229,7 @@ class Bounded:
         return self._compared(other, lambda x: x != 0)
 
     def __array_ufunc__(self, ufunc, method, *operands, **named):
-        """NumPy's functions of such numbers, as far as rules use them."""
+        """The NumPy functions that rules use."""
         function = UFUNCS.get(ufunc)
         if function is None or method != "__call__" or named:
             return NotImplemented
@@ -241,18 +239,18 @@ class Bounded:
         return where(*arguments) if function is np.where and not named else NotImplemented
 
     def sum_of_squares(self):
-        """That of all elements of a flat array."""
+        """The sum of the squares of all elements of a flat array."""
         return total(self * self)
 
     def covering(self, *others):
-        """This value, off by so much that what others may be is covered, too."""
+        """This value with an error that also covers the ranges of the others."""
         error = self.error
         for other in others:
             error = np.maximum(error, (size(self.value - other.value) + other.error) * SLACK)
         return Bounded(self.value, error, self.arithmetic).signed_as(self, *others)
 
     def ends(self):
-        """The least and the largest number of the arithmetic that a rounded evaluation may have come to."""
+        """The least and the largest result that a rounded evaluation may have, in the arithmetic."""
         error = self.error * SLACK
         if isinstance(self.value, DoubleDouble):
             return self.value.high + (self.value.low - error), self.value.high + (self.value.low + error)
@@ -271,7 +269,7 @@ def sqrt(x):
 
 
 def where(condition, x, y):
-    """x or y, element by element; where rounding could decide, off by so much that it may be either."""
+    """x or y, element by element; where rounding could decide, with an error that covers both."""
     if not isinstance(condition, Condition):
         number = x if isinstance(x, Bounded) else y
         condition = Condition(condition, np.True_, number.arithmetic)
@@ -285,7 +283,7 @@ def where(condition, x, y):
 
 
 def maximum(x, y):
-    """The larger of two, element by element. It is off by no more than one of them, and does not round."""
+    """The larger of two, element by element. Its error is at most that of one of them, and it does not round."""
     larger = high(x.value - y.value) > 0
     bounded = Bounded(select(larger, x.value, y.value), np.maximum(x.error, y.error), x.arithmetic)
     return bounded.signed_as(x, y)
@@ -301,13 +299,13 @@ def sign(x):
 def total(x):
     """The sum of all elements of a flat array, none of which is negative.
 
-    The sum of what was come to for them is off by as many roundings, relative to itself, as the arithmetic's depth.
+    Relative to itself, the rounded sum of the computed elements is off by the arithmetic's depth in roundings.
     """
     count = x.error.size
     depth, unit = x.arithmetic.depth(count), x.arithmetic.unit_of_sums
     error = x.error.sum()
     value = x.value.sum() if count else x.lift(0).value
-    own = count * 2.0**-52 if x.arithmetic.real is np.float32 else 0.0  # of the value, in whatever order
+    own = count * 2.0**-52 if x.arithmetic.real is np.float32 else 0.0  # of the value, in any order
     share = depth * unit / (1 - depth * unit) + own
     reach = size(value) + error
     known = np.where(reach <= x.arithmetic.most, error + share * reach, np.inf)

@@ -1,4 +1,4 @@
-"""Branches that rounding could decide either way: both are taken, and what comes of them is united (numerics, N13)."""
+"""Branches that rounding could decide either way: both are taken, and their results united (numerics, N13)."""
 
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -6,17 +6,17 @@ from typing import Any
 
 import numpy as np
 
-MOST = 64  # ways through one rule
+MOST = 64  # paths through one rule
 
 
 class Undecided(ArithmeticError):
-    """A branch that rounding could decide, where nobody follows both ways."""
+    """A branch that rounding could decide, where the caller does not follow both paths."""
 
 
 class Condition:
-    """A comparison of bounded numbers, by element: whether it holds of the values, and whether rounding cannot matter.
+    """A comparison of bounded numbers, by element: whether it holds for the values, and for certain despite rounding.
 
-    A single one is decided by ``bool``; arrays are for ``np.where``.
+    ``bool`` decides a single one; ``np.where`` takes arrays.
     """
 
     def __init__(self, holds: Any, certain: Any, arithmetic: Any) -> None:
@@ -68,7 +68,7 @@ def _decide(holds: bool) -> bool:
 
 
 def every_way(function: Callable[[], Any]) -> list[Any]:
-    """What a function returns, by every way that its undecided branches can go; first by that of the values."""
+    """A function's results on every path through its undecided branches; first on the path of the values."""
     results: list[Any] = []
     turns: list[bool] = []
     while True:

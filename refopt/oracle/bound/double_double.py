@@ -1,8 +1,8 @@
-"""Numbers of twice the precision of fp64: unevaluated sums of two, so that no platform's long double is needed.
+"""Numbers with twice the precision of fp64: unevaluated sums of two, so that no platform's long double is needed.
 
 Sums, products and quotients are those of Dekker 1971 and of Joldes, Muller and Popescu 2017, "Tight and rigorous error
-bounds for basic building blocks of double-word arithmetic". Each operation, the root included, is off by at most 15
-units of 2**-106, relative to its result; `UNIT` is four times that.
+bounds for basic building blocks of double-word arithmetic". Each operation, including the root, has a relative error of
+at most 15 units of 2**-106; `UNIT` is four times that.
 """
 
 import numpy as np
@@ -11,36 +11,36 @@ UNIT = 2.0**-100
 
 
 def two_sum(a, b):
-    """a + b, rounded, and what the rounding left out."""
+    """a + b, rounded, and the rounding error."""
     total = a + b
     part = total - a
     return total, (a - (total - part)) + (b - part)
 
 
 def fast_two_sum(a, b):
-    """The same where |a| >= |b|, or a is 0."""
+    """`two_sum` for |a| >= |b|, or a = 0."""
     total = a + b
     return total, b - (total - a)
 
 
 def halves(a):
-    """a as the sum of two numbers of 26 bits, whose products are exact."""
+    """a as the sum of two 26-bit numbers, whose products are exact."""
     scaled = 134217729.0 * a  # 2**27 + 1
     high = scaled - (scaled - a)
     return high, a - high
 
 
 def two_product(a, b):
-    """a * b, rounded, and what the rounding left out."""
+    """a * b, rounded, and the rounding error."""
     product = a * b
     (a1, a2), (b1, b2) = halves(a), halves(b)
     return product, ((a1 * b1 - product) + a1 * b2 + a2 * b1) + a2 * b2
 
 
 class DoubleDouble:
-    """``high + low``, arrays or scalars of fp64, where high is the sum rounded to nearest."""
+    """``high + low``, fp64 arrays or scalars, where high is the sum rounded to nearest."""
 
-    __array_ufunc__ = None  # NumPy's arrays leave operators to this class
+    __array_ufunc__ = None  # NumPy arrays leave operators to this class
 
     def __init__(self, high, low=0.0):
         self.high, self.low = high, low + 0 * high
@@ -89,14 +89,14 @@ class DoubleDouble:
         return DoubleDouble.of(other) / self
 
     def sqrt(self):
-        """A step of Newton's from the root of the upper part."""
+        """A Newton step from the root of the upper part."""
         root = np.sqrt(self.high)
         rest = self - DoubleDouble(*two_product(root, root))
         step = rest.high / np.maximum(2 * root, np.finfo(float).tiny)
         return DoubleDouble(*fast_two_sum(root, step))
 
     def sum(self):
-        """The sum of all elements of a flat array: neighbours first, so that it is off by log2(n) units."""
+        """The sum of all elements of a flat array, pairwise, so that it is off by log2(n) units."""
         high, low = self.high, self.low
         while high.size > 1:
             if high.size % 2:

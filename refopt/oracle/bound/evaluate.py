@@ -1,7 +1,7 @@
 """The rules of `refopt.cpu` themselves, evaluated on numbers that carry their errors.
 
-Nothing is derived a second time: `rebound` makes a copy of a rule that runs the same code, in which sums of squares, of
-which the order is not known, have the allowance of `bound.sums`. Roots, maxima and signs follow from how `Bounded`
+Nothing is derived a second time: `rebound` makes a copy of a rule that runs the same code, in which sums of squares,
+whose order is not known, have the allowance of `bound.sums`. Roots, maxima and signs follow from how `Bounded`
 numbers compare and choose.
 """
 
@@ -31,13 +31,13 @@ PRIMITIVES: dict[Any, Any] = {reduce.sum_of_squares: _sum_of_squares, updates: i
 
 
 def _names(code: CodeType) -> set[str]:
-    """All names that a function looks up, those of the functions in it as well."""
+    """All names that a function and its inner functions look up."""
     inner = (c for c in code.co_consts if isinstance(c, CodeType))
     return set(code.co_names).union(*map(_names, inner))
 
 
 def copied(function: Any, other: Callable[[Any], Any]) -> Any:
-    """A function of the same code, which finds something else under the names that it looks up, and for defaults."""
+    """A function with the same code, with the globals that it looks up and its defaults replaced."""
     names = dict(function.__globals__)
     for name in _names(function.__code__) & names.keys():
         if names[name] is not function:
@@ -48,13 +48,13 @@ def copied(function: Any, other: Callable[[Any], Any]) -> Any:
 
 
 def is_ours(value: Any) -> bool:
-    """Whether a value is a function of refopt."""
+    """Whether a value is a refopt function."""
     return isinstance(value, FunctionType) and value.__module__.partition(".")[0] == "refopt"
 
 
 @functools.cache
 def rebound(function: Any) -> Any:
-    """A function that runs the same code over bounded numbers, and so does what it calls."""
+    """A function that runs the same code over bounded numbers, as do the functions that it calls."""
     if isinstance(function, functools.partial):
         keywords = {name: _replaced(value) for name, value in function.keywords.items()}
         own = PRIMITIVES.get(function.func) or rebound(function.func)
@@ -63,7 +63,8 @@ def rebound(function: Any) -> Any:
 
 
 def _replaced(value: Any) -> Any:
-    """What a rule looks up or is given: functions of refopt run over bounded numbers, others are as they are."""
+    """The replacement of a rule's global or default: refopt functions run over bounded numbers, the rest is unchanged.
+    """
     if isinstance(value, functools.partial):
         return rebound(value)
     if isinstance(value, FunctionType) and value in PRIMITIVES:
@@ -72,9 +73,9 @@ def _replaced(value: Any) -> Any:
 
 
 def rule_of(routine: Routine) -> Callable[..., tuple]:
-    """The rule of a routine in `refopt.cpu`, of one form for all: (p, g, *states, *scalars, **numbers).
+    """The rule of a routine in `refopt.cpu`, with the same signature for all: (p, g, *states, *scalars, **numbers).
 
-    That of the variants, where the row has these.
+    If the row has variants, their rule.
     """
     if of := variants_of(routine):
         return of.rule
@@ -82,7 +83,7 @@ def rule_of(routine: Routine) -> Callable[..., tuple]:
 
 
 def as_stored(x: Bounded, dtype: np.dtype) -> Bounded:
-    """What may come back from a slot that keeps fewer bits; code that goes on with x itself is within it, too."""
+    """The value read back from a slot with fewer bits; the bound also covers code that uses x itself."""
     if np.dtype(dtype) == x.dtype:
         return x
     digits, least = {"float16": (11, 2.0**-24), "bfloat16": (8, 2.0**-133)}.get(np.dtype(dtype).name, (24, 2.0**-149))
@@ -92,7 +93,7 @@ def as_stored(x: Bounded, dtype: np.dtype) -> Bounded:
 
 
 def rounded_off(numbers: Mapping[str, Any], real: Any) -> list[str]:
-    """The numbers that an arithmetic does not have, of those of a step."""
+    """The names of a step's numbers that the arithmetic has to round."""
     return [name for name, x in numbers.items() if name != "seed" and float(real(x)) != float(x)]
 
 
@@ -107,21 +108,20 @@ def evaluate(
     after: Mapping[str, Any] | None = None,
     rule: Callable[..., tuple] | None = None,
 ) -> dict[str, Bounded]:
-    """What one step makes of one tensor, before it is stored.
+    """The results of one step for one tensor, before they are stored.
 
     Args:
         routine: a row of the catalogue.
         arrays: an array or ``None`` for each slot, dense, of any shape.
-        numbers: the routine's numbers, one each, and ``grad_factor`` if there is one; they are rounded as N2 has it.
+        numbers: the routine's numbers, one each, and ``grad_factor`` if there is one; they are rounded as in N2.
         choices: the named choices.
-        arithmetic: fp32 or fp64, with so many roundings an operation.
-        scalars: values in place of those that the slots of scalars hold.
-        after: what the slots of states hold after the step, where that is known, for rules that read them again.
-        rule: another rule than that of `refopt.cpu`.
+        arithmetic: fp32 or fp64, and its roundings per operation.
+        scalars: values that replace those in the slots of scalars.
+        after: the states after the step, where they are known, for rules that read them again.
+        rule: a rule that replaces that of `refopt.cpu`.
 
     Returns:
-        The flat numbers of each slot that is written: "params" (the exact ones, where there is a master), states, and
-        scalars.
+        The flat numbers of each written slot: "params" (the exact ones, if there is a master), states, and scalars.
     """
     real, lift = arithmetic.real, arithmetic.exact
     held: dict[str, Any] = {name: None if x is None else flat(x) for name, x in arrays.items()}
@@ -159,7 +159,7 @@ def evaluate(
 def _values(
     routine: Routine, numbers: Mapping[str, float], choices: Mapping[str, Any], arithmetic: Arithmetic
 ) -> dict[str, Any]:
-    """The numbers as the arithmetic has them, and the choices."""
+    """The numbers in the arithmetic, and the choices."""
     counts = [hyper.name for hyper in routine.hypers if hyper.whole]
     values: dict[str, Any] = {name: arithmetic.number(x) for name, x in numbers.items() if name not in counts}
     values |= {name: numbers[name] for name in counts if name != "seed"}

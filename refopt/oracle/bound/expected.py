@@ -1,4 +1,4 @@
-"""What one step of a routine has to leave in each slot: a value, and how far from it right code may be."""
+"""What one step of a routine must leave in each slot: a value, and how far from it correct code may be."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -24,19 +24,19 @@ GATE = "grad_factor", "found_inf"
 
 
 class Expected:
-    """What one slot of one tensor has to hold. All arrays have the tensor's shape.
+    """What one slot of one tensor must hold. All arrays have the tensor's shape.
 
     Attributes:
         value: the truth, fp64: the routine's rule in twice the precision of its arithmetic.
-        rest: what fp64 leaves out of the truth; 0 but for fp64 routines.
+        rest: the part of the truth that fp64 cannot hold; 0 except for fp64 routines.
         error: the bound on the error of each element, before it is stored; inf where there is none.
-        inputs: how much of it is that numbers are rounded to the arithmetic, which code need not do that keeps them in
-            double; 0 where the arithmetic has them all.
+        inputs: the part of ``error`` that allows code to keep numbers in double instead of rounding them to the
+            arithmetic; 0 if no number needs rounding.
         low, high: the least and the largest number that the slot may hold, in its dtype.
     """
 
     def __init__(self, bound: Bounded, like: np.ndarray, stochastic: bool = False, without: Any = None) -> None:
-        """``without`` is the same number with a bound that has no room for rounded numbers."""
+        """``without`` is the same number with a bound that does not allow numbers in double."""
         two = isinstance(bound.value, DoubleDouble)
         ends = (np.broadcast_to(x, like.size) for x in bound.ends())
         if like.dtype != bound.dtype:
@@ -52,7 +52,7 @@ class Expected:
         return f"Expected(value={self.value}, error={self.error})"
 
     def ratio(self, got: Any) -> np.ndarray:
-        """The error of each element over its bound: at most 1 for right code, NaN where there is no bound."""
+        """The error of each element over its bound: at most 1 for correct code, NaN where there is no bound."""
         number, low, high = (np.asarray(x).astype(np.float64) for x in (got, self.low, self.high))
         with np.errstate(all="ignore"):
             off = (number - self.value) - self.rest
@@ -74,7 +74,7 @@ def _shaped(values: Any, like: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 def _down(x: np.ndarray, dtype: Any) -> np.ndarray:
-    """The next bf16 number toward -inf, for chance may take it."""
+    """The next bf16 number toward -inf, to which stochastic rounding may round."""
     near = storage.stored(x, numpy_dtype("bfloat16"))
     return np.where(near <= x, near, np.nextafter(near.astype(dtype), dtype.type(-np.inf)).astype(x.dtype))
 
@@ -87,26 +87,26 @@ def expect(
     routine: str, *, params: Any, grads: Any, sum_of: str | int = "any", rule: Callable[..., tuple] | None = None,
     **given: Any,
 ) -> dict[str, list[Expected]]:
-    """What one step has to come to: a value for each element, in twice the precision, and a bound on the error.
+    """The expected result of one step: a value for each element, in twice the precision, and a bound on the error.
 
-    The bound is a running error bound of the routine's own rule (numerics, N13): whatever order of operations right
-    code takes, and whatever it fuses, it is within. So it is if it keeps numbers in double; `Expected.inputs` says how
-    much of a bound that is.
+    The bound is a running error bound of the routine's own rule (numerics, N13): correct code is within it in any order
+    of operations and with any fusing, and also if it keeps numbers in double; `Expected.inputs` is the part of the
+    bound that allows this.
 
     Args:
         routine: a name of `refopt.catalog.KNOWN`.
         params, grads: lists of P arrays, as `refopt.cpu` takes them. A gradient of ``None`` skips its tensor.
-        sum_of: what squares are summed, for routines with norms: ``"random"`` data, of any order within
-            ``sums.LAMBDA * sqrt(n)`` roundings; ``"any"`` data, n roundings; or an integer, through how many additions
-            a term passes.
-        rule: another rule than that of `refopt.cpu`, of its form.
+        sum_of: the data whose squares are summed, for routines with norms: ``"random"``, in any order within
+            ``sums.LAMBDA * sqrt(n)`` roundings; ``"any"``, n roundings; or an integer, the number of additions that
+            a term passes through.
+        rule: a rule that replaces that of `refopt.cpu`, with its signature.
         given: the other slots, the numbers and choices of the routine and of its variants (docs/oracle.md),
             ``grad_factor`` and ``found_inf``, by name. ``step_number``, where a number of a variant needs it, is P
-            arrays of one element, of the arithmetic type: the number of the step that is to be taken, 1 at first.
+            arrays of one element, of the arithmetic type: the number of the step to take, 1 for the first.
 
     Returns:
-        For each written slot an `Expected` a tensor. With masters, ``"params"`` is what may be stored of any of the
-        exact parameters that are within the bound; in place of remainders, ``"exact_params"`` has their bound.
+        For each written slot an `Expected` per tensor. With masters, ``"params"`` covers the rounded values of all
+        exact parameters within the bound; with remainders, ``"exact_params"`` has the bound of the exact parameters.
 
     Raises:
         TypeError, ValueError: naming the argument and the index.
@@ -153,7 +153,7 @@ def expected_of(
 ) -> dict[str, Expected]:
     """`expect` of one tensor, by slot.
 
-    ``allowed`` is for `Arithmetic`; ``scalars`` are those of `evaluate`, and ``scalars_without`` the same of code that
+    ``allowed`` is for `Arithmetic`; ``scalars`` are those of `evaluate`, and ``scalars_without`` the same for code that
     rounds its numbers.
     """
     real, roundings = arithmetic(arrays["params"].dtype.name), roundings_of(row)
@@ -171,7 +171,7 @@ def stored(
     arrays: Mapping[str, Any], bounds: Mapping[str, Bounded], stochastic: bool = False,
     without: Mapping[str, Bounded] | None = None,
 ) -> dict[str, Expected]:
-    """What the slots of one tensor may hold of numbers that were come to; ``without`` as `Expected` has it."""
+    """What the slots of one tensor may hold, from the results' bounds; ``without`` as in `Expected`."""
     apart = without or {}
     master = arrays.get("master_params")
     expected = {}
@@ -187,7 +187,7 @@ def stored(
 
 
 def unchanged(row: Routine, arrays: Mapping[str, Any]) -> dict[str, Expected]:
-    """What a step that is skipped leaves."""
+    """What a skipped step leaves."""
     arithmetic_ = Arithmetic(arithmetic(arrays["params"].dtype.name))
     real = arithmetic_.real
     written = [slot.name for slot in row.slots if slot.written and arrays.get(slot.name) is not None]
@@ -216,7 +216,7 @@ def _is_set(flag: Any) -> bool:
 
 
 def _defaults(row: Routine) -> dict[str, Any]:
-    """By name, of the merged function, and beside them of what variants have."""
+    """The defaults of the merged function and of the variants' arguments, by name."""
     parameters = inspect.signature(getattr(cpu, row.merged_name)).parameters
     defaults = {name: parameter.default for name, parameter in parameters.items()}
     more = row.defaults | dict.fromkeys(row.slot_names)

@@ -1,4 +1,4 @@
-"""What an array holds of a number: numerics N1 (nearest), N16 (stochastic), N15 (remainder), written out again.
+"""How an array stores a number: a second implementation of numerics N1 (nearest), N16 (stochastic), N15 (remainder).
 
 bf16 is the upper half of fp32, and is rounded as an integer; fp16 is rounded by NumPy.
 """
@@ -9,7 +9,7 @@ from refopt.checks.dtypes import numpy_dtype
 
 
 def words(x):
-    """The patterns of an fp32 array."""
+    """The bit patterns of an fp32 array."""
     return np.asarray(x, np.float32).view(np.uint32)
 
 
@@ -18,10 +18,9 @@ def from_words(pattern):
 
 
 def stored(x, dtype, bits=None):
-    """Finite values of the arithmetic as an array of a dtype holds them, in the dtype of the arithmetic.
+    """Finite values of the arithmetic, rounded to a dtype, in the dtype of the arithmetic.
 
-    ``bits`` are 16 random ones for each element, to round to bf16 stochastically. Either way, a larger number does not
-    become a smaller one.
+    ``bits`` are 16 random ones for each element, to round to bf16 stochastically. Either way, rounding is monotonic.
     """
     if np.dtype(dtype).name != "bfloat16":
         with np.errstate(over="ignore"):
@@ -32,13 +31,13 @@ def stored(x, dtype, bits=None):
 
 
 def split(exact):
-    """A bf16 parameter and its remainder: the exact pattern's lower half, and its upper half to nearest."""
+    """A bf16 parameter, the upper half of the exact pattern to nearest, and its remainder, the lower half."""
     pattern = words(exact).astype(np.uint64)
     upper, lower = np.asarray(pattern + 0x8000 >> 16, np.uint16), np.asarray(pattern & 0xFFFF, np.uint16)
     return upper.view(numpy_dtype("bfloat16")), lower
 
 
 def joined(param, remainder):
-    """The exact finite values: where the remainder is at least half, the parameter was rounded up."""
+    """The exact finite values: the parameter was rounded up where the remainder is at least half."""
     upper = param.view(np.uint16).astype(np.int64) - (remainder >= 0x8000)
     return from_words((upper << 16) + remainder)

@@ -1,4 +1,4 @@
-"""What is asked of values of either precision: fp64, or `DoubleDouble`."""
+"""Functions of values of either precision: fp64, or `DoubleDouble`."""
 
 import numpy as np
 
@@ -16,14 +16,14 @@ def high(value):
 
 
 def select(condition, x, y):
-    """Values, each of x or of y."""
+    """x or y, element by element."""
     if isinstance(x, DoubleDouble):
         return DoubleDouble(np.where(condition, x.high, y.high), np.where(condition, x.low, y.low))
     return np.where(condition, x, y)
 
 
 class Same:
-    """A number as itself, not as its value."""
+    """A number compared by identity, not by value."""
 
     def __init__(self, number):
         self.number = number
