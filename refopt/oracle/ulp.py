@@ -1,8 +1,8 @@
 """Distances between floating-point numbers, in units in the last place, and equality of their bits.
 
-The numbers of a type are numbered in order without gaps; the distance of two numbers is the difference of their
+The numbers of a type are ranked in order without gaps; the distance between two numbers is the difference of their
 ranks. -0 and +0 are neighbours, since numerics N4 distinguishes them. So the distance is 1 from -0 to +0 and from a
-zero to the smallest subnormal of its own sign, and 2 to that of the other sign.
+zero to the smallest subnormal of the same sign, and 2 to that of the other sign.
 
 >>> import numpy as np
 >>> one = np.float32(1)
@@ -29,7 +29,7 @@ _INFINITY: dict[str, Any] = {
 
 
 def bits(a: Any) -> np.ndarray:
-    """The bit patterns of an array or scalar of fp16, bf16, fp32 or fp64; unsigned integers are unchanged."""
+    """The bit patterns of an fp16, bf16, fp32 or fp64 array or scalar; unsigned integers are unchanged."""
     a = np.asarray(a)
     if a.dtype.kind == "u":
         return a

@@ -75,7 +75,7 @@ def asserting(params, grads, **numbers):
 
 FINDINGS = {
     "arrays of its own": (rebinding, "case 'one tensor': N4, equal bits: params[0], element 0 of 5 float32"),
-    "gradients written": (scribbling, "case 'one tensor': not to be written: grads[0], element 0 of 5 float32"),
+    "gradients written": (scribbling, "case 'one tensor': must not be written: grads[0], element 0 of 5 float32"),
     "an error": (empty, "case 'no tensor': merged_step: expected no error, got ZeroDivisionError: division by zero"),
     "what is returned": (functional, "case 'one tensor': N4, equal bits: params[0], element 0 of 5 float32"),
     "a number it does not know": (narrow, "case 'one tensor': merged_step: expected no error, got TypeError: "),
@@ -90,7 +90,7 @@ def test_findings(what):
         check("merged_sgd", step)
     assert str(caught.value).startswith(message)
     notes = getattr(caught.value, "__notes__", [])
-    hint = ["merged_step works in place; the list that it returned was not looked at"]
+    hint = ["merged_step works in place; the list that it returned was ignored"]
     assert notes == (hint if what == "what is returned" else [])
     assert (caught.value.__cause__ is not None) is ("expected no error" in message)
 

@@ -1,4 +1,4 @@
-"""Hypotheses about numbers: replaced by others, lost, captured, and powers of another step."""
+"""Hypotheses about numbers: replaced, lost or captured ones, and powers of another step."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -55,7 +55,7 @@ def of_numbers(row: Routine) -> Iterator[Hypothesis]:
 
 
 def _other_numbers(name: str, default: float | None) -> Iterator[tuple[str, Callable[[float], float], bool]]:
-    """What may have been used instead of a number, and whether pairs are made with it."""
+    """Values that may have been used instead of a number, and whether they are combined in pairs."""
     yield f"{name} ignored: taken as 0", lambda x: 0.0, True
     yield f"{name} ignored: taken as 1", lambda x: 1.0, True
     if default not in (None, 0.0, 1.0):
@@ -93,7 +93,7 @@ def _changed(
     row: Routine, text: str, to: Callable[[Situation, float], float], names: tuple[str, ...], paired: bool,
     needs: tuple[str, ...] = (),
 ) -> Iterator[Hypothesis]:
-    """Other numbers in the rule; where powers are made from them, with and without those."""
+    """Hypotheses with other numbers in the rule; if powers are made from them, in these, in the rule, or in both."""
 
     def change(s: Situation, powers: bool, rule: bool = True) -> Situation | None:
         if any(name not in s.numbers for name in names):

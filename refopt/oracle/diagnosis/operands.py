@@ -1,7 +1,7 @@
 """Rules in which one expression has another value: limited, scaled, by another number, with a term too many.
 
-Each expression of a rule, and of what it calls, is compiled once with a function around it, which gets its value and
-the variables of the function that it stands in. What that function makes of them is what may have been written.
+Each expression of a rule, and of the functions it calls, is compiled once inside a call that receives its value and
+the local variables. The result of that call is what the code under test may have instead of the expression.
 """
 
 import ast
@@ -25,8 +25,8 @@ from refopt.oracle.wrong import limits, norms
 
 HOLE, VALUE, NARROW = "_instead", "_value", "in the gradient's dtype"
 NARROWER = "float16", "bfloat16", "float32"
-MOVED = (*sorted(DECAYS), "epsilon")  # numbers that do nothing if they are 0, and may stand elsewhere
-WEIGHTS = DECAYS | {"lr", "mu", "beta1", "beta2", "rho", "local_lr"}  # what arrays are multiplied by
+MOVED = (*sorted(DECAYS), "epsilon")  # numbers that have no effect if they are 0, and may occur elsewhere
+WEIGHTS = DECAYS | {"lr", "mu", "beta1", "beta2", "rho", "local_lr"}  # factors of arrays
 
 
 @functools.cache
@@ -54,9 +54,9 @@ def of_rule(row: Routine) -> tuple[Hypothesis, ...]:
 
 
 class Value(NamedTuple):
-    """What an expression may be instead: the text, with ``{}`` for the expression, and a function that has its value.
+    """A value that may replace an expression: its text, with ``{}`` for the expression, and a function that returns it.
 
-    ``names`` are the variables that the function takes beside the expression's value.
+    ``names`` are the variables that the function takes besides the expression's value.
     """
 
     text: str
@@ -66,14 +66,14 @@ class Value(NamedTuple):
 
 @functools.cache
 def _value(text: str) -> Value:
-    """What a text says: Python of variables and of `FUNCTIONS`, but for those of `MEANT`."""
+    """The value of a text: a Python expression of variables and `FUNCTIONS`, or one that `MEANT` translates."""
     code = MEANT.get(text, text).format(VALUE).replace("**t", "_t")
     names = [x for x in compile(code, text, "eval").co_names if x not in FUNCTIONS and x != VALUE]
     return Value(text, eval(f"lambda {', '.join([VALUE, *names])}: {code}", FUNCTIONS), tuple(names))
 
 
 class Hole:
-    """What stands around an expression: it makes another value of its value, and of the variables around it."""
+    """The call around an expression, which turns its value and the local variables into another value."""
 
     now: Callable[[Any, dict[str, Any]], Any]
 
@@ -95,7 +95,7 @@ def _filled(
     *arrays: Any, rule: Rule, hole: Hole, value: Callable[..., Any], names: tuple[str, ...], known: dict[str, Any],
     **numbers: Any,
 ) -> tuple:
-    """A rule with a hole in it, which is filled as long as it runs. What it is filled with knows the step's numbers."""
+    """Run a rule with a hole that ``value`` fills, which may use the step's numbers."""
 
     def now(x: Any, values: dict[str, Any]) -> Any:
         variables = [values.get(name, known.get(name)) for name in names]
@@ -108,9 +108,9 @@ def _filled(
 
 
 class Place(NamedTuple):
-    """An expression of a function, what says where it is, and the function with a hole around it.
+    """An expression of a function, text that says where it is, and the function with a hole around it.
 
-    ``summed`` says that the squares of its elements are added up.
+    ``summed`` is true if the squares of its elements are added up.
     """
 
     expression: str
@@ -119,7 +119,7 @@ class Place(NamedTuple):
     tree: ast.FunctionDef
 
     def named(self, text: str) -> str:
-        """What is said of the expression with a value; nothing if that is itself."""
+        """The hypothesis about the expression with a value; empty if the value is the expression itself."""
         name = self.expression.removeprefix("each ")
         operand = name if name.isidentifier() else f"({name})"
         new = text.format(operand)
@@ -127,7 +127,7 @@ class Place(NamedTuple):
 
 
 def _places(tree: ast.FunctionDef) -> Iterator[Place]:
-    """Each expression that has a number or an array for its value."""
+    """Each expression whose value is a number or an array."""
     nodes = [(node, statement) for statement in tree.body for node in ast.walk(statement)]
     calls = [node for node, _ in nodes if isinstance(node, ast.Call)]
     skipped = _skipped(tree, [node for node, _ in nodes], calls)
@@ -142,7 +142,7 @@ def _places(tree: ast.FunctionDef) -> Iterator[Place]:
 
 
 def _squares(tree: ast.FunctionDef, nodes: list[tuple[ast.AST, ast.stmt]]) -> Iterator[Place]:
-    """Squares that have a factor before them: ``b * x * x``."""
+    """Squares with a factor before them: ``b * x * x``."""
     for k, (node, statement) in enumerate(nodes):
         match node:
             case ast.BinOp(ast.BinOp(factor, ast.Mult(), x), ast.Mult(), y) if text_of(x) == text_of(y):
@@ -152,9 +152,9 @@ def _squares(tree: ast.FunctionDef, nodes: list[tuple[ast.AST, ast.stmt]]) -> It
 
 
 def _skipped(tree: ast.FunctionDef, nodes: list[ast.AST], calls: list[ast.Call]) -> set[int]:
-    """Expressions that are no values, or that are changed elsewhere."""
+    """Expressions that are not values, or that are changed elsewhere."""
     skipped = {id(call.func) for call in calls}
-    for call in calls:  # what is handed on by its own name is changed where it is used
+    for call in calls:  # an argument passed by its own name is changed where it is used
         skipped |= {id(x.value) for x in call.keywords if isinstance(x.value, ast.Name) and x.value.id == x.arg}
     tests = [node.test for node in nodes if isinstance(node, ast.If | ast.IfExp)]
     tests += [node for node in nodes if isinstance(node, ast.Compare)]
@@ -164,14 +164,14 @@ def _skipped(tree: ast.FunctionDef, nodes: list[ast.AST], calls: list[ast.Call])
 
 
 def _read_once(tree: ast.FunctionDef, nodes: list[ast.AST]) -> set[int]:
-    """Values that are read once by a name: they are changed there."""
+    """Values of variables that are read once: they are changed where they are read."""
     reads = [node.id for node in nodes if _is_read(node)]  # type: ignore[attr-defined]
     assigned = [(x.targets[0], x.value) for x in tree.body if isinstance(x, ast.Assign)]
     return {id(value) for x, value in assigned if isinstance(x, ast.Name) and reads.count(x.id) == 1}
 
 
 def _each(tree: ast.FunctionDef, nodes: list[tuple[ast.AST, ast.stmt]]) -> Iterator[Place]:
-    """Names that a statement reads more than once, all at once."""
+    """Names that a statement reads more than once, changed everywhere in it."""
     for statement in [x for x in tree.body if isinstance(x, ast.Assign | ast.Return)]:
         mine = [(k, node) for k, (node, where) in enumerate(nodes) if where is statement and _reads(node)]
         names = [node.id for _, node in mine if isinstance(node, ast.Name)]
@@ -197,7 +197,7 @@ def _hole(node: Any) -> ast.Call:
 
 
 def _texts(row: Routine, tree: ast.FunctionDef) -> Iterator[str]:
-    """What an expression ``{}`` may be instead, simple things first."""
+    """Replacements of an expression ``{}``, simple ones first."""
     numbers, arrays = _operands(row, tree)
     arrays, decays = sorted(arrays), [name for name in numbers if name in DECAYS]
     if "epsilon" in numbers:
@@ -209,7 +209,7 @@ def _texts(row: Routine, tree: ast.FunctionDef) -> Iterator[str]:
     yield from PLAIN
     yield from dict.fromkeys([*numbers, *arrays])
     yield from _each_of(["{} * %s", "{} / %s", "{} * (1 - %s)", "{} / (1 - %s)"], numbers)
-    if not row.scalars or "second_moment" in row.scalars:  # no powers, and so no corrections of its own
+    if not row.scalars or "second_moment" in row.scalars:  # no powers, and so no bias correction
         powers = [f"{name}**t" for name in numbers if name.startswith("beta")]
         yield from _each_of(["{} / (1 - %s)", "{} * (1 - %s)"], powers)
     yield from _each_of(["max({}, %s)", "min({}, %s)"], [name for name in ("lr", "epsilon") if name in numbers])
@@ -223,7 +223,7 @@ def _texts(row: Routine, tree: ast.FunctionDef) -> Iterator[str]:
 
 
 def _each_of(texts: Sequence[str], names: Iterable[str]) -> Iterator[str]:
-    """Texts with each of some names in them."""
+    """The texts with each of the names inserted."""
     return (text.replace("%s", name) for name in names for text in texts)
 
 
@@ -243,7 +243,7 @@ def _assigned(tree: ast.FunctionDef) -> set[str]:
 
 
 def _rounded(x: Any, name: str) -> Any:
-    """What an expression comes to in a narrower dtype."""
+    """An expression rounded to a narrower dtype."""
     dtype = numpy_dtype(name)
     if not isinstance(x, Bounded):
         return np.asarray(x).astype(dtype).astype(np.float64)
@@ -256,7 +256,7 @@ PLAIN = (
     "abs({})", "sign({})", "sqrt({})", "{} ** 2", "{0} * abs({0})", "1 / {}", "1 - {}", "{} + 1", "-{}", "2 * {}",
     "{} / 2", "0", "1", "{} / its norm",
 )
-# Texts that are no Python, or that are to be worked out in another way.
+# Texts that are not Python, or are evaluated in another way.
 MEANT = {
     "{} ** 2": "{0} * {0}", "0": "0 * {}", "1": "0 * {} + 1", "{} / its norm": "normalized({})",
     "{} in the gradient's dtype": "rounded({}, dtype)",

@@ -1,4 +1,4 @@
-"""One tensor of a case under a hypothesis: what the rule is, what it is given, and what is stored of its results."""
+"""One tensor of a case under a hypothesis: its rule, the rule's inputs, and how results are stored."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -22,11 +22,11 @@ DIGITS = {"float16": (11, 2.0**-24), "bfloat16": (8, 2.0**-133), "float32": (24,
 
 
 class Unanswered(Exception):
-    """What a hypothesis comes to cannot be worked out."""
+    """The outcome of a hypothesis cannot be computed."""
 
 
 class Inputs(NamedTuple):
-    """What a rule is given in fp64, and the slots that its results are of."""
+    """A rule's inputs in fp64, and the slots of its results."""
 
     names: tuple[str, ...]
     arrays: tuple[Any, ...]
@@ -34,23 +34,23 @@ class Inputs(NamedTuple):
 
 
 class Situation(NamedTuple):
-    """What a hypothesis changes.
+    """The state of a step that hypotheses change.
 
     Attributes:
-        case, tensor: what it is about.
-        rule: of the form of those in `refopt.cpu`.
+        case, tensor: the case, and the index of the tensor.
+        rule: with the signature of those in `refopt.cpu`.
         arrays, numbers, choices: of the tensor, as `bound.evaluate.evaluate` takes them.
-        powers: by scalar, the step that it is of, where that is another; ``NONE`` for 0.
-        narrow: by slot, a dtype that results pass through on their way to memory.
-        kept: written slots that stay as they were.
+        powers: by scalar, the step whose power it is, if another; ``NONE`` for 0.
+        narrow: by slot, a dtype to which results are rounded before they are stored.
+        kept: written slots that stay unchanged.
         real: the arithmetic.
-        flushes: whether it may take subnormal numbers for 0.
-        of_powers: numbers that powers are of, where they are others.
-        rounded: states that are narrow already when the parameter is made of them.
-        worked: the dtype that each operation is rounded to, where that is a narrower one.
-        elements: which of the tensor's the arrays have, in memory order; all, or some where each is by itself.
-        among: where the arrays are those of all tensors, one after the other: where this one's are among them.
-        loose: whether results are known less well than the rule has them.
+        flushes: whether it may replace subnormal numbers by 0.
+        of_powers: the base numbers of powers, where they are others.
+        rounded: states that are already narrow when the parameter is computed from them.
+        worked: the dtype to which each operation is rounded, if narrower.
+        elements: the tensor's elements in the arrays, in memory order; all, or some if each is independent.
+        among: the range of this tensor, if the arrays are those of all tensors, one after the other.
+        loose: whether results are less precise than the rule's.
     """
 
     case: Case
@@ -73,7 +73,7 @@ class Situation(NamedTuple):
 
     @property
     def is_rough(self) -> bool:
-        """Whether `plain` does not tell what is stored in the end."""
+        """Whether `plain` differs from the values that are stored."""
         return bool(self.narrow or self.worked or self.rounded or self.loose)
 
     @property
@@ -81,14 +81,14 @@ class Situation(NamedTuple):
         return self.case.routine
 
     def expected(self) -> dict[str, Expected] | None:
-        """What each slot has to hold if the hypothesis is true; ``None`` if it says nothing of this step."""
+        """What each slot must hold if the hypothesis is true; ``None`` if it does not apply to this step."""
         roundings = roundings_of(self.row)
         of = Arithmetic(self.real, roundings, depth=sums.random_data, regroups=True, flushes=self.flushes, inputs=True)
         if self.worked:
             digits, least = DIGITS[self.worked]
             of.rounding, of.least = 2.0**-digits, 2 * least
             of.unit = of.unit_of_sums = 2 * of.rounding
-        # Powers are those of the numbers that the rule was to have.
+        # Powers are those of the numbers that the rule should have.
         right = cases.true_scalars(
             self.row, self.arrays, self.case.numbers_of(self.tensor), self.case.choices, self.case.count, of
         )
@@ -104,7 +104,7 @@ class Situation(NamedTuple):
             return evaluate(self.row, self.arrays, self.numbers, choices, of, rule=self.rule, scalars=scalars)
 
         bounded = bounds(used)
-        if self.powers:  # which are used otherwise, and advanced as they should be
+        if self.powers:  # which are used wrongly, and advanced correctly
             bounded |= {name: x for name, x in bounds(right).items() if name in self.row.scalars}
         for name in self.rounded:
             bounded["params"] = self._of_rounded(name, bounded[name], used, choices, of)["params"]
@@ -116,7 +116,7 @@ class Situation(NamedTuple):
         return expected
 
     def _narrowed(self) -> dict[str, Any]:
-        """Arrays of the dtypes that results are stored in."""
+        """Arrays of the dtypes in which results are stored."""
         like = dict(self.case.tensor(self.tensor) if self.among else self.arrays)
         for name, dtype in self.narrow.items():
             if like.get(name) is not None:
@@ -124,7 +124,7 @@ class Situation(NamedTuple):
         return like
 
     def _mine(self, x: Any) -> Any:
-        """The tensor's own part of a result, where arrays are those of all tensors."""
+        """This tensor's part of a result, if the arrays are those of all tensors."""
         if self.among is None or not np.ndim(getattr(x, "error", x)):
             return x
         if isinstance(x, Bounded):
@@ -132,9 +132,9 @@ class Situation(NamedTuple):
         return x[self.among]
 
     def plain(self, inputs: "Inputs | None" = None) -> dict[str, Any] | None:
-        """What the rule comes to in fp64, by slot, without bounds and before it is stored; ``None`` if it says nothing.
+        """Results in fp64, by slot, without bounds and before they are stored; ``None`` if it does not apply.
 
-        It takes a tenth of the time of `expected`, and is enough to tell that a hypothesis explains nothing.
+        This takes a tenth of the time of `expected`, and is enough to reject a hypothesis that explains nothing.
         ``inputs`` are those of the rule, if they are known.
         """
         inputs = inputs or self.inputs()
@@ -147,7 +147,7 @@ class Situation(NamedTuple):
         return {name: self._mine(x) for name, x in results.items() if x is not None and name not in skipped}
 
     def inputs(self) -> "Inputs | None":
-        """What `plain` gives the rule; ``None`` if there is nothing that it could be given."""
+        """The inputs that `plain` passes to the rule; ``None`` if the hypothesis has none."""
         wide = self._wide()
         if wide is None:
             return None
@@ -166,7 +166,7 @@ class Situation(NamedTuple):
         return Inputs(("params", *names), (p, g, *map(wide.get, names)), numbers)
 
     def _wide(self) -> dict[str, Any] | None:
-        """The arrays in fp64, with the powers of the hypothesis; ``None`` if it has none."""
+        """The arrays in fp64, with the hypothesis's powers; ``None`` if one of them does not exist."""
         wide: dict[str, Any] = {}
         for name, x in self.arrays.items():
             if name in cases.by_count(self.row):
@@ -185,9 +185,9 @@ class Situation(NamedTuple):
         return np.float64(high(self._true_power(name, count)))
 
     def _of_rounded(self, name: str, state: Bounded, scalars: Any, choices: Any, of: Arithmetic) -> dict[str, Bounded]:
-        """The results from an old state of which the new one is what a narrow array holds of it.
+        """The results from an old state for which the new one is exactly its narrow value.
 
-        New states depend on old ones as averages and velocities do, by a factor.
+        New states depend linearly on old ones, as averages and velocities do.
         """
         old = memory(self.arrays[name]).astype(np.float64)
         away = np.where(old == 0, 1.0, 1.5 * old).astype(self.arrays[name].dtype)
@@ -206,7 +206,7 @@ class Situation(NamedTuple):
         return after(old + (narrow - new) / factor)
 
     def _power(self, name: str, of: Arithmetic) -> Bounded | None:
-        """What a power and the like is of another step; 0 for step ``NONE``."""
+        """The value of a power, or a similar scalar, in another step; 0 for step ``NONE``."""
         count = self.powers.get(name, self.case.count)
         if count == NONE:
             return of.exact(0.0)
@@ -216,7 +216,7 @@ class Situation(NamedTuple):
         return Bounded(value, np.float64(2 * of.rounding * size(value)), of)
 
     def _true_power(self, name: str, count: int) -> Any:
-        """What a scalar is before step ``count``: of a number that it starts from, the power, at once."""
+        """The value of a scalar before step ``count``; a power of a number is computed directly."""
         numbers = self.case.numbers_of(self.tensor) | dict(self.of_powers)
         base = next(slot.initial for slot in self.row.slots if slot.name == name)
         if isinstance(base, str) and np.dtype(self.real).itemsize == 4:
@@ -227,7 +227,7 @@ class Situation(NamedTuple):
 def of_case(
     case: Case, tensor: int, rule: Rule, real: Any, flushes: bool = False, elements: Any = slice(None)
 ) -> Situation:
-    """A tensor of a case of one step, or some of its elements, as it is."""
+    """A tensor of a case with one step, or some of its elements, before any change."""
     numbers, arrays = case.numbers_of(tensor), case.tensor(tensor)
     if not isinstance(elements, slice):
         one = case.routine.scalars

@@ -1,4 +1,4 @@
-"""Equal bits: the laws of refopt's own arithmetic, for implementations that follow docs/numerics.md to the letter.
+"""Equal bits: laws for implementations that follow docs/numerics.md to the letter.
 
     from refopt.oracle.exact import check
     check("lars_momentum", my_merged_lars)

@@ -1,4 +1,4 @@
-"""Cases made from sizes and dtypes: seeded, of normal values."""
+"""Seeded cases of normal values, made from sizes and dtypes."""
 
 from typing import Any
 
@@ -11,14 +11,14 @@ from refopt.cpu.remainder import split
 from refopt.oracle.exact.cases import Case, has, row
 
 SMALL = [3, 1, 0, 7, 260]
-# Dtypes of p, g, states and master that between them cover what kernels do differently.
+# Dtypes of p, g, states and master that together cover the differences between kernels.
 SIGNATURES = [
     ("float32", "float32", "float32"),
     ("float64", "float32", "float64"),
     ("float16", "float16", "float32", "float32"),
     ("bfloat16", "bfloat16", "bfloat16"),
 ]
-# Numbers large enough for each to change bits; no two alike.
+# Numbers large enough that each affects the result; no two are equal.
 NUMBERS = {
     "lr": 0.55, "mu": 0.9, "l2_decay": 0.3, "beta1": 0.7, "beta2": 0.8, "epsilon": 0.11, "rescale_grad": 0.37,
     "seed": 5, "coeff": 0.23, "weight_decay": 0.17, "lr_ratio": 0.6, "rho": 0.85,
@@ -26,7 +26,7 @@ NUMBERS = {
 
 
 def step_of(routine: Routine, **changed: Any) -> dict[str, Any]:
-    """Hyperparameters of a step, none of them at its default."""
+    """Hyperparameters of a step, none of which has its default."""
 
     def number(hyper: Hyper) -> float:
         usual = hyper.usual(NUMBERS)
@@ -49,7 +49,7 @@ def make(
 ) -> Case:
     """A case of flat tensors. ``dtypes`` are those of p, g, the states and, if there is one, the master.
 
-    ``optional`` names the optional states that are given.
+    ``optional`` names the optional states to include.
     """
     _check_made_of(routine, optional, choices)
     rng = np.random.default_rng([seed, *sizes])
@@ -79,7 +79,7 @@ def _check_made_of(routine: Routine, optional: tuple[str, ...], choices: dict[st
 
 
 def _masters(params: list[np.ndarray], real: str, dtype: tuple[str, ...]) -> dict[str, Any]:
-    """Masters that parameters are rounded from, or remainders and the parameters that they belong to."""
+    """Masters from which parameters are rounded, or remainders and their parameters."""
     if dtype == ("uint16",):
         wide = [x.astype(np.float32) * np.float32(1 + 2**-9) for x in params]
         halves = map(list, zip(*map(split, wide), strict=True)) if wide else ([], [])
@@ -110,7 +110,7 @@ def storages() -> list[tuple[str, ...]]:
 
 
 def stochastic() -> list[tuple[str, ...]]:
-    """Dtypes some of which a step can round to stochastically."""
+    """Dtypes with some to which a step can round stochastically."""
     brain = "bfloat16"
     if not has("bfloat16"):
         return []

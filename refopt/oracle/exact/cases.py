@@ -1,4 +1,4 @@
-"""A case: what some steps of a routine are given. An outcome: what they leave behind, compared bit for bit."""
+"""Cases, the inputs of some steps of a routine, and outcomes, the arrays that they leave, compared bit for bit."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -18,9 +18,8 @@ Outcome = dict[str, list[Any]]
 class Case:
     """A routine, its lists of arrays, the hyperparameters of each step, and the named choices.
 
-    ``slots`` has every slot of the routine; gradients and optional entries may be ``None``, and so may an
-    optional slot as a whole. Each slot is an attribute, too: ``case.params``. The first step is number ``count`` of the
-    tensors, from 1.
+    ``slots`` has every slot of the routine; gradients and optional entries may be ``None``, and so may a whole
+    optional slot. Each slot is also an attribute: ``case.params``. The first step has the number ``count``, from 1.
     """
 
     def __init__(
@@ -46,23 +45,23 @@ class Case:
         return len(self.params)
 
     def replace(self, **changed: Any) -> "Case":
-        """The case with other slots, ``steps``, ``choices`` or ``count``; what is not named is shared."""
+        """The case with other slots, ``steps``, ``choices`` or ``count``; the others are shared."""
         others = [changed.pop(name, getattr(self, name)) for name in ("steps", "choices", "count")]
         return Case(self.routine, self.slots | changed, *others)
 
     def copy(self) -> "Case":
-        """The same case with arrays of its own, of the same memory order."""
+        """The same case with copies of the arrays, in the same memory order."""
         return self.replace(**{name: values and _copies(values) for name, values in self.slots.items()})
 
     def fill(self, other: "Case") -> None:
-        """Write what the arrays of a case of the same shapes hold into these."""
+        """Overwrite the arrays with those of a case of the same shapes."""
         for name, values in other.slots.items():
             for x, given in zip(self.slots[name] or (), values or (), strict=True):
                 if x is not None:
                     x[...] = given
 
     def only(self, indices: Sequence[int]) -> "Case":
-        """The case of some of the tensors, in the order given."""
+        """The case with some of the tensors, in the order given."""
 
         def pick(values: Any) -> Any:
             return [values[i] for i in indices] if isinstance(values, list) else values
@@ -84,7 +83,7 @@ class Case:
         return {name: values[i] for name, values in self.lists().items()}
 
     def numbers_of(self, i: int) -> dict[str, Any]:
-        """The numbers of the only step for one tensor, ``grad_factor`` among them."""
+        """The numbers of the only step for one tensor, including ``grad_factor``."""
         step = {name: x for name, x in self.steps[0].items() if name != "found_inf"}
         return {name: _one(x, i) for name, x in step.items()}
 
@@ -93,11 +92,11 @@ class Case:
         return {name: [None] * len(self) if values is None else values for name, values in self.slots.items()}
 
     def outcome(self) -> Outcome:
-        """The arrays that a step writes, as they are now."""
+        """The arrays that a step writes, in their present state."""
         return {slot.name: self.lists()[slot.name] for slot in self.routine.slots if slot.written}
 
     def specs(self) -> list[Spec]:
-        """What the tensors with a gradient are to launch and byte counts."""
+        """The tensors with a gradient, as launch and byte counts take them."""
         columns = list(zip(*self.lists().values(), strict=True))
         rows = [tuple(x if x is None else x.dtype.name for x in column) for column in columns]
         return [Spec(p.size, row) for (p, g, *_), row in zip(columns, rows, strict=True) if g is not None]
@@ -122,7 +121,7 @@ def memory(x: np.ndarray) -> np.ndarray:
 
 
 def has(dtype: str) -> bool:
-    """Whether NumPy has the dtype here."""
+    """Whether NumPy has the dtype in this installation."""
     try:
         numpy_dtype(dtype)
     except ImportError:
@@ -134,22 +133,22 @@ Run = Callable[[Case], Outcome]
 
 
 def row(where: str, routine: Any) -> Routine:
-    """A row of the catalogue; raises for anything else, a name among it."""
+    """A row of the catalogue; raises for anything else, such as a name."""
     if not isinstance(routine, Routine):
         raise TypeError(f"{where}: routine: expected a row of refopt.catalog.ROUTINES, got {shown(routine)}")
     return routine
 
 
 def arguments(routine: Routine, slots: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    """A routine's lists as its functions take them: required ones by position, optional ones by name."""
+    """A routine's lists as arguments of its functions: required ones by position, optional ones by name."""
     positional = [slots[slot.name] for slot in routine.slots if not slot.optional]
     return positional, {slot.name: slots[slot.name] for slot in routine.slots if slot.optional}
 
 
 def runner(merged_step: Callable[..., None]) -> Run:
-    """What a merged step in the signature of its namesake in `refopt.cpu` makes of a case.
+    """A function that runs a case by a merged step with the signature of its namesake in `refopt.cpu`.
 
-    The step has lists of its own, so that an array put into one is no array changed in place.
+    The step gets copies of the lists, so that replacing an array in one does not count as changing it in place.
     """
 
     def run(case: Case) -> Outcome:
@@ -161,14 +160,14 @@ def runner(merged_step: Callable[..., None]) -> Run:
         for slot in case.routine.slots:
             if not slot.written:
                 kept = {slot.name: before.lists()[slot.name]}
-                assert_same(kept, case.lists(), "not to be written")
+                assert_same(kept, case.lists(), "must not be written")
         return case.outcome()
 
     return run
 
 
 def assert_same(expected: Outcome, got: Outcome, clause: str) -> None:
-    """Raise an AssertionError that names the clause and the first element that differs, or what is no array."""
+    """Raise an AssertionError that names the clause and the first element that differs, or is not an array."""
     __tracebackhide__ = True
     assert isinstance(got, Mapping), f"{clause}: expected the arrays of each slot, got {kind_of(got)}"
     for slot, arrays in expected.items():

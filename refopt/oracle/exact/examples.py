@@ -1,4 +1,4 @@
-"""Fixed cases of each routine, small, that between them tell apart everything the specification fixes."""
+"""Small fixed cases of each routine that together cover everything the specification fixes."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,12 +10,12 @@ from refopt.oracle.exact import lars
 from refopt.oracle.exact.build import SMALL, make, remainders, scaled, step_of, stochastic, storages
 from refopt.oracle.exact.cases import Case
 
-# Routines that have cases of their own: those of a plain step, and those of a factor and a flag.
+# Routines with separate cases: those of a plain step, and those with a factor and a flag.
 OWN = {LARS_MOMENTUM.name: (lars.examples, lars.gated)}
 
 
 def gated(routine: Routine) -> Iterator[tuple[str, Case]]:
-    """Named cases of steps that are given a factor and a flag, of routines that have such."""
+    """Named cases of steps with a factor and a flag, for routines that have such cases."""
     if routine.name in OWN:
         yield from OWN[routine.name][1]()
 
@@ -41,7 +41,7 @@ Step = dict[str, Any]
 
 
 def _lists(routine: Routine, one: Step, other: Step) -> Iterator[tuple[str, Case]]:
-    """Lists of tensors, and numbers for them."""
+    """Various lists of tensors, and numbers per tensor."""
     yield "one tensor", make(routine, [5])
     yield "no tensor", make(routine, [])
     yield "an empty tensor last", make(routine, [1, 0])
@@ -53,7 +53,7 @@ def _lists(routine: Routine, one: Step, other: Step) -> Iterator[tuple[str, Case
 def _choices_and_states(
     routine: Routine, one: Step, other: Step, optional: tuple[str, ...]
 ) -> Iterator[tuple[str, Case]]:
-    """Every choice, and the optional states one after the other."""
+    """Every choice, and more and more of the optional states."""
     for name, values in routine.choices.items():
         for value in values[1:]:
             yield f"{name}={value}", make(routine, SMALL, steps=[one, other], **{name: value})
@@ -67,7 +67,7 @@ def _choices_and_states(
 
 
 def _zeros_and_non_finite(routine: Routine, one: Step, optional: tuple[str, ...]) -> Iterator[tuple[str, Case]]:
-    """In each slot."""
+    """Zeros, inf and NaN in each slot."""
     for value in (np.inf, np.nan):
         for where in ("params", "grads", *routine.states):
             case = make(routine, [6, 2], optional=optional)
@@ -88,7 +88,7 @@ def _zeros_and_non_finite(routine: Routine, one: Step, optional: tuple[str, ...]
 
 
 def _weight_decays(routine: Routine) -> Iterator[tuple[str, Case]]:
-    """Some, none and of nothing, by choice."""
+    """Weight decay, none, and of a parameter of zeros, for each choice."""
     for name, value in [(name, value) for name, values in routine.choices.items() for value in values]:
         for wd in (0.0, [0.3, 0.0]):
             steps = [step_of(routine, weight_decay=wd)]
@@ -99,7 +99,7 @@ def _weight_decays(routine: Routine) -> Iterator[tuple[str, Case]]:
 
 
 def _scalars(routine: Routine, one: Step, other: Step) -> Iterator[tuple[str, Case]]:
-    """Values that scalars seldom have."""
+    """Unusual values of scalars."""
     if "rho" in routine.scalars:
         case = make(routine, [6])
         yield "at the threshold of rho", case.replace(rho=[np.full(1, 5, np.float32)])
@@ -121,7 +121,7 @@ def _sizes_of_numbers(routine: Routine, optional: tuple[str, ...]) -> Iterator[t
 
 
 def _dtypes(routine: Routine, one: Step, other: Step, optional: tuple[str, ...]) -> Iterator[tuple[str, Case]]:
-    """Other dtypes than fp32, remainders, and stochastic rounding."""
+    """Dtypes other than fp32, remainders, and stochastic rounding."""
     for dtypes in storages():
         yield " ".join(dtypes), make(routine, SMALL, dtypes, steps=[one, one | dict(lr=0.125)])
     for dtypes in remainders():
@@ -133,7 +133,7 @@ def _dtypes(routine: Routine, one: Step, other: Step, optional: tuple[str, ...])
 
 
 def varied(routine: Routine, count: int) -> dict[str, list[float]]:
-    """Every number that may differ between tensors, different for each."""
+    """A different value per tensor for every number that may differ between tensors."""
 
     def values(hyper: Hyper) -> list[float]:
         number = step_of(routine)[hyper.name]

@@ -1,4 +1,4 @@
-"""Fixed cases of LARS that between them cover every branch of it."""
+"""Fixed cases of LARS that together cover its branches."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -21,17 +21,17 @@ def make(
     steps: list[dict[str, Any]] | None = None,
     **choices: Any,
 ) -> Case:
-    """A case of LARS of flat tensors. ``dtypes`` are those of p, g, v and, if there is one, the master."""
+    """A LARS case of flat tensors. ``dtypes`` are those of p, g, v and, if there is one, the master."""
     return build.make(LARS_MOMENTUM, sizes, dtypes, seed, [STEP] if steps is None else steps, **choices)
 
 
 def gate(factor: float, found: float = 0.0, real: type = np.float32) -> dict[str, np.ndarray]:
-    """What a gradient check gives to a step."""
+    """The results of a gradient check, as arguments of a step."""
     return {"grad_factor": np.array([factor], real), "found_inf": np.array([found], np.float32)}
 
 
 def gated() -> Iterator[tuple[str, Case]]:
-    """Named cases of steps that are given a factor and a flag."""
+    """Named cases of steps with a factor and a flag."""
     flags = {"taken first": (0, 1, 0, np.nan, 1, 0, 0), "skipped first": (1, 0, np.inf, 1, 0, 0, 1)}
     factors = (1, 0.3, 3, np.nan, 0.7, 1 / 65536, 2)
     for name, flag_values in flags.items():
@@ -47,7 +47,7 @@ def gated() -> Iterator[tuple[str, Case]]:
 
 
 def examples() -> Iterator[tuple[str, Case]]:
-    """Named cases, small, that between them tell apart everything the specification fixes."""
+    """Small named cases that together cover everything the specification fixes."""
     yield "one tensor", make([5])
     yield "no tensor", make([])
     yield "an empty tensor last", make([1, 0])
@@ -89,14 +89,14 @@ def examples() -> Iterator[tuple[str, Case]]:
 
 
 def one_lane_each() -> Case:
-    """Tensors with non-zero elements in a single lane, whose roundings the rest of the sum cannot hide."""
+    """Tensors with non-zero elements in a single lane, so that the rest of the sum cannot hide its roundings."""
     case = make([769] * 12)
     lane = np.arange(769) % 256 == 0
     return case.replace(params=[x * lane for x in case.params], grads=[x * lane for x in case.grads])
 
 
 def ties(dtypes: tuple[str, ...], norm_of: str) -> Case:
-    """Exact parameters halfway between two of bf16, the lower ones even, that stay there, but for the first."""
+    """Exact parameters halfway between two bf16 numbers, the lower one even; all but each first one stay there."""
     case = make([300, 5], dtypes, steps=[STEP | dict(lars_weight_decay=0.0)] * 3, norm_of=norm_of)
     for p, g, v, r in zip(case.params, case.grads, case.velocities, case.master_params, strict=True):
         p[...] = ((p.view(np.uint16) & 0xFFFE) + 1).view(numpy_dtype(dtypes[0]))
@@ -106,6 +106,6 @@ def ties(dtypes: tuple[str, ...], norm_of: str) -> Case:
 
 
 def rate_overflows() -> Case:
-    """Gradients so small, and a learning rate so large, that the local one is inf."""
+    """Gradients so small, and a learning rate so large, that the local rate is inf."""
     step = dict(lr=1e25, mu=0.5, lars_coeff=1.0, lars_weight_decay=0.0)
     return scaled(make([5], steps=[step]), 1e-18, "grads")

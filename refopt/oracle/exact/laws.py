@@ -1,7 +1,7 @@
 """The laws as functions of an implementation, and the check of an implementation on fixed cases.
 
-An implementation is a function of a case (`refopt.oracle.exact.cases.runner` makes one of a merged step). A law
-raises an AssertionError that names the clause of docs/numerics.md it found broken.
+An implementation is a function of a case (`refopt.oracle.exact.cases.runner` makes one from a merged step). A law
+raises an AssertionError that names the clause of docs/numerics.md that is broken.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from refopt.oracle.variants import is_extended, step_of
 
 
 def reference(case: Case) -> Outcome:
-    """What the routine in `refopt.cpu` makes of a case, or, where its row has variants, their rule."""
+    """The outcome of a case by the routine in `refopt.cpu` or, if its row has variants, by their rule."""
     extended = is_extended(case.routine)
     return runner(step_of(case.routine) if extended else getattr(cpu, case.routine.merged_name))(case)
 
@@ -27,7 +27,7 @@ def same_bits_as_reference(run: Run, case: Case) -> None:
 
 
 def merged_is_one_at_a_time(run: Run, case: Case) -> None:
-    """Merging changes no bit: each tensor comes out as it does in a list of its own (N11)."""
+    """Merging changes no bit: each tensor has the same result as in a list by itself (N11)."""
     together = run(case)
     for i in range(len(case)):
         alone = run(case.only([i]))
@@ -46,14 +46,14 @@ LAWS: tuple[Callable[[Run, Case], None], ...] = (same_bits_as_reference, merged_
 
 
 def check(routine: str, merged_step: Callable[..., Any]) -> None:
-    """Hold an implementation of a merged routine to the laws, on fixed cases; an AssertionError says which broke.
+    """Check an implementation of a merged routine against the laws, on fixed cases.
 
-    ``merged_step`` takes NumPy arrays in the signature of its namesake in `refopt.cpu` and works in place.
-    Needs NumPy alone (and ml_dtypes for the bf16 cases, which are left out without it). What it raises is reported in
-    the same way, and what it returns is not looked at.
+    ``merged_step`` takes NumPy arrays, has the signature of its namesake in `refopt.cpu`, and works in place. Only
+    NumPy is needed (and ml_dtypes for the bf16 cases, which are left out without it). Errors that ``merged_step``
+    raises are reported in the same way; its return value is ignored.
 
     Raises:
-        AssertionError: naming the case, and the clause that is broken or the error that ``merged_step`` has raised.
+        AssertionError: naming the case, and the clause that is broken or the error that ``merged_step`` raised.
         TypeError, ValueError: there is no such routine, or ``merged_step`` cannot be called.
     """
     row = _routine("check", routine)
@@ -69,7 +69,7 @@ def check(routine: str, merged_step: Callable[..., Any]) -> None:
         _check(row, "merged_step", runner(step))
     except AssertionError as error:
         if returned:
-            error.add_note(f"merged_step works in place; the {returned[0]} that it returned was not looked at")
+            error.add_note(f"merged_step works in place; the {returned[0]} that it returned was ignored")
         raise
 
 
@@ -82,7 +82,7 @@ def check_run(routine: str, run: Run) -> None:
 
 
 def _routine(where: str, name: Any) -> Routine:
-    """The row of a name, with or without what the merged functions have before it."""
+    """The row of a name, with or without the prefix ``merged_``."""
     bare = name.removeprefix("merged_") if isinstance(name, str) else name
     return KNOWN[chosen(f"{where}: routine", bare, KNOWN)]
 

@@ -1,4 +1,4 @@
-"""Host arrays put on a device where the test wants them: at any offset, in any axis order, between guards."""
+"""Copies of host arrays on a device where a test wants them: at any offset, in any axis order, between guards."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -11,8 +11,8 @@ from refopt.checks import flat
 from refopt.gpu.runtime import Device
 from refopt.oracle.exact.cases import Case, Outcome, arguments
 
-GATE = "grad_factor", "found_inf"  # what a step may be given as arrays of one element
-GUARD = 64  # bytes on either side, of a pattern that a stray store would spoil
+GATE = "grad_factor", "found_inf"  # arguments of a step that are arrays of one element
+GUARD = 64  # bytes on either side, with a pattern that a stray store would destroy
 PATTERN = 0x5C
 
 
@@ -36,7 +36,7 @@ class Placed:
         return np.ndarray(self._like.shape, self._like.dtype, image, self._at, self._like.strides)
 
     def read(self) -> np.ndarray:
-        """The array as it is now; an AssertionError if anything around it has changed."""
+        """The present array; an AssertionError if anything around it has changed."""
         image = self._memory.copy_to_host()
         stop = self._at + self._like.nbytes
         outside = np.concatenate([image[: self._at], image[stop:]])
@@ -45,7 +45,7 @@ class Placed:
 
 
 class _View:
-    """Elements within a device array of bytes, as any library would offer them."""
+    """Elements within a device array of bytes, with the interface that other libraries offer."""
 
     def __init__(self, memory: Any, at: int, like: np.ndarray) -> None:
         self.memory, self.shape, self.dtype = memory, like.shape, like.dtype
@@ -60,9 +60,9 @@ Shifts = Sequence[int] | Mapping[str, Sequence[int]]
 
 
 class PlacedCase:
-    """The arrays of a case on a device. Each slot is an attribute, as it is of the case.
+    """The arrays of a case on a device. Each slot is an attribute, as in the case.
 
-    ``shifts`` says by how many elements tensor after tensor is off, in turns; of all slots, or of those by name.
+    ``shifts`` are offsets in elements that tensors use in turn, for all slots or by slot.
     """
 
     def __init__(self, machine: Device, case: Case, shifts: Shifts = (0,)) -> None:
@@ -90,7 +90,7 @@ class PlacedCase:
         return gpu.plan(self.case.routine.name, *positional, **named, form=form, **self.case.choices, **hyper)
 
     def outcome(self) -> Outcome:
-        """What is on the device now; an AssertionError if a gradient or anything between arrays has changed."""
+        """The present arrays; an AssertionError if a gradient or anything between arrays has changed."""
         self._machine.synchronize()
         now = {name: [x if x is None else x.read() for x in slot] for name, slot in self.placed.items()}
         for slot in self.case.routine.slots:
@@ -103,7 +103,7 @@ class PlacedCase:
 def kernels(form: str, machine: Device, shifts: Shifts = (0,)) -> Callable[[Case], Outcome]:
     """The implementation that runs a case with one plan of a form on a device.
 
-    Steps that are given a factor or a flag are all given it: the plan is bound to the arrays, which are
+    If the first step has a factor or a flag, all must have it: the plan is bound to these arrays, which are
     overwritten before each step.
     """
 

@@ -1,6 +1,6 @@
 """Hypothesis strategies: nasty numbers, lists of tensors, cases of a routine.
 
-Strategies are made once for each of their arguments: Hypothesis takes longer to look at a new one than to draw from it.
+Strategies are cached by their arguments: Hypothesis takes longer to validate a new one than to draw from it.
 """
 
 import math
@@ -21,23 +21,23 @@ DTYPES = tuple(SIZES)
 
 
 def around(*lengths: int) -> tuple[int, ...]:
-    """Each length, one element less and one more."""
+    """Each length, and those one element shorter and longer."""
     return tuple(sorted({n for length in lengths for n in (length - 1, length, length + 1)}))
 
 
 def chunk_of(param: str, grad: str) -> int:
-    """The elements of a chunk of kernels that take norms, by the dtypes of parameter and gradient."""
+    """The elements of a chunk in kernels that compute norms, by the dtypes of parameter and gradient."""
     return tables.tiles_per_chunk(SIZES[param] + SIZES[grad]) * TILE
 
 
-# A thread's four elements, a warp's 128, a row, a tile, two of each; then chunks, of any dtypes.
+# A thread's four elements, a warp's 128, a row, a tile, two of each; then chunks for any dtypes.
 EDGES = (0, 1, 2, *around(4, 8, LANES // 2, LANES, 2 * LANES, TILE, 2 * TILE))
 CHUNKS = around(*{chunk_of(p, g) for p in DTYPES for g in DTYPES})
 
 
 @cache
 def nasty_floats(dtype: str, finite: bool = False) -> st.SearchStrategy[np.generic]:
-    """Any value that tends to go wrong: zeros of both signs, subnormal, tiny, huge, and inf and NaN unless finite."""
+    """Values that tend to cause errors: zeros of both signs, subnormal, tiny, huge, and inf and NaN unless finite."""
     kind = numpy_dtype(dtype)
     info = _info(dtype)
     tiny, most = float(info.tiny), float(info.max)
@@ -55,13 +55,13 @@ def nasty_floats(dtype: str, finite: bool = False) -> st.SearchStrategy[np.gener
 
 @cache
 def sizes(chunks: tuple[int, ...] = CHUNKS) -> st.SearchStrategy[int]:
-    """Sizes at which a kernel does something else than at the size before, and any small one."""
+    """Sizes at which a kernel takes another path than at the size before, and any small one."""
     return st.one_of(st.integers(0, 40), st.sampled_from(EDGES), st.sampled_from(chunks or EDGES))
 
 
 @cache
 def layouts(chunks: tuple[int, ...] = ()) -> st.SearchStrategy[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """A shape and the order of its axes in memory: flat, 0-d, or of up to four axes in any order."""
+    """A shape and the order of its axes in memory: flat, 0-d, or up to four axes in any order."""
     flat = sizes(chunks).map(lambda n: ((n,), (0,)))
     extents = st.lists(st.integers(0, 7), min_size=2, max_size=4).map(tuple)
     axes = extents.flatmap(lambda shape: st.tuples(st.just(shape), st.permutations(range(len(shape))).map(tuple)))
@@ -69,7 +69,7 @@ def layouts(chunks: tuple[int, ...] = ()) -> st.SearchStrategy[tuple[tuple[int, 
 
 
 def dense(values: np.ndarray, shape: tuple[int, ...], order: tuple[int, ...]) -> np.ndarray:
-    """Flat values as an array of a shape whose axes lie in memory in that order, outermost first."""
+    """Flat values as an array of this shape, with its axes in this order in memory, outermost first."""
     stored = values.reshape([shape[axis] for axis in order])
     return stored.transpose([order.index(axis) for axis in range(len(shape))])
 
@@ -94,7 +94,7 @@ USUAL = {
 
 @cache
 def hyperparameters(routine: Routine, count: int) -> st.SearchStrategy[dict[str, Any]]:
-    """Numbers of one step over so many tensors."""
+    """Numbers of one step over ``count`` tensors."""
 
     def values(hyper: Hyper) -> st.SearchStrategy[float] | st.SearchStrategy[int]:
         if hyper.whole:
@@ -124,9 +124,9 @@ def cases(
     params: tuple[str, ...] = DTYPES,
     max_steps: int = 2,
 ) -> Case:
-    """Lists of one tensor or more, of any mixture of dtypes, shapes and values, and steps with changing numbers.
+    """Lists of at least one tensor, of any mixture of dtypes, shapes and values, and steps with changing numbers.
 
-    With ``large``, tensors of routines with norms may have as many elements as a chunk.
+    With ``large``, tensors of routines with norms may be as large as a chunk.
     """
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     large = large and not routine.elementwise
@@ -168,7 +168,7 @@ def _round_into(param: np.ndarray, master: np.ndarray) -> None:
 
 @st.composite
 def scalars(draw: Any, real: str) -> np.ndarray:
-    """One element of the arithmetic type: as a power of beta is, at the edge of what one can be, or as RAdam's rho."""
+    """One element of the arithmetic type: a power of beta, a limit of its range, or RAdam's rho."""
     usual = st.sampled_from([0.9, 0.999, 0.5, 0.0, 1.0, 4.0, 5.0, 5.5, 900.0])
     value = draw(st.one_of(usual, st.floats(0, 1, width=32)))
     return np.full(draw(st.sampled_from([(), (1,)])), value, real)
@@ -180,12 +180,12 @@ def _some(draw: Any, names: Sequence[str]) -> set[str]:
 
 
 def _optional(routine: Routine) -> list[str]:
-    """The states that need not be there."""
+    """The states that may be absent."""
     return [name for name in routine.states if _slot(routine, name).optional]
 
 
 def _unless_absent(slot: Slot, arrays: list[Any]) -> list[Any] | None:
-    """The list of a slot; none of an optional one that no tensor has."""
+    """The list of a slot; ``None`` for an optional one that no tensor has."""
     return None if slot.optional and all(x is None for x in arrays) else arrays
 
 

@@ -1,4 +1,4 @@
-"""The numbers of an optimizer by refopt's names, for each possible routine, and numbers that distinguish routines."""
+"""An optimizer's numbers by refopt's names, for each possible routine, and numbers that distinguish routines."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -11,11 +11,11 @@ from refopt.oracle.subject import Optimizer
 from refopt.oracle.subjects.torch_peers import ON_REQUEST
 from refopt.oracle.variants import ROUTINES
 
-SCHEDULE = "decay_base"  # of NAdam; 0 is none, as several libraries have it
+SCHEDULE = "decay_base"  # of NAdam; 0 for no schedule, as in several libraries
 
 
 def telling(optimizer: Any) -> dict[str, Any]:
-    """Values for options left at their defaults with which no two formulas agree."""
+    """Values, for options left at their defaults, for which no two formulas agree."""
     if not is_of_library(optimizer):
         return {}
     named: dict[str, Any] = {}
@@ -33,28 +33,28 @@ def telling(optimizer: Any) -> dict[str, Any]:
 
 
 def is_of_library(optimizer: Any) -> bool:
-    """Whether it is a library's class or function, whose names for numbers are known."""
+    """Whether it is a library's class or function, for which the names of numbers are known."""
     return hasattr(optimizer, "peers")
 
 
 def _alike(name: str, default: Any) -> bool:
-    """Whether a default is a number or a pair of numbers, or leaves out a momentum."""
+    """Whether a default is a number or a pair of numbers, or ``None`` for a momentum."""
     if name == "betas":
         return isinstance(default, tuple) and len(default) == 2 and all(map(is_number, default))
     return (is_number(default) and not isinstance(default, bool)) or (default is None and name == "momentum")
 
 
 def numbers_of(row: Routine, optimizer: Optimizer, names: Mapping[str, str]) -> Iterator[dict[str, Any]]:
-    """The numbers of a routine, where the optimizer is that: its own, or what leaves a number out, or the default.
+    """The numbers of a routine if the optimizer implements it: its own, or neutral values, or the defaults.
 
-    There are several where the rule has a number that the optimizer may be without.
+    There are several if the rule has a number that the optimizer may lack.
     """
     theirs, fixed = _tables(row, optimizer)
     known: dict[str, Any] = {}
     for hyper in row.hypers:
         value = optimizer.values.get(names.get(hyper.name, theirs.get(hyper.name, hyper.name)))
         if value is None and hyper.name in theirs and theirs[hyper.name] in optimizer.values:
-            value = 0.0  # None, for none
+            value = 0.0  # None disables it
         if hyper.name in fixed:
             known[hyper.name] = fixed[hyper.name]
         elif value is not None and _is_scalar(value):
@@ -63,7 +63,7 @@ def numbers_of(row: Routine, optimizer: Optimizer, names: Mapping[str, str]) -> 
     numbers = {name: known.get(name, x) for name, x in default.items()}
     for hyper in row.hypers:
         x = numbers[hyper.name]
-        if x is None or not 0 <= x < hyper.below:  # by that name it has something else
+        if x is None or not 0 <= x < hyper.below:  # the name means something else there
             return
     yield numbers
     if SCHEDULE in numbers and SCHEDULE not in known:
@@ -75,7 +75,7 @@ def _is_scalar(value: Any) -> bool:
 
 
 def _tables(row: Routine, optimizer: Any) -> tuple[Mapping[str, str], Mapping[str, Any]]:
-    """The optimizer's names of a routine's numbers, and numbers that its library fixes."""
+    """The optimizer's names for a routine's numbers, and numbers that its library fixes."""
     if not is_of_library(optimizer):
         return {}, {}
     numbers, own = optimizer.called(row.name)
@@ -84,5 +84,5 @@ def _tables(row: Routine, optimizer: Any) -> tuple[Mapping[str, str], Mapping[st
 
 
 def rows() -> list[Routine]:
-    """Every routine with its variants, those of fewer numbers first."""
+    """Every routine with its variants, those with fewer numbers first."""
     return sorted(ROUTINES.values(), key=lambda row: (len(row.hypers), row.name))

@@ -63,7 +63,7 @@ def same_bits(trial: Trial, case: Case) -> None:
         got = trial.run_in_place(mine)
         for slot in one.routine.slots:
             if not slot.written:
-                assert_same({slot.name: one.lists()[slot.name]}, mine.lists(), "not to be written")
+                assert_same({slot.name: one.lists()[slot.name]}, mine.lists(), "must not be written")
         absent = {slot.name for slot in one.routine.slots if slot.written and one.slots[slot.name] is None}
         return {name: [None] * len(one) for name in absent} | got
 

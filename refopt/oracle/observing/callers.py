@@ -1,4 +1,4 @@
-"""Forbidden calls of a step: calls of the reference that it is checked against, and inspection of its callers."""
+"""Forbidden calls in a step: calls of the reference that it is checked against, and inspection of its callers."""
 
 import os
 import sys
@@ -15,17 +15,17 @@ ROOT = os.path.dirname(refopt.__file__) + os.sep
 REFERENCE = tuple(ROOT + part + os.sep for part in ("cpu", "oracle"))
 AROUND = tuple(os.path.join(ROOT, "oracle", part, "") for part in ("observing", "process", "subjects"))  # steps
 LIBRARIES = tuple(os.path.dirname(path) + os.sep for path in (os.__file__, os.path.dirname(np.__file__)))
-# By the names of their modules: what shows the frames, or the objects, of others.
+# Functions that show other frames or objects, by module.
 LOOKING = {
     "sys": {"_getframe", "_current_frames", "_getframemodulename"}, "gc": {"get_objects", "get_referrers"},
     "inspect": {"stack", "currentframe", "getouterframes", "trace"}, "traceback": {"walk_stack", "extract_stack"},
 }
-MOST = 3  # that are named
+MOST = 3  # calls to name
 _entered: list["Callers"] = []
 
 
 def watch_threads() -> None:
-    """Have threads that are started from now on watched as well, whenever calls are."""
+    """Also watch threads that are started from now on, while calls are watched."""
     threading.setprofile(_in_thread)
 
 
@@ -35,11 +35,11 @@ def _in_thread(frame: FrameType, event: str, argument: Any) -> None:
 
 
 class Callers:
-    """While it is entered, notes calls of refopt's reference, and looks at the stack, that a step's own code makes.
+    """While it is entered, notes calls that a step's own code makes of refopt's reference, or to inspect the stack.
 
     Attributes:
-        seen: what was called.
-        removed: whether somebody has put another profiler in its place.
+        seen: the calls.
+        removed: whether the step replaced the profiler.
     """
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class Callers:
             _entered.remove(self)
 
     def note(self, frame: FrameType, event: str, argument: Any) -> None:
-        """Of the form of a function for `sys.setprofile`."""
+        """A profile function for `sys.setprofile`."""
         if event == "call":
             self._called(frame)
         elif event == "c_call":
@@ -92,6 +92,6 @@ class Callers:
 
 
 def _is_own(frame: FrameType) -> bool:
-    """Whether code is neither refopt's nor a library's."""
+    """Whether code is from neither refopt nor a library."""
     path = frame.f_code.co_filename
     return not path.startswith((ROOT, *LIBRARIES, "<frozen"))

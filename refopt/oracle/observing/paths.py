@@ -1,4 +1,4 @@
-"""Which of the functions that PyTorch has for the same step a call of it takes: a loop, a list of tensors, or fused."""
+"""Which of PyTorch's functions for the same step a call takes: a loop, a list of tensors, or fused."""
 
 import contextlib
 import functools
@@ -34,7 +34,7 @@ def paths_of(subject: Any) -> Iterator[dict[str, None]]:
 
 
 def known_paths(subject: Any) -> dict[tuple[str, str], Callable[..., Any]]:
-    """The functions for a step in the modules of an optimizer's class and of those that it is derived from."""
+    """The functions for a step in the modules of an optimizer's class and its base classes."""
     classes = getattr(getattr(subject, "kind", None), "__mro__", ())
     modules = {x.__module__ for x in classes} & {*sys.modules}
     named = ((module, name, x) for module in sorted(modules) for name, x in vars(sys.modules[module]).items())

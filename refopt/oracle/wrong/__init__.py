@@ -1,4 +1,4 @@
-"""Rules with one mistake, for each routine: mistakes that have been made, or are easily made."""
+"""Rules with one mistake, for each routine: mistakes that have been made or are likely."""
 
 import importlib
 from typing import Any
@@ -8,7 +8,7 @@ from refopt.oracle.wrong.rule import Wrong
 
 
 def _attribute(name: str, attribute: str, default: Any = None) -> Any:
-    """An attribute of a routine's file other than its wrong rules."""
+    """Another attribute of a routine's file than its wrong rules."""
     return getattr(importlib.import_module(f"refopt.oracle.wrong.{name}"), attribute, default)
 
 
@@ -29,14 +29,14 @@ def _rules(name: str) -> dict[str, Wrong]:
 
 
 OF: dict[str, dict[str, Wrong]] = {name: _rules(name) for name in KNOWN}
-# Further rules, that are another routine's under the own one's decay.
+# Further rules: another routine's mistakes, with this routine's decay.
 MORE: dict[str, dict[str, Wrong]] = {name: _attribute(name, "MORE", {}) for name in KNOWN}
 
 __all__ = ["MORE", "OF", "RULES", "Wrong"]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "RULES":  # as functions, which take a moment to make
+    if name == "RULES":  # as functions, which take a moment to compile
         made = {
             routine: {key: wrong.of(KNOWN[routine].rule) for key, wrong in rules.items()}
             for routine, rules in OF.items()

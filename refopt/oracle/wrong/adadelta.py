@@ -1,4 +1,4 @@
-"""What is wrong, or easily is, in Adadelta."""
+"""Likely mistakes in Adadelta."""
 
 from refopt.oracle.wrong.options import OF_DECAY
 from refopt.oracle.wrong.rule import Wrong

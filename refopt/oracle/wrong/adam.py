@@ -1,4 +1,4 @@
-"""What is wrong, or easily is, in Adam."""
+"""Likely mistakes in Adam."""
 
 from refopt.oracle.wrong.options import OF_DECAY
 from refopt.oracle.wrong.rule import Wrong
@@ -6,7 +6,7 @@ from refopt.oracle.wrong.rule import Wrong
 AVERAGES = "return beta1 * m + (1 - beta1) * g, beta2 * u + (1 - beta2) * g * g"
 MOMENTS, STEP = "m, u = moments(g", "descend(p, m, denominator, beta1_pow, beta2_pow"
 ROOT, LARGER = "np.sqrt(u) / np.sqrt(1 - beta2_pow) + epsilon", "u_max if u_max is None else larger(u_max, u)"
-CORRECTED = {'epsilon_at == "uncorrected"': "False"}  # whatever is asked for
+CORRECTED = {'epsilon_at == "uncorrected"': "False"}  # whatever the argument says
 
 
 def second_of(square: str) -> dict[str, str]:
@@ -14,7 +14,7 @@ def second_of(square: str) -> dict[str, str]:
     return {AVERAGES: f"m = beta1 * m + (1 - beta1) * g; return m, beta2 * u + (1 - beta2) * ({square})"}
 
 
-# What is wrong in Adam, and under AdamW's decay as well.
+# Mistakes in Adam that also apply with AdamW's decay.
 OWN = {
     "NoBiasCorrection": Wrong("no bias correction", {
         "1 - beta1_pow": "1 - 0 * beta1_pow", "1 - beta2_pow": "1 - 0 * beta2_pow",

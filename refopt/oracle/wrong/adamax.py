@@ -1,4 +1,4 @@
-"""What is wrong, or easily is, in Adamax."""
+"""Likely mistakes in Adamax."""
 
 from refopt.oracle.wrong.options import OF_DECAY
 from refopt.oracle.wrong.rule import Wrong
@@ -6,7 +6,7 @@ from refopt.oracle.wrong.rule import Wrong
 RULES = {
     "EpsilonAtTheOtherPlace": Wrong(None, {"epsilon_at ==": "epsilon_at !="}),
     "AbsoluteForgotten": Wrong("no absolute value of the gradient", {"abs(g)": "g"}),
-    # A NaN in the gradient stays in the norm, as np.maximum has it; one in the norm goes, as fmaxf has it.
+    # A NaN in the gradient stays in the norm, as with np.maximum; one in the norm is lost, as with fmaxf.
     "NormTakesNan": Wrong(None, {"return larger(": "return np.maximum("}),
     "NormLosesNan": Wrong(None, {"return larger(": "return np.fmax("}),
     "EpsilonInTheDenominator": Wrong("epsilon in the denominator", {

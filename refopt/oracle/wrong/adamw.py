@@ -1,4 +1,4 @@
-"""What is wrong, or easily is, in AdamW."""
+"""Likely mistakes in AdamW."""
 
 from refopt.oracle.wrong.adam import OWN
 from refopt.oracle.wrong.options import OF_MAXIMIZE

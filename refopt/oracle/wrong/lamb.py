@@ -1,4 +1,4 @@
-"""What is wrong, or easily is, in LAMB."""
+"""Likely mistakes in LAMB."""
 
 from refopt.oracle.wrong.norms import OTHER_SUMS
 from refopt.oracle.wrong.rule import Wrong

@@ -1,4 +1,4 @@
-"""What is wrong, or easily is, in LARS."""
+"""Likely mistakes in LARS."""
 
 from refopt.oracle.wrong.rule import Wrong
 

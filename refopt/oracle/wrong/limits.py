@@ -1,14 +1,14 @@
-"""Limits that implementations put on gradients, directions, ratios and norms; and other changes of one quantity."""
+"""Limits that implementations apply to gradients, directions, ratios and norms; and other changes of one quantity."""
 
 import numpy as np
 
 from refopt.cpu.reduce import sum_of_squares
 
-USUAL = 0.01, 0.1, 1.0, 5.0, 10.0  # of limits
+USUAL = 0.01, 0.1, 1.0, 5.0, 10.0  # values of limits
 
 
 def chosen(condition, x, y):
-    """`np.where`, of single numbers a number."""
+    """`np.where`, which returns a number for single numbers."""
     selected = np.where(condition, x, y)
     return selected[()] if isinstance(selected, np.ndarray) else selected
 

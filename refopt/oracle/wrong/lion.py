@@ -1,4 +1,4 @@
-"""What is wrong, or easily is, in Lion."""
+"""Likely mistakes in Lion."""
 
 from refopt.oracle.wrong.rule import Wrong
 

@@ -1,4 +1,4 @@
-"""What is wrong, or easily is, in momentum."""
+"""Likely mistakes in momentum."""
 
 from refopt.oracle.wrong.options import OF_MAXIMIZE
 from refopt.oracle.wrong.rule import Wrong

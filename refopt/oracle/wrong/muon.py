@@ -1,4 +1,4 @@
-"""What is wrong, or easily is, in Muon."""
+"""Likely mistakes in Muon."""
 
 from functools import partial
 
@@ -33,7 +33,7 @@ def other_norm(norm):
 
 
 def of_the_gradient(g, v, *, mu, use_nesterov, average):
-    """Momentum that is kept, and not used: the update is the gradient's."""
+    """Momentum that is stored but not used: the update uses the gradient."""
     return momentum(g, v, mu=mu, use_nesterov=use_nesterov, average=average)[0], g
 
 
@@ -48,7 +48,7 @@ def as_it_is(u, *, lr, **_):
 
 
 def of_halves(u, *, cut, **numbers):
-    """Of the upper and the lower rows, each by itself, as of a matrix that two ranks have a half of."""
+    """The upper and the lower rows separately, as if two ranks had half of the matrix each."""
     top, (*_, bottom) = cut.ends[0][0], cut.ends[0]
     rows = [top, (top + bottom + 1) // 2, bottom] if bottom - top > 1 else [top, bottom]
     return updates(u, cut=cut._replace(ends=(rows, cut.ends[1])), **numbers)

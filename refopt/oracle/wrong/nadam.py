@@ -1,4 +1,4 @@
-"""What is wrong, or easily is, in NAdam. The scalars are momentum_decay_pow, beta2_pow and mu_product."""
+"""Likely mistakes in NAdam. The scalars are momentum_decay_pow, beta2_pow and mu_product."""
 
 from refopt.oracle.wrong.options import OF_DECAY
 from refopt.oracle.wrong.rule import Wrong

@@ -1,4 +1,4 @@
-"""Norms of less, or of something else, than all elements: what these become before their squares are added."""
+"""Norms of fewer or of other elements: changes to the elements before their squares are added."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -25,7 +25,7 @@ def count_of(x: Any) -> int:
 
 
 def part(x: Any, first: int, last: int) -> Any:
-    """An array with 0 in place of its other elements."""
+    """An array with 0 instead of the elements outside the range."""
     k = np.arange(count_of(x))
     return x * ((first <= k) & (k < last)).astype(x.dtype)
 
@@ -45,7 +45,7 @@ def of_half(x: Any, upper: bool, up: bool) -> Any:
 
 
 def of_sizes(x: Any) -> Any:
-    """Of which the sum of squares is the square of the sum of sizes."""
+    """An array whose sum of squares is the square of the sum of sizes."""
     return np.sqrt(sum_of_squares(np.sqrt(abs(x)))) * np.sqrt(abs(x))
 
 
@@ -54,7 +54,7 @@ def over_root_of_count(x: Any) -> Any:
 
 
 def summands() -> Iterator[tuple[str, Callable[[Any], Any]]]:
-    """What elements may become, for a norm alone; ``{}`` is what they are."""
+    """Changes to the elements for a norm only; ``{}`` is the original."""
     yield "sizes of {} (1-norm) instead of their squares", of_sizes
     yield "{} with the mean of squares instead of their sum", over_root_of_count
     for upper, up in ((False, False), (False, True), (True, False), (True, True)):

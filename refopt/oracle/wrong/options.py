@@ -1,10 +1,10 @@
-"""What is wrong, or easily is, in what comes before a rule: the gradient's sign, and weight decay."""
+"""Likely mistakes before a rule: in the gradient's sign, and in weight decay."""
 
 from refopt.oracle.wrong.rule import Wrong
 
 UPDATE = "update(p, g, *states, lr=lr, **numbers)"
 DECAYS = 'decay == "decoupled" and weight_decay != 0'
-# Of routines whose rule turns the gradient itself, and of those for which `refopt.cpu.weight_decay` does.
+# For routines whose rule itself negates the gradient, and for those where `refopt.cpu.weight_decay` does.
 OF_MAXIMIZE = {"MaximizeIgnored": Wrong(None, {"-g if maximize else g": "g"})}
 OF_DECAY = {
     "MaximizeIgnored": Wrong(None, {"if maximize:": "if False:"}),

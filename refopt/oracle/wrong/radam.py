@@ -1,10 +1,10 @@
-"""What is wrong, or easily is, in RAdam."""
+"""Likely mistakes in RAdam."""
 
 from refopt.oracle.wrong.options import OF_DECAY
 from refopt.oracle.wrong.rule import Wrong
 
 NEXT, MOMENTS = "next_rho(rho, beta2, beta2_pow)", "m, u = moments("
-GIVEN = {f"beta2_pow, {NEXT}": "beta2_pow, rho"}  # and not the next one
+GIVEN = {f"beta2_pow, {NEXT}": "beta2_pow, rho"}  # not the next one
 RULES = {
     "AlwaysRectified": Wrong("always rectified", {"rho > 5": "rho > -1"}),
     "NeverRectified": Wrong("never rectified", {"rho > 5": "rho > 2.0**60"}),

@@ -17,7 +17,7 @@ class Wrong(NamedTuple):
             it is a variant, which a choice names.
         how: replacements in the source of the right rule and of the functions it calls; or a complete rule, with the
             signature of those in `refopt.cpu`.
-        names: names in new text that its module lacks.
+        names: names in new text that the rule's module lacks.
     """
 
     name: str | None
