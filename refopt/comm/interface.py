@@ -279,7 +279,7 @@ class Communicator(ABC):
     def _alone(self, operation: str) -> None:
         self._require_open(operation)
         if self._batch is not None:
-            raise CommError(f"{operation}: expected a call outside of batch(), got one within")
+            raise CommError(f"{operation}: expected a call outside batch(), got one inside it")
 
     def require_thread(self, where: str) -> None:
         """Raise if this is not the thread that made the communicator.
@@ -295,7 +295,7 @@ class Communicator(ABC):
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         """Refuse ``copy``, ``deepcopy`` and ``pickle``, which call this."""
-        raise TypeError(f"{type(self).__name__}: expected no copy of it, since it is of this rank; pass it as it is")
+        raise TypeError(f"{type(self).__name__}: cannot be copied, since it belongs to this rank; pass it directly")
 
     def _require_open(self, operation: str) -> None:
         self.require_thread(operation)

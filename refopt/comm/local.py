@@ -119,7 +119,7 @@ class _World:
                 else:
                     rank.greenlet.switch()
                 if not self.ready and not self.failure and any(rank.waiting for rank in self.ranks):
-                    self.fail(f"no rank can go on: {'; '.join(map(str, self.ranks))}")
+                    self.fail(f"no rank can continue: {'; '.join(map(str, self.ranks))}")
         finally:
             self.failure = self.failure or "the run has ended"
         if self.error is not None:
@@ -298,7 +298,7 @@ class LocalCommunicator(Communicator):
         if in_kernel():
             raise CommError(f"{operation}: expected a call from a rank, got one from within a kernel")
         if not self._world.failure and getcurrent() is not self._me.greenlet:
-            raise CommError(f"{operation}: expected a call from rank {self._me.number}, whose communicator this is")
+            raise CommError(f"{operation}: expected a call from rank {self._me.number}, which owns this communicator")
         self._over = self._over or self._world.failure
         super()._require_open(operation)
 

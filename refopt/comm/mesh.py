@@ -46,7 +46,7 @@ class Mesh:
         sizes = {axis: whole(f"Mesh: axes: {axis!r}", axes[axis], 1) for axis in order}
         if math.prod(sizes.values()) != world.size:
             got = f"{' * '.join(map(str, sizes.values()))} = {math.prod(sizes.values())}"
-            raise ValueError(f"Mesh: axes: expected sizes of which the product is {world.size}, got {got}")
+            raise ValueError(f"Mesh: axes: expected sizes whose product is {world.size}, got {got}")
         for k, axis in enumerate(apart := names("Mesh: model", model)):
             if axis not in sizes:
                 raise ValueError(f"Mesh: model[{k}]: expected one of {', '.join(sizes)}, got {axis!r}")

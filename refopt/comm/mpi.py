@@ -218,9 +218,9 @@ class MpiCommunicator(Communicator):
             self._fail(f"waits in {call}{self._of}; {others}")
         missing = [peer for peer in watch.others if peer not in heard()]
         if missing:
-            last = "; ".join(f"{self._name(peer)} was last heard of in {watch.last[peer]}" for peer in missing)
+            last = "; ".join(f"{self._name(peer)} was last heard from in {watch.last[peer]}" for peer in missing)
             names = listed([self.members[peer] for peer in missing])
-            self._fail(f"waits in {call}{self._of}; not heard from {names} in {self.timeout:g} s; {last}")
+            self._fail(f"waits in {call}{self._of}; heard nothing from {names} in {self.timeout:g} s; {last}")
 
     def _wait(self, request: Any, call: Call | str, status: Any = None) -> None:
         """Poll a request; fail when the time is up, or when the other end has ended."""

@@ -326,14 +326,14 @@ class NcclCommunicator(Communicator):
         if self._hear("closed", peer) is not None:
             return "has closed its communicator"
         if said is None:
-            return "was not heard from"
+            return "was silent"
         theirs = {int(number): text for number, text in json.loads(said)}
         for number in sorted(mine.keys() & theirs.keys()):
             if mine[number] != theirs[number]:
                 return f"has {theirs[number]} as call {number}, this rank {mine[number]}"
         last = max(theirs, default=-1)
         if mine and last < max(mine):
-            return f"was last heard of in {theirs.get(last, 'no call')}, call {last}"
+            return f"was last heard from in {theirs.get(last, 'no call')}, call {last}"
         return ""
 
     def _say(self, what: str, text: str) -> None:

@@ -29,7 +29,7 @@ class Rendezvous:
         try:
             os.close(os.open(self.path / f"here.{rank}", os.O_CREAT | os.O_EXCL))
         except FileExistsError:
-            reason = f"rank {rank} is there already: expected a fresh directory, and each rank once"
+            reason = f"rank {rank} is already registered: expected a fresh directory, and each rank once"
             raise CommError(f"rendezvous {self.path}: {reason}") from None
 
     def put(self, key: str, data: bytes) -> None:
@@ -65,6 +65,6 @@ class Rendezvous:
             if not missing:
                 return [received[rank] for rank in ranks]
             if time.monotonic() > deadline:
-                reason = f"{key}: not heard from {listed(missing)} in {self.timeout:g} s"
+                reason = f"{key}: heard nothing from {listed(missing)} in {self.timeout:g} s"
                 raise CommError(f"rank {self.rank}: rendezvous {self.path}: {reason}")
             time.sleep(_NAP)

@@ -39,7 +39,7 @@ class Coalesced:
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         """Refuse ``copy``, ``deepcopy`` and ``pickle``, which call this."""
-        raise TypeError("Coalesced: expected no copy of it, since its views share the buffer; coalesce the tensors")
+        raise TypeError("Coalesced: cannot be copied, since its views share the buffer; coalesce the tensors")
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.views, self.buffer))

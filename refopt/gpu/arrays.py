@@ -105,7 +105,7 @@ def _torch(value: Any, where: str) -> Array:
     if not value.is_cuda:
         raise TypeError(f"{where}: expected a device array, got a PyTorch tensor on {value.device}")
     if hasattr(value, "is_neg") and value.is_neg():  # a view whose memory has the values with the opposite sign
-        raise ValueError(f"{where}: expected values as they lie in memory, got a negated view; resolve_neg() copies it")
+        raise ValueError(f"{where}: expected values stored in memory, got a negated view; resolve_neg() copies it")
     strides = tuple(s * value.element_size() for s in value.stride())
     return Array(value.data_ptr(), tuple(value.shape), name_of(value.dtype), strides, True)
 

@@ -83,7 +83,7 @@ def read(key: str) -> Linked | None:
         head, _, cubin = path.read_bytes().partition(b"\n")
         about = json.loads(head)
         if about["key"] != key or about["sha256"] != hashlib.sha256(cubin).hexdigest():
-            raise ValueError("another content than it was written with")
+            raise ValueError("its content has changed")
         entry = Linked(str(about["entry"]), cubin)
     except FileNotFoundError:
         return None
@@ -111,7 +111,7 @@ def write(key: str, name: str, code: Linked) -> None:
             unfinished.unlink(missing_ok=True)
         _forget(where)
     except OSError as error:
-        _tell(f"kernels are not kept ({type(error).__name__}: {error})")
+        _tell(f"kernels are not cached ({type(error).__name__}: {error})")
 
 
 def _forget(where: Path) -> None:

@@ -150,7 +150,7 @@ class CastPlan(Exclusive):
         """
         name, first, _ = self._names
         if self._array:
-            raise TypeError(f"{name}: scale: expected none, since it is an array, as planned; got {scale!r}")
+            raise TypeError(f"{name}: scale: expected no new value, since the planned scale is an array; got {scale!r}")
         value: Any = checks.check_scale(name, first, self._pairs, scale)
         if value == self.scale:
             return

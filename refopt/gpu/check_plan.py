@@ -174,8 +174,8 @@ class GradientCheck(OnStream):
 
     def _refuse_tables(self) -> None:
         if self.device.capturing(self._stream):
-            expected = "expected gradients as of the call before and as aligned during a capture"
-            raise RuntimeError(f"{NAME}: {expected}, got others, which need other tables")
+            expected = "expected gradients present and aligned as in the previous call during a capture"
+            raise RuntimeError(f"{NAME}: {expected}, got some that need new tables")
 
 
 def gradient_check(

@@ -38,7 +38,7 @@ class Coalesced(Exclusive, coalesce.Coalesced):
             ValueError: if ``way`` is neither, or there was no such call yet.
         """
         if (way := chosen("plan: way", way, ("gather", "scatter"))) not in self._plans:
-            raise ValueError(f"plan: way: expected one that tensors have gone, got {way}, which none have")
+            raise ValueError(f"plan: way: expected one that has been used, got {way}")
         return self._plans[way][1]
 
     def _matched(self, name: str, tensors: Any) -> None:

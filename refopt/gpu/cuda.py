@@ -117,7 +117,7 @@ def jit(  # type: ignore[no-redef]
     kernels: dict[str, Any] = {"contract": contract, "launch_bounds": launch_bounds, "dynamic_shared": dynamic_shared}
     for name, value in kernels.items():
         if device and value:
-            raise TypeError(f"jit: {name}: expected none for a device function, whose kernel has it, got {value!r}")
+            raise TypeError(f"jit: {name}: expected none for a device function, since its kernel has it, got {value!r}")
     decorate: Callable = device_function if device else partial(Kernel, **kernels)
     return decorate if function is None else decorate(function)
 

@@ -29,8 +29,8 @@ RULES = [
     (r"\.approx|\.full|^(sin|cos|ex2|lg2|rsqrt|tanh)\.", "an approximation"),
     (r"\.ftz", "subnormal numbers become 0"),
     (r"^(add|sub|mul|div|sqrt|rcp)(?!.*\.rn\b).*\.b?f(16|32|64)", "not rounded to nearest even"),
-    (r"^(atom|red)\..*\.add\..*f(16|32|64)", "a sum in the order in which threads come"),
-    (r"\.f64", "fp64, which a constant of Python's or an integer makes of fp32; np.float32(...) does not"),
+    (r"^(atom|red)\..*\.add\..*f(16|32|64)", "a sum in the order in which threads arrive"),
+    (r"\.f64", "fp64, into which a Python constant or an integer turns fp32; np.float32(...) does not"),
 ]
 
 _Place = tuple[str, ...]  # of a .loc directive: number of the file, line, column

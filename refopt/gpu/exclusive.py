@@ -24,13 +24,13 @@ class Exclusive:
     def _refuse_capture(self, routine: str, argument: str, stream: Any) -> None:
         """Raise if a new value would become part of a captured graph."""
         if self.device.capturing(stream):
-            expected = "expected no new value during a capture, which would put it into every replay"
+            expected = "expected no new value during a capture, since every replay would repeat it"
             raise RuntimeError(f"{routine}: {argument}: {expected}; call set() between replays")
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         """Refuse ``copy``, ``deepcopy`` and ``pickle``, which call this."""
         name = type(self).__name__
-        raise TypeError(f"{name}: expected no copy of it, since it is bound to its arrays; make another of others")
+        raise TypeError(f"{name}: cannot be copied, since it is bound to its arrays; make one for other arrays")
 
 
 def in_turn(method: Method) -> Method:

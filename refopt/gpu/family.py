@@ -71,6 +71,6 @@ def functions(routine: Routine) -> tuple[Callable[..., None], Callable[..., None
     for function in (merged, one):
         function.__doc__ = (
             f"`refopt.cpu.{function.__name__}` for device arrays, on a stream; ``form`` is one of "
-            f"{', '.join(routine.forms)}.\n\nIt builds the tables for this one call; a loop wants `refopt.gpu.plan`."
+            f"{', '.join(routine.forms)}.\n\nIt builds the tables for this one call; in a loop, use `refopt.gpu.plan`."
         )
     return merged, one

@@ -287,7 +287,7 @@ def launch(
         array = describer(where)(x, f"matmul: {name}")
         kinds = ["uint16"] if name != "out" or added else ["float32", "uint16"]
         if array.shape != (sizes[name],) or array.dtype not in kinds or not array.in_c_order():
-            expected = f"{sizes[name]} elements of {' or '.join(kinds)}, as shape {shape} has it"
+            expected = f"{sizes[name]} elements of {' or '.join(kinds)}, for shape {shape}"
             raise ValueError(f"matmul: {name}: expected {expected}, got shape {array.shape} of {array.dtype}")
     starts = address(a), address(b)
     rows = m if a_transposed else k, k if b_transposed else n

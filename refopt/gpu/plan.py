@@ -205,8 +205,8 @@ class Plan(OnStream):
             if not all(group.table.keeps_alignment(own) for group, own in zip(self._groups, rows, strict=True)):
                 rows = None
         if rows is None and captured:
-            expected = "expected gradients as of the step before and as aligned during a capture"
-            raise RuntimeError(f"{self.routine.merged_name}: {expected}, got others, which need other tables")
+            expected = "expected gradients present and aligned as in the previous step during a capture"
+            raise RuntimeError(f"{self.routine.merged_name}: {expected}, got some that need new tables")
         self._call, self._bound = call, bound
         for slot, arrays in values.items():
             bound.exchange(slot, arrays, moved[slot])

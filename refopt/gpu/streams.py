@@ -122,7 +122,7 @@ def _part(device: int, multiprocessors: int) -> Any:
     every = checked(driver.cuDeviceGetDevResource(device, driver.CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM))
     error, parts, *_ = driver.cuDevSmResourceSplitByCount(1, every, 0, multiprocessors)
     if error == driver.CUresult.CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION:
-        expected = f"expected a number that can be set apart of {every.sm.smCount}"
+        expected = f"expected a number that can be reserved out of {every.sm.smCount}"
         raise ValueError(f"multiprocessors: {expected}, got {multiprocessors}")
     checked((error,))
     described = checked(driver.cuDevResourceGenerateDesc(parts[:1], 1))

@@ -154,7 +154,7 @@ def _refused(function: Callable, capability: tuple[int, int]) -> Callable:
 
     @functools.wraps(function)
     def refuse(*_: Any) -> Any:
-        raise RuntimeError(f"{function.__name__} runs on GPUs of compute capability {dotted(capability)} alone")
+        raise RuntimeError(f"{function.__name__} runs only on GPUs of compute capability {dotted(capability)}")
 
     return refuse
 

@@ -34,4 +34,4 @@ class Exclusive:
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         """Refuse ``copy``, ``deepcopy`` and ``pickle``."""
         name = type(self).__name__
-        raise TypeError(f"{name}: expected no copy of it, since it is bound to its arrays; copy or send its program")
+        raise TypeError(f"{name}: cannot be copied, since it is bound to its arrays; copy or send its program")

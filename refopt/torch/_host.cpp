@@ -1,5 +1,5 @@
-// What a step of refopt.torch asks of many tensors, without making Python's objects of their gradients. It has the names
-// of refopt/torch/host.py, which says what each of them is and has the same in Python; `accelerate` there compiles this.
+// Queries of a step of refopt.torch about many tensors, without creating Python objects for their gradients. The names
+// are those of refopt/torch/host.py, which documents them and has Python versions; its `accelerate` compiles this.
 
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/autograd/variable.h>
@@ -15,14 +15,14 @@ using at::Tensor;
 
 namespace {
 
-// A tensor of a list, as its object has it now: `swap_tensors` may have put another there.
+// The present tensor of an object in a list: `swap_tensors` may have exchanged it.
 const Tensor& at_index(const py::handle& tensors, Py_ssize_t i) {
   PyObject* item = PyList_GET_ITEM(tensors.ptr(), i);
   if (!THPVariable_Check(item)) throw py::type_error("expected a list of tensors");
   return THPVariable_Unpack(item);
 }
 
-// What a plan takes for granted of a tensor, but for where it lies.
+// Properties of a tensor that a plan assumes, apart from its address.
 class Kind {
  public:
   Kind() = default;
@@ -106,7 +106,7 @@ class Reader {
   py::array_t<bool> present;
 
  private:
-  // One of those given, or of the parameters.
+  // One of the gradients given, or a parameter's.
   const Tensor& gradient(const py::object& grads, size_t i) const {
     static const Tensor none;
     if (grads.is_none()) return at_index(params_, i).grad();

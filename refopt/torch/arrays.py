@@ -58,7 +58,7 @@ def require_apart(found: Sequence[tuple[Tensor, str]]) -> None:
     for (device, place, size, i), (other, start, _, k) in pairwise(spans):
         if device == other and start < place + size:
             first, second = labels[min(i, k)], labels[max(i, k)]
-            raise ValueError(f"{second}: expected memory of its own, got some of {first.partition(': ')[2]}")
+            raise ValueError(f"{second}: expected memory of its own, got memory shared with {first.partition(': ')[2]}")
 
 
 def has_memory(param: Any) -> bool:
@@ -82,5 +82,5 @@ def refusal(param: Tensor) -> str:
     if param.device.type not in ("cuda", "cpu", "meta"):
         return f"expected a tensor on a GPU or the CPU, got one on {param.device}"
     if layout(param) is None:
-        return f"expected elements side by side, got shape {tuple(param.shape)} with strides {param.stride()}"
+        return f"expected no gaps or overlaps, got shape {tuple(param.shape)} with strides {param.stride()}"
     return ""

@@ -64,7 +64,7 @@ class Grouped(Optimizer):
             because = "expected bfloat16 for masters='remainder', got float16"
         apart = param.ndim - 2 if formula.blocks and formula.blocks.of == "experts" else 0  # axes of whole matrices
         if not because and is_cut(param, apart) and not formula.row.elementwise:
-            because = f"expected a whole parameter, since {type(self).__name__} takes norms of it, got a shard"
+            because = f"expected a whole parameter, since {type(self).__name__} needs its norms, got a shard"
         if because:
             raise TypeError(f"{self._label(k, i)}: {because}")
 
@@ -78,7 +78,7 @@ class Grouped(Optimizer):
         if self._rounding == "nearest":
             return formula
         if "rounding" not in formula.row.choices:
-            expected = "expected 'nearest', since its kernels round stochastically nowhere"
+            expected = "expected 'nearest', since its kernels do not round stochastically"
             raise ValueError(f"{type(self).__name__}: rounding: {expected}, got {self._rounding!r}")
         choices = formula.choices | {"rounding": self._rounding}
         return formula._replace(choices=choices, numbers=formula.numbers | {"seed": group["seed"]})

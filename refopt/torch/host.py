@@ -63,7 +63,7 @@ def accelerate(on: bool = True) -> bool:
             _compiled = cpp_extension.load(name, [str(SOURCE)], extra_cflags=["-O2"])
         except (ImportError, OSError, RuntimeError, subprocess.SubprocessError) as error:
             reason = str(error).partition("\n")[0]
-            warnings.warn(f"refopt.torch.accelerate: steps go on in Python, since {SOURCE.name} cannot be compiled: "
+            warnings.warn(f"refopt.torch.accelerate: steps continue in Python, since {SOURCE.name} cannot be compiled: "
                           f"{reason}", RuntimeWarning, stacklevel=2)
     _is_on = on and _compiled is not None
     return _is_on

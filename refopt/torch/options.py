@@ -64,9 +64,9 @@ def check_one(what: str, name: str, value: Any, real: type = np.float64) -> None
     elif name == "seed":
         whole(what, value, 0, SEEDS - 1)
     elif name == "max_norm":
-        raise ValueError(f"{what}: expected none in a group, since it is of all of them, got {shown(value)}")
+        raise ValueError(f"{what}: expected none in a group, since it applies to all groups, got {shown(value)}")
     elif name == "differentiable" and value:
-        raise ValueError(f"{what}: expected False, since kernels are no part of autograd's graph, got {shown(value)}")
+        raise ValueError(f"{what}: expected False, since kernels are not part of autograd's graph, got {shown(value)}")
 
 
 def _number(what: str, value: Any, real: type, **limits: Any) -> None:

@@ -107,7 +107,7 @@ def test_a_negated_view_of_pytorch():
     class Negated:
         is_cuda, data_ptr, is_neg = True, int, staticmethod(lambda: True)
 
-    with pytest.raises(ValueError, match=r"^f: x\[0\]: expected values as they lie in memory, got a negated view"):
+    with pytest.raises(ValueError, match=r"^f: x\[0\]: expected values stored in memory, got a negated view"):
         describer("gpu")(Negated(), "f: x[0]")
 
 

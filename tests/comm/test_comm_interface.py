@@ -110,7 +110,7 @@ def test_what_cannot_be_in_a_batch(operation):
         with world.batch():
             getattr(world, operation)(*arguments)
 
-    with pytest.raises(CommError, match=rf"{operation}: expected a call outside of batch\(\), got one within"):
+    with pytest.raises(CommError, match=rf"{operation}: expected a call outside batch\(\), got one inside it"):
         local.run(rank, 2)
 
 

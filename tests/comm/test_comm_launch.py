@@ -107,8 +107,8 @@ def test_a_meeting(tmp_path):
     assert first.peek("key") == first.get("key", 1) == b"two"
     threading.Timer(0.05, lambda: second.put("later.1", b"")).start()
     assert first.exchange("later", b"x") == [b"x", b""]
-    with pytest.raises(CommError, match=r"rank 0: rendezvous .*: never: not heard from rank 1 in 0\.2 s"):
+    with pytest.raises(CommError, match=r"rank 0: rendezvous .*: never: heard nothing from rank 1 in 0\.2 s"):
         first.exchange("never", b"")
-    with pytest.raises(CommError, match="rank 1 is there already: expected a fresh directory, and each rank once"):
+    with pytest.raises(CommError, match="rank 1 is already registered: expected a fresh directory, and each rank once"):
         Rendezvous(tmp_path / "new", 1, 2)
     assert VARIABLE == "REFOPT_RENDEZVOUS"

@@ -134,7 +134,7 @@ MISMATCHES = {
 def test_ranks_that_do_not_fit_together(what, schedule):
     rank, *said = MISMATCHES[what]
     message, ranks = refused(rank, schedule=schedule)
-    assert message == "no rank can go on: " + "; ".join(f"rank {i} {words}" for i, words in enumerate(said))
+    assert message == "no rank can continue: " + "; ".join(f"rank {i} {words}" for i, words in enumerate(said))
     assert ranks == {i for i, words in enumerate(said) if words != LEFT}
 
 
@@ -171,7 +171,7 @@ def test_ranks_that_catch_the_error_return():
         except CommError:
             for after in (world.abort, world.close):  # neither changes the reason
                 after()
-                with pytest.raises(CommError, match="barrier: no more calls can be made: no rank can go on: rank 0"):
+                with pytest.raises(CommError, match="barrier: no more calls can be made: no rank can continue: rank 0"):
                     world.barrier()
             return world.rank
 
@@ -201,7 +201,7 @@ def test_a_communicator_belongs_to_its_rank_and_its_run():
         world.barrier()
         kept[-1 - world.rank].barrier()
 
-    with pytest.raises(CommError, match="barrier: expected a call from rank 1, whose communicator this is"):
+    with pytest.raises(CommError, match="barrier: expected a call from rank 1, which owns this communicator"):
         local.run(rank, 2)
 
 

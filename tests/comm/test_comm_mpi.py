@@ -47,8 +47,8 @@ OTHER = "waits in broadcast of 12 float32 from 0"
 ENDS = {
     "skipped": (3, [f"rank 0 {SUM}, call 1; rank 2 {OTHER}\n", f"rank 1 {SUM}, call 1; rank 2 {OTHER}\n",
                     f"rank 2 {OTHER}, call 1; rank 0 {SUM}; rank 1 {SUM}\n"]),
-    "absent": (3, [f"rank {rank} {SUM}, call 1; not heard from rank 2 in 0.5 s; rank 2 was last heard of in barrier,"
-                   " call 0\n" for rank in range(2)]),
+    "absent": (3, [f"rank {rank} {SUM}, call 1; heard nothing from rank 2 in 0.5 s; rank 2 was last heard from in "
+                   "barrier, call 0\n" for rank in range(2)]),
     "absent_unwatched": (2, [f"rank 0 {SUM}, call 0; not done in 0.5 s"]),
     "ended": (2, ["rank 0 waits in barrier, call 0; rank 1 has ended"]),
     "raised": (2, ["rank 0 waits in recv of 4 float32 from 1; rank 1 has ended"]),

@@ -128,7 +128,7 @@ def test_what_is_no_entry_is_passed_over(folder, how):
 
 def test_a_folder_that_cannot_be_written(folder):
     folder.write_text("a file")
-    with pytest.warns(UserWarning, match="kernels are not kept") as said:
+    with pytest.warns(UserWarning, match="kernels are not cached") as said:
         cache.write(KEY, "k", CODE)
         cache.write(KEY, "k", CODE)
     assert len(said) == 1 and folder.read_text() == "a file" and cache.is_empty()

@@ -146,7 +146,7 @@ def test_multiprocessors_that_cannot_be_set_apart(fake):
     fake.most = 128
     machine = driver.Gpu()
     assert machine.new_stream(128)
-    with pytest.raises(ValueError, match="multiprocessors: expected a number that can be set apart of 132, got 129"):
+    with pytest.raises(ValueError, match="multiprocessors: expected a number that can be reserved out of 132, got 129"):
         machine.new_stream(129)
     fake.cuDevSmResourceSplitByCount = lambda *args: (INVALID, [], 0, "rest")
     with pytest.raises(RuntimeError, match="CUDA_ERROR_INVALID_VALUE: as told"):
@@ -405,5 +405,5 @@ def test_multiprocessors_on_a_gpu():
         found.append((min(times), param.copy_to_host().tobytes()))
     (fast, expected), (slow, got) = found
     assert got == expected and slow > 2 * fast
-    with pytest.raises(ValueError, match=r"expected a number that can be set apart of \d+, got 10000"):
+    with pytest.raises(ValueError, match=r"expected a number that can be reserved out of \d+, got 10000"):
         machine.new_stream(10_000)

@@ -320,9 +320,9 @@ def test_what_is_no_product_is_refused():
     machine = gpu.device("executor")
     a, b, out = (machine.to_device(np.zeros(n, kind)) for n, kind in ((6, "u2"), (12, "u2"), (8, "f4")))
     for message, *args in [
-            ("a: expected 9 elements of uint16, as shape (3, 4, 3) has it, got shape (6,)", a, (3, 4, 3), "float16"),
-            ("b: expected 8 elements of uint16, as shape (3, 4, 2) has it, got shape (12,)", out, (3, 4, 2), "float16"),
-            ("out: expected 8 elements of float32 or uint16, as shape (2, 4, 3) has it, got", a, (2, 4, 3), "float16"),
+            ("a: expected 9 elements of uint16, for shape (3, 4, 3), got shape (6,)", a, (3, 4, 3), "float16"),
+            ("b: expected 8 elements of uint16, for shape (3, 4, 2), got shape (12,)", out, (3, 4, 2), "float16"),
+            ("out: expected 8 elements of float32 or uint16, for shape (2, 4, 3), got", a, (2, 4, 3), "float16"),
             ("dtype: expected one of bfloat16, float16, got 'float32'", out, (2, 4, 3), "float32")]:
         with pytest.raises((ValueError, TypeError), match=f"^matmul: {re.escape(message)}"):
             matmul.launch(a, b, *args)

@@ -249,7 +249,7 @@ def test_in_a_capture(executor, monkeypatch):
     params, grads, others = ([gpu.to_device(np.full(3, k, F))] for k in range(3))
     plan = gpu.plan("sgd", params, grads, lr=1.0)
     monkeypatch.setattr(type(executor), "capturing", lambda self, stream: True)
-    with pytest.raises(RuntimeError, match=r"^merged_sgd: expected gradients as of the step before"):
+    with pytest.raises(RuntimeError, match=r"^merged_sgd: expected gradients present and aligned as in the previous"):
         plan.move("grads", [0])
     plan.move("grads", at(others), others)
     monkeypatch.undo()

@@ -404,7 +404,7 @@ def test_device_functions_and_launch_bounds(executor):
 
 def test_what_a_device_function_is_not_given():
     for name, value in (("contract", True), ("launch_bounds", (64, 12))):
-        said = re.escape(f"jit: {name}: expected none for a device function, whose kernel has it, got {value!r}")
+        said = re.escape(f"jit: {name}: expected none for a device function, since its kernel has it, got {value!r}")
         with pytest.raises(TypeError, match=f"^{said}$"):
             cuda.jit(device=True, **{name: value})
     cuda.jit(device=True, contract=False, launch_bounds=None)

@@ -94,7 +94,7 @@ def test_the_executor_says_that_it_has_no_warpgroups(executor):
     """And other GPUs than Hopper's do, before anything is compiled."""
     kernel = warpgroup_products.merged("bfloat16", True, True, False)
     tables = executor.to_device(np.zeros((1, 3), np.int64)), executor.to_device(np.ones((1, 8), np.int64))
-    with pytest.raises(RuntimeError, match="init_barrier runs on GPUs of compute capability"):
+    with pytest.raises(RuntimeError, match="init_barrier runs only on GPUs of compute capability"):
         kernel[1, warpgroup_products.THREADS](*tables, np.float32(0), np.float32(0))
     later = executor.properties._replace(capability=(10, 0))
     with pytest.raises(RuntimeError, match=r"expected compute capability 9\.0, got .* 10\.0"):

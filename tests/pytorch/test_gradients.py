@@ -114,7 +114,7 @@ def test_parameters_with_gaps_are_refused(name):
     """At construction, by name."""
     wide = torch.ones(3, 4)
     for x in (wide[:, ::2], wide[:, :3], torch.ones(1).expand(4)):
-        with pytest.raises(TypeError, match=rf"{name}: param_groups\[0\].*: expected elements side by side"):
+        with pytest.raises(TypeError, match=rf"{name}: param_groups\[0\].*: expected no gaps or overlaps"):
             class_of(name)([torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(x)], lr=LR)
 
 

@@ -117,7 +117,7 @@ def test_parameters_that_share_memory(name):
     whole = torch.ones(6)
     once, part, apart = (torch.nn.Parameter(x) for x in (whole[:4], whole[2:], torch.ones(2)))
     tied = torch.nn.Parameter(apart.detach())
-    where = rf"{name}: .*: expected memory of its own, got some of param_groups\[0\]"
+    where = rf"{name}: .*: expected memory of its own, got memory shared with param_groups\[0\]"
     shared = ([apart, apart], []), ([apart, once], [part]), ([apart, part], [once]), ([apart, tied], [once])
     for first, second in shared:
         with pytest.raises(ValueError, match=where):

@@ -181,7 +181,7 @@ def matrices_are_whole_on_their_ranks(rank, folder):
             class_of("Muon")([p], lr=LR, blocks=blocks, ns_steps=1).step()
         assert torch.equal(*whole(params)), placement
     for axis in (1, 2):
-        with pytest.raises(TypeError, match="expected a whole parameter, since Muon takes norms of it, got a shard"):
+        with pytest.raises(TypeError, match="expected a whole parameter, since Muon needs its norms, got a shard"):
             cut = distribute_tensor(torch.ones(2, 4, 4), mesh, [Shard(axis)])
             class_of("Muon")([torch.nn.Parameter(cut)], blocks=experts)
 

@@ -8,7 +8,7 @@ from refopt.gpu.show.kernels import WORKLOAD, Launched, Launches, Request
 WIDTH = 118
 MODES = {
     "": "", "whole": "", "cooperative": " with a barrier across the grid",
-    "overlapping": " whose blocks may start while the launch before it drains",
+    "overlapping": " whose blocks may start while the previous launch drains",
 }
 
 
@@ -42,13 +42,13 @@ def _launched(launches: Launches, what: str) -> list[str]:
 
 
 HOW = (
-    "The compiler inlines every function into its kernel and rounds a * b + c twice. Where PTX stands above a "
-    "function, the GPU runs that instead of it. The executor runs this text as it stands, with the same bits. "
-    "launch_bounds are the most threads of a block and the blocks that should fit on a multiprocessor at a time; they "
-    "tell the compiler how many registers a thread may use."
+    "The compiler inlines every function into its kernel and rounds a * b + c twice. Where a function has PTX above "
+    "it, the GPU runs the PTX instead. The executor runs this text unchanged, with the same bits. launch_bounds are the "
+    "most threads per block and the blocks that should fit on a multiprocessor at a time; they tell the compiler how "
+    "many registers a thread may use."
 )
 ALONE = (
-    " A function below PTX for Hopper alone has no twin: it raises an error on the executor. The last of a launch's "
+    " A function whose PTX is for Hopper only has no twin: it raises an error on the executor. The last of a launch's "
     "four numbers is its dynamic shared memory in bytes."
 )
 

@@ -110,7 +110,7 @@ def _check_batch(graph: Graph, op: Op) -> None:
     seen: set[str] = set()
     for k, name in enumerate(op.inputs["x"]):
         if not seen.isdisjoint(graph.memory(name)):
-            raise ValueError(f"x[{k}]: expected variables that do not overlap, got {name!r}, which is there already")
+            raise ValueError(f"x[{k}]: expected variables that do not overlap, got {name!r} again")
         seen.update(graph.memory(name))
     for each in calls(op):
         _check_collective(graph, each)
