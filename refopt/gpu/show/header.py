@@ -43,9 +43,9 @@ def _launched(launches: Launches, what: str) -> list[str]:
 
 HOW = (
     "The compiler inlines every function into its kernel and rounds a * b + c twice. Where a function has PTX above "
-    "it, the GPU runs the PTX instead. The executor runs this text unchanged, with the same bits. launch_bounds are the "
-    "most threads per block and the blocks that should fit on a multiprocessor at a time; they tell the compiler how "
-    "many registers a thread may use."
+    "it, the GPU runs the PTX instead. The executor runs this text unchanged, with the same bits. launch_bounds are "
+    "the most threads per block and the blocks that should fit on a multiprocessor at a time; they tell the compiler "
+    "how many registers a thread may use."
 )
 ALONE = (
     " A function whose PTX is for Hopper only has no twin: it raises an error on the executor. The last of a launch's "
