@@ -6,12 +6,12 @@
 # rows of hyper: 0 lr, 1 beta1, 2 beta2, 3 epsilon, 4 weight_decay, 5 rescale_grad
 #
 # Launches for the tensors of resnet50, as kernel[blocks, threads]:
-# in a step: merged_lamb_norms[3223, 128], merged_lamb_update[25784, 64] whose blocks may start while the launch before
-#            it drains
+# in a step: merged_lamb_norms[3223, 128], merged_lamb_update[25784, 64] whose blocks may start while the previous
+#            launch drains
 #
-# The compiler inlines every function into its kernel and rounds a * b + c twice. Where PTX stands above a function, the
-# GPU runs that instead of it. The executor runs this text as it stands, with the same bits. launch_bounds are the most
-# threads of a block and the blocks that should fit on a multiprocessor at a time; they tell the compiler how many
+# The compiler inlines every function into its kernel and rounds a * b + c twice. Where a function has PTX above it, the
+# GPU runs the PTX instead. The executor runs this text unchanged, with the same bits. launch_bounds are the most
+# threads per block and the blocks that should fit on a multiprocessor at a time; they tell the compiler how many
 # registers a thread may use.
 
 import math

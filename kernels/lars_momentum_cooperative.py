@@ -8,9 +8,9 @@
 # Launches for the tensors of resnet50, as kernel[blocks, threads]:
 # in a step: merged_lars_cooperative[as many as fit at a time, 128] with a barrier across the grid
 #
-# The compiler inlines every function into its kernel and rounds a * b + c twice. Where PTX stands above a function, the
-# GPU runs that instead of it. The executor runs this text as it stands, with the same bits. launch_bounds are the most
-# threads of a block and the blocks that should fit on a multiprocessor at a time; they tell the compiler how many
+# The compiler inlines every function into its kernel and rounds a * b + c twice. Where a function has PTX above it, the
+# GPU runs the PTX instead. The executor runs this text unchanged, with the same bits. launch_bounds are the most
+# threads per block and the blocks that should fit on a multiprocessor at a time; they tell the compiler how many
 # registers a thread may use.
 
 import math

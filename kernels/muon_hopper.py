@@ -10,11 +10,11 @@
 #            warpgroup_products_square_symmetric[132, 320, 0, 229472], 5 times warpgroup_products_symmetric_added[132,
 #            320, 0, 229472], 5 times warpgroup_products_added[132, 320, 0, 213056], merged_muon_update[24928, 64]
 #
-# The compiler inlines every function into its kernel and rounds a * b + c twice. Where PTX stands above a function, the
-# GPU runs that instead of it. The executor runs this text as it stands, with the same bits. launch_bounds are the most
-# threads of a block and the blocks that should fit on a multiprocessor at a time; they tell the compiler how many
-# registers a thread may use. A function below PTX for Hopper alone has no twin: it raises an error on the executor. The
-# last of a launch's four numbers is its dynamic shared memory in bytes.
+# The compiler inlines every function into its kernel and rounds a * b + c twice. Where a function has PTX above it, the
+# GPU runs the PTX instead. The executor runs this text unchanged, with the same bits. launch_bounds are the most
+# threads per block and the blocks that should fit on a multiprocessor at a time; they tell the compiler how many
+# registers a thread may use. A function whose PTX is for Hopper only has no twin: it raises an error on the executor.
+# The last of a launch's four numbers is its dynamic shared memory in bytes.
 
 import math
 from struct import Struct
