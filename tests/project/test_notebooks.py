@@ -195,7 +195,8 @@ def test_links_of_notebooks_lead_to_notebooks():
 
 
 FILLED = [
-    ("        # FILL ME IN (line 1)", "        cuda.syncthreads()"), ("rate[0] = lr  # CHANGE ME (line 2)", "rate[0] = lr"),
+    ("        # FILL ME IN (line 1)", "        cuda.syncthreads()"),
+    ("rate[0] = lr  # CHANGE ME (line 2)", "rate[0] = lr"),
     ("v[i] = v[i]  # CHANGE ME (line 3)", "v[i] = g[i]")]
 
 
