@@ -57,7 +57,7 @@ class Report:
         items: every case of every law, in order.
         laws: the names of the requested laws, by id.
         largest: by dtype and slot, the largest error over its bound.
-        compared, unbounded: how many elements were compared, and how many of these have no bound.
+        compared, unbounded: how many elements were compared, and how many more have no bound.
         expected_failures: why a law need not hold, by its id, or by its id and a dtype.
         dtypes: the requested dtypes of parameters.
         notes: further remarks for the reader.
@@ -209,8 +209,9 @@ class Report:
         if skips := self._skips():
             takes = [text.removeprefix(TAKES) for text in skips if text.startswith(TAKES)]
             others = [text for text in skips if not text.startswith(TAKES)]
-            lines.append(short(f"skipped: {'; '.join([TAKES + ', '.join(takes)] * bool(takes) + others)}"))
-        share = f"; {self.unbounded} have no bound" if self.unbounded else ""
+            lines.append(short(f"skipped, not failed: {'; '.join([TAKES + ', '.join(takes)] * bool(takes) + others)}"))
+        why_unbounded = "more have no bound, since correct code may overflow or divide by 0 there"
+        share = f"; {self.unbounded} {why_unbounded}" if self.unbounded else ""
         more = "; report.details(), or --verbose, shows everything" if self.wrong or skips else ""
         lines.append(f"{self.compared} elements compared{share}; {self.seconds:.1f} s{more}")
         return "\n".join(lines)

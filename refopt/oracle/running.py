@@ -279,7 +279,8 @@ def skipping(what: str) -> Iterator[None]:
     except Crashed:
         raise
     except Broken as broken:
-        raise Skipped(f"{what}: {broken}", lacks=True) from None
+        error = f" (raises {kind_of(broken.__cause__)})" if broken.__cause__ else ""
+        raise Skipped(what + error, lacks=True) from broken
 
 
 def _note(most: dict[str, float], name: str, x: np.ndarray, y: np.ndarray) -> None:

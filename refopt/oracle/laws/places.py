@@ -23,7 +23,7 @@ def refusals() -> Iterator[None]:
         yield
     except Broken as broken:
         if isinstance(broken.__cause__, TypeError | ValueError):
-            raise Skipped(f"refuses the layout: {type(broken.__cause__).__name__}", lacks=True) from None
+            raise Skipped(f"takes no other layout (raises {type(broken.__cause__).__name__})", lacks=True) from None
         raise
 
 
