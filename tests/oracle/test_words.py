@@ -1,7 +1,8 @@
 """A right report has no words of failure."""
 
 from refopt import oracle
-from refopt.oracle.report import Item, Report
+from refopt.oracle.item import Item
+from refopt.oracle.report import Report
 
 
 def test_a_right_report_has_no_words_of_failure():

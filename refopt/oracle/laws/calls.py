@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from refopt.oracle.broken import Broken, Skipped
+from refopt.oracle.broken import Misconduct, Skipped
 from refopt.oracle.exact.cases import Case, Outcome
 from refopt.oracle.exact.laws import reference
 from refopt.oracle.laws import again, together
@@ -63,7 +63,7 @@ def untouched(trial: Trial, case: Case) -> None:
 def altered(trial: Trial, case: Case) -> None:
     """A step does not write numbers that are arrays or lists."""
     for name in trial.observe(case).altered:
-        raise Broken(f"{name}: expected unchanged, since a step only reads it, got another value in it")
+        raise Misconduct(f"{name}: expected unchanged, since a step only reads it, got another value in it")
 
 
 def without_gradient(trial: Trial) -> Iterator[Try]:
