@@ -18,12 +18,14 @@ def main(arguments: list[str]) -> int:
     match arguments:
         case [] if generate.INDEX.exists():
             generate.write()
-        case ["grade", folder] if Path(folder).is_dir():
+        case ["grade", folder]:
             try:
                 print(grade.table(grade.grade(Path(folder))))
-            except (FileNotFoundError, ValueError) as error:
+            except (OSError, ValueError) as error:
                 print(error, file=sys.stderr)
                 return 2
+            for path in grade.others(Path(folder)):
+                print(f"{path}: not graded, since it is of no exercise")
         case ["judge", name, path, out]:  # for `grade.apart`
             Path(out).write_text(json.dumps(grade.judge(name, Path(path))))
         case _:

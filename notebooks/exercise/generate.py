@@ -70,7 +70,7 @@ def cells(name: str, solved: bool = False) -> list[tuple[str, str]]:
     """The cells of an exercise, or of its solution: kind and text."""
     number, title, teaches, link = header(name)
     head = (f"# {number}. {title}\n\n**What you learn**: {teaches}\n\n**Explained in**: [{shown(link)}]({link})\n\n"
-            f"**To do it**: `jupyter lab notebooks/exercises/{path(name).name}`")
+            f"**To do it**: `jupyter lab {path(name).name}` in its folder")
     result = [("markdown", head)]
     for part in re.split(r"(?m)^# %%", solution.text(name))[1:]:
         kind, _, body = part.partition("\n")

@@ -1,14 +1,15 @@
 """Grades the notebooks of a class: ``python -m exercise grade FOLDER``.
 
 Each folder in FOLDER is a learner, and its notebooks are the answers; notebooks in FOLDER itself are those of one
-learner. The number at the beginning of a notebook's name says which exercise it is. Only the answer counts: it is
-judged by the specification and the cases of the solution, whatever the notebook says.
+learner. They may have any name: a notebook says itself which `Exercise` it is of. Only the answer counts: it is judged
+by the specification and the cases of the solution, whatever the notebook says.
 """
 
 from __future__ import annotations
 
 import ast
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -18,11 +19,12 @@ from typing import NamedTuple
 from . import cells, solution
 
 SECONDS = 300  # that one answer may take
+SAID = re.compile(r"""\bExercise\(\\?["'](\w+)""")  # in a notebook's text, where JSON escapes quotes
 MARKS = {True: "right", False: "wrong", None: "-"}
 
 
 class Grade(NamedTuple):
-    """What an answer got, and the first line of what was said of it."""
+    """Whether an answer is right, and the first line of the verdict, the second too if the first names the case."""
 
     ok: bool
     words: str
@@ -52,7 +54,8 @@ def judge(name: str, path: Path) -> Grade:
         except Exception as error:
             return Grade(False, f"{type(error).__name__}: {error}".splitlines()[0])
         verdict = solution.load(name).exercise.check(answer)
-    return Grade(verdict.ok, verdict.text.removeprefix("Not yet. ").splitlines()[0])
+    first, *others = verdict.text.removeprefix("Not yet. ").splitlines()
+    return Grade(verdict.ok, " ".join([first, *others[: first.startswith("Case: ")]]))
 
 
 def apart(name: str, path: Path, seconds: float = SECONDS) -> Grade:
@@ -69,15 +72,32 @@ def apart(name: str, path: Path, seconds: float = SECONDS) -> Grade:
         return Grade(*json.loads(out.read_text()))
 
 
+def exercise_of(path: Path) -> str | None:
+    """The exercise that a notebook is of, by its solution's name; None if it is of none."""
+    said = SAID.search(path.read_text())
+    return said[1] if said and said[1] in solution.names() else None
+
+
 def notebooks(folder: Path) -> dict[str, Path]:
     """The notebooks of a learner, by the solutions' names."""
     found: dict[str, Path] = {}
-    for name in solution.names():
-        paths = sorted(folder.glob(f"{name[:2]}-*.ipynb"))
-        if len(paths) > 1:
-            raise ValueError(f"{folder}: expected one notebook of exercise {name[:2]}, got {len(paths)}")
-        found |= dict(zip([name], paths, strict=False))
+    for path in sorted(folder.glob("*.ipynb")):
+        if (name := exercise_of(path)) in found:
+            both = f"{found[name].name} and {path.name}"
+            raise ValueError(f"{folder}: expected one notebook of exercise {name[:2]}, got {both}")
+        if name is not None:
+            found[name] = path
     return found
+
+
+def folders(folder: Path) -> list[Path]:
+    """The folders of the learners, and the folder itself."""
+    return [*sorted(x for x in folder.iterdir() if x.is_dir() and not x.name.startswith(".")), folder]
+
+
+def others(folder: Path) -> list[Path]:
+    """The notebooks of no exercise."""
+    return [path for each in folders(folder) for path in sorted(each.glob("*.ipynb")) if exercise_of(path) is None]
 
 
 def grade(folder: Path) -> dict[str, dict[str, Grade]]:
@@ -87,10 +107,10 @@ def grade(folder: Path) -> dict[str, dict[str, Grade]]:
         FileNotFoundError: there is no notebook of an exercise in the folder, or in a folder of it.
         ValueError: a learner has two notebooks of one exercise.
     """
-    learners = {x.name: notebooks(x) for x in [*sorted(x for x in folder.iterdir() if x.is_dir()), folder]}
-    learners = {name: found for name, found in learners.items() if found}
-    if not learners:
+    learners = {x.name: notebooks(x) for x in folders(folder)}
+    if not any(learners.values()):
         raise FileNotFoundError(f"{folder}: expected notebooks such as 01-guard-the-tail.ipynb, got none")
+    learners = {name: found for name, found in learners.items() if found or name != folder.name}
     return {who: {name: apart(name, path) for name, path in found.items()} for who, found in learners.items()}
 
 

@@ -26,4 +26,9 @@ def picture(seen: Run, names: Iterable[str], only: Sequence[str], launch: int) -
     touched = {launches[launch].arrays[n].base for n in set(launches[launch].array)} if launches else set()
     if not (touched & {array.buffer.base for array in chosen} if only else touched):
         return wrong(f"No thread has touched {', '.join(only) or 'an array'} yet, so there is nothing to draw.")
-    return simt.draw(seen.log, chosen or None, launch % len(launches))
+    drawn = simt.draw(seen.log, chosen or None, launch % len(launches))
+    if seen.error is None:
+        return drawn
+    words = f"Then it ended: {str(seen.error).splitlines()[0]}"  # an access out of bounds has no mark
+    drawn.figure.suptitle(words, fontsize=8, x=0.01, ha="left")
+    return drawn._replace(alt=f"{drawn.alt} {words}.")

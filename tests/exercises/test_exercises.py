@@ -37,6 +37,18 @@ def test_a_solution_passes(name, tmp_path):
     assert pictures and all(picture.alt.startswith(("Which threads of", "What one warp of")) for picture in pictures)
 
 
+def test_a_picture_says_what_has_no_mark():
+    """An access out of bounds ends the kernel."""
+    @cuda.jit
+    def scale(x, out, k):
+        i = cuda.grid(1)
+        out[i] = k * x[i]
+
+    drawn = solution.load("01_guard_the_tail").exercise.picture(scale)
+    words = "Then it ended: index 72 is out of bounds for x, shape (72,), float32"
+    assert drawn.alt.endswith(f" {words}.") and drawn.figure.get_suptitle() == words
+
+
 @pytest.mark.parametrize("name", ONCE)
 def test_a_stub_fails_with_a_word(name, tmp_path):
     values = cells.run(name, tmp_path, solved=False)

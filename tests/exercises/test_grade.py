@@ -51,6 +51,27 @@ def test_a_class_has_a_table(learner, monkeypatch, capsys):
         "grace, 01: No thread has written anything: fill in the lines at FILL ME IN."]
 
 
+def test_every_learner_and_every_notebook_is_told(learner, monkeypatch, capsys):
+    """Whatever a notebook is called; those of no exercise are named, and learners without one have a row."""
+    path = learner(SOLVED)
+    path.rename(path.with_name("mine (1).ipynb"))
+    other = learner("{}", "grace")
+    (path.parent.parent / "alan").mkdir()
+    (path.parent.parent / ".ipynb_checkpoints").mkdir()
+    monkeypatch.setattr(grade, "apart", grade.judge)
+    assert command.main(["grade", str(path.parent.parent)]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "       01     right", "ada    right  1 of 1", "alan   -      0 of 1", "grace  -      0 of 1",
+        f"{other}: not graded, since it is of no exercise"]
+
+
+def test_the_words_of_a_grade_say_what_is_wrong(learner):
+    text = STUB.replace("# FILL ME IN, about 2 lines", "out[i] = k * x[i]")
+    assert text != STUB
+    words = grade.judge(NAME, learner(text)).words
+    assert words.startswith("Case: 72 elements, 3 blocks. OutOfBounds: index 72 is out of bounds")
+
+
 def test_notebooks_run_apart_and_not_forever(learner, monkeypatch):
     """What a notebook prints, or an exit in it, does not reach the table."""
     monkeypatch.setenv("PYTHONPATH", ":".join([str(generate.FOLDER.parent), str(generate.FOLDER.parents[1])]))
@@ -64,6 +85,8 @@ def test_folders_without_an_answer_are_refused(learner, tmp_path, capsys):
     path = learner(STUB)
     path.with_name("01-copy.ipynb").write_text(STUB)
     assert command.main(["grade", str(path.parent)]) == 2
-    assert "expected one notebook of exercise 01, got 2" in capsys.readouterr().err
-    assert command.main(["grade", str(tmp_path / "gone")]) == 2 and "python -m exercise" in capsys.readouterr().err
+    said = "expected one notebook of exercise 01, got 01-copy.ipynb and 01-guard-the-tail.ipynb"
+    assert said in capsys.readouterr().err
+    assert command.main(["grade", str(tmp_path / "gone")]) == 2 and "No such file" in capsys.readouterr().err
+    assert command.main(["grade"]) == 2 and "python -m exercise" in capsys.readouterr().err
     assert solution.names()
