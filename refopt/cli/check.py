@@ -21,6 +21,7 @@ from refopt.oracle import ARRAYS, DEADLINE, DTYPES, LAWS, SYMMETRIES, Report, ch
 
 SHORT = {"fp32": "float32", "fp64": "float64", "fp16": "float16", "bf16": "bfloat16"}
 WIDTH = 80
+SEVERAL: Any = {"action": "extend", "nargs": "+"}  # an option's values, also if it is repeated
 NONE = "none"  # instead of a routine of the catalogue
 
 
@@ -39,30 +40,30 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
         help=f"{', '.join(KNOWN)}; or {NONE}, for the laws that need no formula",
     )
     command.add_argument(
-        "--with", dest="options", nargs="+", default=[], metavar="NAME=VALUE", help="the optimizer's own arguments"
+        "--with", dest="options", **SEVERAL, default=[], metavar="NAME=VALUE", help="the optimizer's own arguments"
     )
     command.add_argument(
-        "--set", dest="fixed", nargs="+", default=[], metavar="NAME=VALUE",
+        "--set", dest="fixed", **SEVERAL, default=[], metavar="NAME=VALUE",
         help="numbers and choices that are built into the step, such as epsilon_at=uncorrected",
     )
     command.add_argument(
-        "--names", nargs="+", default=[], metavar="OURS=THEIRS",
+        "--names", **SEVERAL, default=[], metavar="OURS=THEIRS",
         help="what the optimizer calls its states and numbers, such as moment1=m step=t",
     )
     command.add_argument("--arrays", choices=ARRAYS, metavar="A", help=f"arrays for a function: {', '.join(ARRAYS)}")
     dtypes, by_request = [*SHORT, *DTYPES], [law.id for law in LAWS.values() if law.asked]
-    command.add_argument("--dtype", nargs="+", choices=dtypes, metavar="D", help=f"{', '.join(SHORT)}; default all")
+    command.add_argument("--dtype", **SEVERAL, choices=dtypes, metavar="D", help=f"{', '.join(SHORT)}; default all")
     usual = f"ids; default all but {', '.join(by_request)}; with --as {NONE}, those that need no formula"
-    command.add_argument("--law", nargs="+", type=current_id, choices=[*LAWS], metavar="L", help=usual)
+    command.add_argument("--law", **SEVERAL, type=current_id, choices=[*LAWS], metavar="L", help=usual)
     command.add_argument(
-        "--symmetry", nargs="+", choices=SYMMETRIES, default=[], metavar="S",
+        "--symmetry", **SEVERAL, choices=SYMMETRIES, default=[], metavar="S",
         help=f"symmetries that the optimizer claims: {', '.join(SYMMETRIES)}",
     )
     command.add_argument(
         "--tolerance", type=float, metavar="T", help="relative tolerance between runs; default measured"
     )
     command.add_argument(
-        "--allow-skips", nargs="+", type=current_id, choices=[*LAWS], default=[], metavar="L",
+        "--allow-skips", **SEVERAL, type=current_id, choices=[*LAWS], default=[], metavar="L",
         help="laws of which more than a fifth of the cases may be skipped",
     )
     command.add_argument("--list-laws", action="store_true", help="only list the laws")

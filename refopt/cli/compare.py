@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 from refopt.catalog import KNOWN
-from refopt.cli.check import SHORT, found, pairs, readable
+from refopt.cli.check import SEVERAL, SHORT, found, pairs, readable
 from refopt.cli.output import DIFFERS, EQUAL, Unusable, write
 from refopt.cli.report_file import Target
 from refopt.oracle import ARRAYS, DEADLINE, DTYPES, compare, record
@@ -35,10 +35,10 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
     for name, what in (("--with", "both"), ("--with-a", "A"), ("--with-b", "B")):
         dest = name.strip("-").replace("-", "_").replace("with", "options")
         told = f"arguments of {what}, such as fused=True"
-        command.add_argument(name, dest=dest, nargs="+", default=[], metavar="NAME=VALUE", help=told)
+        command.add_argument(name, dest=dest, help=told, **SEVERAL, metavar="NAME=VALUE", default=[])
     text = "numbers and choices that are built into functions"
-    command.add_argument("--set", dest="fixed", nargs="+", default=[], metavar="NAME=VALUE", help=text)
-    command.add_argument("--dtype", nargs="+", choices=[*SHORT, *DTYPES], metavar="D", help=f"{', '.join(SHORT)}")
+    command.add_argument("--set", dest="fixed", help=text, **SEVERAL, metavar="NAME=VALUE", default=[])
+    command.add_argument("--dtype", help=", ".join(SHORT), **SEVERAL, choices=[*SHORT, *DTYPES], metavar="D")
     command.add_argument("--arrays", choices=ARRAYS, metavar="A", help=f"arrays for functions: {', '.join(ARRAYS)}")
     command.add_argument("--device", metavar="D", help="where the arrays are, such as cuda")
     command.add_argument("--seed", type=int, metavar="N", help="seed of all data; default 0, or that of the file")

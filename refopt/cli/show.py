@@ -6,7 +6,7 @@ from typing import Any
 
 from refopt.catalog import KNOWN
 from refopt.catalog.data import DTYPES
-from refopt.cli.check import pairs
+from refopt.cli.check import SEVERAL, pairs
 from refopt.cli.output import EQUAL, Unusable, write
 from refopt.gpu.show import ptx, request, whole
 from refopt.gpu.target import no_compiler
@@ -28,11 +28,11 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
     command.add_argument("--dtype", choices=list(DTYPES), default="fp32", metavar="D", help=text)
     command.add_argument("--form", metavar="F", help="one of the routine's forms; default the one that plans use")
     command.add_argument(
-        "--set", dest="choices", nargs="+", default=[], metavar="NAME=VALUE",
+        "--set", dest="choices", **SEVERAL, default=[], metavar="NAME=VALUE",
         help="choices of the routine, such as epsilon_at=uncorrected",
     )
     command.add_argument(
-        "--state", nargs="+", default=[], metavar="NAME", help="optional states to include, such as moment2_max"
+        "--state", **SEVERAL, default=[], metavar="NAME", help="optional states to include, such as moment2_max"
     )
     text = "the kernels of Hopper where it has its own: Muon's products of large matrices"
     command.add_argument("--hopper", action="store_true", help=text)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from refopt.catalog import KNOWN
-from refopt.cli.check import SHORT, pairs
+from refopt.cli.check import SEVERAL, SHORT, pairs
 from refopt.cli.output import EQUAL, Unusable, write
 from refopt.oracle import DTYPES, vectors
 
@@ -24,11 +24,11 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
     command.add_argument("--format", choices=FORMATS, metavar="F", help="json or npz; default by the file's name")
     command.add_argument("--to", metavar="FILE", help="default standard output, for json")
     command.add_argument(
-        "--dtype", nargs="+", choices=[*SHORT, *DTYPES], default=["fp32", "fp64"], metavar="D",
+        "--dtype", **SEVERAL, choices=[*SHORT, *DTYPES], metavar="D",
         help=f"{', '.join(SHORT)}; default fp32 fp64",
     )
     command.add_argument(
-        "--set", dest="fixed", nargs="+", default=[], metavar="NAME=VALUE",
+        "--set", dest="fixed", **SEVERAL, default=[], metavar="NAME=VALUE",
         help="numbers and choices of every case, such as epsilon_at=uncorrected",
     )
     text = "additional cases of each dtype; default 5"
@@ -44,8 +44,8 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         parser.error("argument --to: expected a file, for npz")
     try:
         made = vectors(
-            args.routine, dtypes=[SHORT.get(x, x) for x in args.dtype], set=pairs("--set", args.fixed, parser),
-            examples=args.examples, seed=args.seed,
+            args.routine, dtypes=[SHORT.get(x, x) for x in args.dtype or ("fp32", "fp64")],
+            set=pairs("--set", args.fixed, parser), examples=args.examples, seed=args.seed,
         )
     except (TypeError, ValueError) as error:
         parser.error(str(error))

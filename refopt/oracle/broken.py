@@ -1,5 +1,6 @@
 """Exceptions for laws that do not hold, or that cannot be checked."""
 
+import re
 from typing import NamedTuple
 
 import numpy as np
@@ -14,14 +15,28 @@ class Skipped(Exception):
 
 
 class Broken(Exception):
-    """A law does not hold. ``ratio`` is the error over the bound, if a bound was exceeded."""
+    """A law does not hold. ``ratio`` is the error over the bound, if a bound was exceeded.
+
+    ``kind`` is empty for wrong numbers, which a formula may explain.
+    """
+
+    kind = ""
 
     def __init__(self, text: str, ratio: float | None = None, where: "Where | None" = None) -> None:
         super().__init__(text)
         self.ratio, self.where = ratio, where
 
 
-class Crashed(Broken):
+class Misconduct(Broken):
+    """A failure other than a wrong number: an error, another shape or dtype, something written that must stay."""
+
+    @property
+    def kind(self) -> str:  # type: ignore[override]
+        """The text without its numbers, which depend on the case."""
+        return re.sub(r"0x[\da-f]+|\d[\d, ]*", "#", str(self))
+
+
+class Crashed(Misconduct):
     """A step has ended its process, or has not returned. The law's remaining cases are not tried."""
 
 

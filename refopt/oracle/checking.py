@@ -16,10 +16,11 @@ from refopt.checks.dtypes import SIZES
 from refopt.oracle.diagnosis import ENOUGH, Cause
 from refopt.oracle.exact.cases import has
 from refopt.oracle.exceptions import covers, reason, reasons
+from refopt.oracle.item import SKIPPED, Item
 from refopt.oracle.laws import LAWS, SYMMETRIES, Law, current_id
 from refopt.oracle.notes import of_items, of_trial
 from refopt.oracle.related import Related
-from refopt.oracle.report import SKIPPED, Item, Report
+from refopt.oracle.report import Report
 from refopt.oracle.running import Running
 from refopt.oracle.settings import settings_of
 from refopt.oracle.subjects import optimizer_of, subject_of

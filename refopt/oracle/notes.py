@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from refopt.oracle.report import FAILED, Item
+from refopt.oracle.item import FAILED, Item
 from refopt.oracle.running import NO_ERROR
 
 

@@ -10,9 +10,10 @@ from refopt.checks.arguments import chosen
 from refopt.oracle import checking
 from refopt.oracle.exact.cases import has
 from refopt.oracle.exceptions import reason, reasons
+from refopt.oracle.item import SKIPPED
 from refopt.oracle.laws import LAWS
 from refopt.oracle.process import Kept
-from refopt.oracle.report import SKIPPED, Report
+from refopt.oracle.report import Report
 
 
 class Check(NamedTuple):

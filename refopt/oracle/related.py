@@ -3,7 +3,8 @@
 from collections import Counter
 from typing import Any
 
-from refopt.oracle.report import PASSED, SKIPPED, Report
+from refopt.oracle.item import PASSED, SKIPPED
+from refopt.oracle.report import Report
 
 
 class Related(Report):

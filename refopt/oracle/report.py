@@ -5,48 +5,19 @@ import json
 import math
 from collections import Counter
 from collections.abc import Collection, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import refopt
 from refopt.oracle import script
 from refopt.oracle.diagnosis import ENOUGH, Cause
 from refopt.oracle.exceptions import covers, reason
+from refopt.oracle.item import FAILED, PASSED, SKIPPED, Item, by_key, fields_of
 from refopt.oracle.wording import NONE, head, kind, percent, short, some, why
 
 SCHEMA = "refopt.check/2"
-PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 TAKES = "takes no "
 LINES = 8  # the most lines of laws without a cause, and of notes, in a short report
 SKIPS = 0.2  # the largest share of a law's cases that may be skipped in a report that is ok
-
-
-class Item(NamedTuple):
-    """One case of a law in one dtype.
-
-    Attributes:
-        text: why it failed or was skipped.
-        ratio: the error over the bound, if a bound was exceeded.
-        example: the smallest example, for the worst case of a law.
-        pattern: which elements are wrong.
-        reasons: explanations, each with the share of the wrong elements that it explains; ``None`` if none were looked
-            for, empty if none were found.
-        command: the command that reproduces it.
-        smallest: the case and the failure that ``example`` shows.
-        lacks: whether it was skipped on request, or because the subject has no argument for it.
-    """
-
-    law: str
-    dtype: str
-    label: str
-    status: str
-    text: str = ""
-    ratio: float | None = None
-    example: str = ""
-    command: str = ""
-    pattern: str = ""
-    reasons: tuple[tuple[str, float], ...] | None = None
-    smallest: Any = None
-    lacks: bool = False
 
 
 class Report:
@@ -57,7 +28,7 @@ class Report:
         items: every case of every law, in order.
         laws: the names of the requested laws, by id.
         largest: by dtype and slot, the largest error over its bound.
-        compared, unbounded: how many elements were compared, and how many of these have no bound.
+        compared, unbounded: how many elements were compared, and how many more have no bound.
         expected_failures: why a law need not hold, by its id, or by its id and a dtype.
         dtypes: the requested dtypes of parameters.
         notes: further remarks for the reader.
@@ -142,7 +113,7 @@ class Report:
         shown = [item for item in self.of(FAILED) if item.smallest and law in (None, item.law)]
         if not shown:
             raise ValueError(f"script: expected a law that fails, of {self.failed_laws}, got {law!r}")
-        item = shown[0]
+        item = min((x for x in shown if x.law == shown[0].law), key=lambda x: x.kind != "")
         title = f"{self.subject} as {self.routine}, {item.dtype}: {item.label}."
         return script.of(item.smallest, title)
 
@@ -154,8 +125,8 @@ class Report:
             "failed_laws": self.failed_laws, "laws": self.laws, "dtypes": self.dtypes,
             "expected_failures": self.expected_failures, "largest_ratio": self.largest, "compared": self.compared,
             "unbounded": self.unbounded, "seconds": round(self.seconds, 3), "notes": self.notes,
-            "causes": [dataclasses.asdict(cause) for cause in self.causes],
-            "items": [_fields(item) for item in self.items],
+            "causes": [dataclasses.asdict(cause) | {"laws": cause.laws} for cause in self.causes],
+            "items": [fields_of(item) for item in self.items],
         }
         return json.dumps(_plain(fields), indent=1)
 
@@ -187,7 +158,7 @@ class Report:
     def __str__(self) -> str:
         """One page: the verdict, causes, one smallest example, and the command that reproduces it."""
         lines = [self._verdict()]
-        told: set[tuple[str, str]] = set()
+        told: set[tuple[str, str, str]] = set()
         for text in dict.fromkeys(x.text for x in self.causes):
             same = [x for x in self.causes if x.text == text]
             cause = same[0]
@@ -195,11 +166,11 @@ class Report:
             if cause.others:
                 word = "or, equivalently: " if cause.share >= ENOUGH else "or in part: "
                 lines += [f"    {word}{other}" for other in cause.others[:1]]
-            pairs = [(law, x.dtype) for x in same for law in x.laws]
-            lines.append(f"  fails: {self._named(pairs)}")
+            keys = [(*key, x.dtype) for x in same for key in x.failures]
+            lines.append(f"  fails: {self._named(keys)}")
             if not told:
-                lines += self._example(pairs)
-            told |= {*pairs}
+                lines += self._example(keys)
+            told |= {*keys}
         lines += self._unexplained(told)
         for entry in self._holding:
             law, _, dtype = entry.partition("-")
@@ -209,16 +180,17 @@ class Report:
         if skips := self._skips():
             takes = [text.removeprefix(TAKES) for text in skips if text.startswith(TAKES)]
             others = [text for text in skips if not text.startswith(TAKES)]
-            lines.append(short(f"skipped: {'; '.join([TAKES + ', '.join(takes)] * bool(takes) + others)}"))
-        share = f"; {self.unbounded} have no bound" if self.unbounded else ""
+            lines.append(short(f"skipped, not failed: {'; '.join([TAKES + ', '.join(takes)] * bool(takes) + others)}"))
+        why_unbounded = "more have no bound, since correct code may overflow or divide by 0 there"
+        share = f"; {self.unbounded} {why_unbounded}" if self.unbounded else ""
         more = "; report.details(), or --verbose, shows everything" if self.wrong or skips else ""
         lines.append(f"{self.compared} elements compared{share}; {self.seconds:.1f} s{more}")
         return "\n".join(lines)
 
-    def _named(self, pairs: Sequence[tuple[str, str]]) -> str:
+    def _named(self, keys: Sequence[tuple[str, str, str]]) -> str:
         """Laws on one line, grouped by dtype."""
         dtypes: dict[str, list[str]] = {}
-        for law, dtype in pairs:
+        for law, _, dtype in keys:
             dtypes.setdefault(dtype, []).append(law)
         alike: dict[str, list[str]] = {}
         for dtype, laws in dtypes.items():
@@ -227,30 +199,32 @@ class Report:
             alike.setdefault(text, []).append(dtype)
         return "; ".join(f"{text}, {' '.join(of)}" for text, of in alike.items())
 
-    def _example(self, pairs: Sequence[tuple[str, str]]) -> list[str]:
-        """The smallest example of some laws, which elements are wrong, and the command that reproduces it."""
-        shown = [x for x in self.of(FAILED) if (x.law, x.dtype) in pairs]
+    def _example(self, keys: Sequence[tuple[str, str, str]]) -> list[str]:
+        """The smallest example of some failures, which elements are wrong, and the command that reproduces it."""
+        shown = [x for x in self.of(FAILED) if x.key in keys]
         item = min(shown, key=lambda x: (not x.example, "1 tensor of 1 element" not in x.example))
         lines = [f"  {line}" for line in item.example.splitlines() if line.strip() != item.text]
         lines += [f"  where: {item.pattern}"] if item.pattern else []
         return lines + ([f"  again: {item.command}"] if item.command else [])
 
-    def _unexplained(self, told: set[tuple[str, str]]) -> list[str]:
-        """A line for each failure without a cause, one for laws that fail alike; an example if there is none yet."""
+    def _unexplained(self, told: set[tuple[str, str, str]]) -> list[str]:
+        """A line for each kind of failure without a cause, and an example if there is none yet."""
         groups: dict[str, list[Item]] = {}
         failed = self.of(FAILED)
-        for law, dtype in dict.fromkeys((x.law, x.dtype) for x in failed if (x.law, x.dtype) not in told):
-            mine = [x for x in failed if (x.law, x.dtype) == (law, dtype)]
+        for mine in by_key(x for x in failed if x.key not in told):
             first = max(mine, key=lambda item: item.ratio or 0)
-            groups.setdefault(first.text if first.ratio is None else "", []).append(first)
+            same = first.kind or (first.text if first.ratio is None else "")
+            groups.setdefault(same, []).extend(mine if first.kind else [first])
         lines: list[str] = []
         for items in groups.values():
             first = max(items, key=lambda item: item.ratio or 0)
-            pairs = [(x.law, x.dtype) for x in items]
-            lines.append(short(f"{self._named(pairs)}: {head(first.ratio)}{first.text}"))
+            keys = [x.key for x in items]
+            labels = some([repr(x.label) for x in items], 1)
+            where = f", in {labels}" if first.kind else ""
+            lines.append(f"{self._named(keys)}{where}: {head(first.ratio)}{short(first.text)}")
             if len(lines) == 1 and not told:
-                lines += self._example(pairs)
-                looked = [x.reasons for x in failed if (x.law, x.dtype) in pairs and x.reasons is not None]
+                lines += self._example(keys)
+                looked = [x.reasons for x in failed if x.key in keys and x.reasons is not None]
                 lines += [f"  why: {NONE}"] if looked and not any(looked) else []
         more = len(lines) - LINES - 12
         return [*lines[: LINES + 12], f"and {more} more"] if more > 0 else lines
@@ -258,10 +232,8 @@ class Report:
     def details(self) -> str:
         """Every failure of every law, with its example and explanations, and everything that was skipped."""
         lines = [self._verdict()]
-        for law, name in self.laws.items():
-            of_law = [item for item in self.items if item.law == law]
-            for dtype in dict.fromkeys(item.dtype for item in of_law):
-                lines += self._lines(law, name, dtype, [item for item in of_law if item.dtype == dtype])
+        for failed in sorted(by_key(self.of(FAILED)), key=lambda x: [*self.laws].index(x[0].law)):
+            lines += self._lines(failed)
         for dtype, ratios in self.largest.items():
             if ratios:
                 shown = ", ".join(f"{slot} {ratio:.2g}" for slot, ratio in ratios.items())
@@ -269,19 +241,18 @@ class Report:
         lines += [f"skipped: {text}: {items}" for text, items in self._skips().items()]
         return "\n".join([str(self), "", *lines[1:], *self.notes[LINES:]])
 
-    def _lines(self, law: str, name: str, dtype: str, items: list[Item]) -> list[str]:
-        failed = [item for item in items if item.status == FAILED]
-        if not failed:
-            return []
+    def _lines(self, failed: list[Item]) -> list[str]:
         first = max(failed, key=lambda item: item.ratio or 0)
         example = next((item.example for item in failed if item.example), "")
-        lines = [f"{law} {name}, {dtype}{self._note(law, dtype)}: {head(first.ratio)}{first.text}"]
+        law, _, dtype = first.key
+        total = sum((x.law, x.dtype) == (law, dtype) for x in self.items)
+        lines = [f"{law} {self.laws[law]}, {dtype}{self._note(law, dtype)}: {head(first.ratio)}{first.text}"]
         lines += [f"    {line}" for line in example.splitlines() if line.strip() != first.text]
         shown = next((item for item in failed if item.smallest), first)
         if shown.pattern:
             lines.append(f"  where: {shown.pattern}")
         lines += why(shown.reasons)
-        lines.append(f"  fails: {some([item.label for item in failed])}; {len(failed)} of {len(items)} cases")
+        lines.append(f"  fails: {some([item.label for item in failed])}; {len(failed)} of {total} cases")
         if first.command:
             lines.append(f"  again: {first.command}")
         return lines
@@ -305,10 +276,3 @@ def _plain(x: Any) -> Any:
     if isinstance(x, list):
         return [_plain(value) for value in x]
     return str(x) if isinstance(x, float) and not math.isfinite(x) else x
-
-
-def _fields(item: Item) -> dict[str, Any]:
-    fields = item._asdict()
-    del fields["smallest"]
-    reasons = item.reasons and [{"name": name, "share": share} for name, share in item.reasons]
-    return fields | {"reasons": reasons if reasons is not None else item.reasons}

@@ -6,18 +6,18 @@ import numpy as np
 
 from refopt.checks.arguments import kind_of
 from refopt.oracle.bound import storage
-from refopt.oracle.broken import Broken, Where, at_first
+from refopt.oracle.broken import Broken, Misconduct, Where, at_first
 from refopt.oracle.exact.cases import Case, Outcome, memory
 from refopt.oracle.ulp import same_bits
 
 
 def require_alike(where: str, x: Any, known: tuple[Any, Any] | None) -> None:
-    """Raise `Broken` unless an array has its known shape and dtype, or is absent as before."""
+    """Raise `Misconduct` unless an array has its known shape and dtype, or is absent as before."""
     if known is not None and x is not None and (x.shape, x.dtype) != known:
         expected = f"an array of {known[1]} of shape {known[0]}"
-        raise Broken(f"{where}: expected {expected}, got one of {x.dtype} of shape {x.shape}")
+        raise Misconduct(f"{where}: expected {expected}, got one of {x.dtype} of shape {x.shape}")
     if (known is None) != (x is None):
-        raise Broken(f"{where}: expected {'None' if known is None else 'an array'}, got {kind_of(x)}")
+        raise Misconduct(f"{where}: expected {'None' if known is None else 'an array'}, got {kind_of(x)}")
 
 
 def require_same(expected: Outcome, got: Outcome, what: str, first: int = 0) -> None:

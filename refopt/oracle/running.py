@@ -10,7 +10,7 @@ import numpy as np
 
 from refopt.checks.arguments import kind_of
 from refopt.checks.dtypes import numpy_dtype
-from refopt.oracle.broken import Broken, Crashed, Skipped
+from refopt.oracle.broken import Broken, Crashed, Misconduct, Skipped
 from refopt.oracle.cases import noise
 from refopt.oracle.differing import equal, largest, told, wide
 from refopt.oracle.memory import Placed, dense, soiled
@@ -136,10 +136,10 @@ class Running:
         except Ended as error:
             raise Crashed(f"{self.subject.name}: expected a step that returns, got {error}") from None
         except Wrong as error:
-            raise Broken(f"{self.subject.name}: {error}") from None
+            raise Misconduct(f"{self.subject.name}: {error}") from None
         except BaseException as error:  # a step may call sys.exit, or raise an error of another language
             text = textwrap.shorten(f"{kind_of(error)}: {error}", LONGEST, placeholder=" ...")
-            raise Broken(f"{self.subject.name}: {NO_ERROR}, got {text}") from error
+            raise Misconduct(f"{self.subject.name}: {NO_ERROR}, got {text}") from error
 
     def settle(self) -> None:
         """Find how many axes tensors need, or why no step can be taken."""
@@ -211,7 +211,7 @@ class Running:
         x, y = np.asarray(x), np.asarray(y)
         if (x.shape, x.dtype) != (y.shape, y.dtype):
             expected = f"expected an array of {x.dtype} of shape {x.shape}, {what}"
-            raise Broken(f"{where}: {expected}, got one of {y.dtype} of shape {y.shape}")
+            raise Misconduct(f"{where}: {expected}, got one of {y.dtype} of shape {y.shape}")
         self.compared += x.size
         differ = ~equal(x, y)
         if not differ.any():
@@ -279,7 +279,8 @@ def skipping(what: str) -> Iterator[None]:
     except Crashed:
         raise
     except Broken as broken:
-        raise Skipped(f"{what}: {broken}", lacks=True) from None
+        error = f" (raises {kind_of(broken.__cause__)})" if broken.__cause__ else ""
+        raise Skipped(what + error, lacks=True) from broken
 
 
 def _note(most: dict[str, float], name: str, x: np.ndarray, y: np.ndarray) -> None:

@@ -8,11 +8,12 @@ import numpy as np
 
 from refopt.checks.dtypes import arithmetic
 from refopt.oracle.bound.values import high
-from refopt.oracle.broken import Broken, Crashed
+from refopt.oracle.broken import Broken, Crashed, Misconduct
 from refopt.oracle.cases import COUNTED, by_count, scalar_after, truth
 from refopt.oracle.exact.cases import Case, memory
 
 RUNS, SECONDS = 150, 2.0
+SHAPES = 6  # shapes in a report
 LAST = 4096  # the last step up to which the first wrong one is looked for
 Holds = Callable[[Case], object]
 
@@ -33,7 +34,7 @@ def smallest(case: Case, holds: Holds, broken: Broken, until: float | None = Non
                 return case, broken
             runs += 1
             try:
-                error = _error(smaller, holds)
+                error = _error(smaller, holds, broken)
             except Crashed:  # another failure, which has ended a process
                 return case, broken
             if error:
@@ -42,14 +43,14 @@ def smallest(case: Case, holds: Holds, broken: Broken, until: float | None = Non
     return _rounded(case, holds, broken)
 
 
-def _error(case: Case, holds: Holds) -> Broken | None:
-    """How a case breaks a law; ``None`` if it does not, or if the law cannot be checked. Raises `Crashed`."""
+def _error(case: Case, holds: Holds, known: Broken) -> Broken | None:
+    """How a case breaks a law; ``None`` if not as ``known``, or if the law cannot be checked. Raises `Crashed`."""
     try:
         holds(case)
     except Crashed:
         raise
     except Broken as error:
-        return error
+        return error if error.kind == known.kind else None
     except Exception:  # such as a part that the law does not apply to
         pass
     return None
@@ -65,7 +66,7 @@ def _rounded(case: Case, holds: Holds, broken: Broken) -> tuple[Case, Broken]:
                  if xs is not None and name not in kept}
         rounder = case.replace(**slots)
         try:
-            error = _error(rounder, holds)
+            error = _error(rounder, holds, broken)
         except Crashed:
             break
         if error and (error.ratio or 0) >= min(2.0, broken.ratio):
@@ -90,7 +91,7 @@ def first_step(case: Case, broken: Broken, holds: Holds) -> tuple[Case, Broken, 
         middle = 1 if not right else (right + wrong) // 2
         earlier = _at_step(case, middle)
         try:
-            error = _error(earlier, holds)
+            error = _error(earlier, holds, broken)
         except Crashed:
             return case, broken, None
         if error:
@@ -159,11 +160,25 @@ def shown(case: Case, broken: Broken, since: int | None = None) -> str:
         f"smallest example: {_counted(len(sizes), 'tensor')} of {_sizes(sizes)}, step {case.count}{first}",
         "    " + ", ".join(f"{name}={_number(x)}" for name, x in (step | case.choices).items()),
     ]
+    lines += _shapes(case, isinstance(broken, Misconduct))
     where = broken.where
     if where is not None and where.tensor < len(sizes):
         lines += _element(case, where.tensor, where.element)
     lines.append(f"  {told(broken)}")
     return "\n".join(lines)
+
+
+def _shapes(case: Case, every: bool) -> list[str]:
+    """A line of shapes, unless all are (n,) and not ``every`` tensor counts; those of slots if they differ."""
+    told: list[str] = []
+    for i, x in enumerate(case.params):
+        if every or x.ndim != 1:
+            shapes: dict[tuple[int, ...], list[str]] = {x.shape: [f"params[{i}]"]}
+            for name, y in case.tensor(i).items():
+                if y is not None and y.shape != x.shape:
+                    shapes.setdefault(y.shape, []).append(f"{name}[{i}]")
+            told += [f"{' and '.join(names)} of shape {shape}" for shape, names in shapes.items()]
+    return [f"    {', '.join(told[:SHAPES])}{', ...' if len(told) > SHAPES else ''}"] if told else []
 
 
 def told(broken: Broken) -> str:

@@ -10,9 +10,9 @@ from refopt.oracle import diagnosis, shrink
 from refopt.oracle.broken import Broken, Crashed, Skipped
 from refopt.oracle.diagnosis import Cause, Failure
 from refopt.oracle.exact.cases import Case
+from refopt.oracle.item import FAILED, PASSED, SKIPPED, Item
 from refopt.oracle.laws import Law, Try
 from refopt.oracle.laws.step import random_tries
-from refopt.oracle.report import FAILED, PASSED, SKIPPED, Item
 from refopt.oracle.running import Running
 from refopt.oracle.script import Smallest, call_of
 from refopt.oracle.trial import Trial
@@ -52,7 +52,8 @@ class Tried:
             except Skipped as reason:
                 item = item._replace(status=SKIPPED, text=str(reason), lacks=reason.lacks)
             except Broken as broken:
-                item = item._replace(status=FAILED, text=str(broken), ratio=broken.ratio, command=command)
+                item = item._replace(status=FAILED, text=str(broken), ratio=broken.ratio, kind=broken.kind)
+                item = item._replace(command=command)
                 if case is not None:
                     self.failures.append((len(self.items), Failure(law.id, one.label, case, broken, one.holds)))
                 over = f"the process had ended at {one.label}" if isinstance(broken, Crashed) else ""
@@ -62,7 +63,7 @@ class Tried:
             self.items.append(item)
 
     def explained(self, known: Sequence[str], diagnose: bool) -> list[Cause]:
-        """The causes of failures; each law gets the smallest example of its failure, and explanations.
+        """The causes of failures; each law gets the smallest example of each kind of failure, and explanations.
 
         Args:
             known: the causes of failures in other dtypes.
@@ -71,28 +72,28 @@ class Tried:
         failures = [failure for _, failure in self.failures]
         causes = diagnosis.causes_of(self.trial, failures, self.passed, known) if diagnose and failures else []
         until, shown = time.monotonic() + SECONDS, set()
-        for law in dict.fromkeys(x.law for x in failures):
-            of_law = [cause for cause in causes if law in cause.laws]
-            cause = of_law[0].text if of_law else law
-            mine = [(k, x) for k, x in self.failures if x.law == law]
+        for key in dict.fromkeys(x.key for x in failures):
+            of_key = [cause for cause in causes if key in cause.failures]
+            cause = of_key[0].text if of_key else key
+            mine = [(k, x) for k, x in self.failures if x.key == key]
             with contextlib.suppress(Exception):  # an error of the subject must not become one of the check
                 since = self._example(mine, until if cause not in shown else 0.0)
-                if of_law and since:  # the first wrong step of any case
-                    of_law[0].text = re.sub(r", from step \d+ on\b", f", from step {since} on", of_law[0].text)
-            if diagnose and (of_law or any(x.is_bounded for _, x in mine)):
+                if of_key and since:  # the first wrong step of any case
+                    of_key[0].text = re.sub(r", from step \d+ on\b", f", from step {since} on", of_key[0].text)
+            if diagnose and (of_key or any(x.is_bounded for _, x in mine)):
                 k = self._worst(mine)[0]
                 pattern = diagnosis.pattern_of(self.trial, [x for _, x in mine])
-                reasons = tuple((text, x.share) for x in of_law for text in (x.text, *x.others))
+                reasons = tuple((text, x.share) for x in of_key for text in (x.text, *x.others))
                 self.items[k] = self.items[k]._replace(pattern=pattern, reasons=reasons)
             shown.add(cause)
         return causes
 
     def _worst(self, failures: Sequence[tuple[int, Failure]]) -> tuple[int, Failure]:
-        """The smallest failure of a law, preferably of a step that returns."""
-        return min(failures, key=lambda x: (isinstance(x[1].broken, Crashed), x[1].size))
+        """The smallest of some failures."""
+        return min(failures, key=lambda x: x[1].size)
 
     def _example(self, failures: Sequence[tuple[int, Failure]], until: float) -> int | None:
-        """Shrink a law's failures to the smallest example until a time; returns the first wrong step, if known."""
+        """Shrink failures of one kind to the smallest example until a time; returns the first wrong step, if known."""
         k, worst = self._worst(failures)
         case, broken, since = worst.case, worst.broken, None
         if not isinstance(broken, Crashed) and until:

@@ -15,6 +15,7 @@ import pytest
 
 from refopt import cli, oracle
 from refopt.cli.check import readable
+from refopt.cli.commands import parsers
 from refopt.oracle.laws import LAWS
 
 STEPS = '''
@@ -108,6 +109,19 @@ def test_a_report_in_json(steps, capsys):
     assert run(f"{steps}:right", *QUICK, "--json", "report.json") == 0
     assert json.loads(Path("report.json").read_text())["ok"] is True
     assert "right, as far" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["verify", "check", "compare", "vectors", "show"])
+def test_the_values_of_repeated_options_add_up(command, capsys):
+    """Of every option that takes several."""
+    _, parser = parsers()[1][command]
+    several = [x for x in parser._actions if x.nargs in ("+", "*") and x.option_strings]
+    given = {x.dest: [[*(x.choices or ["a=1", "b=2"])][k] for k in (0, 1)] for x in several}
+    words = [word for x in several for value in given[x.dest] for word in (x.option_strings[0], value)]
+    first = [] if command == "verify" else ["sgd"]
+    args = vars(parser.parse_args(first + words))
+    assert several and {name: args[name] for name in given} == given
+    assert all(vars(parser.parse_args(first))[x.dest] == x.default for x in several)
 
 
 def test_laws_are_listed(capsys):

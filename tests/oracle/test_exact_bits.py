@@ -42,8 +42,8 @@ def test_a_step_is_held_to_what_it_takes():
     assert not report.failed_laws, report
     assert labels["tiles and tails"].status == "passed" and labels["everything subnormal"].status == "passed"
     assert labels["use_nesterov=True"].text == "takes no use_nesterov"
-    assert labels["a gradient of None"].text == "takes no gradients of None"
-    assert labels["numbers per tensor"].text == "takes no numbers in lists"
+    assert labels["a gradient of None"].text == "takes no gradients of None (raises AttributeError)"
+    assert labels["numbers per tensor"].text == "takes no numbers in lists (raises ValueError)"
     assert sum(item.status == "passed" for item in labels.values()) > 15
 
 

@@ -119,6 +119,11 @@ def text_of(name, report):
     return "\n".join([f"=== {name}", *lines, *scripts, ""])
 
 
+def as_json(cause):
+    named = {"laws": cause.laws, "others": [*cause.others], "failures": [[*key] for key in cause.failures]}
+    return dataclasses.asdict(cause) | named
+
+
 @pytest.mark.parametrize("name", REPORTS)
 def test_reports(name):
     """Each is what it was; and JSON has all of it."""
@@ -134,7 +139,7 @@ def test_reports(name):
         reasons = item.reasons and [{"name": of, "share": share} for of, share in item.reasons]
         expected = {of: x for of, x in item._asdict().items() if of != "smallest"}
         assert row == expected | {"reasons": reasons if item.reasons is None or reasons else []}
-    assert fields["causes"] == [dataclasses.asdict(x) | {"others": [*x.others]} for x in getattr(report, "causes", [])]
+    assert fields["causes"] == [as_json(x) for x in getattr(report, "causes", [])]
     for of in ("ok", "wrong", "failed_laws", "laws", "dtypes", "compared", "unbounded", "notes", "expected_failures"):
         assert fields[of] == getattr(report, of), of
     assert fields["schema"].startswith("refopt.") and fields["verdict"] == str(report).splitlines()[0]

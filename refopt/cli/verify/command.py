@@ -55,7 +55,9 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
     for name, choices in several.items():
         text = f"{', '.join(choices)}; default all" + (" but separate, where there are two" if name == "form" else "")
         word = partial(renamed, names=OPS, where=f"refopt verify: --{name} ")
-        command.add_argument(f"--{name}", nargs="+", type=word, choices=choices, metavar=name[0].upper(), help=text)
+        command.add_argument(
+            f"--{name}", action="extend", nargs="+", type=word, choices=choices, metavar=name[0].upper(), help=text
+        )
     names = list(workloads.WORKLOADS)
     text = f"{', '.join(names)}; default {names[0]}"
     command.add_argument("--workload", choices=names, default=names[0], metavar="W", help=text)

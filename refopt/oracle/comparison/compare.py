@@ -10,7 +10,7 @@ from typing import Any
 from refopt.checks.arguments import chosen, mapped, number, whole
 from refopt.checks.arguments import names as list_of_names
 from refopt.checks.dtypes import SIZES
-from refopt.oracle.broken import Broken, Crashed, Skipped
+from refopt.oracle.broken import Broken, Crashed, Misconduct, Skipped
 from refopt.oracle.checking import DEADLINE, where_steps_run
 from refopt.oracle.comparison.bounded import within_bound
 from refopt.oracle.comparison.data import PARTS, Data, every
@@ -19,8 +19,8 @@ from refopt.oracle.comparison.report import Compared
 from refopt.oracle.differing import shown
 from refopt.oracle.exact.cases import has
 from refopt.oracle.exceptions import reasons
+from refopt.oracle.item import SKIPPED, Item
 from refopt.oracle.laws import Law, Try
-from refopt.oracle.report import SKIPPED, Item
 from refopt.oracle.running import Came, Running
 from refopt.oracle.subject import Optimizer
 from refopt.oracle.subjects import optimizer_of
@@ -214,7 +214,7 @@ def _same(first: Any, second: Running, data: Data) -> None:
                 raise
             except Broken:
                 raise Skipped(f"both fail: {broken}") from None
-            raise Broken(f"the first fails, and the second does not: {broken}") from None
+            raise Misconduct(f"the first fails, and the second does not: {broken}") from None
     second.same(came, _came(second, data), f"as in {name}", data.params)
 
 

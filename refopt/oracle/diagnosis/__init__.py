@@ -31,20 +31,25 @@ class Cause:
 
     Attributes:
         text: what is wrong.
-        laws: ids of the laws whose failures it explains, as far as they can be tested.
+        failures: what it explains, as far as it can be tested: ids of laws, each with a `Broken.kind`.
         certain: whether it is more than a possibility or a partial explanation.
-        share: the share of these laws' wrong elements that it explains.
+        share: the share of their wrong elements that it explains.
         others: equivalent explanations.
         dtype: of the parameters.
     """
 
     text: str
-    laws: list[str]
+    failures: list[tuple[str, str]]
     certain: bool = True
     share: float = 1.0
     others: tuple[str, ...] = ()
     dtype: str = ""
     strong: bool = True  # whether many elements confirm it
+
+    @property
+    def laws(self) -> list[str]:
+        """The ids of the laws, each once."""
+        return list(dict.fromkeys(law for law, _ in self.failures))
 
 
 def pattern_of(trial: Trial, failures: Sequence[Failure]) -> str:
@@ -104,8 +109,8 @@ def causes_of(
 
 
 def _left(failures: Sequence[Failure], causes: Sequence[Cause]) -> list[Failure]:
-    explained = {law for cause in causes if cause.share >= ENOUGH for law in cause.laws}
-    return [x for x in failures if x.law not in explained]
+    explained = {key for cause in causes if cause.share >= ENOUGH for key in cause.failures}
+    return [x for x in failures if x.key not in explained]
 
 
 def _by_hypotheses(
@@ -126,9 +131,9 @@ def _by_hypotheses(
         text += f" ({where})"
     others = tuple(x.text for x in explanations[1:] if not full or x.laws >= best.laws)
     text += legend(base_rule(trial.row), text, ("params", "grads", *trial.row.carried))
-    laws = [law for law in dict.fromkeys(x.law for x in bounded) if law in best.laws]
+    keys = [key for key in dict.fromkeys(x.key for x in bounded) if key[0] in best.laws]
     certain, strong = (full and best.elements >= least for least in (MANY if best.bent else FEW, MANY))
-    return Cause(text, laws, certain, best.share, others, trial.dtype, strong)
+    return Cause(text, keys, certain, best.share, others, trial.dtype, strong)
 
 
 def is_small(case: Case) -> bool:

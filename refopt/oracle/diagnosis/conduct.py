@@ -23,10 +23,10 @@ Outcome = dict[str, list[Any]]
 
 
 class Told(NamedTuple):
-    """A cause, and the laws whose failures it explains."""
+    """A cause, and the failures that it explains, by `Failure.key`."""
 
     text: str
-    laws: list[str]
+    failures: list[tuple[str, str]]
 
 
 def before(trial: Trial, failures: Sequence[Failure]) -> list[Told]:
@@ -42,15 +42,15 @@ def after(trial: Trial, failures: Sequence[Failure]) -> list[Told]:
 def _all(looks: Sequence[Callable[..., Iterator[Told]]], trial: Trial, failures: Sequence[Failure]) -> list[Told]:
     found: list[Told] = []
     for look in looks:
-        explained = {law for told in found for law in told.laws}
-        left = [x for x in failures if x.law not in explained]
+        explained = {key for told in found for key in told.failures}
+        left = [x for x in failures if x.key not in explained]
         with contextlib.suppress(Exception):  # an error during the search is not a cause
-            found += [told for told in look(trial, left) if told.laws] if left else []
+            found += [told for told in look(trial, left) if told.failures] if left else []
     return found
 
 
-def _laws(failures: Sequence[Failure]) -> list[str]:
-    return list(dict.fromkeys(x.law for x in failures))
+def _keys(failures: Sequence[Failure]) -> list[tuple[str, str]]:
+    return list(dict.fromkeys(x.key for x in failures))
 
 
 def _no_default(trial: Trial, failures: Sequence[Failure]) -> Iterator[Told]:
@@ -63,7 +63,7 @@ def _no_default(trial: Trial, failures: Sequence[Failure]) -> Iterator[Told]:
     if absent:
         names = " and ".join(absent)
         yield Told(f"{names} is optional, and None when absent: give {names} a default, {absent[0]}=None, and "
-                   "let the step run without it", _laws(nones))
+                   "let the step run without it", _keys(nones))
 
 
 class _With:
@@ -79,18 +79,19 @@ class _With:
         return self.way(self.subject, case)
 
 
-def _cured(trial: Trial, failures: Sequence[Failure], way: Callable[[Any, Case], Outcome]) -> list[str]:
-    """The laws whose failures disappear if the subject is run in another way."""
-    subject, laws = trial.subject, []
-    for law in _laws(failures):
-        mine = [x for x in failures if x.law == law and x.size[1] <= LARGEST]
+def _cured(trial: Trial, failures: Sequence[Failure], way: Callable[[Any, Case], Outcome]
+) -> list[tuple[str, str]]:
+    """The failures that disappear if the subject is run in another way."""
+    subject, keys = trial.subject, []
+    for key in _keys(failures):
+        mine = [x for x in failures if x.key == key and x.size[1] <= LARGEST]
         try:
             trial.subject = _With(subject, way)
             if mine and all(_holds(x) for x in mine[:4]):
-                laws.append(law)
+                keys.append(key)
         finally:
             trial.subject = subject
-    return laws
+    return keys
 
 
 def _holds(failure: Failure) -> bool:
@@ -133,9 +134,9 @@ def _gradients(trial: Trial, failures: Sequence[Failure]) -> Iterator[Told]:
                 for name, values in _step_by_step(subject, case, copies).items()}
 
     texts = [f"{name} aliases the gradient: the gradient's own array is kept as the state" for name in states]
-    said = [x.law for x in failures if re.match(r"grads\[|the lists", str(x.broken))]
-    laws = dict.fromkeys([*said, *_cured(trial, failures, protected)])
-    yield Told("; ".join([*texts, *["the gradient is overwritten by the step"] * written]), [*laws])
+    said = [x.key for x in failures if re.match(r"grads\[|the lists", str(x.broken))]
+    keys = dict.fromkeys([*said, *_cured(trial, failures, protected)])
+    yield Told("; ".join([*texts, *["the gradient is overwritten by the step"] * written]), [*keys])
 
 
 def _strides(trial: Trial, failures: Sequence[Failure]) -> Iterator[Told]:
@@ -144,7 +145,8 @@ def _strides(trial: Trial, failures: Sequence[Failure]) -> Iterator[Told]:
     def is_other(x: Any) -> bool:
         return isinstance(x, np.ndarray) and not x.flags.c_contiguous
 
-    others = [x for x in failures if any(is_other(a) for values in x.case.lists().values() for a in values)]
+    wrong = [x for x in failures if not x.broken.kind]
+    others = [x for x in wrong if any(is_other(a) for values in x.case.lists().values() for a in values)]
 
     def in_order(subject: Any, case: Case) -> Outcome:
         copied = lambda x: np.ascontiguousarray(x) if is_other(x) else x  # noqa: E731
@@ -173,14 +175,15 @@ def _index(trial: Trial, failures: Sequence[Failure]) -> Iterator[Told]:
             beyond = memory(got["params"][i])[n:] == memory(failure.case.params[i])[n:]
             if beyond.all() and wrong[: size - n].all() and not wrong[size - n : n].any():
                 text = f"an index modulo {n:,} (2**{n.bit_length() - 1}): elements from number {n:,} on are not updated"
-                same = [x for x in failures if any(p.size > n for p in x.case.params)]
-                yield Told(f"{text}, and the first ones are updated again instead", _laws(same))
+                same = [x for x in failures if not x.broken.kind and any(p.size > n for p in x.case.params)]
+                yield Told(f"{text}, and the first ones are updated again instead", _keys(same))
                 return
 
 
 def _captured(trial: Trial, failures: Sequence[Failure]) -> Iterator[Told]:
     """Numbers whose changes between steps have no effect."""
-    several = [] if any(x.is_bounded for x in failures) else [x for x in failures if len(x.case.steps) > 1]
+    several = [x for x in failures if len(x.case.steps) > 1 and not x.broken.kind]
+    several = [] if any(x.is_bounded for x in failures) else several
     for failure in several:
         first, *rest = failure.case.steps
         got, dead = _tensors(trial, failure.case), []
@@ -190,7 +193,7 @@ def _captured(trial: Trial, failures: Sequence[Failure]) -> Iterator[Told]:
                 dead.append(name)
         if dead:
             what = f"{' and '.join(dead)} of the first call in every later one: captured once, so changing"
-            yield Told(f"{what} {'it' if len(dead) == 1 else 'them'} has no effect", [failure.law])
+            yield Told(f"{what} {'it' if len(dead) == 1 else 'them'} has no effect", [failure.key])
             return
 
 
@@ -211,11 +214,11 @@ def _together(trial: Trial, failures: Sequence[Failure]) -> Iterator[Told]:
         ones = [subject.run(case.only([i])) for i in range(len(case))]
         return {name: [one[name][0] for one in ones] for name in ones[0]} if ones else subject.run(case)
 
-    laws = _cured(trial, [x for x in failures if len(x.case) > 1], alone)
-    if laws:
+    keys = _cured(trial, [x for x in failures if len(x.case) > 1], alone)
+    if keys:
         shared = _shared(trial)
         yield Told(f"{shared} shared between tensors of one shape" if shared else
-                   "tensors of a list depend on each other: alone, each is right", laws)
+                   "tensors of a list depend on each other: alone, each is right", keys)
 
 
 def _shared(trial: Trial) -> str:

@@ -17,6 +17,11 @@ class Failure(NamedTuple):
     holds: Callable[[Case], object]
 
     @property
+    def key(self) -> tuple[str, str]:
+        """The law, and the kind of its failure."""
+        return self.law, self.broken.kind
+
+    @property
     def size(self) -> tuple[int, int]:
         """The number of tensors and of elements of its case."""
         return len(self.case), sum(x.size for x in self.case.params)

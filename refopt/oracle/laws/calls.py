@@ -4,12 +4,13 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from refopt.oracle.broken import Broken, Crashed, Skipped
+from refopt.oracle.broken import Misconduct, Skipped
 from refopt.oracle.exact.cases import Case, Outcome
 from refopt.oracle.exact.laws import reference
 from refopt.oracle.laws import again, together
 from refopt.oracle.laws.law import Law, Try, both, of_bound
 from refopt.oracle.requiring import require_same
+from refopt.oracle.running import skipping
 from refopt.oracle.trial import Trial
 
 SIZES = 300, 45, 7, 20
@@ -49,12 +50,8 @@ def held_if_taken(trial: Trial, case: Case, what: str) -> None:
 
 def run_if_taken(trial: Trial, case: Case, what: str) -> Outcome:
     """Run a case; a step that raises an error does not take it, since its signature cannot say so."""
-    try:
+    with skipping(f"takes no {what}"):
         return trial.run(case)
-    except Crashed:
-        raise
-    except Broken as error:
-        raise Skipped(f"takes no {what}", lacks=True) from error
 
 
 def untouched(trial: Trial, case: Case) -> None:
@@ -66,7 +63,7 @@ def untouched(trial: Trial, case: Case) -> None:
 def altered(trial: Trial, case: Case) -> None:
     """A step does not write numbers that are arrays or lists."""
     for name in trial.observe(case).altered:
-        raise Broken(f"{name}: expected unchanged, since a step only reads it, got another value in it")
+        raise Misconduct(f"{name}: expected unchanged, since a step only reads it, got another value in it")
 
 
 def without_gradient(trial: Trial) -> Iterator[Try]:

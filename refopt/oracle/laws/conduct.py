@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 
-from refopt.oracle.broken import Broken
+from refopt.oracle.broken import Misconduct
 from refopt.oracle.exact.cases import Case
 from refopt.oracle.laws.calls import altered
 from refopt.oracle.laws.law import Law, Try
@@ -23,7 +23,8 @@ def own_work(trial: Trial) -> Iterator[Try]:
         for _ in range(2):
             seen = trial.observe(case)
             if seen.called:
-                raise Broken(f"{trial.subject.name}: expected its own work, got a call of {', of '.join(seen.called)}")
+                got = f"a call of {', of '.join(seen.called)}"
+                raise Misconduct(f"{trial.subject.name}: expected its own work, got {got}")
 
     yield Try("some tensors", lambda: trial.case(SIZES, count=2), called)
     yield Try("the first step", lambda: trial.case(SIZES), called)
@@ -47,7 +48,7 @@ def surroundings(trial: Trial) -> Iterator[Try]:
         changed = trial.observe(case).changed
         if changed:
             more = f" and {len(changed) - CHANGES} more" if len(changed) > CHANGES else ""
-            raise Broken(f"{trial.subject.name}: {'; '.join(changed[:CHANGES])}{more}")
+            raise Misconduct(f"{trial.subject.name}: {'; '.join(changed[:CHANGES])}{more}")
 
     yield Try("some tensors", lambda: trial.case(SIZES, count=2), kept)
     yield Try("the first step", lambda: trial.case(SIZES), kept)

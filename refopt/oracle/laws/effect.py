@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from refopt.oracle.bound import sums
-from refopt.oracle.broken import Broken
+from refopt.oracle.broken import Broken, Misconduct
 from refopt.oracle.cases import by_count
 from refopt.oracle.exact.cases import Case, memory
 from refopt.oracle.laws.law import Law, Try
@@ -74,7 +74,7 @@ def path(trial: Trial, case: Case) -> None:
         asked = f"{option}=True" in trial.subject.name
         if asked and not any(x.startswith(prefix) for x in ran):
             got = ", ".join(ran) or "none of the existing ones"
-            raise Broken(f"{trial.subject.name}: expected {prefix}* to run, since {option}=True, got {got}")
+            raise Misconduct(f"{trial.subject.name}: expected {prefix}* to run, since {option}=True, got {got}")
 
 
 LAWS = (Law("L22", "effect", "Every number and state that a step takes matters, and the requested path ran.", effect),)

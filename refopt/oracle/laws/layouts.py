@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from functools import partial
 
-from refopt.oracle.broken import Broken
+from refopt.oracle.broken import Misconduct
 from refopt.oracle.cases import in_one_order
 from refopt.oracle.exact.cases import Case
 from refopt.oracle.laws import places
@@ -26,7 +26,7 @@ def layouts(trial: Trial) -> Iterator[Try]:
         """The lists still have the same arrays, in the same order."""
         got = trial.run(case)
         if getattr(trial.subject, "replaced", False):
-            raise Broken("the lists: expected the same arrays, since a step writes into them, got other arrays")
+            raise Misconduct("the lists: expected the same arrays, since a step writes into them, got other arrays")
         trial.hold(case, got)
 
     yield Try("lists untouched", lambda: trial.case([7, 300, (4, 5), 0], count=2), lists_kept)

@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from refopt.oracle.broken import Broken, Skipped
+from refopt.oracle.broken import Broken, Misconduct, Skipped
 from refopt.oracle.laws.law import Try, of_runs
 from refopt.oracle.memory import LAYOUTS, Placed, columns, dense, gapped, guarded, spread
 from refopt.oracle.running import Running
@@ -23,7 +23,7 @@ def refusals() -> Iterator[None]:
         yield
     except Broken as broken:
         if isinstance(broken.__cause__, TypeError | ValueError):
-            raise Skipped(f"refuses the layout: {type(broken.__cause__).__name__}", lacks=True) from None
+            raise Skipped(f"takes no other layout (raises {type(broken.__cause__).__name__})", lacks=True) from None
         raise
 
 
@@ -78,7 +78,7 @@ def untouched(trial: Running) -> Iterator[Try]:
                     raise Broken(f"grads[{i}], or the bytes around it: expected unchanged, got others")
         for i, (before, whole) in enumerate(zip(mine, run.wholes(), strict=True)):
             if whole is not None and before.around(before.whole).tobytes() != before.around(whole).tobytes():
-                raise Broken(f"params[{i}]: expected the bytes around it unchanged, got some written")
+                raise Misconduct(f"params[{i}]: expected the bytes around it unchanged, got some written")
 
     def gradients(lost: bool) -> None:
         shapes = trial.shapes([45, 300, (4, 5)])

@@ -38,7 +38,7 @@ def merging(trial: Running) -> Iterator[Try]:
         mine = [x.astype(other) if i % 2 else x for i, x in enumerate(params)]
         theirs = [[x.astype(other) if i % 2 else x for i, x in enumerate(of)] for of in grads]
         expected = alone(mine, theirs)
-        with skipping("only one dtype"):
+        with skipping("takes no two dtypes in one list"):
             got = trial.after(mine, theirs)
         trial.same(expected, got, SAME, mine)
 
@@ -147,7 +147,7 @@ def without(trial: Running) -> Iterator[Try]:
     def some(first: int) -> None:
         """A tensor without a gradient stays unchanged and does not affect the others."""
         given = [[None if i in absent and t >= first else g for i, g in enumerate(of)] for t, of in enumerate(grads)]
-        with skipping("no gradient"):  # as law L15 has it
+        with skipping("takes no gradients of None"):  # as law L15 has it
             got = trial.after(params, given)
         still = trial.after(params, grads[:first]) if first else Came(params, [{}] * len(params))
         expected = part(still, absent).params

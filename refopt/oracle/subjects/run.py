@@ -46,7 +46,7 @@ class LibraryRun:
         return [self._copy(x) for x in self._wholes]
 
     def slow(self, group: int | None = None) -> None:
-        raise Lacks("the caller sets its numbers")
+        raise Lacks("keeps no learning rate")
 
     def _copy(self, x: Any) -> Any:
         return None if x is None else np.array(self.of.arrays.back(x), order="C")

@@ -1,0 +1,23 @@
+"""A right report has no words of failure."""
+
+from refopt import oracle
+from refopt.oracle.item import Item
+from refopt.oracle.report import Report
+
+
+def test_a_right_report_has_no_words_of_failure():
+    def step(params, grads, momentum, *, lr):
+        for p, g, m in zip(params, grads, momentum, strict=True):
+            m[...] = 0.875 * m + g
+            p -= lr * m
+
+    report = oracle.check(None, step, dtypes=["float32"], laws=["L2", "L15", "L16"], process=False)
+    assert report.ok and "expected no error" not in report.details()
+    skipped = next(line for line in str(report).splitlines() if "skipped, not failed: " in line)
+    assert "takes no gradients of None (raises TypeError)" in skipped and "keeps no learning rate" in skipped
+
+
+def test_elements_without_a_bound_are_explained():
+    report = Report("sgd", "step", [Item("L1", "float32", "x", "passed")], {"L1": "step"}, compared=3, unbounded=12,
+                    expected_failures={})
+    assert "3 elements compared; 12 more have no bound, since correct code may overflow" in str(report)
