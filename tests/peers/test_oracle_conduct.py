@@ -97,4 +97,4 @@ def sets_the_default_dtype(params, grads, *, lr):
 def test_the_default_dtype_of_torch():
     named = {"arrays": "torch", "dtypes": ["float32"], "laws": ["L23"], "diagnose": False, "process": True}
     report = check("sgd", sets_the_default_dtype, **named)
-    assert "torch's default dtype: expected torch.float32 as before, got torch.float64" in report.details()
+    assert "torch's default dtype: expected torch.float32 unchanged, got torch.float64" in report.details()
