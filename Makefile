@@ -48,7 +48,7 @@ test-long: $(INSTALLED)  ## the same and the slow ones, with 150 fresh random ex
 
 ptx: $(INSTALLED)  ## compile every kernel that a test reads the PTX of, and keep the digests: tests/gpu/ptx.json
 	REFOPT_PTX=write .venv/bin/python -m pytest -q tests/gpu/test_ptx.py tests/gpu/test_ptx_lars.py \
-		tests/gpu/test_products.py
+		tests/gpu/test_products.py tests/gpu/test_matmul.py
 
 test-gpu: $(SETUP)  ## the tests that need a GPU; ARGS are passed on, such as -n 8
 	REFOPT_DEVICE=gpu $(PY) -m pytest -m gpu tests $(ARGS)

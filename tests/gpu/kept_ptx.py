@@ -16,7 +16,8 @@ from benchmarks.records import compiler
 from refopt.gpu import notes
 
 FILE = Path(__file__).with_name("ptx.json")
-TESTS = "tests/gpu/kept_ptx.py", "tests/gpu/test_ptx.py", "tests/gpu/test_ptx_lars.py", "refopt/gpu/exactness.py"
+TESTS = ("tests/gpu/kept_ptx.py", "tests/gpu/test_matmul.py", "tests/gpu/test_products.py", "tests/gpu/test_ptx.py",
+         "tests/gpu/test_ptx_lars.py", "refopt/gpu/exactness.py")
 WRITES = os.environ.get("REFOPT_PTX") == "write"
 written = {}
 

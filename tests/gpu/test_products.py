@@ -105,8 +105,8 @@ TESTED = Path(__file__).with_name("warpgroups.json")  # digests of the PTX that 
 KINDS = {"x x^T": (True, True, False), "b A + c A A": (False, True, True), "a x + B x": (False, False, True)}
 
 
-@pytest.mark.parametrize("kind", [pytest.param(x, marks=[pytest.mark.slow] * (x != "x x^T")) for x in KINDS])
-def test_warpgroups_multiply_as_registers_allow(kind):
+@pytest.mark.parametrize("kind", KINDS)
+def test_warpgroups_multiply_as_registers_allow(kind, request):
     """Instructions of Hopper's, 64 of k at a time; sums in registers; stages that fit into shared memory.
 
     Only a GPU runs them, so their PTX has to be what was tested there: after a change, test there, and then here with
@@ -116,8 +116,12 @@ def test_warpgroups_multiply_as_registers_allow(kind):
     square, symmetric, adds = KINDS[kind]
     width, rows = (128, 0) if symmetric else (256, 1)
     kernel = warpgroup_products.merged("bfloat16", square, symmetric, adds)
-    ptx = kernel.ptx(["int64[2]", "int64[2]", "float32", "float32"])
-    assert ".target sm_90a" in ptx and kernel.dynamic_shared <= 227 * 1024
+    assert kernel.dynamic_shared == {True: 229472, False: 213056}[symmetric] <= 227 * 1024
+    signature = "int64[2]", "int64[2]", "float32", "float32"
+    if kept_ptx.tested(request, {kernel.name: (kernel, signature)}):
+        return
+    ptx = kernel.ptx(signature)
+    assert ".target sm_90a" in ptx
     multiply = rf"wgmma\.mma_async\.sync\.aligned\.m64n{width}k16\.f32\.bf16\.bf16 [^;]*, 1, 1, 1, (\d), (\d);"
     along = [("1", "1")] * 4 * square
     assert sorted(re.findall(multiply, ptx)) == [("0", str(rows))] * 4 + along
@@ -134,11 +138,14 @@ def test_warpgroups_multiply_as_registers_allow(kind):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_plain_products_are_exact_and_in_registers(dtype):
+def test_plain_products_are_exact_and_in_registers(dtype, request):
     """A multiplication and an addition for each element and k, each rounded; no local memory."""
     needs.compiler()
     kernel = plain_products.merged(dtype, True, True, False)
-    ptx = kernel.ptx(["int64[2]", "int64[2]", f"{dtype}[1]"])
+    signature = "int64[2]", "int64[2]", f"{dtype}[1]"
+    if kept_ptx.tested(request, {kernel.name: (kernel, signature)}):
+        return
+    ptx = kernel.ptx(signature)
     of, sums, steps = dtype[-2:], plain_products.SUMS, plain_products.STEP
     counts = [ptx.count(f"{what}.rn.f{of}") for what in ("mul", "add", "fma")]
     assert counts[0] == counts[1] > 0 and counts[0] % sums == 0 and counts[0] <= sums * steps and not counts[2]

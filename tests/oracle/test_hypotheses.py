@@ -8,7 +8,7 @@ import pytest
 from refopt import cpu
 from refopt.catalog import KNOWN, ROUTINES
 from refopt.checks.dtypes import numpy_dtype
-from refopt.oracle.diagnosis import operands
+from refopt.oracle.diagnosis import numbers, operands
 from refopt.oracle.diagnosis.hypotheses import named
 from refopt.oracle.diagnosis.hypothesis import base_rule
 from refopt.oracle.diagnosis.situation import of_case
@@ -103,3 +103,21 @@ def test_every_hypothesis_can_be_asked_of_every_routine(name):
         if hypothesis.change(situation) is not None:
             changed.append(hypothesis.name)
     assert {wrong.name for wrong in OF[name].values() if wrong.name} <= {*changed}
+
+
+KINDS = {"arithmetic", "array", "choice", "clipped", "flush", "gradient", "kept", "narrow", "number", "power", "rough",
+         "rule"}
+
+
+@pytest.mark.parametrize("row", KNOWN.values(), ids=lambda row: row.name)
+def test_every_hypothesis_has_a_kind(row):
+    assert {hypothesis.kind for hypothesis in named(row)} <= KINDS
+
+
+def test_steps_of_a_wrong_correction_are_those_that_are_said():
+    """Of step t and of tensor 3."""
+    steps = [[x.change.keywords["to"](t, 3) for t in (1, 7, 256, 70_000)] for x in numbers._other_steps("x", ("a",))]
+    none = numbers.NONE
+    assert steps == [
+        [0, 6, 255, 69_999], [2, 8, 257, 70_001], [1, 1, 1, 1], [4, 10, 259, 70_003], [1, 7, 256, 256],
+        [1, 7, 256, 2048], [1, 7, 256, 70_000], [1, 7, none, 70_000 % 256], [1, 7, 256, 70_000 % 2**16]]
