@@ -361,6 +361,7 @@ def test_expected_failures_and_skips():
     assert report.failed_laws and "L2" not in report.wrong
     report = oracle.check(None, by_place, skips={"R1": "x", "R2-float32": "x", "L3": "x", "L15": "x"}, **COARSE)
     assert report.ok, str(report)
+    assert str(report).startswith("by_place, without a formula: holds, as far as was compared")
 
 
 def test_the_report_is_json():

@@ -101,3 +101,16 @@ def test_laws(example, form):
 
 def test_updates_that_advance_their_powers_are_one_and_others_another():
     assert passes.fuse_optimizer(partly_early(), form="merged").program.counts()["merged_adam"] == 2
+
+
+def test_powers_are_advanced_by_an_op_for_each_update_or_by_none():
+    program = adam(ALIKE, early=True)
+
+    def fused_without(*names):
+        return passes.fuse_optimizer(program.replace(main=[
+            op for op in program.main if op.type != "scale" or not any(x.endswith(names) for x in op.inputs["x"])]))
+
+    both = fused_without("beta1_pow_acc_0", "beta2_pow_acc_0")
+    assert both.program.counts() == {"backward": 4, "adam": 1} and not both.reasons
+    one = fused_without("b.w_beta1_pow_acc_0")
+    assert "beta1_pow: expected exactly one scale op, after adam of 'b.w'" in one.reasons[0]
