@@ -56,6 +56,13 @@ def test_configurations_that_cuda_refuses(configuration):
         nothing[configuration]()
 
 
+@pytest.mark.parametrize("configuration", [
+    (1, 1024), (1, (1024, 1)), (1, (1, 1, 64)), ((1, 65535, 65535), 1), (2**31 - 1, 1), (1, 1, 0, 227 * 1024)])
+def test_the_largest_configurations_that_cuda_takes(configuration):
+    """They are not launched."""
+    assert nothing[configuration]
+
+
 def test_a_kernel_needs_a_configuration_and_its_arguments():
     with pytest.raises(simt.LaunchError, match="launch configuration"):
         nothing()

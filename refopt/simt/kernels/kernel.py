@@ -22,6 +22,7 @@ from ..compiled.captures import bound
 from ..compiled.lifted import with_undefined
 from ..lanes import How, attempt, decide
 from ..machine import launch as launching
+from ..machine.devices import Device
 from ..machine.launch import Launch
 from ..machine.occupancy import resident_blocks
 from ..memory.arrays import DeviceArray
@@ -29,9 +30,9 @@ from .device_functions import declared
 from .passed import argument, captured
 from .signatures import as_declared, parsed
 
-MAX_THREADS_PER_BLOCK = 1024
-MAX_BLOCK = (1024, 1024, 64)
-MAX_GRID = (2**31 - 1, 65535, 65535)
+MAX_THREADS_PER_BLOCK = Device.MAX_THREADS_PER_BLOCK
+MAX_BLOCK = Device.MAX_BLOCK_DIM_X, Device.MAX_BLOCK_DIM_Y, Device.MAX_BLOCK_DIM_Z
+MAX_GRID = Device.MAX_GRID_DIM_X, Device.MAX_GRID_DIM_Y, Device.MAX_GRID_DIM_Z
 
 
 # The last line has numba-cuda-mlir's.
