@@ -28,7 +28,7 @@ class Candidate(NamedTuple):
     ones: tuple[str, ...] = ()
 
 
-def candidates(row: Routine, numbers: Mapping[str, Any], ones: bool = False) -> Iterator[Candidate]:
+def candidates(row: Routine, numbers: Mapping[str, Any], ones: bool) -> Iterator[Candidate]:
     """A routine in every choice, with and without each of its optional states; ``ones``: each starting from 1."""
     open_ = {name: values for name, values in row.choices.items() if name not in LEFT_OUT}
     usual = {name: values[0] for name, values in row.choices.items() if name in LEFT_OUT}
