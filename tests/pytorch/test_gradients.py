@@ -161,5 +161,5 @@ def test_a_parameter_is_the_same_object():
 
 
 def test_a_step_to_be_differentiated_is_refused():
-    with pytest.raises(ValueError, match="AdamW: differentiable: expected False, since kernels are no part of"):
+    with pytest.raises(ValueError, match="AdamW: differentiable: expected False, since kernels are not part of"):
         class_of("AdamW")(parameters(), lr=LR, differentiable=True)
