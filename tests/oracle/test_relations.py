@@ -261,7 +261,8 @@ def test_a_planted_defect_is_found_by_its_law(step, law):
     states = {"steps": 0.0} if step is gate_that_counts else None
     report = oracle.check(None, step, laws=[law], states=states, **COARSE)
     assert not report.ok and report.wrong == [law], str(report)
-    assert f"{law} {LAWS[law].name}, float32: " in str(report)
+    # A state that is found by the id of an array may be another array's, of another shape: then some cases raise.
+    assert re.search(rf"^{law} {LAWS[law].name}, float32(: |, in )", str(report), re.MULTILINE)
 
 
 def biased(params, grads, *, lr):
