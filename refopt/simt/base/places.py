@@ -106,9 +106,17 @@ def report(error: SimtError) -> None:
 
 def unsupported(name: str, why: str = "", among: Iterable[str] = ()) -> Unsupported:
     """The error for a missing feature: its name, a similar name that exists, and where it was requested."""
+    near = _nearest(name.rpartition(".")[2].lower(), tuple(among))
+    why = f"did you mean {near}?" if near else why
+    return Unsupported(f"the executor has no {name}{f': {why}' if why else ''}", here())
+
+
+@cache  # a kernel's modules are asked for the same few names, again and again
+def _nearest(own: str, among: tuple[str, ...]) -> str:
+    """The name most like a name in lower case; empty if none is like it."""
     by_case = {one.lower(): one for one in among if not one.startswith("_")}
-    own = name.rpartition(".")[2].lower()
     longer = [one for one in by_case if len(own) > 3 and one.startswith(own)]
     for near in longer[:1] or difflib.get_close_matches(own, by_case, 1, 0.8):
-        why = f"did you mean {by_case[near]}?" if near == own or not own.endswith(near) else why  # bfloat16, float16
-    return Unsupported(f"the executor has no {name}{f': {why}' if why else ''}", here())
+        if near == own or not own.endswith(near):  # bfloat16, float16
+            return by_case[near]
+    return ""

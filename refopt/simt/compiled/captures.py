@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from types import CellType, FunctionType, ModuleType
+from types import CellType, FunctionType
 from typing import Any
 
 import numpy as np
@@ -67,8 +67,6 @@ def _constant(value: Any, known: dict[Any, Any]) -> Any:
         copy = np.array(value)
         copy.flags.writeable = False
         return copy
-    if isinstance(value, ModuleType):
-        return value
     inner = getattr(value, "py_func", None)  # of a function under numba.njit: a GPU would compile it anew
     if inner is not None and type(value).__module__.startswith("numba"):
         value = inner

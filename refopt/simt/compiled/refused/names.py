@@ -164,6 +164,4 @@ def _is_of_host(module: str | None) -> bool:
 
 
 def _is_kernel(value: Any) -> bool:
-    if isinstance(value, types.ModuleType):  # the executor's look for a name like the one that they lack
-        return False
     return hasattr(value, "py_func") or hasattr(value, "function")
