@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from refopt.catalog import KNOWN
-from refopt.cli.output import DIFFERS, EQUAL, Unusable, write
+from refopt.cli.output import DIFFERS, EQUAL, SEVERAL, Unusable, write
 from refopt.cli.progress import Progress
 from refopt.cli.report_file import Target
 from refopt.oracle import ARRAYS, DEADLINE, DTYPES, LAWS, SYMMETRIES, Report, check, current_id, identify
 
 SHORT = {"fp32": "float32", "fp64": "float64", "fp16": "float16", "bf16": "bfloat16"}
 WIDTH = 80
-SEVERAL: Any = {"action": "extend", "nargs": "+"}  # an option's values, also if it is repeated
 NONE = "none"  # instead of a routine of the catalogue
 
 

@@ -8,8 +8,8 @@ import sys
 from typing import Any
 
 from refopt.catalog import KNOWN
-from refopt.cli.check import SEVERAL, SHORT, found, pairs, readable
-from refopt.cli.output import DIFFERS, EQUAL, Unusable, write
+from refopt.cli.check import SHORT, found, pairs, readable
+from refopt.cli.output import DIFFERS, EQUAL, SEVERAL, Unusable, write
 from refopt.cli.report_file import Target
 from refopt.oracle import ARRAYS, DEADLINE, DTYPES, compare, record
 

@@ -2,9 +2,11 @@
 
 import signal
 import sys
+from typing import Any
 
 # Exit statuses; from 128 on, those that shells derive from signals.
 EQUAL, DIFFERS, UNUSABLE, FAILED, INTERRUPTED, BROKEN_PIPE, TERMINATED = 0, 1, 2, 3, 130, 141, 143
+SEVERAL: Any = {"action": "extend", "nargs": "+"}  # an option's values, also if it is repeated
 ENDS = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED}
 
 

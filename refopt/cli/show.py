@@ -6,8 +6,8 @@ from typing import Any
 
 from refopt.catalog import KNOWN
 from refopt.catalog.data import DTYPES
-from refopt.cli.check import SEVERAL, pairs
-from refopt.cli.output import EQUAL, Unusable, write
+from refopt.cli.check import pairs
+from refopt.cli.output import EQUAL, SEVERAL, Unusable, write
 from refopt.gpu.show import ptx, request, whole
 from refopt.gpu.target import no_compiler
 

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from refopt.catalog import KNOWN
-from refopt.cli.check import SEVERAL, SHORT, pairs
-from refopt.cli.output import EQUAL, Unusable, write
+from refopt.cli.check import SHORT, pairs
+from refopt.cli.output import EQUAL, SEVERAL, Unusable, write
 from refopt.oracle import DTYPES, vectors
 
 FORMATS = "json", "npz"

@@ -15,7 +15,7 @@ from refopt import gpu
 from refopt.catalog import KNOWN, Routine, workloads
 from refopt.checks.renamed import OPS, renamed
 from refopt.cli import verify
-from refopt.cli.output import DIFFERS, EQUAL, Unusable, write
+from refopt.cli.output import DIFFERS, EQUAL, SEVERAL, Unusable, write
 from refopt.cli.progress import Progress
 from refopt.cli.report_file import Target
 from refopt.cli.verify import report, table
@@ -56,7 +56,7 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
         text = f"{', '.join(choices)}; default all" + (" but separate, where there are two" if name == "form" else "")
         word = partial(renamed, names=OPS, where=f"refopt verify: --{name} ")
         command.add_argument(
-            f"--{name}", action="extend", nargs="+", type=word, choices=choices, metavar=name[0].upper(), help=text
+            f"--{name}", **SEVERAL, type=word, choices=choices, metavar=name[0].upper(), help=text
         )
     names = list(workloads.WORKLOADS)
     text = f"{', '.join(names)}; default {names[0]}"
