@@ -52,8 +52,8 @@ class Tried:
             except Skipped as reason:
                 item = item._replace(status=SKIPPED, text=str(reason), lacks=reason.lacks)
             except Broken as broken:
-                item = item._replace(status=FAILED, text=str(broken), ratio=broken.ratio, kind=broken.kind)
-                item = item._replace(command=command)
+                item = item._replace(
+                    status=FAILED, text=str(broken), ratio=broken.ratio, kind=broken.kind, command=command)
                 if case is not None:
                     self.failures.append((len(self.items), Failure(law.id, one.label, case, broken, one.holds)))
                 over = f"the process had ended at {one.label}" if isinstance(broken, Crashed) else ""
