@@ -276,6 +276,21 @@ def test_kernels_of_hopper_are_told_and_refused_by_the_executor():
         kernel[1, 320](np.zeros((1, 3), np.int64), np.ones((1, 8), np.int64), np.float32(0), np.float32(0))
 
 
+@pytest.mark.parametrize(("result", "types"), [
+    ("f" * 9, '*["float32"] * 9'), ("f" * 8 + "d", ", ".join(['"float32"'] * 8 + ['"float64"'])),
+    ("f" * 8, ", ".join(['"float32"'] * 8))])
+def test_many_results_of_one_type_are_counted(result, types):
+    @target.intrinsic("made;", ",".join(f"={letter}" for letter in result), result, "")
+    def made():
+        return (np.float32(0),) * len(result)
+
+    @gpu.cuda.jit
+    def kernel(out):
+        out[0] = made()[0]
+
+    assert f"@ptx_twin({types})" in kernel.source()
+
+
 def test_operands_that_do_not_follow_each_other_are_written_out():
     row = ", ".join(f"${n}" for n in (*range(8), 9))
     assert listing_text._indented(f"add {{{row}}};") == [f"#     add {{{row}}};"]

@@ -154,9 +154,8 @@ def _block(part: Part, filled: Callable[..., str], name: str, kernel: Compilable
         above = ["@cuda.jit(device=True)"]
     text = part.text
     if part.asm is not None:
-        types = ", ".join(f'"{TYPES[letter]}"' for letter in part.asm[2])
-        if len(part.asm[2]) > MANY:  # of one type
-            types = f'*["{TYPES[part.asm[2][0]]}"] * {len(part.asm[2])}'
+        kinds = [f'"{TYPES[letter]}"' for letter in part.asm[2]]
+        types = f"*[{kinds[0]}] * {len(kinds)}" if len(kinds) > MANY and len({*kinds}) == 1 else ", ".join(kinds)
         above = [*_ptx(*part.asm, *part.newer), f"@ptx_twin({types})"]
         text += "\n    raise NotImplementedError" * part.function.alone  # type: ignore[attr-defined]
     module = part.function.__module__ or ""
