@@ -39,6 +39,14 @@ def value(body, *args, size=4, dtype=np.float64, **scope):
 X = np.array([1.1, 2.2, 3.3], np.float32)
 
 
+def test_the_number_of_axes_decides_which_branch_is_typed():
+    body = "    out[0] = x[n] if x.ndim == 1 else x[n, 0]\n"
+    assert value(body, X, 1)[0] == X[1] and value(body, X.reshape(3, 1), 2)[0] == X[2]
+    bent = "    out[0] = x[n] if x.size == 1 else x[n, 0]\n"
+    with pytest.raises(simt.SimtError):
+        value(bent, X, 1)
+
+
 @pytest.mark.parametrize(("text", "expected"), [
     ("x if MODE == 2 else 0.5", "float32"), ("x if not MODE else 0.5", "float64"), ("MODE and x", "float32"),
     ("x if TABLE[0] else 0.5", "float64"), ("x if math.pi > 3 else 0.5", "float64"), ("1 << 63", "uint64"),
