@@ -12,10 +12,9 @@ from refopt.oracle.exact.placed import kernels
 ENTRIES = {(routine, name): entry for routine in ROUTINES for file in (f"{routine}{kind}" for kind in generate.MADE)
            for name, entry in generate.entries(file).items()}
 FIRST = {routine: key for key in reversed(ENTRIES) for routine in key[:1]}.values()
-# A rule is one function in all forms of a routine and all dtypes of an arithmetic type, and how numbers are stored a
-# family shares: make test tries what is of fp32 and fp64 merged, the rest of one routine of each family, and its first
-# entry in other forms.
-OF_STORAGE = "fp16, fp32 master", "bf16", "remainder", "gate, fp32"
+# A rule is one function in all forms of a routine and all dtypes, and how numbers are stored a family shares: make test
+# tries what is of fp32 merged, the rest of one routine of each family, and its first entry in other forms.
+OF_STORAGE = "fp16, fp32 master", "bf16", "fp64", "remainder", "stochastic", "gate, fp32"
 
 
 def often(routine, name, form):
