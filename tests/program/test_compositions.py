@@ -21,7 +21,7 @@ def many(count):
 
 @pytest.mark.clause("N11")
 @given(case=compositions())
-@many(20_000 if LONG else 160)
+@many(20_000 if LONG else 80)
 def test_any_composition(case):
     """Parameters on every rank, states where they are, what is saved, and runs that go on from a checkpoint."""
     assert not violation(case), case
