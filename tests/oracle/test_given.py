@@ -1,0 +1,87 @@
+"""What each law gives to a step, in given.txt: a seed has the same cases tomorrow, as the call in a report needs it.
+
+Where a change of the laws means to change them, ``REFOPT_GIVEN=write`` with this file's tests writes them again.
+"""
+
+import functools
+import hashlib
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from refopt import cpu, oracle
+from refopt.oracle.exact.cases import memory
+from refopt.oracle.laws import LAWS, SYMMETRIES
+
+KNOWN = Path(__file__).with_name("given.txt")
+
+
+def momentum(params, grads, velocities, *, lr, mu, l2_decay, use_nesterov, found_inf=None, grad_factor=None):
+    cpu.merged_momentum(params, grads, velocities, lr=lr, mu=mu, l2_decay=l2_decay, use_nesterov=use_nesterov,
+                        found_inf=found_inf, grad_factor=grad_factor)
+
+
+def adamw(params, grads, moment1, moment2, beta1_pow, beta2_pow, *, lr, beta1, beta2, epsilon, coeff, found_inf=None,
+          master_params=None, moment2_max=None, rounding="nearest", seed=0):
+    cpu.merged_adamw(params, grads, moment1, moment2, beta1_pow, beta2_pow, lr=lr, beta1=beta1, beta2=beta2,
+                     epsilon=epsilon, coeff=coeff, found_inf=found_inf, master_params=master_params,
+                     moment2_max=moment2_max, rounding=rounding, seed=seed)
+
+
+def lars_momentum(params, grads, velocities, *, lr, mu, lars_coeff, lars_weight_decay, epsilon):
+    cpu.merged_lars_momentum(params, grads, velocities, lr=lr, mu=mu, lars_coeff=lars_coeff,
+                             lars_weight_decay=lars_weight_decay, epsilon=epsilon)
+
+
+def novograd(params, grads, moment, second_moment, *, lr, beta1, beta2, epsilon, weight_decay):
+    cpu.merged_novograd(params, grads, moment, second_moment, lr=lr, beta1=beta1, beta2=beta2, epsilon=epsilon,
+                        weight_decay=weight_decay)
+
+
+def plain(params, grads, *, lr, found_inf=None):
+    if found_inf is None or found_inf[0] == 0:
+        for p, g in zip(params, grads, strict=True):
+            if g is not None:
+                p -= p.dtype.type(lr) * g.astype(p.dtype)
+
+
+CHECKS = [
+    *((momentum, "float32", law) for law in LAWS if law not in ("L11", "L12", "L13", "L24")),
+    *((plain, "float32", law.id) for law in LAWS.values() if law.runs), (plain, "float64", "L2"), (plain, "float64", "L3"),
+    (lars_momentum, "bfloat16", "L5"), (lars_momentum, "float32", "L1"),
+    *((adamw, "bfloat16", law) for law in ("L1", "L10", "L11", "L12", "L13", "L14")),
+    *((novograd, "float64", law) for law in ("L1", "L10", "L16", "L22"))]
+
+
+def shown(x):
+    """Arrays with their shapes, strides and numbers."""
+    if isinstance(x, np.ndarray):
+        return f"{x.dtype}{x.shape}{x.strides}{hashlib.sha256(memory(x).tobytes()).hexdigest()}"
+    return f"[{' '.join(map(shown, x))}]" if isinstance(x, list) else repr(x)
+
+
+def given_by(step, dtype, law):
+    """How many cases and elements a law has, and a digest of all that a step is given in them."""
+    digest = hashlib.sha256()
+
+    @functools.wraps(step)
+    def noting(*lists, **named):
+        digest.update(" ".join(map(shown, [*lists, *(x for pair in sorted(named.items()) for x in pair)])).encode())
+        step(*lists, **named)
+
+    routine, named = (None, {"symmetries": SYMMETRIES}) if step is plain else (step.__name__, {"secret": 1})
+    report = oracle.check(routine, noting, dtypes=[dtype], laws=[law], process=False, diagnose=False, **named)
+    return f"{len(report.items)} cases, {report.compared} elements: {digest.hexdigest()[:16]}"
+
+
+@pytest.mark.parametrize(("step", "dtype", "law"), CHECKS, ids=lambda x: getattr(x, "__name__", x))
+def test_what_a_law_gives_to_a_step(step, dtype, law):
+    """The same data, numbers, order and calls of every case."""
+    known = dict(line.split(": ", 1) for line in KNOWN.read_text().splitlines())
+    of, got = f"{step.__name__} {dtype} {law}", given_by(step, dtype, law)
+    if os.environ.get("REFOPT_GIVEN") == "write":
+        KNOWN.write_text("".join(f"{of}: {text}\n" for of, text in (known | {of: got}).items()))
+    else:
+        assert got == known[of]
