@@ -14,6 +14,7 @@ from refopt.cpu.reduce import sum_of_squares
 from refopt.oracle import variants
 from refopt.oracle.bound.bounded import Bounded
 from refopt.oracle.bound.evaluate import rule_of
+from refopt.oracle.bound.values import size
 from refopt.oracle.cases import DECAYS
 from refopt.oracle.diagnosis.arrays import of_arrays, of_precision
 from refopt.oracle.diagnosis.hypothesis import Hypothesis, base_rule
@@ -138,7 +139,7 @@ def _nearly(p: Any, *arrays: Any, rule: Rule, off: float, lr: Any, **numbers: An
     if isinstance(new, Bounded):
         decay = sum(lr * x * abs(p) for name, x in numbers.items() if name in DECAYS)
         change = abs(new - p) + decay
-        new = Bounded(new.value, new.error + off * (abs(change.value) + change.error), new.arithmetic)
+        new = Bounded(new.value, new.error + off * (size(change.value) + change.error), new.arithmetic)
     return new, *rest
 
 
