@@ -1,29 +1,19 @@
-"""What each hypothesis of a diagnosis would have a step return, in hypotheses.txt: to six digits, by kind.
-
-Where a change of the hypotheses means to change them, ``REFOPT_HYPOTHESES=write`` with this file's tests writes them.
-"""
-
-import hashlib
-import os
-from pathlib import Path
+"""What each hypothesis of a diagnosis would have a step return."""
 
 import numpy as np
 import pytest
 
+from oracle.kept import assert_kept, digest, digits
 from refopt import cpu
 from refopt.catalog import KNOWN
+from refopt.oracle.diagnosis import edits, operands
 from refopt.oracle.diagnosis.hypotheses import named
 from refopt.oracle.diagnosis.hypothesis import base_rule
 from refopt.oracle.diagnosis.situation import Unanswered, of_case
 from refopt.oracle.subjects.function import Function
 from refopt.oracle.trial import Trial
 
-HELD = Path(__file__).with_name("hypotheses.txt")
 BOUNDED = {"arithmetic", "flush", "kept", "narrow", "power", "rough"}  # whose values alone do not tell them apart
-
-
-def digits(results):
-    return {name: [f"{x:.6g}" for x in np.ravel(np.asarray(of, float))] for name, of in (results or {}).items()}
 
 
 def answered(situation, kind):
@@ -56,10 +46,23 @@ def test_what_hypotheses_say(routine, dtype):
                 found = None if changed is None else answered(changed, hypothesis.kind)
             text = f"{hypothesis.name} {hypothesis.about} {hypothesis.paired} {hypothesis.needs} {found}"
             kinds.setdefault(hypothesis.kind, []).append(text)
-    got = {f"{routine} {dtype} {kind}": f"{len(x)} of {hashlib.sha256(repr(sorted(x)).encode()).hexdigest()[:16]}"
-           for kind, x in sorted(kinds.items())}
-    known = dict(line.split(": ", 1) for line in HELD.read_text().splitlines())
-    if os.environ.get("REFOPT_HYPOTHESES") == "write":
-        HELD.write_text("".join(f"{of}: {text}\n" for of, text in (known | got).items()))
-    else:
-        assert got == {of: known[of] for of in got}
+    assert_kept({f"{routine} {dtype} {kind}": f"{len(x)} of {digest(sorted(x))}" for kind, x in sorted(kinds.items())})
+
+
+@pytest.mark.parametrize("routine", ["momentum", "lamb", "lars_momentum"])
+def test_what_changes_of_a_rule_say(routine):
+    """Each edit, and one in 19 of the many operands."""
+    row = KNOWN[routine]
+    trial = Trial(row, Function(row, getattr(cpu, row.merged_name)), "float32", 0, {})
+    situation = of_case(trial.case([(4, 3), (2, 3)], count=3), 1, base_rule(row), trial.real)
+    every = operands.of_rule(row)
+    found = []
+    for hypothesis in [*edits.of_rule(row), *every[::19]]:
+        with np.errstate(all="ignore"):
+            try:
+                changed = hypothesis.change(situation)
+                found.append((hypothesis.name, digits(changed and changed.plain(), 5)))
+            except Exception as error:  # which a diagnosis passes over
+                found.append((hypothesis.name, type(error).__name__))
+    names = digest([(x.name, x.kind, x.about, x.paired, x.needs) for x in every])
+    assert_kept({f"{routine} changes": f"{len(every)} of {names}, {len(found)} of {digest(found)}"})

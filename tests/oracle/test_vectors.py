@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from oracle.kept import assert_kept, digest, digits
 from refopt import cli, oracle
 from refopt.catalog import ROUTINES
 from refopt.checks.dtypes import numpy_dtype
@@ -174,3 +175,18 @@ def test_hexadecimal_numbers_are_exact():
     read = json.loads(oracle.vectors("sgd", dtypes=["float32"], examples=0).to_json())["cases"][0]
     assert (floats(read["inputs"]["params"]) == case.inputs["params"]).all()
     assert math.isclose(float.fromhex(read["numbers"]["lr"]), case.numbers["lr"], rel_tol=0)
+
+
+@pytest.mark.parametrize(("routine", "dtype"), [
+    ("adagrad", "float32"), ("adadelta", "float16"), ("lars_momentum", "float32"), ("momentum", "bfloat16"),
+    ("muon", "float32"), ("novograd", "float64"), ("rmsprop", "float32")])
+def test_vectors_are_what_they_were(routine, dtype):
+    """The same cases; and values and bounds of four digits."""
+    settings = {"lookahead": "corrected"} if routine == "muon" else {}
+    made = oracle.vectors(routine, dtypes=[dtype], examples=1, set=settings)
+    cases = []
+    for case in made.cases:
+        inputs = {slot: digest(x.tobytes().hex()) for slot, x in case.inputs.items() if routine != "muon"}
+        expected = {slot: digits({"value": value, "bound": bound}, 4) for slot, (value, bound) in case.expected.items()}
+        cases.append((case.name, case.dtype, case.step, case.numbers, case.choices, inputs, expected))
+    assert_kept({f"{routine} {dtype} vectors": f"{len(cases)} of {digest(cases)}"})
