@@ -7,7 +7,7 @@ import sys
 import tomllib
 import warnings
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import FunctionType, ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -193,6 +193,11 @@ def test_a_step_of_other_arrays_is_told_how_to_get_them():
     exec("def step(params, grads, *, lr):\n    torch.add(params, grads)", known)
     report = oracle.check("sgd", known["step"], **QUICK)
     assert "the step was given NumPy arrays; for others, pass arrays='torch'" in report.notes
+
+
+def test_a_report_has_the_seconds_that_its_check_took(monkeypatch):
+    monkeypatch.setattr("refopt.oracle.checking.time", SimpleNamespace(perf_counter=iter([100.0, 103.5]).__next__))
+    assert oracle.check("sgd", sgd, **QUICK).seconds == 3.5
 
 
 def test_a_step_may_name_its_lists_itself():

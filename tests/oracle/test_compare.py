@@ -118,6 +118,25 @@ def test_within_the_bound_of_a_formula():
             oracle.compare(with_numbers, with_numbers, **wrong)
 
 
+def test_as_much_is_within_the_bound_as_of_the_one_that_takes_less(monkeypatch):
+    """Nothing if one is never taken."""
+    monkeypatch.setattr("refopt.oracle.comparison.bounded.LAWS", ["L1", "L4"])
+
+    def refusing(params, grads, velocities, *, lr, mu):
+        raise NotImplementedError("none of these")
+
+    def of_vectors(params, grads, velocities, *, lr, mu):
+        if any(p.ndim != 1 for p in params):
+            raise NotImplementedError("vectors alone")
+        with_numbers(params, grads, velocities, lr=lr, mu=mu)
+
+    options = {"routine": "momentum", "examples": 0, **FAST}
+    least = oracle.check("momentum", of_vectors, laws=["L1", "L4"], examples=0, **FAST).compared
+    for pair, compared in (((with_numbers, of_vectors), least), ((of_vectors, with_numbers), least),
+                           ((with_numbers, refusing), 0), ((refusing, with_numbers), 0)):
+        assert oracle.compare(*pair, within="bound", **options).compared == compared
+
+
 def test_nan_is_no_wildcard():
     def lost(params, grads, m, *, lr):
         loop(params, grads, m, lr=lr)

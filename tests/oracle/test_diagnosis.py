@@ -110,6 +110,21 @@ def test_a_narrow_arithmetic_explains_no_more_than_it_does(dtype):
     assert f"computed in {np.dtype(real).name}" in str(why(oracle.check("sgd", narrow, **options)))
 
 
+def test_two_causes_of_two_laws():
+    """One in the step with Nesterov's momentum alone, one of a factor that law L1 does not give."""
+
+    def step(params, grads, velocities, *, lr, mu, l2_decay, use_nesterov, grad_factor=None):
+        for p, g, v in zip(params, grads, velocities, strict=True):
+            factor = p.dtype.type(1 if grad_factor is None else grad_factor[0])
+            g = factor * factor * g + l2_decay * p
+            v[...] = mu * v + g
+            p -= lr * (mu * g + v if use_nesterov else v)
+
+    report = oracle.check("momentum", step, **NAMED | {"laws": ["L1", "L9"]})
+    assert [(cause.text.partition(" in ")[0], cause.laws) for cause in report.causes] == [
+        ("as if `g + mu * v` were `mu * g + v`", ["L1"]), ("grad_factor squared, or applied twice", ["L9"])]
+
+
 def test_nothing_is_made_up():
     """What no hypothesis says is explained by none."""
 

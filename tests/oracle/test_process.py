@@ -1,5 +1,6 @@
 """A step in a process of its own: its end is the verdict of one law, and whatever it spoils is not judged by."""
 
+import contextlib
 import gc
 import os
 import signal
@@ -16,9 +17,10 @@ from oracle import ends
 from oracle.test_reports import uphill
 from refopt import oracle
 from refopt.oracle.cases import alike, draw
-from refopt.oracle.process import Kept, Remote, memory, ways
+from refopt.oracle.process import Kept, Remote, in_process, memory, ways
 from refopt.oracle.process.worker import Worker
 from refopt.oracle.subject import Ended
+from refopt.oracle.subjects import subject_of
 from refopt.oracle.variants import ROUTINES
 
 LAWS = ["L1", "L5", "L6", "L17"]
@@ -166,6 +168,27 @@ def test_after_a_hang_others_may_take_ten_times_as_long_as_any_that_has_not(long
     with pytest.raises(Ended):
         remote.asked("run")
     assert remote.deadline == deadline
+
+
+@pytest.mark.parametrize(("size", "tried"), [(2**13, True), (2**13 + 1, False)])
+def test_whether_a_process_is_spoiled_is_tried_with_what_worked_in_it(size, tried):
+    """Up to 64 KiB of parameters and gradients; a step whose process is not known to be spoiled has only raised."""
+    calls = []
+
+    def sticky(params, grads, *, lr):
+        calls.append(1)
+        if len(calls) > 1:
+            raise RuntimeError("an illegal access")
+
+    row, numbers = ROUTINES["sgd"], {"lr": 0.5, "l2_decay": 0.0, "rescale_grad": 1.0}
+    case = draw(row, [(size,)], [alike("float32")], seed=1, numbers=numbers, choices={})
+    with contextlib.ExitStack() as stack:
+        named = dict(process=True, deadline=20.0, stack=stack, arrays=None, device=None, names=None, options={})
+        remote, _ = in_process(subject_of, row, sticky, **named)
+        remote.run(case)
+        with pytest.raises(Exception, match="an illegal access") as raised:
+            remote.run(case)
+    assert isinstance(raised.value, Ended) is tried
 
 
 def test_the_report_is_that_of_a_check_in_place():
