@@ -1,11 +1,16 @@
 """L17 and L18: a bit that is another in one call of many, or in one tensor of several, breaks the case that has it."""
 
 import collections
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from refopt import cpu, oracle
+from refopt.catalog import ROUTINES
+from refopt.oracle.subject import NumPy
+from refopt.oracle.subjects.function import Function
+from refopt.oracle.subjects.step import step_of
 
 
 def one_unit_up(x):
@@ -41,3 +46,50 @@ def test_one_tensor_of_several(size):
 
     report = oracle.check("sgd", step, laws=["L18"], exact=True, dtypes=["float32"], diagnose=False, process=False)
     assert {"step 1", "step 2", "step 7"} <= {item.label for item in report.of("failed")}
+
+
+def plain(params, grads, *, lr, l2_decay=0.0):
+    for p, g in zip(params, grads, strict=True):
+        p -= lr * g
+
+
+def test_a_list_that_is_compiled_has_no_more_than_111_tensors():
+    step = step_of(plain, {}, {}, NumPy())
+    step.recompiled = True
+    report = oracle.check(None, step, laws=["L3"], dtypes=["float32"], process=False)
+    counts = [int(item.label.split()[0]) for item in report.items if item.label.endswith("0 tensors")]
+    assert report.ok and counts == [110] and "111 tensors" in {item.label for item in report.items}
+
+
+def test_what_has_no_runs_is_called_five_times():
+    """With the same case, as a subject of no more than cases is."""
+    subject = Function(ROUTINES["sgd"], plain)
+    cases = SimpleNamespace(calls=0, name="of cases", takes=subject.takes)
+
+    def run(case):
+        cases.calls += 1
+        return subject.run(case)
+
+    cases.run = run
+    report = oracle.check("sgd", cases, laws=["L17"], dtypes=["float32"], process=False, set={"l2_decay": 0.0})
+    assert {item.label for item in report.of("passed")} == {"some tensors"} and cases.calls == 5
+
+
+@pytest.mark.parametrize(("too_often", "found"), [(0.009, False), (0.03, True)])
+def test_rounding_by_chance_has_a_mean_within_six_deviations(too_often, found):
+    """Of 20,000 numbers that are rounded up too often, by this share."""
+
+    def step(params, grads, *, lr, rounding="nearest", seed=0):
+        for p, g in zip(params, grads, strict=True):
+            exact = p.astype(np.float32) - np.float32(lr) * g
+            low = (exact.view(np.uint32) & 0xFFFF0000).view(np.float32)
+            unit = np.spacing(low.astype(p.dtype)).astype(np.float32)
+            low = np.where(exact < low, low - abs(unit), low)
+            up = np.random.default_rng(seed).random(p.shape) < (exact - low) / abs(unit) + too_often
+            p[...] = np.where(up & (exact != low), low + abs(unit), low)
+
+    named = dict(laws=["L13"], dtypes=["bfloat16"], diagnose=False, process=False)
+    report = oracle.check("sgd", step, set={"l2_decay": 0.0}, **named)
+    assert ("unbiased" in {item.label for item in report.of("failed")}) == found, str(report)
+    assert {"unbiased", "another seed"} - {item.label for item in report.of("failed")} <= {
+        item.label for item in report.of("passed")}

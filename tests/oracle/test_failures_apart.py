@@ -2,6 +2,7 @@
 
 import json
 import os
+import os
 
 import numpy as np
 import pytest
@@ -82,3 +83,25 @@ def test_the_smallest_example_has_shapes_that_are_not_n():
     assert "params[0] of shape (), beta1_pow[0] and beta2_pow[0] of shape (1,)" in str(report)
     wrong = oracle.check("sgd", descending(lambda params: None, 0.5), **SCALARS | {"laws": ["L1"]}, process=False)
     assert "of shape" not in str(wrong) and "smallest example" in str(wrong)
+
+
+def test_three_changes_of_a_process_are_named(monkeypatch):
+    names = [f"REFOPT_{k}" for k in range(5)]
+
+    def step(params, grads, *, lr):
+        for name in names:
+            monkeypatch.setenv(name, os.environ[name] + "x")
+
+    for name in names:
+        monkeypatch.setenv(name, "")
+    report = oracle.check("sgd", step, dtypes=["float32"], laws=["L23"], process=False)
+    text = "; ".join(f"os.environ[{name!r}]: expected unchanged, got another value" for name in names[:3])
+    assert report.of("failed")[0].text.endswith(f": {text} and 2 more")
+
+
+def test_an_error_of_a_step_has_300_characters_at_most():
+    def step(params, grads, *, lr):
+        raise ValueError("word " * 100)
+
+    (failed, *_) = oracle.check("sgd", step, dtypes=["float32"], laws=["L6"], process=False).of("failed")
+    assert failed.text.partition("got ")[2] == "ValueError: " + "word " * 57 + "..."
