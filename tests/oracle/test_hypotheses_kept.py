@@ -36,9 +36,10 @@ def test_what_hypotheses_say(routine, dtype):
     row = KNOWN[routine]
     trial = Trial(row, Function(row, getattr(cpu, row.merged_name)), dtype, 0, {})
     kinds = {}
-    for count in (1, 3):
+    for count, scale in ((1, 2.0**-6), (3, 1.0)):
         case = trial.case([5, 4, 3], count=count)
-        case = case.replace(steps=[case.steps[0] | {"lr": [0.5, 0.25, 0.125]}])
+        case = case.replace(steps=[case.steps[0] | {"lr": [0.5, 0.1, 0.125]}],
+                            grads=[x * x.dtype.type(scale) for x in case.grads])
         situation = of_case(case, 1, base_rule(row), trial.real)
         for hypothesis in named(row):
             with np.errstate(all="ignore"):
