@@ -170,6 +170,15 @@ def test_after_a_hang_others_may_take_ten_times_as_long_as_any_that_has_not(long
     assert remote.deadline == deadline
 
 
+def test_an_end_has_the_last_twelve_lines():
+    def leaving(params, grads, *, lr):
+        print("\n".join(f"line {k}" for k in range(15)), flush=True)
+        os._exit(4)
+
+    (failed,) = oracle.check("sgd", leaving, **NAMED | {"laws": ["L6"]}).of("failed")
+    assert failed.text.partition("the last it said: ")[2] == " | ".join(f"line {k}" for k in range(3, 15))
+
+
 @pytest.mark.parametrize(("size", "tried"), [(2**13, True), (2**13 + 1, False)])
 def test_whether_a_process_is_spoiled_is_tried_with_what_worked_in_it(size, tried):
     """Up to 64 KiB of parameters and gradients; a step whose process is not known to be spoiled has only raised."""
