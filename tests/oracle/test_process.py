@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -168,6 +169,22 @@ def test_after_a_hang_others_may_take_ten_times_as_long_as_any_that_has_not(long
     with pytest.raises(Ended):
         remote.asked("run")
     assert remote.deadline == deadline
+
+
+def test_the_longest_call_of_cases_and_of_runs_is_known(monkeypatch):
+    """Of four that take 3, 1, 7 and 2 seconds."""
+    times = iter([0.0, 3.0, 10.0, 11.0, 20.0, 27.0, 30.0, 32.0])
+    monkeypatch.setattr("refopt.oracle.process.remote.time", SimpleNamespace(monotonic=times.__next__))
+    numbers = {"lr": 0.5, "l2_decay": 0.0, "rescale_grad": 1.0}
+    case = draw(ROUTINES["sgd"], [(3,)], [alike("float32")], seed=1, numbers=numbers, choices={})
+    remote, longest = Remote(None, "fork", True, 40.0), []
+    remote.sender = memory.Sender()
+    answers = [pickle.dumps(("value", ({}, False))), b"".join(x.tobytes() for x in (*case.params, *case.grads))]
+    remote.worker = SimpleNamespace(ask=lambda message, memories, seconds, count: answers[:count])
+    for call in (lambda: remote.run(case), lambda: remote.soil([], "float32", 0)) * 2:
+        call()
+        longest.append(remote.longest)
+    assert longest == [3.0, 3.0, 7.0, 7.0]
 
 
 def test_an_end_has_the_last_twelve_lines():
