@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from oracle.bugs import SECOND_SET, step_of
+from oracle.bugs import DECAY, SECOND_SET, step_of
 from oracle.corpus import NEW, PLANTED, headline, held, verdict
 from refopt import cpu, oracle
 from refopt.catalog import ROUTINES
@@ -40,12 +40,7 @@ def test_nine_in_ten_are_true():
     assert found["true"] >= 0.9 * len(PLANTED) and found["false"] <= len(PLANTED) / 60, found
 
 
-def without_decay(params, grads, exp_avg, exp_avg_sq, *, lr, beta1, beta2, epsilon, coeff, step):
-    for p, g, m, v in zip(params, grads, exp_avg, exp_avg_sq, strict=True):
-        real = p.dtype.type
-        m += real(1 - beta1) * (g - m)
-        v += real(1 - beta2) * (g * g - v)
-        p -= real(lr) * (m / real(1 - beta1**step)) / (np.sqrt(v / real(1 - beta2**step)) + real(epsilon))
+without_decay = step_of("adamw", {DECAY: "pass"})
 
 
 @pytest.mark.parametrize("laws", [["L1"], ["L4"], ["L2", "L16"]])
@@ -55,19 +50,7 @@ def test_a_cause_does_not_depend_on_the_law(laws):
 
 
 def adamw_scaled(factor):
-    def step(params, grads, moment1, moment2, beta1_pow, beta2_pow, *, lr, beta1, beta2, epsilon, coeff, lr_ratio=1.0):
-        for p, g, m, v, first, second in zip(params, grads, moment1, moment2, beta1_pow, beta2_pow, strict=True):
-            real = p.dtype.type
-            m[...] = real(beta1) * m + real(1 - beta1) * g
-            v[...] = real(beta2) * v + real(1 - beta2) * g * g
-            root = np.sqrt(1 - float(second[0]))
-            update = real(lr * root / (1 - float(first[0]))) * (m / (np.sqrt(v) + real(epsilon * root)))
-            p *= real(1 - lr * lr_ratio * coeff)
-            p -= update * real(factor)
-            first *= real(beta1)
-            second *= real(beta2)
-
-    return step
+    return step_of("adamw", {"p -= real(lr / first)": f"p -= real({factor!r}) * real(lr / first)"})
 
 
 @pytest.mark.parametrize(("factor", "ok"), [
@@ -84,16 +67,7 @@ def test_betas_that_are_captured_are_told_by_a_schedule_alone():
 
 def test_the_first_wrong_step_is_told(monkeypatch):
     monkeypatch.setattr(shrink, "SECONDS", 60.0)
-
-    def step(params, grads, moment1, moment2, *, lr, beta1, beta2, epsilon, step):
-        step = min(step, 256)
-        for p, g, m, v in zip(params, grads, moment1, moment2, strict=True):
-            real = p.dtype.type
-            m[...] = real(beta1) * m + real(1 - beta1) * g
-            v[...] = real(beta2) * v + real(1 - beta2) * g * g
-            p -= real(lr / (1 - beta1**step)) * m / (np.sqrt(v / real(1 - beta2**step)) + real(epsilon))
-
-    report = oracle.check("adam", step, dtypes=["float32"], laws=["L16"], process=False)
+    report = held(BY_NAME["counter in bf16"], laws=["L16"])
     assert "bias correction sticks at step 256, as a counter in bfloat16 does" in str(report)
     assert "step 257, the first that is wrong: step 256 is right" in str(report)
 
@@ -124,16 +98,8 @@ def only(monkeypatch, kind):
 
 def test_errors_of_one_sign_are_no_fast_reciprocal(monkeypatch):
     only(monkeypatch, "rough")
-
-    def step(params, grads, moment1, moment2, *, lr, beta1, beta2, epsilon, step):
-        for p, g, m, v in zip(params, grads, moment1, moment2, strict=True):
-            real = p.dtype.type
-            m[...] = real(beta1) * m + real(1 - beta1) * g
-            v[...] = real(beta2) * v + real(1 - beta2) * g * g
-            root = np.sqrt(np.maximum(v, real(1e-12)) / real(1 - beta2**step))
-            p -= real(lr / (1 - beta1**step)) * (m / (root + real(epsilon)))
-
-    report = oracle.check("adam", step, dtypes=["float32"], laws=["L1"], process=False)
+    step = step_of("adamw", {"np.sqrt(v)": "np.sqrt(np.maximum(v, real(1e-12)))"})
+    report = oracle.check("adamw", step, dtypes=["float32"], laws=["L1"], process=False)
     assert not report.ok and "fast reciprocal" not in str(report), str(report)
 
 
