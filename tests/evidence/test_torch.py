@@ -27,6 +27,7 @@ import pytest
 from mutants.family import implementation
 
 from evidence.cells import cell_of
+from refopt import oracle
 from refopt.catalog import ROUTINES
 from refopt.oracle.bound.bounded import Arithmetic
 from refopt.oracle.bound.values import high
@@ -214,6 +215,15 @@ def test_refopt_is_within_the_bound(name, real):
 def test_pytorch_is_within_the_bound(name, real):
     """What the rule comes to is what PyTorch comes to."""
     assert inside(name, real, theirs(ROWS[name], real))
+
+
+@pytest.mark.skipif(torch is None, reason="torch is not installed")
+@pytest.mark.parametrize("peer", ["AdamW", "NAdam", "RAdam"])
+def test_scalars_follow_from_the_steps_that_pytorch_counts(peer):
+    """So the oracle compares them, as any slot."""
+    named = dict(dtypes=["float32"], laws=["L1", "L15"], examples=0, diagnose=False, process=False)
+    report = oracle.check(peer.lower(), getattr(torch.optim, peer), **named)
+    assert report.ok and not any("not returned" in note for note in report.notes), str(report)
 
 
 # Wrong in their roundings alone, or for constant lr, lr_ratio 1, no dampening, decay in the gradient alone and no NaN
