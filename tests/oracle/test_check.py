@@ -16,7 +16,6 @@ from refopt import cpu, oracle
 from refopt.catalog import ROUTINES
 from refopt.cli import Terminated
 from refopt.oracle import shrink
-from refopt.oracle.broken import Broken, Where
 from refopt.oracle.cases import NUMBERS
 from refopt.oracle.laws import LAWS
 from refopt.oracle.subjects import public_name
@@ -135,14 +134,6 @@ def test_scalars_of_a_tensor_without_elements():
 
     report = oracle.check("adam", step, **QUICK | {"laws": ["L3"]})
     assert report.failed_laws == ["L3"] and "beta1_pow[0], element 0 of 1: expected" in str(report)
-
-
-@pytest.mark.parametrize(("error", "numbers"), [
-    (1e-15, "expected 0.33333333333333331 within 1e-15, got 0.10000000000000001"),
-    (1e-3, "expected 0.333333333 within 0.001, got 0.1")])
-def test_a_number_has_as_many_digits_as_its_bound_asks_for(error, numbers):
-    broken = Broken("", 4.0, Where("params", 2, 3, 1 / 3, error, 0.1, np.zeros(5, bool)))
-    assert shrink.told(broken) == f"params[2], element 3 of 5: {numbers}: 4 times the bound"
 
 
 def test_a_step_that_was_never_compared_is_not_right():

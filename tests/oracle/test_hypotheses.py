@@ -9,6 +9,7 @@ from refopt import cpu
 from refopt.catalog import KNOWN, ROUTINES
 from refopt.checks.dtypes import numpy_dtype
 from refopt.oracle.diagnosis import numbers, operands
+from refopt.oracle.diagnosis.evidence import tensors_of
 from refopt.oracle.diagnosis.hypotheses import named
 from refopt.oracle.diagnosis.hypothesis import base_rule
 from refopt.oracle.diagnosis.situation import of_case
@@ -91,6 +92,26 @@ def test_an_operation_that_is_rough_is_off_by_so_much_of_the_update(bits):
     p, numbers = case.params[0].astype(float), situation.numbers
     update = abs(exact.value - p) + numbers["lr"] * numbers["coeff"] * abs(p)
     np.testing.assert_allclose(loose.error - exact.error, 2.0**-bits * update, rtol=1e-3)
+
+
+def test_three_tensors_of_a_case_are_evidence_and_the_wrong_one():
+    row = ROUTINES["sgd"]
+    trial = Trial(row, Function(row, cpu.merged_sgd), "float32", 0, {})
+    case = trial.case([4, 5, 0, 6, 7, 8])
+    for first, tensors in ((0, [0, 3, 5]), (4, [4, 0, 3, 5]), (2, [0, 3, 5])):
+        assert [x.tensor for x in tensors_of(trial, case, first)] == tensors
+
+
+@pytest.mark.parametrize(("routine", "size", "elements"), [
+    ("sgd", 2**11, 2**11), ("sgd", 2**11 + 1, 188), ("lars_momentum", 2**11 + 1, 2**11 + 1)])
+def test_elements_of_large_tensors_are_evidence(routine, size, elements):
+    """Those at either end, and some between, unless a norm is of all."""
+    row = ROUTINES[routine]
+    trial = Trial(row, Function(row, getattr(cpu, row.merged_name)), "float32", 0, {})
+    (tensor,) = tensors_of(trial, trial.case([size]))
+    assert tensor.wide["params"].size == elements
+    if elements < size:
+        assert [*tensor.elements[:64]] == [*range(64)] and [*tensor.elements[-64:]] == [*range(size - 64, size)]
 
 
 @pytest.mark.parametrize("name", KNOWN)

@@ -1,0 +1,61 @@
+"""The smallest example of a failure: how long it is looked for, what is rounded, and what of it is shown."""
+
+import numpy as np
+import pytest
+
+from refopt.catalog import ROUTINES
+from refopt.oracle import shrink
+from refopt.oracle.broken import Broken, Where
+from refopt.oracle.cases import alike, draw
+
+
+def case_of(*shapes, count=1):
+    numbers = {"lr": 0.5, "l2_decay": 0.0, "rescale_grad": 1.0}
+    return draw(ROUTINES["sgd"], shapes, [alike("float32")] * len(shapes), seed=1, numbers=numbers, choices={},
+                count=count)
+
+
+def broken(ratio=4.0, error=0.01):
+    return Broken("wrong", ratio, Where("params", 0, 0, 1 / 3, error, 0.1, np.ones(1, bool)))
+
+
+def test_a_law_is_tried_150_times(monkeypatch):
+    monkeypatch.setattr(shrink, "SECONDS", 600.0)
+    tried = []
+    found = shrink.smallest(case_of(*[(16,)] * 200), tried.append, broken())
+    assert len(tried) == 150 and len(found[0]) == 200
+
+
+@pytest.mark.parametrize(("ratio", "rounded"), [(1.9, False), (2.1, True)])
+def test_numbers_are_rounded_where_the_error_is_still_twice_the_bound(ratio, rounded):
+    case = case_of((1,))
+
+    def holds(rounder):
+        raise broken(ratio)
+
+    found, error = shrink.smallest(case, holds, broken())
+    assert (found is not case) == rounded and error.ratio == (ratio if rounded else 4.0)
+    assert not rounded or set(np.abs(np.frexp([found.params[0], found.grads[0]])[0]).ravel()) == {0.5}
+
+
+@pytest.mark.parametrize(("count", "since"), [(4096, 700), (4097, None)])
+def test_the_first_wrong_step_is_looked_for_among_4096(count, since):
+    def holds(case):
+        if case.count >= 700:
+            raise broken()
+
+    case, _, found = shrink.first_step(case_of((1,)).replace(count=count), broken(), holds)
+    assert found == since and case.count == (since or count)
+
+
+def test_six_shapes_are_shown():
+    shown = shrink.shown(case_of(*[(2, k) for k in range(1, 9)]), broken())
+    told = ", ".join(f"params[{k}] of shape (2, {k + 1})" for k in range(6))
+    assert f"    {told}, ...\n" in shown and "params[6]" not in shown
+
+
+@pytest.mark.parametrize(("error", "numbers"), [
+    (3e-11, "expected 0.33333333333333331 within 3e-11, got 0.10000000000000001"),
+    (4e-11, "expected 0.333333333 within 4e-11, got 0.1")])
+def test_a_number_has_as_many_digits_as_its_bound_asks_for(error, numbers):
+    assert shrink.told(broken(error=error)) == f"params[0], element 0 of 1: {numbers}: 4 times the bound"
