@@ -17,28 +17,6 @@ from refopt.oracle.trying import tries_of
 from refopt.oracle.variants import row_for
 
 
-def momentum(params, grads, velocities, *, lr, mu, l2_decay, use_nesterov, found_inf=None, grad_factor=None):
-    cpu.merged_momentum(params, grads, velocities, lr=lr, mu=mu, l2_decay=l2_decay, use_nesterov=use_nesterov,
-                        found_inf=found_inf, grad_factor=grad_factor)
-
-
-def adamw(params, grads, moment1, moment2, beta1_pow, beta2_pow, *, lr, beta1, beta2, epsilon, coeff, found_inf=None,
-          master_params=None, moment2_max=None, rounding="nearest", seed=0):
-    cpu.merged_adamw(params, grads, moment1, moment2, beta1_pow, beta2_pow, lr=lr, beta1=beta1, beta2=beta2,
-                     epsilon=epsilon, coeff=coeff, found_inf=found_inf, master_params=master_params,
-                     moment2_max=moment2_max, rounding=rounding, seed=seed)
-
-
-def lars_momentum(params, grads, velocities, *, lr, mu, lars_coeff, lars_weight_decay, epsilon):
-    cpu.merged_lars_momentum(params, grads, velocities, lr=lr, mu=mu, lars_coeff=lars_coeff,
-                             lars_weight_decay=lars_weight_decay, epsilon=epsilon)
-
-
-def novograd(params, grads, moment, second_moment, *, lr, beta1, beta2, epsilon, weight_decay):
-    cpu.merged_novograd(params, grads, moment, second_moment, lr=lr, beta1=beta1, beta2=beta2, epsilon=epsilon,
-                        weight_decay=weight_decay)
-
-
 def plain(params, grads, *, lr, found_inf=None):
     if found_inf is None or found_inf[0] == 0:
         for p, g in zip(params, grads, strict=True):
@@ -47,12 +25,12 @@ def plain(params, grads, *, lr, found_inf=None):
 
 
 CHECKS = [
-    *((momentum, "float32", law) for law in LAWS if law not in ("L11", "L12", "L13", "L24")),
+    *((cpu.merged_momentum, "float32", law) for law in LAWS if law not in ("L11", "L12", "L13", "L24")),
     *((plain, "float32", law.id) for law in LAWS.values() if law.runs),
     (plain, "float64", "L2"), (plain, "float64", "L3"),
-    (lars_momentum, "bfloat16", "L5"), (lars_momentum, "float32", "L1"),
-    *((adamw, "bfloat16", law) for law in ("L10", "L11", "L12", "L13")),
-    *((novograd, "float64", law) for law in ("L1", "L10", "L16", "L22"))]
+    (cpu.merged_lars_momentum, "bfloat16", "L5"), (cpu.merged_lars_momentum, "float32", "L1"),
+    *((cpu.merged_adamw, "bfloat16", law) for law in ("L10", "L11", "L12", "L13")),
+    *((cpu.merged_novograd, "float64", law) for law in ("L1", "L10", "L16", "L22"))]
 
 
 def shown(x):
@@ -71,7 +49,7 @@ def given_by(step, dtype, law):
         given.update(" ".join(map(shown, [*lists, *(x for pair in sorted(named.items()) for x in pair)])).encode())
         step(*lists, **named)
 
-    routine, named = (None, {"symmetries": SYMMETRIES}) if step is plain else (step.__name__, {"secret": 1})
+    routine, named = (None, {"symmetries": SYMMETRIES}) if step is plain else (step.__name__[7:], {"secret": 1})
     report = oracle.check(routine, noting, dtypes=[dtype], laws=[law], process=False, diagnose=False, **named)
     return f"{len(report.items)} cases, {report.compared} elements: {given.hexdigest()[:16]}"
 

@@ -9,7 +9,7 @@ from refopt.checks.dtypes import numpy_dtype
 from refopt.cpu.muon import COEFFICIENTS, norm_of
 from refopt.oracle.bound import iterations, sums
 from refopt.oracle.bound.iterations import half_a_unit, orthogonalized
-from refopt.oracle.laws import matrices, step
+from refopt.oracle.laws import matrices
 from refopt.oracle.subjects.function import Function
 from refopt.oracle.trial import Trial
 
@@ -266,10 +266,3 @@ def test_a_norm_is_that_of_memory():
     """Its least is epsilon."""
     u = np.asfortranarray(np.arange(6, dtype=np.float32).reshape(2, 3))
     assert norm_of(u, np.float32(0)) == np.sqrt(np.float32(55)) and norm_of(u, np.float32(9)) == 9
-
-
-def test_the_step_law_has_the_cases_of_matrices():
-    row = KNOWN["muon"]
-    trial = Trial(row, Function(row, cpu.merged_muon), "float32", 0, {})
-    labels = [x.label for x in step.tries(trial)]
-    assert {x.label for x in matrices.step(trial)} <= set(labels) and any("rows heavy" in x for x in labels), labels

@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -233,14 +232,6 @@ PLANTED = {"L2": [one_norm, by_shape, in_one_dtype, small_ones, spread_nan, by_p
            "L4": [flat_copy, in_memory_order, scaled_gradient, one_too_many], "L17": [by_chance],
            "L16": [Hidden(), Counting(), BackingOff()],
            "L8": [gate_ignored, gate_of_parameters, gate_that_counts, gate_but_first]}
-
-
-def test_the_cases_are_what_they_are():
-    """By relation; and how many elements are compared in all, which tells their sizes, and how often each is run."""
-    report = oracle.check(None, right, symmetries=EVERY, **COARSE)
-    assert Counter(item.law for item in report.items) == {
-        "L2": 9, "L3": 9, "L4": 20, "L8": 8, "L15": 2, "L16": 6, "L17": 3, "L24": 2, "L25": 2, "L26": 43, "L27": 1}
-    assert report.ok and report.compared == 1446300
 
 
 @pytest.mark.parametrize(("exponent", "lr", "found"), [(-11, 0.1, True), (-15, 0.1, False), (-9, 2.0**-8, True)])
