@@ -105,13 +105,3 @@ def test_what_slots_hold_of_a_number_is_what_the_package_stores():
     assert all(x.tobytes() == y.tobytes() for x, y in zip((p, rest), cpu.remainder.split(exact), strict=True))
     assert storage.joined(p, rest).tobytes() == exact.tobytes() == cpu.remainder.join(p, rest).tobytes()
     assert storage.stored(exact, BF16).tobytes() == exact.astype(BF16).astype(np.float32).tobytes()
-
-
-@pytest.mark.parametrize(("step", "share"), [(1, 1.0), (2, 0.125), (3, 0.125)])
-def test_the_first_norm_by_number_is_that_of_step_1(step, share):
-    """Whatever the average is: here 0, as after gradients of zeros."""
-    p, g, zeros, zero = arrays(5, np.float64), arrays(5, np.float64, 1), np.zeros(5), np.zeros(1)
-    numbers = dict(lr=0.1, beta1=0.9, beta2=0.875, epsilon=0.01, first_norm="by_number")
-    found = oracle.expect("novograd", params=[p], grads=[g], moment=[zeros], second_moment=[zero],
-                          step_number=[np.full(1, step, np.float64)], **numbers)
-    assert found["second_moment"][0].value[0] == pytest.approx(share * np.sum(g * g), rel=1e-12)

@@ -190,3 +190,13 @@ def test_vectors_are_what_they_were(routine, dtype):
         expected = {slot: digits({"value": value, "bound": bound}, 4) for slot, (value, bound) in case.expected.items()}
         cases.append((case.name, case.dtype, case.step, case.numbers, case.choices, inputs, expected))
     assert_kept({f"{routine} {dtype} vectors": f"{len(cases)} of {digest(cases)}"})
+
+
+@pytest.mark.parametrize(("step", "share"), [(1, 1.0), (2, 0.125), (3, 0.125)])
+def test_the_first_norm_by_number_is_that_of_step_1(step, share):
+    """Whatever the average is: here 0, as after gradients of zeros, of which no vector is."""
+    p, g = np.random.default_rng(step).normal(size=(2, 5))
+    numbers = dict(lr=0.1, beta1=0.9, beta2=0.875, epsilon=0.01, first_norm="by_number")
+    found = oracle.expect("novograd", params=[p], grads=[g], moment=[np.zeros(5)], second_moment=[np.zeros(1)],
+                          step_number=[np.full(1, step, np.float64)], **numbers)
+    assert found["second_moment"][0].value[0] == pytest.approx(share * np.sum(g * g), rel=1e-12)
