@@ -1,5 +1,8 @@
 """A right report has no words of failure."""
 
+import json
+import math
+
 import pytest
 
 from refopt import oracle
@@ -45,6 +48,13 @@ def test_a_page_has_eight_notes_and_twenty_failures():
     assert [x for x in lines if x.startswith("note ")] == [f"note {k}." for k in range(8)]
     assert sum(line.startswith("L1 step, float32, in 'case ") for line in lines) == 20 and "and 3 more" in lines
     assert {f"note {k}." for k in range(10)} < {*report.details().splitlines()}
+
+
+def test_json_has_infinity_as_text():
+    items = [Item("L1", "float32", "x", "failed", ratio=x) for x in (math.inf, math.nan, 2.0)]
+    report = Report("sgd", "step", items, {"L1": "step"}, compared=3, expected_failures={})
+    read = json.loads(report.to_json(), parse_constant=pytest.fail)
+    assert [item["ratio"] for item in read["items"]] == ["inf", "nan", 2.0]
 
 
 @pytest.mark.parametrize(("share", "text"), [(1, "100 %"), (1 - 1e-6, "99.9 %"), (0.5, "50 %"), (0.0123, "1.23 %")])
