@@ -7,7 +7,7 @@ import pytest
 
 from refopt.simt import cuda
 from refopt.simt.rules import DEFAULT
-from refopt.simt.watch.cells import Access, Cell, Shadow
+from refopt.simt.watch.cells import Access, Cell, Shadow, unordered
 from refopt.simt.watch.clocks import KEY_BITS, ThreadClock, join, merge, publish
 from refopt.simt.watch.races import Detector
 
@@ -66,17 +66,27 @@ def test_a_later_launch_stands_for_an_earlier_one(first, second, waits):
 def test_a_cell_is_copied_not_shared():
     """What is recorded in one part is not in the other."""
     first = Cell()
-    first.enter(launch())
-    for rank, kind in enumerate(("write", "read", "atomic")):
-        record(first, kind, access(rank))
+    for _ in range(2):
+        first.enter(launch())
+        for rank, kind in enumerate(("write", "read", "atomic")):
+            record(first, kind, access(rank))
     first.same = {7: access(7)}
     second = Cell(first)
     assert [second.write, second.reads, second.atomics, second.same] == [
         first.write, first.reads, first.atomics, first.same]
+    assert len(first.pending) == 3 and (second.pending, second.older) == (first.pending, first.older)
     second.reads[5] = second.atomics[6] = second.same[8] = access(5)
     assert (set(first.reads), set(first.atomics), set(first.same)) == ({1}, {2}, {7})
     second.enter(launch())
-    assert first.older == [] and first.write == access(0)
+    assert len(first.older) == 3 < len(second.older) and first.write == access(0)
+
+
+def test_the_nearest_access_is_one_of_the_same_block():
+    """Even if one of the block before has a number that is nearer."""
+    clock = ThreadClock(1, 0, 600)
+    accesses = [access(599, block=0), access(520, block=1), access(500, block=1), access(3, block=2)]
+    found = unordered(clock, accesses)
+    assert [divmod(one.key, 1 << KEY_BITS) for one in found] == [(1, 500), (1, 520), (0, 599), (2, 3)]
 
 
 # Shadows: cells of as many bytes as accesses allow.

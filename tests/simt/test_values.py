@@ -115,6 +115,14 @@ def cast_on_another_line(x, out):
     out[0] = product
 
 
+@wrong("int32-overflow", ints, block=1)
+def more_bits_than_a_word_has(out):
+    word = 1
+    for _ in range(40):
+        word = word << 1
+    out[0] = word
+
+
 @wrong("shared-types", ints, block=8)
 def two_types_at_one_place(out):
     t = cuda.threadIdx.x
@@ -159,6 +167,22 @@ def bits_by_way_of_variables(out):
     high = 1 << 31
     word = high + 0
     out[0] = word
+
+
+@right(2_999_999_999 - 2**32, lambda: np.full(1, -3_000_000_000), ints, block=1)
+def bits_that_are_inverted(x, out):
+    out[0] = ~x[0]
+
+
+@right(7, ints, block=1)
+def cut_off_on_another_line(out):
+    low = np.int32(2**40 + 7 + out[0])
+    out[0] = low
+
+
+@right(-12, ints, block=4)
+def subtracted_by_an_atomic(out):
+    cuda.atomic.sub(out, 0, 3)
 
 
 @right(7, ints, block=1)
@@ -267,6 +291,18 @@ def test_a_defect_is_found(name):
     with simt.observe(watch=True, lenient=[case.outcome, "same-value"]):
         cuda.jit(case.body)[1, case.block, 0, 64](*case.arguments())
     cuda.jit(case.body)[1, case.block, 0, 64](*case.arguments())
+
+
+@pytest.mark.parametrize(("name", "words"), [
+    ("in_place", "overflow of int32: 2147483648 is stored in x, int32, as -2147483648 (rule int32-overflow)"),
+    ("cast_before_it_is_long", "overflow of int32: 4294967294 is stored in out, int64, as -2 (rule int32-overflow)"),
+    ("by_an_atomic", "overflow of int32: an atomic adds 2147483647 to 2147483647 (rule int32-overflow)"),
+    ("by_an_atomic_that_subtracts", "overflow of int32: an atomic adds -2147483647 to -2147483647 (rule ")])
+def test_an_overflow_is_told_with_its_numbers(name, words):
+    case = wrong[name]
+    with pytest.raises(simt.IntegerError) as caught, simt.observe(watch=True):
+        cuda.jit(case.body)[1, case.block](*case.arguments())
+    assert str(caught.value).startswith(words)
 
 
 @pytest.mark.parametrize("name", right)
