@@ -67,6 +67,16 @@ def test_a_store_may_round():
                     (4, "subnormal", "arises", None): 1}
 
 
+def test_an_overflow_may_be_the_first():
+    @cuda.jit
+    def kernel(x):
+        x[0] = x[0] * x[0]
+
+    assert events(kernel, 1, device(1e-30))[1].first is None
+    first = events(kernel, 1, device(1e30))[1].first
+    assert (first.what, first.how) == ("overflow", "arises")
+
+
 def test_addresses_shared_memory_and_atomics():
     @cuda.jit
     def kernel(address, y):
@@ -76,7 +86,7 @@ def test_addresses_shared_memory_and_atomics():
         memory.store(address, np.float32, (a[1], a[1], a[1], a[1]))
         cuda.atomic.add(y, 0, a[2])
 
-    x = device(np.nan, TINY / 2, np.inf, 1)
+    x = device(np.nan, TINY / 2, np.inf, TINY)
     rows, _ = events(kernel, 1, x.address, device(0))
     assert [(*key[:3], times) for key, times in rows.items()] == [
         (3, "nan", "load", 1), (3, "inf", "load", 1), (3, "subnormal", "load", 1), (4, "nan", "store", 1),

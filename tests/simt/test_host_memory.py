@@ -80,6 +80,11 @@ def test_the_host_is_too_early(what):
     assert (race(WRONG[what], lenient="host-access") is None) == (what not in BETWEEN_STREAMS)
 
 
+def test_the_report_names_the_first_byte_of_both():
+    assert race(lambda s: (cuda.as_cuda_array(s.mapped)[8:12].copy_to_device(s.x[:4], stream=s.a),
+                           s.mapped[5:10].sum())).offset == 32
+
+
 def halves(s):
     h = zeros(cuda.pinned_array, 64)
     s.x.copy_to_host(h[:32], stream=s.a)

@@ -138,6 +138,14 @@ def test_a_kernel_goes_on_after_what_it_does_outside():
     assert sorted(error.array for error in log.defects) == ["bins", "out", "x"]
 
 
+def test_two_arrays_of_a_line_are_two_defects():
+    @cuda.jit
+    def copy(x, y):
+        y[cuda.threadIdx.x + 60] = x[cuda.threadIdx.x + 60]
+
+    assert [error.array for error in listed(copy, ints(), ints()).defects] == ["x", "y"]
+
+
 def test_undefined_values_are_stored_as_what_they_stand_for():
     @cuda.jit
     def shuffle(x):

@@ -8,7 +8,7 @@ import pytest
 from refopt.simt import cuda
 from refopt.simt.rules import DEFAULT
 from refopt.simt.watch.cells import Access, Cell, Shadow, unordered
-from refopt.simt.watch.clocks import KEY_BITS, ThreadClock, join, merge, publish
+from refopt.simt.watch.clocks import KEY_BITS, ThreadClock, join, merge, publish, share
 from refopt.simt.watch.races import Detector
 
 KINDS = "read", "write", "atomic"
@@ -213,3 +213,27 @@ def test_what_came_before_an_atomic_alone_is_released():
     second.atomic(location)
     second.fence(True)
     assert knows(second, 0, 0, 1) and not knows(second, 0, 0, 2)
+
+
+def test_a_fence_acquires_from_all_locations():
+    first, second, reader = threads(1)[0], threads(1, block=1)[0], threads(1, block=2)[0]
+    for writer in (first, second):
+        writer.fence(True)
+        writer.atomic(location := {})
+        reader.atomic(location)
+    reader.fence(True)
+    assert knows(reader, 0, 0, 1) and knows(reader, 1, 0, 1)
+
+
+def test_those_who_have_met_release_what_any_has_fenced():
+    """But not what one of them fences later."""
+    (a, b), reader, location = threads(2), threads(1, block=1)[0], {}
+    a.fence(True)
+    b.fence(True)
+    share([a, b])
+    join([a, b])
+    b.fence(True)
+    a.atomic(location)
+    reader.atomic(location)
+    reader.fence(True)
+    assert knows(reader, 0, 0, 1) and knows(reader, 0, 1, 1) and not knows(reader, 0, 1, 2)

@@ -226,17 +226,18 @@ def test_what_one_thread_knows_its_neighbour_does_not(first, then):
     assert race(passed_on((first, then, fenced)), *arrays, block=3) is False
 
 
+@pytest.mark.parametrize("who", [0, 1])
 @pytest.mark.parametrize(
     ("early", "late"), [(read_first_element, add_to_first_element), (add_to_first_element, read_first_element)])
-def test_a_later_access_has_to_be_known_as_well(early, late):
-    """All know what thread 0 did, and thread 1 has checked it; what thread 1 then does nobody knows."""
+def test_a_later_access_has_to_be_known_as_well(early, late, who):
+    """All know what thread 0 did, and one has checked it; what that one then does nobody knows."""
 
     def body(x):
         t = cuda.threadIdx.x
         if t == 0:
             early(x)
         cuda.syncthreads()
-        if t == 1:
+        if t == who:
             late(x)
             early(x)
         if t == 2:
@@ -281,6 +282,16 @@ def test_writes_of_one_value():
         else:
             x[0]
 
+    def reader_of_the_next(x):
+        t = cuda.threadIdx.x
+        if t < 2:
+            x[0] = 1
+        cuda.syncthreads()
+        if t == 2:
+            x[0] = 2
+        if t == 3:
+            x[0]
+
     def overwriter(x):
         x[0] = 1
         if cuda.threadIdx.x == 1:
@@ -292,6 +303,40 @@ def test_writes_of_one_value():
     assert race(body, zeros(), other, 0, block=3, strict=()) is True
     assert race(reader, zeros(), block=3, strict=()) is True
     assert race(overwriter, zeros(), block=3, strict=()) is True
+    assert race(reader_of_the_next, zeros(), block=4, strict=()) is True
+
+
+@device
+def write_another_value(x):
+    x[0] = 2
+
+
+@pytest.mark.parametrize("last", [write_another_value, add_to_first_element])
+def test_one_who_knows_a_writer_does_not_know_another_of_the_value(last):
+    """Thread 1 is ordered after thread 0, and comes after thread 2 by luck."""
+
+    def kernel(x, flag):
+        t = cuda.threadIdx.x
+        if t == 0:
+            x[0] = 1
+            cuda.threadfence()
+            cuda.atomic.exch(flag, 0, 1)
+        if t == 1:
+            while cuda.atomic.add(flag, 0, 0) == 0:
+                pass
+            cuda.threadfence()
+            x[0]
+            cuda.atomic.exch(flag, 1, 1)
+            while cuda.atomic.add(flag, 2, 0) == 0:
+                pass
+            last(x)
+        if t == 2:
+            while cuda.atomic.add(flag, 1, 0) == 0:
+                pass
+            x[0] = 1
+            cuda.atomic.exch(flag, 2, 1)
+
+    assert race(kernel, zeros(), zeros(), block=3, strict=()) is True
 
 
 def test_a_fence_of_an_earlier_launch_does_not_help():

@@ -94,6 +94,10 @@ UNORDERED = {
         x[3:].copy_to_host(stream=b)),
     "copy behind one to the host": lambda x, a, b: (
         x.copy_to_device(np.ones(4), stream=a), x.copy_to_host(stream=a), x.copy_to_host(stream=b)),
+    "copy behind a reader": lambda x, a, b: (
+        w(x, a), recorded(a).wait(b), r(x, b), x.copy_to_host(stream=cuda.stream())),
+    "reader beside one behind a copy": lambda x, a, b: (
+        x.copy_to_device(np.ones(4), stream=a), r(x, a), r(x, b)),
     "overwritten by another array": lambda x, a, b: (r(x, a), x.copy_to_device(cuda.device_array(4), stream=b)),
     "default stream of a thread": lambda x, a, b: (w(x, cuda.per_thread_default_stream()), w(x, a)),
     "element set on another stream": lambda x, a, b: (w(x, a), x.setitem(slice(0, 2), 1.0, stream=b)),
@@ -108,6 +112,14 @@ def test_ordered(steps):
 @pytest.mark.parametrize("steps", UNORDERED.values(), ids=UNORDERED)
 def test_unordered(steps):
     assert race(steps)
+
+
+def test_the_report_names_the_first_byte_of_both():
+    x, a, b = cuda.to_device(np.zeros(4)), cuda.stream(), cuda.stream()
+    with pytest.raises(simt.DataRace, match=r"on \[2\], byte 16 of") as caught, simt.observe(watch=True):
+        x[2:].copy_to_device(np.ones(2), stream=a)
+        x[:3].copy_to_host(stream=b)
+    assert caught.value.offset == 16
 
 
 def test_event_times(monkeypatch):
