@@ -52,8 +52,19 @@ def test_integer_operations(old, value):
 
 
 def test_counting_operations():
-    assert [once(cuda.atomic.inc, old, 2, dtype=np.uint32)[1] for old in (0, 1, 2, 3)] == [1, 2, 0, 0]
-    assert [once(cuda.atomic.dec, old, 2, dtype=np.uint32)[1] for old in (0, 1, 2, 3)] == [2, 0, 1, 2]
+    for dtype in (np.uint32, np.uint64):
+        assert [once(cuda.atomic.inc, old, 2, dtype=dtype)[1] for old in (0, 1, 2, 3)] == [1, 2, 0, 0]
+        assert [once(cuda.atomic.dec, old, 2, dtype=dtype)[1] for old in (0, 1, 2, 3)] == [2, 0, 1, 2]
+
+
+def test_others_get_a_turn_after_eight_atomics():
+    @cuda.jit
+    def kernel(count, places):
+        for i in range(10):
+            places[cuda.threadIdx.x, i] = cuda.atomic.add(count, 0, 1)
+
+    kernel[1, 2](np.zeros(1, np.int32), places := np.zeros((2, 10), np.int32))
+    assert places.tolist() == [[*range(8), 16, 17], [*range(8, 16), 18, 19]]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,8 @@
 """Block and grid barriers, and the threads that do not reach them."""
 
+import itertools
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 
@@ -45,6 +48,26 @@ def test_barriers_with_a_predicate():
     out = np.zeros((10, 5), np.int32)
     kernel[1, 10](out)
     assert (out == [4, 1, 0, 1, 0]).all()
+
+
+BARRIERS = {
+    "sync": lambda: cuda.syncthreads(), "count": lambda: cuda.syncthreads_count(1),
+    "and": lambda: cuda.syncthreads_and(1), "or": lambda: cuda.syncthreads_or(1)}
+
+
+@pytest.mark.parametrize(("one", "other"), [*itertools.combinations_with_replacement(BARRIERS, 2)])
+def test_warps_meet_at_barriers_of_one_kind_alone(one, other):
+    first, second = (cuda.jit(device=True)(BARRIERS[name]) for name in (one, other))
+
+    @cuda.jit
+    def kernel():
+        if cuda.threadIdx.x < 32:
+            first()
+        else:
+            second()
+
+    with nullcontext() if one == other else pytest.raises(simt.BarrierDivergence):
+        kernel[1, 64]()
 
 
 @pytest.mark.parametrize("schedule", ["forward", "reverse", "random"])

@@ -79,20 +79,30 @@ def test_arrays_that_are_captured_are_constants(watch):
     assert caught.value.kernel == "kernel" and TABLE[0] == 0
 
 
-def test_device_arrays_that_are_captured_are_arguments():
-    """They are live, counted and watched."""
-    x = cuda.to_device(np.zeros(4, np.float32))
+ON_DEVICE = cuda.to_device(np.zeros(4, np.float32))
 
+
+def of_the_module(racing):
+    ON_DEVICE[0 if racing else cuda.threadIdx.x] = cuda.threadIdx.x
+
+
+def of_the_closure(x):
     def kernel(racing):
         x[0 if racing else cuda.threadIdx.x] = cuda.threadIdx.x
 
+    return kernel
+
+
+@pytest.mark.parametrize(("kernel", "name"), [(of_the_module, "ON_DEVICE"), (of_the_closure(ON_DEVICE), "x")])
+def test_device_arrays_that_are_captured_are_arguments(kernel, name):
+    """They are live, counted and watched, by the name that the kernel has for them."""
     with simt.observe(watch=True) as log:
         cuda.jit(kernel)[1, 4](False)
-    assert x.copy_to_host().tolist() == [0, 1, 2, 3] and log.bytes_written(x) == 16
+    assert ON_DEVICE.copy_to_host().tolist() == [0, 1, 2, 3] and log.bytes_written(ON_DEVICE) == 16
     cuda.jit(kernel)[1, 2](False)
     with pytest.raises(simt.DataRace) as caught, simt.observe(watch=True):
         cuda.jit(kernel)[1, 4](True)
-    assert caught.value.array == "x"
+    assert caught.value.array == name
 
 
 def test_a_variable_that_is_not_assigned_yet_is_no_array():

@@ -10,6 +10,7 @@ import pytest
 
 from refopt import cli, simt
 from refopt.simt import cuda
+from refopt.simt.machine import launch
 from refopt.simt.machine.claims import DEVICES
 
 # Of CUDA's deviceQuery on a T4, and of the CUDA C++ Programming Guide, section Compute Capabilities.
@@ -48,6 +49,7 @@ def test_names(name, capsys):
 @pytest.mark.parametrize(("device", "keywords", "name", "expected"), [
     ((), {}, "", (132, 50, 80)),
     ((), {"capability": (7, 5), "multiprocessors": 40, "l2": 4 << 20, "memory": 16 << 30}, " as 7.5", (40, 4, 16)),
+    ((), {"capability": (7, 0)}, " as 7.0", (132, 50, 80)),
     (("8.6",), {"l2": 2 << 20}, " as 8.6", (132, 2, 80)),
     (("T4",), {"multiprocessors": np.int64(20)}, " as T4", (20, 4, 16)),
     (("T4",), {"capability": (8, 9), "memory": 1 << 30}, " as 8.9", (40, 4, 1)),
@@ -189,6 +191,14 @@ def test_the_executors_own_limit_holds_as_well():
         assert at_first.max_cooperative_grid_blocks(1024) == 64 < 2 * 148
         with pytest.raises(simt.LaunchError, match="launch of 66560 threads: more than 65536 cannot be resident"):
             at_first[65, 1024]()
+
+
+def test_as_many_threads_as_that_may_be_resident(monkeypatch):
+    monkeypatch.setattr(launch, "MAX_RESIDENT_THREADS", 128)
+    with simt.observe():
+        at_first[4, 32]()
+        with pytest.raises(simt.LaunchError, match="launch of 129 threads: more than 128 cannot be resident"):
+            at_first[129, 1]()
 
 
 def test_an_ordinary_launch_may_have_any_number_of_blocks():

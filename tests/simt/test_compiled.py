@@ -281,6 +281,23 @@ def test_integers_wrap_at_64_bits():
     assert results(below, -(2**63), size=1, dtype=np.int64) == [2**63 - 5]
 
 
+def test_integers_that_a_function_is_given_keep_their_limits():
+    """Products of large ones wrap there, and negative ones are stored as such."""
+
+    @cuda.jit(device=True)
+    def squared(n):
+        return n * n
+
+    @cuda.jit(device=True)
+    def itself(n):
+        return n
+
+    def kernel(x, out):
+        out[0], out[1], out[2] = squared(2**40 + 1), squared(x.size), itself(-5)
+
+    assert results(kernel, np.zeros(7), dtype=np.uint64)[:3] == [2**41 + 1, 49, 2**64 - 5]
+
+
 def test_integers_to_a_power_below_0():
     def kernel(one, n, out):
         out[0], out[1], out[2], out[3] = one**n, (-one) ** n, (-one) ** (n - 1), (one + one) ** n

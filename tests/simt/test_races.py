@@ -169,13 +169,15 @@ def test_a_flag_that_is_waited_for_needs_a_fence_after_it(fence, found, poll):
     assert race(body, *arrays, grid=2, block=1, lenient="acquire") is False
 
 
+@pytest.mark.parametrize("take", [
+    device(lambda lock: cuda.atomic.cas(lock, 0, 0, 1)), device(lambda lock: cuda.atomic.exch(lock, 0, 1))])
 @pytest.mark.parametrize(("fence", "found"), [(cuda.threadfence, False), (nothing, True)])
-def test_what_a_lock_protects_needs_a_fence_behind_it(fence, found):
+def test_what_a_lock_protects_needs_a_fence_behind_it(fence, found, take):
     """Whoever takes the lock has changed it, but that is no ticket."""
 
     def body(lock, total):
         cuda.cg.this_grid()
-        while cuda.atomic.cas(lock, 0, 0, 1):
+        while take(lock):
             pass
         fence()
         total[0] += 1

@@ -49,6 +49,16 @@ def spin_lock(lock, out):
     cuda.atomic.exch(lock, 0, 0)
 
 
+@right(1, ints, block=2)
+def wait_that_sleeps(out):
+    if cuda.threadIdx.x == 0:
+        while cuda.atomic.add(out, 1, 0) == 0:
+            cuda.nanosleep(100)
+        out[0] = 1
+    else:
+        cuda.atomic.exch(out, 1, 1)
+
+
 @right([15, 14], ints)
 def syncwarp_of_two_branches(out):
     """The two calls of syncwarp meet: it is no shuffle."""
