@@ -12,6 +12,7 @@ import pytest
 
 from refopt import cli, simt
 from refopt.simt.names import modules
+from refopt.simt.watch import defects
 
 REAL = numba.cuda
 SCRIPT = """\
@@ -183,9 +184,64 @@ def test_a_module_of_a_package_that_imports_cuda(tmp_path, monkeypatch, capsys):
     assert "No module named 'missing_here'" in capsys.readouterr().err
 
 
-def test_the_status_of_a_script(tmp_path, capsys):
-    (tmp_path / "ends.py").write_text("import sys\nsys.exit(7)\n")
-    assert cli.main(["simt", str(tmp_path / "ends.py")]) == 7
-    (tmp_path / "fails.py").write_text("1 / 0\n")
-    assert cli.main(["simt", str(tmp_path / "fails.py")]) == 1
-    assert "ZeroDivisionError" in capsys.readouterr().err
+@pytest.mark.parametrize(("end", "status", "said"), [
+    ("sys.exit(7)", 7, ""), ("sys.exit()", 0, ""), ("sys.exit('words')", 1, "words\n"), ("sys.exit([])", 1, ""),
+    ("1 / 0", 1, "ZeroDivisionError: division by zero\n")])
+def test_the_status_of_a_script(tmp_path, capsys, end, status, said):
+    (tmp_path / "ends.py").write_text(f"import sys\n{end}\n")
+    before = list(sys.path)
+    assert cli.main(["simt", str(tmp_path / "ends.py")]) == status
+    assert capsys.readouterr().err.endswith(said) and sys.path == before
+
+
+BLOCKS = """
+import sys
+import numpy as np
+from numba import cuda
+@cuda.jit
+def arrive(counter, places):
+    places[cuda.atomic.add(counter, 0, 1)] = cuda.blockIdx.x
+@cuda.jit
+def between(x, counter):  # a race if block 1 comes between the others
+    cuda.cg.this_grid()
+    if cuda.blockIdx.x == 0:
+        x[0] = 1
+        cuda.threadfence()
+    if cuda.atomic.add(counter, 0, 1) == 1 and cuda.blockIdx.x == 2:
+        x[0] = 2
+@cuda.jit
+def skip(x):
+    if cuda.threadIdx.x:
+        cuda.syncthreads()
+@cuda.jit
+def outside(x):
+    x[3] = 1
+    x[4] = 1
+@cuda.jit
+def equal(x):
+    x[0] = 1
+arrive[8, 1](np.zeros(1, np.int32), places := np.zeros(8, np.int32))
+print(*places)
+{launch}
+"""
+FORWARD = "0 1 2 3 4 5 6 7\n"
+
+
+@pytest.mark.parametrize(("options", "launch", "status", "out", "err"), [
+    ("", "", 0, FORWARD, ""), ("--schedule reverse", "", 0, "7 6 5 4 3 2 1 0\n", ""),
+    ("--schedule random", "", 0, "6 7 3 0 2 5 1 4\n", ""),
+    ("--schedule random --seed 5", "", 0, "4 5 2 7 0 1 3 6\n", ""),
+    ("--watch", "between[3, 1](np.zeros(1), np.zeros(1, int))", 0, FORWARD, ""),
+    ("--orders 20", "between[3, 1](np.zeros(1), np.zeros(1, int))", 1, FORWARD, "found with schedule random (seed"),
+    ("", "skip[1, 2](0)", 1, FORWARD, "BarrierDivergence"),
+    ("--lenient skipped-barrier", "skip[1, 2](0)", 0, FORWARD, ""),
+    ("--keep-going", "outside[1, 2](np.zeros(3)); sys.exit(3)", 1, FORWARD, "1 of 1 (2 times): "),
+    ("--keep-going", "outside[1, 1](np.zeros(3))", 1, FORWARD, "\nand 1 more\n"),
+    ("--watch", "equal[1, 2](np.zeros(3))", 0, FORWARD, "refopt simt: equal values written to x, unordered"),
+    ("--watch", "equal[1, 2](np.zeros(3)); sys.exit(3)", 3, FORWARD, "")])
+def test_options_of_a_script(tmp_path, capsys, monkeypatch, options, launch, status, out, err):
+    monkeypatch.setattr(defects, "MOST", 1)
+    (tmp_path / "blocks.py").write_text(BLOCKS.replace("{launch}", launch))
+    assert cli.main(["simt", *options.split(), str(tmp_path / "blocks.py")]) == status
+    told = capsys.readouterr()
+    assert told.out == out and (err in told.err if err else not told.err)
