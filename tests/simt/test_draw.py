@@ -60,8 +60,21 @@ def test_words_and_file(observed, tmp_path):
     for name in ("a.png", "a.svg", "a.pdf"):
         picture.save(tmp_path / name)
     assert b"neighbouring threads are 2 apart" in (tmp_path / "a.png").read_bytes()
+    assert b"/Subject" in (tmp_path / "a.pdf").read_bytes()
     assert picture._repr_html_().startswith(f'<svg role="img" aria-label="{picture.alt}"')
     assert "y: loads of element 0, by thread 0." in simt.draw(log, launch=1).alt
+
+
+def test_words_are_escaped():
+    @cuda.jit
+    def store(x):
+        x[0] = 1
+
+    x = cuda.to_device(np.zeros(1))
+    x.name = '"x" & <y>'
+    with simt.observe(profile=True) as log:
+        store[1, 1](x)
+    assert "&quot;x&quot; &amp; &lt;y&gt;: stores to element 0" in simt.draw(log)._repr_html_()
 
 
 def test_a_vector_is_several_elements():

@@ -114,14 +114,6 @@ def listed(kernel, *args, grid=1, block=32, **options):
     return log
 
 
-def test_nothing_is_listed_of_a_right_kernel():
-    @cuda.jit
-    def right(x):
-        x[cuda.threadIdx.x] += 1
-
-    assert listed(right, ints()).defects == []
-
-
 def test_a_kernel_goes_on_after_what_it_does_outside():
     @cuda.jit
     def histogram(x, bins, out):
@@ -209,11 +201,6 @@ def test_what_the_executor_lacks_ends_the_run_all_the_same():
 
     with pytest.raises(simt.Unsupported):
         listed(kernel, np.zeros(1, np.float16), block=1)
-
-
-def test_it_is_for_what_is_watched():
-    with pytest.raises(ValueError, match="watch=True"), simt.observe(keep_going=True):
-        pass
 
 
 def test_a_launch_outside_of_observe_names_the_array():

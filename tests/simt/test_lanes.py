@@ -176,14 +176,14 @@ def test_floats(a, b, by_lanes):
     both_are([x.ravel().astype(a), y.ravel().astype(b)], np.zeros((144, 11)), floats, by_lanes)
 
 
-def both_are(args, out, body, by_lanes, grid=None, block=16):
+def both_are(args, out, body, by_lanes, grid=None, block=16, dynamic=0):
     """A kernel leaves the same bits by lanes, where it runs wholly, and by threads."""
     kernel, results = cuda.jit(body), []
     by_lanes.clear()
     grid = grid or -(-len(args[0]) // block)
     for way in (lambda launch, *given: launch(*given), by_threads):
         given = [x.copy() if isinstance(x, np.ndarray) else x for x in (*args, out)]
-        way(kernel[grid, block], *given)
+        way(kernel[grid, block, 0, dynamic], *given)
         if not results:
             assert by_lanes == []
         results.append([x.tobytes() for x in given if isinstance(x, np.ndarray)])
@@ -290,12 +290,7 @@ def test_atomics_are_in_the_order_of_the_threads(by_lanes):
 
 
 def test_dynamic_shared_memory(by_lanes):
-    kernel, x = cuda.jit(in_dynamic_memory), words(128, np.int32) >> 8
-    got, expected = np.zeros(128, np.int32), np.zeros(128, np.int32)
-    kernel[2, 64, 0, 256](x, got)
-    assert by_lanes == []
-    by_threads(kernel[2, 64, 0, 256], x, expected)
-    assert got.tobytes() == expected.tobytes()
+    both_are([words(128, np.int32) >> 8], np.zeros(128, np.int32), in_dynamic_memory, by_lanes, 2, 64, 256)
 
 
 def test_a_shuffle_in_part_of_a_warp(by_lanes):
@@ -339,28 +334,18 @@ def raising(x):
         raise ValueError("no")
 
 
-@pytest.mark.parametrize("body", [outside, skipped, raising])
-def test_errors_are_those_of_threads(body, by_lanes):
-    kernel, messages, left = cuda.jit(body), [], []
+@pytest.mark.parametrize(("body", "given"), [
+    (outside, lambda x: x), (skipped, lambda x: x), (raising, lambda x: x), (stray, lambda x: x.address + 4 * 28),
+    (stray, lambda x: x.address + 2)], ids=["outside", "skipped", "raising", "past the end", "misaligned"])
+def test_errors_are_those_of_threads(body, given, by_lanes):
+    kernel, found, x = cuda.jit(body), [], cuda.to_device(np.zeros(128, np.int32))
     for way in (lambda launch, *args: launch(*args), by_threads):
-        x = cuda.to_device(np.zeros(128, np.int32))
+        x[:] = 0
         with pytest.raises((simt.SimtError, ValueError)) as error:
-            way(kernel[2, 64], x)
-        messages.append((type(error.value), str(error.value), getattr(error.value, "__notes__", None)))
-        left.append(x.copy_to_host().tobytes())
-    assert messages[0] == messages[1] and left[0] == left[1]
-    assert by_lanes == [body.__name__] * 2
-
-
-@pytest.mark.parametrize("offset", [4 * 100, 2], ids=["past the end", "misaligned"])
-def test_an_address_that_strays(offset, by_lanes):
-    kernel, messages = cuda.jit(stray), []
-    x = cuda.to_device(np.zeros(200, np.int32))
-    for way in (lambda launch, *args: launch(*args), by_threads):
-        with pytest.raises(simt.SimtError) as error:
-            way(kernel[2, 64], x.address + offset)
-        messages.append((type(error.value), str(error.value)))
-    assert messages[0] == messages[1]
+            way(kernel[2, 64], given(x))
+        notes = getattr(error.value, "__notes__", None)
+        found.append((type(error.value), str(error.value), notes, x.copy_to_host().tobytes()))
+    assert found[0] == found[1] and by_lanes == [body.__name__] * 2
 
 
 def test_stores_at_one_address_are_in_the_order_of_the_threads(by_lanes):

@@ -309,8 +309,8 @@ def test_equal_values_are_told():
     assert "rule same-value" in str(one)
 
 
-def test_orders_are_for_what_is_watched():
-    with pytest.raises(ValueError, match="watch=True"), simt.observe(orders=2):
-        pass
-    with pytest.raises(ValueError, match="orders"), simt.observe(watch=True, orders=-1):
-        pass
+def test_orders_and_keeping_going_are_for_what_is_watched():
+    for options, words in (({"orders": 2}, "watch=True"), ({"keep_going": True}, "watch=True"),
+                           ({"watch": True, "orders": -1}, "orders")):
+        with pytest.raises(ValueError, match=words), simt.observe(**options):
+            pass
