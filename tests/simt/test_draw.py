@@ -44,6 +44,7 @@ def test_marks(observed):
     assert marks(shared)[1] == sorted((i % 20 % 4, i) for i in range(40))
     assert y.get_xlabel() == "element, rows of 8 (bands: sectors of 32 bytes)"
     assert [(band.get_x(), band.get_width()) for band in x.patches] == [(16 * k - 0.5, 8) for k in range(5)]
+    assert [(band.get_x(), band.get_width()) for band in shared.patches] == [(-0.5, 32)]
     assert figure.get_suptitle() == "Which threads of kernel touch which elements"
     # Warps begin with each block: blocks are of 20 threads.
     assert sorted({line.get_ydata()[0] for line in x.get_lines() if line.get_linestyle() == "-"}) == [-0.5, 19.5, 39.5]
@@ -63,6 +64,29 @@ def test_words_and_file(observed, tmp_path):
     assert b"/Subject" in (tmp_path / "a.pdf").read_bytes()
     assert picture._repr_html_().startswith(f'<svg role="img" aria-label="{picture.alt}"')
     assert "y: loads of element 0, by thread 0." in simt.draw(log, launch=1).alt
+
+
+def test_elements_that_lie_apart():
+    """Bands of sectors are counted from the array's start; where there are many, none are drawn."""
+
+    @cuda.jit
+    def scattered(x, y, z):
+        i = cuda.threadIdx.x
+        y[1000 + i * i] = x[0] + x[1]
+        z[2000 * i] = 1
+
+    x, y, z = (cuda.to_device(np.zeros(n, np.float32)) for n in (2, 1010, 6001))
+    with simt.observe(profile=True) as log:
+        scattered[1, 4](x, y, z)
+    picture = simt.draw(log)
+    assert picture.alt.partition(". ")[2] == (
+        "x: loads of 2 elements from 0 to 1, by 4 threads from 0 to 3. "
+        "y: stores to 4 elements from 1000 to 1009, by 4 threads from 0 to 3. "
+        "z: stores to 4 elements from 0 to 6000, by 4 threads from 0 to 3; neighbouring threads are 2000 apart.")
+    _, near, far = picture.figure.axes
+    assert [(band.get_x(), band.get_width()) for band in near.patches] == [(1007.5, 8)]
+    assert near.get_xticks().tolist() == [*range(1000, 1016, 2)]
+    assert not far.patches and far.get_xlabel() == "element"
 
 
 def test_words_are_escaped():
