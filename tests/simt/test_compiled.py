@@ -293,9 +293,10 @@ def test_integers_that_a_function_is_given_keep_their_limits():
         return n
 
     def kernel(x, out):
-        out[0], out[1], out[2] = squared(2**40 + 1), squared(x.size), itself(-5)
+        out[0], out[1], out[2], out[3] = squared(2**40 + 1), squared(x.size), itself(-5), x.strides[0]
 
-    assert results(kernel, np.zeros(7), dtype=np.uint64)[:3] == [2**41 + 1, 49, 2**64 - 5]
+    backwards = cuda.to_device(np.zeros(7))[::-1]
+    assert results(kernel, backwards, dtype=np.uint64) == [2**41 + 1, 49, 2**64 - 5, 2**64 - 8]
 
 
 def test_integers_to_a_power_below_0():

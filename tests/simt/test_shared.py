@@ -90,8 +90,9 @@ def test_arrays_do_not_survive_the_block():
     assert np.isnan(run(body, threads=1, blocks=3)).all()
 
 
+@pytest.mark.parametrize("threads", [4, 1024])  # by threads, and by lanes
 @pytest.mark.parametrize("static, dynamic", [(48 * 1024 + 1, 0), (48 * 1024, 179 * 1024 + 1)])
-def test_limits(static, dynamic):
+def test_limits(static, dynamic, threads):
     def body(out):
         cuda.shared.array(static, np.uint8)
 
@@ -99,8 +100,8 @@ def test_limits(static, dynamic):
         cuda.shared.array(48 * 1024, np.uint8, alignment=16)
 
     with pytest.raises(simt.LaunchError, match="shared memory"):
-        run(body, dynamic=dynamic)
-    run(most, dynamic=179 * 1024)
+        run(body, threads, dynamic=dynamic)
+    run(most, threads, dynamic=179 * 1024)
 
 
 @pytest.mark.parametrize("make", [cuda.shared.array, cuda.local.array])
