@@ -293,6 +293,17 @@ def test_dynamic_shared_memory(by_lanes):
     both_are([words(128, np.int32) >> 8], np.zeros(128, np.int32), in_dynamic_memory, by_lanes, 2, 64, 256)
 
 
+def of_three_axes(out):
+    (x, y, z), (width, height, _) = cuda.grid(3), cuda.gridsize(3)
+    i = x + width * (y + height * z)
+    out[i, 0], out[i, 1], out[i, 2] = cuda.threadIdx.x, cuda.threadIdx.y, cuda.threadIdx.z
+    out[i, 3], out[i, 4], out[i, 5] = cuda.blockIdx.x, cuda.blockIdx.y, cuda.blockIdx.z
+
+
+def test_indices_of_three_axes(by_lanes):
+    both_are([], np.zeros((288, 6), np.int64), of_three_axes, by_lanes, (3, 2, 2), (4, 3, 2))
+
+
 def test_a_shuffle_in_part_of_a_warp(by_lanes):
     x, got, expected = words(64, np.int32), np.zeros(64, np.int32), np.zeros(64, np.int32)
     cuda.jit(half_a_warp)[1, 64](x, got)
