@@ -261,6 +261,7 @@ def with_warps(x, out):
     v = v + cuda.shfl_xor_sync(FULL, v, 5) - cuda.shfl_down_sync(FULL, v, 3) + cuda.shfl_up_sync(FULL, v, 30)
     v = v + cuda.shfl_sync(FULL, v, 33)
     out[i] = v + cuda.ballot_sync(FULL, v % 2) + cuda.any_sync(FULL, v == 3) - cuda.all_sync(FULL, v > 3) + cuda.laneid
+    out[i] += 2 * cuda.eq_sync(FULL, i < 0) + 4 * cuda.eq_sync(FULL, v)
 
 
 def with_atomics(x, out):
@@ -273,6 +274,23 @@ def with_atomics(x, out):
         cuda.atomic.sub(out, 132, x[i] % 9)
 
 
+def with_counters(x, out):
+    i = cuda.grid(1)
+    cuda.atomic.inc(out, 0, i % 50)
+    cuda.atomic.dec(out, 1, 5 * i % 7)
+    out[3 + i] = cuda.atomic.exch(out, 2, x[i])
+
+
+def from_a_tuple(x, out):
+    i = cuda.grid(1)
+    out[i] = (i + 1, 2 * i, i + 3)[i % 3]
+
+
+def from_the_end_of_a_tuple(x, out):
+    i = cuda.grid(1)
+    out[i] = (i + 1, 2 * i, i + 3)[i % 3 - 2]
+
+
 def half_a_warp(x, out):
     i = cuda.grid(1)
     if i % 32 >= 16:
@@ -280,13 +298,14 @@ def half_a_warp(x, out):
     out[i] = cuda.shfl_down_sync(FULL, x[i], 1)
 
 
-@pytest.mark.parametrize("body", [search, nested, in_shared_memory, with_warps])
+@pytest.mark.parametrize("body", [search, nested, in_shared_memory, with_warps, from_a_tuple])
 def test_kernels(body, by_lanes):
     both_are([words(128, np.int32) >> 8], np.zeros(128, np.int64), body, by_lanes, 2, 64)
 
 
 def test_atomics_are_in_the_order_of_the_threads(by_lanes):
     both_are([words(128, np.int32) >> 8], np.zeros(140, np.int32), with_atomics, by_lanes, 2, 64)
+    both_are([words(128)], np.zeros(131, np.uint32), with_counters, by_lanes, 2, 64)
 
 
 def test_dynamic_shared_memory(by_lanes):
@@ -304,11 +323,13 @@ def test_indices_of_three_axes(by_lanes):
     both_are([], np.zeros((288, 6), np.int64), of_three_axes, by_lanes, (3, 2, 2), (4, 3, 2))
 
 
-def test_a_shuffle_in_part_of_a_warp(by_lanes):
+@pytest.mark.parametrize("body", [half_a_warp, from_the_end_of_a_tuple])
+def test_what_lanes_cannot_do_threads_do(body, by_lanes):
+    """A shuffle in part of a warp, and indices below 0."""
     x, got, expected = words(64, np.int32), np.zeros(64, np.int32), np.zeros(64, np.int32)
-    cuda.jit(half_a_warp)[1, 64](x, got)
-    by_threads(cuda.jit(half_a_warp)[1, 64], x, expected)
-    assert by_lanes == ["half_a_warp"] * 2 and got.tobytes() == expected.tobytes()
+    cuda.jit(body)[1, 64](x, got)
+    by_threads(cuda.jit(body)[1, 64], x, expected)
+    assert by_lanes == [body.__name__] * 2 and got.tobytes() == expected.tobytes()
 
 
 def test_batches(by_lanes, monkeypatch):
@@ -339,6 +360,24 @@ def skipped(x):
     x[0] = 1
 
 
+def skipped_by_a_block(x):
+    grid = cuda.cg.this_grid()
+    if cuda.blockIdx.x:
+        grid.sync()
+    x[cuda.grid(1)] = 1
+
+
+def not_stepping(x):
+    for _ in range(0, 3, cuda.grid(1) % 4):
+        x[cuda.grid(1)] += 1
+
+
+def counting(x):
+    cuda.atomic.add(x, 0, 1)
+    if cuda.grid(1) == 100:
+        raise ValueError("no")
+
+
 def raising(x):
     x[cuda.grid(1)] = 1
     if cuda.grid(1) == 100:
@@ -346,8 +385,8 @@ def raising(x):
 
 
 @pytest.mark.parametrize(("body", "given"), [
-    (outside, lambda x: x), (skipped, lambda x: x), (raising, lambda x: x), (stray, lambda x: x.address + 4 * 28),
-    (stray, lambda x: x.address + 2)], ids=["outside", "skipped", "raising", "past the end", "misaligned"])
+    *((body, lambda x: x) for body in (outside, skipped, skipped_by_a_block, not_stepping, counting, raising)),
+    (stray, lambda x: x.address + 4 * 28), (stray, lambda x: x.address + 2)])
 def test_errors_are_those_of_threads(body, given, by_lanes):
     kernel, found, x = cuda.jit(body), [], cuda.to_device(np.zeros(128, np.int32))
     for way in (lambda launch, *args: launch(*args), by_threads):

@@ -269,7 +269,7 @@ OF_LANES: dict[Any, Callable[..., Any]] = {
     warps.shfl_xor_sync: _shuffle(lambda lane, operand: lane ^ operand),
     warps.all_sync: _vote(lambda rows: truth(rows).all(1)),
     warps.any_sync: _vote(lambda rows: truth(rows).any(1)),
-    warps.eq_sync: _vote(lambda rows: (rows == rows[:, :1]).all(1)),
+    warps.eq_sync: _vote(lambda rows: (truth(rows) == truth(rows[:, :1])).all(1)),
     warps.ballot_sync: _vote(_ballot),
     warps.syncwarp: _syncwarp,
     warps.lanemask_lt: lambda lanes: (1 << lanes.of("lane")) - 1,
