@@ -277,8 +277,13 @@ def with_atomics(x, out):
 def with_counters(x, out):
     i = cuda.grid(1)
     cuda.atomic.inc(out, 0, i % 50)
-    cuda.atomic.dec(out, 1, 5 * i % 7)
-    out[3 + i] = cuda.atomic.exch(out, 2, x[i])
+    out[3 + i] = 100 * cuda.atomic.exch(out, 2, i) + cuda.atomic.dec(out, 1, 5 * i % 7)
+
+
+def downwards(x, out):
+    i = cuda.grid(1)
+    for j in range(x[i] % 20, i % 5 - 3, -1 - i % 3):
+        out[i] = 3 * out[i] + j
 
 
 def from_a_tuple(x, out):
@@ -298,7 +303,7 @@ def half_a_warp(x, out):
     out[i] = cuda.shfl_down_sync(FULL, x[i], 1)
 
 
-@pytest.mark.parametrize("body", [search, nested, in_shared_memory, with_warps, from_a_tuple])
+@pytest.mark.parametrize("body", [search, nested, in_shared_memory, with_warps, downwards, from_a_tuple])
 def test_kernels(body, by_lanes):
     both_are([words(128, np.int32) >> 8], np.zeros(128, np.int64), body, by_lanes, 2, 64)
 
