@@ -303,6 +303,17 @@ def half_a_warp(x, out):
     out[i] = cuda.shfl_down_sync(FULL, x[i], 1)
 
 
+def a_warp_and_a_half(x, out):
+    out[cuda.grid(1)] = cuda.shfl_down_sync(FULL, x[cuda.grid(1)], 1)
+
+
+def halves_of_two_warps(x, out):
+    i = cuda.grid(1)
+    if i % 64 < 16 or i % 64 >= 48:
+        return
+    out[i] = cuda.shfl_down_sync(FULL, x[i], 8)
+
+
 @pytest.mark.parametrize("body", [search, nested, in_shared_memory, with_warps, downwards, from_a_tuple])
 def test_kernels(body, by_lanes):
     both_are([words(128, np.int32) >> 8], np.zeros(128, np.int64), body, by_lanes, 2, 64)
@@ -328,12 +339,13 @@ def test_indices_of_three_axes(by_lanes):
     both_are([], np.zeros((288, 6), np.int64), of_three_axes, by_lanes, (3, 2, 2), (4, 3, 2))
 
 
-@pytest.mark.parametrize("body", [half_a_warp, from_the_end_of_a_tuple])
-def test_what_lanes_cannot_do_threads_do(body, by_lanes):
+@pytest.mark.parametrize(("body", "block"), [
+    (half_a_warp, 64), (halves_of_two_warps, 64), (a_warp_and_a_half, 48), (from_the_end_of_a_tuple, 64)])
+def test_what_lanes_cannot_do_threads_do(body, block, by_lanes):
     """A shuffle in part of a warp, and indices below 0."""
-    x, got, expected = words(64, np.int32), np.zeros(64, np.int32), np.zeros(64, np.int32)
-    cuda.jit(body)[1, 64](x, got)
-    by_threads(cuda.jit(body)[1, 64], x, expected)
+    x, got, expected = words(128, np.int32), np.zeros(128, np.int32), np.zeros(128, np.int32)
+    cuda.jit(body)[2, block](x, got)
+    by_threads(cuda.jit(body)[2, block], x, expected)
     assert by_lanes == [body.__name__] * 2 and got.tobytes() == expected.tobytes()
 
 
@@ -357,6 +369,10 @@ def outside(x):
 
 def stray(address):
     memory.store(address + 4 * cuda.grid(1), np.int32, (1,))
+
+
+def stray_vector(address):
+    memory.load(address + 16 * (cuda.grid(1) % 16), np.float32, 4)
 
 
 def skipped(x):
@@ -391,7 +407,8 @@ def raising(x):
 
 @pytest.mark.parametrize(("body", "given"), [
     *((body, lambda x: x) for body in (outside, skipped, skipped_by_a_block, not_stepping, counting, raising)),
-    (stray, lambda x: x.address + 4 * 28), (stray, lambda x: x.address + 2)])
+    (stray, lambda x: x.address + 4 * 28), (stray, lambda x: x.address + 2),
+    (stray_vector, lambda x: x.address + 4)])
 def test_errors_are_those_of_threads(body, given, by_lanes):
     kernel, found, x = cuda.jit(body), [], cuda.to_device(np.zeros(128, np.int32))
     for way in (lambda launch, *args: launch(*args), by_threads):
