@@ -52,8 +52,19 @@ def race(steps, **options):
 
 BETWEEN_STREAMS = {
     "mapped, read by another stream": lambda s: (fill(s.mapped, s.a), take(s.mapped, s.x, s.b)),
+    "mapped, filled beside a kernel": lambda s: (take(s.mapped, s.x, s.a), s.y.copy_to_host(s.mapped, stream=s.b)),
     "mapped, copied beside a kernel": lambda s: (fill(s.mapped, s.a), s.x.copy_to_device(s.mapped, stream=s.b))}
+
+
+def behind_a_copy_to_locked_memory(s):
+    with cuda.pinned(host := np.zeros(32, np.float32)):
+        fill(s.managed, s.a)
+        s.x.copy_to_host(host, stream=s.a)
+        s.managed[3]
+
+
 WRONG = BETWEEN_STREAMS | {
+    "managed, read after a copy to locked memory": behind_a_copy_to_locked_memory,
     "managed, read without waiting": lambda s: (fill(s.managed), s.managed[3]),
     "managed, read after another stream": lambda s: (fill(s.managed, s.a), s.b.synchronize(), s.managed.max()),
     "mapped, written beside a reader": lambda s: (take(s.mapped, s.x, s.a), s.mapped.fill(2)),
@@ -123,6 +134,17 @@ def after_a_copy_to_pageable_memory(s):
     assert s.pinned[0] == 0
 
 
+def after_a_copy_to_pinned_memory_on_the_default_stream(s):
+    fill(s.managed, s.a)
+    s.x.copy_to_host(s.pinned)
+    assert s.managed.sum() == 32
+
+
+def mapped_memory_that_is_read_twice(s):
+    take(s.mapped, s.x, s.a)
+    s.y.copy_to_device(s.mapped, stream=s.b)
+
+
 def other_elements_of_mapped_memory(s):
     fill(s.mapped, s.a, 0, 16)
     s.mapped[20] = 3
@@ -161,6 +183,7 @@ def bytes_that_look_like_poison(s):
 
 @pytest.mark.parametrize("steps", [
     halves, chunks, two_readers, after_a_copy_on_the_default_stream, after_a_copy_to_pageable_memory,
+    after_a_copy_to_pinned_memory_on_the_default_stream, mapped_memory_that_is_read_twice,
     other_elements_of_mapped_memory, managed_after_waiting, filled_where_nobody_looks, bytes_that_look_like_poison])
 def test_the_host_is_not_too_early(steps):
     assert not race(steps)

@@ -213,9 +213,9 @@ def search(x, out):
 
 
 @cuda.jit(device=True)
-def first_of(x, start):
+def first_of(x, start, *, by=7):
     for j in range(start, x.size):
-        if x[j] % 7 == 0:
+        if x[j] % by == 0:
             return j
     return -1
 
@@ -353,6 +353,20 @@ def test_batches(by_lanes, monkeypatch):
     monkeypatch.setattr(lanes, "MOST", 96)  # two blocks, and one at the end
     both_are([words(120, np.int32) >> 8], np.zeros(140, np.int32), with_atomics, by_lanes, 3, 40)
     both_are([words(250, np.int32) >> 8], np.zeros(250, np.int64), search_within, by_lanes, 7, 40)
+    both_are([words(128)], np.zeros(256, np.int64), over_the_grid, by_lanes, 4, 32)
+
+
+@cuda.jit(device=True)
+def all_meet():
+    grid = cuda.cg.this_grid()
+    grid.sync()
+
+
+def over_the_grid(x, out):
+    i = cuda.grid(1)
+    out[i] = x[i]
+    all_meet()
+    out[128 + i] = out[127 - i]
 
 
 def search_within(x, out):
@@ -445,6 +459,27 @@ def spins(x):
         pass
 
 
+def spins_without_end(x):
+    while True:
+        if cuda.atomic.add(x, 0, 0) >= 0:
+            break
+
+
+@cuda.jit(device=True)
+def first_count(x):
+    return cuda.atomic.add(x, 0, 0)
+
+
+@cuda.jit(device=True)
+def count_of(x):
+    return first_count(x)
+
+
+def spins_in_a_helper(x):
+    while count_of(x) < 0:
+        pass
+
+
 def waits(x):
     while x[0] < 0:
         cuda.threadfence()
@@ -464,6 +499,8 @@ def looks_in_a_list(x):
 
 @pytest.mark.parametrize(("body", "dtype", "why"), [
     (adds_floats, np.float32, "an atomic on non-integers"), (spins, np.int32, "it waits for other threads"),
+    (spins_without_end, np.int32, "it waits for other threads"),
+    (spins_in_a_helper, np.int32, "it waits for other threads"),
     (swaps, np.int32, "a call of cas"), (waits, np.int32, "it waits for other threads"),
     (prints, np.int32, "a call of print"), (looks_in_a_list, np.int32, "List in looks_in_a_list, line "),
 ])

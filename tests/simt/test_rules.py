@@ -186,6 +186,8 @@ READS = {
 WRITES = {
     "element": lambda p: p.__setitem__(0, 1), "all": lambda p: p.fill(0), "slice": lambda p: p[2:].__setitem__(0, 1),
     "in place": lambda p: p.__iadd__(1), "out": lambda p: np.sin(np.ones(8), out=p),
+    "second out": lambda p: np.modf(np.ones(8, np.float32), out=(np.ones(8, np.float32), p)),
+    "out of a function": lambda p: np.cumsum(np.ones(8), out=p), "place": lambda p: np.place(p, np.ones(8), 1),
     "copyto": lambda p: np.copyto(p, np.ones(8)), "put": lambda p: np.put(p, [0], 1), "method": lambda p: p.put([0], 1)}
 
 

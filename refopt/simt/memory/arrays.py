@@ -151,7 +151,6 @@ def over(array: np.ndarray) -> DeviceArray:
     buffer.shape, buffer.dtype, buffer.mapped = array.shape, kind, True
     strides = array.strides if array.size else None
     data = np.ndarray(array.shape, kind, buffer.data, strides=strides)
-    data.flags.writeable = array.flags.writeable
     return DeviceArray(buffer, data)
 
 
