@@ -132,10 +132,20 @@ def test_a_kernel_goes_on_after_what_it_does_outside():
 
 def test_two_arrays_of_a_line_are_two_defects():
     @cuda.jit
-    def copy(x, y):
+    def copy(x, y, z):
         y[cuda.threadIdx.x + 60] = x[cuda.threadIdx.x + 60]
+        z[cuda.threadIdx.x] = x[cuda.threadIdx.x + 60]
 
-    assert [error.array for error in listed(copy, ints(), ints()).defects] == ["x", "y"]
+    log = listed(copy, np.ones(64), np.ones(64), z := np.ones(32))
+    assert [error.array for error in log.defects] == ["x", "y", "x"] and z.tolist() == [1] * 4 + [0] * 28
+
+
+def test_a_row_outside_ends_the_launch():
+    @cuda.jit
+    def kernel(x, y):
+        y[0] = x[4][0]
+
+    assert [type(error) for error in listed(kernel, np.ones((4, 4)), ints(), block=1).defects] == [simt.OutOfBounds]
 
 
 def test_undefined_values_are_stored_as_what_they_stand_for():

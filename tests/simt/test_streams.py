@@ -98,6 +98,7 @@ UNORDERED = {
         w(x, a), recorded(a).wait(b), r(x, b), x.copy_to_host(stream=cuda.stream())),
     "reader beside one behind a copy": lambda x, a, b: (
         x.copy_to_device(np.ones(4), stream=a), r(x, a), r(x, b)),
+    "array made on another stream": lambda x, a, b: r(cuda.to_device(np.ones(4), stream=a), b),
     "overwritten by another array": lambda x, a, b: (r(x, a), x.copy_to_device(cuda.device_array(4), stream=b)),
     "default stream of a thread": lambda x, a, b: (w(x, cuda.per_thread_default_stream()), w(x, a)),
     "element set on another stream": lambda x, a, b: (w(x, a), x.setitem(slice(0, 2), 1.0, stream=b)),

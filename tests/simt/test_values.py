@@ -143,6 +143,15 @@ def two_types_that_overlap(out):
     out[t] = keys[t]
 
 
+@wrong("shared-types", ints, block=8)
+def atomic_on_another_type(out):
+    t = cuda.threadIdx.x
+    keys, values = cuda.shared.array(0, np.int32), cuda.shared.array(0, np.float32)
+    keys[t] = t + 1
+    values[t] = 0.5
+    out[t] = cuda.atomic.add(keys, t, 1)
+
+
 @right(MOST, ints, block=1)
 def up_to_the_last(out):
     out[0] = MOST - 1
@@ -272,6 +281,15 @@ def moved_as_words(out):
     words, values = cuda.shared.array(0, np.uint32), cuda.shared.array(0, np.float32)
     words[t] = 0x3FC00000
     out[t] = values[t]
+
+
+@right([1.5, 0], lambda: np.zeros(4, np.float32), block=1)
+def overwritten_as_words_and_by_zeros(out):
+    words, values = cuda.shared.array(0, np.uint32), cuda.shared.array(0, np.float32)
+    values[0] = values[1] = 2
+    words[0] = 0x3FC00000
+    words.view(np.int32)[1] = 0
+    out[0], out[1] = values[0], values[1]
 
 
 @right(0x3F800000, ints, block=1)
