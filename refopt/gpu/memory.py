@@ -93,7 +93,8 @@ class DeviceArray(Strided):
         low, nbytes = self._span()
         if nbytes != self.nbytes:  # other bytes are between the elements
             for k in range(len(self)):
-                self._part(k)[0].copy_to_device(source[k], stream)
+                part = source.getitem(k, stream) if isinstance(source, Strided) else source[k]
+                self._part(k)[0].copy_to_device(part, stream)
         elif isinstance(source, DeviceArray) and source.strides == self.strides:
             self._copy("cuMemcpyDtoDAsync", low, source._span()[0], nbytes, stream)
         else:

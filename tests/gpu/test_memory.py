@@ -65,6 +65,15 @@ def test_arrays_are_copied_between_each_other(fake):
     target.T[...] = source.T
     target[:, 1] = source[:, 2]
     assert target.copy_to_host().tolist() == [[0, 2, 2], [3, 5, 5]]
+    turned = machine.to_device(np.ones((2, 3), order="F"))
+    fake.calls.clear()
+    for stream, (into, given) in enumerate([(target, np.ones((2, 3))), (target.T, np.ones((3, 2))), (target, source),
+                                            (target, turned), (target[:, 1], source[:, 2])], 7):
+        into.copy_to_device(given, stream)
+        assert {call[-1] for call in fake.calls} == {stream}
+        fake.calls.clear()
+    target.copy_to_host(stream=5)
+    assert {call[-1] for call in fake.calls} == {5}
     for wrong in (np.zeros(6), np.zeros((2, 3), np.float32), source.T):
         with pytest.raises(ValueError, match="cannot copy"):
             target.copy_to_device(wrong)
