@@ -246,18 +246,20 @@ def test_the_order_of_a_captured_stream_is_the_callers(executor, monkeypatch):
 
 def test_in_a_capture(executor, monkeypatch):
     """Addresses that a captured step brings are there again after each replay, so others are put back by each step."""
-    params, grads, others = ([gpu.to_device(np.full(3, k, F))] for k in range(3))
+    params, grads, others = ([gpu.to_device(np.full(3, k, dtype)) for dtype in ("f4", "f8")] for k in range(3))
     plan = gpu.plan("sgd", params, grads, lr=1.0)
     monkeypatch.setattr(type(executor), "capturing", lambda self, stream: True)
     with pytest.raises(RuntimeError, match=r"^merged_sgd: expected gradients present and aligned as in the previous"):
-        plan.move("grads", [0])
+        plan.move("grads", [0, 0])
+    with pytest.raises(RuntimeError, match=r"^merged_sgd: l2_decay: expected no new value during a capture"):
+        plan.set(lr=1.0, l2_decay=0.5)
     plan.move("grads", at(others), others)
     monkeypatch.undo()
     plan.move("grads", at(grads), grads)
-    table = plan._groups[0].table
-    table.array.copy_to_device(np.array([at(params), at(others), [0]], np.int64))  # as a replay does
+    for group, x, y in zip(plan._groups, at(params), at(others), strict=True):
+        group.table.array.copy_to_device(np.array([[x], [y], [0]], np.int64))  # as a replay does
     plan()
-    assert params[0].copy_to_host()[0] == -1
+    assert [x.copy_to_host()[0] for x in params] == [-1, -1]
 
 
 @pytest.mark.parametrize(("values", "error", "message"), [
@@ -307,7 +309,8 @@ def test_numbers_go_up_by_runs(executor):
     now = [0.5] * count
     for change, nbytes in (({}, []), ({3: 0.25}, [4]), ({k: 0.125 for k in range(10, 20)}, [40]),
                            ({0: 2.0, 3: 0.5}, [4, 12]), ({k: float(k) + 3 for k in range(20)}, [80]),
-                           ({k: float(k) for k in range(30, 40)}, [40])):
+                           ({k: float(k) for k in range(30, 40)}, [40]), ({k: k + 5.0 for k in range(8)}, [4] * 8),
+                           ({k: k + 7.0 for k in range(9)}, [36])):
         now = [change.get(k, x) for k, x in enumerate(now)]
         with simt.observe(count=()) as log:
             plan.set(lr=now)
@@ -315,12 +318,11 @@ def test_numbers_go_up_by_runs(executor):
         before = [x.copy_to_host()[0] for x in params]
         plan()
         assert [x.copy_to_host()[0] for x in params] == [F(b) - F(lr) for b, lr in zip(before, now, strict=True)]
-    plan.set(lr=1.0)
-    plan.set(lr=[1.0] * count)
-    plan.set(lr=[1.0] * (count - 1) + [0.0])
-    before = [x.copy_to_host()[0] for x in params]
-    plan()
-    assert [x.copy_to_host()[0] for x in params] == [b - F(1) for b in before[:-1]] + before[-1:]
+    for given, rates in ((1.0, [1.0] * count), (now, now), (1.0, [1.0] * count), ([1.0] * count, [1.0] * count),
+                         ([1.0] * (count - 1) + [0.0],) * 2):
+        before = [x.copy_to_host()[0] for x in params]
+        plan(lr=given)
+        assert [x.copy_to_host()[0] for x in params] == [b - F(lr) for b, lr in zip(before, rates, strict=True)]
 
 
 def test_move_is_rebind(machine):

@@ -50,7 +50,33 @@ def test_numbers_are_the_last_that_were_given(executor):
     step.set(lr=[1.0])
     with pytest.raises(TypeError, match=r"^merged_sgd: lr\[0\]: expected a number, got True"):
         step.set(lr=[True])
+    step.set(lr=1.0)
+    with pytest.raises(TypeError, match=r"^merged_sgd: lr: expected a number.*, got True"):
+        step.set(lr=True)
     assert "lr" not in gpu.plan("sgd", [x], [g]).state_dict()["hypers"]
+
+
+def test_numbers_without_a_default_are_asked_for_one_by_one(executor):
+    """By name, until each has been given, be it 0."""
+    lists = [[executor.to_device(np.ones(3, np.float32))] for _ in range(3)]
+    step = gpu.plan("momentum", *lists)
+    for name in ("lr", "mu"):
+        with pytest.raises(TypeError, match=f"^merged_momentum: {name}: expected a number, got none$"):
+            step()
+        step.set(**{name: 0.0})
+    step()
+    assert (lists[0][0].copy_to_host() == 1).all()
+
+
+def test_a_first_step_that_is_captured_is_still_to_come(executor, monkeypatch):
+    """Its graph may be replayed later or never, so the next step is a first one, too."""
+    step, first = PlacedCase(executor, make([5])).plan("carried_norm", **STEP), []
+    for captured in (True, False, False):
+        monkeypatch.setattr(type(executor), "capturing", lambda self, stream, captured=captured: captured)
+        with simt.observe(count=()) as log:
+            step()
+        first.append(log.launches[0].kernel)
+    assert first[0] == first[1] != first[2]
 
 
 def test_gradients_of_another_kind_are_refused(executor):
@@ -128,6 +154,11 @@ def test_steps_follow_their_stream(executor):
         step.load_state_dict(step.state_dict())
     assert {launch.stream for launch in log.launches} == {stream}
     assert {copy.stream for copy in log.copies} == {stream} and log.copies
+
+
+def test_lists_are_counted():
+    with pytest.raises(TypeError, match=r"^merged_sgd: expected 2 lists \(params, grads\), got 1$"):
+        gpu.plan("sgd", [])
 
 
 def test_names(machine):
