@@ -10,8 +10,9 @@ import pytest
 
 from gpu.fake_driver import CUDA, HERE, INVALID, MODULES, SUCCESS, Fake, host, of, of_capability
 from refopt import gpu, simt
-from refopt.gpu import driver, staging, streams
+from refopt.gpu import driver, staging, streams, transfer
 from refopt.gpu.compiler import Linked
+from refopt.gpu.exclusive import OnStream
 from refopt.gpu.machine import Properties
 
 pytestmark = pytest.mark.usefixtures("frozen")
@@ -66,6 +67,10 @@ def test_handles_of_streams(stream, handle):
 def test_default_streams_are_not_captured(fake):
     """The driver would say that it is wrong to ask."""
     assert not any(map(driver.Gpu.capturing, range(4))) and fake.calls == [("cuStreamIsCapturing", 3)]
+    for status in ("ACTIVE", "INVALIDATED"):
+        fake.answers["cuStreamIsCapturing"] = getattr(
+            CUDA.CUstreamCaptureStatus, f"CU_STREAM_CAPTURE_STATUS_{status}")
+        assert driver.Gpu.capturing(3)
 
 
 @pytest.mark.parametrize(("mode", "capability", "attribute"), [
@@ -89,6 +94,11 @@ def test_launches(fake, monkeypatch, mode, capability, attribute):
     assert (name, function, words[0], config.hStream) == ("cuLaunchKernelEx", 5, address, CUDA.CUstream(9))
     assert (config.gridDimX, config.blockDimX, config.numAttrs) == (7, 64, int(attribute is not None))
     assert [x.id.name.removeprefix("CU_LAUNCH_ATTRIBUTE_") for x in config.attrs] == [attribute] * config.numAttrs
+    field = "cooperative" if mode == "cooperative" else "programmaticStreamSerializationAllowed"
+    assert all(getattr(x.value, field) == 1 for x in config.attrs)
+    del array
+    gc.collect()
+    assert fake.memory  # of the array, as long as the launch is there
 
 
 def test_a_kernel_is_allowed_its_dynamic_shared_memory(fake):
@@ -104,6 +114,7 @@ def test_a_kernel_is_allowed_its_dynamic_shared_memory(fake):
     assert fake.calls[-1][1].sharedMemBytes == 229_472 and fake.calls[-1][2] == 5
     assert [machine.resident(kernel, 64, (3,), wanted) for wanted in (7, 1000)] == [7, 264]
     assert fake.calls[-1] == ("cuOccupancyMaxActiveBlocksPerMultiprocessor", 5, 64, 229_472)
+    assert fake.calls[-2][:3] == ("cuKernelSetAttribute", attribute, 229_472)
 
 
 def test_tensor_maps(fake, monkeypatch):
@@ -131,9 +142,9 @@ def test_writing(fake, monkeypatch):
     machine = driver.Gpu()
     single, double = (machine.pinned(np.zeros(6, dtype)) for dtype in (np.float32, np.float64))
     machine.writer(single)(1, [1, 2], 9)
-    machine.uploader(single)(4, np.array([3], np.float32), 9)
+    machine.uploader(single)(3, np.array([7, 3, 0], np.float32), 9)
     machine.filler(double, 2, 3)(0.5, 9)
-    assert host(single).tolist() == [0, 1, 2, 0, 3, 0] and host(double).tolist() == [0, 0, 0.5, 0.5, 0.5, 0]
+    assert host(single).tolist() == [0, 1, 2, 7, 3, 0] and host(double).tolist() == [0, 0, 0.5, 0.5, 0.5, 0]
     assert {call[-1] for call in fake.calls if call[0] == "cuMemcpyHtoDAsync"} == {9}
     machine.filler(single, 2, 3)(1.0, 9)
     address = single.__cuda_array_interface__["data"][0]
@@ -165,7 +176,7 @@ def test_events(fake):
                               ("cuEventElapsedTime", 101, 102)]
     fake.answer = INVALID
     for call in (partial(start.record, 7), partial(plain.wait, 8), partial(start.elapsed_time, stop),
-                 machine.new_event):
+                 machine.new_event, plain.is_done, plain.synchronize):
         with pytest.raises(RuntimeError, match="CUDA_ERROR_INVALID_VALUE: as told"):
             call()
     fake.calls.clear()
@@ -210,6 +221,9 @@ def test_copies(fake):
     copy(9)
     ends = [array.__cuda_array_interface__["data"][0] for array in (target, source)]
     assert fake.calls == [("cuMemcpyAsync", *ends, 12, 9)] and host(target).tolist() == list(range(6))
+    empty = machine.pinned(np.zeros((0, 3), np.float16))
+    machine.copier(empty, empty)(9)
+    assert empty.shape == (0, 3) and len(fake.calls) == 1  # nothing is allocated or copied
     fake.answer = INVALID
     with pytest.raises(RuntimeError, match="CUDA_ERROR_INVALID_VALUE"):
         copy(9)
@@ -314,6 +328,48 @@ def test_uploads_of_a_capture(late):
     assert target.tolist() == [2, 2]
 
 
+def test_launches_of_a_capture_are_part_of_its_graph(late):
+    """They have not run, and there is no graph of their own."""
+    ran = []
+    late.capturing = True
+    assert driver.Sequenced([ran.append, lambda stream: ran.append(-stream)])(7) is False and ran == [7, -7]
+    assert not late.count("cuGraphLaunch") and not late.count("cuStreamBeginCapture")
+
+
+def test_a_stream_lives_as_long_as_it_is_in_use(fake):
+    """The next one waits for the former one's work before that is let go."""
+    machine = driver.Gpu()
+    one = OnStream(machine, machine.new_stream(), "one")
+    gc.collect()
+    former = one.stream
+    assert not [call for call in fake.calls if call[0] == "cuStreamDestroy"]
+    one.stream = machine.new_stream()
+    gc.collect()
+    kinds = "cuEventRecord", "cuStreamWaitEvent", "cuStreamDestroy"
+    recorded, waits, destroyed = (call for call in fake.calls if call[0] in kinds)
+    assert recorded[2] == destroyed[1] == former and waits[:2] == ("cuStreamWaitEvent", one.stream)
+
+
+def test_arrays_are_transferred_in_their_own_order(fake, monkeypatch):
+    """Both ways on the stream, which is waited for in the end."""
+    monkeypatch.setattr(transfer, "device", lambda name: driver.Gpu())
+    monkeypatch.setattr("cuda.bindings.driver", fake)
+    given = np.asfortranarray(np.arange(6, dtype=np.float32).reshape(2, 3))
+    array, none = driver.Gpu().to_device(given), driver.Gpu().to_device(np.zeros((0, 2)))
+    fake.calls.clear()
+    copies = transfer.Transfer(array, 7)
+    about = copies.describe(array, "x")
+    read = copies.read(array, about)
+    assert read.tobytes() == given.tobytes() and read.strides == given.strides
+    copies.write(array, about, given + 1)
+    assert copies.read(none, copies.describe(none, "x")).shape == (0, 2)
+    copies.finish()
+    moved = [call for call in fake.calls if call[0] != "cuStreamIsCapturing"]
+    assert [(call[0], call[-1]) for call in moved] == [
+        ("cuMemcpyDtoHAsync", 7), ("cuMemcpyHtoDAsync", 7), ("cuStreamSynchronize", 7)]
+    assert array.copy_to_host().tolist() == (given + 1).tolist()
+
+
 def test_the_device_of_an_index(fake):
     """It is entered where another is current, and left again; where it is, that is all that is looked at."""
     current = [HERE]
@@ -346,9 +402,19 @@ def test_a_thread_without_a_context_has_the_first_devices(fake):
 def test_what_the_gpu_says_of_itself(fake):
     said = {"COMPUTE_CAPABILITY_MAJOR": 9, "COMPUTE_CAPABILITY_MINOR": 0, "MULTIPROCESSOR_COUNT": 132,
             "L2_CACHE_SIZE": 1 << 20}
-    fake.cuDeviceGetAttribute = lambda name, _: (SUCCESS, said[name.name.removeprefix("CU_DEVICE_ATTRIBUTE_")])
-    fake.answers["cuDeviceGetName"] = b"NVIDIA H200" + bytes(9)
-    assert driver.Gpu().properties == Properties("NVIDIA H200", (9, 0), 132, 1 << 20)
+    asked = set()
+
+    def answer(name, device):
+        asked.add(device)
+        return SUCCESS, said[name.name.removeprefix("CU_DEVICE_ATTRIBUTE_")]
+
+    fake.cuDeviceGetAttribute = answer
+    fake.answers |= {"cuDeviceGetName": b"NVIDIA H200" + bytes(9), "cuDeviceGet": 5}
+    for index, device in ((None, 0), (1, 5)):
+        assert driver.Gpu(index).properties == Properties("NVIDIA H200", (9, 0), 132, 1 << 20)
+        assert asked == {device}
+        asked.clear()
+    assert [of_capability(*x).warpgroups for x in ((8, 9), (9, 0), (10, 0))] == [False, True, False]
 
 
 def elsewhere(shape, typestr, strides=None):
