@@ -151,6 +151,7 @@ class Exported:
     ({"byte_offset": 64, "code": 4, "bits": 16}, (4160, (3, 4), "bfloat16", (8, 2), True)),
     ({"code": 6, "bits": 8}, (4096, (3, 4), "bool", (4, 1), True)),
     ({"code": 0, "bits": 64, "ndim": 1, "kind": dlpack.CUDA_MANAGED}, (4096, (3,), "int64", (8,), True)),
+    ({"code": 1, "bits": 16}, (4096, (3, 4), "uint16", (8, 2), True)),
     ({"lanes": 2}, "expected single elements, got float32 in vectors of 2"),
     ({"major": 2}, r"expected DLPack of version 1, got 2\.0"),
     ({"kind": 1}, r"expected a device array, got .*Exported in host memory")])
@@ -161,6 +162,49 @@ def test_arrays_by_dlpack(changed, expected):
             describe(Exported(**changed), "x")
     else:
         assert tuple(describe(Exported(**changed), "x")) == expected
+
+
+def interface(**changed):
+    return {"shape": (4,), "typestr": "<f4", "data": (4096, False), "strides": None, "version": 3} | changed
+
+
+def test_arrays_by_their_interface():
+    """Read-only ones as such; before version 3 DLPack's word counts, which says when the data are there."""
+    describe, exported = arrays.describer("gpu"), Exported()
+    for read_only in (False, True):
+        one = SimpleNamespace(__cuda_array_interface__=interface(data=(4096, read_only)))
+        assert tuple(describe(one, "x")) == (4096, (4,), "float32", (4,), not read_only)
+    for version, shape in ((2, (3, 4)), (3, (4,))):
+        exported.__cuda_array_interface__ = interface(version=version)
+        assert describe(exported, "x").shape == shape
+    for device, index in ((SimpleNamespace(id=3), 3), ("gpu", None), (None, None)):
+        assert arrays.ordinal_of(SimpleNamespace(device=device)) == index
+
+
+@pytest.mark.parametrize("changed", [
+    {"shape": (2, 2)}, {"typestr": "<i4"}, {"strides": (8,)}, {"data": (4096, True)}, {"mask": 1}], ids=str)
+def test_interfaces_are_looked_at(changed):
+    """An array that says something else of itself than the one before is described again."""
+    locate, kept = arrays.locator(arrays.describer("gpu")), []
+    made = lambda **changed: SimpleNamespace(__cuda_array_interface__=interface(**changed))  # noqa: E731
+    before = [arrays.describer("gpu")(made(), "x")]
+    assert locate("x", [made()], before, kept) == [4096] and kept
+    described = []
+    quick = arrays.locator(lambda value, where: described.append(value))
+    assert quick("x", [made(data=(8192, False))], before, kept) == [8192] and not described
+    assert quick("x", [other := made(**changed)], before, kept) is None and described == [other]
+
+
+def test_arrays_of_the_executor_are_looked_at(executor):
+    locate, kept = arrays.locator(arrays.describer("executor")), []
+    one, frozen = (executor.to_device(np.ones((2, 3), F)) for _ in range(2))
+    frozen.data.flags.writeable = False
+    before = [arrays.describer("executor")(one, "x")]
+    assert locate("x", [one], before, kept) == [one.address] and kept
+    described = []
+    quick = arrays.locator(lambda value, where: described.append(value))
+    for other in (frozen, one.T, executor.to_device(np.ones((2, 3), np.int32)), executor.to_device(np.ones((3, 3), F))):
+        assert quick("x", [other], before, kept) is None and described.pop() is other
 
 
 def test_numpys_arrays_by_dlpack():
