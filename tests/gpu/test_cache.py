@@ -116,6 +116,7 @@ def test_what_is_no_entry_is_passed_over(folder, how):
     """With a word, said once; what is compiled then takes its place, where it can."""
     cache.write(KEY, "k", CODE)
     assert cache.read(KEY) == CODE and cache.read("89") is None and not cache.is_empty()
+    assert not folder.stat().st_mode & 0o077  # nobody else puts kernels there
     SPOILT[how](folder)
     key = "4567" if how == "of another kernel" else KEY
     with pytest.warns(UserWarning, match=f"{key}.kernel is not used .*REFOPT_CACHE names another folder, or 0") as said:
@@ -162,12 +163,13 @@ def test_what_was_used_longest_ago_goes(folder, monkeypatch):
     folder.mkdir()
     (folder / "notes").write_bytes(bytes(10_000))
     (folder / "0.part").write_bytes(bytes(10_000))
+    assert cache.is_empty()
     os.utime(folder / "0.part", (50, 50))
     for k in range(4):
         cache.write(f"{k}", "k", CODE)
         os.utime(entry(folder, f"{k}"), (100 + k, 100 + k))
     assert cache.read("0") == CODE  # which has been used now
-    monkeypatch.setattr(cache, "MOST", 3 * entry(folder, "0").stat().st_size + 10)
+    monkeypatch.setattr(cache, "MOST", 3 * entry(folder, "0").stat().st_size)
     cache.write("4", "k", CODE)
     assert sorted(os.listdir(folder)) == ["0.kernel", "3.kernel", "4.kernel", "notes"]
 
@@ -237,15 +239,28 @@ def test_the_compiler_and_what_it_is_told_make_another(monkeypatch):
     monkeypatch.setattr(constants, "factor", 3.0)
     keys = {before, key()}
     monkeypatch.undo()
-    for change in (lambda patch: patch.setenv("NUMBA_OPT", "2"), lambda patch: patch.setenv("CUDA_HOME", "/opt/cuda"),
-                   lambda patch: patch.setattr(importlib.metadata, "version", lambda name: "9"),
-                   lambda patch: patch.setattr(cache, "__version__", "9")):
+    packages = "numba", "numba-cuda", "llvmlite", "cuda-core", "nvidia-nvvm", "nvidia-nvjitlink", "nvidia-cuda-runtime"
+    files = "by_numba.py", "target.py"
+
+    def but(function, changed, other):
+        return lambda x: other if getattr(x, "name", x) == changed else function(x)
+
+    changes = [
+        lambda patch: patch.setenv("NUMBA_OPT", "2"), lambda patch: patch.setenv("CUDA_HOME", "/opt/cuda"),
+        lambda patch: patch.setenv("CUDA_PATH", "/opt/another"), lambda patch: patch.setattr(cache, "__version__", "9"),
+        lambda patch: patch.setattr(cache, "FORMAT", 9), lambda patch: patch.setattr(sys, "version_info", (3, 99, 0)),
+        *(lambda patch, name=name: patch.setattr(
+            importlib.metadata, "version", but(importlib.metadata.version, name, "9")) for name in packages),
+        *(lambda patch, name=name: patch.setattr(
+            cache.Path, "read_bytes", but(cache.Path.read_bytes, name, b"")) for name in files)]
+    monkeypatch.delenv("CUDA_HOME", raising=False)
+    for change in changes:
         with monkeypatch.context() as patch:
             change(patch)
             cache._made_by.cache_clear()
             keys.add(key())
     cache._made_by.cache_clear()
-    assert len(keys) == 6 and key() == before
+    assert len(keys) == 2 + len(changes) and key() == before
 
 
 class Colour(enum.Enum):

@@ -20,7 +20,7 @@ needs.compiler()
 from benchmarks import capabilities
 from benchmarks.capabilities import CAPABILITIES, judged, of_routine
 from refopt.catalog import ROUTINES
-from refopt.gpu import cast, elementwise, philox, remainder, vectors, words
+from refopt.gpu import cast, elementwise, philox, remainder, tensor_core, vectors, words
 from refopt.gpu.lars import stored
 from refopt.gpu.machine import OLDEST, Properties
 
@@ -71,12 +71,15 @@ INTRINSICS = {
     for module in (target, vectors, words, remainder, philox, stored, cast)
     for name, value in vars(module).items() if hasattr(value, "asm")
 } | {f"{name} {policy}": vectors._with_policy(getattr(vectors, name), policy)
-     for name in ("load4_float32", "load4_bfloat16") for policy in vectors.POLICIES}
+     for name in ("load4_float32", "load4_bfloat16") for policy in vectors.POLICIES
+} | {f"tensor_core.{x.__name__}": x for x in (
+    tensor_core.begin_copy16, tensor_core.end_group, tensor_core.wait_but(1), tensor_core.ldmatrix4,
+    tensor_core.ldmatrix4_transposed)}
 
 
 @pytest.mark.parametrize("name", INTRINSICS)
 def test_an_intrinsic_says_from_where_on_its_instructions_exist(name):
-    """The assembler takes them there, and not for the capability before; it takes the other form from the oldest on."""
+    """The assembler takes them there, and not for the capability before; it takes another form from the oldest on."""
     intrinsic = INTRINSICS[name]
     assert takes(intrinsic, intrinsic.asm[0], intrinsic.since)
     if intrinsic.since == OLDEST:
@@ -87,7 +90,7 @@ def test_an_intrinsic_says_from_where_on_its_instructions_exist(name):
     if intrinsic.before:
         assert takes(intrinsic, intrinsic.before, OLDEST)
     else:
-        assert intrinsic.before == "" and intrinsic.asm[1:] == ("", "", "")  # a hint
+        assert intrinsic.before is None or intrinsic.asm[1:] == ("", "", "")  # none, or of a hint
 
 
 def test_a_hint_is_left_out():
@@ -155,11 +158,12 @@ def test_what_is_compiled_for_the_gpu_in_hand(monkeypatch):
     def machine():
         return Properties.of(simt.cuda.get_current_device())
 
-    for name in ("T4", "H100", "RTX 5090"):
-        for bounds in ((64, 12), (128, 5), None):
+    for bounds in ((64, 12), (128, 5), None):
+        one = kernel(bounds)(lambda x: None)
+        for name in ("T4", "H100", "RTX 5090"):
             with simt.claim(name):
-                assert kernel(bounds)(lambda x: None).linked(signature, machine()) == Linked("code", b"")
-    assert Compiler.asked == [(64, 6), (128, 3), None, (64, 12), (128, 5), None, (64, 6), (128, 3), None]
+                assert one.linked(signature, machine()) == Linked("code", b"")
+    assert Compiler.asked == [(64, 6), (64, 12), (64, 6), (128, 3), (128, 5), (128, 3), None, None, None]
     with simt.claim("A100"), pytest.raises(RuntimeError, match=r"^moves: newest: expected .* refopt.simt as A100"):
         planted(before=None).linked(signature, machine())
     monkeypatch.setattr(Compiler, "oldest", staticmethod(lambda: (8, 0)))
