@@ -147,6 +147,13 @@ def test_tensors_in_another_order_of_axes(executor):
     assert np.array_equal(device[0][0].copy_to_host(), np.float32(0.5) * x + np.float32(0.5) * y)
 
 
+@pytest.mark.parametrize(("dtype", "shift", "aligned"), [
+    ("float16", 4, 1), ("float16", 2, 0), ("float32", 4, 1), ("float32", 2, 0), ("float64", 2, 1), ("float64", 1, 0)])
+def test_tensors_are_aligned_to_four_elements_or_16_bytes(dtype, shift, aligned, executor):
+    table = parts.Table([ones(executor, 8)], [shifted(executor, np.ones(8, dtype), shift)])
+    assert table.chunks.copy_to_host()[:, parts.ALIGNED].tolist() == [aligned]
+
+
 def test_a_prepared_launch_keeps_its_arrays(monkeypatch):
     """The machine is given grid, block, arguments and mode; what it has prepared holds on to the table."""
     given = []
@@ -316,6 +323,8 @@ def test_tables_that_are_refused(executor):
         ([[one], []], ValueError, r"^Table: lists\[1\]: expected 1 arrays, as in lists\[0\], got 0$"),
         ([[one], [np.ones((2, 3))]], TypeError, r"^Table: lists\[1\]\[0\]: expected a device array, got a NumPy"),
         ([[one, ones(executor, 3, "float16")]], TypeError, r"^Table: lists\[0\]\[1\]: expected float32, got float16$"),
+        ([[one, one], [ones(executor, (2, 3), "float16"), one]], TypeError,
+         r"^Table: lists\[1\]\[1\]: expected float16, got float32$"),
         ([[ones(executor, 3, "int32")]], TypeError, r"^Table: lists\[0\]\[0\]: expected .*float64, got int32$"),
         ([[one], [ones(executor, (3, 2))]], ValueError, r"^Table: lists\[1\]\[0\]: expected shape \(2, 3\)"),
         ([[one], [ones(executor, (2, 3), order="F")]], ValueError, r"^Table: lists\[1\]\[0\]: expected .*order"),
@@ -375,6 +384,7 @@ def test_parts_that_are_refused():
             parts.access(dtype, False)
     with pytest.raises(ValueError, match=r"^access: real: expected np.float32 or np.float64, no narrower than float64"):
         parts.access("float64", False)
+    assert parts.access("float64", False, np.float64) and parts.access("float16", False, np.float64)
     with pytest.raises(TypeError, match=r"^access: partial: expected True or False, got 'no'$"):
         parts.access("float32", "no")
     with pytest.raises(ValueError, match=r"^eight: arrays: expected an integer of at least 1, got 0$"):
