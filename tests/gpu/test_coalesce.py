@@ -219,6 +219,12 @@ RNG = np.random.default_rng(0)
 INPUTS = [RNG.normal(size=shape).astype(np.float32) for shape in ((20, 3), (20,), (1,), (64,), (128,), ())]
 
 
+@pytest.mark.parametrize(("dtype", "constant"), [("int8", -128), ("int8", 127), ("uint8", 255), ("bool", True)])
+def test_constants_at_the_ends_of_a_dtype(dtype, constant):
+    made = cpu.coalesce_tensor([None], shapes=[(1,) * 64], dtype=dtype, set_constant=True, constant=constant)
+    assert made.views[0].ndim == 64 and (made.buffer == constant).all()
+
+
 @pytest.mark.parametrize("dtype", ITEM_SIZES)
 @pytest.mark.parametrize("use_align", [True, False])
 def test_constant_fills_the_padding_too(machine, dtype, use_align):
@@ -316,9 +322,10 @@ def test_gather_and_scatter(machine):
         assert_alike(here, there)
     factor = np.full(1, 0.7)
     on_device = machine.to_device(factor)
-    for _ in range(2):
-        here.gather(INPUTS, scale=factor)
-        there.gather(on(machine, INPUTS), scale=on_device)
+    arrays = on(machine, INPUTS)
+    for scale, its in ((factor, on_device), (factor, on_device), (2.0, 2.0), (factor, on_device)):
+        here.gather(INPUTS, scale=scale)
+        there.gather(arrays, scale=its)
         assert_alike(here, there)
     for scale in (1, 2.0):
         here.scatter(some, scale=scale)
@@ -386,6 +393,9 @@ REFUSED = {
     "inputs[1]: expected an end, padded, below": (ValueError, [np.ones(1, np.uint8)] * 4, dict(align_size=2**62)),
     "size_of_dtype: expected a buffer below 2**63 bytes, got 4611686018427387904 of float32":
         (ValueError, [A], dict(align_size=2**62, size_of_dtype=1)),
+    "size_of_dtype: expected a buffer below 2**63 bytes, got 2305843009213693952 of float32":
+        (ValueError, [A], dict(align_size=2**61, size_of_dtype=1)),
+    "constant: expected a number of int8, got 128": (ValueError, [BYTES], dict(set_constant=True, constant=128)),
     "alignsize: expected one of scale, dtype, outputs, shapes, copy_data, set_constant, constant, persist_output, "
     "use_align, align_size, align_unit, size_of_dtype": (TypeError, [A], dict(alignsize=3)),
     "chunk: expected one of scale,": (TypeError, [A], dict(chunk=3)),

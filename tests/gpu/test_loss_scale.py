@@ -36,6 +36,20 @@ def test_grows_and_shrinks_in_figures(machine):
         (8, 1, 0), (16, 0, 0), (16, 1, 0), (16, 0, 1), (16, 1, 0), (16, 0, 1), (8, 0, 0), (8, 1, 0)]
 
 
+@pytest.mark.parametrize(("found", "good", "bad", "left"), [
+    (0, 998, 1, (8, 999, 0)), (0, 999, 0, (16, 0, 0)), (1, 5, 0, (8, 0, 1)), (1, 0, 1, (4, 0, 0))])
+@pytest.mark.parametrize("update", [cpu.update_loss_scaling, gpu.update_loss_scaling,
+                                    lambda *arrays: gpu.loss_scaling(*arrays)()], ids=["cpu", "gpu", "plan"])
+def test_a_thousand_good_steps_double_and_two_bad_ones_halve(update, found, good, bad, left, machine):
+    """By default."""
+    flag, *state = start(8.0, good, bad)
+    arrays = [flag + np.float32(found), *state]
+    arrays = arrays if update is cpu.update_loss_scaling else [machine.to_device(x) for x in arrays]
+    update(*arrays)
+    machine.synchronize()
+    assert tuple((x if isinstance(x, np.ndarray) else x.copy_to_host()).item() for x in arrays[1:]) == left
+
+
 @pytest.mark.clause("N5")
 def test_bounds(machine):
     """Never below 1, never inf; NaN in the flag is a bad step."""
