@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 from refopt import cpu, gpu, simt
 from refopt.catalog import ROUTINES
 from refopt.checks.dtypes import SIZES, numpy_dtype
+from refopt.cpu.reduce import tree_sum
+from refopt.gpu.gradient_check import tile_joins
 from refopt.oracle.exact.build import make
 from refopt.oracle.exact.cases import arguments, assert_same
 from refopt.oracle.exact.placed import Placed, PlacedCase
@@ -126,6 +128,20 @@ def test_one_thread_of_a_warp_says_what_it_has_found(executor):
         check()
     (row,) = (row for row in log.profile.sectors if row.kind == "atomic" and row.array == "odd_ones")
     assert (row.requests, row.lanes) == (5, 5)
+
+
+@pytest.mark.clause("N6")
+def test_tile_sums_are_joined_tensor_by_tensor(machine):
+    """Also more of them than a node joins; each sum goes to its place."""
+    counts, places, sums = [2100, 1, 5], [2, 0, 1], machine.to_device(np.zeros(3, np.float32))
+    roots, join = tile_joins(machine, counts, places, np.float32, sums)
+    values = np.random.default_rng(0).uniform(size=roots.shape).astype(np.float32)
+    roots.copy_to_device(values)
+    join(machine.stream(0))
+    machine.synchronize()
+    ends = np.cumsum([0, *counts])
+    expected = [tree_sum(values[0, ends[k] : ends[k + 1]]) for k in np.argsort(places)]
+    assert sums.copy_to_host().tolist() == expected
 
 
 @pytest.mark.parametrize(("arguments", "error", "message"), [

@@ -87,6 +87,9 @@ def test_other_numbers(machine):
     same(check, machine, first, max_norm=0.5, epsilon=0.25)
     check(max_norm=np.inf, epsilon=0)
     same(check, machine, first)
+    check.set(max_norm=1.0)  # as planned
+    same(check, machine, first, max_norm=1.0, epsilon=0)
+    check.set(max_norm=np.inf)
     for numbers, error, message in (
         (dict(max_norm=-1.0), ValueError, "max_norm: expected a number of at least 0, got -1.0"),
         (dict(epsilon="a", max_norm=1.0), TypeError, "epsilon: expected a number of at least 0, got 'a'"),
@@ -148,6 +151,8 @@ def test_in_a_capture(executor, monkeypatch):
                  lambda: check.move(at(unaligned), unaligned)):
         with pytest.raises(RuntimeError, match=r"^check_gradients: .*during a capture"):
             call()
+    with pytest.raises(RuntimeError, match=r"^check_gradients: epsilon: expected no new value during a capture"):
+        check.set(max_norm=1, epsilon=1)
     check.move(at(others), others)
     monkeypatch.undo()
     check.move(at(arrays), arrays)
