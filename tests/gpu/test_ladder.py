@@ -159,10 +159,11 @@ def test_coalesce(rung, machine, shift):
 
 
 @pytest.mark.parametrize(("rung", "size", "blocks"), [
-    ("adam_0", 1024, 4), ("adam_1", 1025, 5), ("adam_2", 1024, 4), ("adam_2", 300_000, 8 * 132)])
+    ("adam_0", 1024, 4), ("adam_1", 1025, 5), ("adam_2", 1024, 4), ("adam_2", 300_000, 8 * 132),
+    ("gather_0", 1025, 5), ("gather_1", 1024, 4), ("gather_1", 300_000, 8 * 132)])
 def test_blocks_of_256_threads(rung, size, blocks, executor):
-    """As many as cover a tensor; of adam_2 at most eight for each multiprocessor."""
-    (launch,) = adam.RUNGS[rung](*placed(executor, adam_lists([size])), NUMBERS)
+    """As many as cover a tensor; of the second kernels at most eight for each multiprocessor."""
+    (launch,) = launches_of(rung, executor, size)
     assert (launch.grid, launch.block) == (blocks, 256)
 
 
@@ -178,15 +179,15 @@ def test_chunks_say_whether_vectors_are_allowed(source, target, allowed, executo
 ALL = (*adam.RUNGS, *global_norm.RUNGS, *coalesce.RUNGS)
 
 
-def launches_of(rung, executor):
+def launches_of(rung, executor, size=300):
     """The launches of a rung over one tensor."""
-    grads = normal(1, [300])
+    grads = normal(1, [size])
     if rung in adam.RUNGS:
-        return adam.RUNGS[rung](*placed(executor, adam_lists([300])), NUMBERS)
+        return adam.RUNGS[rung](*placed(executor, adam_lists([size])), NUMBERS)
     if rung in global_norm.RUNGS:
         out = executor.to_device(np.zeros(2, np.float32))
         return global_norm.RUNGS[rung](*placed(executor, [grads]), out, CLIP)
-    buffer = executor.to_device(np.zeros(coalesce.offsets_of([300])[-1], np.float16))
+    buffer = executor.to_device(np.zeros(coalesce.offsets_of([size])[-1], np.float16))
     return coalesce.RUNGS[rung](*placed(executor, [grads]), buffer, np.float32(0.37))
 
 
@@ -252,6 +253,13 @@ def test_rungs_are_compared_with_the_reference(name):
 def test_a_ladder_that_is_not_there_is_named():
     with pytest.raises(ValueError, match=r"bench_of: name: expected adam, .* got 'sgd'"):
         bench.bench_of("sgd", [3])
+
+
+def test_a_copy_reads_and_writes_half_of_the_bytes_each(executor):
+    with simt.observe(count=()) as log:
+        timing.copy_milliseconds(101)
+        timing.copy_milliseconds(0)
+    assert [copy.nbytes for copy in log.copies] == [50, 1]
 
 
 def test_a_time_on_a_gpu_is_that_between_the_ends_of_two_calls(monkeypatch):

@@ -167,6 +167,15 @@ def test_a_block_joins_more_sums_than_it_has_threads(name, numbers, machine):
 
 
 @pytest.mark.parametrize("name", LADDERS)
+def test_the_second_rung_loops_over_eight_blocks_for_each_multiprocessor(name, executor):
+    """Or fewer where they cover a tensor; the update has a thread for each element."""
+    ladder = LADDERS[name]
+    for size, most in ((1000, 4), (300_000, 8 * 132)):
+        launches = ladder.launches(f"{name}_1", placed(executor, ladder.lists([size])))
+        assert [(x.grid, x.block) for x in launches] == [(most, 256), (1, 1), (-(-size // 256), 256)]
+
+
+@pytest.mark.parametrize("name", LADDERS)
 def test_no_elements(name, executor):
     ladder = LADDERS[name]
     for rung in ladder.module.RUNGS:
