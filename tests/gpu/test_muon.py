@@ -13,7 +13,7 @@ from refopt.cpu.muon import COEFFICIENTS
 bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
 
 pytestmark = pytest.mark.clause("N17", "N18", "N19")
-SHAPES = {"executor": [(1, 1), (1, 9), (9, 1), (17, 33), (33, 17), (8, 16)],
+SHAPES = {"executor": [(1, 1), (1, 9), (9, 1), (17, 33), (33, 17), (8, 16), (24, 12), (32, 8)],
           "gpu": [(1, 1), (1, 300), (300, 1), (17, 33), (33, 17), (8, 16), (64, 64), (512, 512), (512, 130), (99, 512)]}
 SMALL = [(3, 5), (16, 8)]
 SCHEDULE = [COEFFICIENTS, (1.5, -0.5, 0)]
@@ -146,7 +146,8 @@ def test_factor_flag_and_missing_gradients(machine):
     host = lists([(3, 5), (4, 4), (0, 3), (9, 8)])
     host[1][1] = None
     one = np.ones(1, np.float32)
-    compare(machine, host, grad_factor=one / 3, found_inf=one * 0, iterations=0)
+    for gate in ({"grad_factor": one / 3, "found_inf": one * 0}, {"grad_factor": one / 3}, {"found_inf": one}):
+        compare(machine, host, iterations=0, **gate)
     compare(machine, host, grad_factor=one / 3, found_inf=one, iterations=1)
 
 
@@ -184,6 +185,7 @@ def test_numbers_and_arrays_may_change(machine):
     scheduled = gpu.plan("muon", *device, lr=0.1, iterations=2, coefficients=SCHEDULE)
     with pytest.raises(ValueError, match=r"coefficients: expected a triple for each of 3 iterations, got 2"):
         scheduled(iterations=3)
+    assert scheduled.state_dict()["hypers"]["iterations"] == 2
 
 
 def test_a_state_goes_on_in_another_plan(machine):
