@@ -14,6 +14,7 @@ from benchmarks.record import RESULTS
 from refopt import cpu, simt
 from refopt.gpu import timing
 from refopt.gpu.ladder import adam, bench, coalesce, global_norm
+from refopt.gpu.machine import Properties
 
 SIZES = {"executor": [1, 0, 5, 300, 1500, 64, 1027], "gpu": [1, 0, 5, 300, 70001, 64, 1027, 2**20 + 3]}
 
@@ -235,6 +236,52 @@ def test_a_ladder_runs_checks_and_times_itself(monkeypatch, capsys):
     assert names == [*coalesce.RUNGS, "production"] and all(line.split()[2] == "0" for line in lines[:-1])
     monkeypatch.setitem(coalesce.RUNGS, "gather_4", lambda *args: [])
     assert bench.run("coalesce") == 1 and capsys.readouterr().out.splitlines()[-2].split()[2] != "0"
+
+
+@pytest.fixture
+def told(monkeypatch, capsys):
+    """What a ladder prints and returns if so many elements differ, and each rung takes 4 ms and production 2."""
+    def run(name, differ=(), machine="executor"):
+        tensors = [types.SimpleNamespace(elements=n) for n in (3, 5)]
+        model = types.SimpleNamespace(tensors=tensors, scaled=lambda size: types.SimpleNamespace(tensors=tensors))
+        rows = [("production", 1, None, 2.0)] * (name != "matmul")
+        here = types.SimpleNamespace(name=machine, properties=Properties("a GPU", (9, 0), 132, 50 << 20))
+        for owner, what, value in ((bench.workloads, "load", lambda name: model), (bench.gpu, "device", lambda: here),
+                                   (timing, "copy_milliseconds", lambda nbytes: 1.0),
+                                   (bench, "rows", lambda _, rungs: [(x, 2, 1234 * (x in differ), 4.0) for x in rungs]
+                                    + rows)):
+            monkeypatch.setattr(owner, what, value)
+        monkeypatch.setitem(bench.SHAPES, "gpu", [(8, 8)])
+        status = bench.run(name)
+        return status, capsys.readouterr().out.splitlines()
+
+    return run
+
+
+def test_what_a_ladder_says_of_itself(told):
+    """Sums by atomics may differ; on a GPU times are compared with a copy's and with production's."""
+    status, (head, _, *lines) = told("global_norm", ["norm_0", "norm_1"])
+    assert status == 0 and head == "global_norm on the executor, on this CPU: 2 tensors, 8 elements"
+    assert lines[0].split() == ["norm_0", "2", "1,234", "4.000"] and lines[-1].split() == ["production", "1", "2.000"]
+    assert told("global_norm", ["norm_2"])[0] == 1
+    _, (head, columns, *lines) = told("adam", machine="gpu")
+    assert head == "adam on a GPU: 2 tensors, 8 elements" and columns.endswith("% of a copy  % of production")
+    assert [line.split()[-2:] for line in lines[-2:]] == [["25%", "50%"], ["50%", "100%"]]
+
+
+@pytest.mark.parametrize(("machine", "more"), [("executor", []), ("gpu", ["matmul_8"])])
+def test_products_of_fp32_come_before_those_of_bf16(told, machine, more):
+    """With Hopper's on a GPU that is one."""
+    pytest.importorskip("ml_dtypes")
+    _, (head, _, *lines) = told("matmul", machine=machine)
+    assert head.endswith(": products of matrices")
+    assert [line.split()[0] for line in lines] == [f"matmul_{k}" for k in range(8)] + more
+
+
+def test_bytes_of_a_ladders_step():
+    """By element, as its file says."""
+    moved = {"adam": 28, "lars": 28, "lamb": 40, "global_norm": 4, "coalesce": 6}
+    assert {name: bench.bench_of(name, [3, 5]).bytes for name in moved} == {x: 8 * n for x, n in moved.items()}
 
 
 @pytest.mark.parametrize("name", [pytest.param(x, marks=[pytest.mark.slow] * (x != "lars")) for x in (
