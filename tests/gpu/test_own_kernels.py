@@ -194,8 +194,10 @@ def test_a_launch_keeps_its_arrays(executor):
     step, first = parts.Table(xs, ys).launch(average_of("float32", "float32"), np.float32(0.5)), xs[0]
     del xs, ys
     gc.collect()
-    step()
-    assert (first.copy_to_host() == 2).all()
+    stream = simt.cuda.stream()
+    with simt.observe(count=()) as log:
+        step(stream)
+    assert (first.copy_to_host() == 2).all() and [launch.stream for launch in log.launches] == [stream]
 
 
 # A clip of the norm of each tensor, in one launch whose blocks wait for each other.
@@ -410,6 +412,20 @@ def test_device_functions_and_launch_bounds(executor):
     x = executor.to_device(np.array([2], np.float32))
     triple[1, 1](x)
     assert x.copy_to_host() == 6 and triple.launch_bounds == (64, 12)
+
+
+@cuda.jit(dynamic_shared=256)
+def turned(x):
+    tile, i = cuda.shared.array(0, np.float32), cuda.threadIdx.x
+    tile[i] = x[i]
+    cuda.syncthreads()
+    x[i] = tile[63 - i]
+
+
+def test_a_launch_gives_a_kernel_its_dynamic_shared_memory(machine):
+    x = machine.to_device(np.arange(64, dtype=np.float32))
+    turned[1, 64](x)
+    assert x.copy_to_host().tolist() == [*range(63, -1, -1)]
 
 
 def test_what_a_device_function_is_not_given():

@@ -174,8 +174,12 @@ def test_views_of_views(machine):
     assert part.copy_to_host().tolist() == [[24, 26, 28], [25, 27, 29]]
 
 
-def test_use_chooses_where_arrays_go():
-    """``use`` forces the machine of ``to_device``, and gives it back afterwards."""
+def test_use_chooses_where_arrays_go(monkeypatch):
+    """``use`` forces the machine of ``to_device``, the innermost one, and gives it back afterwards."""
+    monkeypatch.setattr(runtime, "_forced", ["gpu"])
+    with gpu.use("executor"):
+        assert gpu.device().name == "executor"
+    assert runtime._forced.pop() == "gpu"
     with gpu.use("executor") as machine:
         assert gpu.device() is machine and machine.name == "executor"
         assert isinstance(gpu.to_device(np.ones(2)), simt.DeviceArray)
