@@ -88,7 +88,7 @@ def test_arrays_say_which(monkeypatch):
     monkeypatch.setattr(runtime, "_gpu", lambda index=None: SimpleNamespace(name="gpu", index=index, properties=about))
     for count, expected in ((1, None), (2, 1)):
         monkeypatch.setattr(runtime, "gpus", lambda count=count: count)
-        assert runtime.machine_of(3, None, [None], [OnGpu(1), OnGpu(0)]).index == expected
+        assert runtime.machine_of(3, None, [None], [None, OnGpu(1), OnGpu(0)]).index == expected
     assert runtime.machine_of([gpu.device("executor").to_device(np.ones(3))]).name == "executor"
     elsewhere = OnGpu(0)
     elsewhere.is_cuda = False
@@ -102,26 +102,6 @@ def test_arrays_say_which(monkeypatch):
         describe(OnGpu(1, 2**64 - 12), "x")
     with pytest.raises(ValueError, match=r"^x: expected an array on GPU 1, as the others are, got one on GPU 0"):
         describe(OnGpu(0), "x")
-
-
-def test_tensors_are_looked_at():
-    """Once described, by what they say of themselves; anything else than before is described again, or refused."""
-    locate, kept = arrays.locator(arrays.describer("gpu")), []
-    before = [arrays.describer("gpu")(OnGpu(0), "x"), None]
-    assert locate("x", [OnGpu(0, 2048), None], before, kept) == [2048, 0] and kept
-    described = []
-    quick = arrays.locator(lambda value, where: described.append(value))
-    assert quick("x", [OnGpu(0, 4096), None], before, kept) == [4096, 0] and not described
-    apart, turned = [None, before[0]], before[0]._replace(strides=(8,))
-    assert locate("x", [None, OnGpu(0, 2048)], apart, last := []) == [0, 2048]
-    assert quick("x", [None, OnGpu(0, 4096)], apart, last) == [0, 4096] and not described
-    assert locate("x", [OnGpu(0)], [turned], []) is None
-    for name, value in (("shape", (2, 2)), ("dtype", np.dtype("f8")), ("is_neg", lambda: True),
-                        ("stride", lambda: (2,)), ("index", 1)):
-        other = OnGpu(0)
-        setattr(other, name, value)
-        assert quick("x", [other, None], before, kept) is None and described.pop() is other
-    assert quick("x", [OnGpu(0), OnGpu(0)], before, kept) is None and quick("x", [None, None], before, kept) is None
 
 
 class Exported:
@@ -181,30 +161,47 @@ def test_arrays_by_their_interface():
         assert arrays.ordinal_of(SimpleNamespace(device=device)) == index
 
 
-@pytest.mark.parametrize("changed", [
-    {"shape": (2, 2)}, {"typestr": "<i4"}, {"strides": (8,)}, {"data": (4096, True)}, {"mask": 1}], ids=str)
-def test_interfaces_are_looked_at(changed):
-    """An array that says something else of itself than the one before is described again."""
-    locate, kept = arrays.locator(arrays.describer("gpu")), []
-    made = lambda **changed: SimpleNamespace(__cuda_array_interface__=interface(**changed))  # noqa: E731
-    before = [arrays.describer("gpu")(made(), "x")]
-    assert locate("x", [made()], before, kept) == [4096] and kept
-    described = []
-    quick = arrays.locator(lambda value, where: described.append(value))
-    assert quick("x", [made(data=(8192, False))], before, kept) == [8192] and not described
-    assert quick("x", [other := made(**changed)], before, kept) is None and described == [other]
+def tensors():
+    """One of PyTorch, another that lies elsewhere, and others that say something else of themselves."""
+    others = []
+    for name, value in (("shape", (2, 2)), ("dtype", np.dtype("f8")), ("is_neg", lambda: True),
+                        ("stride", lambda: (2,)), ("index", 1)):
+        others.append(OnGpu(0))
+        setattr(others[-1], name, value)
+    return OnGpu(0), OnGpu(0, 2048), others
 
 
-def test_arrays_of_the_executor_are_looked_at(executor):
-    locate, kept = arrays.locator(arrays.describer("executor")), []
-    one, frozen = (executor.to_device(np.ones((2, 3), F)) for _ in range(2))
+def interfaces():
+    """The same of arrays that have an interface."""
+    changed = {"shape": (2, 2)}, {"typestr": "<i4"}, {"strides": (8,)}, {"data": (4096, True)}, {"mask": 1}
+    return [SimpleNamespace(__cuda_array_interface__=x) for x in (interface(), interface(data=(8192, False)))] + [
+        [SimpleNamespace(__cuda_array_interface__=interface(**x)) for x in changed]]
+
+
+def executors():
+    """And of the executor's."""
+    to_device = gpu.device("executor").to_device
+    one, another, frozen = (to_device(np.ones((2, 3), F)) for _ in range(3))
     frozen.data.flags.writeable = False
-    before = [arrays.describer("executor")(one, "x")]
-    assert locate("x", [one], before, kept) == [one.address] and kept
-    described = []
-    quick = arrays.locator(lambda value, where: described.append(value))
-    for other in (frozen, one.T, executor.to_device(np.ones((2, 3), np.int32)), executor.to_device(np.ones((3, 3), F))):
-        assert quick("x", [other], before, kept) is None and described.pop() is other
+    return one, another, [frozen, one.T, to_device(np.ones((2, 3), "i4")), to_device(np.ones((3, 3), F))]
+
+
+@pytest.mark.parametrize("made", [tensors, interfaces, executors])
+def test_arrays_are_looked_at(made):
+    """Once described, by what they say of themselves; anything else than before is described again, or refused."""
+    (one, moved, others), described = made(), []
+    describe = arrays.describer("executor" if made is executors else "gpu")
+    locate, quick = arrays.locator(describe), arrays.locator(lambda value, where: described.append(value))
+    about, there = describe(one, "x"), describe(moved, "x").address
+    for place in (0, 1):
+        kept, before, ones, moveds = [], [None, None], [None, None], [None, None]
+        before[place], ones[place], moveds[place] = about, one, moved
+        assert locate("x", ones, before, kept)[place] == about.address and kept
+        assert quick("x", moveds, before, kept) == [there * (k == place) for k in range(2)] and not described
+    for other in others:
+        assert quick("x", [None, other], before, kept) is None and described.pop() is other
+    assert quick("x", [one, one], before, kept) is None and quick("x", [None, None], before, kept) is None
+    assert locate("x", [one], [about._replace(strides=(8, 8))], []) is None
 
 
 def test_numpys_arrays_by_dlpack():
