@@ -399,19 +399,14 @@ REFUSED = {
     "alignsize: expected one of scale, dtype, outputs, shapes, copy_data, set_constant, constant, persist_output, "
     "use_align, align_size, align_unit, size_of_dtype": (TypeError, [A], dict(alignsize=3)),
     "chunk: expected one of scale,": (TypeError, [A], dict(chunk=3)),
-    "constant: expected a number in the range of float64, got one beyond it":
-        (ValueError, [A], dict(set_constant=True, constant=10**400)),
     "constant: expected a number in the range of float64":
         (ValueError, [BYTES], dict(set_constant=True, constant=-(10**5000))),
     "scale: expected a number in the range of float64": (ValueError, [A], dict(copy_data=True, scale=10**400)),
-    "shapes[0]: expected at least one element": (ValueError, [None], dict(shapes=[(-1, -3)], dtype="float32")),
     "dtype: expected a dtype, since no input has one": (TypeError, [None], dict(shapes=[(3,)])),
     "dtype: expected one of float16,": (TypeError, [A], dict(dtype="complex64")),
     "align_size: expected -1 or an integer of at least 1, got 0": (ValueError, [A], dict(align_size=0)),
     "size_of_dtype: expected -1 or an integer of at least 1, got 2.0": (ValueError, [A], dict(size_of_dtype=2.0)),
     "align_size: expected a multiple of the element's 4 bytes, got 6": (ValueError, [A], dict(align_size=6)),
-    "align_unit: expected one of bytes, elements, got 'bits'": (ValueError, [A], dict(align_unit="bits")),
-    "constant: expected a number, got 'x'": (TypeError, [A], dict(set_constant=True, constant="x")),
     "constant: expected a number of int8, got 200": (ValueError, [BYTES], dict(set_constant=True, constant=200)),
     "constant: expected a number of int8, got 0.5": (ValueError, [BYTES], dict(set_constant=True, constant=0.5)),
     "constant: expected a number of int8, got nan": (ValueError, [BYTES], dict(set_constant=True, constant=math.nan)),

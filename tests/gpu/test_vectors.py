@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from refopt.checks.dtypes import SIZES, numpy_dtype
+from refopt.gpu.cuda import address
 from refopt.gpu.kernels import kernel
 from refopt.gpu.target import cuda
 from refopt.gpu.vectors import ROW, access, rounded8
@@ -27,10 +28,6 @@ def copier(source, target, real, partial, change=lambda x: x):
         store(y, first, stop, load(x, first, stop))
 
     return copy
-
-
-def address(array):
-    return array.__cuda_array_interface__["data"][0]
 
 
 def copied(machine, values, target, real=np.float32, partial=False, shift=0):
