@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from gpu.test_muon import copied
+from gpu.test_muon import lists as lists_of
 
 from refopt import catalog, cpu
 from refopt.checks.dtypes import numpy_dtype
@@ -14,13 +16,8 @@ SHAPES = (6, 4), (3, 8), (5, 5)
 NUMBERS = dict(lr=0.1, iterations=2)
 
 
-def lists(dtype="float32", shapes=SHAPES, seed=0):
-    rng = np.random.default_rng(seed)
-    return [[rng.standard_normal(shape).astype(numpy_dtype(dtype)) for shape in shapes] for _ in range(3)]
-
-
-def copied(xss):
-    return [[np.copy(x, order="K") for x in xs] for xs in xss]
+def lists(dtype="float32", seed=0):
+    return lists_of(SHAPES, dtype, seed=seed)
 
 
 def raw(*xss):

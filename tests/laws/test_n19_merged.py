@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from laws.test_n19_matrices import same
 from refopt import gpu
 from refopt.cpu import Blocks
 
@@ -23,11 +24,6 @@ def stepped(machine, tensors, **named):
     lists = [[machine.to_device(x) for x in xs] for xs in zip(*tensors, strict=True)]
     gpu.merged_muon(*lists, **{"lr": 0.5, "mu": 0.5, "iterations": 1} | named)
     return [(p.copy_to_host(), v.copy_to_host()) for p, v in zip(lists[0], lists[2], strict=True)]
-
-
-def same(xs, ys):
-    for x, y in zip(xs, ys, strict=True):
-        assert x.shape == y.shape and np.ascontiguousarray(x).tobytes() == np.ascontiguousarray(y).tobytes()
 
 
 def test_merging_order_and_count_change_no_bit(machine):
