@@ -18,28 +18,22 @@ pytestmark = pytest.mark.clause("N1")
 SMALL = ["float16", "bfloat16"]
 
 
-def copier(source, target, real, partial, change=lambda x: x):
-    """A kernel that loads rows of one dtype and stores them in another, one row to a block."""
-    load, store = access(source, real, partial).load, access(target, real, partial).store
+def copied(machine, values, target, real=np.float32, partial=False, shift=0):
+    """Values as they are after a load and a store by a kernel, one row to a block; whole rows unless partial."""
+    load, store = access(values.dtype.name, real, partial).load, access(target, real, partial).store
 
     @kernel()
     def copy(x, y, stop):
         first = cuda.blockIdx.x * ROW + 4 * cuda.threadIdx.x
         store(y, first, stop, load(x, first, stop))
 
-    return copy
-
-
-def copied(machine, values, target, real=np.float32, partial=False, shift=0):
-    """Values as they are after a load and a store by a kernel; whole rows unless partial."""
     rows = -(-values.size // ROW)
     size = values.size if partial else rows * ROW
     host = np.zeros(size, values.dtype)
     host[: values.size] = values
     x, y = Placed(machine, host, shift), Placed(machine, np.zeros(size, numpy_dtype(target)), shift)
-    made = copier(values.dtype.name, target, real, partial)
     args = address(x.array), address(y.array), size
-    machine.prepare(made, rows, 32, args)(machine.stream(0))
+    machine.prepare(copy, rows, 32, args)(machine.stream(0))
     machine.synchronize()
     return y.read()[: values.size]
 
@@ -55,7 +49,9 @@ def halfway(dtype):
     between = (values[1:] / 2 + values[:-1] / 2)[::7]
     most = np.abs(values).max()
     edges = np.float32([0.0, -0.0, np.inf, -np.inf, np.nan, most, most * np.float32(1.001), np.finfo(np.float32).max])
-    return np.concatenate([between, np.nextafter(between, np.inf), np.nextafter(between, -np.inf), edges, -edges])
+    nans = np.array([0x7F800001, 0x7FFFFFFF], np.uint32).view(np.float32)  # which an addition turns into numbers
+    beside = np.nextafter(between, np.inf), np.nextafter(between, -np.inf)
+    return np.concatenate([between, *beside, edges, -edges, nans, -nans])
 
 
 def assert_equal(got, expected):
