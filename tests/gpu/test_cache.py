@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import warnings
-from types import ModuleType, SimpleNamespace
 from typing import NamedTuple
 
 import needs
@@ -16,6 +15,7 @@ import numpy as np
 import pytest
 
 from benchmarks.capabilities import of_routine
+from gpu.test_kept_ptx import CHANGES, constants, kernel
 from refopt.catalog import ROUTINES
 from refopt.gpu import cache, compiling, cuda, kernels
 from refopt.gpu.compiler import Linked
@@ -196,38 +196,12 @@ def test_who_reads_while_others_write_has_a_whole_entry(folder):
     assert found <= set(codes) and os.listdir(folder) == [f"{KEY}.kernel"]
 
 
-constants = ModuleType("constants")
-constants.factor = 2.0
-
-
-def made(held=1.5, table=(0, 1), inner=1, contract=False, bounds=(64, 4), kind=int):
-    """A kernel of values of a closure, a plain module, a function within it and a device function."""
-    within = SimpleNamespace(factor=table)
-    array = np.array([held], np.float32)
-
-    @cuda.jit(device=True)
-    def first(x):
-        return x + held
-
-    if inner == 1:
-        def function(x, n):
-            add = lambda y: y + 1  # noqa: E731
-            x[0] = first(x[n]) * constants.factor + within.factor[0] + array[0] + kind(add(n))
-    else:
-        def function(x, n):
-            add = lambda y: y - 1  # noqa: E731
-            x[0] = first(x[n]) * constants.factor + within.factor[0] + array[0] + kind(add(n))
-
-    return kernels.Kernel(function, bounds, contract)
-
-
 def key(signature=("float32[1]", "int64"), capability=(9, 0), **changes):
-    return cache.key(made(**changes), signature, capability)
+    return cache.key(kernel(**changes), signature, capability)
 
 
-@pytest.mark.parametrize("other", [
-    {"held": 1.25}, {"table": (1, 0)}, {"inner": 2}, {"contract": True}, {"bounds": (64, 5)}, {"kind": float},
-    {"signature": ("float64[1]", "int64")}, {"capability": (8, 0)}], ids=str)
+@pytest.mark.parametrize("other", [*CHANGES, {"body": "inner"}, {"kind": float}, {"signature": ("float64[1]", "int64")},
+                                   {"capability": (8, 0)}], ids=str)
 def test_whatever_changes_makes_another(other):
     assert len({key(), key(), key(**other)}) == 2 and key()
 
@@ -315,12 +289,12 @@ def test_who_watches_is_told_once_that_it_compiles(folder, monkeypatch, capsys):
     monkeypatch.setattr(compiling, "compiler", Compiler)
     monkeypatch.setattr(kernels, "oldest", Compiler.oldest)
     monkeypatch.setattr(kernels.Kernel, "form", lambda self: self.function)
-    made(held=7.5).linked(("float32[1]", "int64"), HOPPER)
+    kernel(held=7.5).linked(("float32[1]", "int64"), HOPPER)
     assert capsys.readouterr() == ("", "") and cache.origins == {"compiled": 1}
     cache.origins.clear()
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     for held in (1.5, 2.5, 7.5):
-        kernel = made(held=held)
-        assert kernel.linked(("float32[1]", "int64"), HOPPER) is kernel.linked(("float32[1]", "int64"), HOPPER)
+        one = kernel(held=held)
+        assert one.linked(("float32[1]", "int64"), HOPPER) is one.linked(("float32[1]", "int64"), HOPPER)
     assert capsys.readouterr() == ("", "\r\033[Krefopt: compiling kernels, which takes some seconds\n")
     assert cache.origins == {"compiled": 2, "kept": 1}

@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +15,8 @@ from refopt.gpu.kernels import Kernel
 
 SIGNATURE = ["float32[1]", "int64"]
 GLOBAL = np.float32(2)
+constants = ModuleType("constants")
+constants.factor = 2.0
 
 
 class Typed:
@@ -27,9 +29,9 @@ class Typed:
         return self.dtype
 
 
-def kernel(held=1.5, asm="mov.f32 $0, $1;", before=None, bounds=(64, 4), contract=False, twice=False, same=True,
-           table=(0, 1)):
-    """A kernel of a device function, an intrinsic in a namespace, and values of its closure and its module."""
+def kernel(held=1.5, asm="mov.f32 $0, $1;", before=None, bounds=(64, 4), contract=False, body="one", same=True,
+           table=(0, 1), kind=int):
+    """A kernel of a device function, an intrinsic in a namespace, a function within it, and values of all kinds."""
 
     @target.intrinsic(asm, "=f,f", "f", "f", since=(8, 0), before=before)
     def moved(x):
@@ -37,16 +39,23 @@ def kernel(held=1.5, asm="mov.f32 $0, $1;", before=None, bounds=(64, 4), contrac
 
     first, second = (target.device_function(lambda x: x + held) for _ in range(2))
     other = first if same else second
-    within = SimpleNamespace(moved=moved, factor=table)
+    within, array = SimpleNamespace(moved=moved, factor=table), np.array([held], np.float32)
 
     def one(x, n):
-        x[0] = within.moved(first(x[n])) * GLOBAL + other(x[0])
+        add = lambda y: y + 1  # noqa: E731
+        x[0] = within.moved(first(x[n])) * GLOBAL + other(x[0]) + constants.factor + array[0] + kind(add(n))
 
-    def two(x, n):
-        x[0] = within.moved(first(x[n])) - GLOBAL + other(x[0])
+    def less(x, n):
+        add = lambda y: y + 1  # noqa: E731
+        x[0] = within.moved(first(x[n])) - GLOBAL + other(x[0]) + constants.factor + array[0] + kind(add(n))
 
-    one.__name__ = two.__name__ = "kernel"
-    return Kernel(two if twice else one, bounds, contract)
+    def inner(x, n):
+        add = lambda y: y - 1  # noqa: E731
+        x[0] = within.moved(first(x[n])) * GLOBAL + other(x[0]) + constants.factor + array[0] + kind(add(n))
+
+    function = {"one": one, "less": less, "inner": inner}[body]
+    function.__name__ = "kernel"
+    return Kernel(function, bounds, contract)
 
 
 def made_from(kernel, words=SIGNATURE):
@@ -58,9 +67,11 @@ def test_the_same_kernel_is_made_from_the_same():
     assert made_from(kernel()) == made_from(kernel()) == made_from(kernel(same=False))
 
 
-@pytest.mark.parametrize("other", [{"held": 1.25}, {"held": True}, {"asm": "neg.f32 $0, $1;"},
-                                   {"before": "mov.f32 $0, $1;"}, {"bounds": (64, 5)}, {"bounds": None},
-                                   {"contract": True}, {"twice": True}, {"table": (1, 0)}], ids=str)
+CHANGES = [{"held": 1.25}, {"held": True}, {"asm": "neg.f32 $0, $1;"}, {"before": "mov.f32 $0, $1;"},
+           {"bounds": (64, 5)}, {"bounds": None}, {"contract": True}, {"body": "less"}, {"table": (1, 0)}]
+
+
+@pytest.mark.parametrize("other", CHANGES, ids=str)
 def test_whatever_changes_makes_another(other):
     assert made_from(kernel(**other)) != made_from(kernel())
 
