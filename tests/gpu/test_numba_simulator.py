@@ -1,7 +1,6 @@
 """Kernels in stock Numba, run by Numba's simulator: they have the bits of the executor."""
 
 import contextlib
-import importlib
 import os
 import pickle
 import re
@@ -15,10 +14,7 @@ import needs
 import numpy as np
 import pytest
 
-from gpu import test_ladder_matmul
-from gpu.test_ladder import CLIP, NUMBERS, adam_lists, normal, placed
-from gpu.test_ladder_norms import LADDERS
-from gpu.test_stock_numba import KERNELS, NUMBA, REFOPT, STOCK, launch_solutions
+from gpu.test_stock_numba import NUMBA, REFOPT, STOCK, launch_ladders, launch_others, launch_solutions
 from refopt import gpu, simt
 from refopt.gpu import cuda, ladder
 
@@ -57,68 +53,6 @@ def on_host(args):
     return [x.copy_to_host() if isinstance(x, simt.DeviceArray) else x for x in args]
 
 
-def dyadic(seed, sizes):
-    """Parameters, gradients, and moments of which LAMB by DYADIC makes numbers of few bits, so that sums are exact."""
-    rng = np.random.default_rng(seed)
-    rows = []
-    for n in sizes:
-        root = rng.choice([1, 3, 7], n)  # of the new second moment
-        p, m, g = rng.integers(-4, 5, n), rng.integers(-4, 5, n), rng.integers(-root, root + 1)
-        rows.append([x.astype(np.float32) for x in (p, g, m, 2 * root**2 - g**2)])
-    return [list(column) for column in zip(*rows, strict=True)]
-
-
-DYADIC = tuple(map(np.float32, (0.1, 0.5, 0.5, 2, 0.5, 0.5, 0.75)))
-SIZES = [1, 0, 300, 2100]  # of the tiles of three, one has no neighbour
-
-
-def numbers_of(machine, name, rung, exact):
-    """Arguments of a ladder's rung, with sums that are exact or any."""
-    if name == "adam":
-        return *placed(machine, adam_lists(SIZES[:3])), NUMBERS
-    if name == "global_norm":
-        grads = dyadic(1, SIZES)[1] if exact else normal(1, SIZES)
-        return *placed(machine, [grads]), machine.to_device(np.zeros(2, np.float32)), CLIP
-    if name == "matmul":
-        return test_ladder_matmul.arguments(machine, rung, [(8, 40)])
-    row = LADDERS[name]
-    lists = dyadic(1, SIZES)[: len(row.slots)] if exact else row.lists(SIZES)
-    numbers = tuple(map(np.float32, row.numbers.values()))
-    return *placed(machine, lists), DYADIC if exact and name == "lamb" else numbers
-
-
-def launch_ladders(machine):
-    for page in dict.fromkeys(page for page, _ in STOCK if page.startswith(ladder.__name__)):
-        for rung, make in importlib.import_module(page).RUNGS.items():
-            for exact in (False, True):
-                # Kept until they are launched: some launches know them by their addresses alone.
-                given = numbers_of(machine, page.rpartition(".")[2], rung, exact)
-                launches = make(*given)
-                if not any("cuda.atomic.add" in by_name(launch) for launch in launches):
-                    break
-            for launch in launches:
-                launch()
-
-
-def by_name(launch):
-    """The text of a launch's kernel, if it is one of the page's."""
-    function = launch.kernel.function
-    key = function.__module__, function.__name__
-    return KERNELS[key].text if key in KERNELS else ""
-
-
-def launch_others(machine, folder):
-    """Kernels of notebooks and pages, each by two warps on arrays that are long enough for four elements a thread."""
-    for (page, _), pasted in STOCK.items():
-        if "." not in page:
-            kernel = pasted.below(REFOPT, folder)
-            names = kernel.function.__code__.co_varnames[: kernel.function.__code__.co_argcount]
-            arrays = (np.linspace(-3, 5, 256, dtype=np.float32) for _ in names)
-            args = [machine.to_device(x) if f"{name}[" in pasted.text else x[7]
-                    for name, x in zip(names, arrays, strict=True)]
-            kernel[1, 64](*args)
-
-
 @contextlib.contextmanager
 def recorded():
     """Note the launches of kernels that stock Numba has."""
@@ -147,7 +81,7 @@ def cases(tmp_path_factory):
     """The launches of each kernel of the ladders and solutions, and one of each that a notebook or a page has."""
     with gpu.use("executor") as machine, recorded() as found:
         launch_ladders(machine)
-        launch_solutions([*dict.fromkeys(page for page, _ in STOCK if page.startswith("solutions."))])
+        launch_solutions()
         launch_others(machine, tmp_path_factory.mktemp("refopt"))
     return found
 
