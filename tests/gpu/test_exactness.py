@@ -228,8 +228,13 @@ def test_of_any_capability(capability, monkeypatch):
     texts = []
     monkeypatch.setattr(exactness, "read", lambda ptx, double: texts.append(ptx))
     in_the_kernel.inexact(X, capability=capability)
-    in_the_kernel.inexact(X)
-    assert f".target sm_{capability[0]}{capability[1]}" in texts[0] and ".target sm_90" in texts[1]
+    assert f".target sm_{capability[0]}{capability[1]}" in texts[0]
+
+
+def test_the_capability_is_9_0_by_default(monkeypatch):
+    asked, kind = [], type(in_the_kernel)
+    monkeypatch.setattr(kind, "ptx", lambda self, words, capability, lines: asked.append(capability) or "")
+    assert in_the_kernel.inexact(X) == exactness.check(in_the_kernel, X) == [] and asked == [(9, 0)] * 2
 
 
 @pytest.mark.parametrize(

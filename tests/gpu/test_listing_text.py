@@ -9,6 +9,7 @@ import texts
 from refopt.catalog import ROUTINES
 from refopt.gpu import kernels, target
 from refopt.gpu.elementwise import merged_update
+from refopt.gpu.gradient_check import checker
 from refopt.gpu.kernels import Kernel
 from refopt.gpu.listing.parts import literal
 from refopt.gpu.loss_scale import updater
@@ -351,6 +352,8 @@ def test_a_function_without_a_file():
 def test_what_made_a_kernel_is_told():
     assert updater().source().startswith(
         "# update_loss_scaling, made by refopt.gpu.loss_scale.updater()\n\nimport")
+    assert checker("float32", np.float32).source().startswith(
+        "# check_gradients, made by refopt.gpu.gradient_check.checker(float32, float32)\n")
     choices = ("maximize", False), ("rounding", "nearest")
     text = merged_update(ROUTINES["sgd"], ("float32", "float16", None), choices).source()
     dtypes, chosen = "(float32, float16, None)", "((maximize, False), (rounding,\n#     nearest))"
