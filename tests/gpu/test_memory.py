@@ -41,9 +41,12 @@ def test_arrays_on_the_device(fake, order):
             assert found == view and type(found) is type(view)
         array[item] = expected[item] = -1.5 * np.ones(np.shape(view))
         assert np.array_equal(array.copy_to_host(), expected)
-    into = np.empty(host.shape, host.dtype)
-    assert array.T.copy_to_host().tobytes() == expected.T.tobytes() and array.copy_to_host(into) is into
-    assert np.array_equal(into, expected)
+    assert array.T.copy_to_host().tobytes() == expected.T.tobytes()
+    expected[...] = host
+    for axes in "CF":
+        array.copy_to_device(np.asarray(expected, order=axes))
+        into = np.empty(host.shape, host.dtype, axes)
+        assert array.copy_to_host(into) is into and np.array_equal(into, expected)
     for name, reshaped in (("C", expected.flags.c_contiguous), ("F", expected.flags.f_contiguous)):
         if reshaped:
             flat = expected.reshape(-1, order=name).tolist()
