@@ -16,7 +16,7 @@ from refopt.gpu.kernels import Kernel
 SIGNATURE = ["float32[1]", "int64"]
 GLOBAL = np.float32(2)
 constants = ModuleType("constants")
-constants.factor = 2.0
+constants.factor = constants.share = 2.0
 
 
 class Typed:
@@ -30,14 +30,15 @@ class Typed:
 
 
 def kernel(held=1.5, asm="mov.f32 $0, $1;", before=None, bounds=(64, 4), contract=False, body="one", same=True,
-           table=(0, 1), kind=int):
+           table=(0, 1), kind=int, since=(8, 0), name="kernel",
+           more=0):
     """A kernel of a device function, an intrinsic in a namespace, a function within it, and values of all kinds."""
 
-    @target.intrinsic(asm, "=f,f", "f", "f", since=(8, 0), before=before)
+    @target.intrinsic(asm, "=f,f", "f", "f", since=since, before=before)
     def moved(x):
         return x
 
-    first, second = (target.device_function(lambda x: x + held) for _ in range(2))
+    first, second = (target.device_function(lambda x, more=more: x + held + more) for _ in range(2))
     other = first if same else second
     within, array = SimpleNamespace(moved=moved, factor=table), np.array([held], np.float32)
 
@@ -53,8 +54,12 @@ def kernel(held=1.5, asm="mov.f32 $0, $1;", before=None, bounds=(64, 4), contrac
         add = lambda y: y - 1  # noqa: E731
         x[0] = within.moved(first(x[n])) * GLOBAL + other(x[0]) + constants.factor + array[0] + kind(add(n))
 
-    function = {"one": one, "less": less, "inner": inner}[body]
-    function.__name__ = "kernel"
+    def named(x, n):
+        add = lambda y: y + 1  # noqa: E731
+        x[0] = within.moved(first(x[n])) * GLOBAL + other(x[0]) + constants.share + array[0] + kind(add(n))
+
+    function = {"one": one, "less": less, "inner": inner, "named": named}[body]
+    function.__name__ = name
     return Kernel(function, bounds, contract)
 
 
@@ -68,7 +73,8 @@ def test_the_same_kernel_is_made_from_the_same():
 
 
 CHANGES = [{"held": 1.25}, {"held": True}, {"asm": "neg.f32 $0, $1;"}, {"before": "mov.f32 $0, $1;"},
-           {"bounds": (64, 5)}, {"bounds": None}, {"contract": True}, {"body": "less"}, {"table": (1, 0)}]
+           {"bounds": (64, 5)}, {"bounds": None}, {"contract": True}, {"body": "less"}, {"table": (1, 0)},
+           {"since": (8, 6)}, {"name": "another"}, {"body": "named"}, {"more": 1}]
 
 
 @pytest.mark.parametrize("other", CHANGES, ids=str)
@@ -89,6 +95,12 @@ def test_it_is_the_same_in_every_process():
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True,
                           env=os.environ | {"PYTHONHASHSEED": "1", "PYTHONPATH": path})
     assert done.stdout == made_from(kernel()) + "\n"
+
+
+def test_notes_of_all_processes_are_read_each_once(tmp_path):
+    for process, lines in enumerate(('{"name": "b"}\n{"name": "a"}\n', '{"name": "a"}\n{"name": "c"}\n')):
+        (tmp_path / f"{process}.jsonl").write_text(lines)
+    assert notes.read(tmp_path) == [{"name": name} for name in "abc"]
 
 
 @pytest.fixture
