@@ -239,7 +239,8 @@ def test_the_capability_is_9_0_by_default(monkeypatch):
 
 @pytest.mark.parametrize(
     "opcode", ["add.f32", "fma.rn.f32", "mad.rn.f32", "div.full.f32", "sqrt.approx.f32", "mul.rn.ftz.f32", "add.rn.f64",
-               "sub.rz.f32", "rsqrt.approx.f32", "red.global.add.f32", "mul.bf16"],
+               "sub.rz.f32", "rsqrt.approx.f32", "red.global.add.f32", "mul.bf16", "rcp.rz.f32",
+               "atom.global.add.noftz.f16"],
 )
 def test_every_rule_is_looked_at(opcode):
     text = "\n\tmul.rn.f32 \t%f1, %f2, %f3;\n\t@%p1 {} \t%f4, %f5, %f6; // fma.rn.f32 in a comment\n"
@@ -247,6 +248,8 @@ def test_every_rule_is_looked_at(opcode):
         assert exactness.read(text.format(exact)) == []
     (first, *_) = exactness.read(text.format(opcode))
     assert first.opcodes == (opcode,) and (first.file, first.line, first.calls) == ("", 0, ())
+    for double, found in (("mad.rn.f64", True), ("add.rn.f64", False)):
+        assert bool(exactness.read(text.format(double), double=True)) == found
 
 
 def test_directives_of_lines():

@@ -7,6 +7,7 @@ import pytest
 import texts
 
 from refopt.catalog import ROUTINES
+from refopt.cpu.reduce import TILE as LENGTH
 from refopt.gpu import kernels, target
 from refopt.gpu.elementwise import merged_update
 from refopt.gpu.gradient_check import checker
@@ -318,6 +319,14 @@ def test_numbers_keep_their_bits():
         again = eval(literal(number), {"np": np})
         assert type(again) is type(number) and again.tobytes() == number.tobytes()
     assert literal((numbers[1],)) == "(np.float32(0),)" and literal((numbers[1],) * 8) == "(np.float32(0),) * 8"
+
+
+def test_a_constant_imported_by_another_name_keeps_it():
+    @kernels.kernel()
+    def filled(x):
+        x[0] = LENGTH
+
+    assert "\nfrom refopt.cpu.reduce import TILE as LENGTH\n" in filled.source()
 
 
 def test_intrinsics_of_one_name_are_told_apart_by_their_ptx():
