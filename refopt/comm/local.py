@@ -145,14 +145,13 @@ class _World:
     def fail(self, reason: str) -> None:
         """Stop all ranks from waiting or starting."""
         self.failure = reason
-        self.ready = self.schedule.order([rank for rank in self.ranks if rank.greenlet and rank.state == "runs"])
+        self.ready = self.schedule.order([rank for rank in self.ranks if rank.state == "runs"])
         self.ready = [rank for rank in self.ready if rank.greenlet is not getcurrent()]
 
     def park(self, rank: _Rank) -> None:
         """Let the others run; returns when the rank's calls are done, or raises if they cannot be."""
         self.hub.switch()
         if rank.waiting:
-            rank.waiting = []
             raise CommError(self.failure)
 
 

@@ -26,6 +26,16 @@ def test_a_batch_runs_at_its_end_and_its_sends_all_at_once():
     assert local.run(rank, 2) == [(empty, 11, 2), (empty, 10, 2)]
 
 
+def test_a_batch_of_no_calls_waits_for_nobody():
+    def rank(world):
+        if world.rank == 0:
+            with world.batch():
+                pass
+        return world.rank
+
+    assert local.run(rank, 2) == [0, 1]
+
+
 def test_send_to_itself():
     def rank(world):
         x, y = np.ones(2, np.float32), np.zeros(2, np.float32)
@@ -154,11 +164,11 @@ def test_agreement():
     local.run(lambda world: world.agree(["all_reduce of 4 float32", "barrier"]), 4)
 
     def rank(world):
-        same = ["barrier"] * 7
+        same = ["barrier"] * 700
         world.agree([*same, "broadcast" if world.rank == 2 else "all_reduce of 1024 float32", f"of {world.rank}"])
 
     message, ranks = refused(rank, 4)
-    assert message == "agree: call 7: ranks 0, 1 and 3 have all_reduce of 1024 float32, rank 2 has broadcast"
+    assert message == "agree: call 700: ranks 0, 1 and 3 have all_reduce of 1024 float32, rank 2 has broadcast"
     assert ranks == {0, 1, 2, 3}
     message, _ = refused(lambda world: world.agree(["barrier"] * world.rank), 2)
     assert message == "agree: call 0: rank 0 has no call, rank 1 has barrier"

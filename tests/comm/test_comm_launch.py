@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -57,14 +58,26 @@ def test_arguments_and_modules(tmp_path, capfd, monkeypatch):
     ("sys.exit(3) if rank == 0 else time.sleep(0.3); print('reported', flush=True)", "-n 2 --grace 20", 3,
      "reported\n"),
     (f"os.kill(os.getpid(), signal.SIGKILL) if rank else ({STAY})", "-n 2 --grace 0", 128 + signal.SIGKILL, ""),
+    ("sys.exit(5)", "-n 1", 5, ""),
     (f"signal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(0.3)\nrank or sys.exit(1)\n{STAY}",
      "-n 2 --grace 0.2", 1, ""),
-], ids=["ends the others", "after a moment to report", "by a signal", "kills one that will not end"])
+], ids=["ends the others", "after a moment to report", "by a signal", "alone", "kills one that will not end"])
 def test_one_that_fails(start, monkeypatch, script, options, status, printed):
     """The status is that of the first that failed."""
     end = launch._end
     monkeypatch.setattr(launch, "_end", lambda processes: end(processes, 0.3))
     assert start(RANK + script, *options.split()) == (status, printed)
+
+
+def test_of_two_that_fail_the_status_is_that_of_the_first():
+    polls = [iter([None] * 9 + [3] * 9), iter([None] * 2 + [7] * 9)]
+    assert launch._wait([SimpleNamespace(poll=lambda each=each: next(each)) for each in polls], 60.0) == 7
+
+
+def test_the_others_have_three_seconds(capsys):
+    with pytest.raises(SystemExit):
+        launch.main(["--help"])
+    assert "seconds that the others have after a failure (3.0)" in " ".join(capsys.readouterr().out.split())
 
 
 def test_ending_the_launcher_ends_all(tmp_path):
@@ -100,7 +113,7 @@ def test_processes_meet(start):
 
 
 def test_a_meeting(tmp_path):
-    first, second = (Rendezvous(tmp_path / "new", rank, 2, timeout=0.2) for rank in range(2))
+    first, second = (Rendezvous(tmp_path / "for" / "all", rank, 2, timeout=0.2) for rank in range(2))
     assert first.peek("key") is None
     second.put("key", b"one")
     second.put("key", b"two")
@@ -110,5 +123,5 @@ def test_a_meeting(tmp_path):
     with pytest.raises(CommError, match=r"rank 0: rendezvous .*: never: heard nothing from rank 1 in 0\.2 s"):
         first.exchange("never", b"")
     with pytest.raises(CommError, match="rank 1 is already registered: expected a fresh directory, and each rank once"):
-        Rendezvous(tmp_path / "new", 1, 2)
+        Rendezvous(tmp_path / "for" / "all", 1, 2)
     assert VARIABLE == "REFOPT_RENDEZVOUS"

@@ -45,7 +45,8 @@ def test_schedules_are_other_orders_and_repeatable():
 
     assert order("forward") == [0, 1, 2, 3] * 2 and order("reverse")[:4] == [3, 2, 1, 0]
     assert order("random", 1) == order("random", 1)
-    assert len({tuple(order("random", seed)) for seed in range(8)}) > 4
+    some = [order("random", seed) for seed in range(8)]
+    assert all(len({tuple(both[turn]) for both in some}) > 4 for turn in (slice(4), slice(4, 8)))
     with pytest.raises(ValueError, match=r"local\.run: schedule: expected one of forward, reverse, random, got 'b"):
         order("backward")
 
@@ -73,9 +74,12 @@ def test_a_group_of_a_group():
             return None
         x = np.array([world.rank], np.int32)
         inner.broadcast(x, 0)
-        return inner.rank, inner.members, inner.name, x[0]
+        return inner.rank, inner.members, inner.name, x[0], repr(inner)
 
-    assert local.run(rank, 4) == [None, None, (0, (2, 3), "group (2, 3)", 2), (1, (2, 3), "group (2, 3)", 2)]
+    shown = "<LocalCommunicator rank {} of 2, group (2, 3)>".format
+    assert local.run(rank, 4) == [
+        None, None, (0, (2, 3), "group (2, 3)", 2, shown(0)), (1, (2, 3), "group (2, 3)", 2, shown(1))]
+    assert local.run(repr, 1) == ["<LocalCommunicator rank 0 of 1>"]
 
 
 def other_operation(world):
@@ -115,6 +119,8 @@ MISMATCHES = {
                     SUM, "waits in all_reduce of 12 float16, call 0", SUM),
     "other count": (lambda world: world.all_reduce(array(13 if world.rank == 1 else 12)),
                     SUM, "waits in all_reduce of 13 float32, call 0", SUM),
+    "other dtype of nothing": (lambda world: world.all_reduce(array(0, "f2" if world.rank == 1 else "f4")),
+                               *(f"waits in all_reduce of 0 float{x}, call 0" for x in (32, 16, 32))),
     "one leaves": (lambda world: world.rank and world.barrier(), LEFT, *["waits in barrier, call 0"] * 2),
     "all send": (lambda world: world.send(array(), (world.rank + 1) % world.size),
                  *(f"waits in send of 12 float32 to {to}" for to in (1, 2, 0))),
@@ -159,6 +165,18 @@ def test_what_a_rank_raises_is_raised_and_ends_the_others(schedule):
     assert set(got) == {0, 2} and error.value.__notes__ == ["in rank 1 of 3"]
 
 
+def test_a_rank_that_has_not_started_does_not_start_after_an_error():
+    started = []
+
+    def rank(world):
+        started.append(world.rank)
+        raise ValueError
+
+    with pytest.raises(ValueError):
+        local.run(rank, 3)
+    assert started == [0]
+
+
 def test_a_refused_call_of_one_rank_ends_the_others():
     with pytest.raises(ValueError, match="broadcast: root: expected a rank from 0 to 2, got 3"):
         local.run(lambda world: world.broadcast(array(), 3 if world.rank == 2 else 0), 3)
@@ -186,8 +204,11 @@ def test_abort_reaches_all():
 
     with pytest.raises(CommError, match=r"rank 1 called abort\(\)"):
         local.run(rank, 3)
-    message, ranks = refused(lambda world: world.abort() if world.rank else world.barrier(), 2)
+    kept = []
+    message, ranks = refused(lambda world: kept.append(world) or (world.abort() if world.rank else world.barrier()), 2)
     assert message == "rank 1 called abort()" and ranks == {0}
+    with pytest.raises(CommError, match=r"barrier: no more calls can be made: rank 1 called abort\(\)"):
+        kept[0].barrier()
 
 
 def test_a_communicator_belongs_to_its_rank_and_its_run():

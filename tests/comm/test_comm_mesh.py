@@ -41,6 +41,7 @@ def test_sums_go_along_an_axis():
     ([2], (), TypeError, r"Mesh: axes: expected sizes by name, got \[2\]"),
     ({"a": 2, "b": 0}, (), ValueError, "Mesh: axes: 'b': expected an integer of at least 1, got 0"),
     ({3: 2}, (), TypeError, "Mesh: axes"),
+    ({"a": 2}, "a", TypeError, "Mesh: model: expected a sequence of names, got 'a'"),
     ({"a": 2}, ["b"], ValueError, r"Mesh: model\[0\]: expected one of a, got 'b'"),
 ])
 def test_refused(axes, model, error, message):
@@ -53,9 +54,11 @@ def test_no_communicator():
         Mesh(None, {"a": 1})
 
 
-def test_ranks_have_the_same_axes_in_the_same_order():
-    def rank(world):
-        Mesh(world, dict([("a", 2), ("b", 2)][:: 1 if world.rank else -1]))
-
-    with pytest.raises(CommError, match="call 0: rank 0 has axes b: 2, a: 2, ranks 1, 2 and 3 have axes a: 2, b: 2"):
-        local.run(rank, 4)
+@pytest.mark.parametrize(("first", "others", "message"), [
+    (({"b": 2, "a": 2},), ({"a": 2, "b": 2},),
+     "call 0: rank 0 has axes b: 2, a: 2, ranks 1, 2 and 3 have axes a: 2, b: 2"),
+    (({"a": 4}, ["a"]), ({"a": 4},), r"call 1: rank 0 has model axes \('a',\), ranks 1, 2 and 3 have model axes \(\)"),
+])
+def test_ranks_have_the_same_axes_in_the_same_order(first, others, message):
+    with pytest.raises(CommError, match=message):
+        local.run(lambda world: Mesh(world, *(others if world.rank else first)), 4)

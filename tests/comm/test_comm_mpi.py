@@ -1,6 +1,7 @@
 """The MPI engine, in processes of its own: tests/comm/mpi_cases.py under mpiexec."""
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -72,6 +73,9 @@ def test_what_is_refused():
         world.all_reduce(simt.cuda.to_device(np.zeros(3, np.float32)))
     with pytest.raises(ValueError, match=r"algorithm: expected one of rank_order, native, got 'ring'"):
         comm.mpi.connect(algorithm="ring")
+    with ThreadPoolExecutor(1) as other, pytest.raises(
+            CommError, match="barrier: expected a call in the communicator's own thread, got one in another"):
+        other.submit(world.barrier).result()
     world.close()
 
 

@@ -147,6 +147,16 @@ def test_a_rank_that_does_not_come_is_named(nccl, tmp_path):
     assert all("rank 2" in message for message in messages)
 
 
+def test_a_rank_that_has_made_no_collective_call_is_named(nccl, tmp_path):
+    def rank(world):
+        x = OnDevice(np.ones(4, np.float32))
+        world.send(x, 0) if world.rank else world.all_reduce(x)
+        world.synchronize(20.0 if world.rank else 0.6)
+
+    first, second = reports(nccl, rank, 2, tmp_path, 30)
+    assert first == "rank 0: synchronize: not done in 0.6 s; rank 1 was last heard from in no call" and first in second
+
+
 def test_a_rank_that_has_closed_is_named(nccl, tmp_path):
     def rank(world):
         world.barrier()
