@@ -225,7 +225,7 @@ CALLS = {
     "all_reduce of a ring": (cost.all_reduce, {"link": (LINK, ""), "nbytes": (1.0, "number"), "devices": (2, "small")}),
     "batch": (cost.batch, {"link": (LINK, ""), "kind": ("reduce", ""), "nbytes": ({0: 1.0, 1: 2.0}, "any mapping"),
                            "devices": (2, "small")}),
-    "batch: nbytes": (lambda root: cost.batch(LINK, "reduce", {0: root}, 2), {"root": (2.0, "number")}),
+    "batch: nbytes": (lambda nbytes: cost.batch(LINK, "reduce", {0: nbytes}, 2), {"nbytes": (2.0, "number")}),
     "fit": (cost.fit, {"messages": ([1, 2], "numbers"), "times": ([1, 2], "numbers")}),
     "pipelined": (cost.pipelined, {"stages": ([1.0, 2.0], "numbers|infs"), "count": (2, "integer")}),
     "of_op": (cost.of_op, {"program": (ONE, ""), "op": (ONE.main[0], ""), "link": (LINK, ""), "rate": (1.0, "number")}),
@@ -308,6 +308,39 @@ def test_junk(name):
                 assert own or (text.startswith(known) and "expected" in text), (argument, junk, repr(error))
             else:
                 assert junk in taken, f"{argument}: {junk} is taken"
+
+
+# The least that an argument may be, if it is a number: 0, but for these.
+LEAST = dict.fromkeys([
+    "world_size", "groups_size", "devices", "slice_count", "min_block_size", "local.run: size", "offload: nbytes",
+    "by_count: count", "ring", "accumulate", "ranks", "gradient", "chunk", "degree"], 1)
+LEAST |= {"early: groups_size": -1, "Task: op": -1}
+ABOVE_0 = {"beside", "rate", "loss_scale"}
+ANY = {"Var: initial", "order: seed", "coalesce_gradients|later: memory_size", "later: memory_size",
+       "overlap: spans: start"}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_what_is_below_the_least(name):
+    function, arguments = CALLS[name]
+    for argument, (_, kinds) in arguments.items():
+        where = f"{name}: {argument}"
+        if {"integer", "small", "number"}.isdisjoint(kinds.split("|")) or where in ANY:
+            continue
+        below = 0 if argument in ABOVE_0 else LEAST.get(where, LEAST.get(argument, 0)) - 1
+        with pytest.raises(ValueError, match=rf"{argument}.* got {below}\b"):
+            function(**{key: below if key == argument else value_of(value) for key, (value, _) in arguments.items()})
+
+
+@pytest.mark.parametrize(("name", "least"), [("listing", 20), ("side_by_side", 20), ("text", 40)])
+def test_widths(name, least):
+    function, arguments = CALLS[name]
+    call = {key: value_of(value) for key, (value, _) in arguments.items()}
+    for width in (least, 10_000):
+        assert max(map(len, function(**call | {"width": width}).splitlines())) <= width
+    for width in (least - 1, 10_001):
+        with pytest.raises(ValueError, match=f"^{name}: width: expected an integer from {least} to 10000, got {width}"):
+            function(**call | {"width": width})
 
 
 def test_integers_that_python_does_not_write_out():

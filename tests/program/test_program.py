@@ -274,6 +274,7 @@ def test_what_a_variable_of_floats_can_start_from(dtype):
     most = {"float16": 65504.0, "bfloat16": 255 * 2.0**120, "float32": 2.0**128 * (1 - 2.0**-24)}.get(dtype, 1e308)
     for value in (most, -most, math.inf, 0.1, -0.0):
         assert Var("x", (2,), dtype, initial=value).initial == value
+    assert type(Var("x", (2,), dtype, initial=0).initial) is float
     for value in (math.nan, *([most * 1.01, -most * 1.01] if dtype != "float64" else [10**400])):
         with pytest.raises(ValueError, match="initial: expected"):
             Var("x", (2,), dtype, initial=value)

@@ -160,13 +160,13 @@ def test_nothing_to_do():
     assert passes.shard(over, 0, 2, axis="mp").reasons == ("no gradient is reduced along 'mp'",)
 
 
-@pytest.mark.parametrize(("axes", "message"), [
-    ({"dp": 4}, "bind: comm: expected a communicator of 2 ranks along 'shard', as all_reduce needs, got None"),
-    ({"dp": 1, "shard": 4}, "expected a communicator of 2 ranks along 'shard', as all_reduce needs, got one of 4"),
+@pytest.mark.parametrize(("axes", "got"), [
+    ({"dp": 4}, "None, among the axes dp"), ({"dp": 1, "shard": 4}, "one of 4"),
 ])
-def test_a_mesh_of_another_shape(axes, message):
+def test_a_mesh_of_another_shape(axes, got):
     program = passes.over_axes(step_program(PARAMS, "adam", lr=0.5, world_size=4), {"shard": 2, "dp": 2}).program
-    with pytest.raises(ValueError, match=message):
+    expected = "bind: comm: expected a communicator of 2 ranks along 'shard', as all_reduce needs"
+    with pytest.raises(ValueError, match=f"^{expected}, got {got}\n"):
         run(lambda mesh: program, axes)
 
 

@@ -42,6 +42,8 @@ def test_a_sparse_variable_has_rows():
     message = "Var: 'a': shape: expected at least one axis, that of the rows of a sparse variable, got ()"
     refused(ValueError, message, Var, "a", (), "float32", sparse=True)
     assert Var("a", (3,), "float32", sparse=True).sparse and Var("a", (), "float32").shape == ()
+    assert [str(Var("a", (3,), "float32", sparse=x)) for x in (True, False)] == [
+        "a: sparse float32 (3,)", "a: float32 (3,)"]
 
 
 # Ops.

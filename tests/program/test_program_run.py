@@ -187,6 +187,9 @@ def test_numbers_of_a_step():
     assert bound.read("a.b").tobytes() == other.read("a.b").tobytes()
     double = bound_on(step_program(PARAMS[:1], "sgd", config="fp64", grad_dtype="float32", lr=0.5))
     double.step(lr=1e300)  # a number of fp64, though its gradient is fp32
+    for program in (Program({}), step_program([], "sgd", lr=0.5)):
+        with pytest.raises(TypeError, match="step: lr: expected one of none, got a number"):
+            bound_on(program).step(lr=0.5)
     early = bound_on(adam(PARAMS[:1], early=True))
     with pytest.raises(TypeError, match=r"step: beta1: expected one of epsilon, lr, rescale_grad, seed"):
         early.step(beta1=0.5)

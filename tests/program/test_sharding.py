@@ -12,7 +12,7 @@ from program_cases import bound_on, few, idempotent, numbers_of, outcome, read, 
 
 from refopt import cpu, gpu
 from refopt.comm import local
-from refopt.program import bind, gradient_of, passes, step_program
+from refopt.program import amp_program, bind, gradient_of, passes, step_program
 
 
 def unsharded(program):
@@ -44,8 +44,16 @@ def test_a_step_in_order():
     last = [("check_gradients", "sums"), ("finish_check", "grad_factor"), ("update_loss_scaling", "loss_scaling"),
             ("adam", "a.w"), ("adam", "a.b")]
     assert [(op.type, (op.writes or op.reads)[0]) for op in program.main] == [*micro, *again, *reduced, *last]
+    assert {op.layer for op in program.main if op.type in ("forward", "all_reduce", "scale", "adam")} == {"a"}
     assert gradient_of("a.w", 1) == "a.w.cast_fp16@GRAD@MICRO_1"
     assert [gradient_of("a.b", k, fp32=True) for k in (0, 1)] == ["a.b@GRAD", "a.b@GRAD@MICRO_1"]
+
+
+def test_numbers_that_are_not_given():
+    program = amp_program(cases.PARAMS, "sgd", lr=0.5, max_norm=1.0)
+    assert program.vars["loss_scaling"].initial == 2.0**15
+    (finish,) = (op for op in program.main if op.type == "finish_check")
+    assert dict(finish.attrs) == {"max_norm": 1.0, "epsilon": 1e-6}
 
 
 @pytest.mark.parametrize("recompute", [False, True])
