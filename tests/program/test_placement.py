@@ -339,17 +339,6 @@ def test_parameters_without_elements_stay_everywhere():
     assert passes.reduce_to_owners(program, 2).reasons == ("'none@GRAD' has no elements and stays on all devices",)
 
 
-@pytest.mark.parametrize(("options", "message"), [
-    ({"strategy": "sum"}, "send_to_owners: strategy: expected one of reduce, all_reduce, got 'sum'"),
-    ({"receiver": "any"}, "send_to_owners: receiver: expected one of gradient, balanced, got 'any'"),
-    ({"slice_count": 0}, "send_to_owners: slice_count: expected an integer of at least 1, got 0"),
-    ({"min_block_size": 0}, "send_to_owners: min_block_size: expected an integer of at least 1, got 0"),
-])
-def test_bad_options(options, message):
-    with pytest.raises(ValueError, match=message):
-        cases.sent(adam(), 2, **options)
-
-
 X = {"inputs": {"x": ["w"]}, "outputs": {"out": ["a", "b"]}}
 JOIN = {"inputs": {"x": ["a", "b"]}, "outputs": {"out": ["w"]}}
 

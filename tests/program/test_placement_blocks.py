@@ -71,9 +71,6 @@ def test_blocks_may_be_fewer_than_aimed_at_and_the_last_one_row():
     (([(3, 0)], 2), r"slice_variable: shapes\[0\]\[1\]: expected an integer of at least 1, got 0"),
     (([(True, 3)], 2), r"slice_variable: shapes\[0\]\[0\]: expected an integer of at least 1, got True"),
     (([(3,), (-1,)], 2), r"slice_variable: shapes\[1\]\[0\]: expected an integer of at least 1, got -1"),
-    (([(3,)], 0), "slice_variable: slice_count: expected an integer of at least 1, got 0"),
-    (([(3,)], 2, 0), "slice_variable: min_block_size: expected an integer of at least 1, got 0"),
-    (([(3,)], 2, 1.5), "slice_variable: min_block_size: expected an integer of at least 1, got 1.5"),
 ])
 def test_bad_arguments(args, message):
     with pytest.raises((TypeError, ValueError), match=f"^{message}"):

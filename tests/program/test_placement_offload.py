@@ -255,8 +255,6 @@ SHORT, FLOATS = (
 
 
 @pytest.mark.parametrize(("call", "error", "message"), [
-    *((partial(passes.offload, cases.adam(), **{name: 0}), ValueError,
-       f"offload: {name}: expected an integer of at least 1, got 0") for name in ("ring", "nbytes")),
     (changed("copy_out", inputs={"x": NEAR}).check, TypeError, "copy_out: ring: expected variables, got none"),
     (changed("copy_in", inputs={"x": STATES[:1]}).check, ValueError, "copy_in: out: expected 1 variables, as x has, g"),
     (changed("copy_in", inputs={"x": ["w_moment1_0", "w_beta1_pow_acc_0"]}).check, ValueError,

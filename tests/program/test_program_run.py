@@ -200,7 +200,6 @@ def test_numbers_of_a_step():
     (lambda a: a.update({"x": a["a.w"]}), {}, ValueError, "arrays: expected names of dense tensors of the program"),
     (lambda a: a.update({"a.w": a["a.w"].T}), {}, ValueError, r"arrays: 'a.w': expected shape \(5, 3\), got \(3, 5\)"),
     (lambda a: None, dict(backend="gpu"), TypeError, "arrays: 'a.w': expected a device array, got a NumPy array"),
-    (lambda a: None, dict(backend="tpu"), ValueError, "backend: expected one of cpu, gpu, got 'tpu'"),
 ])
 def test_bad_arguments_of_bind(change, options, error, message):
     program = adam(PARAMS[:1])

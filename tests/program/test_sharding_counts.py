@@ -260,28 +260,18 @@ def test_numbers_of_the_clip_and_of_the_optimizer_are_apart():
 
 
 @pytest.mark.parametrize(("call", "message"), [
-    (lambda: counts.casts(-1), "casts: eligible: expected an integer of at least 0, got -1"),
-    (lambda: counts.casts(2, accumulate=0), "casts: accumulate: expected an integer of at least 1, got 0"),
     (lambda: counts.casts(2, owned=5), "casts: owned: expected an integer from 0 to 2, got 5"),
-    (lambda: counts.mixed_step("nope", 1, 1), "mixed_step: routine: expected one of sgd, .*, got 'nope'"),
     (lambda: counts.mixed_step("adam", 1, 2), "mixed_step: eligible: expected an integer from 0 to 1, got 2"),
-    (lambda: counts.mixed_step("adam", 2, 2, world_size=0),
-     "mixed_step: world_size: expected an integer of at least 1, got 0"),
-    (lambda: counts.mixed_step("adam", 2, 2, accumulate=0),
-     "mixed_step: accumulate: expected an integer of at least 1, got 0"),
     (lambda: counts.mixed_step("adam", 2, 2, owned=(3, 1)),
      r"mixed_step: owned\[0\]: expected an integer from 0 to 2, got 3"),
     (lambda: counts.mixed_step("adam", 2, 2, owned=(1, 2)),
      r"mixed_step: owned\[1\]: expected an integer from 0 to 1, got 2"),
     (lambda: counts.collectives([4], [], sharded=False), "collectives: eligible: expected 1 entries, .*, got 0"),
     (lambda: counts.startup([4], [True] * 2, optimize_cast=True), "startup: eligible: expected 1 entries, .*, got 2"),
-    (lambda: counts.memory([4], [True], "nope"), "memory: routine: expected one of sgd, .*, got 'nope'"),
     (lambda: counts.memory([4], [], "adam"), "memory: eligible: expected 1 entries, as sizes has, got 0"),
     (lambda: counts.memory([4], [True], "adam", owners=[]), "memory: owners: expected 1 entries, as sizes has, got 0"),
-    (lambda: counts.memory([4], [True], "adam", rank=-1), "memory: rank: expected an integer of at least 0, got -1"),
     (lambda: counts.memory([-4], [True], "adam"), r"memory: sizes\[0\]: expected an integer of at least 0, got -4"),
-    (lambda: counts.saved(8, 0), "saved: degree: expected a number of at least 1, got 0"),
-    (lambda: counts.saved(-8, 1), "saved: elements: expected an integer from 0 to .*, got -8"),
+    (lambda: counts.saved(2**63, 1), r"saved: elements: expected an integer from 0 to 9223372036854775807, got 9\d+8"),
 ])
 def test_bad_arguments(call, message):
     with pytest.raises((TypeError, ValueError), match=f"^{message}"):

@@ -71,12 +71,7 @@ def fullest(sizes, owners, ranks):
     return max(sum(size for size, owner in zip(sizes, owners, strict=True) if owner == rank) for rank in range(ranks))
 
 
-@pytest.mark.parametrize(("args", "message"), [
-    (([1], 2, "x"), "rule: expected one of paddle, greedy, got 'x'"),
-    (([1], 0), "ranks: expected an integer of at least 1, got 0"),
-    (([1, -1], 2), r"sizes\[1\]: expected an integer of at least 0, got -1"),
-    (([1.0], 2), r"sizes\[0\]: expected an integer of at least 0, got 1.0"),
-])
-def test_bad_arguments(args, message):
-    with pytest.raises((TypeError, ValueError), match=rf"^partition: {message}"):
-        passes.partition(*args)
+@pytest.mark.parametrize("size", [-1, 1.0])
+def test_sizes_that_are_none(size):
+    with pytest.raises((TypeError, ValueError), match=rf"^partition: sizes\[1\]: expected an integer .*, got {size}"):
+        passes.partition([1, size], 2)
