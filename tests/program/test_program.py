@@ -29,11 +29,13 @@ def test_a_step_in_order():
     ]
     assert [op.attrs["scale"] for op in program.main if op.type == "scale"] == [0.25, 0.25, 0.7, 0.8, 0.7, 0.8]
     assert program.counts("layer") == {"a": 12} and program.counts("device") == {None: 12}
+    assert program.counts("layer", "startup") == {"a": 2} and program.counts(part="startup") == {"broadcast": 2}
     assert program.counts("role") == {"backward": 2, "communicate": 4, "optimize": 6}
 
 
 def test_variables_of_a_step():
-    program = adam(PARAMS[:1], config="amp")
+    program = adam(PARAMS[:1], config="amp", lr=np.float32(0.5))
+    assert {type(value) for value in program.main[-1].attrs.values()} <= {float, int, str, bool}
     assert [(var.name, var.dtype, var.persistable, var.initial) for var in program.vars.values()] == [
         ("a.w", "float16", True, None), ("a.w@GRAD", "float16", False, None),
         ("a.w_moment1_0", "float32", True, 0.0), ("a.w_moment2_0", "float32", True, 0.0),
@@ -62,6 +64,7 @@ def test_op_counts_of_a_step(optimizer, ranks, sparse, early):
     (dict.fromkeys(["z", "y", "mu"], 0.5), TypeError, "mu: expected one of l2_decay, lr, maximize, rescale_grad, rou"),
     (dict(optimizer="nadam", early=True), ValueError, "early: expected scalars that are powers of beta, got mom"),
     (dict(params=[("a", (2.7,))]), TypeError, r"step_program: params: 'a': shape\[0\]: expected an integer, got 2.7"),
+    (dict(params=[("a", (2**60,))]), ValueError, r"params: 'a': shape: expected at most 2\*\*63 - 1 bytes, got \(1"),
     (dict(params=[("a", (-1,))]), ValueError, r"params: 'a': shape: expected extents of at least 0, got \(-1,\)"),
     (dict(params=[], optimizer="x"), ValueError, "optimizer: expected one of sgd, .*, got 'x'"),
     (dict(lr=[0.5, 0.5]), TypeError, "lr: expected one value, or a mapping that has one for each parameter, got "),

@@ -9,6 +9,7 @@ import pytest
 
 from refopt.catalog import KNOWN, ROUTINES
 from refopt.program import Op, Program, Var, step_program
+from refopt.program.model import AXES
 from refopt.program.ops.coalescing import padded
 
 
@@ -21,7 +22,8 @@ def refused(error, message, function, *args, **named):
 
 
 @pytest.mark.parametrize(("shape", "expected"), [
-    ((2, 3), (2, 3)), ([2], (2,)), ((), ()), ((np.int64(2), 0), (2, 0)), ((n for n in (4, 5)), (4, 5)), ((-1,), (-1,))])
+    ((2, 3), (2, 3)), ([2], (2,)), ((), ()), ((np.int64(2), 0), (2, 0)), ((n for n in (4, 5)), (4, 5)), ((-1,), (-1,)),
+    ((1,) * AXES, (1,) * AXES), ((2**61 - 1,), (2**61 - 1,))])
 def test_shapes(shape, expected):
     found = Var("a", shape, "float32").shape
     assert found == expected and all(type(extent) is int for extent in found)
@@ -33,6 +35,9 @@ def test_shapes(shape, expected):
     ("23", TypeError, ": expected a sequence of extents, got '23'"),
     ((2, -1), ValueError, ": expected extents of at least 0, got (2, -1)"),
     ((-2, 1), ValueError, ": expected extents of at least 0, got (-2, 1)"),
+    ((1,) * (AXES + 1), ValueError, f": expected at most {AXES} axes, got {AXES + 1}"),
+    *((shape, ValueError, f": expected at most 2**63 - 1 bytes, got {shape} of 4 bytes per element")
+      for shape in ((2**61,), (2**61, 0))),
 ])
 def test_shapes_that_are_none(shape, error, message):
     refused(error, f"Var: 'a': shape{message}", Var, "a", shape, "float32")

@@ -45,6 +45,8 @@ def test_a_step_in_order():
             ("adam", "a.w"), ("adam", "a.b")]
     assert [(op.type, (op.writes or op.reads)[0]) for op in program.main] == [*micro, *again, *reduced, *last]
     assert {op.layer for op in program.main if op.type in ("forward", "all_reduce", "scale", "adam")} == {"a"}
+    (average,) = (op for op in cases.step(world_size=2, reduced="float16").main if op.type == "scale")
+    assert len(average.reads) == len(cases.PARAMS) and average.layer is None, "it is of several layers"
     assert gradient_of("a.w", 1) == "a.w.cast_fp16@GRAD@MICRO_1"
     assert [gradient_of("a.b", k, fp32=True) for k in (0, 1)] == ["a.b@GRAD", "a.b@GRAD@MICRO_1"]
 
