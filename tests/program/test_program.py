@@ -121,6 +121,35 @@ def test_listing_is_complete_and_narrow():
     assert max(map(len, RESNET.listing(width=40).splitlines())) <= 40
 
 
+LAYOUT = {"copy_data": False, "use_align": True, "align_size": -1}
+
+
+@pytest.mark.parametrize(("op", "line"), [
+    (Op("sum", {"x": ["g", "h"], "out": ["t", "u"]}, {"out": ["t", "u"]}), "sum              t  <- g, h"),
+    (Op("cast", {"x": ["a", "b", "c"]}, {"out": ["A", "B", "C"]}), "cast             A ... C (3)  <- a ... c (3)"),
+    (Op("scale", {"x": ["a"]}, {"out": ["a"]}, {"scale": 0.123456789}), "scale            a  scale=0.123457"),
+    (Op("coalesce_tensor", {"input": ["a"]}, {"output": ["a"], "fused_output": ["f"]}, {**LAYOUT, "groups": (1,)}),
+     "coalesce_tensor  f  <- a"),
+    (Op("coalesce_tensor", {"input": ["a"]}, {"output": ["a"], "fused_output": ["f"]},
+        {"copy_data": True, "use_align": False, "parts": 2}),
+     "coalesce_tensor  f  <- a  copy_data=True use_align=False parts=2"),
+    (Op("batch", {"x": ["a", "b"]}, {"out": ["a", "b"]}, {"kind": "reduce", "roots": (0, 1), "counts": [1, 1]}),
+     "batch            a, b  kind=reduce roots=[0, 1] counts=[1, 1]"),
+    (Op("check_gradients", {"x": ["g"]}, {"sums": ["s"], "odd": ["o"]}, {"positions": (3, 2, 0)}),
+     "check_gradients  s, o  <- g  positions=[3 ... 0 (3)]"),
+    (Op("send", {"x": ["a"]}, {}, {"to": 1}, device=0), "send             <- a  to=1  @0"),
+    (Op("merged_sgd", {"params": ["a"], "grads": ["g"]}, {"params": ["a"]}, {"lr": (0.5, 1 / 3), "maximize": False}),
+     "merged_sgd       a  <- g  lr=[0.5, 0.333333]"),
+])
+def test_lines(op, line):
+    """What an op makes of what, and its attributes that are not at their defaults."""
+    text = Program({}, (), [op])
+    assert str(text).splitlines()[2:] == [f"    0  {line}"]
+    full = len(line) + 7
+    assert [text.listing(width=width).splitlines()[2] for width in (full, full - 1)] == [
+        f"    0  {line}", f"    0  {line}"[: full - 4] + "..."]
+
+
 def test_listing_folds_runs():
     lines = str(RESNET).splitlines()
     assert RESNET.listing(fold=True).splitlines() == [
