@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from refopt.comm import local
+from refopt.cpu.coalesce import CHUNK
 from refopt.program import Op, Program, Var, amp_program, passes, step_program
 
 FORMS = st.sampled_from(["auto", "flat", "merged"])
@@ -178,6 +180,16 @@ def test_moved_arrays_are_noticed(backend):
         return cases.read(bound)
 
     assert cases.on_ranks(2, rank)[0] == cases.outcome(program, 2)
+
+
+def test_gradients_side_by_side_that_are_in_no_buffer():
+    memory = np.zeros(3 * CHUNK["bytes"], np.uint8)
+    memory = memory[-memory.ctypes.data % CHUNK["bytes"] :][: 2 * CHUNK["bytes"]].view(np.float32).reshape(2, -1)
+    vars = [Var(name, memory.shape[1:], "float32", persistable=True) for name in "ab"]
+    op = Op("all_reduce", {"x": ["a", "b"]}, {"out": ["a", "b"]}, {"ranks": 1}, "communicate")
+    program = Program({var.name: var for var in vars}, (), [op])
+    with pytest.raises(ValueError, match=r"^all_reduce: 'a': expected a view of a buffer that startup makes"):
+        local.run(lambda world: cases.started(program, dict(zip("ab", memory, strict=True)), comm=world), 1)
 
 
 def test_arrays_moved_together_are_noticed():

@@ -8,7 +8,7 @@ import pytest
 from program_cases import PARAMS, adam, everything, numbers_of
 
 from refopt.catalog import ROUTINES, workloads
-from refopt.program import Op, Program, Var, counts, passes, side_by_side, step_program
+from refopt.program import UNKNOWN, Op, Program, Var, counts, passes, side_by_side, step_program
 
 RESNET = step_program(workloads.load("resnet50").tensors, "adam", lr=0.1, world_size=8, early=True)
 
@@ -238,6 +238,36 @@ def test_check_says_what_is_wrong(program, error, message):
     with pytest.raises(error, match=re.escape(message)):
         program.check()
     TWO.check()
+
+
+def coalesced(layout, **changes):
+    """A buffer of two tensors, of another layout or of other variables."""
+    vars = [Var("a", (2,), "float32", True), Var("b", (3,), "float32", True), Var("none", (0,), "float32", True),
+            Var("half", (2,), "float16", True), Var("f", UNKNOWN, "float32", True)]
+    names = changes.get("names", ["a", "b"])
+    slots = {"input": names}, {"output": changes.get("output", names), "fused_output": [changes.get("buffer", "f")]}
+    op = Op("coalesce_tensor", *slots, {"copy_data": True, **layout}, role="startup")
+    return Program({var.name: var for var in vars}, [op])
+
+
+@pytest.mark.parametrize(("program", "error", "message"), [
+    (coalesced({}, buffer="a"), ValueError, r"fused_output: expected one variable of shape \(-1,\), got a"),
+    (coalesced({}, names=["a", "none"]), ValueError, r"output\[1\]: expected at least one element, got 'none' of"),
+    (coalesced({}, names=["a", "half"]), TypeError, r"output\[1\]: expected float32, as 'f' has, got float16"),
+    (coalesced({}, output=["b", "a"]), ValueError, r"output\[0\] 'b': expected shape \(2,\), as 'a' has, got \(3,\)"),
+    (coalesced({"copy_data": 1}), TypeError, "copy_data: expected True or False, got 1"),
+    (coalesced({"use_align": None}), TypeError, "use_align: expected True or False, got None"),
+    *((coalesced({key: 0}), ValueError, f"{key}: expected -1 or an integer of at least 1, got 0")
+      for key in ("align_size", "size_of_dtype")),
+    (coalesced({"align_size": -2}), ValueError, "align_size: expected an integer of at least -1, got -2"),
+    (coalesced({"parts": 0}), ValueError, "parts: expected an integer of at least 1, got 0"),
+    (coalesced({"groups": (1,)}), ValueError, "groups: expected counts that add up to 2, got 1"),
+    (coalesced({"groups": (2, 0)}), ValueError, r"groups\[1\]: expected an integer of at least 1, got 0"),
+])
+def test_buffers_that_are_none(program, error, message):
+    with pytest.raises(error, match=rf"^program: startup\[0\] coalesce_tensor: {message}"):
+        program.check()
+    coalesced({"align_size": -1, "size_of_dtype": 1, "groups": (1, 1), "parts": 1, "use_align": False}).check()
 
 
 def test_what_is_in_memory_is_not_yet_made():
