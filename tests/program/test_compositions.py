@@ -1,11 +1,25 @@
 """Any pass may follow any other: what they make of a step has the bits of the plain step, on every rank."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
-from compositions import FEW, Composition, applied_to, compositions, differing, history, missed, steps, violation
+from compositions import (
+    FEW,
+    PLACED,
+    SHARDING,
+    Composition,
+    applied_to,
+    compositions,
+    differing,
+    history,
+    missed,
+    steps,
+    violation,
+)
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from program_cases import idempotent, untouched
 
 from refopt.catalog import workloads
 from refopt.program import Op, Var, amp_program, passes, step_program
@@ -25,6 +39,20 @@ def many(count):
 def test_any_composition(case):
     """Parameters on every rank, states where they are, what is saved, and runs that go on from a checkpoint."""
     assert not violation(case), case
+
+
+@given(case=compositions())
+@many(2_000 if LONG else 60)
+def test_a_pass_does_nothing_twice_and_leaves_what_it_is_given(case):
+    """Each of a composition, on the first rank and the last."""
+    programs = [case.program(1 if case.placed else case.ranks)] * case.ranks
+    for name, arguments in case.passes:
+        for rank in {0, case.ranks - 1} if name != "on_device" else ():
+            where = {"rank": rank, "degree": case.ranks} if name in SHARDING else {}
+            where |= {"devices": case.ranks} if name in PLACED else {}
+            for law in (idempotent, untouched):
+                law(partial(getattr(passes, name), **where, **arguments), programs[rank])
+        programs, _, _ = applied_to(programs, name, arguments)
 
 
 @pytest.mark.clause("N11")

@@ -46,26 +46,6 @@ def test_one_rank(machine, form, early):
     cases.same_bits(partial(passes.fuse_optimizer, form=form), program, 3, "gpu")
 
 
-def one_dtype(program):
-    return len({program.vars[name].dtype for op in program.main if op.type == "all_reduce" for name in op.reads}) < 2
-
-
-@given(program=cases.programs(), grouping=cases.GROUPINGS, form=FORMS)
-@cases.few(50)
-def test_passes_are_idempotent_and_leave_their_input_alone(program, grouping, form):
-    name, flags = grouping
-    reduced = passes.coalesce_gradients(program).program
-    for apply, to in (
-        (partial(passes.coalesce_gradients, grouping=name if one_dtype(program) else "ddp"), program),
-        (passes.fuse_all_reduce, program), (passes.fuse_all_reduce, reduced),
-        (partial(passes.fuse_optimizer, form=form), program), (partial(passes.fuse_optimizer, form=form), reduced),
-    ):
-        cases.idempotent(apply, to)
-        cases.untouched(apply, to)
-    if one_dtype(program):
-        cases.idempotent(cases.everything(form, name, **flags), program)
-
-
 # Gradients that live from step to step, or that two updates have.
 
 

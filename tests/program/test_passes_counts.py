@@ -251,6 +251,15 @@ def test_reasons_of_nothing_to_do():
     assert passes.coalesce_gradients(mixed, "early").reasons == (
         "the rule 'early' is for one dtype; 'b@GRAD' is float32, 'a@GRAD' float16",)
     assert passes.coalesce_gradients(one, "fuse_size").reasons == ("the rule puts no two gradients together",)
+    some = passes.coalesce_gradients(adam(world_size=2), "fuse_size", limit=1e-4).program
+    assert passes.coalesce_gradients(some, "by_count").reasons == ("gradients are already in buffers",)
+    alone = passes.coalesce_gradients(adam(world_size=2), "by_count", count=1).program
+    assert passes.fuse_all_reduce(alone).reasons == (
+        "no group has two or more gradients that are reduced separately",)
+    flat = everything("flat", grouping="by_count", count=2)(adam(world_size=2)).program
+    assert flat.counts()["adam"] == 3
+    for form in ("auto", "flat", "merged"):
+        assert passes.fuse_optimizer(flat, form=form).reasons == ("no two ops of all can be fused",)
 
 
 def test_bad_arguments():

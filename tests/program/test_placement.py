@@ -7,7 +7,7 @@ import placement_cases as cases
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from program_cases import PARAMS, adam, arrays_of, few, gradients_of, idempotent, numbers_of, programs, untouched
+from program_cases import PARAMS, adam, arrays_of, few, gradients_of, numbers_of, programs
 
 from refopt.comm import CommError, local, sums
 from refopt.program import Config, Op, Program, Var, passes, placement, step_program
@@ -116,14 +116,6 @@ def test_a_device_has_what_its_variables_start_from(order):
         mine = on_device(program, device)
         mine.check()
         assert mine.vars.keys() == used
-
-
-@MADE
-def test_passes_are_idempotent_and_leave_their_input_alone(strategy):
-    for program in (adam(PARAMS), adam(PARAMS[:1], sparse=["a.w"]), adam(PARAMS, world_size=2)):
-        for devices in (1, 3):
-            idempotent(lambda p, n=devices: STRATEGIES[strategy](p, n), program)
-            untouched(lambda p, n=devices: STRATEGIES[strategy](p, n), program)
 
 
 # Where things are.

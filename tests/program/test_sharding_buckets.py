@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import sharding_cases as cases
 from hypothesis import given
-from program_cases import edited, few, idempotent, started, untouched
+from program_cases import edited, few, idempotent, started
 
 from refopt.comm import local
 from refopt.cpu.coalesce import CHUNK
@@ -112,26 +112,6 @@ def test_runs_are_of_32_megabytes(more, calls):
 
 
 # Passes.
-
-
-@given(program=cases.steps(ranks=3), rule=cases.RULES, limit=cases.LIMITS)
-@few(25)
-def test_passes_are_idempotent(program, rule, limit):
-    """And leave what they are given as it is, at each stage."""
-    ranks = cases.ranks_of(program)
-
-    def reduced(program):
-        return passes.shard(program, ranks - 1, ranks, rule, order="reduced")
-
-    one = program
-    for apply in (
-        reduced, passes.optimize_cast, passes.fold_casts, partial(passes.fuse_reduces, limit=limit),
-        partial(passes.fuse_optimizer, form="merged", per_buffer=True),
-        partial(passes.fuse_broadcasts, limit=limit / 2),
-    ):
-        untouched(apply, one)
-        idempotent(apply, one)
-        one = apply(one).program
 
 
 def listed(program, *kinds):
