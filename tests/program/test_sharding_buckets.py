@@ -138,8 +138,10 @@ def test_averages_that_nobody_needs_stay():
     scales = [Op("scale", {"x": [g]}, {"out": [g]}, {"scale": 0.5}, "communicate") for g in ("b@GRAD", "a@GRAD")]
     main = [op for op in main if op.type != "scale"]
     main = [op.replace(attrs={**op.attrs, "root": 0}) if op.type == "reduce" else op for op in main]
-    made = passes.fuse_reduces(program.replace(main=[*main, *scales])).program
+    program = program.replace(main=[*main, *scales])
+    made = passes.fuse_reduces(program).program
     assert listed(made, "reduce", "scale") == [("reduce", "b@GRAD"), ("scale", "b@GRAD")]
+    assert not passes.fuse_reduces(program, 1e-6).applied, "each is by itself"
     assert made.main[-1].role == "communicate"
 
 
