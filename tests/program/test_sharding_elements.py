@@ -344,6 +344,15 @@ def test_checks_of_pieces_that_are_none(changes, error, message):
         program.replace(main=[program.main[0].replace(**changes)]).check()
 
 
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_pieces_have_tiles_of_their_own(place):
+    program = norms([3000, 5], 2)
+    program.check()
+    attrs = {"positions": (0, place), "pieces": 2}
+    with pytest.raises(ValueError, match=rf": positions\[1\]: expected a place from 0 to 3, each once, got {place}"):
+        program.replace(main=[program.main[0].replace(attrs=attrs)]).check()
+
+
 @pytest.mark.parametrize(("attrs", "error", "message"), [
     ({"counts": (2,), "positions": (1,)}, ValueError, "counts: expected 1 that add up to 3, got 1 that add up to 2"),
     ({"counts": (3, 0), "positions": (1, 0)}, ValueError, r"counts\[1\]: expected an integer from 1 to 3, got 0"),
