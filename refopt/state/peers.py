@@ -138,9 +138,6 @@ def to_group(
         group["weight_decay"] *= numbers.get("lr_ratio", 1.0)
     if "decay_base" in peer.numbers:
         group["momentum_decay"] = _momentum_decay(where, numbers["decay_base"])
-    for ours, theirs in peer.numbers.items():
-        if group[theirs] != peer.only.get(theirs, group[theirs]):
-            raise ValueError(f"{where}: {ours}: expected {peer.only[theirs]}, for PyTorch, got {numbers[ours]}")
     group |= {**peer.only, **{theirs: ours in present for ours, theirs in peer.switches.items()}}
     if "beta1" in group:
         group["betas"] = group.pop("beta1"), group.pop("beta2")

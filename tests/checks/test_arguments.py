@@ -53,6 +53,7 @@ def test_whole_numbers_out_of_range(bounds, value, expected):
     ({"least": 0}, [0.0, -0.0, np.inf], [-5e-324, np.nan], "a number of at least 0"),
     ({"above": 0}, [5e-324], [0.0, np.nan], "a number above 0"),
     ({"most": 1}, [1.0, -np.inf], [np.nextafter(1.0, 2), np.nan], "a number of at most 1"),
+    ({"most": 16777216}, [16777216], [16777217], "a number of at most 16777216"),
     ({"below": 1}, [np.nextafter(1.0, 0)], [1.0, np.nan], "a number below 1"),
     ({"least": 0, "below": 1, "finite": True}, [0.0], [1.0, -1.0, np.nan], "a finite number of at least 0 and below 1"),
 ])
@@ -71,7 +72,7 @@ def test_numbers_beyond_float64():
             arguments.number("f: x", value)
 
 
-@pytest.mark.parametrize("value", ["no", 0, 1, None, np.array(True), [True]])
+@pytest.mark.parametrize("value", ["no", 0, 1, np.int64(1), None, np.array(True), [True]])
 def test_flags(value):
     assert arguments.flag("f: on", np.True_) is True and arguments.flag("f: on", False) is False
     with pytest.raises(TypeError, match=r"^f: on: expected True or False, got "):
@@ -80,7 +81,7 @@ def test_flags(value):
 
 @pytest.mark.parametrize("value", [np.array(["a", "b"]), ["a"], {"a": 1}, None, 1, b"a", "A"], ids=repr)
 def test_named_choices(value):
-    assert arguments.chosen("f: form", "a", ["a", "b"]) == "a"
+    assert type(arguments.chosen("f: form", np.str_("a"), ["a", "b"])) is str
     assert arguments.chosen("f: on", np.False_, (True, False)) is False
     with pytest.raises(ValueError, match=r"^f: form: expected one of a, b, got "):
         arguments.chosen("f: form", value, ["a", "b"])
@@ -99,7 +100,7 @@ def test_lists(value):
 def test_what_can_be_gone_through_once():
     assert arguments.collected("f: xs", (x for x in (1, 2)), "sizes") == (1, 2)
     assert arguments.names("f: names", iter(["a", "b"])) == ("a", "b")
-    for value in ("ab", b"ab", 3, None):
+    for value in ("ab", b"ab", 3, None, np.array(3)):
         with pytest.raises(TypeError, match=r"^f: names: expected a sequence of names, got "):
             arguments.names("f: names", value)
     with pytest.raises(TypeError, match=r"^f: names\[1\]: expected a name, got 2$"):
@@ -110,7 +111,7 @@ def test_mappings():
     assert arguments.mapped("f: state", {"a": 1, "b": 2}, ["a", "b", "c"], ["a"]) == {"a": 1, "b": 2}
     for value, message in (([("a", 1)], "f: state: expected a dictionary with a, got list"),
                            ({"b": 1}, "f: state: expected a dictionary with a, got none of a"),
-                           ({"a": 1, "d": 2}, "f: state: expected no more than a, b, c, got 'd'"),
+                           ({"a": 1, "d": 2, "e": 3}, "f: state: expected no more than a, b, c, got 'd', 'e'"),
                            ({"a": 1, 2: 2}, "f: state: keys[1]: expected a name, got 2")):
         with pytest.raises(TypeError) as error:
             arguments.mapped("f: state", value, ["a", "b", "c"], ["a"])
@@ -119,13 +120,29 @@ def test_mappings():
 
 def test_values_in_errors_take_one_line():
     assert arguments.shown("a\n  b") == r"'a\n b'" and arguments.shown(np.zeros((2, 3))) == "an array of shape (2, 3)"
+    assert arguments.shown("a" * 78) == repr("a" * 78) and arguments.shown("a" * 79) == f"'{'a' * 76}..."
     assert arguments.shown([[0] * 50] * 2) == f"{str([[0] * 50] * 2)[:77]}..."
 
 
-@pytest.mark.parametrize(("shape", "strides", "layout"), [
-    ((1, 5), (4096, 4), (0, 1)), ((5, 1), (4, -8), (1, 0)), ((2, 3), (4, 8), (1, 2)), ((2, 3), (12, 4), (3, 1)),
-    ((2, 3), (16, 4), None), ((0, 3), (12, 4), ()), ((1,), (400,), (0,)), ((2,), (-4,), None)])
-def test_layouts(shape, strides, layout):
-    """An extent of one has no stride: what stands there is not looked at."""
+@pytest.mark.parametrize(("shape", "strides", "layout", "in_c_order"), [
+    ((1, 5), (4096, 4), (0, 1), True), ((5, 1), (4, -8), (1, 0), True), ((2, 3), (4, 8), (1, 2), False),
+    ((2, 3), (12, 4), (3, 1), True), ((2, 3), (16, 4), None, False), ((0, 3), (400, 4), (), True),
+    ((1,), (400,), (0,), True), ((2,), (-4,), None, False)])
+def test_layouts(shape, strides, layout, in_c_order):
+    """An extent of one has no stride: what stands there is not looked at; nor is anything of an array of no element."""
     array = checks.host_array(np.lib.stride_tricks.as_strided(np.zeros(64, np.float32), shape, strides), "x")
-    assert array.layout() == layout
+    assert array.layout() == layout and array.in_c_order() == in_c_order
+
+
+def test_arrays_that_differ_only_in_values():
+    x = np.zeros((2, 3), np.float32)
+    others = x, x[:], x.astype(np.int32), np.zeros((3, 2), np.float32), np.asfortranarray(x + 1), np.matrix(x + 1)
+    assert checks.alike(x + 1, x) and not any(checks.alike(other, x) for other in others)
+
+
+def test_an_array_without_gaps_is_taken_as_it_is():
+    """In any order of axes; of another there is a copy, in C order."""
+    x = np.arange(24.0).reshape(4, 6)
+    assert checks.dense(turned := x.T) is turned
+    copy = checks.dense(x[:, ::2].T)
+    assert copy.flags.c_contiguous and (copy == x[:, ::2].T).all()

@@ -359,6 +359,7 @@ def test_numbers_of_a_list_are_those_one_by_one(values, positive, below, whole):
 @settings(max_examples=300)
 @given(st.lists(st.tuples(st.booleans(), st.lists(st.tuples(st.integers(0, 60), st.integers(1, 8)), max_size=4)),
                 min_size=1, max_size=4))
+@example([(False, [(0, 8), (1, 1)]), (True, [(4, 1)])])
 def test_overlaps_are_those_that_are_refused(groups):
     """Seen at once, as `rebind` does, or one by one, as a first call does."""
     spans = [(start, start + n, flag, "") for flag, extents in groups for start, n in extents]

@@ -43,6 +43,12 @@ def lists(name, of):
     return lambda m, x: m.merged_sgd(**({"params": [x()], "grads": [x()], "lr": 0.5} | {name: of(x())}))
 
 
+def gated(name, *dtypes):
+    """With a number of fp64 for the gate, and parameters of some dtypes."""
+    return lambda m, x: m.merged_sgd(*([x(dtype=dtype) for dtype in dtypes] for _ in range(2)), lr=0.5,
+                                     **{name: x(1, dtype="f8")})
+
+
 def cast(scale=1.0, sources=None):
     return lambda m, x: m.merged_cast(sources or [x()], [x()], scale=scale)
 
@@ -91,7 +97,9 @@ REFUSED = {
         (sgd(rounding=np.ones(2)), ValueError,
          "rounding: expected one of nearest, stochastic, got an array of shape (2,)"),
         *((sgd(seed=x), ValueError, f"seed: expected a whole number at least 0 and below 16777216, got {x}")
-          for x in (-1, 2**24, 0.5))],
+          for x in (-1, 2**24, 0.5)),
+        (gated("found_inf", "f8"), TypeError, "found_inf: expected float32, got float64"),
+        (gated("grad_factor", "f4", "f8"), TypeError, "grad_factor: expected float32, got float64")],
     "merged_cast": [
         (cast(sources=b"a"), TypeError, "sources: expected a list of arrays, got bytes"),
         (cast(np.timedelta64(3)), TypeError, "scale: expected a number or an array of one element, got "),

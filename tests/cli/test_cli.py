@@ -326,6 +326,51 @@ def test_wrong_usage(capsys, args, named):
     assert not out and all(name in " ".join(err.split()) for name in named) and max(map(len, err.splitlines())) <= 80
 
 
+ALL_OF_LARS = tuple(LARS_MOMENTUM.forms)
+TASKS = [(["sgd", "sgd", "--dtype", "fp32", "fp32"], [("sgd", "fp32", ("merged",))]),
+         (["sgd", "--form", "separate", "merged", "--dtype", "bf16-sr"], [("sgd", "bf16-sr", ("separate", "merged"))]),
+         (["lars_momentum", "--dtype", "fp64", "bf16-sr"], [("lars_momentum", "fp64", ALL_OF_LARS)]),
+         (["merged_cast", "lamb", "--dtype", "fp16-amp", "fp16"],
+          [("lamb", "fp16-amp", ("merged",)), ("lamb", "fp16", ("merged",)), ("merged_cast", "fp16", ())])]
+
+
+@pytest.fixture
+def tasks(monkeypatch):
+    """Those that a run would compute."""
+    found = []
+
+    def none(asked, machine, steps, report):
+        found.extend(asked)
+        yield from ()
+
+    monkeypatch.setattr(command, "all_rows", none)
+    monkeypatch.setenv("REFOPT_DEVICE", "executor")
+    return found
+
+
+@pytest.mark.parametrize(("args", "expected"), TASKS)
+def test_tasks(tasks, args, expected):
+    assert cli.main(["verify", "--routine", *args]) == 0
+    assert [(task.name, task.dtype, task.forms) for task in tasks] == expected
+
+
+def test_all_tasks(tasks, capsys):
+    """Of every routine, its own forms; operations around a step unless a form is asked for. Models are scaled."""
+    assert cli.main(["verify", "--dtype", "fp32", "fp64"]) == 0
+    assert "the CPU (as asked)" in (out := " ".join(capsys.readouterr().out.split())) and "scaled to" in out
+    assert {task.name for task in tasks} == {*catalog.KNOWN, *verify.AROUND}
+    sizes = {task.name: (len(task.workload), max(x.elements for x in task.workload.tensors)) for task in tasks}
+    assert sizes["sgd"][1] <= 1500 < sizes["lamb"][1] == sizes["merged_cast"][1] <= 17_500 and sizes["muon"][0] == 6
+    tasks.clear()
+    assert cli.main(["verify", "--form", "merged"]) == 0 and "skipped" not in capsys.readouterr().out
+    assert not {task.name for task in tasks} & {*verify.AROUND}
+    tasks.clear()
+    assert cli.main(["verify", "--routine", "sgd", "muon", "--dtype", "fp32", "--full"]) == 0
+    assert [task.workload for task in tasks] == [(whole := workloads.load("resnet50")), whole.matrices()]
+    assert cli.main(["verify", "--full", "--max-elements", "9"]) == 2
+    assert "argument --full: cannot be combined with --max-elements" in capsys.readouterr().err
+
+
 def test_version(capsys):
     assert cli.main(["--version"]) == 0 and capsys.readouterr().out == f"refopt {refopt.__version__}\n"
 

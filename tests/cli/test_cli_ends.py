@@ -90,14 +90,15 @@ def test_a_report_that_cannot_be_written(tmp_path, path, why, capfd, monkeypatch
 
 
 MODULES_THAT_FAIL = {"raises.py": "import helps\n\nhelps.fails()\n", "helps.py": "def fails():\n    1 / 0\n",
-                     "typo.py": "x = 1\ndef (:\n"}
+                     "typo.py": "x = 1\ndef (:\n", "json.py": "step = 1\n"}
 
 
 @pytest.mark.parametrize(("place", "why"), [
     ("raises.py", "ZeroDivisionError: division by zero (helps.py, line 2)"),
     ("raises", "ZeroDivisionError: division by zero (helps.py, line 2)"),
     ("no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
-    ("typo.py", "SyntaxError: invalid syntax (typo.py, line 2)"), ("nowhere.py", "FileNotFoundError: no such file")])
+    ("typo.py", "SyntaxError: invalid syntax (typo.py, line 2)"), ("nowhere.py", "FileNotFoundError: no such file"),
+    ("no:where.py", "FileNotFoundError: no such file")])
 def test_where_an_import_has_failed(place, why, tmp_path, monkeypatch):
     """The last line of what was imported; none of the command's own, or of importlib's."""
     for name, text in MODULES_THAT_FAIL.items():
@@ -108,6 +109,7 @@ def test_where_an_import_has_failed(place, why, tmp_path, monkeypatch):
     with pytest.raises(check.Unusable) as raised:
         check.found(f"{place}:step")
     assert str(raised.value) == f"check: {place}: cannot be imported: {why}"
+    assert check.found("json.py:step") == 1 and sys.modules["json"] is json, "a file takes no module's place"
 
 
 def limited(nbytes):
@@ -127,13 +129,14 @@ def test_no_room_for_a_report(tmp_path):
 
 
 def test_a_report_takes_the_place_of_an_old_one(tmp_path):
-    """With its permissions, behind a link, whole; a pipe is written to."""
+    """With its permissions, behind a link, whole; a pipe is written to, and so is a file that is open."""
     old, link = tmp_path / "old.json", tmp_path / "link.json"
     old.write_text("old")
     old.chmod(0o640)
     link.symlink_to(old)
     assert cli.main([*ALONE, "--json", str(link)]) == 0
     assert link.is_symlink() and json.loads(old.read_text())["ok"] and old.stat().st_mode & 0o777 == 0o640
+    assert old.read_text().endswith("}\n")
     assert {file.name for file in tmp_path.iterdir()} == {"old.json", "link.json"}
     os.umask(mask := os.umask(0))
     assert cli.main([*ALONE, "--json", str(tmp_path / "new.json")]) == 0
@@ -142,6 +145,9 @@ def test_a_report_takes_the_place_of_an_old_one(tmp_path):
     assert cli.main([*ALONE, "--json", f"/dev/fd/{write}"]) == 0
     os.close(write)
     with open(read) as file:
+        assert json.loads(file.read())["ok"]
+    with open(tmp_path / "open.json", "w+") as file:
+        assert cli.main([*ALONE, "--json", f"/dev/fd/{file.fileno()}"]) == 0
         assert json.loads(file.read())["ok"]
     assert cli.main([*ALONE, "--json", os.devnull]) == 0 and not Path(os.devnull).is_file()
 

@@ -73,6 +73,15 @@ def test_output_that_cannot_be_written(error, raised, said, monkeypatch):
     cli.write("text")
 
 
+@pytest.mark.parametrize(("stream", "status", "said"), [
+    (None, 2, "refopt: --json: cannot write to '-': standard output is closed\n"),
+    (Shut(BrokenPipeError(32, "Broken pipe")), 141, ""),
+    (Shut(OSError(28, "No space")), 2, "refopt: standard output: No space\n")], ids=["closed", "pipe", "full"])
+def test_a_report_that_standard_output_does_not_take(stream, status, said, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdout", stream)
+    assert cli.main(["verify", "--device", "executor", "--json", "-"]) == status and capsys.readouterr().err == said
+
+
 @pytest.fixture
 def handlers():
     """Those of the signals are put back."""

@@ -307,3 +307,20 @@ def test_two_and_three_processes(tmp_path):
     """Each in one process for all that it does; what two have saved three load."""
     for ranks, parts in ((2, ON_TWO), (3, ON_THREE)):
         torch.multiprocessing.spawn(rank_of, (ranks, str(tmp_path), parts), ranks)
+
+
+def test_a_shard_of_the_only_rank_is_whole(tmp_path):
+    """Norms are of all of it: the bits of a plain parameter."""
+    with process_group(tmp_path, 0, 1):
+        from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
+
+        mesh = init_device_mesh("cpu", (1,))
+        values, grads = (drawn((3, 4), torch.Generator().manual_seed(seed)) for seed in (0, 1))
+        params = [torch.nn.Parameter(x) for x in (distribute_tensor(values, mesh, [Shard(0)]), values.clone())]
+        for p, grad in zip(params, (distribute_tensor(grads, mesh, [Shard(0)]), grads), strict=True):
+            p.grad = grad
+            optimizer = class_of("LARS")([p], lr=LR)
+            optimizer.step()
+            state = optimizer.state[p]["momentum_buffer"]
+            assert (type(state), state.shape, state.stride()) == (type(p.data), p.shape, p.stride())
+        assert torch.equal(*whole(params))

@@ -99,8 +99,15 @@ def test_groups():
         {"lr": 0.2, "eps": 1e-6, "weight_decay": 0.5, "maximize": False, "decoupled_weight_decay": True,
          "amsgrad": False, "betas": (0.7, 0.8), "params": [1]}]
     assert state.to_torch(refopts("nadam")[0])["param_groups"][0]["momentum_decay"] == 0.004
-    sgd = state.to_torch(refopts("sgd")[0])
-    assert sgd["state"] == {} and sgd["param_groups"][1]["weight_decay"] == 0.5
+    saved, params = refopts("sgd")
+    saved["hypers"]["lr"] = 1e39  # which fp64 has, and no state says that it may not be
+    sgd = state.to_torch(saved)
+    assert sgd["state"] == {} and [sgd["param_groups"][1][name] for name in ("lr", "weight_decay")] == [1e39, 0.5]
+    none = {"state": {}, "param_groups": [sgd["param_groups"][0] | {"params": []}]}
+    assert state.from_torch("sgd", none, [])["hypers"]["lr"] == 1e39
+    made = state.to_torch(refopts("sgd")[0])
+    same(state.from_torch("sgd", made | {"state": {0: {"momentum_buffer": None}}}, params),
+         state.from_torch("sgd", made, params))
 
 
 def test_arrays_are_copies():
@@ -128,10 +135,11 @@ def test_wider_states_and_counts_to_their_ends():
         assert [entry["step"] for entry in given.values()] == [step] * 3
 
 
-@both_types
-def test_momentum_of_rmsprop(real):
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_momentum_of_rmsprop(dtype):
     """PyTorch's momentum is without lr: v / lr where lr is in v, v itself elsewhere, and none without momentum."""
-    saved, params = refopts("rmsprop", np.dtype(real).name)
+    saved, params = refopts("rmsprop", dtype)
+    real = np.float64 if dtype == "float64" else np.float32
     assert saved["hypers"]["lr_at"] == "step"
     made = state.to_torch(saved, step=3)
     for i in range(3):
@@ -139,7 +147,8 @@ def test_momentum_of_rmsprop(real):
     saved["hypers"]["lr_at"] = "velocity"
     made = state.to_torch(saved, step=3)
     for i, lr in enumerate((0.1, 0.2, 0.1)):
-        assert (made["state"][i]["momentum_buffer"] == saved["slots"]["velocity"][i] / real(lr)).all()
+        expected = (saved["slots"]["velocity"][i].astype(real) / real(lr)).astype(dtype)
+        assert (made["state"][i]["momentum_buffer"] == expected).all()
     saved["slots"]["velocity"][0][0] = np.inf
     assert state.to_torch(saved, step=3)["state"][0]["momentum_buffer"][0] == np.inf
     made["param_groups"][0]["lr"] = 0.5
@@ -178,7 +187,7 @@ def test_options(name, ours, theirs):
     assert back["maximize"] is False and back.get("decay", "l2") == "l2" and not back.get("use_nesterov")
 
 
-@pytest.mark.parametrize("decay", [0.0, 0.004, 0.00412345678, 3e-15])
+@pytest.mark.parametrize("decay", [0.0, 0.004, 0.00412345678, 3e-15, 10.12345678901234])
 def test_decays_of_momentum(decay):
     """Of as many digits as they have, where more would do as well."""
     saved, params = refopts("nadam")
@@ -186,7 +195,7 @@ def test_decays_of_momentum(decay):
     powers = [np.full(1, power_after(np.float32(0.96**decay), steps)) for steps in TAKEN]
     saved["slots"]["momentum_decay_pow"] = powers
     made = state.to_torch(saved)
-    assert made["param_groups"][0]["momentum_decay"] == decay
+    assert repr(made["param_groups"][0]["momentum_decay"]) == repr(decay)
     assert state.from_torch("nadam", made, params)["hypers"]["decay_base"] == 0.96**decay
 
 

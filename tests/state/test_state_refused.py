@@ -143,7 +143,9 @@ def test_not_saved(arguments, error, message):
     ({"epsilon_at": "here"}, ValueError, "choices: epsilon_at: expected one of corrected, uncorrected, got 'here'")])
 def test_choices_that_are_none(choices, error, message):
     case = adam()
-    refused(error, message, state.load, state.state_dict("adam", case.slots), "adam", case.slots, choices=choices)
+    saved = state.state_dict("adam", case.slots)
+    refused(error, message, state.load, saved, "adam", case.slots, choices=choices)
+    assert state.load(saved, "adam", case.slots, choices={"epsilon_at": "uncorrected"}) == {}, "which is not saved"
 
 
 def test_what_gradients_may_leave_is_loaded():
@@ -162,13 +164,14 @@ def test_what_gradients_may_leave_is_loaded():
 @pytest.mark.parametrize(("name", "slot", "value", "base", "right"), [
     ("nadam", "momentum_decay_pow", 1.0, 1.0, True), ("nadam", "momentum_decay_pow", 1.5, 1.0, False),
     ("nadam", "momentum_decay_pow", 1.5, 1.25, True), ("nadam", "mu_product", 1.0, 0.96, True),
+    ("nadam", "mu_product", 1.5, [0.96, 1.25], True),
     ("nadam", "mu_product", 1.5, 0.96, False), ("nadam", "mu_product", np.nan, 0.96, False),
     ("nadam", "mu_product", -0.25, 0.96, False), ("radam", "rho", 1999.0, None, True),
     ("radam", "rho", -1.0, None, False), ("radam", "rho", np.inf, None, False), ("radam", "beta2_pow", 0.0, None, True),
     ("radam", "beta2_pow", np.nextafter(1, 0), None, True)])
 def test_ranges_of_scalars(name, slot, value, base, right):
     """Powers, products and lengths, to the ends of what they can be."""
-    case = make(ROUTINES[name], [1], ("float64",) * 3)
+    case = make(ROUTINES[name], [1] * np.size(base), ("float64",) * 3)
     saved = state.state_dict(name, case.slots, {} if base is None else {"decay_base": base})
     saved["slots"][slot][0] = np.full(1, value)
     if right:
@@ -228,11 +231,12 @@ def test_what_cannot_be_written_is_saved():
         state.load(saved, "adam", case.slots)
 
 
-def test_loading_what_shares_memory_with_its_place():
-    """Saved arrays may be those that are loaded into, in another order."""
-    case = make(ROUTINES["momentum"], [3, 3, 3])
+@pytest.mark.parametrize("places", [(6, 0, 3), (3, 6, 0), (1, 2, 5), (0, 1, 4)])
+def test_loading_what_shares_memory_with_its_place(places):
+    """Saved arrays may be those that are loaded into, in another order, or parts of them."""
+    memory, case = np.arange(9, dtype=np.float32), make(ROUTINES["momentum"], [3, 3, 3])
+    case = case.replace(velocities=np.split(memory, 3))
     saved = state.state_dict("momentum", case.slots)
-    expected = [x.copy() for x in saved["slots"]["velocities"]]
-    saved["slots"]["velocities"] = [case.velocities[i] for i in (2, 0, 1)]
+    saved["slots"]["velocities"] = [memory[i : i + 3] for i in places]
     state.load(saved, "momentum", case.slots)
-    assert [x.tolist() for x in case.velocities] == [expected[i].tolist() for i in (2, 0, 1)]
+    assert [x.tolist() for x in case.velocities] == [[i, i + 1, i + 2] for i in places]
