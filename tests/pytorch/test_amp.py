@@ -221,6 +221,19 @@ def test_any_norm(norm, dtypes):
     torch.testing.assert_close(params, others)
 
 
+@pytest.mark.parametrize("max_norm", [1e-6, 0.0])
+@pytest.mark.parametrize("norm", NORMS, ids=str)
+def test_a_small_norm(norm, max_norm):
+    """A norm is never divided by alone, but with what `clip_grad_norm_` adds to it; 0 clips to 0."""
+    params, others = (torch.nn.Parameter(torch.zeros(1)) for _ in range(2))
+    for p in (params, others):
+        p.grad = torch.full_like(p, 2e-6)
+    class_of("SGD")([params], lr=1.0, max_norm=max_norm, **norm).step()
+    torch.nn.utils.clip_grad_norm_([others], max_norm, **norm)
+    theirs("SGD")([others], lr=1.0).step()
+    torch.testing.assert_close(params, others, rtol=1e-4, atol=0)
+
+
 @pytest.mark.parametrize("norm", NORMS, ids=str)
 def test_the_norm_of_scaled_gradients(norm):
     """Is that of the gradients as they would be without a scaler."""
@@ -269,6 +282,10 @@ def test_a_norm_of_one_optimizer_under_a_scaler(unscales):
     """The step clips the norm without the scale, whether gradients have been unscaled or not."""
     (params, optimizer), (others, plain) = one("SGD"), one("SGD", max_norm=0.25)
     scaler, other = scaler_of(), scaler_of()
+    assert module.clip_grad_norm_(optimizer, 1e4, error_if_nonfinite=True) == 0, "without gradients"
+    params[0].grad = torch.full_like(params[0], float("nan"))
+    with pytest.raises(RuntimeError, match="is non-finite"):
+        module.clip_grad_norm_(optimizer, 1e4, error_if_nonfinite=True)
     scaled_gradients(scaler, params, 0)
     if unscales:
         scaler.unscale_(optimizer)
@@ -290,10 +307,11 @@ def test_a_wrong_norm_of_several(given, text):
         module.clip_grad_norm_(both, 1.0)
 
 
-def test_clipping_beside_nan():
+@pytest.mark.parametrize("norm", NORMS, ids=str)
+def test_clipping_beside_nan(norm):
     """NaN stays in its element; `clip_grad_norm_` spreads it."""
     params, others = parameters(), parameters()
-    ours, plain = class_of("SGD")(params, lr=LR, max_norm=0.25), class_of("SGD")(others, lr=LR)
+    ours, plain = class_of("SGD")(params, lr=LR, max_norm=0.25, **norm), class_of("SGD")(others, lr=LR)
     for x, optimizer in ((params, ours), (others, plain)):
         new_gradients(x, 0)
         x[-1].grad[-1] = float("nan")

@@ -17,7 +17,9 @@ STEPS = 4
 
 
 def rates(optimizer, params, step):
-    optimizer.param_groups[0]["lr"] *= 0.5
+    """Of one group, then of the other, then what the first one's was before, the very object."""
+    for group, of_steps in zip(optimizer.param_groups, ((LR, 0.5, 0.5, LR), (0.25, 0.25, 0.125, 0.125)), strict=True):
+        group["lr"] = of_steps[step]
 
 
 def every_number(optimizer, params, step):
@@ -145,6 +147,30 @@ def test_dampening_is_of_all_steps_but_a_parameters_first():
     assert first == second
 
 
+@pytest.mark.parametrize(("name", "first", "second"), [
+    ("AdamW", {"amsgrad": True}, {"amsgrad": False}), ("RMSprop", {"centered": True}, {"centered": False}),
+    ("Adam", {}, {"maximize": True}), ("SGD", {"momentum": 0.5}, {"momentum": 0.0}),
+    ("SGD", {"momentum": 0.5, "dampening": 0.25}, {"momentum": 0.5}),
+    ("SGD", {"momentum": 0.5}, {"momentum": 0.5, "dampening": 0.25}),
+    ("Adagrad", {"lr_decay": 0.5}, {}), ("Adagrad", {}, {"lr_decay": 0.5})])
+def test_groups_of_other_formulas(name, first, second):
+    """Each steps as in an optimizer of its own, but for one norm, whichever gradients are other tensors than before."""
+    params, others = parameters(SHAPES), parameters(SHAPES)
+    optimizer = class_of(name)([{"params": params[:2], **first}, {"params": params[2:], **second}], lr=LR, max_norm=0.5)
+    alone = [class_of(name)(x, lr=LR, **options) for x, options in ((others[:2], first), (others[2:], second))]
+    for step in range(3):
+        new_gradients(params[:2], step)
+        new_gradients(params[2:], step + 10, fresh=False)
+        for p, q in zip(params, others, strict=True):
+            q.grad = p.grad.clone()
+        torch.nn.utils.clip_grad_norm_(others, 0.5)
+        for each in (optimizer, *alone):
+            each.step()
+    torch.testing.assert_close(params, others, rtol=1e-5, atol=1e-6)
+    assert [optimizer.state[p].keys() for p in params] == [
+        each.state[q].keys() for each in alone for q in each.param_groups[0]["params"]]
+
+
 def test_refresh():
     """Puts the numbers of groups where a step of a graph reads them, for the parameters of the last step alone."""
     params, optimizer = one("AdamW", SHAPES)
@@ -214,17 +240,21 @@ def test_a_compiled_step_has_the_same_bits():
     assert both[0] == both[1]
 
 
+@pytest.mark.parametrize("of", [list, tuple])
 @pytest.mark.parametrize("name", ["lr", "betas"])
-def test_an_option_that_is_written_in_place(name):
-    """A tensor, and a list: objects that stay where what they say does not."""
+def test_an_option_that_is_written_in_place(name, of):
+    """A tensor, a list, and a tuple of tensors: objects that stay where what they say does not."""
     params, others = parameters(SHAPES), parameters(SHAPES)
-    rate, betas = torch.tensor(0.25), [0.875, 0.9375]
+    rate, betas = torch.tensor(0.25), of([torch.tensor(0.875), 0.9375])
     written = class_of("AdamW")([{"params": params, name: {"lr": rate, "betas": betas}[name]}], lr=0.25)
     plain = class_of("AdamW")([{"params": others, name: {"lr": 0.25, "betas": (0.875, 0.9375)}[name]}], lr=0.25)
     for step in range(4):
         if step == 2:
             rate.fill_(0.5)
-            betas[0] = 0.5
+            if of is tuple:
+                betas[0].fill_(0.5)
+            else:
+                betas[0] = 0.5
             plain.param_groups[0][name] = {"lr": 0.5, "betas": (0.5, 0.9375)}[name]
         in_turn([step], (params, written), (others, plain))
     assert all_bits(params) == all_bits(others)

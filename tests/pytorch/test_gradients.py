@@ -109,6 +109,20 @@ def test_strides(name, of_parameter):
             assert torch.equal(p, q) and all(same), of_gradient
 
 
+def test_a_gradient_of_other_strides_is_copied_once():
+    """The next step takes the gradient of then, also where another parameter has none."""
+    params, others = parameters(((3, 4), (2,))), parameters(((3, 4), (2,)))
+    ours, plain = (class_of("SGD")(x, lr=LR) for x in (params, others))
+    for step, only in enumerate([{0}, {0, 1}, {0}, {0, 1}, {0}]):
+        for x in (params, others):
+            new_gradients(x, step, only=only)
+        if step % 2:
+            params[0].grad = strided(params[0].grad, "transposed")
+        ours.step()
+        plain.step()
+    assert all_bits(params) == all_bits(others)
+
+
 @pytest.mark.parametrize("name", ["SGD", "LAMB"])
 def test_parameters_with_gaps_are_refused(name):
     """At construction, by name."""

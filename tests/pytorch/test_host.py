@@ -193,7 +193,8 @@ def test_the_reason_is_said(monkeypatch):
     assert host.form() is host
 
 
-def test_it_can_be_turned_off(extension, monkeypatch):
+def test_it_can_be_turned_off(monkeypatch):
     monkeypatch.setattr(host, "_is_on", False)
+    monkeypatch.setattr(host, "_compiled", extension := object())
     assert host.accelerate() and host.form() is extension
     assert not host.accelerate(False) and host.form() is host

@@ -105,9 +105,10 @@ def test_defaults_of_own_classes():
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.bool, torch.complex64, torch.float8_e4m3fn])
 def test_dtypes_that_have_no_kernel(dtype):
-    p = torch.ones(3).to(dtype)
-    with pytest.raises(TypeError, match=r"SGD: param_groups\[0\]\['params'\]\[0\]: expected"):
-        class_of("SGD")([p], lr=LR)
+    params = torch.ones(2), torch.ones(3).to(dtype)
+    for given, name in ((params, ""), (zip("ab", params, strict=True), r" \(b\)")):
+        with pytest.raises(TypeError, match=rf"SGD: param_groups\[0\]\['params'\]\[1\]{name}: expected"):
+            class_of("SGD")(given, lr=LR)
 
 
 @pytest.mark.filterwarnings("ignore:optimizer contains a parameter group with duplicate parameters")
@@ -152,19 +153,21 @@ def test_parameters_without_memory():
     assert optimizer.state[lazy.weight]["step"] == 1 and not optimizer.state[meta.weight]
 
 
-def test_the_number_of_steps_is_no_16_bit_number():
+@pytest.mark.parametrize(("name", "default", "counts"), [("NAdam", "bfloat16", torch.float32),
+                                                         ("AdamW", "float64", torch.float64)])
+def test_the_number_of_steps_is_no_16_bit_number(name, default, counts):
     """Whatever PyTorch's default dtype is: bf16 counts to 256."""
-    torch.set_default_dtype(torch.bfloat16)
+    torch.set_default_dtype(getattr(torch, default))
     try:
         found = []
         for kind in (class_of, theirs):
             params = parameters()
-            optimizer = kind("NAdam")(params, lr=LR)
+            optimizer = kind(name)(params, lr=LR)
             steps(optimizer, params, range(1))
             found.append({key: x.dtype for key, x in optimizer.state[params[0]].items()})
     finally:
         torch.set_default_dtype(torch.float32)
-    assert found[0] == found[1] and found[0]["step"] == torch.float32
+    assert found[0] == found[1] and found[0]["step"] == counts
 
 
 @pytest.mark.skipif(not hasattr(torch.Tensor, "grad_dtype"), reason="this PyTorch has gradients of one dtype")
@@ -385,10 +388,12 @@ def test_what_a_plan_refuses_is_said_in_pytorchs_words(of_plan, said, monkeypatc
     ("SGD", {"dampening": -1.0}, r"\['dampening'\]: expected a finite number of at least 0, got -1.0"),
     ("AdamW", {"lr": float("inf")}, r"\['lr'\]: expected a finite number of at least 0, got inf"),
     ("SGD", {"rounding": "stochastic", "seed": 2**24}, "seed: expected an integer from 0 to 16777215, got 16777216"),
+    ("AdamW", {"betas": (0.5, 0.99999999)}, r"\['betas'\]\[1\]: expected .* in float32"),
     ("Lion", {"betas": (0.5,)}, r"betas: expected two numbers, got \(0.5,\)")])
 def test_an_option_that_pytorch_takes(name, options, text):
+    """Also where some of the parameters are fp64."""
     with pytest.raises(ValueError, match=rf"^{name}: (param_groups\[0\])?{text}"):
-        class_of(name)(parameters(), **{"lr": LR} | options)
+        class_of(name)(of_two_kinds(), **{"lr": LR} | options)
 
 
 @pytest.mark.parametrize("name", ["ASGD", "Adafactor", "LBFGS", "Rprop", "SparseAdam"])

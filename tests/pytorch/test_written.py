@@ -402,10 +402,25 @@ def test_tensors_are_rounded_by_other_bits():
     params = [torch.nn.Parameter(torch.ones(64, dtype=torch.bfloat16)) for _ in range(2)]
     for p in params:
         p.grad = torch.full_like(p, 2.0**-9)
+    kept, last = params[1].detach().clone(), params[1]
     optimizer = ours.SGD(params, lr=0.5, rounding="stochastic")
     assert optimizer.param_groups[0]["seed"] == 0
     optimizer.step()
     assert not torch.equal(*params)
+    of_second = last.detach().clone()
+    with torch.no_grad():
+        params[0].copy_(kept)
+    optimizer.step()
+    assert not torch.equal(params[0], of_second), "not by those of another in the step before"
+
+
+def test_seeds_to_the_last():
+    """After which they begin again; a group may have its own."""
+    params = parameters(((3,),) * 3, dtype=torch.bfloat16)
+    optimizer = ours.SGD(params[:2], lr=LR, rounding="stochastic", seed=2**24 - 1)
+    optimizer.add_param_group({"params": params[2:], "seed": 7})
+    steps(optimizer, params, range(2))
+    assert [group["seed"] for group in optimizer.param_groups] == [1, 9]
 
 
 def test_masters_of_groups():
