@@ -2,6 +2,7 @@
 
 import io
 import json
+import platform
 import re
 import sys
 from collections import Counter
@@ -15,7 +16,7 @@ from refopt import catalog, cli, cpu, gpu
 from refopt.catalog import LARS_MOMENTUM, workloads
 from refopt.cli import verify
 from refopt.cli.progress import Progress
-from refopt.cli.verify import around, command, table
+from refopt.cli.verify import around, command, compare, table
 from refopt.cli.verify import report as result
 from refopt.cli.verify.compare import Row
 from refopt.gpu import cache, cast, tables, timing
@@ -165,6 +166,8 @@ def test_words_of_a_row():
     row = Row("adam", "fp32", "merged", *counts, True, 999_999, 12_346, (wrong,), (*"abcde",), 2.0)
     assert table.line(row) == "fp32      merged             3     1       3     1   4,000,000,000  999999  FAIL"
     assert table.explain(row) == EXPLAINED
+    assert "more" not in table.explain(row._replace(problems=(*"abcd",), differing=1))
+    assert compare.text_of(np.float16(6e-8)) == ("0x0001", "6e-08")
     right = row._replace(differing=0, problems=(), mismatches=())
     assert table.explain(right) == "adam fp32 merged:" and (right.ok, row.ok) == (True, False)
     assert table.summary([row, right], 9.96) == "1 of 2 FAILED; 10.0 s"
@@ -173,6 +176,18 @@ def test_words_of_a_row():
     assert result.record(row, 4e12)["copy_share"] == 0.5 and "copy_share" not in result.record(row, None)
     assert result.line([row, right], {"kind": "gpu", "name": "H200", "compute_capability": "9.0"}).startswith(
         f"refopt {refopt.__version__}: 1/2 equal, H200 9.0, numba-cuda ")
+    assert result.line([row], {"kind": "executor", "compute_capability": "9.0"}) == (
+        f"refopt {refopt.__version__}: 0/1 equal, executor 9.0, python {platform.python_version()}")
+
+
+@pytest.mark.parametrize(("most", "counted", "said"), [
+    (1430, True, "as in the catalogue"), (1429, False, "computed, not counted")])
+def test_large_models_are_not_counted(capsys, monkeypatch, most, counted, said):
+    """Their launches and bytes are the plan's."""
+    monkeypatch.setattr(compare, "COUNTED", most)
+    for name in ("sgd", "merged_cast"):
+        assert all(row["counted"] == counted for row in report(capsys, name, form=None)["rows"])
+    assert run("--routine", "sgd", form=None) == 0 and f"launches and bytes {said}" in capsys.readouterr().out
 
 
 def test_where_kernels_come_from(monkeypatch, tmp_path):
@@ -256,7 +271,9 @@ def test_what_goes_on_around_a_step(capsys, monkeypatch, name):
     assert {text.split()[0] for text in out.splitlines() if text.endswith(" ok")} == set(dtypes)
     for idle in (gpu.GradientCheck, cast.CastPlan):
         monkeypatch.setattr(idle, "__call__", lambda self, **scale: None)
-    (row, *_) = report(capsys, name=name, form=None)["rows"]
+    (row, *_) = rows = report(capsys, name=name, form=None)["rows"]
+    for one in rows if name != "check_gradients" else ():
+        assert one["differing"] == (2 * 1430 if one["form"] == "gather" else 1430), "in views, and in their buffer"
     where = {(m["step"], m["slot"], m["tensor"], m["name"]) for m in row["mismatches"]}
     assert {m["got"][1] for m in row["mismatches"]} == {"0.0"} != {m["expected"][1] for m in row["mismatches"]}
     assert min(where) == (1, row["form"], *((14, "result") if name == "check_gradients" else (0, "conv1.weight")))
@@ -307,7 +324,8 @@ def test_what_is_broken_is_found(capsys, monkeypatch, breaking, slots, problems)
     """A kernel that does nothing or too much, a reference that does nothing, another catalogue."""
     breaking(monkeypatch)
     (row,) = report(capsys)["rows"]
-    assert {m["slot"] for m in row["mismatches"]} == slots and bool(row["differing"]) == bool(slots)
+    assert {m["slot"] for m in row["mismatches"]} == slots and len(row["mismatches"]) == min(4, row["differing"])
+    assert row["max_ulps"] >= max((m["ulps"] for m in row["mismatches"]), default=0)
     said = [next((known for known in problems if re.match(known, text)), text) for text in row["problems"]]
     assert [*dict.fromkeys(said)] == problems
 
