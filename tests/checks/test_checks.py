@@ -106,7 +106,7 @@ REFUSED = [
     (lambda c: c.set(lars_weight_decay=[0.1, 10**400]), ValueError,
      "lars_weight_decay[1]: expected a number in the range of float64, got one beyond it"),
     (lambda c: c.set(rescale_grad=0), ValueError, "rescale_grad: expected a finite float32 above 0, got 0"),
-    (lambda c: c.set(rescale_grad=1e-60), ValueError, "rescale_grad: expected a finite float32 above 0, got 1e-60"),
+    (lambda c: c.set(rescale_grad=1e-46), ValueError, "rescale_grad: expected a finite float32 above 0, got 1e-46"),
     (lambda c: c.set(lr=[0.1, -1.0]), ValueError, "lr[1]: expected a finite float32 at least 0, got -1.0"),
     (lambda c: c.set(lars_weight_decay=[0.1]), ValueError,
      "lars_weight_decay: expected one number or one per tensor, 2, got 1"),

@@ -146,6 +146,8 @@ REFUSED = {
     "update_loss_scaling": [
         (scaling(incr_ratio=True), TypeError, "incr_ratio: expected a finite number of at least 1, got True"),
         (scaling(incr_ratio=10**400), ValueError, f"incr_ratio: {BIG}"),
+        (scaling(incr_ratio=0.5), ValueError, "incr_ratio: expected a finite number of at least 1, got 0.5"),
+        (scaling(incr_every_n_steps=0), ValueError, "incr_every_n_steps: expected an integer from 1 to 2147483647"),
         (scaling(incr_ratio=np.inf), ValueError, "incr_ratio: expected a finite number of at least 1, got inf"),
         (scaling(incr_ratio=1e39), ValueError, "incr_ratio: expected a finite float32 above 0, got 1e+39"),
         (scaling(decr_ratio=1e-60), ValueError, "decr_ratio: expected a finite float32 above 0, got 1e-60"),
@@ -173,7 +175,7 @@ def test_refuses(module, name, call, error, message):
 
 
 TAKEN = [(sgd(lr=Fraction(1, 2)), sgd(lr=0.5)), (sgd(lr=np.array([0.5])), sgd(lr=0.5)),
-         (sgd(lr=range(1, 2)), sgd(lr=1.0)), (cast(Fraction(1, 2)), cast(0.5)),
+         (sgd(lr=range(1, 2)), sgd(lr=1.0)), (cast(Fraction(1, 2)), cast(0.5)), (cast(-0.0), cast(0.0)),
          (check(max_norm=Fraction(1, 2)), check(max_norm=0.5)), (check(epsilon=np.array(2)), check(epsilon=2.0)),
          (scaling(incr_ratio=Fraction(3, 2), incr_every_n_steps=np.int64(1)),
           scaling(incr_ratio=1.5, incr_every_n_steps=1)), (lambda m, x: m.merged_sgd((x(),), (x(),), lr=0.5), sgd())]
@@ -190,6 +192,31 @@ def test_takes(module, calls):
             call(module, arrays)
         left.append([arrays._bytes(x) for x, _ in arrays.made])
     assert left[0] == left[1]
+
+
+def test_arrays_without_elements_overlap_nothing():
+    x, y = np.ones(3, F), np.ones(3, F)
+    cpu.merged_sgd([x, x[1:1]], [y, y[1:1]], lr=0.5)
+    cpu.merged_cast([x, x[1:1]], [y, y[1:1]], scale=4.0)
+    assert x.tolist() == [0.5] * 3 and y.tolist() == [2.0] * 3
+
+
+@pytest.mark.parametrize("frozen", ["found_inf", "loss_scale", "good_steps", "bad_steps"])
+def test_what_a_loss_scale_writes_must_be_writable(frozen):
+    """All but what it is told."""
+    arrays = {"found_inf": np.zeros(1, F), "loss_scale": np.full(1, 8, F)} | {
+        name: np.zeros(1, np.int32) for name in ("good_steps", "bad_steps")}
+    arrays[frozen].flags.writeable = False
+    if frozen == "found_inf":
+        cpu.update_loss_scaling(*arrays.values())
+    else:
+        with refuses(ValueError, f"update_loss_scaling: {frozen}: expected a writable array, got a read-only one"):
+            cpu.update_loss_scaling(*arrays.values())
+
+
+def test_gradients_with_gaps_are_not_checked():
+    with refuses(ValueError, "check_gradients: grads[1]: expected a dense array, got strides (8,) for (4,)"):
+        cpu.check_gradients([np.ones(4, F), np.ones(8, F)[::2]])
 
 
 NAMES = ["a.weight", "a.bias"]

@@ -396,6 +396,7 @@ def test_version(capsys):
 def test_bf16_is_skipped_without_ml_dtypes(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
     assert {row["dtype"] for row in report(capsys, dtype=None)["rows"]} == {"fp32", "fp64", "fp16", "fp16-amp"}
+    assert [row["form"] for row in report(capsys, "merged_cast", form=None)["rows"]] == ["to fp16"]
     assert run(dtype="bf16") == 2 and "bf16: ml_dtypes is not installed" in capsys.readouterr().err
 
 
