@@ -147,6 +147,13 @@ def test_json(capsys, tmp_path):
                       "copy_bytes_per_second": None}
 
 
+def test_what_a_scaled_model_has_left(capsys):
+    assert run("--routine", "sgd", "--max-elements", "9", "--json", "-", form=None) == 0
+    model = json.loads(capsys.readouterr().out)["workload"]
+    assert (model["elements"], model["elements_used"], model["scaled"]) == (
+        1430, 5 + 9 + 2 * (7 + 8 + 4 * 9), "tensors of up to 9")
+
+
 EXPLAINED = """\
 adam fp32 merged:
   a
@@ -395,7 +402,9 @@ def test_version(capsys):
 
 def test_bf16_is_skipped_without_ml_dtypes(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
-    assert {row["dtype"] for row in report(capsys, dtype=None)["rows"]} == {"fp32", "fp64", "fp16", "fp16-amp"}
+    answer = report(capsys, dtype=None)
+    assert {row["dtype"] for row in answer["rows"]} == {"fp32", "fp64", "fp16", "fp16-amp"}
+    assert answer["skipped"]["bf16"] == "ml_dtypes is not installed" and not report(capsys, "sgd", form=None)["skipped"]
     assert [row["form"] for row in report(capsys, "merged_cast", form=None)["rows"]] == ["to fp16"]
     assert run(dtype="bf16") == 2 and "bf16: ml_dtypes is not installed" in capsys.readouterr().err
 

@@ -1,13 +1,16 @@
 """What the arguments of a command become: the calls of `refopt.oracle` that it makes."""
 
 import functools
+import re
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from refopt import cli
 from refopt.cli import check, compare, vectors
+from refopt.oracle import LAWS
 
 NUMBERS = ["lr=0.5", "on=TRUE", "off=false", "none=None", "of=[1, 2]", "text=a=b"]
 MADE = {"lr": 0.5, "on": True, "off": False, "none": None, "of": [1, 2], "text": "a=b"}
@@ -24,6 +27,9 @@ class Report(SimpleNamespace):
 
     def to_json(self):
         return "{}"
+
+    def to_npz(self, file):
+        file.write(b"npz")
 
 
 @pytest.fixture
@@ -49,8 +55,8 @@ def calls(monkeypatch, tmp_path):
     sys.modules.pop("steps", None)
 
 
-SEVERAL = ["--set", *NUMBERS, "--with", "eps=1e-3", "--arrays", "torch", "--device", "cuda", "--seed", "3"]
-COMMON = {"set": MADE, "eps": 1e-3, "arrays": "torch", "device": "cuda", "seed": 3}
+SEVERAL = ["--set", *NUMBERS, "--with", "eps=1e-3", "options=x", "--arrays", "torch", "--device", "cuda", "--seed", "3"]
+COMMON = {"set": MADE, "eps": 1e-3, "options": "x", "arrays": "torch", "device": "cuda", "seed": 3}
 DTYPES = ["--dtype", "bf16", "fp64", "float32"]
 NAMES = ["bfloat16", "float64", "float32"]
 CALLS = [
@@ -91,7 +97,31 @@ def test_calls(calls, row, capsys):
 
 @pytest.mark.parametrize(("args", "said"), [
     (["--verbose"], "with details\n"), (["--json", "-"], "{}\n"), (["--identify", "--json", "-"], "{}\n"),
-    (["--json", "x.json"], "briefly\n"), (["--identify"], "briefly\n")])
+    (["--json", "x.json"], "briefly\n"), (["--identify"], "briefly\n"), (["--script", "x.py"], "briefly\n")])
 def test_reports(calls, args, said, capsys):
-    assert cli.main(["check", "steps.py:one", "--as", "none", *args]) == 1
-    assert capsys.readouterr().out == said
+    """A script is written only of a law that fails."""
+    assert cli.main(["check", "steps.py:one", "--as", "sgd", *args]) == 1
+    assert capsys.readouterr().out == said and not Path("x.py").exists()
+
+
+@pytest.mark.parametrize(("args", "text"), [
+    (["--to", "x.npz"], "npz"), (["--to", "x"], "{}"), (["--to", "x.npz", "--format", "json"], "{}"),
+    (["--to", "x", "--format", "npz"], "npz")])
+def test_formats(calls, args, text):
+    assert cli.main(["vectors", "adam", *args]) == 0 and Path(args[1]).read_text() == text
+
+
+@pytest.mark.parametrize(("args", "laws"), [([], [*LAWS]), (["--as", "none"], [x for x in LAWS if LAWS[x].runs])])
+def test_laws_are_listed(args, laws, capsys):
+    assert cli.main(["check", "--list-laws", *args]) == 0
+    listed = " ".join(capsys.readouterr().out.split())
+    found = re.findall(r"\b(L\d+) [^:]+: .*?( On request\.)?(?= L\d+ [^:.]+: |$)", listed)
+    assert [law for law, _ in found] == laws and [x != "" for _, x in found] == [LAWS[law].asked for law in laws]
+
+
+def test_a_record_is_of_one_implementation(calls, capsys):
+    Path("x.npz").write_bytes(b"")
+    for args in (["x.npz"], ["steps.py:one", "steps.py:two"]):
+        assert cli.main(["compare", *args, "--record", "y.npz"]) == 2
+        assert "argument --record: expected one implementation" in capsys.readouterr().err
+    assert not calls
