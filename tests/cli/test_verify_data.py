@@ -1,6 +1,7 @@
 """The data of ``refopt verify``: all that a routine depends on changes bits in it, so that none can be wrong unseen."""
 
 import inspect
+import sys
 from dataclasses import replace
 from functools import cache
 
@@ -144,3 +145,5 @@ def test_a_routine_for_matrices_has_those_of_the_model(capsys, monkeypatch):
     out = " ".join(capsys.readouterr().out.split())
     assert "54 of the 161 are matrices, 53 of them kernels of convolutions" in out
     assert "2 of them are taken: " in out and "fp32 merged 2 1 18 9 " in out and "scaled to" not in out
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)  # without bf16, in which it iterates
+    assert [dtype for dtype in data.DTYPES if data.offered(muon, dtype)] == ["fp64"]
