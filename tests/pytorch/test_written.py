@@ -87,24 +87,40 @@ def test_a_write_that_a_checkpoint_is_saved_after(dtype, masters):
 
 
 @each_kind
+def test_masters_that_are_loaded_are_copies(dtype, masters):
+    """Of those in the dictionary, which another optimizer may still have."""
+    _, params, optimizer = made(dtype, masters)
+    saved = optimizer.state_dict()
+    kept = [state["master_param"].clone() for state in saved["state"].values()]
+    others = [torch.nn.Parameter(p.detach().clone()) for p in params]
+    other = class_of("AdamW")(others, lr=LR, masters=masters)
+    other.load_state_dict(saved)
+    steps(other, others, [2])
+    assert all(torch.equal(state["master_param"], x) for state, x in zip(saved["state"].values(), kept, strict=True))
+
+
+@each_kind
 @pytest.mark.parametrize("how", ["asked", "compared"])
 def test_masters_follow_what_is_not_counted(how, dtype, masters):
     """`refresh_masters`, or ``compare_masters``, which leaves masters of elements that nobody has written."""
     _, params, optimizer = made(dtype, masters, compare_masters=how == "compared")
     kept = [optimizer.state[p]["master_param"].clone() for p in params]
+    assert all(x.any() for x in kept)
     for p in params:
         p.data.view(-1)[0] = 3.0
     if how == "asked":
         optimizer.refresh_masters()
+    assert masters != "fp32" or all(optimizer.state[p]["master_param"].view(-1)[0] == 3.0 for p in params)
     no_rate(optimizer)
     known = all_bits(params)
     steps(optimizer, params, [2])
     assert all_bits(params) == known
     for p, before in zip(params, kept, strict=True):
-        if masters == "fp32":
-            master = optimizer.state[p]["master_param"].view(-1)
-            assert master[0] == 3.0
-            assert torch.equal(master[1:], before.view(-1)[1:])
+        master = optimizer.state[p]["master_param"].view(-1)
+        assert masters != "fp32" or master[0] == 3.0
+        if (how, masters) == ("asked", "remainder"):  # which cannot tell
+            before.zero_()
+        assert torch.equal(master[1:], before.view(-1)[1:])
 
 
 @each_kind
@@ -423,6 +439,17 @@ def test_seeds_to_the_last():
     assert [group["seed"] for group in optimizer.param_groups] == [1, 9]
 
 
+def test_masters_that_a_group_gets():
+    """Between two steps."""
+    params = parameters(((3,),), dtype=torch.bfloat16)
+    optimizer = class_of("AdamW")([{"params": params, "masters": None}], lr=LR)
+    steps(optimizer, params, [0])
+    optimizer.param_groups[0]["masters"] = "fp32"
+    steps(optimizer, params, [1])
+    assert {key: x.dtype for key, x in optimizer.state[params[0]].items()} == dict.fromkeys(
+        ("step", "exp_avg", "exp_avg_sq", "master_param"), torch.float32)
+
+
 def test_masters_of_groups():
     """Where their dtypes differ; PyTorch's checkpoint, which has none, leaves them."""
     params = [*parameters(((3,),), dtype=torch.float16), *parameters(((3,),), dtype=torch.bfloat16)]
@@ -440,3 +467,5 @@ def test_masters_of_groups():
         optimizer.load_state_dict(saved)
     with pytest.raises(TypeError, match=r"\[2\]\['params'\]\[0\]: expected bfloat16 for masters='remainder'"):
         optimizer.add_param_group({"params": parameters(((2,),), dtype=torch.float16), "masters": "remainder"})
+    with pytest.raises(ValueError, match=r"\['masters'\]: expected one of None, fp32, remainder, got 'fp64'"):
+        optimizer.add_param_group({"params": parameters(((2,),), dtype=torch.float16), "masters": "fp64"})
