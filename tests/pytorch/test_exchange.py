@@ -210,6 +210,10 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="doesn't match the size of optimizer's group"):
         optimizer.load_state_dict(less)
     assert all_bits(params, optimizer) == known and bits(params[0]) == known[0][0]
+    without = copy.deepcopy(saved)
+    del without["state"][0]["max_exp_avg_sq"]
+    with pytest.raises(ValueError, match=r"state\[0\]: expected 'max_exp_avg_sq'"):  # by the options that are loaded
+        class_of("AdamW")(in_groups(parameters())).load_state_dict(without)
 
 
 QUANTISED = "__bnb_optimizer_quant_state__"
