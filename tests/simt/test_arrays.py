@@ -112,6 +112,7 @@ def test_views_share_memory():
     table[:, 1] = x[:3]
     assert x.copy_to_host().tolist() == [0, 0, 7, 6, 4, 1, 6, 7, 9, 7, 10, 9] and table.name == "x"
     assert x[3] == 6 and isinstance(x[3], np.int32) and table[2, 3] == 9 and len(table) == 3
+    assert isinstance(x[..., 3], simt.DeviceArray) and x[..., 3].shape == ()
     assert [part.copy_to_host().tolist() for part in x.split(5)] == [[0, 0, 7, 6, 4], [1, 6, 7, 9, 7], [10, 9]]
     with pytest.raises(IndexError):
         x[12]

@@ -76,6 +76,7 @@ def test_out_of_bounds(access, offset, watch):
     assert caught.value.filename == __file__ and caught.value.thread == (0, 0, 0)
     if offset in (12, 16):
         assert (caught.value.array == "momentum" and caught.value.offset == offset and "momentum" in str(caught.value))
+        assert f"the access ends {offset - 4} bytes past its end" in str(caught.value)
 
 
 @pytest.mark.parametrize("dtype, count, alignment", [
