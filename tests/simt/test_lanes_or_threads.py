@@ -1,0 +1,98 @@
+"""Which launches run by lanes, and why the others run by threads."""
+
+import numpy as np
+import pytest
+
+from refopt import simt
+from refopt.simt import cuda
+from refopt.simt.lanes import run as lanes
+
+
+def adds_floats(x):
+    cuda.atomic.add(x, 0, np.float32(1))
+
+
+def some_lanes(x):
+    if cuda.grid(1) < 16:
+        x[cuda.grid(1)] = cuda.shfl_sync(0xFFFF, 1.0, 0)
+
+
+def spins(x):
+    while cuda.atomic.add(x, 0, 0) < 0:
+        pass
+
+
+def spins_without_end(x):
+    while True:
+        if cuda.atomic.add(x, 0, 0) >= 0:
+            break
+
+
+@cuda.jit(device=True)
+def first_count(x):
+    return cuda.atomic.add(x, 0, 0)
+
+
+@cuda.jit(device=True)
+def count_of(x):
+    return first_count(x)
+
+
+def spins_in_a_helper(x):
+    while count_of(x) < 0:
+        pass
+
+
+def waits(x):
+    while x[0] < 0:
+        cuda.threadfence()
+
+
+def swaps(x):
+    cuda.atomic.cas(x, 0, 0, 1)
+
+
+def prints(x):
+    print(x[0])
+
+
+def looks_in_a_list(x):
+    x[0] = x[0] in [1, 2]
+
+
+@pytest.mark.parametrize(("body", "dtype", "why"), [
+    (adds_floats, np.float32, "an atomic on non-integers"), (spins, np.int32, "it waits for other threads"),
+    (spins_without_end, np.int32, "it waits for other threads"),
+    (spins_in_a_helper, np.int32, "it waits for other threads"),
+    (swaps, np.int32, "a call of cas"), (waits, np.int32, "it waits for other threads"),
+    (prints, np.int32, "a call of print"), (looks_in_a_list, np.int32, "List in looks_in_a_list, line "),
+])
+def test_what_runs_by_threads_says_why(body, dtype, why):
+    how = simt.how(cuda.jit(body)[4, 64], np.zeros(256, dtype))
+    assert how.by == "threads" and how.why.startswith(why)
+
+
+def test_what_turns_out_when_it_runs_is_said_afterwards(by_lanes):
+    kernel, x = cuda.jit(some_lanes)[1, 32], np.zeros(32)
+    assert simt.how(kernel, x).by == "lanes"
+    kernel(x)
+    assert simt.how(kernel, x) == ("threads", "a warp operation of some lanes") and x.sum() == 16
+
+
+def test_few_threads_and_observed_launches_run_by_threads():
+    kernel, ints = cuda.jit(lambda x: None), np.zeros(1)
+    assert str(simt.how(kernel[1, 64], ints)) == "by threads: 64 threads are fewer than 128"
+    assert str(simt.how(kernel[2, 64], ints)) == "by lanes"
+    with simt.observe():
+        assert str(simt.how(kernel[2, 64], ints)) == "by threads: it is observed"
+    with pytest.raises(TypeError, match=r"^how: launch: expected a kernel with its configuration, got "):
+        simt.how(kernel, ints)
+
+
+def test_a_form_is_written_once_it_pays(monkeypatch):
+    kernel, written = cuda.jit(lambda x: None), []
+    make = lanes._make
+    monkeypatch.setattr(lanes, "_make", lambda *args: [written.append(1), make(*args)][1])
+    for count in range(1, 6):
+        kernel[11, 31](np.zeros(1))
+        assert len(written) == (count >= 4)
