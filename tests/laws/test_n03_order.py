@@ -12,17 +12,16 @@ from refopt.oracle.exact.placed import kernels
 ENTRIES = {(routine, name): entry for routine in ROUTINES for file in (f"{routine}{kind}" for kind in generate.MADE)
            for name, entry in generate.entries(file).items()}
 FIRST = {routine: key for key in reversed(ENTRIES) for routine in key[:1]}.values()
-# A rule is one function in all forms of a routine and all dtypes, and how numbers are stored a family shares: make test
-# tries what is of fp32 merged, the rest of one routine of each family, and its first entry in other forms.
+# A rule is one function in all forms of a routine and all dtypes: make test tries what is of fp32 merged, and in other
+# forms the first entry of one routine of each family. In other storage, N4 holds kernels to the reference.
 OF_STORAGE = "fp16, fp32 master", "bf16", "fp64", "remainder", "stochastic", "gate, fp32"
 
 
 def often(routine, name, form):
     """Whether make test tries an entry in a form."""
-    of_family = routine in OF_EACH_FAMILY
     if form != routine.merged_form:
-        return of_family and (routine.name, name) in FIRST
-    return not name.endswith(OF_STORAGE) or (of_family and (name in OF_STORAGE or "norm_of=master" in name))
+        return routine in OF_EACH_FAMILY and (routine.name, name) in FIRST
+    return not name.endswith(OF_STORAGE)
 
 
 FORMS = [pytest.param((*key, form), marks=[pytest.mark.slow] * (not often(ROUTINES[key[0]], key[1], form)))

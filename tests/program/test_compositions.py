@@ -57,7 +57,7 @@ def test_a_pass_does_nothing_twice_and_leaves_what_it_is_given(case):
 
 @pytest.mark.clause("N11")
 @given(case=compositions(FEW))
-@many(10)
+@many(6)
 def test_any_composition_on_devices(case):
     assert not violation(case, "gpu"), case
 
