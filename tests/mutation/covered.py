@@ -32,9 +32,10 @@ core = ctrace
 relative_files = true
 data_file = {folder}/coverage
 """
-# They have a thread stopped wherever it is, also where coverage.py holds a lock, which then nobody gives back.
+# They stop a thread, or hold it, wherever it is, also where coverage.py has a lock, which then nobody gives back.
 SCHEDULES = "forward", "reverse", "random"
 LEFT_OUT = ("tests/simt/test_atomics.py::test_a_thread_that_runs_on_is_stopped",
+            "tests/simt/test_python_threads.py::test_a_launch_waits_for_another[False]",
             *(f"tests/simt/test_defects.py::test_a_defect_is_found[spin_on_a_plain_load-{x}]" for x in SCHEDULES))
 
 
