@@ -353,6 +353,20 @@ def test_launches_and_bytes(executor):
     assert plans[0] == plans[1] == plans[2]
 
 
+@pytest.mark.clause("N11")
+def test_a_step_on_coalesced_gradients(machine):
+    """Views are gradients like any others, and the buffer as one tensor gives the same bits."""
+    params = plus_one(INPUTS)
+    here, there = both(machine, INPUTS, copy_data=True)
+    cpu.merged_sgd(params, INPUTS, lr=0.1)
+    placed = on(machine, plus_one(INPUTS))
+    gpu.merged_sgd(placed, there.views, lr=0.1)
+    assert [x.tobytes() for x in params] == [x.copy_to_host().tobytes() for x in placed]
+    whole = cpu.coalesce_tensor(plus_one(INPUTS), copy_data=True, align_size=256)
+    cpu.merged_sgd([whole.buffer], [here.buffer], lr=0.1)
+    assert [x.tobytes() for x in params] == [x.tobytes() for x in whole.views]
+
+
 # Errors.
 
 A, B, BYTES = np.ones(3, np.float32), np.ones((2, 2), np.float32), np.ones(3, np.int8)

@@ -120,6 +120,18 @@ def test_plan_of_nothing(machine):
     assert (full.copy_to_host() == 1).all()
 
 
+def test_plan_keeps_its_arrays_alive(executor):
+    """The caller may drop the arrays; a step on freed memory would be an access out of bounds."""
+    case = make([300, 5])
+    placed = PlacedCase(executor, case)
+    step = placed.plan("two_launches")
+    velocities = placed.velocities
+    del placed
+    step(**STEP)
+    expected = reference(case)["velocities"]
+    assert_same({"v": expected}, {"v": [v.copy_to_host() for v in velocities]}, "kept alive")
+
+
 def test_a_step_allocates_nothing(executor):
     """After the plan is made, steps and new numbers take no device memory."""
     placed = PlacedCase(executor, make([300, 5]))

@@ -38,6 +38,14 @@ def test_all_reduce_is_the_usual_step(devices, options):
     made.program.check()
 
 
+@MADE
+@pytest.mark.parametrize("devices", [1, 2, 3, 4, *(pytest.param(n, marks=pytest.mark.slow) for n in range(5, 9))])
+def test_world_sizes(devices, strategy):
+    """The same bits as the step that is done everywhere, on 1 to 8 ranks."""
+    program = adam(PARAMS, config="amp")
+    cases.same_bits(STRATEGIES[strategy](program, devices).program, program, devices)
+
+
 def laws(made, program, devices, strategy):
     """What holds for every program that is placed."""
     cases.one_place_each(made)
@@ -223,6 +231,21 @@ def test_nothing_is_kept_between_builds():
         alone = make(second, 3).program
         make(first, 3)
         assert make(second, 3).program == alone == make(second, 3).program
+
+
+def test_updates_can_be_fused_afterwards():
+    """A rank's updates are of one device, so a pass may take them for one."""
+    program = adam(PARAMS)
+    made = passes.reduce_to_owners(program, 2).program
+
+    def rank(world):
+        mine = passes.fuse_optimizer(on_device(made, world.rank), form="merged").program
+        assert mine.counts()["merged_adam"] == 1
+        bound = cases.started(mine, arrays_of(mine), comm=world, gradients=gradients_of(program, world.rank))
+        bound.step()
+        return {name: bound.read(name).tobytes() for name in cases.written(bound.program)}
+
+    assert local.run(rank, 2) == cases.ends(made, 2, steps=1)
 
 
 # What cannot be placed, or cut.

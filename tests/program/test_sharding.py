@@ -230,6 +230,15 @@ def test_one_rank(machine):
     copies_match(program, got[0])
 
 
+def test_order_of_ranks_does_not_show():
+    """Whichever rank goes on first."""
+    program = cases.step(world_size=4, **cases.FULL)
+    expected = [[cases.bits(state) for state in states] for states in cases.history(cases.shards(program))]
+    for schedule in ("reverse", "random"):
+        got = cases.history(cases.shards(program), schedule=schedule, seed=3)
+        assert [[cases.bits(state) for state in states] for states in got] == expected
+
+
 @pytest.mark.parametrize(("form", "rule", "who", "backend"), [
     ("shards", "paddle", 1, "cpu"), ("casts on every rank", "paddle", 3, "cpu"), ("buckets", "paddle", 3, "gpu"),
     ("batches", "greedy", 0, "cpu"),

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from refopt import simt
-from refopt.simt import cuda
+from refopt.simt import cuda, memory
 from simt.cases import FULL, NESTED, PAIR, SCHEDULES, TABLE, Cases, ints
 
 
@@ -20,6 +20,16 @@ defect = Cases()  # the outcome is an error, whatever the schedule
 
 
 # Races in a block.
+
+
+@defect(simt.DataRace, ints, block=64)
+def tile_overwritten_too_early(x):
+    tile = cuda.shared.array(64, np.int32)
+    t = cuda.threadIdx.x
+    for k in range(2):
+        tile[t] = x[t] + k
+        cuda.syncthreads()
+        x[t] = tile[63 - t]
 
 
 @defect(simt.DataRace, floats, block=64)
@@ -90,6 +100,11 @@ def field_of_a_shared_record(y):
 
 
 @defect(simt.UninitializedRead, device)
+def accumulator_that_is_not_zeroed(x):
+    x[cuda.threadIdx.x] += 1
+
+
+@defect(simt.UninitializedRead, device)
 def atomic_on_fresh_memory(x):
     cuda.atomic.add(x, 0, 1)
 
@@ -137,6 +152,14 @@ def grid_barrier_in_two_places(x):
         grid.sync()
     else:
         grid.sync()
+
+
+@defect(simt.BarrierDivergence, ints, block=64)
+def barrier_that_counts_beside_one_that_does_not(x):
+    if cuda.threadIdx.x < 32:
+        x[cuda.threadIdx.x] = cuda.syncthreads_count(1)
+    else:
+        cuda.syncthreads()
 
 
 @defect(simt.BarrierDivergence, ints, block=64)
@@ -201,6 +224,21 @@ def spin_on_a_plain_load(flag):
     if cuda.threadIdx.x == 1:
         while flag[0] == 0:
             pass
+
+
+@defect(simt.Deadlock, ints, grid=2, block=1)
+def wait_for_a_block_that_is_not_resident(flag):
+    if cuda.blockIdx.x == 0:
+        while cuda.atomic.add(flag, 1, 0) == 0:
+            pass
+    else:
+        while cuda.atomic.add(flag, 2, 0) == 0:
+            pass
+
+
+@defect(simt.SimtError, ints)
+def address_beyond_the_array(x):
+    memory.load(64, np.int32)
 
 
 @pytest.mark.parametrize(("schedule", "seed"), SCHEDULES, ids=[name for name, _ in SCHEDULES])

@@ -114,6 +114,14 @@ def listed(kernel, *args, grid=1, block=32, **options):
     return log
 
 
+def test_nothing_is_listed_of_a_right_kernel():
+    @cuda.jit
+    def right(x):
+        x[cuda.threadIdx.x] += 1
+
+    assert listed(right, ints()).defects == []
+
+
 def test_a_kernel_goes_on_after_what_it_does_outside():
     @cuda.jit
     def histogram(x, bins, out):
