@@ -158,17 +158,17 @@ def of_warps(function: Any, lanes: Lanes, *args: Any) -> Any:
     return own[0] if len(own) == 1 else own
 
 
-def _vote(reduce: Callable[[np.ndarray], np.ndarray]) -> Callable[..., Any]:
+def _vote(reduce: Callable[[np.ndarray], Any]) -> Callable[..., Any]:
     def vote(lanes: Lanes, mask: Any, predicate: Any) -> Any:
         _full(lanes, mask)
-        rows = _each_lane(lanes, predicate).reshape(-1, WARP_SIZE)
-        return np.repeat(reduce(rows), WARP_SIZE)
+        truths = truth(_each_lane(lanes, predicate)).reshape(-1, WARP_SIZE)
+        return np.repeat(reduce(truths), WARP_SIZE)
 
     return vote
 
 
 def _ballot(rows: np.ndarray) -> np.ndarray:
-    bits = (truth(rows).astype(np.int64) << np.arange(WARP_SIZE)).sum(1)
+    bits = (rows.astype(np.int64) << np.arange(WARP_SIZE)).sum(1)
     return bits - (bits >> 31 << 32)
 
 
@@ -267,9 +267,9 @@ OF_LANES: dict[Any, Callable[..., Any]] = {
     warps.shfl_up_sync: _shuffle(lambda lane, operand: lane - operand),
     warps.shfl_down_sync: _shuffle(lambda lane, operand: lane + operand),
     warps.shfl_xor_sync: _shuffle(lambda lane, operand: lane ^ operand),
-    warps.all_sync: _vote(lambda rows: truth(rows).all(1)),
-    warps.any_sync: _vote(lambda rows: truth(rows).any(1)),
-    warps.eq_sync: _vote(lambda rows: (truth(rows) == truth(rows[:, :1])).all(1)),
+    warps.all_sync: _vote(lambda rows: rows.all(1)),
+    warps.any_sync: _vote(lambda rows: rows.any(1)),
+    warps.eq_sync: _vote(lambda rows: (rows == rows[:, :1]).all(1)),
     warps.ballot_sync: _vote(_ballot),
     warps.syncwarp: _syncwarp,
     warps.lanemask_lt: lambda lanes: (1 << lanes.of("lane")) - 1,
