@@ -333,7 +333,8 @@ class NcclCommunicator(Communicator):
                 return f"has {theirs[number]} as call {number}, this rank {mine[number]}"
         last = max(theirs, default=-1)
         if mine and last < max(mine):
-            return f"was last heard from in {f'{theirs[last]}, call {last}' if theirs else 'no call'}"
+            heard = f"{theirs[last]}, call {last}" if theirs else "no call"
+            return f"was last heard from in {heard}"
         return ""
 
     def _say(self, what: str, text: str) -> None:

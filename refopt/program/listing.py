@@ -97,7 +97,7 @@ def _default(op: Op, name: str, value: Any) -> bool:
     """Whether an attribute has its default value, which a line omits."""
     routine = routine_of(op)
     if routine is None:
-        return name == "groups" or value == -1 or value is (name == "use_align")
+        return name == "groups" or value == -1 or value is (name == "use_align")  # the one flag that is on
     return value == routine.defaults.get(name)
 
 
