@@ -24,4 +24,4 @@ def assert_kept(got):
     if os.environ.get("REFOPT_KEPT") == "write":
         FILE.write_text("".join(f"{of}: {text}\n" for of, text in (known | got).items()))
     else:
-        assert got == {of: known.get(of) for of in got}
+        assert got == {of: known.get(of) for of in got}, "if that is meant, run this test with REFOPT_KEPT=write"
