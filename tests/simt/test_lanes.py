@@ -249,7 +249,7 @@ def with_warps(x, out):
     v = v + cuda.shfl_xor_sync(FULL, v, 5) - cuda.shfl_down_sync(FULL, v, 3) + cuda.shfl_up_sync(FULL, v, 30)
     v = v + cuda.shfl_sync(FULL, v, 33)
     out[i] = v + cuda.ballot_sync(FULL, v % 2) + cuda.any_sync(FULL, v == 3) - cuda.all_sync(FULL, v > 3) + cuda.laneid
-    out[i] += 2 * cuda.eq_sync(FULL, i < 0) + 4 * cuda.eq_sync(FULL, v)
+    out[i] += 2 * cuda.eq_sync(FULL, i < 0) + 4 * cuda.eq_sync(FULL, v) + 8 * cuda.eq_sync(FULL, i % 64 < 40)
 
 
 def with_atomics(x, out):
