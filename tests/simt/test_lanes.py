@@ -250,6 +250,7 @@ def with_warps(x, out):
     v = v + cuda.shfl_sync(FULL, v, 33)
     out[i] = v + cuda.ballot_sync(FULL, v % 2) + cuda.any_sync(FULL, v == 3) - cuda.all_sync(FULL, v > 3) + cuda.laneid
     out[i] += 2 * cuda.eq_sync(FULL, i < 0) + 4 * cuda.eq_sync(FULL, v) + 8 * cuda.eq_sync(FULL, i % 64 < 40)
+    out[i] += 16 * cuda.any_sync(FULL, i % 64 == 40) + 32 * cuda.all_sync(FULL, i % 64 < 40)
 
 
 def with_atomics(x, out):
