@@ -24,12 +24,12 @@ class Structure:
 
     def __init__(self) -> None:
         self.count = 0
+        self.leaves = False  # whether a loop is left by `return`
 
     def function(self, body: list[ast.stmt]) -> list[ast.stmt]:
         """The statements of a function, which store its return value in `RESULT`."""
         new = self.block(body, _Place())
-        inside = any(isinstance(part, ast.Name) and part.id == DONE for each in new for part in ast.walk(each))
-        return [*([_set(DONE, False)] if inside else []), *new]
+        return [*([_set(DONE, False)] if self.leaves else []), *new]
 
     def _name(self, label: str) -> str:
         self.count += 1
@@ -83,6 +83,7 @@ class Structure:
             after = [_if(ast.UnaryOp(ast.Not(), _name(broken)), node.orelse, [], node), *rest]
         if not returns:
             return [*before, ast.copy_location(loop, node), *self.block(after, place)]
+        self.leaves = True
         left = _if(_name(DONE), _left(place), self.block(after, place), node)
         return [*before, ast.copy_location(loop, node), left]
 

@@ -7,6 +7,7 @@ import inspect
 import math
 import types
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,7 @@ _BY_PLACE = set(map(id, (
     *_OF_NUMBERS[:8], min, max, enumerate, zip, range, len, tuple, print, syncwarp, barriers.nanosleep, half.fma,
     half.cbrt, indices.selp, indices.popc, indices.clz, indices.brev, indices.ffs,
 )))
+_signature = lru_cache(1024)(inspect.signature)
 _REDUCTIONS = {"sum", "prod", "mean", "std", "var", "all", "any", "argmax", "argmin", "item"}
 _WHOLE_ATOMICS = {"and_", "or_", "xor", "inc", "dec", "exch", "cas", "compare_and_swap"}
 _METHODS = {
@@ -86,7 +88,7 @@ def device(node: ast.Call, function: types.FunctionType) -> Iterator[Refusal]:
     if any(isinstance(arg, ast.Starred) for arg in node.args):
         return
     try:
-        inspect.signature(function).bind(*node.args, **{str(keyword.arg): None for keyword in node.keywords})
+        _signature(function).bind(*node.args, **{str(keyword.arg): None for keyword in node.keywords})
     except TypeError as error:
         yield node, f"a call of {function.__name__} with the wrong arguments: {error}", "see its parameters"
 
@@ -157,7 +159,7 @@ def _executors(typer: Any, node: ast.Call, function: types.FunctionType, name: s
     """What Numba refuses in a call of a `numba.cuda` function."""
     if not node.keywords and not any(isinstance(arg, ast.Starred) for arg in node.args):
         try:
-            inspect.signature(function).bind(*node.args)
+            _signature(function).bind(*node.args)
         except TypeError as error:
             yield node, f"{name}: {error}", "see its parameters"
     if function in (shared.shared.array, shared.local.array):

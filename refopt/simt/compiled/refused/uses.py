@@ -47,15 +47,18 @@ _UNFIT: tuple[tuple[str, str, str, str], ...] = (
     ("atomic", f"{_NUMBER} tuple", "{name} on {}", "it takes an array, an index and a value"),
     ("operand of an atomic", "array tuple text None", "{name} of {}", "pass one number"),
 )
+_BY_USE = {use: [row[1:] for row in _UNFIT if row[0] == use] for use, *_ in _UNFIT}
 
 
 def unfit(use: str, node: ast.AST, kind: Kind, name: str = "") -> Iterator[Refusal]:
     """Why a value cannot be used in a way; ``name`` is that of the function or operation that uses it."""
+    if not use:
+        return
     found = sort(kind) if not isinstance(node, ast.Starred) else "several"
-    if found == "late" and use and use != "compare":
+    if found == "late" and use != "compare":
         yield node, f"{described(kind)} is used as if it had a value", "initialize it with its type, not with None"
-    for of, sorts, reason, instead in _UNFIT:
-        if of == use and (found in sorts.split() or ("mixed" in sorts and is_mixed(kind))):
+    for sorts, reason, instead in _BY_USE.get(use, ()):
+        if found in sorts.split() or ("mixed" in sorts and is_mixed(kind)):
             one = scalar(kind)
             text = reason.format(described(kind), name=name, type=one.name if one is not None else "")
             yield node, type(reason)(text), instead
