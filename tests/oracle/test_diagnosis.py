@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from oracle.bugs import FIRST, KNOWN, SECOND_SET, THIRD_SET, step_of
+from oracle.kept import assert_kept, digest
 from oracle.mutants.table import MUTANTS
 from refopt import cpu, oracle
 from refopt.catalog import ROUTINES
@@ -60,8 +61,13 @@ def some(table, every):
 
 
 @pytest.mark.parametrize(("routine", "make", "reason", "laws"), [*some(OF_TEXTS, 58), *some(OF_LIBRARY, 30)])
-def test_a_bug_is_named(routine, make, reason, laws):
-    """Among the first reasons; lost elements are named by the pattern, which the reason refers to."""
+def test_a_bug_is_named(request, monkeypatch, routine, make, reason, laws):
+    """Among the first reasons; lost elements are named by the pattern, which the reason refers to.
+
+    Of those in make test, all that explains them, and how much of them, stays what it is.
+    """
+    found, explanations = [], Explainer.explanations
+    monkeypatch.setattr(Explainer, "explanations", lambda *of: found.append(explanations(*of)) or found[-1])
     report = oracle.check(routine, make(), **NAMED | {"laws": laws})
     assert not report.ok
     reasons = why(report)
@@ -69,6 +75,10 @@ def test_a_bug_is_named(routine, make, reason, laws):
     reason = reason.partition(" (in ")[0]
     assert not reason or any(reason in text for text in full), reasons
     assert not reason or reasons[0][0] in str(report)
+    if not request.node.get_closest_marker("slow"):
+        kept = [(x.text, f"{x.share:.3f}", x.elements, sorted(x.laws), x.bent) for each in found for x in each]
+        label = request.node.callspec.id.replace(": ", ", ")
+        assert_kept({f"{label}, explained": f"{len(kept)} explanations: {digest(kept)}"})
 
 
 def test_which_mistakes_are_thought_of():
