@@ -82,10 +82,19 @@ def in_one_order(case: Case, got: Outcome) -> tuple[Case, Outcome]:
 
 
 def noise(seed: Sequence[int], shape: tuple[int, ...], small: float = 2.0**-6) -> np.ndarray:
-    """Numbers of random signs and magnitudes near 1; every eleventh is small, at other places in each step."""
+    """Numbers of random signs and magnitudes near 1; every eleventh is small, at other places in each step.
+
+    Callers must not write the array, which is cached if it is small.
+    """
+    return (_noise if math.prod(shape) <= KEPT // 8 else _noise.__wrapped__)(tuple(seed), tuple(shape), small)
+
+
+@functools.lru_cache(4096)
+def _noise(seed: tuple[int, ...], shape: tuple[int, ...], small: float) -> np.ndarray:
     rng = np.random.default_rng(list(seed))
     x = np.asarray(rng.choice([-1.0, 1.0], shape) * rng.uniform(0.5, 1.5, shape))
     x.reshape(-1)[(5 + 3 * seed[1]) % 11 :: 11] *= small
+    x.flags.writeable = False
     return x
 
 
