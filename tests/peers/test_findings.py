@@ -29,7 +29,14 @@ def names(timm):  # noqa: F811
     torch.use_deterministic_algorithms(before)
 
 
-@pytest.mark.parametrize(("command", "said"), BLOCKS, ids=[command for command, _ in BLOCKS])
+def each(table):
+    """Every fourth, from the first, is tried by make test-peers; the others go the same way."""
+    params = [pytest.param(command, said, id=command, marks=[pytest.mark.slow] * (k % 4 > 0))
+              for k, (command, said) in enumerate(table)]
+    return pytest.mark.parametrize(("command", "said"), params)
+
+
+@each(BLOCKS)
 def test_a_command_shows_what_is_said(names, command, said):
     lines = [line.removeprefix("    # ") for line in said.splitlines()]
     assert lines, "nothing is said of it"
@@ -37,7 +44,7 @@ def test_a_command_shows_what_is_said(names, command, said):
     assert not [line for line in lines if line not in report], report
 
 
-@pytest.mark.parametrize(("command", "said"), COMMANDS, ids=[command for command, _ in COMMANDS])
+@each(COMMANDS)
 def test_a_command_of_the_shell_shows_what_is_said(command, said, capsys):
     words = command.split()
     module = next(word.partition(":")[0] for word in words if ":" in word)

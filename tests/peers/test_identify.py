@@ -77,14 +77,17 @@ def test_every_optimizer_of_timms(timm, routine, name):  # noqa: F811
     assert STARTS.get(name, "") in str(found)
 
 
-@pytest.mark.parametrize("name", ["NAdamW", "Lamb"])
+@pytest.mark.parametrize("name", [pytest.param("NAdamW", marks=pytest.mark.slow), "Lamb"])
 def test_optimizers_of_timms_that_are_none(timm, name):  # noqa: F811
     """By default its Lamb clips, by the norm of all gradients; NAdamW has one correction for two averages."""
     assert oracle.identify(of_timm(timm, name)).routine is None
 
 
-@pytest.mark.parametrize("kind", [torch.optim.Rprop, torch.optim.ASGD, torch.optim.Adafactor,
-                                  torch.optim.LBFGS, optax.yogi, optax.adabelief, optax.sm3])
+ALIKE = torch.optim.Rprop, torch.optim.ASGD, optax.adabelief, optax.sm3  # to what the others are
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adafactor, torch.optim.LBFGS, optax.yogi,
+                                  *(pytest.param(x, marks=pytest.mark.slow) for x in ALIKE)])
 def test_optimizers_of_other_formulas_are_none(kind):
     found = oracle.identify(kind)
     assert found.routine is None and not found.matches and ": none " in str(found)

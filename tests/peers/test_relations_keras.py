@@ -231,7 +231,7 @@ print(oracle.identify(keras.optimizers.AdamW).routine)
 """
 
 
-@pytest.mark.parametrize("backend", ["jax", "numpy"])
+@pytest.mark.parametrize("backend", ["jax", pytest.param("numpy", marks=pytest.mark.slow)])
 def test_other_backends(backend, tmp_path):
     for name in ("keras", backend):  # Keras is not imported here, where it would have another backend
         if importlib.util.find_spec(name) is None:

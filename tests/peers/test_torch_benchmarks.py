@@ -39,7 +39,8 @@ def test_gradients_lie_elsewhere_at_every_turn(work):
         assert p.grad.data_ptr() != grad and p.data_ptr() == param and p.grad.shape == p.shape
 
 
-@pytest.mark.parametrize("routine", list(torch_work.OPTIMIZERS))
+@pytest.mark.parametrize("routine", [
+    pytest.param(routine, marks=[pytest.mark.slow] * (k > 0)) for k, routine in enumerate(torch_work.OPTIMIZERS)])
 def test_a_row_for_each_condition(work, routine):
     """On the CPU, whose times are those of the executor."""
     for subject in (x for x in subjects(routine) if x.how == "eager" and x.name != "capturable"):
@@ -145,6 +146,7 @@ def test_a_run_that_loses_its_states_is_noticed(one, monkeypatch):
     assert not row["ok"] and row["differing_elements"] > 0
 
 
+@pytest.mark.slow
 def test_a_sharded_training(tmp_path):
     """On two processes by gloo: what it says is what the page shows."""
     out = tmp_path / "sharded.json"
