@@ -23,6 +23,10 @@ SLOTS = SGD.slots
 ROWS = {"slots: expected params and grads first, got grads, params, master_params":
             {"slots": (SLOTS[1], SLOTS[0], SLOTS[2])},
         "slots: expected optional master_params last, got params, grads": {"slots": SLOTS[:2]},
+        "slots: expected optional master_params last, got params, grads, master_params":
+            {"slots": (*SLOTS[:2], SLOTS[2]._replace(optional=False))},
+        "slots: expected optional master_params last, got params, grads, moment":
+            {"slots": (*SLOTS[:2], Slot("moment", optional=True))},
         "slots: expected all but grads to be written, got master_params, params":
             {"slots": (*SLOTS[:2], Slot("moment", written=False), SLOTS[2])},
         "expected each name for only one slot, number or choice, got params, grads, moment, moment, master_params, ":
