@@ -7,6 +7,7 @@ import pytest
 from oracle import ends
 from oracle.test_process import children, deadline_of
 from refopt import cli, oracle
+from refopt.oracle.process import starting
 
 SHORT = {"dtypes": ["float32"], "parts": ["C1", "C3"]}
 MET = f"{ends.SIZE} elements"
@@ -48,6 +49,12 @@ def test_steps_run_there(tmp_path):
     for one, other in zip(there, here, strict=True):
         assert one.ok and one.items == other.items and one.compared == other.compared
     assert pids == {os.getpid()}
+
+
+def test_the_report_says_that_no_process_can_be_made(monkeypatch):
+    monkeypatch.setattr(starting, "ways", lambda task: ([], ["nothing starts here"]))
+    report = oracle.compare(ends.plain_lr, ends.plain_lr, **SHORT)
+    assert report.ok and report.notes == [f"{starting.IN_PLACE}nothing starts here"]
 
 
 def test_what_ends_is_recorded_as_what_failed(tmp_path):

@@ -40,8 +40,8 @@ def shown(x):
     return f"[{' '.join(map(shown, x))}]" if isinstance(x, list) else repr(x)
 
 
-def given_by(step, dtype, law):
-    """How many cases and elements a law has, and a digest of all that a step is given in them."""
+def given_to(step, call):
+    """What a call of the oracle returns for a step, and a digest of all that the step is given in it."""
     given = hashlib.sha256()
 
     @functools.wraps(step)
@@ -49,9 +49,15 @@ def given_by(step, dtype, law):
         given.update(" ".join(map(shown, [*lists, *(x for pair in sorted(named.items()) for x in pair)])).encode())
         step(*lists, **named)
 
+    return call(noting), given.hexdigest()[:16]
+
+
+def given_by(step, dtype, law):
+    """How many cases and elements a law has, and a digest of what a step is given in them."""
     routine, named = (None, {"symmetries": SYMMETRIES}) if step is plain else (step.__name__[7:], {"secret": 1})
-    report = oracle.check(routine, noting, dtypes=[dtype], laws=[law], process=False, diagnose=False, **named)
-    return f"{len(report.items)} cases, {report.compared} elements: {given.hexdigest()[:16]}"
+    named |= {"dtypes": [dtype], "laws": [law], "process": False, "diagnose": False}
+    report, given = given_to(step, lambda noting: oracle.check(routine, noting, **named))
+    return f"{len(report.items)} cases, {report.compared} elements: {given}"
 
 
 def case_shown(routine, case):
@@ -95,3 +101,10 @@ def test_the_cases_of_a_law(routine, dtype, law):
 def test_what_a_law_gives_to_a_step(step, dtype, law):
     """The same data, numbers, order and calls of every case."""
     assert_kept({f"{step.__name__} {dtype} {law}": given_by(step, dtype, law)})
+
+
+@pytest.mark.parametrize(("name", "call"), [
+    ("identify", oracle.identify),
+    ("compare", lambda step: oracle.compare(step, plain, process=False, dtypes=["float32", "float16"]))])
+def test_what_other_calls_give_to_a_step(name, call):
+    assert_kept({f"plain, {name}": given_to(plain, call)[1]})

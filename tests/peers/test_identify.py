@@ -124,6 +124,11 @@ def test_a_number_that_no_routine_takes():
     assert oracle.identify(Scaled, alpha=5.0).routine == "sgd"
 
 
+def test_a_function_that_makes_an_optimizer():
+    found = oracle.identify(lambda params, lr: torch.optim.SGD(params, lr, momentum=0.5))
+    assert found.routine == "momentum" and found.matches[0].numbers["mu"] == 0.5
+
+
 def test_an_instance_has_its_own_numbers():
     """Without decay AdamW is Adam, and that is what it is said to be."""
     param = [torch.nn.Parameter(torch.ones(2))]
