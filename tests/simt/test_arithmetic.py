@@ -12,6 +12,7 @@ from texts import executed
 from refopt import simt
 from refopt.simt import cuda
 from refopt.simt.base import scalars
+from refopt.simt.compiled import dynamic
 
 numba = pytest.importorskip("numba")
 
@@ -69,11 +70,29 @@ def test_variables_have_numbas_types(numbas):
         assert scalars.unify(a, b) == numbas.unify(a, b), (a, b)
 
 
+SIGNS = {"USub": operator.neg, "UAdd": operator.pos, "Invert": operator.invert}
+
+
 def test_signs_have_numbas_types(numbas):
-    for symbol, function in {"USub": operator.neg, "UAdd": operator.pos, "Invert": operator.invert}.items():
+    for symbol, function in SIGNS.items():
         for a in SCALARS:
             expected = numbas(function, a)
             assert scalars.unary(symbol, a) == (expected and expected[1]), (symbol, a)
+
+
+def test_operators_of_values_known_at_run_time():
+    """An integer has its own width when it is negated, and what Numba refuses has an error."""
+    for (symbol, function), name in itertools.product(SIGNS.items(), SCALARS):
+        x, result = np.dtype(name).type(3), scalars.unary(symbol, name)
+        if result is None:
+            with pytest.raises(TypeError, match=rf"^{symbol} of {name}: Numba has no such operator for CUDA$"):
+                dynamic.unary(symbol)(x)
+        else:
+            own = function(np.array(x)) if name != "bool" else function(1) if result == "int64" else False
+            got = dynamic.unary(symbol)(x)
+            assert got == own and np.asarray(got).dtype == result, (symbol, name)
+    with pytest.raises(TypeError, match=r"^BitAnd of float64 and int32: Numba has no such operator for CUDA$"):
+        dynamic.binary("BitAnd")(np.float64(1), np.int32(1))
 
 
 def compute(expression, *values, **scope):

@@ -201,6 +201,19 @@ def test_the_index_of_an_element_that_is_added_to_is_evaluated_once():
     assert value(body, np.array([1, 100], np.int32), 0, bump=bump)[:2] == [2, 105]
 
 
+@pytest.mark.parametrize(("test", "called", "taken"), [
+    ("RATE and bump(x) > 0", 1, 1), ("not RATE and bump(x) > 0", 0, 0), ("bump(x) > 0 or RATE", 1, 1),
+    ("RATE or bump(x) > 0", 0, 1), ("bump(x) < 0 and not RATE", 1, 0)])
+def test_a_test_that_constants_decide_calls_what_it_has_to(test, called, taken):
+    body = f"    if {test}:\n        out[0] += 1\n    out[1] = x[0]\n"
+    assert value(body, np.array([0, 1], np.int32), 0, bump=bump, RATE=RATE)[:2] == [taken, called]
+
+
+def test_the_lane_is_no_constant_and_the_size_of_a_warp_is_one():
+    body = "    out[0] = (5 if cuda.laneid < 32 else 6) + (10 if cuda.warpsize == 32 else 20)\n"
+    assert value(body, X, 0)[0] == 15
+
+
 def test_global_names_may_be_declared_and_not_assigned():
     assert value("    global RATE\n    out[0] = x[0] * RATE\n", X, 0, RATE=RATE)[0] == float(X[0]) * RATE
     with pytest.raises(simt.CompileError, match="assignment to the global RATE"):
