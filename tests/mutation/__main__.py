@@ -30,6 +30,7 @@ def main() -> int:
     parser.add_argument("--again", type=Path, metavar="REPORT", help="try those that this report says were not killed")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--budget", type=float, default=60.0, help="seconds of tests for each change (60)")
+    parser.add_argument("--more", type=float, default=trial.MORE, help="seconds of cases that were not measured (30)")
     parser.add_argument("--limit", type=float, default=240.0, help="seconds until a trial is ended (240)")
     parser.add_argument("--coverage", type=Path, default=ROOT / "build" / "coverage", help="where coverage is kept")
     parser.add_argument("--measure", nargs="+", default=[], metavar="TESTS", help="these tests, beside what is there")
@@ -57,7 +58,7 @@ def main() -> int:
     begin = time.monotonic()
     outcomes = []
     with tempfile.TemporaryDirectory() as scratch:
-        start = (ROOT, scratch, chosen.limit)
+        start = (ROOT, scratch, chosen.limit, chosen.more)
         with multiprocessing.get_context("spawn").Pool(chosen.workers, trial.start, start) as pool:
             for outcome in pool.imap_unordered(trial.outcome, tasks):
                 outcomes.append(outcome)

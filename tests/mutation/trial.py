@@ -25,7 +25,7 @@ from mutation.edits import Edit
 # What tests read of a checkout.
 COPIED = ("refopt", "tests", "benchmarks", "docs", "examples", "notebooks", "requirements", "README.md", "CHANGELOG.md",
           "Makefile", "pyproject.toml")
-MORE = 30.0  # seconds of cases that were not measured
+MORE = 30.0  # seconds of cases that were not measured, unless a bench has other ones
 OPTIONS = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:pytest_cov"]
 
 
@@ -55,15 +55,16 @@ class Outcome:
 class Bench:
     """A copy of the checkout that changes are tried in, one after another."""
 
-    def __init__(self, root: Path, folder: Path, limit: float):
+    def __init__(self, root: Path, folder: Path, limit: float, more: float = MORE):
         """Copy the checkout.
 
         Args:
             root: the checkout.
             folder: of the copy.
             limit: seconds after which a trial is ended.
+            more: seconds of cases that were not measured, of tests in this environment.
         """
-        self.folder, self.limit = folder, limit
+        self.folder, self.limit, self.more = folder, limit, more
         for name in COPIED:
             source = root / name
             if source.is_dir():
@@ -101,7 +102,7 @@ class Bench:
             if not child:
                 os.setsid()
                 if python == sys.executable:
-                    _run_here(self.folder, tests, said.name, edit)
+                    _run_here(self.folder, tests, said.name, edit, self.more)
                 paths = os.pathsep.join([str(self.folder), str(self.folder / "tests")])
                 command = [python, "-m", "mutation.trial", str(self.folder), said.name, *tests]
                 os.execve(python, command, os.environ | {"PYTHONPATH": paths})
@@ -119,13 +120,13 @@ class Bench:
 _bench: Bench
 
 
-def start(root: Path, scratch: str, limit: float) -> None:
+def start(root: Path, scratch: str, limit: float, more: float) -> None:
     """Make this process one that trials start from: it imports the libraries once; refopt is imported in each trial."""
     global _bench
     import hypothesis  # noqa: F401
     import numpy  # noqa: F401
 
-    _bench = Bench(root, Path(tempfile.mkdtemp(dir=scratch)), limit)
+    _bench = Bench(root, Path(tempfile.mkdtemp(dir=scratch)), limit, more)
 
 
 def outcome(task: tuple[Edit, list[str], Mapping[str, str]]) -> Outcome:
@@ -133,7 +134,9 @@ def outcome(task: tuple[Edit, list[str], Mapping[str, str]]) -> Outcome:
     return _bench.trial(*task)
 
 
-def _run_here(folder: Path, tests: list[str], report: str, edit: Edit | None = None) -> None:
+def _run_here(
+    folder: Path, tests: list[str], report: str, edit: Edit | None = None, more: float = MORE,
+) -> None:
     """Run tests in this process, which ends with pytest's status; of other cases those first that a change names."""
     os.chdir(folder)
     quiet = os.open(os.devnull, os.O_WRONLY)
@@ -143,7 +146,7 @@ def _run_here(folder: Path, tests: list[str], report: str, edit: Edit | None = N
     os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)
     files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
     try:
-        status = int(pytest.main([*OPTIONS, *files], plugins=[_Chosen(tests, Path(report), edit)]))
+        status = int(pytest.main([*OPTIONS, *files], plugins=[_Chosen(tests, Path(report), edit, more)]))
     except BaseException:  # the package cannot even be imported
         status = 1
     os._exit(status)
@@ -152,9 +155,9 @@ def _run_here(folder: Path, tests: list[str], report: str, edit: Edit | None = N
 class _Chosen:
     """A plugin that runs some tests only, in an order, and notes the one that fails."""
 
-    def __init__(self, tests: list[str], report: Path, edit: Edit | None):
+    def __init__(self, tests: list[str], report: Path, edit: Edit | None, more: float):
         self.rank = {test: k for k, test in enumerate(tests)}
-        self.report, self.edit = report, edit
+        self.report, self.edit, self.more = report, edit, more
 
     def pytest_collection_modifyitems(self, items):
         functions = {test.partition("[")[0] for test in self.rank}
@@ -167,7 +170,7 @@ class _Chosen:
 
     def pytest_runtest_logfinish(self, nodeid):
         if nodeid in self.rank:
-            self.end = time.monotonic() + MORE
+            self.end = time.monotonic() + self.more
         elif time.monotonic() > self.end:
             os._exit(pytest.ExitCode.OK)
 

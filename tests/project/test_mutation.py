@@ -122,8 +122,7 @@ import pytest  # so that no trial spends its time on that
 from mutation.edits import edits
 from mutation import trial
 
-trial.MORE = 0  # the first case that was not measured is the last
-root, folder = map(Path, sys.argv[1:3])
+root, folder = map(Path, sys.argv[1:3])  # of cases that were not measured the first is tried, and no more
 limits = {"seen": 200, "unseen": 200, "hangs": 3}
 kinds = {"seen": "operator", "unseen": "operator", "hangs": "statement dropped"}
 for edit in edits("refopt/x.py", (root / "refopt/x.py").read_text()):
@@ -131,7 +130,7 @@ for edit in edits("refopt/x.py", (root / "refopt/x.py").read_text()):
         continue
     folder.joinpath(edit.scope).mkdir()
     test = f"tests/test_x.py::test_{edit.scope}{'[None]' * (edit.scope == 'seen')}"
-    outcome = trial.Bench(root, folder / edit.scope, limits[edit.scope]).trial(edit, [test], {test: sys.argv[3]})
+    outcome = trial.Bench(root, folder / edit.scope, limits[edit.scope], 0).trial(edit, [test], {test: sys.argv[3]})
     print(json.dumps([edit.scope, edit.kind, edit.new, outcome.verdict, outcome.by]))
 """
 
