@@ -113,6 +113,7 @@ PROJECT = {"refopt/__init__.py": "",
            "tests/test_x.py": "import pytest\nfrom refopt import x\n\n\n@pytest.mark.parametrize('a', [None, 1])\n"
            "def test_seen(a):\n    assert a is None or x.seen(1) == 2\n\n\n"
            "def test_unseen():\n    x.unseen(1)\n\n\ndef test_hangs():\n    assert x.hangs(3) == 0\n",
+           "refopt/cli/pytest_plugin.py": "",  # which pytest loads, since refopt is installed
            "pyproject.toml": "[tool.pytest.ini_options]\nmarkers = ['gpu: none', 'slow: none']\n"}
 
 SCRIPT = """
