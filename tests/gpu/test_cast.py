@@ -311,6 +311,12 @@ def test_in_place(machine, dtype, shift):
     assert host.tobytes() == values.tobytes()
 
 
+def test_what_is_only_read_may_be_shared():
+    x, targets = np.full(1, 1.5, np.float32), [np.zeros(1, np.float16), np.zeros(1)]
+    cpu.merged_cast([x, x], targets, scale=x)
+    assert [target[0] for target in targets] == [2.25, 2.25]
+
+
 def test_a_scale_that_changes(machine):
     """Calls take another number, and keep it; 1 takes the multiplication out, and with it the loss of payloads."""
     rng = np.random.default_rng(2)

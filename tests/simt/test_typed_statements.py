@@ -209,9 +209,9 @@ def test_a_test_that_constants_decide_calls_what_it_has_to(test, called, taken):
     assert value(body, np.array([0, 1], np.int32), 0, bump=bump, RATE=RATE)[:2] == [taken, called]
 
 
-def test_the_lane_is_no_constant_and_the_size_of_a_warp_is_one():
-    body = "    out[0] = (5 if cuda.laneid < 32 else 6) + (10 if cuda.warpsize == 32 else 20)\n"
-    assert value(body, X, 0)[0] == 15
+def test_a_lane_is_an_int32_and_the_size_of_a_warp_a_constant():
+    assert [type_of(f"cuda.{name}", "int8", cuda=cuda) for name in ("laneid", "warpsize")] == ["int32", "int64"]
+    assert value("    out[0], out[1] = cuda.laneid, cuda.warpsize\n", X, 0)[:2] == [0, 32]
 
 
 def test_global_names_may_be_declared_and_not_assigned():
