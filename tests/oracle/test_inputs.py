@@ -5,7 +5,9 @@ import re
 import numpy as np
 import pytest
 
+from oracle.kept import assert_kept, digits
 from refopt import oracle
+from refopt.oracle.cases import _lost_in_double
 
 pytestmark = pytest.mark.clause("N13")
 L1 = dict(dtypes=["float32"], laws=["L1"], examples=0, diagnose=False, process=False)
@@ -52,3 +54,8 @@ def test_expect_has_them_apart():
         assert np.all(found.inputs >= off * got) and np.all(found.inputs <= (1 + 1e-6) * off * got)
         assert np.all(found.inputs < found.error)
     assert not oracle.expect("sgd", params=[p], grads=[got], lr=0.125)["params"][0].inputs.any()
+
+
+def test_how_much_of_radams_rho_a_double_loses():
+    lost = [_lost_in_double(beta2, count) for beta2 in (0.5, 0.999) for count in (1, 7, 900)]
+    assert_kept({"rho in double": str(digits({"lost": lost}))})

@@ -10,6 +10,7 @@ from refopt import gpu
 from refopt.comm import CommError, local
 from refopt.cpu import remainder
 from refopt.program import UNKNOWN, Config, Op, Program, Var, bind, passes, run, step_program
+from refopt.program.gpu.backend import Gpu
 from refopt.program.passes import on_device, send_to_owners
 
 BACKENDS = pytest.mark.parametrize("backend", ["cpu", "gpu"])
@@ -21,6 +22,20 @@ def ones(n=3):
 
 def placed(backend, array):
     return gpu.to_device(array) if backend == "gpu" else array.copy()
+
+
+def test_the_host_waits_for_what_it_copies(executor, monkeypatch):
+    class Noting(gpu.Transfer):
+        def finish(self):
+            finished.append(self)
+            super().finish()
+
+    finished = []
+    monkeypatch.setattr(gpu, "Transfer", Noting)
+    array = executor.to_device(np.zeros(3))
+    backend = Gpu([array], 0)
+    backend.write(array, np.arange(3.0))
+    assert len(finished) == 1 and backend.read(array).tolist() == [0, 1, 2] and len(finished) == 2
 
 
 # Scalars that others change, too.

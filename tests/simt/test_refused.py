@@ -1,6 +1,7 @@
 """What Numba does not compile for CUDA is refused before it is launched, and what it compiles is not."""
 
 import importlib.util
+import sys
 import types
 
 import numpy as np
@@ -55,6 +56,18 @@ def test_what_numba_refuses_does_not_run(what):
     assert reason in error.reason and error.instead and str(error).count("\n") >= 3
     assert error.line > 0 < error.column and f"line {error.line}" not in error.reason
     assert f":{error.line}, column {error.column}" in str(error)
+
+
+@pytest.mark.parametrize("by", ["environment", "configuration"])
+def test_kernels_may_create_arrays_with_numbas_runtime(by, monkeypatch):
+    body = "z = x + x\ny[0] = z[1]"
+    with pytest.raises(simt.CompileError, match="an operator on a whole array"):
+        launch(body)
+    if by == "environment":
+        monkeypatch.setenv("NUMBA_CUDA_ENABLE_NRT", "1")
+    else:
+        monkeypatch.setitem(sys.modules, "numba.cuda.core.config", types.SimpleNamespace(CUDA_ENABLE_NRT=True))
+    launch(body)
 
 
 @pytest.mark.parametrize("what", some(REFUSED))

@@ -54,7 +54,8 @@ def test_the_number_of_axes_decides_which_branch_is_typed():
     ("x.view(np.int32)", "int32"), ("sum((x, x))", "float64"), ("math.modf(x)", ("float32", "float32")),
     ("math.frexp(x)", ("float32", "int32")), ("math.ldexp(x, 2)", "float32"), ("np.minimum(x, 1)", "float32"),
     ("np.minimum(np.uint64(1), 1)", "float64"), ("math.fmod(np.int16(1), True)", "float32"),
-    ("np.float16(x) ** 2", "float32"), ("x ** MODE", "float32"), ("x ** TABLE[0]", "float32")])
+    ("np.float16(x) ** 2", "float32"), ("x ** MODE", "float32"),
+    ("x if 1000 ** 2 > 5 else 0.5", "float32"), ("x ** TABLE[0]", "float32")])
 def test_types_are_those_that_numba_infers(text, expected):
     assert type_of(text, "float32", MODE=MODE, TABLE=TABLE) == expected
     compiler, types = pytest.importorskip("numba.cuda.compiler"), pytest.importorskip("numba.core.types")
