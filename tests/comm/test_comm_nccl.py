@@ -201,6 +201,13 @@ def test_an_error_of_nccl_is_reported_by_all(nccl, tmp_path):
     assert second == f"rank 1: barrier, call 1: {first}"
 
 
+def test_others_that_still_come_are_not_named(nccl, monkeypatch):
+    monkeypatch.setattr(nccl, "_LOOK", 0.0)
+    said = iter(["is late", "is late", ""])
+    communicator = types.SimpleNamespace(size=2, rank=0, _compare=lambda peer: next(said))
+    assert nccl.NcclCommunicator._others(communicator) == "all ranks wait in the same call"
+
+
 def test_abort_reaches_the_others_and_ends_the_communicator(nccl, tmp_path):
     def rank(world):
         if world.rank == 0:

@@ -12,6 +12,7 @@ from pytorch.subjects import BUSY, EVERY, LR, MASTERS, all_bits, bits, class_of,
 from pytorch.subjects import ours as module
 from pytorch.trials import held, in_turn, new_gradients, one, pair, parameters, steps
 from refopt.cpu.remainder import split_numbers
+from refopt.torch import merged
 
 INF_AT = {0, 3}  # steps whose gradients overflow
 
@@ -139,6 +140,26 @@ def test_a_scaler_and_two_optimizers():
     scaler.update()
     assert all_bits(params) == all_bits(parameters())
     assert all_bits(others) != all_bits(parameters(seed=1)) and scaler.get_scale() == 512
+
+
+def test_a_velocity_in_16_bits_is_widened():
+    """It has no step that says whether it is that of before the first one."""
+    (p,) = params = parameters(((3,),), dtype=torch.bfloat16)
+    optimizer = class_of("SGD")(params, lr=LR, momentum=0.5, masters="fp32")
+    optimizer.state[p]["momentum_buffer"] = torch.full_like(p, 2.0)
+    p.grad = torch.zeros_like(p)
+    optimizer.step()
+    assert optimizer.state[p]["momentum_buffer"].tolist() == [1.0] * 3
+
+
+def test_the_norm_that_clips_is_computed_with_the_check(monkeypatch):
+    """In one launch, not by PyTorch; but of another norm, which kernels have not."""
+    asked = []
+    monkeypatch.setattr(merged, "total_norm", lambda *of: asked.append(of) or torch.ones(()))
+    for norm_type in (2.0, 1.0):
+        params = parameters()
+        steps(class_of("SGD")(params, lr=LR, max_norm=0.25, norm_type=norm_type), params, [0])
+        assert len(asked) == (norm_type == 1)
 
 
 @every_class
