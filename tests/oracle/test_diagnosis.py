@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from oracle.bugs import FIRST, KNOWN, SECOND_SET, THIRD_SET, step_of
-from oracle.kept import assert_kept, digest
+from oracle.kept import assert_kept, digest, digits
 from oracle.mutants.table import MUTANTS
 from refopt import cpu, oracle
 from refopt.catalog import ROUTINES
@@ -17,6 +17,7 @@ from refopt.oracle.bound.evaluate import PRIMITIVES, rebound
 from refopt.oracle.broken import Broken
 from refopt.oracle.diagnosis import edits, operands
 from refopt.oracle.diagnosis.arrays import _clipped
+from refopt.oracle.diagnosis.evidence import tensors_of
 from refopt.oracle.diagnosis.explain import Explainer
 from refopt.oracle.diagnosis.failure import Failure
 from refopt.oracle.diagnosis.hypotheses import named
@@ -152,6 +153,22 @@ def test_a_narrow_dtype_is_explained_by_what_is_known():
     report = oracle.check("momentum", dampened, **NAMED | {"dtypes": ["float32", "float16"]})
     last = [item.reasons for item in report.items if item.dtype == "float16" and item.reasons is not None]
     assert any("dampened" in reason for reason, share in last[0] if share >= 0.99), last
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_how_near_an_element_has_to_come(dtype):
+    """Of those that are wrong and of those that are right; some are a few units off, others by much."""
+    def step(params, grads, velocities, *, lr, mu):
+        cpu.merged_momentum(params, grads, velocities, lr=lr, mu=mu)
+        for x in (*params, *velocities):
+            x[::3] *= x.dtype.type(1 + 2.0**-6)
+            x[::5] += x.dtype.type(1)
+
+    row = ROUTINES["momentum"]
+    trial = Trial(row, Function(row, step), dtype, 0, {})
+    (tensor,) = tensors_of(trial, trial.case([40], count=3))
+    assert 10 < tensor.wrong["params"].sum() < 30
+    assert_kept({f"room, {dtype}": digest(digits(tensor.room, 4))})
 
 
 def test_the_gradient_of_another_tensor():

@@ -346,12 +346,14 @@ JOIN = {"inputs": {"x": ["a", "b"]}, "outputs": {"out": ["w"]}}
     ({"a": (2, 3)}, Op("send", {"x": ["a", "w"]}, {}, {"ranks": 2, "to": 1}), "x: expected one variable, got 2"),
     ({"a": (2, 3)}, Op("send_barrier", {"x": ["a"]}), "out: expected variables, got none"),
     ({"a": (2, 3), "b": (2, 3)}, Op("split", attrs={"blocks": ((0, 0, 6), (1, 6, 6))}, **X), "expected it in startup"),
+    ({"a": (4, 3)}, Op("split", {"x": ["w", "w"]}, {"out": ["a"]}, {"blocks": ((0, 0, 12),)}, "startup"),
+     "x: expected one variable, got 2"),
 ])
 def test_bad_ops(shapes, op, message):
     program = step_program([("w", (4, 3))], "sgd", lr=1.0)
     made = program.with_vars(Var(name, shape, "float32", True) for name, shape in shapes.items())
     with pytest.raises((ValueError, TypeError), match=message):
-        made.replace(main=[op]).check()
+        made.replace(**{"startup" if op.role == "startup" else "main": [op]}).check()
 
 
 # Parameters from their owners.
