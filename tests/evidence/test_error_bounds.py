@@ -108,6 +108,9 @@ def test_both_ways_of_a_branch_are_followed():
     positive = high(near.value) > 0
     assert every_way(rule) == ([115, 127] if positive else [127, 115])
     assert not zero > 0 and one > 0 and one != zero and zero == 0
+    others = [near, one / 7 * 7 - 1, one / 11 * 11 - 1]
+    ways = every_way(lambda: [bool(x > 0) for x in others])
+    assert ways[0] == [high(x.value) > 0 for x in others] and len({*map(tuple, ways)}) == len(ways) == 8
     united = one.covering(zero)
     assert high(united.value) == 1 and 1 <= united.error < 1.1
 
