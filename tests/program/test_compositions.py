@@ -142,8 +142,13 @@ def test_what_is_about_two_owners_is_declined():
     look = Op("look", {"x": ("a.w@GRAD", "b.w@GRAD")}, {}, {}, "communicate")
     place = next(i for i, op in enumerate(program.main) if op.type == "check_gradients")
     program = program.replace(main=[*program.main[:place], look, *program.main[place:]])
+    made = passes.reduce_to_owners(mixed().program(1), 2).program
+    one, two = (passes.owners(made)[name] for name in ("a.w", "b.w"))
     (reason,) = passes.reduce_to_owners(program, 2).reasons
-    assert reason.startswith("look of 'a.w@GRAD': 'a.w@GRAD' is on rank ")
+    assert reason == f"look of 'a.w@GRAD': 'a.w@GRAD' is on rank {one}, and 'b.w@GRAD' on rank {two}"
+    main = [op.replace(inputs={"x": ("b.w@GRAD",)}) if op.type == "look" else op for op in program.main]
+    made = passes.reduce_to_owners(program.replace(main=main), 2).program
+    assert [op.device for op in made.main if op.type == "look"] == [two]
 
 
 def test_what_is_made_of_gradients_otherwise_is_no_gradient():

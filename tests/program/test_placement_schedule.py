@@ -1,5 +1,6 @@
 """Schedules: nothing races, no wait is for nothing, no order that streams allow shows; and what they gain in time."""
 
+import copy
 from functools import partial
 
 import numpy as np
@@ -247,6 +248,11 @@ def early(device, op=None):
 
 def one_task(op=0, waits=()):
     return Task(0, "run", "compute", op, (), frozenset(), frozenset(), waits)
+
+
+def test_a_schedule_has_its_tasks_from_any_sequence():
+    made = Schedule(PLAIN, [one_task()])
+    assert made.tasks == (one_task(),) and made == Schedule(PLAIN, made.tasks) == copy.copy(made)
 
 
 READS = Op("cast", {"x": ["h"]}, {"out": ["a"]}, role="optimize")

@@ -52,6 +52,8 @@ def test_ops(name):
         op = Op(name, {"x": ["a"]})
     assert [x.filename for x in seen] == [__file__]
     assert op.type == renamed.OPS[name] and op == Op(renamed.OPS[name], {"x": ["a"]})
+    with warns(f"Op: {name}"):
+        assert Op("all_reduce", {"x": ["a"]}).replace(type=name) == op
 
 
 def test_saved_programs():
