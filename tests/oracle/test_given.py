@@ -112,6 +112,6 @@ def test_what_a_law_gives_to_a_step(step, dtype, law):
 @pytest.mark.parametrize(("name", "call"), [
     ("identify", oracle.identify),
     ("compare", lambda step: oracle.compare(step, plain, process=False, dtypes=["float32", "float16"])),
-    ("measured", lambda step: oracle.compare(step, wide, process=False, dtypes=["float32"], within="measured"))])
+    ("measured", lambda step: oracle.compare(wide, step, process=False, dtypes=["float32"], within="measured"))])
 def test_what_other_calls_give_to_a_step(name, call):
     assert_kept({f"plain, {name}": given_to(plain, call)[1]})
