@@ -244,6 +244,7 @@ REFUSED = {
     "namedtuples of several types": ("p = Pair(n, 1)\nif n:\n    p = Pair(n, 1.5)\ny[0] = p.first", "on one path"),
     "prange": ("for i in prange(4):\n    y[i] = 1", "prange is for the threads of a CPU"),
     "prange by its module": ("for i in numba.prange(4):\n    y[i] = 1", "numba.prange is for the threads"),
+    "text for a type of NumPy's": ("y[0] = np.float32('1.5')", "np.float32 of text"),
     "text that is chosen and printed": ('print("a" if n else "b")', "print of text that is chosen"),
     "equal texts on two ways": ('s = "a"\nif n:\n    s = "a"\nprint(s)', "print of text that is chosen"),
     "text in a tuple that is printed": ('print(("a", 1))', "print of text"),
