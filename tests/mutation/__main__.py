@@ -25,9 +25,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m mutation", description=__doc__)
     parser.add_argument("--seed", type=int, help="of the draw; drawn itself if not given")
     parser.add_argument("--count", type=int, default=420, help="how many changes, about (420)")
-    parser.add_argument("--part", action="append", default=[], choices=PARTS, help="draw from this part only")
+    parser.add_argument("--part", action="append", default=[], choices=PARTS, help="of this part only")
     parser.add_argument("--changed", metavar="REV", help="plant in lines that have changed since a commit alone")
     parser.add_argument("--again", type=Path, metavar="REPORT", help="try those that this report says were not killed")
+    parser.add_argument("--on", nargs="+", default=[], metavar="TESTS", help="on all cases of these, not those chosen")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--budget", type=float, default=60.0, help="seconds of tests for each change (60)")
     parser.add_argument("--more", type=float, default=trial.MORE, help="seconds of cases that were not measured (30)")
@@ -49,10 +50,12 @@ def main() -> int:
     edits = all_edits(ROOT)
     if chosen.changed:
         edits = changed(ROOT, edits, chosen.changed)
-    drawn = again(edits, chosen.again) if chosen.again else sample(ROOT, edits, seed, chosen.count, chosen.part)
+    parts = chosen.part
+    drawn = again(edits, chosen.again, parts) if chosen.again else sample(ROOT, edits, seed, chosen.count, parts)
     print(f"{len(drawn)} of {len(edits)} changes, seed {seed}, {len(covered.seconds)} tests", flush=True)
-    chosen_tests = [covered.tests(edit, chosen.budget) for edit in drawn]
-    tasks = [(edit, tests, {test: covered.python[test] for test in tests})
+    every = coverage.collected(ROOT, chosen.on) if chosen.on else []
+    chosen_tests = [every or covered.tests(edit, chosen.budget) for edit in drawn]
+    tasks = [(edit, tests, {test: covered.python.get(test, sys.executable) for test in tests})
              for edit, tests in zip(drawn, chosen_tests, strict=True)]
     known = equivalents(EQUIVALENT)
     begin = time.monotonic()

@@ -66,6 +66,14 @@ def measure(
     subprocess.run(command, cwd=root, env=environment)  # what fails here is left out, and pytest has said so
 
 
+def collected(root: Path, arguments: Iterable[str]) -> list[str]:
+    """The ids of all tests that pytest collects for some arguments, in its order."""
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", "not gpu and not slow", *arguments]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(root / "tests")])}
+    found = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True)
+    return [line for line in found.stdout.splitlines() if "::" in line]
+
+
 def measurements(folder: Path) -> list[Path]:
     """The folders of all measurements that ended."""
     return sorted(path.parent for path in folder.glob("*/durations"))

@@ -82,12 +82,20 @@ def changed(root: Path, found: Iterable[Edit], revision: str) -> list[Edit]:
     return [edit for edit in found if not lines[edit.file].isdisjoint(range(edit.lines[0], edit.lines[1] + 1))]
 
 
-def again(found: Iterable[Edit], report: Path) -> list[Edit]:
-    """The changes that a report says were not killed, as far as the package still offers them."""
-    names = "part", "verdict", "line", "tests", "equivalent because"
-    keys = {key_of({name: value for name, value in row.items() if name not in names})
-            for row in json.loads(report.read_text())["not killed"]}
-    return list({key: edit for edit in found if (key := key_of(edit.key())) in keys}.values())
+def again(found: Iterable[Edit], report: Path, parts: Iterable[str] = ()) -> list[Edit]:
+    """The changes of some parts, or all, that a report says were not killed, as far as the package still offers them.
+
+    Of changes alike in one function, it is that whose line is the nearest to where it was.
+    """
+    names, offered = ("part", "verdict", "line", "tests", "equivalent because"), defaultdict(list)
+    for edit in found:
+        offered[key_of(edit.key())].append(edit)
+    chosen = {}
+    for row in json.loads(report.read_text())["not killed"]:
+        those = offered[key_of({name: value for name, value in row.items() if name not in names})]
+        if those and (not parts or row["part"] in parts):
+            chosen[min(those, key=lambda edit: abs(edit.lines[0] - row["line"]))] = row
+    return list(chosen)
 
 
 def equivalents(path: Path) -> dict[str, str]:

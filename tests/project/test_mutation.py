@@ -7,10 +7,10 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from mutation.covered import LEFT_OUT
+from mutation.covered import LEFT_OUT, collected
 from mutation.edits import Edit, edits
 from mutation.report import rate
-from mutation.sample import PARTS, key_of, part_of, sample
+from mutation.sample import PARTS, again, key_of, part_of, sample
 from mutation.sample import changed as changed_since
 
 ROOT = Path(__file__).parents[2]
@@ -91,6 +91,21 @@ def test_a_sample_is_spread_over_the_parts_and_follows_its_seed():
 def test_each_file_of_the_package_belongs_to_a_part():
     files = [str(path.relative_to(ROOT)) for path in (ROOT / "refopt").rglob("*.py")]
     assert {part_of(file) for file in files} == set(PARTS)
+
+
+def test_survivors_are_tried_again_where_they_were(tmp_path):
+    """Of changes alike, the one at that line or the nearest; of some parts alone, if asked for."""
+    found = edits("refopt/cpu/x.py", "def f(a):\n    b = a + 1\n\n\n    c = b + 1\n    return c + 1\n")
+    last = next(edit for edit in found if edit.kind == "operator" and edit.lines[0] == 6)
+    rows = [{**last.key(), "part": "cpu", "verdict": "survived", "line": 7, "tests": 1, "equivalent because": ""}]
+    path = tmp_path / "report.json"
+    path.write_text(json.dumps({"not killed": rows}))
+    assert again(found, path) == again(found, path, ["cpu"]) == [last] and not again(found, path, ["gpu"])
+
+
+def test_all_cases_of_a_file():
+    ids = collected(ROOT, ["tests/simt/test_docs.py"])
+    assert "tests/simt/test_docs.py::test_a_page_with_a_session[profile]" in ids and len(ids) == len({*ids}) > 5
 
 
 def test_changes_known_to_change_nothing_say_why():
