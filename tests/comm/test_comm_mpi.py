@@ -83,6 +83,8 @@ def test_what_is_refused():
 def test_closed(watch):
     with comm.mpi.connect(watch=watch) as world:
         world.barrier()
+        with world.group([0]) as alone:
+            assert (alone._watch is not None) == (world._watch is not None) == watch
     with pytest.raises(CommError, match="all_reduce: no more calls can be made: it is closed"):
         world.all_reduce(np.zeros(3, np.float32))
     world.close()  # once more changes nothing
