@@ -55,6 +55,7 @@ def kernel_of(yes, size, real=np.float32, other=None):
         # Above.
         i, dead, also = cuda.threadIdx.x, n + 1, USED  # beside
         gone = dead + 1  # noqa: F841
+        lost, none = n + 2, dead  # noqa: F841
         kept = counted(x, 0, zero)  # noqa: F841
         if no:
             x[0] = 1

@@ -18,7 +18,7 @@ from refopt.oracle.broken import Broken
 from refopt.oracle.diagnosis import edits, operands
 from refopt.oracle.diagnosis.arrays import _clipped
 from refopt.oracle.diagnosis.evidence import tensors_of
-from refopt.oracle.diagnosis.explain import Explainer
+from refopt.oracle.diagnosis.explain import Explainer, _is_of
 from refopt.oracle.diagnosis.failure import Failure
 from refopt.oracle.diagnosis.hypotheses import named
 from refopt.oracle.diagnosis.situation import Unanswered, of_case
@@ -169,6 +169,13 @@ def test_how_near_an_element_has_to_come(dtype):
     (tensor,) = tensors_of(trial, trial.case([40], count=3))
     assert 10 < tensor.wrong["params"].sum() < 30
     assert_kept({f"room, {dtype}": digest(digits(tensor.room, 4))})
+
+
+@pytest.mark.parametrize(("factor", "named"), [
+    (0.75, True), (0.25, True), (4.0, True), (4 / 3, True), (0.5, False), (-0.75, False), (1.5, False)])
+def test_a_factor_that_a_number_says(factor, named):
+    """It, 1 minus it, or the inverse of one of both."""
+    assert _is_of(factor, [0.75]) == named
 
 
 def test_the_gradient_of_another_tensor():

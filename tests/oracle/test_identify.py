@@ -66,7 +66,8 @@ def test_names():
             v[...] = beta * v + g
             p -= lr * v
 
-    assert oracle.identify(step, names={"mu": "beta"}).routine == "momentum"
+    found = oracle.identify(step, names={"mu": "beta"})
+    assert (found.routine, found.nearest, found.agreed) == ("momentum", None, 0)
     assert oracle.identify(step).routine is None
 
 

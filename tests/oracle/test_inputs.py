@@ -7,7 +7,9 @@ import pytest
 
 from oracle.kept import assert_kept, digits
 from refopt import oracle
-from refopt.oracle.cases import _lost_in_double
+from refopt.catalog import ROUTINES
+from refopt.oracle.cases import _lost_in_double, alike, choices_of, draw, in_one_order, numbers_of
+from refopt.oracle.identity.candidates import _away
 
 pytestmark = pytest.mark.clause("N13")
 L1 = dict(dtypes=["float32"], laws=["L1"], examples=0, diagnose=False, process=False)
@@ -54,6 +56,21 @@ def test_expect_has_them_apart():
         assert np.all(found.inputs >= off * got) and np.all(found.inputs <= (1 + 1e-6) * off * got)
         assert np.all(found.inputs < found.error)
     assert not oracle.expect("sgd", params=[p], grads=[got], lr=0.125)["params"][0].inputs.any()
+
+
+def test_a_case_is_put_in_one_order_where_orders_differ():
+    row = ROUTINES["momentum"]
+    case = draw(row, [(2, 3), (4,)], [alike("float32")] * 2, seed=0, numbers=numbers_of(row), choices=choices_of(row))
+    got = {"params": [x.copy() for x in case.params]}
+    assert in_one_order(case, got) == (case, got) and in_one_order(case, got)[1] is got
+    turned = case.replace(params=[np.asfortranarray(case.params[0]), case.params[1]])
+    same, (first, _) = in_one_order(turned, got)[0], turned.params
+    assert same is not turned and same.params[0].flags.c_contiguous and not first.flags.c_contiguous
+
+
+def test_where_results_are_not_finite_they_are_equal_or_infinitely_far():
+    x, nan = np.ones(2), np.full(2, np.nan)
+    assert _away(nan, nan, x) == 0 and _away(nan, x, x) == np.inf == _away(x, np.full(2, np.inf), x)
 
 
 def test_how_much_of_radams_rho_a_double_loses():

@@ -255,6 +255,8 @@ def coalesced(layout, **changes):
     (coalesced({}, names=["a", "none"]), ValueError, r"output\[1\]: expected at least one element, got 'none' of"),
     (coalesced({}, names=["a", "half"]), TypeError, r"output\[1\]: expected float32, as 'f' has, got float16"),
     (coalesced({}, output=["b", "a"]), ValueError, r"output\[0\] 'b': expected shape \(2,\), as 'a' has, got \(3,\)"),
+    (coalesced({}, names=["half", "b"], output=["a", "b"]), TypeError,
+     r"output\[0\] 'a': expected float16, as 'half' has, got float32"),
     (coalesced({"copy_data": 1}), TypeError, "copy_data: expected True or False, got 1"),
     (coalesced({"use_align": None}), TypeError, "use_align: expected True or False, got None"),
     *((coalesced({key: 0}), ValueError, f"{key}: expected -1 or an integer of at least 1, got 0")
