@@ -13,11 +13,12 @@ ALIKE = "lion", "lars_momentum"
 def rows(table):
     """Wrong rows and, of each routine and options, the first right one of a library are tried; the others are slow.
 
-    Of timm's, whose loops are alike, they are slow but of an elementwise routine and of one with norms.
+    Of timm's and optax's, which other tests hold to their formulas, they are slow but of an elementwise routine and of
+    one with norms.
     """
     right = [row for row in table if not row.fails]
     first = {id(row) for row in {ruling(row): row for row in reversed(right)}.values()}
-    often = [bool(row.fails) or (id(row) in first and (table is not verdicts.TIMM or row.routine in ALIKE))
+    often = [bool(row.fails) or (id(row) in first and (table is verdicts.TORCH or row.routine in ALIKE))
              for row in table]
     params = [pytest.param(row, marks=[] if x else [pytest.mark.slow]) for row, x in zip(table, often, strict=True)]
     return pytest.mark.parametrize("row", params, ids=str)
