@@ -163,6 +163,16 @@ def test_a_gradient_that_is_kept_stays_whole():
     assert result.reasons == ("'a.b' is left to all ranks: 'a.b@GRAD' lives from step to step",)
 
 
+@pytest.mark.parametrize("role", ["optimize", "communicate"])
+def test_what_reads_a_parameter_after_all_updates(role):
+    """Of the optimizer's stage, it would read elements that have not arrived; later ones, gathered ones."""
+    program = step_program(PARAMS, "adam", lr=0.1, world_size=2)
+    look = Op("look", {"x": ("a.b",)}, {}, {}, role)
+    result = passes.shard_elements(program.replace(main=[*program.main, look]), 0, 2)
+    assert result.applied == (role == "communicate")
+    assert ("look of 'a.b' needs 'a.b' after its update" in " ".join(result.reasons)) != result.applied
+
+
 @pytest.mark.parametrize(("parts", "error", "got"), [(0, ValueError, "0"), ("2", TypeError, "'2'")])
 def test_buffers_of_parts_that_are_none(parts, error, got):
     startup = [op.replace(attrs={**op.attrs, "parts": parts}) if "parts" in op.attrs else op for op in HALF.startup]
