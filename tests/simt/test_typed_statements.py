@@ -224,18 +224,23 @@ def test_global_names_may_be_declared_and_not_assigned():
 @pytest.mark.usefixtures("frozen")
 @pytest.mark.parametrize("other", [False, True])
 def test_kernels_that_are_gone_are_forgotten(other):
-    """One that is typed as it is runs itself, which nothing may keep."""
+    """One that is typed as it is runs itself, which nothing may keep; nor may the function that another calls."""
     def launched():
         def copies(x):
             x[1] = x[0]
 
+        def own(x):
+            return x[0]
+
+        called = cuda.jit(device=True)(own)
+
         def doubles(x):
-            x[1] = x[0] * 2 + bump(x)
+            x[1] = x[0] * 2 + called(x)
 
         kernel = doubles if other else copies
         cuda.jit(kernel)[1, 1](np.zeros(2, np.float32))
-        return weakref.ref(kernel)
+        return weakref.ref(kernel), weakref.ref(own)
 
     gone = launched()
     gc.collect()
-    assert gone() is None
+    assert [each() for each in gone] == [None, None]

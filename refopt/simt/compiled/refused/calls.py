@@ -7,8 +7,8 @@ import inspect
 import math
 import types
 from collections.abc import Iterator
-from functools import lru_cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -38,7 +38,6 @@ _BY_PLACE = set(map(id, (
     *_OF_NUMBERS[:8], min, max, enumerate, zip, range, len, tuple, print, syncwarp, barriers.nanosleep, half.fma,
     half.cbrt, indices.selp, indices.popc, indices.clz, indices.brev, indices.ffs,
 )))
-_signature = lru_cache(1024)(inspect.signature)
 _REDUCTIONS = {"sum", "prod", "mean", "std", "var", "all", "any", "argmax", "argmin", "item"}
 _WHOLE_ATOMICS = {"and_", "or_", "xor", "inc", "dec", "exch", "cas", "compare_and_swap"}
 _METHODS = {
@@ -77,6 +76,17 @@ def lacking(owner: Any, name: str, spelled: str) -> tuple[str, str] | None:
     if home in ("math", "numpy", "operator") and not hasattr(owner, name):
         return f"{spelled}: the module has no {name}", method(name)
     return None
+
+
+_signatures: WeakKeyDictionary[Any, inspect.Signature] = WeakKeyDictionary()
+
+
+def _signature(function: types.FunctionType) -> inspect.Signature:
+    """The signature of a function, which may be called for many kinds of arguments."""
+    known = _signatures.get(function)
+    if known is None:
+        known = _signatures[function] = inspect.signature(function)
+    return known
 
 
 def device(node: ast.Call, function: types.FunctionType) -> Iterator[Refusal]:
