@@ -11,6 +11,7 @@ import ast
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -67,10 +68,16 @@ def measure(
 
 
 def collected(root: Path, arguments: Iterable[str]) -> list[str]:
-    """The ids of all tests that pytest collects for some arguments, in its order."""
+    """The ids of all tests that pytest collects for some arguments, in its order.
+
+    Raises:
+        ValueError: pytest cannot collect them, or there are none.
+    """
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", "not gpu and not slow", *arguments]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(root / "tests")])}
     found = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True)
+    if found.returncode:
+        raise ValueError(f"expected tests, got {shlex.join(arguments)}: {found.stdout}{found.stderr}")
     return [line for line in found.stdout.splitlines() if "::" in line]
 
 

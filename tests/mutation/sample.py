@@ -90,12 +90,12 @@ def again(found: Iterable[Edit], report: Path, parts: Iterable[str] = ()) -> lis
     names, offered = ("part", "verdict", "line", "tests", "equivalent because"), defaultdict(list)
     for edit in found:
         offered[key_of(edit.key())].append(edit)
-    chosen = {}
+    chosen = []
     for row in json.loads(report.read_text())["not killed"]:
         those = offered[key_of({name: value for name, value in row.items() if name not in names})]
         if those and (not parts or row["part"] in parts):
-            chosen[min(those, key=lambda edit: abs(edit.lines[0] - row["line"]))] = row
-    return list(chosen)
+            chosen.append(min(those, key=lambda edit: abs(edit.lines[0] - row["line"])))
+    return list(dict.fromkeys(chosen))
 
 
 def equivalents(path: Path) -> dict[str, str]:

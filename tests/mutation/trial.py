@@ -134,9 +134,7 @@ def outcome(task: tuple[Edit, list[str], Mapping[str, str]]) -> Outcome:
     return _bench.trial(*task)
 
 
-def _run_here(
-    folder: Path, tests: list[str], report: str, edit: Edit | None = None, more: float = MORE,
-) -> None:
+def _run_here(folder: Path, tests: list[str], report: str, edit: Edit | None = None, more: float = MORE) -> None:
     """Run tests in this process, which ends with pytest's status; of other cases those first that a change names."""
     os.chdir(folder)
     quiet = os.open(os.devnull, os.O_WRONLY)

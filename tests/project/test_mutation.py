@@ -106,6 +106,8 @@ def test_survivors_are_tried_again_where_they_were(tmp_path):
 def test_all_cases_of_a_file():
     ids = collected(ROOT, ["tests/simt/test_docs.py"])
     assert "tests/simt/test_docs.py::test_a_page_with_a_session[profile]" in ids and len(ids) == len({*ids}) > 5
+    with pytest.raises(ValueError, match=r"(?s)expected tests, got tests/simt/test_no\.py: .*not found"):
+        collected(ROOT, ["tests/simt/test_no.py"])
 
 
 def test_changes_known_to_change_nothing_say_why():
@@ -138,7 +140,7 @@ import pytest  # so that no trial spends its time on that
 from mutation.edits import edits
 from mutation import trial
 
-root, folder = map(Path, sys.argv[1:3])  # of cases that were not measured the first is tried, and no more
+root, folder = map(Path, sys.argv[1:3])
 limits = {"seen": 200, "unseen": 200, "hangs": 3}
 kinds = {"seen": "operator", "unseen": "operator", "hangs": "statement dropped"}
 for edit in edits("refopt/x.py", (root / "refopt/x.py").read_text()):
@@ -146,7 +148,8 @@ for edit in edits("refopt/x.py", (root / "refopt/x.py").read_text()):
         continue
     folder.joinpath(edit.scope).mkdir()
     test = f"tests/test_x.py::test_{edit.scope}{'[None]' * (edit.scope == 'seen')}"
-    outcome = trial.Bench(root, folder / edit.scope, limits[edit.scope], 0).trial(edit, [test], {test: sys.argv[3]})
+    bench = trial.Bench(root, folder / edit.scope, limits[edit.scope], more=0)  # one case that was not measured
+    outcome = bench.trial(edit, [test], {test: sys.argv[3]})
     print(json.dumps([edit.scope, edit.kind, edit.new, outcome.verdict, outcome.by]))
 """
 
