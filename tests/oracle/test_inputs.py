@@ -8,7 +8,7 @@ import pytest
 from oracle.kept import assert_kept, digits
 from refopt import oracle
 from refopt.catalog import ROUTINES
-from refopt.oracle.cases import _lost_in_double, alike, choices_of, draw, in_one_order, numbers_of
+from refopt.oracle.cases import _lost_in_double, alike, choices_of, draw, in_one_order, noise, numbers_of
 from refopt.oracle.identity.candidates import _away
 
 pytestmark = pytest.mark.clause("N13")
@@ -66,6 +66,14 @@ def test_a_case_is_put_in_one_order_where_orders_differ():
     turned = case.replace(params=[np.asfortranarray(case.params[0]), case.params[1]])
     same, (first, _) = in_one_order(turned, got)[0], turned.params
     assert same is not turned and same.params[0].flags.c_contiguous and not first.flags.c_contiguous
+
+
+def test_small_arrays_of_noise_are_drawn_once_and_cannot_be_written():
+    """A cached array that somebody writes would change later cases."""
+    one, same, large, again = (noise([0, 1, 2], shape) for shape in ((7,), (7,), (2000,), (2000,)))
+    assert one is same and large is not again and large.tobytes() == again.tobytes()
+    with pytest.raises(ValueError, match="read-only"):
+        one[0] = 0
 
 
 def test_where_results_are_not_finite_they_are_equal_or_infinitely_far():
