@@ -17,7 +17,7 @@ SITE := .venv-site/.installed
 SMALL := .venv-verify/.installed
 VERIFY_PY := $(if $(SETUP),$(if $(wildcard $(INSTALLED)),$(PY),.venv-verify/bin/python),$(PY))
 VERIFY_SETUP := $(if $(filter .venv-verify/bin/python,$(VERIFY_PY)),$(SMALL))
-# Compiled modules are kept, also where the environment says otherwise: tests start many processes, which import them.
+# Keep compiled modules even if the environment disables them: tests start many processes that import them.
 export PYTHONDONTWRITEBYTECODE =
 CHECK_PYTHON = @$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "refopt needs Python 3.11 or later: set PYTHON")'
 PIP_INSTALL := -m pip install -q --disable-pip-version-check

@@ -65,7 +65,7 @@ def some(table, every):
 def test_a_bug_is_named(request, monkeypatch, routine, make, reason, laws):
     """Among the first reasons; lost elements are named by the pattern, which the reason refers to.
 
-    Of those in make test, all that explains them, and how much of them, stays what it is.
+    For the bugs in make test, kept.txt has all explanations and how much each explains.
     """
     found, explanations = [], Explainer.explanations
     monkeypatch.setattr(Explainer, "explanations", lambda *of: found.append(explanations(*of)) or found[-1])
@@ -157,7 +157,7 @@ def test_a_narrow_dtype_is_explained_by_what_is_known():
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_how_near_an_element_has_to_come(dtype):
-    """Of those that are wrong and of those that are right; some are a few units off, others by much."""
+    """Elements that are right, a few units off, or far off."""
     def step(params, grads, velocities, *, lr, mu):
         cpu.merged_momentum(params, grads, velocities, lr=lr, mu=mu)
         for x in (*params, *velocities):

@@ -30,7 +30,7 @@ def names(timm):  # noqa: F811
 
 
 def each(table):
-    """Every fourth, from the first, is tried by make test-peers; the others go the same way."""
+    """A parameter for each command; make test-peers tries every fourth, from the first."""
     params = [pytest.param(command, said, id=command, marks=[pytest.mark.slow] * (k % 4 > 0))
               for k, (command, said) in enumerate(table)]
     return pytest.mark.parametrize(("command", "said"), params)

@@ -83,11 +83,11 @@ def test_optimizers_of_timms_that_are_none(timm, name):  # noqa: F811
     assert oracle.identify(of_timm(timm, name)).routine is None
 
 
-ALIKE = torch.optim.Rprop, torch.optim.ASGD, optax.adabelief, optax.sm3  # to what the others are
+SLOW = torch.optim.Rprop, torch.optim.ASGD, optax.adabelief, optax.sm3  # no different in kind from the others
 
 
 @pytest.mark.parametrize("kind", [torch.optim.Adafactor, torch.optim.LBFGS, optax.yogi,
-                                  *(pytest.param(x, marks=pytest.mark.slow) for x in ALIKE)])
+                                  *(pytest.param(x, marks=pytest.mark.slow) for x in SLOW)])
 def test_optimizers_of_other_formulas_are_none(kind):
     found = oracle.identify(kind)
     assert found.routine is None and not found.matches and ": none " in str(found)

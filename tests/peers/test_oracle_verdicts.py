@@ -7,18 +7,17 @@ from peers.test_timm import timm  # noqa: F401
 from peers.trials import check
 from refopt.catalog import ROUTINES
 
-ALIKE = "lion", "lars_momentum"
+OF_EACH_KIND = "lion", "lars_momentum"  # elementwise, and with norms
 
 
 def rows(table):
-    """Wrong rows and, of each routine and options, the first right one of a library are tried; the others are slow.
+    """The rows of a library: wrong ones and, for each routine and its options, the first right one; the rest are slow.
 
-    Of timm's and optax's, which other tests hold to their formulas, they are slow but of an elementwise routine and of
-    one with norms.
+    Other tests hold timm and optax to their formulas, so only one routine of each kind is tried here.
     """
     right = [row for row in table if not row.fails]
     first = {id(row) for row in {ruling(row): row for row in reversed(right)}.values()}
-    often = [bool(row.fails) or (id(row) in first and (table is verdicts.TORCH or row.routine in ALIKE))
+    often = [bool(row.fails) or (id(row) in first and (table is verdicts.TORCH or row.routine in OF_EACH_KIND))
              for row in table]
     params = [pytest.param(row, marks=[] if x else [pytest.mark.slow]) for row, x in zip(table, often, strict=True)]
     return pytest.mark.parametrize("row", params, ids=str)

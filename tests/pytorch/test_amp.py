@@ -143,7 +143,7 @@ def test_a_scaler_and_two_optimizers():
 
 
 def test_a_velocity_in_16_bits_is_widened():
-    """It has no step that says whether it is that of before the first one."""
+    """Without a step count, nothing says whether the first step has been taken."""
     (p,) = params = parameters(((3,),), dtype=torch.bfloat16)
     optimizer = class_of("SGD")(params, lr=LR, momentum=0.5, masters="fp32")
     optimizer.state[p]["momentum_buffer"] = torch.full_like(p, 2.0)
@@ -153,7 +153,7 @@ def test_a_velocity_in_16_bits_is_widened():
 
 
 def test_the_norm_that_clips_is_computed_with_the_check(monkeypatch):
-    """In one launch, not by PyTorch; but of another norm, which kernels have not."""
+    """In the same launch; PyTorch computes any other norm."""
     asked = []
     monkeypatch.setattr(merged, "total_norm", lambda *of: asked.append(of) or torch.ones(()))
     for norm_type in (2.0, 1.0):
