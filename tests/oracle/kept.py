@@ -23,5 +23,7 @@ def assert_kept(got):
     known = dict(line.split(": ", 1) for line in FILE.read_text().splitlines())
     if os.environ.get("REFOPT_KEPT") == "write":
         FILE.write_text("".join(f"{of}: {text}\n" for of, text in (known | got).items()))
-    else:
-        assert got == {of: known.get(of) for of in got}, "if that is meant, run this test with REFOPT_KEPT=write"
+        return
+    changed = [f"{of}: was {known.get(of)}, is {text}" for of, text in got.items() if known.get(of) != text]
+    meant = "if that is meant, run this test with the environment variable REFOPT_KEPT=write, and commit kept.txt"
+    assert not changed, "\n".join([*changed, meant])
