@@ -25,10 +25,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m mutation", description=__doc__)
     parser.add_argument("--seed", type=int, help="of the draw; drawn itself if not given")
     parser.add_argument("--count", type=int, default=420, help="how many changes, about (420)")
-    parser.add_argument("--part", action="append", default=[], choices=PARTS, help="of this part only")
+    parser.add_argument("--part", action="append", default=[], choices=PARTS, help="only in this part")
     parser.add_argument("--changed", metavar="REV", help="plant in lines that have changed since a commit alone")
-    parser.add_argument("--again", type=Path, metavar="REPORT", help="try those that this report says were not killed")
-    parser.add_argument("--on", nargs="+", default=[], metavar="TESTS", help="on all cases of these, not those chosen")
+    parser.add_argument("--again", type=Path, metavar="REPORT", help="try again what this report says was not killed")
+    parser.add_argument("--on", nargs="+", default=[], metavar="TESTS", help="run all of these instead")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--budget", type=float, default=60.0, help="seconds of tests for each change (60)")
     parser.add_argument("--more", type=float, default=trial.MORE, help="seconds of cases that were not measured (30)")
@@ -40,6 +40,10 @@ def main() -> int:
     parser.add_argument("of_peers", nargs="*", metavar="TESTS", help="... and these tests")
     parser.add_argument("--report", type=Path, help="write the record here; benchmarks/results/mutants-SEED.json")
     chosen = parser.parse_args()
+    try:
+        every = coverage.collected(ROOT, chosen.on) if chosen.on else []
+    except ValueError as error:
+        parser.error(f"--on: {error}")
     seed = chosen.seed if chosen.seed is not None else int.from_bytes(os.urandom(3), "big")
     if chosen.measure or not coverage.measurements(chosen.coverage):
         coverage.measure(ROOT, chosen.coverage, chosen.workers, chosen.measure, chosen.cases)
@@ -53,7 +57,6 @@ def main() -> int:
     parts = chosen.part
     drawn = again(edits, chosen.again, parts) if chosen.again else sample(ROOT, edits, seed, chosen.count, parts)
     print(f"{len(drawn)} of {len(edits)} changes, seed {seed}, {len(covered.seconds)} tests", flush=True)
-    every = coverage.collected(ROOT, chosen.on) if chosen.on else []
     chosen_tests = [every or covered.tests(edit, chosen.budget) for edit in drawn]
     tasks = [(edit, tests, {test: covered.python.get(test, sys.executable) for test in tests})
              for edit, tests in zip(drawn, chosen_tests, strict=True)]
