@@ -10,7 +10,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 FOLDERS = "refopt|tests|benchmarks|docs|examples|notebooks|requirements"
 NAMED = re.compile(rf"(?<![\w/.+-])((?:{FOLDERS})/[\w./-]+\.(?:py|md|json|txt|ipynb|npz|svg|toml))(?![\w*])")
 CREATED = re.compile(r"`(\S+\.py)`:\n\n```python")  # files that a guide has its reader write
-PLACEHOLDERS = re.compile(r"NAME|ROUTINE|nNN")
+PLACEHOLDERS = re.compile(r"NAME|ROUTINE|SEED|nNN")
 
 
 def absent(text):
