@@ -1,6 +1,7 @@
 """How many ops passes leave, by formula; what they put together, what they do not, and why."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -237,6 +238,16 @@ def test_reduction_in_use_is_left_alone():
     made = passes.pipeline(early, passes.coalesce_gradients, passes.fuse_all_reduce)
     assert "sgd of 'a.b' in between needs 'a.b@GRAD', which" in made.reasons[0]
     same_bits(lambda p: passes.pipeline(p, passes.coalesce_gradients, passes.fuse_all_reduce), early)
+
+
+def test_a_reduction_may_be_the_first_op():
+    """The gradients are there before the step."""
+    program = step_program(PARAMS[:2], "sgd", lr=0.5, world_size=2)
+    grads = {name: replace(program.vars[name], persistable=True, initial=0.5) for name in ("a.w@GRAD", "a.b@GRAD")}
+    program = program.replace(vars={**program.vars, **grads}, main=program.main[1:3] + program.main[4:])
+    made = passes.pipeline(program, passes.coalesce_gradients, passes.fuse_all_reduce)
+    assert made.program.counts() == {"all_reduce": 1, "scale": 1, "sgd": 2}
+    same_bits(lambda p: passes.pipeline(p, passes.coalesce_gradients, passes.fuse_all_reduce), program)
 
 
 def test_reasons_of_nothing_to_do():

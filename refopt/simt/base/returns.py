@@ -2,7 +2,8 @@
 
 From compute capability 7.0 on, a barrier waits only for threads that have not exited, so `if i >= n: return` before it
 is correct. Threads that skip a barrier in a branch and then end look the same to the hardware, but are probably a bug.
-So a kernel runs from a copy of its bytecode in which each `return` statement returns `EARLY`.
+So a kernel runs from a copy of its bytecode in which each `return` statement returns `EARLY`, unless the kernel has 256
+constants or more: an instruction's argument is one byte.
 """
 
 from __future__ import annotations

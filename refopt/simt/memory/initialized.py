@@ -110,14 +110,12 @@ def _poisoned(values: np.ndarray) -> np.ndarray:
 
 
 def copied_poison(target: Any, values: np.ndarray) -> None:
-    """The host copies a host array that was poisoned: its unwritten elements stay uninitialized."""
+    """After `copied`: the host array was poisoned; its unwritten elements stay uninitialized."""
     poison = _poisoned(values)
     if poison.any():
         if target.buffer.fresh == -1:
             target.buffer.fresh, target.buffer.written = _generation, bytearray(b"\1" * target.buffer.nbytes)
-        if target.buffer.fresh == _generation:
-            track(target.buffer)
-            bytes_of(target)[poison] = 0
+        bytes_of(target)[poison] = 0
 
 
 def copied(target: Any, source: Any = None) -> None:
