@@ -30,6 +30,7 @@ FIRST := verify|test|test-peers|lint|site|notebooks|bench|mutants
 LIST = sed -n 's/^\([a-z-]*\):.*\#\# /  \1\t/p' Makefile | grep -E $(1) '^  ($(FIRST))	' | expand -t 16
 
 help:  ## list the targets
+	@echo "Targets of make:"
 	@$(call LIST,)
 	@echo
 	@echo "Others:"

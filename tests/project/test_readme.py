@@ -62,7 +62,8 @@ def test_the_project_says_how_many_tests_there_are(counts):
 def test_make_help_begins_with_a_few_targets():
     command = ["make", "--no-print-directory", "help"]  # make test is one make within another
     lines = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
-    first, others = lines[: lines.index("")], lines[lines.index("Others:") + 1 :]
+    assert lines[0] == "Targets of make:"
+    first, others = lines[1 : lines.index("")], lines[lines.index("Others:") + 1 :]
     listed = [line.split()[0] for line in first + others]
     assert len(first) <= 8 and "test" in [line.split()[0] for line in first] and len({*listed}) == len(listed)
     phony = re.findall(r"(?m)^\.PHONY: (.*)", (ROOT / "Makefile").read_text())
