@@ -173,8 +173,6 @@ def _of_dtype(first: Any, second: Running, dtype: str, wanted: Iterable[str]) ->
     if not has(dtype):
         return [Item(part, dtype, PARTS[part], SKIPPED, "ml_dtypes is not installed") for part in wanted]
     second.settle()
-    if isinstance(first, Running):
-        first.axes = second.axes
     tried, cases = Tried(second), [*every(second)]
     for part in wanted:
         tries = [
