@@ -69,6 +69,27 @@ def test_gradients_come_and_go(machine, name, form, given):
         assert_same(now.outcome(), placed.outcome(), f"without {absent}")
 
 
+@pytest.mark.parametrize("create", [list, np.array])
+def test_a_caller_may_write_its_addresses_again(executor, create):
+    params, grads, others = ([gpu.to_device(np.full(3, k, F)) for _ in range(2)] for k in (5, 1, 2))
+    plan, addresses = gpu.plan("sgd", params, grads, lr=1.0), create(at(grads))
+    for arrays, expected in ((grads, 4), (others, 2)):
+        addresses[:] = at(arrays)
+        plan.move("grads", addresses)
+        plan()
+        assert [x.copy_to_host().tolist() for x in params] == [[expected] * 3] * 2
+
+
+def test_gradients_of_another_dtype_keep_it_beside_one_that_is_gone(machine):
+    routine = ROUTINES["sgd"]
+    case = make(routine, [5, 300], SIGNATURES[1], steps=[step_of(routine)])
+    placed = PlacedCase(machine, case)
+    plan = placed.plan("merged", **step_of(routine))
+    plan.move("grads", [0, address(placed.grads[1])])
+    plan()
+    assert_same(after(case, [None, case.grads[1]]).outcome(), placed.outcome(), "without the first")
+
+
 def test_gradients_of_no_elements_come_and_go(machine):
     """Nothing is at address 0 either way, so the arrays say which; powers of beta advance with a gradient alone."""
     case, placed, plan = planned(machine, "adamw", "merged", [0, 5, 0])
