@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from refopt.catalog import KNOWN
 from refopt.checks.dtypes import numpy_dtype
-from refopt.oracle.bound.bounded import Arithmetic, Bounded, high, maximum, sign, sqrt, where
+from refopt.oracle.bound.bounded import Arithmetic, Bounded, high, maximum, roundings_of, sign, sqrt, where
 from refopt.oracle.bound.evaluate import as_stored
 
 pytestmark = pytest.mark.clause("N13")
@@ -54,6 +55,17 @@ def test_what_is_read_again_is_off_by_half_a_unit(dtype, half, least):
     x = np.array([1, least, 0], np.float32)
     error = as_stored(Arithmetic(np.float32).exact(x), numpy_dtype(dtype)).error
     np.testing.assert_allclose(error, [half + least / 2, (half + 0.5) * least, 0], rtol=1e-6, atol=0)
+
+
+def test_products_and_quotients_of_what_is_far_off():
+    """Both ends of 1.5 * 1.5 and of 1.5 / 0.5 are within the error, which has no term to spare."""
+    of = Arithmetic(np.float32)
+    x, y = (Bounded(np.float64(1), np.float64(0.5), of) for _ in range(2))
+    np.testing.assert_allclose([(x * y).error, (x / y).error], [1.25, 2], rtol=1e-6, atol=0)
+
+
+def test_lambs_rule_has_a_rounding_less():
+    assert {name: roundings_of(row) for name, row in KNOWN.items() if roundings_of(row) != 3} == {"lamb": 2}
 
 
 def test_what_is_chosen_is_off_by_no_more_than_one_of_two():
