@@ -78,6 +78,12 @@ def test_the_same_has_no_difference():
     assert report.ok and not report.of("failed") and report.compared > 10_000, str(report)
 
 
+def test_every_dtype_counts():
+    dtypes, options = ["float32", "float64"], {"parts": ["C6"], "process": False}
+    each = [oracle.compare(loop, loop, dtypes=[x], **options).compared for x in dtypes]
+    assert oracle.compare(loop, loop, dtypes=dtypes, **options).compared == sum(each) > each[0] > 0
+
+
 def test_by_bits_or_within():
     report = oracle.compare(loop, other_order, parts=["C1"], **FAST)
     assert not report.ok and "ULPs away" in str(report)

@@ -60,6 +60,17 @@ def test_numbers_in_the_code_are_told():
     assert none.routine is None and none.nearest is not None and "the nearest, " in str(none)
 
 
+def test_the_nearest_agrees_for_the_most_steps():
+    """However far it is off then."""
+    def step(params, grads, velocities, *, lr, mu, step):
+        for p, g, v in zip(params, grads, velocities, strict=True):
+            v[...] = mu * v + g
+            p -= lr * (1 if step < 6 else 100) * v
+
+    found = oracle.identify(step)
+    assert found.routine is None and found.agreed == 5, str(found)
+
+
 def test_names():
     def step(params, grads, velocities, *, lr, beta=0.75):
         for p, g, v in zip(params, grads, velocities, strict=True):
