@@ -62,6 +62,18 @@ def test_each_state_is_one_of_refopt_state():
     assert sorted(SAVED["others"]) == ["bad_steps", "good_steps", "loss_scaling"]
 
 
+def test_a_norm_of_masters_is_one_of_the_parameters_that_are_saved():
+    """Whether casts are folded into the updates or not, either loads what the other has saved."""
+    numbers = {"lr": 0.5, "mu": 0.75, "loss_scale": 8.0}
+    program = Composition("amp_program", PARAMS, "lars_momentum", numbers, 1).program(1)
+    folded = passes.fold_casts(passes.optimize_cast(program).program).program
+    assert {op.attrs.get("norm_of") for op in folded.main} == {None, "master"}
+    saved = [on_each([one], lambda bound: stepped(bound).state_dict())[0] for one in (program, folded)]
+    assert not differing(*saved)
+    for one, theirs in zip((folded, program), saved, strict=True):
+        on_each([one], lambda bound, theirs=theirs: bound.load(theirs))
+
+
 FITS_NOT = [
     (("states", "b.w", "slots", "beta2_pow"), GONE, ValueError, "'b.w': 'beta2_pow': expected an array, got none"),
     *((("states", "a.b", "slots", "moment1"), [np.zeros(7, np.float32)] * k, ValueError,
