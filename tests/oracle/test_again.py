@@ -1,6 +1,7 @@
 """L17 and L18: a bit that is another in one call of many, or in one tensor of several, breaks the case that has it."""
 
 import collections
+import itertools
 from types import SimpleNamespace
 
 import numpy as np
@@ -75,9 +76,8 @@ def test_what_has_no_runs_is_called_five_times():
     assert {item.label for item in report.of("passed")} == {"some tensors"} and cases.calls == 5
 
 
-@pytest.mark.parametrize(("too_often", "found"), [(0.009, False), (0.03, True)])
-def test_rounding_by_chance_has_a_mean_within_six_deviations(too_often, found):
-    """Of 20,000 numbers that are rounded up too often, by this share."""
+def by_chance(random, too_often=0.0):
+    """A step that rounds up where ``random(seed, shape)`` is below the fraction, or is too often."""
 
     def step(params, grads, *, lr, rounding="nearest", seed=0):
         for p, g in zip(params, grads, strict=True):
@@ -85,11 +85,31 @@ def test_rounding_by_chance_has_a_mean_within_six_deviations(too_often, found):
             low = (exact.view(np.uint32) & 0xFFFF0000).view(np.float32)
             unit = np.spacing(low.astype(p.dtype)).astype(np.float32)
             low = np.where(exact < low, low - abs(unit), low)
-            up = np.random.default_rng(seed).random(p.shape) < (exact - low) / abs(unit) + too_often
+            up = random(seed, p.shape) < (exact - low) / abs(unit) + too_often
             p[...] = np.where(up & (exact != low), low + abs(unit), low)
 
     named = dict(laws=["L13"], dtypes=["bfloat16"], diagnose=False, process=False)
-    report = oracle.check("sgd", step, set={"l2_decay": 0.0}, **named)
+    return oracle.check("sgd", step, set={"l2_decay": 0.0}, **named)
+
+
+CALLS = itertools.count()
+
+
+def seeded(seed, shape):
+    return np.random.default_rng(seed).random(shape)
+
+
+@pytest.mark.parametrize(("too_often", "found"), [(0.009, False), (0.03, True)])
+def test_rounding_by_chance_has_a_mean_within_six_deviations(too_often, found):
+    """Of 20,000 numbers that are rounded up too often, by this share."""
+    report = by_chance(seeded, too_often)
     assert ("unbiased" in {item.label for item in report.of("failed")}) == found, str(report)
     assert {"unbiased", "another seed"} - {item.label for item in report.of("failed")} <= {
         item.label for item in report.of("passed")}
+
+
+@pytest.mark.parametrize(("random", "words"), [
+    (lambda seed, shape: seeded(0, shape), "other bits with another seed, got the same"),
+    (lambda seed, shape: seeded((seed, next(CALLS)), shape), "the same bits with the same seed, got others")])
+def test_chance_follows_from_the_seed(random, words):
+    assert words in str(by_chance(random))

@@ -55,7 +55,7 @@ def resume(trial: Running) -> Iterator[Try]:
         trial.same(trial.after(params, grads), trial.came(run), what, params, bits=True)
 
     def kept() -> None:
-        """A checkpoint does not change when its run goes on, and runs do not share what they load."""
+        """Two runs from one checkpoint do not share what they load."""
         run = trial.start(params)
         for of in grads[:2]:
             trial.step(run, of)
