@@ -163,14 +163,22 @@ def test_a_gradient_that_is_kept_stays_whole():
     assert result.reasons == ("'a.b' is left to all ranks: 'a.b@GRAD' lives from step to step",)
 
 
-@pytest.mark.parametrize("role", ["optimize", "communicate"])
-def test_what_reads_a_parameter_after_all_updates(role):
-    """Of the optimizer's stage, it would read elements that have not arrived; later ones, gathered ones."""
+def test_a_parameter_that_another_op_changes_stays_whole():
     program = step_program(PARAMS, "adam", lr=0.1, world_size=2)
-    look = Op("look", {"x": ("a.b",)}, {}, {}, role)
-    result = passes.shard_elements(program.replace(main=[*program.main, look]), 0, 2)
-    assert result.applied == (role == "communicate")
-    assert ("look of 'a.b' needs 'a.b' after its update" in " ".join(result.reasons)) != result.applied
+    first = Op("scale", {"x": ("a.w",)}, {"out": ("a.w",)}, {"scale": 0.5}, "forward")
+    result = passes.shard_elements(program.replace(main=[first, *program.main]), 0, 2)
+    assert result.reasons == ("'a.w' is left to all ranks: other ops change it, too",)
+
+
+@pytest.mark.parametrize(("role", "after", "applied"), [
+    ("optimize", 0, False), ("communicate", 0, True), ("communicate", 1, False)])
+def test_what_reads_a_parameter_after_its_update(role, after, applied):
+    """Of the optimizer's stage, or before other updates, it would read elements that have not arrived."""
+    program = step_program(PARAMS, "adam", lr=0.1, world_size=2)
+    look, place = Op("look", {"x": ("a.w",)}, {}, {}, role), len(program.main) - after
+    result = passes.shard_elements(program.replace(main=[*program.main[:place], look, *program.main[place:]]), 0, 2)
+    assert result.applied == applied
+    assert ("look of 'a.w' needs 'a.w' after its update" in " ".join(result.reasons)) != applied
 
 
 @pytest.mark.parametrize(("parts", "error", "got"), [(0, ValueError, "0"), ("2", TypeError, "'2'")])
