@@ -1,11 +1,13 @@
 """The smallest example of a failure: how long it is looked for, what is rounded, and what of it is shown."""
 
+import functools
+
 import numpy as np
 import pytest
 
 from refopt.catalog import ROUTINES
 from refopt.oracle import shrink
-from refopt.oracle.broken import Broken, Where
+from refopt.oracle.broken import Broken, Misconduct, Where
 from refopt.oracle.cases import alike, draw
 
 
@@ -24,6 +26,33 @@ def test_a_law_is_tried_150_times(monkeypatch):
     tried = []
     found = shrink.smallest(case_of(*[(16,)] * 200), tried.append, broken())
     assert len(tried) == 150 and len(found[0]) == 200
+
+
+def test_a_smaller_case_breaks_the_law_in_the_same_way():
+    """Two tensors with wrong numbers; one alone ends in an error, which is another failure."""
+    def holds(case):
+        raise broken() if len(case) > 1 else Misconduct("expected two tensors")
+
+    case, error = shrink.smallest(case_of((16,), (16,)), holds, broken())
+    assert len(case) == 2 and error.kind == ""
+
+
+def test_scalars_of_the_step_are_those_of_its_number():
+    """At every step that is tried, and where numbers are rounded."""
+    seen = {}
+    numbers = {"lr": 0.5, "beta1": 0.875, "beta2": 0.75, "epsilon": 0.5}
+    make = functools.partial(draw, ROUTINES["adam"], [(1,)], [alike("float32")], seed=1, numbers=numbers, choices={})
+
+    def holds(case):
+        seen[case.count] = [case.slots[name][0].item() for name in ("beta1_pow", "beta2_pow")]
+        if case.count >= 5:
+            raise broken()
+
+    case, error, _ = shrink.first_step(make(count=9), broken(), holds)
+    shrink.smallest(case, holds, error)
+    assert len(seen) > 2
+    for count, scalars in seen.items():
+        assert scalars == [make(count=count).slots[name][0].item() for name in ("beta1_pow", "beta2_pow")]
 
 
 @pytest.mark.parametrize(("ratio", "rounded"), [(1.9, False), (2.1, True)])

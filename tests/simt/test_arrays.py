@@ -147,6 +147,7 @@ def test_cuda_array_interface():
     x = cuda.to_device(np.arange(12, dtype=np.float32).reshape(3, 4))
     assert x.__cuda_array_interface__ == {
         "shape": (3, 4), "typestr": "<f4", "strides": None, "version": 3, "data": (x.address, False)}
+    assert x[3:].__cuda_array_interface__["data"] == (0, False)
     assert cuda.as_cuda_array(x) is x and not cuda.is_cuda_array(np.zeros(3))
     for again, expected in ((x[1:, ::2], [[4, 6], [8, 10]]), (x.T[1:], [[1, 5, 9], [2, 6, 10], [3, 7, 11]]), (x, None)):
         assert cuda.is_cuda_array(offering(again))

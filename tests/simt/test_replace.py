@@ -4,6 +4,7 @@ import importlib
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numba
 import numba.cuda
@@ -12,11 +13,13 @@ import pytest
 
 from refopt import cli, simt
 from refopt.simt.names import modules
+from refopt.simt.names.replace import unreplaced
 from refopt.simt.watch import defects
 
 REAL = numba.cuda
 SCRIPT = """\
 import sys
+from types import SimpleNamespace
 import numba
 import numpy as np
 from numba import cuda, float32, njit
@@ -67,6 +70,24 @@ def test_what_is_missing_says_so():
             _ = importlib.import_module("numba.cuda.cudadrv.driver").nothing
         with pytest.raises(ImportError, match="cannot import name 'nothing'"):
             from numba.cuda import nothing  # noqa: F401
+
+
+def test_device_arrays_are_host_arrays_meanwhile_as_numbas():
+    x = simt.cuda.to_device(np.arange(3))
+    with simt.replace_numba():
+        assert np.asarray(x).tolist() == [0, 1, 2]
+    with pytest.raises(TypeError, match="a device array is not a host array"):
+        np.asarray(x)
+
+
+def test_what_is_in_front_of_the_executor_stays_there(monkeypatch):
+    """After its names have been Numba's for a while, as where PTX is compiled."""
+    first = SimpleNamespace(find_spec=lambda *_: None)
+    with simt.replace_numba() as replaced, monkeypatch.context() as patch:
+        patch.setattr(sys, "meta_path", [first, *sys.meta_path])
+        with unreplaced():
+            assert replaced not in sys.meta_path
+        assert sys.meta_path[:2] == [first, replaced]
 
 
 def test_undone_after_an_error_and_once():
@@ -196,6 +217,7 @@ def test_the_status_of_a_script(tmp_path, capsys, end, status, said):
 
 BLOCKS = """
 import sys
+from types import SimpleNamespace
 import numpy as np
 from numba import cuda
 @cuda.jit
