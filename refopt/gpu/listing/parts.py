@@ -149,11 +149,12 @@ class Parts:
     # Functions
 
     def part(self, function: Callable, alias: str = "") -> Part:
-        """The part of a function."""
+        """The part of a function; functions that differ only in their names have one, with the shortest of these."""
         if id(function) not in self._of:
             part = self._made(function, alias)
-            key = part.base, part.text, part.asm
-            self._of[id(function)] = self._same.setdefault(key, part)
+            self._of[id(function)] = same = self._same.setdefault((part.text, part.asm), part)
+            if len(part.base) < len(same.base):
+                same.base, same.function = part.base, part.function
         return self._of[id(function)]
 
     def _made(self, function: Callable, alias: str) -> Part:
