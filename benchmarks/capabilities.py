@@ -230,8 +230,9 @@ def judged(case: Case, capabilities: tuple = CAPABILITIES) -> tuple[dict[str, As
     return taken, wrong
 
 
-def _judged(number: int) -> tuple[dict[str, Assembled], list[str]]:
-    return judged(_every()[number])
+def judged_apart(number: int, capabilities: tuple = CAPABILITIES) -> tuple[dict[str, Assembled], list[str]]:
+    """`judged` for a kernel by its number among `cases`, which another process has too."""
+    return judged(_every()[number], capabilities)
 
 
 @lru_cache
@@ -251,7 +252,7 @@ def main() -> int:
     every, rows, wrong = _every(), {}, []
     # A compiler keeps what it has made: processes that begin anew keep the memory in bounds.
     with get_context("spawn").Pool(options.n, maxtasksperchild=30) as pool:
-        for case, (taken, said) in zip(every, pool.imap(_judged, range(len(every)), chunksize=4), strict=True):
+        for case, (taken, said) in zip(every, pool.imap(judged_apart, range(len(every)), chunksize=4), strict=True):
             rows[case.label] = {name: list(found) for name, found in taken.items()}
             wrong += said
             print("\n".join(said), end="\n" if said else "", flush=True)

@@ -1,8 +1,8 @@
 """Kernels for GPUs of every compute capability: their PTX, assembled, and what is refused. No GPU is needed."""
 # ruff: noqa: E402
 
-import itertools
 import re
+from multiprocessing import get_context
 from typing import ClassVar
 
 import needs
@@ -48,11 +48,19 @@ def test_gpus_between_and_beyond_the_named_ones(capability):
         assert not judged(CASES[label], (capability,))[1]
 
 
+@pytest.fixture(scope="module")
+def compilers():
+    """A process that begins anew now and then: a compiler keeps what it has made."""
+    with get_context("spawn").Pool(1, maxtasksperchild=30) as pool:
+        yield pool
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("label", "capability"), zip(CASES, itertools.cycle(CAPABILITIES), strict=False))
-def test_every_kernel_for_one_gpu(label, capability):
+@pytest.mark.parametrize("number", range(len(CASES)), ids=CASES)
+def test_every_kernel_for_one_gpu(compilers, number):
     """One after the other; benchmarks/results/capabilities.json has all kernels for all of them."""
-    taken, wrong = judged(CASES[label], (capability,))
+    of_turn = (CAPABILITIES[number % len(CAPABILITIES)],)
+    taken, wrong = compilers.apply(capabilities.judged_apart, (number, of_turn))
     assert not wrong and len(taken) == 1
 
 
