@@ -11,7 +11,7 @@ import pytest
 
 from refopt import simt
 from refopt.simt import cuda, memory
-from refopt.simt.base import streams
+from refopt.simt.base import streams, watchdog
 from refopt.simt.memory import arrays
 
 THREADS, TIMES = 4, 400
@@ -171,6 +171,16 @@ def test_host_code_beside_a_kernel_is_host_code():
     assert (log.bytes_read(y), log.bytes_written(y)) == (0, 0)
     assert caught.value.kernel is None
     assert y.copy_to_host().tolist() == [5, 0]
+
+
+def test_nothing_keeps_a_launch_that_has_ended(frozen):
+    """Nor its observer, and so its arrays: not the thread that watches it, which has looked at it here."""
+    x, live = cuda.to_device(np.zeros(2, np.int64)), memory.live_allocations()
+    with simt.observe(watch=True), Held(two_halves, x):
+        time.sleep(1.5 * watchdog._PERIOD)
+    del x
+    gc.collect()
+    assert memory.live_allocations() == live - 1
 
 
 def test_addresses_are_of_one_array(hasty, frozen):

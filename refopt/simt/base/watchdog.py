@@ -53,11 +53,12 @@ class _Watch:
         self.lock = threading.Lock()
         self.thread: threading.Thread | None = None
         self.launch: Any = None
+        self.number = 0  # of the launch; the thread keeps no launch, nor its arrays, alive
 
     def begin(self, launch: Any) -> None:
         """A launch starts."""
         with self.lock:  # under which the thread decides to end
-            self.launch = launch
+            self.launch, self.number = launch, self.number + 1
             if self.thread is None or not self.thread.is_alive():
                 self.thread = threading.Thread(target=self._look, name="simt watchdog", daemon=True)
                 self.thread.start()
@@ -76,13 +77,12 @@ class _Watch:
             pass
 
     def _look(self) -> None:
-        launch, steps, since, idle = None, (-1, -1, -1), 0.0, time.monotonic()
+        number, steps, since, idle = 0, (-1, -1, -1), 0.0, time.monotonic()
         while True:
             limit = limits.seconds
             time.sleep(min(_PERIOD, limit / 4))
             with self.lock:
                 if self.launch is None or current.runner is None:
-                    launch = None
                     if time.monotonic() - idle > _IDLE:
                         self.thread = None
                         return
@@ -90,10 +90,10 @@ class _Watch:
                 idle = time.monotonic()
                 now = _seconds(current.runner)
                 progress = self.launch.exited, self.launch.steps, self.launch.atomics
-                if self.launch is not launch or progress != steps:
-                    launch, steps, since = self.launch, progress, now
-                elif now - since > limit and not launch.stopped and not math.isinf(limit):
-                    launch.stopped = True
+                if self.number != number or progress != steps:
+                    number, steps, since = self.number, progress, now
+                elif now - since > limit and not self.launch.stopped and not math.isinf(limit):
+                    self.launch.stopped = True
                     ctypes.pythonapi.PyThreadState_SetAsyncExc(
                         ctypes.c_ulong(current.runner), ctypes.py_object(Stopped)
                     )
