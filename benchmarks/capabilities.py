@@ -235,6 +235,11 @@ def judged_apart(number: int, capabilities: tuple = CAPABILITIES) -> tuple[dict[
     return judged(_every()[number], capabilities)
 
 
+def compilers(count: int | None = None) -> Any:
+    """Processes for `judged_apart`, which begin anew now and then: a compiler keeps what it has made."""
+    return get_context("spawn").Pool(count, maxtasksperchild=30)
+
+
 @lru_cache
 def _every() -> list[Case]:
     return list(cases())
@@ -250,8 +255,7 @@ def main() -> int:
     report["assembler"] = version_of("nvidia-cuda-nvcc")
     report["capabilities"] = list(map(dotted, CAPABILITIES))
     every, rows, wrong = _every(), {}, []
-    # A compiler keeps what it has made: processes that begin anew keep the memory in bounds.
-    with get_context("spawn").Pool(options.n, maxtasksperchild=30) as pool:
+    with compilers(options.n) as pool:
         for case, (taken, said) in zip(every, pool.imap(judged_apart, range(len(every)), chunksize=4), strict=True):
             rows[case.label] = {name: list(found) for name, found in taken.items()}
             wrong += said

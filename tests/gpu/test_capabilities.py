@@ -2,7 +2,6 @@
 # ruff: noqa: E402
 
 import re
-from multiprocessing import get_context
 from typing import ClassVar
 
 import needs
@@ -50,8 +49,7 @@ def test_gpus_between_and_beyond_the_named_ones(capability):
 
 @pytest.fixture(scope="module")
 def compilers():
-    """A process that begins anew now and then: a compiler keeps what it has made."""
-    with get_context("spawn").Pool(1, maxtasksperchild=30) as pool:
+    with capabilities.compilers(1) as pool:
         yield pool
 
 

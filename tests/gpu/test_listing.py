@@ -220,6 +220,10 @@ def loads(node):
     return [x.id for x in ast.walk(node) if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Load)]
 
 
+def stores(node):
+    return {x.id for x in ast.walk(node) if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Store)}
+
+
 @pytest.mark.parametrize(("name", "dtype", "form"), ALL)
 def test_every_function_once_callers_first_and_nothing_besides(name, dtype, form):
     text = text_of(name, dtype, form)
@@ -234,11 +238,9 @@ def test_every_function_once_callers_first_and_nothing_besides(name, dtype, form
     known = {"np", "cuda", "memory", *dir(builtins)} | {*names}
     used = set()
     for n, node in enumerate(functions):  # each stands below all that call it
-        local = {x.id for x in ast.walk(node) if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Store)}
-        assert {*loads(node)}.isdisjoint({*names[: n + 1]} - local), node.name
+        assert {*loads(node)}.isdisjoint({*names[: n + 1]} - stores(node)), node.name
     for node in tree.body:
-        own = {x.arg for x in ast.walk(node) if isinstance(x, ast.arg)}
-        own |= {x.id for x in ast.walk(node) if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Store)}
+        own = {x.arg for x in ast.walk(node) if isinstance(x, ast.arg)} | stores(node)
         own |= {alias.name for x in ast.walk(node) if isinstance(x, ast.Import) for alias in x.names}
         if isinstance(node, ast.FunctionDef):
             assert set(loads(node)) <= known | own, node.name

@@ -77,7 +77,7 @@ def test_what_has_no_runs_is_called_five_times():
 
 
 def by_chance(random, too_often=0.0):
-    """A step that rounds up where ``random(seed, shape)`` is below the fraction, or is too often."""
+    """The report on a step that rounds up where ``random(seed, shape)`` is below the fraction and ``too_often``."""
 
     def step(params, grads, *, lr, rounding="nearest", seed=0):
         for p, g in zip(params, grads, strict=True):

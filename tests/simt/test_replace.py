@@ -19,7 +19,6 @@ from refopt.simt.watch import defects
 REAL = numba.cuda
 SCRIPT = """\
 import sys
-from types import SimpleNamespace
 import numba
 import numpy as np
 from numba import cuda, float32, njit
@@ -217,7 +216,6 @@ def test_the_status_of_a_script(tmp_path, capsys, end, status, said):
 
 BLOCKS = """
 import sys
-from types import SimpleNamespace
 import numpy as np
 from numba import cuda
 @cuda.jit
