@@ -46,7 +46,7 @@ test-peers: $(PEERS)  ## the tests beside other code; fails if make test has ski
 	.venv-peers/bin/python -m pytest -n 2 -m "not gpu and not slow" $(ARGS) --junitxml=build/test-peers.xml $(OF_PEERS)
 	.venv-peers/bin/python tests/skipped.py build/test.xml build/test-peers.xml
 
-test-long: $(INSTALLED)  ## the same and the slow ones, with 150 fresh random examples of each property
+test-long: $(INSTALLED)  ## the tests of make test and the slow ones, with 150 fresh random examples of each property
 	.venv/bin/python -m pytest -n auto -m "not gpu" --hypothesis-profile=long
 
 ptx: $(INSTALLED)  ## compile every kernel that a test reads the PTX of, and keep the digests: tests/gpu/ptx.json
