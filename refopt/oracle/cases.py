@@ -45,7 +45,6 @@ NEUTRAL = {
 DECAYS = {"coeff", "weight_decay", "l2_decay", "lars_weight_decay"}  # of parameters, in any routine
 COUNTED = {*BASES, "rho", STEP_NUMBER.name}  # scalars that follow from the step count and the numbers
 KEPT = 2**13  # the most elements of a case that is cached for other laws and checks
-LONG = 2000  # steps after which scalars are evaluated by closed forms
 PATTERNS = 37  # tensors of a long list repeat with this period, which divides no limit of a launch
 
 
@@ -215,12 +214,12 @@ def true_scalars(row: Routine, arrays: Mapping[str, Any], numbers: Mapping[str, 
     """
     scalars = {}
     for name in by_count(row):
-        value = truth(row, numbers, choices, count, arithmetic_.real)[name].value
+        value = truth(row, numbers, choices, count, arithmetic_.real)[name]
         held = arithmetic_.exact(arrays[name].reshape(-1)[0])
         rounding = 2 * arithmetic_.rounding * size(value) if count > 1 else 0.0
         error = max(float(size(held.value - value)), float(rounding))
         if arithmetic_.inputs and rounded_off(numbers, arithmetic_.real):
-            in_double = truth(row, numbers, choices, count, np.float64)[name].value
+            in_double = truth(row, numbers, choices, count, np.float64)[name]
             error = max(error, float(size(high(in_double) - high(value))) * SLACK)
         if name == "rho":
             error += _lost_in_double(float(numbers["beta2"]), count)
@@ -262,56 +261,53 @@ def scalar_after(name: str, numbers: Mapping[str, Any], steps: int, real: Any) -
 @functools.lru_cache(256)
 def _lost_in_double(beta2: float, count: int) -> float:
     """By how much rho is off if the paper's formula is evaluated in double, where a difference cancels."""
-    beta2_ = Arithmetic(np.float64).exact(beta2)
-    power = _power(beta2_, count) if count > LONG else beta2_**count
     with np.errstate(all="ignore"):
-        rho = 2 / (1 - beta2_) - 1 - 2 * count * power / (1 - power)
+        rho = _rho(Arithmetic(np.float64).exact(beta2), count)
     return float(rho.error) if np.isfinite(rho.error) else 0.0
 
 
 def truth(
     row: Routine, numbers: Mapping[str, Any], choices: Mapping[str, Any], count: int, real: type
-) -> dict[str, Bounded]:
-    """The scalars of a routine before step ``count``, without rounding."""
+) -> dict[str, Any]:
+    """The scalars of a routine before step ``count``, without rounding: in fp64, or `DoubleDouble` if real is fp64."""
     known = tuple(sorted((name, float(x)) for name, x in numbers.items() if name != "grad_factor"))
     return _truth(row, known, tuple(sorted(choices.items())), count, real)
 
 
 @functools.lru_cache(256)
-def _truth(row: Routine, numbers: tuple, choices: tuple, count: int, real: type) -> dict[str, Bounded]:
-    of, empty = Arithmetic(real, roundings=0), np.zeros(0, np.dtype(real))
-    values = dict(numbers)
+def _truth(row: Routine, numbers: tuple, choices: tuple, count: int, real: type) -> dict[str, Any]:
+    of, values = Arithmetic(real, roundings=0), dict(numbers)
+    if COUNTED.issuperset(row.scalars):
+        return {name: _by_closed_form(name, values, count, of) for name in row.scalars}
     arrays: dict[str, Any] = {}
     for slot in row.slots:
         if slot.scalar:
             first = values[slot.initial] if isinstance(slot.initial, str) else slot.initial
             arrays[slot.name] = np.full(1, first, real)
         else:
-            arrays[slot.name] = None if slot.optional else empty
+            arrays[slot.name] = None if slot.optional else np.zeros(0, np.dtype(real))
     scalars = {name: of.exact(arrays[name][0]) for name in row.scalars}
-    if count > LONG and (known := _long_after(row, values, count, of)):
-        return known
     for _ in range(count - 1):
         after = evaluate(row, arrays, values, dict(choices), of, scalars=scalars)
         scalars = {name: after[name] for name in row.scalars}
-    return scalars
+    return {name: x.value for name, x in scalars.items()}
 
 
-def _long_after(row: Routine, numbers: Mapping[str, float], count: int, of: Arithmetic) -> dict[str, Bounded] | None:
-    """The same by closed forms, which save thousands of steps; ``None`` if some scalar has none."""
-    known: dict[str, Bounded] = {}
-    for name in row.scalars:
-        if name in BASES:
-            known[name] = _power(of.exact(numbers[BASES[name]]), count)
-        elif name == "rho":
-            beta2 = of.exact(numbers["beta2"])
-            power = _power(beta2, count - 1)
-            known[name] = 2 / (1 - beta2) - 1 - 2 * (count - 1) * power / (1 - power)
-        elif name == STEP_NUMBER.name:
-            known[name] = of.exact(count)
-        else:
-            return None
-    return known
+def _by_closed_form(name: str, numbers: Mapping[str, float], count: int, of: Arithmetic) -> Any:
+    """The value of one of the scalars `COUNTED` before step ``count``."""
+    if name == STEP_NUMBER.name:
+        return of.exact(count).value
+    if name in BASES:
+        return _power(of.number(numbers[BASES[name]]), count).value
+    wide = Arithmetic(np.float64, roundings=0)  # for fp32, too, since a difference cancels
+    rho = _rho(wide.exact(of.real(numbers["beta2"])), count).value
+    return rho if of.real is np.float64 else high(rho)
+
+
+def _rho(beta2: Bounded, count: int) -> Bounded:
+    """RAdam's rho before step ``count``, by the paper's formula."""
+    power = _power(beta2, count)
+    return 2 / (1 - beta2) - 1 - 2 * count * power / (1 - power)
 
 
 def _power(base: Bounded, count: int) -> Bounded:

@@ -39,7 +39,8 @@ def step(params, grads, sums, *, lr, epsilon):
 TEXTS |= {"adadelta": ADADELTA, "adagrad": ADAGRAD}
 
 TINY = "\n        for x in (p, m, v):\n            x[abs(x) < 2.0**-126] = 0"
-ROUGH = "    def rough(x):\n        return (x.view(np.uint32) & 0xFFFFF000).view(np.float32)\n\n"
+# To 12 bits, to nearest: approximations of processors err either way.
+ROUGH = "    def rough(x):\n        return (x.view(np.uint32) + 0x800 & 0xFFFFF000).view(np.float32)\n\n"
 ALL = "    norm = lambda xs: real(np.sqrt(sum(np.sum(np.square(x, dtype=np.float64)) for x in xs)))\n"
 FIRST_LR = {"def step": "KEPT = {}\n\n\ndef step", REAL: REAL + "        lr = KEPT.setdefault('lr', lr)\n"}
 COUNTED = "first, second = 1 - beta1**step, 1 - beta2**step"

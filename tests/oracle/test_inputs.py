@@ -1,6 +1,7 @@
 """Numbers that the arithmetic rounds: code that keeps them in double is within the bound, and a report says so."""
 
 import re
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -8,8 +9,10 @@ import pytest
 from oracle.kept import assert_kept, digits
 from refopt import oracle
 from refopt.catalog import ROUTINES
-from refopt.oracle.cases import _lost_in_double, alike, choices_of, draw, in_one_order, noise, numbers_of
+from refopt.oracle.bound.values import high
+from refopt.oracle.cases import _lost_in_double, alike, choices_of, draw, in_one_order, noise, numbers_of, truth
 from refopt.oracle.identity.candidates import _away
+from refopt.oracle.variants import row_for
 
 pytestmark = pytest.mark.clause("N13")
 L1 = dict(dtypes=["float32"], laws=["L1"], examples=0, diagnose=False, process=False)
@@ -84,3 +87,20 @@ def test_where_results_are_not_finite_they_are_equal_or_infinitely_far():
 def test_how_much_of_radams_rho_a_double_loses():
     lost = [_lost_in_double(beta2, count) for beta2 in (0.5, 0.999) for count in (1, 7, 900)]
     assert_kept({"rho in double": str(digits({"lost": lost}))})
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 60, 3000])
+@pytest.mark.parametrize(("real", "exponent"), [(np.float32, -40), (np.float64, -80)])
+def test_scalars_without_rounding(real, exponent, count):
+    """Powers, the paper's rho and the step number, beside rational numbers."""
+    numbers = {"beta1": 0.9, "beta2": 0.999}
+    first, second = (Fraction(float(real(x))) for x in numbers.values())
+    power = second**count
+    rho = 2 / (1 - second) - 1 - 2 * count * power / (1 - power)
+    of_radam = {"beta1_pow": first**count, "beta2_pow": power, "rho": rho}
+    for row, of in ((ROUTINES["radam"], of_radam), (row_for("adagrad", ["lr_decay"]), {"step_number": count})):
+        got = truth(row, numbers, {}, count, real)
+        assert got.keys() == of.keys()
+        for name, x in got.items():
+            value = Fraction(float(high(x))) + Fraction(float(getattr(x, "low", 0)))
+            assert abs(value - of[name]) <= Fraction(2) ** exponent * of[name], name

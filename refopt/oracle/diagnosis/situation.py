@@ -221,7 +221,7 @@ class Situation(NamedTuple):
         base = next(slot.initial for slot in self.row.slots if slot.name == name)
         if isinstance(base, str) and np.dtype(self.real).itemsize == 4:
             return np.float64(self.real(numbers[base])) ** count
-        return cases.truth(self.row, numbers, self.case.choices, count, self.real)[name].value
+        return cases.truth(self.row, numbers, self.case.choices, count, self.real)[name]
 
 
 def of_case(

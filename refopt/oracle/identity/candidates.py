@@ -6,9 +6,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from refopt import checks
 from refopt.catalog import Routine
+from refopt.cpu.merged import run, tensors
 from refopt.oracle import cases
-from refopt.oracle.exact.laws import reference
+from refopt.oracle.bound.evaluate import rule_of
 
 LEFT_OUT = "rounding", "norm_of", "compute"  # choices that do not matter in fp64, or within eight steps
 
@@ -64,11 +66,14 @@ def off(
         optional=of.states,
     ).replace(params=[x.copy() for x in params])
     case = case.replace(**{name: [np.ones_like(x) for x in case.lists()[name]] for name in of.ones})
+    call = checks.check(of.row, case.slots, {**of.numbers, **of.choices}, checks.host_array)
+    every_tensor = tensors(rule_of(of.row), call)
     worst = 0.0
     for k, (of_step, expected) in enumerate(zip(grads, came, strict=True)):
+        for grad, x in zip(case.grads, of_step, strict=True):
+            grad[...] = x
+        run(every_tensor)
         with np.errstate(all="ignore"):
-            case = case.replace(grads=[x.copy() for x in of_step])
-            case = case.replace(**reference(case))
             away = [_away(x, y, p) for x, y, p in zip(case.params, expected, params, strict=True)]
         worst = max(worst, *away)
         if worst > enough:
