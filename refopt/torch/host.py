@@ -5,10 +5,15 @@ gradients that autograd has made. Only `accelerate` compiles it, which needs a C
 first time. `form` is the current one.
 """
 
+import hashlib
+import importlib.machinery
+import importlib.util
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 import warnings
 from collections.abc import Sequence
 from operator import is_
@@ -43,8 +48,9 @@ def accelerate(on: bool = True) -> bool:
     """Make steps read tensors with compiled code, or not, in all optimizers whose first step is yet to come.
 
     The first call on a machine compiles it with ``torch.utils.cpp_extension``, which needs a C++ compiler and ninja and
-    takes about half a minute; later ones load the result. ``REFOPT_TORCH_HOST=1`` in the environment calls this when
-    `refopt.torch` is imported; with ``REFOPT_TORCH_HOST=0`` it does nothing.
+    takes about half a minute; later ones load the result, from ``TORCH_EXTENSIONS_DIR`` or PyTorch's cache folder.
+    ``REFOPT_TORCH_HOST=1`` in the environment calls this when `refopt.torch` is imported; with ``REFOPT_TORCH_HOST=0``
+    it does nothing.
 
     Args:
         on: ``True`` for compiled code, ``False`` for Python.
@@ -55,18 +61,40 @@ def accelerate(on: bool = True) -> bool:
     """
     global _compiled, _is_on
     if on and _compiled is None and os.environ.get(VARIABLE) != "0":
-        # An extension is for one version of PyTorch, which the name of its cache folder does not contain.
-        name = re.sub(r"\W", "_", f"refopt_host_{torch.__version__}")
         try:
-            from torch.utils import cpp_extension
-
-            _compiled = cpp_extension.load(name, [str(SOURCE)], extra_cflags=["-O2"])
+            _compiled = _extension()
         except (ImportError, OSError, RuntimeError, subprocess.SubprocessError) as error:
             reason = str(error).partition("\n")[0]
             warnings.warn(f"refopt.torch.accelerate: steps continue in Python, since {SOURCE.name} cannot be compiled: "
                           f"{reason}", RuntimeWarning, stacklevel=2)
     _is_on = on and _compiled is not None
     return _is_on
+
+
+def _extension() -> Any:
+    """The extension, which some process has compiled before, or which is compiled now.
+
+    Each process compiles in a folder of its own: in a common one, PyTorch waits forever for the lock of a process that
+    was killed.
+    """
+    from torch.utils import cpp_extension
+
+    name = re.sub(r"\W", "_", f"refopt_host_{torch.__version__}")
+    root = os.environ.get("TORCH_EXTENSIONS_DIR") or cpp_extension.get_default_build_root()
+    made_from = hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]
+    kept = Path(root) / f"{name}-{made_from}{importlib.machinery.EXTENSION_SUFFIXES[0]}"
+    if kept.exists():
+        found: Any = importlib.util.spec_from_file_location(name, kept)
+        module = importlib.util.module_from_spec(found)
+        found.loader.exec_module(module)
+        return module
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as own:
+        module = cpp_extension.load(name, [str(SOURCE)], extra_cflags=["-O2"], build_directory=own)
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = kept.with_name(f"{kept.name}.{os.getpid()}")
+        shutil.copyfile(module.__file__, unfinished)
+        os.replace(unfinished, kept)
+    return module
 
 
 class Alike:

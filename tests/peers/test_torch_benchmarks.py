@@ -41,8 +41,9 @@ def test_gradients_lie_elsewhere_at_every_turn(work):
 
 @pytest.mark.parametrize("routine", [
     pytest.param(routine, marks=[pytest.mark.slow] * (k > 0)) for k, routine in enumerate(torch_work.OPTIMIZERS)])
-def test_a_row_for_each_condition(work, routine):
-    """On the CPU, whose times are those of the executor."""
+def test_a_row_for_each_condition(work, routine, monkeypatch):
+    """On the CPU, whose times are those of the executor; tests/pytorch/test_host.py compiles the host's part."""
+    monkeypatch.setattr(merged, "accelerate", lambda on: on)
     for subject in (x for x in subjects(routine) if x.how == "eager" and x.name != "capturable"):
         rows = list(torch_step.rows_of(work, routine, subject))
         assert [row["condition"] for row in rows] == ["same addresses", "new addresses", "after backward", "other mask",

@@ -5,6 +5,7 @@ import runpy
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 
 import pytest
 
@@ -170,17 +171,36 @@ def test_without(variable, compiler, said, tmp_path):
 
 
 @pytest.mark.parametrize(("variable", "times"), [("1", 1), ("0", 0), ("", 0)])
-def test_an_import_compiles_if_the_variable_says_so(variable, times, monkeypatch):
-    cpp_extension, compiled = pytest.importorskip("torch.utils.cpp_extension"), []
-    monkeypatch.setattr(cpp_extension, "load", lambda name, *args, **named: compiled.append(name))
+def test_an_import_compiles_if_the_variable_says_so(variable, times, monkeypatch, tmp_path):
+    """In a folder that nobody else has: one where a process was killed has a lock that PyTorch waits for."""
+    cpp_extension, folders = pytest.importorskip("torch.utils.cpp_extension"), []
+
+    def load(name, *args, build_directory, **named):
+        assert not os.listdir(build_directory)
+        folders.append(build_directory)
+        return sys.modules[__name__]
+
+    monkeypatch.setattr(cpp_extension, "load", load)
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "none yet"))
     monkeypatch.setenv(host.VARIABLE, variable)
     runpy.run_path(host.__file__)
-    assert len(compiled) == times
+    assert len(folders) == times and not any(map(os.path.exists, folders))
+    kept = [x.read_bytes() for x in tmp_path.rglob("*") if x.is_file()]
+    assert kept == [Path(__file__).read_bytes()] * times
 
 
-def test_the_reason_is_said(monkeypatch):
+def test_what_was_compiled_before_is_loaded(extension, monkeypatch):
+    cpp_extension = pytest.importorskip("torch.utils.cpp_extension")
+    monkeypatch.setattr(cpp_extension, "load", None)
+    monkeypatch.setattr(host, "_compiled", None)
+    assert host.accelerate() and host.form() is not host and host.form().Reader
+    host.accelerate(False)
+
+
+def test_the_reason_is_said(monkeypatch, tmp_path):
     """Where it cannot be compiled."""
     cpp_extension = pytest.importorskip("torch.utils.cpp_extension")
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
 
     def fails(*args, **named):
         raise RuntimeError("Ninja is required\nand more")
