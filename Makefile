@@ -35,38 +35,41 @@ help:  ## list the targets
 	@echo
 	@echo "Others:"
 	@$(call LIST,-v)
+	@echo
+	@echo 'ARGS="-k adamw" adds arguments to the command of a target.'
+	@echo 'PY=python3 runs verify, test, test-gpu and bench in your own environment.'
 
-verify: $(VERIFY_SETUP)  ## compare the NumPy and CUDA forms; ARGS are passed on
+verify: $(VERIFY_SETUP)  ## compare the NumPy and CUDA forms
 	@$(VERIFY_PY) -m refopt verify $(ARGS)
 
-test: $(if $(SETUP),lint)  ## lint, then the tests that need no GPU; with PY the tests alone; ARGS, such as -k adamw
+test: $(if $(SETUP),lint)  ## lint, then the tests that need no GPU; with PY the tests alone
 	$(PY) -m pytest $(if $(SETUP),-n 2 --dist loadfile) -m "not gpu and not slow" --junitxml=build/test.xml $(ARGS)
 
-test-peers: $(PEERS)  ## the tests beside other code; fails if make test has skipped what this skips; ARGS, such as -m slow
+test-peers: $(PEERS)  ## the tests beside other code; fails if both runs skip a test
 	.venv-peers/bin/python -m pytest -n 2 -m "not gpu and not slow" $(ARGS) --junitxml=build/test-peers.xml $(OF_PEERS)
 	.venv-peers/bin/python tests/skipped.py build/test.xml build/test-peers.xml
 
-test-long: $(INSTALLED)  ## the tests of make test and the slow ones, with 150 fresh random examples of each property
+test-long: $(INSTALLED)  ## all tests, slow ones too; 150 examples of each property
 	.venv/bin/python -m pytest -n auto -m "not gpu" --hypothesis-profile=long
 
-ptx: $(INSTALLED)  ## compile every kernel that a test reads the PTX of, and keep the digests: tests/gpu/ptx.json
+ptx: $(INSTALLED)  ## compile the kernels whose PTX is tested; keep the digests
 	REFOPT_PTX=write .venv/bin/python -m pytest -q tests/gpu/test_ptx.py tests/gpu/test_ptx_lars.py \
 		tests/gpu/test_products.py tests/gpu/test_matmul.py
 
-test-gpu: $(SETUP)  ## the tests that need a GPU; ARGS are passed on, such as -n 8
+test-gpu: $(SETUP)  ## the tests that need a GPU
 	REFOPT_DEVICE=gpu $(PY) -m pytest -m gpu tests $(ARGS)
 
-bench: $(SETUP)  ## the benchmarks; ARGS are passed on
+bench: $(SETUP)  ## the benchmarks
 	$(PY) -m benchmarks.run $(ARGS)
 
-findings: $(PEERS) $(INSTALLED)  ## the oracle on every optimizer of the libraries at hand, and the pages of what it finds; ARGS
+findings: $(PEERS) $(INSTALLED)  ## the oracle on the libraries at hand; the pages of its findings
 	.venv-peers/bin/python -m benchmarks.findings $(ARGS)
 	.venv/bin/python -m benchmarks.pages
 
-records: $(SETUP)  ## which records of benchmarks/results must be made again, and why
+records: $(SETUP)  ## which records of benchmarks/results to make again, and why
 	@$(PY) -m benchmarks.records $(ARGS)
 
-gpu-records: $(SETUP)  ## the records of a machine with GPUS GPUs; ONLY and ARGS choose
+gpu-records: $(SETUP)  ## the records of a machine with GPUS GPUs; ONLY chooses some
 	$(PY) -m benchmarks.gpu_records --gpus $(or $(GPUS),1) $(if $(ONLY),--only $(ONLY)) $(ARGS)
 
 notebooks: $(INSTALLED) $(PEERS)  ## execute the notebooks again, in place
@@ -77,27 +80,27 @@ notebooks: $(INSTALLED) $(PEERS)  ## execute the notebooks again, in place
 		--ClearMetadataPreprocessor.clear_notebook_metadata=False \
 		--ClearMetadataPreprocessor.preserve_cell_metadata_mask="['tags', 'jupyter']" notebooks/*.ipynb
 
-exercises: $(INSTALLED)  ## the notebooks of notebooks/exercises, again from their solutions
+exercises: $(INSTALLED)  ## make notebooks/exercises again from their solutions
 	cd notebooks && $(CURDIR)/.venv/bin/python -m exercise
 
-site: $(SITE)  ## the documentation as web pages, in build/site, with every link checked
+site: $(SITE)  ## the documentation as web pages, links checked
 	.venv-site/bin/sphinx-build -n -W --keep-going -q -c docs/_site -d build/doctrees . build/site
 	.venv-site/bin/python docs/_site/check.py build/site
 
-maps: $(INSTALLED)  ## what is generated, again: pages of docs/, kernels/, types
+maps: $(INSTALLED)  ## generate pages of docs/, kernels/ and types again
 	PYTHONPATH=tests .venv/bin/python -m maps
 	$(if $(wildcard $(PEERS)),PYTHONPATH=tests .venv-peers/bin/python -m maps.torch_options)
 
-mutants: $(INSTALLED) $(PEERS)  ## plant changes in the package, and see which ones the tests notice; ARGS are passed on
+mutants: $(INSTALLED) $(PEERS)  ## plant changes in the package, and see which the tests notice
 	PYTHONPATH=tests .venv/bin/python -m mutation $(ARGS) --peers .venv-peers/bin/python $(OF_PEERS)
 
-oracle: $(INSTALLED)  ## the oracle's kill table: each mutant of a step, and what other projects' tests say; ARGS
+oracle: $(INSTALLED)  ## which laws and which other projects' tests find a wrong step
 	PYTHONPATH=.:tests .venv/bin/python -m oracle.mutants.kill_table $(ARGS)
 
-wheels:  ## the wheel, and the README's lines with it, in a bare environment of every Python at hand (ARGS)
+wheels:  ## the wheel and the README's lines, in every Python at hand
 	$(PYTHON) tests/wheels.py $(ARGS)
 
-foreign: $(FOREIGN)  ## other people's kernels on the executor, fetched at pinned commits (REFOPT_MIRRORS: from there); ARGS
+foreign: $(FOREIGN)  ## other people's kernels on the executor, at pinned commits
 	PYTHONPATH=.:tests .venv-foreign/bin/python -m foreign $(ARGS)
 
 lint: $(INSTALLED)  ## ruff, mypy, and which package imports which

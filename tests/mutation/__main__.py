@@ -20,6 +20,7 @@ from mutation.sample import PARTS, again, all_edits, changed, equivalents, sampl
 ROOT = Path(__file__).resolve().parents[2]
 EQUIVALENT = Path(__file__).parent / "equivalent.json"
 
+
 def main() -> int:
     """Measure what the tests run if that is not known yet, draw changes, try them, report."""
     parser = argparse.ArgumentParser(prog="python -m mutation", description=__doc__)
@@ -41,6 +42,8 @@ def main() -> int:
     parser.add_argument("of_peers", nargs="*", metavar="TESTS", help="tests that --peers runs and measures")
     parser.add_argument("--report", type=Path, help="the record; benchmarks/results/mutants-SEED.json")
     chosen = parser.parse_args()
+    if chosen.of_peers and not chosen.peers:
+        parser.error("TESTS: expected --peers with the interpreter that runs them; for this one's, --measure or --on")
     try:
         every = coverage.collected(ROOT, chosen.on) if chosen.on else []
     except ValueError as error:
