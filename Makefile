@@ -20,7 +20,8 @@ VERIFY_SETUP := $(if $(filter .venv-verify/bin/python,$(VERIFY_PY)),$(SMALL))
 # Keep compiled modules even if the environment disables them: tests start many processes that import them.
 export PYTHONDONTWRITEBYTECODE =
 CHECK_PYTHON = @$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "refopt needs Python 3.11 or later: set PYTHON")'
-PIP_INSTALL := -m pip install -q --disable-pip-version-check
+# Modules are compiled as they are imported: of an installation, most never are.
+PIP_INSTALL := -m pip install -q --disable-pip-version-check --no-compile
 
 .PHONY: help verify test test-peers test-long test-gpu bench notebooks exercises site maps mutants oracle lint clean
 .PHONY: findings foreign ptx records gpu-records wheels
