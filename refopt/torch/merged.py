@@ -282,7 +282,7 @@ class Merged(Grouped):
 
     def __getstate__(self) -> dict[str, Any]:
         own = {name: getattr(self, f"_{name}") for name in OWN}
-        return super().__getstate__() | {"state": self.state} | own
+        return super().__getstate__() | own
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         rest = dict(state)

@@ -170,7 +170,10 @@ def test_the_number_of_steps_is_no_16_bit_number(name, default, counts):
     assert found[0] == found[1] and found[0]["step"] == counts
 
 
-@pytest.mark.skipif(not hasattr(torch.Tensor, "grad_dtype"), reason="this PyTorch has gradients of one dtype")
+of_other_dtypes = pytest.mark.skipif(not hasattr(torch.Tensor, "grad_dtype"), reason="this PyTorch has none")
+
+
+@of_other_dtypes
 @every_class
 def test_gradients_wider_than_the_parameter(name):
     """From the first step on, or from the second."""
@@ -191,6 +194,24 @@ def test_gradients_wider_than_the_parameter(name):
         plain.step()
     if name != "LARS":  # which takes the norm of the stored parameter
         assert [ours.state[p]["master_param"].tolist() for p in params] == [q.tolist() for q in exact]
+
+
+@of_other_dtypes
+def test_wider_gradients_after_a_step_without_one():
+    """Are not taken for those of the parameter's dtype, which had the first plan."""
+    params = parameters(((5,), (3,)), dtype=torch.bfloat16)
+    exact = [torch.nn.Parameter(p.detach().float()) for p in params]
+    ours, plain = class_of("SGD")(params, lr=LR, masters="fp32"), class_of("SGD")(exact, lr=LR)
+    for step, (dtype, only) in enumerate([("bfloat16", None), ("float32", None), ("float32", [1]), ("float32", None)]):
+        new_gradients(exact, step, only=only)
+        for p, q in zip(params, exact, strict=True):
+            p.grad, p.grad_dtype = None, getattr(torch, dtype)
+            if q.grad is not None:
+                p.grad = q.grad.to(p.grad_dtype)
+                q.grad = p.grad.float()
+        ours.step()
+        plain.step()
+    assert [ours.state[p]["master_param"].tolist() for p in params] == [q.tolist() for q in exact]
 
 
 def test_gradients_with_a_graph():

@@ -317,6 +317,13 @@ def test_copies_of_states_are_plain(copied):
     assert optimizer._buckets is buckets and optimizer.state[params[0]]["step"] == 2
 
 
+def test_of_two_united_the_right_states_stay():
+    params, optimizer = one("AdamW")
+    steps(optimizer, params, range(1))
+    first, states = params[0], optimizer.state
+    assert ({first: 1} | states)[first] is states[first] and (states | {first: 1})[first] == 1
+
+
 def test_looking_at_states_keeps_plans():
     params, optimizer = one("NAdam")
     steps(optimizer, params, range(1))
