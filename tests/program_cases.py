@@ -3,7 +3,7 @@
 from functools import lru_cache, partial
 
 import numpy as np
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from refopt import gpu
@@ -162,7 +162,7 @@ def everything(form="auto", grouping="later", **flags):
 
 def few(count):
     """So many examples, and more under a longer profile."""
-    return settings(max_examples=count * settings().max_examples // 25)
+    return settings(max_examples=count * settings().max_examples // 25, suppress_health_check=list(HealthCheck))
 
 
 GROUPINGS = st.one_of(

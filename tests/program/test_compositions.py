@@ -17,32 +17,27 @@ from compositions import (
     steps,
     violation,
 )
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from program_cases import idempotent, untouched
+from program_cases import few, idempotent, untouched
 
 from refopt.catalog import workloads
 from refopt.program import Op, Var, amp_program, passes, step_program
 
-LONG = settings().max_examples > 100
 PARAMS = [("a.w", (9, 4)), ("a.b", (7,)), ("b.w", (65,)), ("c", ())]
 ADAM = {"lr": 0.5, "beta1": 0.75, "weight_decay": 0.125}
 
 
-def many(count):
-    return settings(max_examples=count, deadline=None, suppress_health_check=list(HealthCheck))
-
-
 @pytest.mark.clause("N11")
 @given(case=compositions())
-@many(20_000 if LONG else 80)
+@few(250)
 def test_any_composition(case):
     """Parameters on every rank, states where they are, what is saved, and runs that go on from a checkpoint."""
     assert not violation(case), case
 
 
 @given(case=compositions())
-@many(2_000 if LONG else 60)
+@few(190)
 def test_a_pass_does_nothing_twice_and_leaves_what_it_is_given(case):
     """Each of a composition, on the first rank and the last."""
     programs = [case.program(1 if case.placed else case.ranks)] * case.ranks
@@ -57,7 +52,7 @@ def test_a_pass_does_nothing_twice_and_leaves_what_it_is_given(case):
 
 @pytest.mark.clause("N11")
 @given(case=compositions(FEW))
-@many(6)
+@few(20)
 def test_any_composition_on_devices(case):
     assert not violation(case, "gpu"), case
 
@@ -99,7 +94,7 @@ PRESETS = "data_parallel", "sharded", "sharded_by_element", "parameter_server", 
 
 @pytest.mark.clause("N11")
 @given(case=steps(), name=st.sampled_from(PRESETS))
-@many(2_000 if LONG else 30)
+@few(95)
 def test_presets(case, name):
     case = replace(case, passes=(("preset", {"name": name}),))
     assert not violation(case), case

@@ -5,9 +5,9 @@ from functools import partial
 import numpy as np
 import pytest
 from compositions import differing, same
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from program_cases import stepped
+from program_cases import few, stepped
 from sharding_cases import bound_on, read
 
 from refopt.comm import CommError, Mesh, local
@@ -78,7 +78,7 @@ AFTER = (passes.fuse_reduces, passes.fuse_broadcasts, passes.batch_owners, passe
 @pytest.mark.clause("N11")
 @given(make=st.sampled_from([amp_program, step_program]), pods=st.sampled_from([1, 2]), element=st.booleans(),
        chain=st.lists(st.sampled_from(AFTER), min_size=1, max_size=4, unique=True), first=st.booleans())
-@settings(max_examples=1_000 if settings().max_examples > 100 else 18, deadline=None)
+@few(57)
 def test_any_passes_after_shards_on_a_mesh(make, pods, element, chain, first):
     """All ranks find what fits together, whatever an owner alone sums along other axes."""
     grid = {"pod": pods, **GRID}

@@ -5,15 +5,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from compositions import Composition, compositions, violation
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from placement_cases import updates
+from program_cases import few
 
 from refopt.cpu import Blocks
 from refopt.program import Op, Program, Var, bind, passes, step_program
 
 pytest.importorskip("ml_dtypes")
 pytestmark = pytest.mark.clause("N11", "N19")
-LONG = settings().max_examples > 100
 # By parameter: shape, blocks, and where servers may cut it, in rows.
 MATRICES = {"a.w": ((6, 4), Blocks(rows=(2, 4)), [2]), "a.v": ((5, 3), Blocks(), []),
             "b.e": ((4, 2, 3), Blocks(of="experts"), [1, 2, 3]),
@@ -32,7 +32,7 @@ def case(*chain, make="step_program", ranks=3, **options):
 
 
 @given(case=compositions(of=list(STEPS.values())))
-@settings(max_examples=2_000 if LONG else 6, deadline=None, suppress_health_check=list(HealthCheck))
+@few(20)
 def test_any_passes(case):
     """Parameters on every rank, states where they are, what is saved, and runs that go on from that."""
     assert not violation(case), case

@@ -7,9 +7,9 @@ from functools import partial
 import numpy as np
 import pytest
 from compositions import Composition, steps, violation
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from program_cases import put, started, values
+from program_cases import few, put, started, values
 
 from refopt.catalog import ROUTINES, workloads
 from refopt.comm import CommError, local
@@ -18,7 +18,6 @@ from refopt.program import Op, Program, Var, amp_program, bind, counts, passes, 
 from refopt.program.model import Part
 
 BACKENDS = pytest.mark.parametrize("backend", ["cpu", "gpu"])
-LONG = settings().max_examples > 100
 PARAMS = [("a.w", (33, 64)), ("a.b", (7,)), ("b.w", (1025,)), ("c", ())]
 CUT = "shard_elements", {"limit": 0.011}  # two buffers of these
 MERGED = "fuse_optimizer", {"form": "merged", "per_buffer": True}
@@ -61,7 +60,7 @@ def test_the_bits_are_those_of_the_step(case, backend):
 @pytest.mark.clause("N11")
 @given(case=steps(), limit=st.sampled_from([1e-4, 4e-3, 32.0]), after=st.lists(st.sampled_from(
     ["optimize_cast", "fold_casts", "fuse_optimizer", "offload", "fuse_all_reduce", "shard"]), max_size=2))
-@settings(max_examples=3_000 if LONG else 40, deadline=None, suppress_health_check=list(HealthCheck))
+@few(125)
 def test_of_any_step(case, limit, after):
     chain = [("optimize_cast", {}), ("fold_casts", {}), ("shard_elements", {"limit": limit})]
     case = replace(case, passes=(*chain, *((name, {}) for name in after)))
