@@ -36,8 +36,9 @@ def test_a_cause_is_true(name):
 
 @pytest.mark.slow
 def test_nine_in_ten_are_true():
-    found = Counter(verdict(planted, held(planted)) for planted in PLANTED)
-    assert found["true"] >= 0.9 * len(PLANTED) and found["false"] <= len(PLANTED) / 60, found
+    """With those above, which are."""
+    found = Counter(verdict(planted, held(planted)) for planted in PLANTED if planted.name not in NEW)
+    assert found["true"] + len(NEW) >= 0.9 * len(PLANTED) and found["false"] <= len(PLANTED) / 60, found
 
 
 without_decay = step_of("adamw", {DECAY: "pass"})
