@@ -131,11 +131,11 @@ def installed(tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize("path", [x for x in (*NOTEBOOKS, *EXERCISES) if x.stem not in OF_PEERS], ids=lambda x: x.stem)
 def test_runs_alone_with_the_wheel(path, installed, tmp_path):
-    """In an empty folder, without the clone."""
-    notebook = read(path)
-    last = "import refopt, sys\nassert refopt.__file__.startswith({!r})\nassert not [x for x in sys.path if {!r} == x]"
-    cell = pytest.importorskip("nbformat").v4.new_code_cell(last.format(str(installed), str(ROOT)))
-    notebook.cells.append(cell)
+    """In an empty folder, without the clone, which an editable installation puts on the path."""
+    notebook, cell = read(path), pytest.importorskip("nbformat").v4.new_code_cell
+    clone = f"import sys\nsys.path[:] = [x for x in sys.path if x not in {(str(ROOT), str(FOLDER))}]"
+    notebook.cells.insert(0, cell(clone))
+    notebook.cells.append(cell(f"import refopt\nassert refopt.__file__.startswith({str(installed)!r})"))
     run(notebook, tmp_path, kernel_name="python3")
 
 
