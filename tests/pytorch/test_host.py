@@ -189,11 +189,17 @@ def test_an_import_compiles_if_the_variable_says_so(variable, times, monkeypatch
     assert kept == [Path(__file__).read_bytes()] * times
 
 
-def test_what_was_compiled_before_is_loaded(extension, monkeypatch):
-    cpp_extension = pytest.importorskip("torch.utils.cpp_extension")
-    monkeypatch.setattr(cpp_extension, "load", None)
+def test_what_was_compiled_before_is_loaded(extension, monkeypatch, tmp_path):
+    """Unless the source is another."""
+    monkeypatch.setattr(pytest.importorskip("torch.utils.cpp_extension"), "load", None)
     monkeypatch.setattr(host, "_compiled", None)
     assert host.accelerate() and host.form() is not host and host.form().Reader
+    changed = tmp_path / host.SOURCE.name
+    changed.write_bytes(host.SOURCE.read_bytes() + b"\n")
+    monkeypatch.setattr(host, "SOURCE", changed)
+    monkeypatch.setattr(host, "_compiled", None)
+    with pytest.raises(TypeError, match="NoneType"):
+        host.accelerate()
     host.accelerate(False)
 
 
