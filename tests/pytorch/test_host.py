@@ -185,8 +185,8 @@ def test_an_import_compiles_if_the_variable_says_so(variable, times, monkeypatch
     monkeypatch.setenv(host.VARIABLE, variable)
     runpy.run_path(host.__file__)
     assert len(folders) == times and not any(map(os.path.exists, folders))
-    kept = [x.read_bytes() for x in tmp_path.rglob("*") if x.is_file()]
-    assert kept == [Path(__file__).read_bytes()] * times
+    kept = [(x.suffix, x.read_bytes()) for x in tmp_path.rglob("*") if x.is_file()]
+    assert kept == [(".so", Path(__file__).read_bytes())] * times
 
 
 def test_what_was_compiled_before_is_loaded(extension, monkeypatch, tmp_path):
