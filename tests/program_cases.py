@@ -161,7 +161,7 @@ def everything(form="auto", grouping="later", **flags):
 
 
 def few(count):
-    """So many examples, and more under a longer profile."""
+    """A number of examples in proportion to those of the profile: ``count`` for each 25."""
     return settings(max_examples=count * settings().max_examples // 25, suppress_health_check=list(HealthCheck))
 
 

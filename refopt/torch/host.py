@@ -79,6 +79,7 @@ def _extension() -> Any:
     """
     from torch.utils import cpp_extension
 
+    # An extension is for one version of PyTorch and one of Python, whose tag the suffix has.
     name = re.sub(r"\W", "_", f"refopt_host_{torch.__version__}")
     root = os.environ.get("TORCH_EXTENSIONS_DIR") or cpp_extension.get_default_build_root()
     made_from = hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]

@@ -170,7 +170,8 @@ def test_the_number_of_steps_is_no_16_bit_number(name, default, counts):
     assert found[0] == found[1] and found[0]["step"] == counts
 
 
-of_other_dtypes = pytest.mark.skipif(not hasattr(torch.Tensor, "grad_dtype"), reason="this PyTorch has none")
+of_other_dtypes = pytest.mark.skipif(
+    not hasattr(torch.Tensor, "grad_dtype"), reason="this PyTorch has gradients of one dtype")
 
 
 @of_other_dtypes
