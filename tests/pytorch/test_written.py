@@ -317,7 +317,7 @@ def test_copies_of_states_are_plain(copied):
     assert optimizer._buckets is buckets and optimizer.state[params[0]]["step"] == 2
 
 
-def test_of_two_united_the_right_states_stay():
+def test_the_right_operand_of_a_union_wins():
     params, optimizer = one("AdamW")
     steps(optimizer, params, range(1))
     first, states = params[0], optimizer.state
