@@ -94,7 +94,6 @@ def test_costs_of_a_step():
         assert costs.milliseconds(two, 0.5) == pytest.approx((two.elapsed + two.hidden) * 1e3)
 
 
-@pytest.mark.slow  # a second of arithmetic on records
 def test_the_results_are_those_of_the_report():
     """The committed predictions come from the committed measurements."""
     read = {what: json.loads((costs.RESULTS / f"{what}-h200-x2.json").read_text()) for what in ("sharding", "cost")}
