@@ -214,12 +214,12 @@ def true_scalars(row: Routine, arrays: Mapping[str, Any], numbers: Mapping[str, 
     """
     scalars = {}
     for name in by_count(row):
-        value = truth(row, numbers, choices, count, arithmetic_.real)[name]
+        value = truth(row, name, numbers, choices, count, arithmetic_.real)
         held = arithmetic_.exact(arrays[name].reshape(-1)[0])
         rounding = 2 * arithmetic_.rounding * size(value) if count > 1 else 0.0
         error = max(float(size(held.value - value)), float(rounding))
         if arithmetic_.inputs and rounded_off(numbers, arithmetic_.real):
-            in_double = truth(row, numbers, choices, count, np.float64)[name]
+            in_double = truth(row, name, numbers, choices, count, np.float64)
             error = max(error, float(size(high(in_double) - high(value))) * SLACK)
         if name == "rho":
             error += _lost_in_double(float(numbers["beta2"]), count)
@@ -267,19 +267,19 @@ def _lost_in_double(beta2: float, count: int) -> float:
 
 
 def truth(
-    row: Routine, numbers: Mapping[str, Any], choices: Mapping[str, Any], count: int, real: type
-) -> dict[str, Any]:
-    """The scalars of a routine before step ``count``, without rounding: in fp64, or `DoubleDouble` if real is fp64."""
-    known = tuple(sorted((name, float(x)) for name, x in numbers.items() if name != "grad_factor"))
-    return _truth(row, known, tuple(sorted(choices.items())), count, real)
+    row: Routine, name: str, numbers: Mapping[str, Any], choices: Mapping[str, Any], count: int, real: type
+) -> Any:
+    """A scalar of a routine before step ``count``, without rounding: in fp64, or `DoubleDouble` if real is fp64."""
+    known = tuple(sorted((number, float(x)) for number, x in numbers.items() if number != "grad_factor"))
+    if name in COUNTED:
+        return _by_closed_form(name, known, count, real)
+    return _step_by_step(row, known, tuple(sorted(choices.items())), count, real)[name]
 
 
 @functools.lru_cache(256)
-def _truth(row: Routine, numbers: tuple, choices: tuple, count: int, real: type) -> dict[str, Any]:
-    of, values = Arithmetic(real, roundings=0), dict(numbers)
-    if COUNTED.issuperset(row.scalars):
-        return {name: _by_closed_form(name, values, count, of) for name in row.scalars}
-    arrays: dict[str, Any] = {}
+def _step_by_step(row: Routine, numbers: tuple, choices: tuple, count: int, real: type) -> dict[str, Any]:
+    """The scalars of a routine before step ``count``, by its rule."""
+    of, values, arrays = Arithmetic(real, roundings=0), dict(numbers), dict[str, Any]()
     for slot in row.slots:
         if slot.scalar:
             first = values[slot.initial] if isinstance(slot.initial, str) else slot.initial
@@ -293,15 +293,17 @@ def _truth(row: Routine, numbers: tuple, choices: tuple, count: int, real: type)
     return {name: x.value for name, x in scalars.items()}
 
 
-def _by_closed_form(name: str, numbers: Mapping[str, float], count: int, of: Arithmetic) -> Any:
-    """The value of one of the scalars `COUNTED` before step ``count``."""
+@functools.lru_cache(256)
+def _by_closed_form(name: str, known: tuple, count: int, real: type) -> Any:
+    """One of the scalars `COUNTED` before step ``count``."""
+    of, numbers = Arithmetic(real, roundings=0), dict(known)
     if name == STEP_NUMBER.name:
         return of.exact(count).value
     if name in BASES:
         return _power(of.number(numbers[BASES[name]]), count).value
     wide = Arithmetic(np.float64, roundings=0)  # for fp32, too, since a difference cancels
-    rho = _rho(wide.exact(of.real(numbers["beta2"])), count).value
-    return rho if of.real is np.float64 else high(rho)
+    rho = _rho(wide.exact(real(numbers["beta2"])), count).value
+    return rho if real is np.float64 else high(rho)
 
 
 def _rho(beta2: Bounded, count: int) -> Bounded:

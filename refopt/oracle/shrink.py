@@ -110,7 +110,7 @@ def _at_step(case: Case, count: int) -> Case:
         real, numbers = arithmetic(case.params[i].dtype.name), case.numbers_of(i)
         if name in COUNTED:
             return scalar_after(name, numbers, count - 1, real)
-        return np.full(1, high(truth(case.routine, numbers, case.choices, count, real)[name]), real)
+        return np.full(1, high(truth(case.routine, name, numbers, case.choices, count, real)), real)
 
     slots: dict[str, Any] = {
         name: [x if x is None else then(name, i) for i, x in enumerate(case.lists()[name])]

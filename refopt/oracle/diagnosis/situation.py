@@ -216,12 +216,9 @@ class Situation(NamedTuple):
         return Bounded(value, np.float64(2 * of.rounding * size(value)), of)
 
     def _true_power(self, name: str, count: int) -> Any:
-        """The value of a scalar before step ``count``; a power of a number is computed directly."""
+        """The value of a scalar before step ``count``."""
         numbers = self.case.numbers_of(self.tensor) | dict(self.of_powers)
-        base = next(slot.initial for slot in self.row.slots if slot.name == name)
-        if isinstance(base, str) and np.dtype(self.real).itemsize == 4:
-            return np.float64(self.real(numbers[base])) ** count
-        return cases.truth(self.row, numbers, self.case.choices, count, self.real)[name]
+        return cases.truth(self.row, name, numbers, self.case.choices, count, self.real)
 
 
 def of_case(
