@@ -98,6 +98,18 @@ def test_which_mistakes_are_thought_of():
     assert not any("**t" in hypothesis.name for hypothesis in operands.of_rule(ROUTINES["adamax"]))
 
 
+@pytest.mark.parametrize(("size", "kind", "count"), [(40, "rule", 499), (2**14, "rule", 250), (40, "rough", 50)])
+def test_work_is_counted_by_no_clock(size, kind, count):
+    """A hypothesis that the first look rejects is one glance, twice as much at 16,384 elements; its bound is ten."""
+    row, twice = ROUTINES["lamb"], step_of("lamb", {"p -= real(lr)": "p -= real(2 * lr)"})
+    trial = Trial(row, Function(row, twice), "float32", 0, {})
+    explainer = Explainer(trial, [Failure("L1", "step 3", trial.case([size]), Broken("wrong"), trial.hold)], [], 1000)
+    wrong = next(h for h in explainer.named if h.kind == kind)
+    tried = iter(range(1000))
+    assert not explainer._tried(((wrong,) for _ in tried), 0.5)
+    assert next(tried) == count + 1 and 480 < explainer.work.left <= 500
+
+
 def test_what_is_just_outside_of_the_bound_is_explained():
     def step(params, grads, *, lr, l2_decay):
         for p, g in zip(params, grads, strict=True):
@@ -202,7 +214,7 @@ def test_hypotheses_do_not_break(routine):
     trial = Trial(row, Function(row, getattr(cpu, row.merged_name)), "float32", 0, {})
     optional = [slot.name for slot in row.slots if slot.optional and slot.name != "master_params"]
     case = trial.case([40], count=3, optional=optional)
-    explainer = Explainer(trial, [Failure("L1", "step 3", case, Broken("wrong"), trial.hold)])
+    explainer = Explainer(trial, [Failure("L1", "step 3", case, Broken("wrong"), trial.hold)], [], 0)
     tensor, broken, changes = explainer.right[0], {}, [*edits.of_rule(row), *operands.of_rule(row)]
     assert len(changes) > 20
     hypotheses = [*named(row), *changes[:: max(1, len(changes) // 400)]]

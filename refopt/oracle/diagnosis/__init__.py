@@ -20,7 +20,7 @@ MOST = 2**14  # the most elements of a case for trying explanations
 LARGEST = 2**17  # the most elements of a case for a pattern
 FEW, MANY = 8, 256  # elements that make a cause certain: if it explains all failures, and if some are left
 ROUNDS = 2  # how many causes are searched for in turn
-FIRST, LATER = 6.0, 1.5  # seconds of processor time: for the first dtype, and for the rest and later dtypes
+FIRST, LATER = 44_000, 11_000  # glances of `Work`: for the first dtype, and for the rest and later dtypes
 
 __all__ = ["ENOUGH", "Cause", "Explanation", "Failure", "causes_of", "is_small", "pattern_of"]
 
@@ -89,14 +89,14 @@ def causes_of(
     if not failures:
         return []
     causes = [Cause(*told, dtype=trial.dtype) for told in conduct.before(trial, failures)]
-    seconds = LATER if known else FIRST
+    glances = LATER if known else FIRST
     for _ in range(ROUNDS):
         left = [x for x in _left(failures, causes) if x.is_bounded]
-        found = _by_hypotheses(trial, left, passed, known, seconds) if left else None
+        found = _by_hypotheses(trial, left, passed, known, glances) if left else None
         if found is None or (causes and found.share < ENOUGH):
             break
         causes.append(found)
-        known, seconds = [*known, found.text], LATER
+        known, glances = [*known, found.text], LATER
     told = conduct.after(trial, _left(failures, causes))
     if told:
         causes = [x for x in causes if x.share >= ENOUGH] + [Cause(*x, dtype=trial.dtype) for x in told]
@@ -114,12 +114,12 @@ def _left(failures: Sequence[Failure], causes: Sequence[Cause]) -> list[Failure]
 
 
 def _by_hypotheses(
-    trial: Trial, bounded: Sequence[Failure], passed: Sequence[Case], known: Sequence[str], seconds: float
+    trial: Trial, bounded: Sequence[Failure], passed: Sequence[Case], known: Sequence[str], glances: float
 ) -> Cause | None:
     """The cause that explains the most laws."""
     small = [x for x in bounded if is_small(x.case)] or [min(bounded, key=lambda x: x.size)]
     try:
-        explanations = Explainer(trial, small, passed, seconds=seconds).explanations(known)
+        explanations = Explainer(trial, small, passed, glances).explanations(known)
     except Exception:
         return None
     if not explanations:

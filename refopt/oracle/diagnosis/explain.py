@@ -2,7 +2,6 @@
 
 import copy
 import itertools
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -13,8 +12,7 @@ from refopt.oracle.diagnosis.hypotheses import Hypothesis, named, scaled, withou
 from refopt.oracle.diagnosis.weighing import ENOUGH, FIRST, PARTLY, SPOILT, Explanation, Weighing
 from refopt.oracle.trial import Trial
 
-SHARES = {"edit": 0.7, "pair": 0.7}  # of the time that is left, for kinds of hypotheses that are many
-OFTEN = 16  # hypotheses between two looks at the clock
+SHARES = {"edit": 0.75, "pair": 0.7}  # of the work that is left, for kinds of hypotheses that are many
 UNWRITTEN = "elements are not written: they keep their old values"
 ALIKE = 0.02  # how far apart, of itself, a factor may be that elements have in common
 RANKS = {"rule": 0, "choice": 0, "power": 0, "number": 1}
@@ -25,12 +23,10 @@ class Explainer(Weighing):
 
     Args:
         evidence: the arguments of `Weighing`.
-        seconds: how much processor time it may take.
     """
 
-    def __init__(self, *evidence: Any, seconds: float = 60.0) -> None:
+    def __init__(self, *evidence: Any) -> None:
         super().__init__(*evidence)
-        self.until = time.process_time() + seconds
         self.named = [h for h in named(self.row) if all(_has(self.trial, x) for x in h.needs)]
 
     def explanations(self, known: Sequence[str] = ()) -> list[Explanation]:
@@ -136,11 +132,10 @@ class Explainer(Weighing):
         return near is None or all(near[name].mean() >= 1 - SPOILT for name in right if name in near)
 
     def _tried(self, candidates: Iterable[tuple[Hypothesis, ...]], share: float = 1.0) -> list[Explanation]:
-        """The candidates that explain anything, within a share of the remaining time."""
-        now, explanations = time.process_time(), []
-        until = now + share * (self.until - now)
-        for k, hypotheses in enumerate(candidates):
-            if k % OFTEN == 0 and time.process_time() > until:
+        """The candidates that explain anything, within a share of the remaining work."""
+        kept, explanations = (1 - share) * self.work.left, []
+        for hypotheses in candidates:
+            if self.work.left <= kept:
                 break
             explanation = self._explanation(hypotheses)
             if explanation and explanation.share >= PARTLY:
