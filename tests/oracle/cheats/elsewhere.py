@@ -20,11 +20,11 @@ def never(x):
 
 CHANGES = {
     "np.geterr(): expected unchanged": lambda: np.seterr(all="warn"), "np.random: expected": lambda: np.random.seed(0),
-    "random: expected": lambda: random.seed(0), "gc.isenabled(): expected True as before, got False": gc.disable,
+    "random: expected": lambda: random.seed(0), "gc.isenabled(): expected True unchanged, got False": gc.disable,
     "sys.getrecursionlimit(): expected": lambda: sys.setrecursionlimit(sys.getrecursionlimit() + 1),
     "os.getcwd(): expected": lambda: os.chdir("/"),
     "signal handlers: expected": lambda: signal.signal(signal.SIGUSR1, signal.SIG_IGN),
-    "signal.getitimer(): expected False as before, got True": lambda: signal.setitimer(signal.ITIMER_REAL, 1000),
+    "signal.getitimer(): expected False unchanged, got True": lambda: signal.setitimer(signal.ITIMER_REAL, 1000),
     "os.environ['PATH']: expected unchanged": lambda: os.environ.update(PATH=""),
     "warnings.filters: expected unchanged, got one more that ignores all": lambda: warnings.simplefilter("ignore"),
     "time.perf_counter: expected unchanged, got another": lambda: setattr(time, "perf_counter", float),
