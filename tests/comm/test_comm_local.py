@@ -82,6 +82,17 @@ def test_a_group_of_a_group():
     assert local.run(repr, 1) == ["<LocalCommunicator rank 0 of 1>"]
 
 
+def test_what_nobody_observed_is_written():
+    def rank(world):
+        x = cuda.to_device(np.ones(4, np.float32)) if world.rank else cuda.device_array(4, np.float32)
+        world.broadcast(x, 1)
+        return x
+
+    x = local.run(rank, 2)[0]
+    with simt.observe(watch=True):
+        assert x.copy_to_host().tolist() == [1] * 4
+
+
 def other_operation(world):
     world.all_reduce(array())
     if world.rank < 2:

@@ -265,6 +265,9 @@ REFUSED = {
     "None before a loop, converted": (
         "a = None\nfor i in range(n):\n    a = x[i]\ny[0] = float(a)", "None before its loop"),
     "None before a loop, tested": ("a = None\nfor i in range(n):\n    a = x[i]\nif a:\n    y[0] = 1", "None before"),
+    "a size that is passed on by name": ("y[0] = in_local(x[0], size=n + 1)", "in_local uses as an array size"),
+    "an index in a tuple of an atomic": ("cuda.atomic.add(y, (0,), 1)", "with 1 of 1 indices"),
+    "an array as an index": ("y[0] = x[TABLE][1]", "an array as index"),
 }
 
 # Odd, and compiled.

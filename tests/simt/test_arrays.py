@@ -66,6 +66,7 @@ def test_views_are_those_of_numpy(what, order):
         return
     found = view(device)
     assert attributes(found) == attributes(expected) and np.array_equal(found.copy_to_host(), expected)
+    assert attributes(cuda.device_array_like(found)) == attributes(np.empty_like(expected))
     assert found.address - device.address == expected.ctypes.data - host.ctypes.data
     found[...] = expected[...] = -np.arange(1, 1 + expected.size).reshape(expected.shape)
     assert np.array_equal(device.copy_to_host(), host)

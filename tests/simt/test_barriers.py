@@ -20,6 +20,18 @@ def rotate(x):
     x[t] = value
 
 
+def test_the_smaller_group_is_named():
+    def body():
+        if cuda.threadIdx.x < 3:
+            cuda.syncthreads()
+        else:
+            cuda.syncthreads()
+
+    with pytest.raises(simt.BarrierDivergence) as caught:
+        cuda.jit(body)[1, 4]()
+    assert caught.value.line == body.__code__.co_firstlineno + 4 and caught.value.thread == (3, 0, 0)
+
+
 @pytest.mark.parametrize("schedule", ["forward", "reverse", "random"])
 def test_block_barrier(schedule):
     x = np.arange(70)

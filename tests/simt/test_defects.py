@@ -96,6 +96,14 @@ def field_of_a_shared_record(y):
     y[cuda.threadIdx.x] = s[cuda.threadIdx.x]["b"]
 
 
+TILES = np.dtype([("a", np.float32), ("m", np.float32, (2, 3))])
+
+
+@defect(simt.UninitializedRead, ints)
+def field_of_two_axes(y):
+    y[0] = cuda.shared.array(2, TILES)[1]["m"][1, 2]
+
+
 # Memory that nobody wrote.
 
 

@@ -41,13 +41,14 @@ def test_each_arises_at_its_line(schedule, watch):
     assert (floats.first.what, floats.first.line) == ("inf", kernel.py_func.__code__.co_firstlineno + 4)
 
 
-def test_what_was_there_before_is_a_load():
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_what_was_there_before_is_a_load(dtype):
     @cuda.jit
     def kernel(x, y):
         i = cuda.threadIdx.x
         y[i] = x[i] + np.float32(1)
 
-    rows, floats = events(kernel, 3, device(1, np.inf, np.nan), device(0, 0, 0))
+    rows, floats = events(kernel, 3, device(1, np.inf, np.nan, dtype=dtype), device(0, 0, 0, dtype=dtype))
     assert rows == {(3, "inf", "load", "x"): 1, (3, "nan", "load", "x"): 1, (3, "inf", "store", "y"): 1,
                     (3, "nan", "store", "y"): 1}
     assert (floats.first.what, floats.first.how, floats.first.first.thread) == ("inf", "load", (1, 0, 0))

@@ -74,7 +74,8 @@ LEFT = {
 UNKNOWN = {
     "a launch": lambda x: write[1, 1](x, 2), "a counted launch": lambda x: observed_launch(x, count=True),
     "a launch with its address": lambda x: write_at[1, 1](x.address + 4),
-    "a launch with a table of addresses": lambda x: write_at_entry[1, 1](np.array([x.address], np.int64))}
+    "a launch with a table of addresses": lambda x: write_at_entry[1, 1](np.array([x.address], np.int64)),
+    "a launch with unsigned addresses": lambda x: write_at_entry[1, 1](np.array([x.address], np.uint64))}
 
 
 @pytest.mark.parametrize(("write_to", "left"), LEFT.values(), ids=LEFT)

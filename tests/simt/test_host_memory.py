@@ -53,6 +53,7 @@ def race(steps, **options):
 BETWEEN_STREAMS = {
     "mapped, read by another stream": lambda s: (fill(s.mapped, s.a), take(s.mapped, s.x, s.b)),
     "mapped, filled beside a kernel": lambda s: (take(s.mapped, s.x, s.a), s.y.copy_to_host(s.mapped, stream=s.b)),
+    "mapped, copied out beside a kernel": lambda s: (fill(s.mapped, s.a), s.mapped.copy_to_host(stream=s.b)),
     "mapped, copied beside a kernel": lambda s: (fill(s.mapped, s.a), s.x.copy_to_device(s.mapped, stream=s.b))}
 
 
@@ -78,6 +79,9 @@ WRONG = BETWEEN_STREAMS | {
         s.x.copy_to_host(s.pinned, stream=s.a), s.y.copy_to_device(s.pinned, stream=s.b)),
     "pinned, like another": lambda s: (
         s.x.copy_to_host(like := cuda.pinned_array_like(np.zeros(32, np.float32)), stream=s.a), like[0]),
+    "pinned, a view made before": lambda s: (
+        view := s.pinned[:4], s.x.copy_to_host(s.pinned, stream=s.a), s.a.synchronize(), s.pinned.sum(),
+        s.x.copy_to_host(s.pinned, stream=s.a), view[0]),
     "pinned, by a mask": lambda s: (s.x.copy_to_host(s.pinned, stream=s.a), s.pinned[np.arange(32) % 2 == 0]),
     "pinned, written by a mask": lambda s: (
         s.x.copy_to_device(s.pinned, stream=s.a), s.pinned.__setitem__(np.arange(32) % 2 == 0, 1)),

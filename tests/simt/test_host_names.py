@@ -41,6 +41,7 @@ def doubled(x):
 def test_arrays_that_both_see(create):
     x = create(4, np.float32)
     assert isinstance(x, np.ndarray) and x.tobytes() == b"\xab" * 16
+    assert create((2, 3), np.int8, order="F").strides == (1, 2)
     x[:] = [1, 2, 3, 4]
     with simt.observe() as log:
         doubled[1, 4](x)
@@ -83,7 +84,10 @@ def test_reduce():
     x = np.arange(100, dtype=np.int64)
     assert total(x) == total(cuda.to_device(x)) == x.sum()
     assert total(x, init=5) == x.sum() + 5 and total(x, size=10) == 45 and total(x[:0]) == 0
-    out = cuda.to_device(np.zeros(2, np.int64))
+    out, stream = cuda.to_device(np.zeros(2, np.int64)), cuda.stream()
+    with simt.observe() as log:
+        total(cuda.to_device(x), res=out, stream=stream)
+    assert log.launches[0].stream is stream
     assert total(x, res=out) is None and out.copy_to_host().tolist() == [x.sum(), 0]
     assert cuda.Reduce(max)(np.array([3.0, 7.0, 5.0])) == 7
     with pytest.raises(TypeError, match=r"^arr: expected an array of one dimension"):
@@ -113,6 +117,8 @@ def test_vectorize(by):
     assert isinstance(device, simt.DeviceArray) and device.copy_to_host().tolist() == result.tolist()
     out = np.zeros((2, 3))
     assert combined(x.astype(float), y.astype(float), out=out) is out and out.tolist() == result.tolist()
+    there = cuda.to_device(np.zeros((2, 3), np.int32))
+    assert combined(x, y, out=there) is there and there.copy_to_host().tolist() == result.tolist()
     with pytest.raises(TypeError, match=r"^combined: no signature takes \(complex128, int32\)"):
         combined(x.astype(complex), y)
     with pytest.raises(simt.Unsupported, match="no reduce of vectorized functions"):
@@ -148,16 +154,18 @@ def test_numbers_become_what_a_signature_of_arrays_says():
 
 def test_forall():
     x = np.ones(300)
+    stream = cuda.stream()
     with simt.observe() as log:
         doubled.forall(300)(x)
-        doubled.forall(300, tpb=64)(x)
+        doubled.forall(300, tpb=64, stream=stream)(x)
         doubled.forall(0)(x)
     assert set(x) == {4.0}
     assert [(launch.grid[0], launch.block[0]) for launch in log.launches] == [(3, 128), (5, 64)]
+    assert log.launches[1].stream is stream
     with pytest.raises(simt.LaunchError, match=r"^ntasks: expected an integer of at least 0, got -1"):
         doubled.forall(-1)
     doubled.configure(5, 64)(x)
-    assert set(x) == {8.0}
+    assert set(x) == {8.0} and doubled.configure(5, 64, stream, 8).dynamic_bytes == 8
 
 
 def test_vector_types():

@@ -141,6 +141,7 @@ def floats(x, y, out):
     out[i, 5], out[i, 6] = a // b, a % b
     out[i, 7], out[i, 8] = np.float32(a) ** 2, np.float16(a)
     out[i, 9], out[i, 10] = np.int64(b), math.sqrt(abs(a))
+    out[i, 11], out[i, 12] = np.int8(a), np.uint16(b)
 
 
 SPECIAL = [0.0, -0.0, np.nan, np.inf, -np.inf, 1e-45, 3e38, -2.5, 7.5, 65520.0, -129.0, 2.0**63]
@@ -161,7 +162,7 @@ def test_integers(a, b, by_lanes):
 @pytest.mark.filterwarnings("ignore:overflow")
 def test_floats(a, b, by_lanes):
     x, y = np.meshgrid(SPECIAL, SPECIAL)
-    both_are([x.ravel().astype(a), y.ravel().astype(b)], np.zeros((144, 11)), floats, by_lanes)
+    both_are([x.ravel().astype(a), y.ravel().astype(b)], np.zeros((144, 13)), floats, by_lanes)
 
 
 def both_are(args, out, body, by_lanes, grid=None, block=16, dynamic=0):
@@ -315,6 +316,14 @@ def test_atomics_are_in_the_order_of_the_threads(by_lanes):
 
 def test_dynamic_shared_memory(by_lanes):
     both_are([words(128, np.int32) >> 8], np.zeros(128, np.int32), in_dynamic_memory, by_lanes, 2, 64, 256)
+    both_are([words(128, np.float32)], np.zeros(128, np.int32), of_two_types, by_lanes, 2, 64, 256)
+
+
+def of_two_types(x, out):
+    numbers, bits = cuda.shared.array(0, np.float32), cuda.shared.array(0, np.int32)
+    numbers[cuda.threadIdx.x] = x[cuda.grid(1)]
+    cuda.syncthreads()
+    out[cuda.grid(1)] = bits[63 - cuda.threadIdx.x]
 
 
 def of_three_axes(out):
@@ -461,17 +470,23 @@ def test_lanes_need_no_greenlet(tmp_path):
 
 
 def test_a_device_function_that_is_replaced(by_lanes, monkeypatch):
-    kernel = cuda.jit(lambda x: plus(x))
-    x = np.zeros(1, np.int64)
-    kernel[1, 1](x)
-    monkeypatch.setitem(globals(), "plus", minus)
-    kernel[1, 1](x)
-    assert x[0] == 4
+    for kernel in (cuda.jit(lambda x: plus(x)), cuda.jit(lambda x: passing_on(x))):
+        x = np.zeros(1, np.int64)
+        kernel[1, 1](x)
+        with monkeypatch.context() as patch:
+            patch.setitem(globals(), "plus", minus)
+            kernel[1, 1](x)
+        assert x[0] == 4
 
 
 @cuda.jit(device=True)
 def plus(x):
     x[0] += 5
+
+
+@cuda.jit(device=True)
+def passing_on(x):
+    plus(x)
 
 
 @cuda.jit(device=True)

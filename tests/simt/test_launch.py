@@ -98,9 +98,10 @@ def test_scalar_arguments():
     @cuda.jit
     def kernel(a, b, c, d, e, pair):
         note(a, b, c, d, e, *pair)
+        pair[1][0] = 5
 
-    kernel[1, 1](np.uint64(3), np.float32(1), 2.0, np.bool_(True), np.int64(3), (np.int32(1), np.zeros(1)))
-    assert types == [np.uint64, np.float32, np.float64, bool, int, np.int32, np.ndarray]
+    kernel[1, 1](np.uint64(3), np.float32(1), 2.0, np.bool_(True), np.int64(3), (np.int32(1), last := np.zeros(1)))
+    assert last[0] == 5 and types == [np.uint64, np.float32, np.float64, bool, int, np.int32, np.ndarray]
 
 
 def test_extensions_prepare_arguments():

@@ -73,6 +73,17 @@ def test_what_an_order_hides(kernel, order):
         kernel[2, 1](ints(1), ints(1))
 
 
+def test_after_a_race_in_another_order():
+    """Memory has what the first order left, and what comes after is counted."""
+    x, counter = cuda.to_device(ints(1)), cuda.to_device(ints(1))
+    with simt.observe(watch=True) as log:
+        with pytest.raises(simt.DataRace):
+            by_luck(0)[2, 1](ints(1), counter)
+        assert counter[0] == 2
+        by_luck(0)[1, 1](x, ints(1))
+    assert len(log.launches) == 2 and log.bytes_written(x) == 4
+
+
 def test_more_orders_by_seed():
     """Block 1 passes on what block 0 has counted, if it comes between the two others: of six orders one or two."""
 

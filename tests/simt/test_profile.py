@@ -62,6 +62,7 @@ def test_warps_blocks_and_launches_add_up():
     x, y = cuda.to_device(np.zeros(100, np.float32)), cuda.device_array(256, np.float32)
     with simt.observe(profile=True) as log:
         copy[2, 48](x, y, 0, 1)  # warps of 32, 16, 32 and 16 lanes
+        assert costs(log.profile, "load") == (4, 4 + 2 + 4 + 2)
         copy[4, 32](x, y, 0, 1)  # the last has 4
     assert costs(log.profile, "load") == (4 + 4, 4 + 2 + 4 + 2 + 4 + 4 + 4 + 1)
     assert costs(log.profile, "store") == costs(log.profile, "load")

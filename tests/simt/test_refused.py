@@ -58,6 +58,12 @@ def test_what_numba_refuses_does_not_run(what):
     assert f":{error.line}, column {error.column}" in str(error)
 
 
+def test_columns_count_letters():
+    with pytest.raises(simt.CompileError) as caught:
+        launch("größe = n; y[0] = größe + x.foo()")
+    assert caught.value.column == 5 + len("größe = n; y[0] = größe + ")
+
+
 @pytest.mark.parametrize("by", ["environment", "configuration"])
 def test_kernels_may_create_arrays_with_numbas_runtime(by, monkeypatch):
     body = "z = x + x\ny[0] = z[1]"

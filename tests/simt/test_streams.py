@@ -56,6 +56,7 @@ ORDERED = {
     "two events": lambda x, a, b: (w(x, a), recorded(a).wait(b), recorded(cuda.stream()).wait(b), r(x, b)),
     "event of the default stream": lambda x, a, b: (w(x, a), recorded().wait(b), r(x, b)),
     "wait on the default stream": lambda x, a, b: (w(x, a), recorded(a).wait(), r(x, b)),
+    "context synchronized": lambda x, a, b: (w(x, a), cuda.current_context().synchronize(), r(x, b)),
     "event synchronized": lambda x, a, b: (w(x, a), recorded(a).synchronize(), r(x, b)),
     "event asked": lambda x, a, b: (w(x, a), recorded(a).query(), r(x, b)),
     "stream synchronized at the end of a block": auto_synchronize,
@@ -79,6 +80,8 @@ UNORDERED = {
         e := recorded(a), e.wait(b), w(x, a), e.record(a), r(x, b)),
     "event recorded on another stream": lambda x, a, b: (
         w(x, a), e := recorded(a), e.record(cuda.stream()), e.wait(b), r(x, b)),
+    "a reader that waits for another later": lambda x, a, b: (
+        r(x, a), r(x, b), e := recorded(b), recorded(a).wait(b), e.wait(c := cuda.stream()), w(x, c)),
     "event never recorded": lambda x, a, b: (w(x, a), cuda.event().wait(b), r(x, b)),
     "waiting on another stream": lambda x, a, b: (w(x, a), recorded(a).wait(cuda.stream()), r(x, b)),
     "event of another stream": lambda x, a, b: (w(x, a), recorded(b).wait(b), r(x, b)),
@@ -143,6 +146,8 @@ def test_stream_handles():
     stream = cuda.stream()
     assert cuda.external_stream(int(stream)) is stream and repr(stream) == f"stream {int(stream)}"
     assert cuda.external_stream(987654321) is cuda.external_stream(987654321)
+    before = cuda.external_stream(987654322).id  # nobody keeps it
+    assert cuda.external_stream(987654322).id == before
     assert [repr(streams.as_stream(n)) for n in (None, 1, 2)] == [*["default stream"] * 2, "per-thread default stream"]
 
 

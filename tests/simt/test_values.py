@@ -405,6 +405,10 @@ def test_pinned_and_what_is_not():
         with cuda.pinned(host):
             cuda.to_device(host).copy_to_host(host)
             cuda.to_device(other, stream=stream)
+        with cuda.pinned(host):
+            with cuda.pinned(other):  # which ends before the copy of what is still locked
+                cuda.to_device(host, stream=stream)
+            stream.synchronize()
         with pytest.raises(KeyError), cuda.pinned(host):
             cuda.to_device(host, stream=stream)
             raise KeyError

@@ -24,6 +24,9 @@ def test_states(seed):
     assert (xoroshiro.create_xoroshiro128p_states(5, seed).copy_to_host() == states_of_numba(5, seed)).all()
     later = xoroshiro.create_xoroshiro128p_states(2, seed, 3).copy_to_host()
     assert (later == states_of_numba(2, seed, 3)).all() and (later == states_of_numba(5, seed)[3:]).all()
+    with simt.observe() as log:
+        xoroshiro.create_xoroshiro128p_states(1, seed, stream=(stream := simt.cuda.stream()))
+    assert [copy.stream for copy in log.copies] == [stream]
 
 
 @pytest.mark.parametrize("name", ["next", "uniform_float32", "uniform_float64", "normal_float32", "normal_float64"])
