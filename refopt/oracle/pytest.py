@@ -11,7 +11,6 @@ from refopt.oracle import checking
 from refopt.oracle.exact.cases import has
 from refopt.oracle.exceptions import reason, reasons
 from refopt.oracle.item import SKIPPED
-from refopt.oracle.laws import LAWS
 from refopt.oracle.process import Kept
 from refopt.oracle.report import Report
 
@@ -63,7 +62,7 @@ def parametrize(
     Args:
         routine, subject: as in `refopt.oracle.check`.
         dtypes: those of the parameters; by default those of `refopt.oracle.check` that NumPy has here.
-        laws: ids; by default all except those on request.
+        laws: ids; by default those of `refopt.oracle.check`.
         expected_failures: why a law need not hold, by its id, or in one dtype, as ``"L7-float32"``; or the path of a
             file of lines ``L7 # why``. Its items are marked as strict ``xfail``: passing is a failure.
         skips: what is left out, and why, in the same form. Its items are marked ``skip``.
@@ -73,8 +72,7 @@ def parametrize(
         TypeError, ValueError: naming the argument, if it is not what is expected.
     """
     chosen("parametrize: routine", routine, KNOWN)
-    asked = [law.id for law in LAWS.values() if not law.asked] if laws is None else list(laws)
-    checking.check(routine, subject, laws=asked, dtypes=[], **named)  # it validates the arguments
+    asked = [*checking.check(routine, subject, laws=laws, dtypes=[], **named).laws]  # it validates the arguments
     tried = checking.check(routine, subject, laws=[], dtypes=dtypes, **named).dtypes
     tried = tried if dtypes is not None else [x for x in tried if has(x)]
     named.setdefault("process", Kept())  # shared by all items, since starting it costs most

@@ -47,6 +47,7 @@ def test_subnormal_numbers_may_be_flushed():
         assert (low[0] <= 0 <= top[0]) == flushes and low[1] > 1.9
         low, top = (of.exact(np.full(2, 2.0**-70, np.float32)) * of.exact(np.full(2, 2.0**-60, np.float32))).ends()
         assert (low[0] <= 0 <= top[0]) == flushes
+        assert (2.0**-126 <= Arithmetic(np.float32, flushes=flushes, leasts=2**12).least < 2.0**-124) == flushes
 
 
 @pytest.mark.parametrize(("dtype", "half", "least"), [

@@ -152,12 +152,14 @@ def test_laws_are_listed(capsys):
     (["{steps}:right", "--as", "sgd", "--with", "fused=true"], "fused"),
     (["{steps}:right", "--as", "sgd", "--expected-failures", "no.txt"], "no.txt: No such file"),
     (["{steps}:right", "--as", "sgd", "--expected-failures", "bad.txt"], "bad.txt, line 2: expected the id"),
+    (["{steps}:right", "--as", "sgd", "--expected-failures", "twice.txt"], "twice.txt, line 2: expected the id"),
     (["{steps}:right", *QUICK, "--json", "missing/report.json"], "missing/report.json")])
 def test_bad_arguments(steps, args, text, capsys):
     Path("broken.py").write_text("def right(:")
     Path("leaving.py").write_text("raise SystemExit(0)")
     Path("raising.py").write_text("x = 1\nraise RuntimeError('boom')")
     Path("bad.txt").write_text("# skipped\nL7\n")
+    Path("twice.txt").write_text("L7 # why\nL7 # again\n")
     assert run(*(arg.format(steps=steps) for arg in args)) == 2
     out, err = capsys.readouterr()
     assert text in " ".join(err.split()) + "." and not out  # a text with a full stop is the end
@@ -224,6 +226,17 @@ def test_scripts_of_other_failures():
     compile(report.script("L1"), "script", "exec")
     with pytest.raises(ValueError, match=r"script: expected a law that fails, of \['L1'\], got 'L2'"):
         report.script("L2")
+
+
+def test_a_script_of_a_hidden_infinity_shows_it():
+    def clipped(params, grads, *, lr):
+        for p, g in zip(params, grads, strict=True):
+            p -= (lr * np.clip(g, -1e3, 1e3)).astype(p.dtype)
+
+    report = oracle.check("sgd", clipped, dtypes=["float32"], laws=["L6"], diagnose=False, process=False)
+    with pytest.raises(SystemExit) as end:
+        exec(report.script(), {})
+    assert end.value.code == 1
 
 
 def test_a_script_of_bf16_has_what_it_needs():

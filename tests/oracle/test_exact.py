@@ -125,6 +125,11 @@ def test_results_that_are_none(what):
     assert str(caught.value).startswith(f"case 'one tensor': N4, equal bits: {message}")
 
 
+def test_what_differs_is_told_with_what_was_expected_first():
+    with pytest.raises(AssertionError, match=r"expected 1.0 \(0x3f800000\), got 0.0"):
+        assert_same({"params": [np.ones(2, "f4")]}, {"params": [np.zeros(2, "f4")]}, "N4")
+
+
 def test_a_runner_leaves_its_case_as_it_was():
     """A case can be run again, and its lists are not what the step is given."""
     case = make(ROUTINES["adam"], [3, 2])

@@ -35,6 +35,20 @@ def test_a_ratio_is_that_of_the_error_and_its_bound():
         assert np.allclose(found.ratio(found.value + share * found.error), abs(share), rtol=0.35)
 
 
+def test_numbers_per_tensor_and_factors():
+    p, g = arrays(50, np.float32), arrays(50, np.float32, 1)
+    factor = np.full(1, 0.5, np.float32)
+    two = oracle.expect("sgd", params=[p, p.copy()], grads=[g, g.copy()], lr=[0.1, 0.2], grad_factor=factor)["params"]
+    for found, rate in zip(two, (0.05, 0.1), strict=True):
+        assert np.allclose(found.value, p - rate * g.astype(np.float64), atol=1e-7)
+
+
+def test_what_is_left_alone_may_be_anything():
+    p = np.array([1, np.nan, np.inf], np.float32)
+    found = oracle.expect("sgd", params=[p], grads=[None], lr=0.25)["params"][0]
+    assert found.ratio(p).tolist() == [0, 0, 0] and found.ratio(p + 1)[0] > 1 and found.ratio(p[[0, 0, 2]])[1] > 1
+
+
 def test_shapes_and_orders_of_axes_are_the_tensors():
     p, g = (arrays(12, np.float32, k).reshape(3, 4).T for k in (0, 1))
     found = oracle.expect("sgd", params=[p], grads=[g], lr=0.25)["params"][0]

@@ -95,7 +95,7 @@ def cases_of(routine, dtype, law):
 @pytest.mark.parametrize(("routine", "dtype", "law"), [
     ("radam", "float64", "L24"), ("adam", "float32", "L14"), ("adam", "float32", "L24"), ("nadam", "float32", "L1"),
     ("nadam", "float32", "L14"), ("nadam", "float32", "L16"), ("adamw", "bfloat16", "L1"), ("adamw", "bfloat16", "L14"),
-    ("muon", "float32", "L1"), ("muon", "float16", "L1"), ("muon", "float32", "L5"),
+    ("muon", "float32", "L1"), ("muon", "float16", "L1"), ("muon", "float32", "L5"), ("adam", "float32", "L2"),
     ("lars_momentum", "bfloat16", "L11"), ("lars_momentum", "float32", "L18"), ("lars_momentum", "bfloat16", "L18"),
     ("novograd", "float32", "L18"), ("radam", "bfloat16", "L18")])
 def test_the_cases_of_a_law(routine, dtype, law):

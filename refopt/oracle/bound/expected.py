@@ -58,9 +58,10 @@ class Expected:
             off = (number - self.value) - self.rest
             ends = np.where(off >= 0, high - self.value, self.value - low)
             ratio = abs(off) / np.fmax(self.error, ends)
-            equal = (off == 0) | (np.isinf(number) & (number == self.value))
+            alike = (np.isinf(number) & (number == self.value)) | (np.isnan(number) & np.isnan(self.value))
+            equal = (off == 0) | alike
             ratio = np.where(equal, 0.0, np.where(np.isnan(ratio), np.inf, ratio))
-            inside = (low <= number) & (number <= high)
+            inside = equal | ((low <= number) & (number <= high))
             ratio = np.where(inside, np.minimum(ratio, 1.0), np.maximum(ratio, 1 + 2.0**-20))
         return np.where(np.isfinite(self.error), ratio, np.nan)
 
