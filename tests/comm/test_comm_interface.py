@@ -306,6 +306,8 @@ def test_a_call_is_refused_as_it_is_prepared():
         with world.batch(), pytest.raises(ValueError, match="all_reduce: array: expected a C-contiguous array"):
             world.prepared("all_reduce", np.zeros((2, 2), np.float32).T)
         call = world.prepared("all_reduce", np.ones(2, np.float32))
+        world.barrier()  # in no batch, though some were refused
+        assert world.counts["barrier"].calls == 1
         world.close()
         with pytest.raises(CommError, match="all_reduce: no more calls can be made: it is closed"):
             call()

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -110,6 +111,14 @@ def test_processes_meet(start):
         "for turn in range(20):\n    everything = meeting.exchange(f'turn-{turn}', bytes([rank]) * turn)\n"
         "    assert everything == [bytes([r]) * turn for r in range(size)]\n")
     assert start(script, "-n", "3")[0] == 0
+
+
+def test_readers_find_all_of_a_value(tmp_path, monkeypatch):
+    first, second = (Rendezvous(tmp_path, rank, 2, timeout=0.2) for rank in range(2))
+    write, seen = Path.write_bytes, []
+    monkeypatch.setattr(Path, "write_bytes", lambda path, data: (write(path, data), seen.append(first.peek("key"))))
+    second.put("key", b"three")
+    assert seen == [None] and first.peek("key") == b"three"
 
 
 def test_a_meeting(tmp_path):

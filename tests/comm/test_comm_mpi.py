@@ -94,6 +94,36 @@ def test_of_ranks_not_heard_from_no_call_is_known():
     assert Watch(None, 1, 3).last == {0: "no call", 2: "no call"}
 
 
+class Notices:
+    """What is sent is there at once."""
+
+    def __init__(self):
+        self.held = []
+
+    def Isend(self, what, peer):
+        self.held.append(what[0].copy())
+        return SimpleNamespace(Test=lambda: True)
+
+    def Iprobe(self, *_):
+        return bool(self.held)
+
+    def Recv(self, what, peer):
+        what[0][...] = self.held.pop(0)
+
+
+def test_what_is_heard_of_a_rank():
+    """Why it has failed, though it has ended since; of a call, what all hear of it."""
+    notices = Notices()
+    there, here = Watch(notices, 1, 2), Watch(notices, 0, 2)
+    here._status = SimpleNamespace(Get_source=lambda: 1)
+    mine = there.call(0, "a" * 200)
+    there.fail("is late")
+    there.end()
+    here.listen()
+    assert here.gone == {1: "has failed: is late"} and here.ended == {1}
+    assert here.said(1, 0) == mine == "a" * 126
+
+
 @pytest.mark.parametrize(("ended", "all_of_them"), [(set(), False), ({1}, False), ({1, 2}, True)])
 def test_whether_all_others_are_at_their_end(ended, all_of_them):
     watch = SimpleNamespace(ended=set(), others=[1, 2], listen=lambda: watch.ended.update(ended))

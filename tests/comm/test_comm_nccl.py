@@ -67,6 +67,18 @@ def reading(world):
     return read
 
 
+def test_a_group_of_a_group_has_files_of_its_own(nccl, tmp_path):
+    def rank(world):
+        part = world.group([0, 1])
+        inner = part.group([0, 1])  # made by the call of the same number
+        found = [*part.gather_bytes(b"part"), *inner.gather_bytes(b"a"), *inner.gather_bytes(b"b")]
+        for one in (inner, part, world):
+            one.close()
+        return found
+
+    assert run(nccl, rank, 2, tmp_path) == [[b"part"] * 2 + [b"a"] * 2 + [b"b"] * 2] * 2
+
+
 OTHERS = [pytest.param(*both, marks=pytest.mark.slow) for both in ((1, True), (2, True), (3, False))]
 
 

@@ -302,3 +302,10 @@ def test_more_sparse_gradients_than_there_are():
     for function in (counts.step, counts.fused_step):
         with pytest.raises(ValueError, match=f"^{function.__name__}: sparse: expected at most the 3 tensors, got 4"):
             function(ROUTINES["adam"], 3, sparse=4)
+
+
+@pytest.mark.parametrize("form", ["flat", "merged"])
+@pytest.mark.parametrize(("names", "layer"), [(("a.w", "b.w"), None), (("a.w", "a.b"), "a")])
+def test_an_update_of_several_layers_is_of_none(form, names, layer):
+    made = passes.fuse_optimizer(adam([(name, (2,)) for name in names], early=True), form=form).program
+    assert {op.layer for op in made.main if op.role == "optimize"} == {layer}

@@ -11,6 +11,7 @@ from program_cases import few
 from refopt import gpu
 from refopt.checks.dtypes import numpy_dtype
 from refopt.program.blocks import Block, concat, slice_variable, split_by_ref
+from refopt.simt import cuda, observe
 
 # Paddle's test_slice_var and the older default of 1024, with 10 blocks aimed at: sizes of blocks.
 GOLDEN = [
@@ -193,6 +194,13 @@ def test_a_row_that_is_its_own_place_whatever_its_stride():
     target = np.arange(16, dtype=np.float32).reshape(4, 4)
     concat([target[:1][::-1], target[1:]], target)
     assert target.tolist() == np.arange(16).reshape(4, 4).tolist()
+
+
+def test_arrays_of_a_device_are_copied_on_the_stream_given(executor):
+    parts, stream = [executor.to_device(np.ones(2, np.float32)) for _ in range(2)], cuda.stream()
+    with observe() as log:
+        concat(parts, executor.to_device(np.zeros(4, np.float32)), stream)
+    assert [copy.stream for copy in log.copies[-2:]] == [stream] * 2
 
 
 def test_arrays_of_the_host_are_on_no_stream_but_the_first():

@@ -346,6 +346,17 @@ def test_a_refused_number_enqueues_nothing(executor):
     assert read(run.bound) == before and run.bound.steps == 1
 
 
+def test_a_refused_gradient_changes_no_number(executor):
+    program, array = step_program([("w", (2,))], "sgd", lr=0.5), lambda n: executor.to_device(np.ones(n, np.float32))
+    grads = {"w@GRAD": array(3)}
+    run = placement.bind_schedule(placement.on_streams(program), {"w": array(2)}, gradients=grads)
+    with pytest.raises(ValueError, match="backward: 'w@GRAD'"):
+        run.step(lr=0.25)
+    grads["w@GRAD"] = array(2)
+    run.step()
+    assert run.bound.read("w").tolist() == [0.5, 0.5]
+
+
 def test_some_multiprocessors_are_for_updates(executor, monkeypatch):
     """Those of the streams beside them are all."""
     made = []

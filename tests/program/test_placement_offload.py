@@ -282,6 +282,21 @@ def test_costs_of_copies():
     assert [seconds(task) for task in plan.tasks if task.stream != "compute"] == [100 + 2 * 24] * 2
 
 
+def test_parts_of_masters_in_the_host_start_from_their_own_elements():
+    """Nobody sends anything."""
+    program = step_program([("w", (4096,))], "sgd", config="amp", world_size=2, lr=0.5).replace(startup=())
+
+    def rank(world):
+        made = passes.offload(passes.shard_elements(program, world.rank, 2).program, masters=True).program
+        arrays = {"w": gpu.to_device(np.arange(4096).astype(np.float16))}
+        grads = {"w@GRAD": gpu.to_device(np.zeros(4096, np.float16))}
+        run = placement.bind_schedule(placement.on_streams(made), arrays, comm=world, gradients=grads)
+        return run.bound.read(f"w_fp32_master_0.shard{world.rank}")[0]
+
+    with gpu.use("executor"):
+        assert local.run(rank, 2) == [0, 2048]
+
+
 def test_masters_in_the_host_start_from_what_rank_0_sends():
     """Each rank brings other parameters."""
     program = step_program([("w", (70,))], "sgd", config="amp", world_size=2, lr=0.5)

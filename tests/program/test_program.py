@@ -31,6 +31,14 @@ def test_a_step_in_order():
     assert program.counts("layer") == {"a": 12} and program.counts("device") == {None: 12}
     assert program.counts("layer", "startup") == {"a": 2} and program.counts(part="startup") == {"broadcast": 2}
     assert program.counts("role") == {"backward": 2, "communicate": 4, "optimize": 6}
+    assert adam(PARAMS[:2], layer=lambda name: name[2:]).counts("layer") == {"b": 2, "w": 2}
+
+
+def test_a_program_has_variables_of_its_own():
+    given = {"a": Var("a", (2,), "float32")}
+    program = Program(given)
+    del given["a"]
+    assert [*program.vars] == ["a"]
 
 
 def test_variables_of_a_step():

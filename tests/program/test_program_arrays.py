@@ -4,7 +4,7 @@ import contextlib
 
 import numpy as np
 import pytest
-from program_cases import PARAMS, adam, bound_on, put, started, values
+from program_cases import PARAMS, adam, arrays_of, bound_on, put, started, values
 
 from refopt import gpu
 from refopt.comm import CommError, local
@@ -12,6 +12,7 @@ from refopt.cpu import remainder
 from refopt.program import UNKNOWN, Config, Op, Program, Var, bind, passes, run, step_program
 from refopt.program.gpu.backend import Gpu
 from refopt.program.passes import on_device, send_to_owners
+from refopt.simt import cuda, observe
 
 BACKENDS = pytest.mark.parametrize("backend", ["cpu", "gpu"])
 
@@ -36,6 +37,16 @@ def test_the_host_waits_for_what_it_copies(executor, monkeypatch):
     backend = Gpu([array], 0)
     backend.write(array, np.arange(3.0))
     assert len(finished) == 1 and backend.read(array).tolist() == [0, 1, 2] and len(finished) == 2
+
+
+@pytest.mark.parametrize("config", ["fp32", "amp"])
+def test_all_work_is_on_the_stream_given(executor, config):
+    """From startup on: also tensors are moved into buffers there, and the loss scale updated."""
+    program = passes.fuse_optimizer(adam([("a", (2,)), ("b", (3,))], config=config), form="flat").program
+    stream, arrays = cuda.stream(), arrays_of(program)
+    with observe(count=()) as log:
+        started(program, put("gpu", arrays), backend="gpu", stream=stream).step()
+    assert {launch.stream for launch in log.launches} == {stream}
 
 
 # Scalars that others change, too.

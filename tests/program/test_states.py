@@ -12,7 +12,7 @@ from state.cases import GONE, changed
 
 from refopt import state
 from refopt.comm import local
-from refopt.program import bind, passes, placement
+from refopt.program import bind, passes, placement, step_program
 
 PARAMS = [("a.w", (9, 4)), ("a.b", (7,)), ("b.w", (65,)), ("c", ())]
 SAME = Composition("amp_program", PARAMS, "adam", {"lr": 0.5, "loss_scale": 8.0, "max_norm": 0.5}, 2)
@@ -134,6 +134,15 @@ def test_numbers_may_come_in_another_order():
     assert on_each(programs(), load) == [2, 2]
 
 
+def test_later_steps_leave_checkpoints_alone():
+    bound = started(step_program([("a", (2,))], "sgd", lr=0.5), {"a": np.ones(2, np.float32)})
+    saved = stepped(bound, 1, 0, lr=0.25).state_dict()
+    for load in (bound.load, lambda saved: None):
+        bound.step(lr=0.125)
+        assert saved["numbers"] == {"lr": 0.25}
+        load(saved)
+
+
 def test_order_of_calls():
     bound = bind(adam(PARAMS), {name: np.ones(shape, np.float32) for name, shape in PARAMS})
     for call in (bound.state_dict, lambda: bound.load(SAVED)):
@@ -191,6 +200,7 @@ def test_schedules_save_and_load(chain):
         early = run.state_dict()
         run.load(SAVED)
         assert not differing(run.state_dict(), SAVED)
+        run.step()
         run.step(lr=0.125)
         return early, run.state_dict()
 
@@ -198,6 +208,7 @@ def test_schedules_save_and_load(chain):
         bound.step(lr=0.25, beta1=0.5)
         early = bound.state_dict()
         bound.load(SAVED)
+        bound.step()
         bound.step(lr=0.125)
         return early, bound.state_dict()
 
