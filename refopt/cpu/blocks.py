@@ -43,7 +43,7 @@ class Cut(NamedTuple):
         """Views of the parameter's elements; ``flat`` has them in memory order."""
         whole = flat.reshape([self.shape[axis] for axis in self.order])
         if self.of == "convolution":
-            stacked = whole.reshape(1, self.shape[0], -1)
+            stacked = whole.reshape(1, self.shape[0], math.prod(self.shape[1:]))
         else:
             stacked = whole.transpose(np.argsort(self.order))[(None,) * (self.of == "matrix")]
         for index in np.ndindex(stacked.shape[:-2]):

@@ -90,6 +90,7 @@ REFUSED = {
         (sgd(lr=b"abc"), TypeError, "lr: expected a list of numbers, got bytes"),
         (sgd(lr=[b"a"]), TypeError, f"lr[0]: {NUMBER}b'a'"),
         (sgd(lr=[np.ones(2)]), TypeError, f"lr[0]: {NUMBER}an array of shape (2,)"),
+        (sgd(lr=np.ones(1, "m8[ns]")), TypeError, f"lr[0]: {NUMBER}np.timedelta64(1,'ns')"),
         (sgd(lr=np.ma.masked), TypeError, f"lr: {NUMBER}masked"),
         (sgd(lr=np.ma.array([0.5], mask=[True])), TypeError, f"lr: {NUMBER}an array of shape (1,)"),
         (sgd(l2_decay=[True]), TypeError, f"l2_decay[0]: {NUMBER}True"),

@@ -147,6 +147,7 @@ def test_no_kernels_are_kept(folder, monkeypatch):
 
 @pytest.mark.parametrize(("given", "expected"), [
     ({"REFOPT_CACHE": "/a/b"}, "/a/b"), ({"REFOPT_CACHE": "b"}, os.path.join(os.getcwd(), "b")),
+    ({"REFOPT_CACHE": "", "XDG_CACHE_HOME": "/c"}, "/c/refopt"),
     ({"XDG_CACHE_HOME": "/c"}, "/c/refopt"), ({"XDG_CACHE_HOME": "relative"}, "/home/me/.cache/refopt"),
     ({}, "/home/me/.cache/refopt"), ({"HOME": "nowhere"}, "None")])
 def test_where_kernels_are_kept(monkeypatch, given, expected):

@@ -281,6 +281,7 @@ def test_nothing_to_do(machine, sources):
     assert (there.plan.launches, there.plan.bytes) == (0, 0)
     there.plan()
     there.read()
+    cpu.merged_cast([None], [None], scale=1e300)
 
 
 def test_no_dimension(machine):
@@ -352,6 +353,10 @@ def test_a_new_scale_during_a_capture(executor, monkeypatch):
     there.plan(scale=2.0)
     with pytest.raises(RuntimeError, match=r"^merged_cast: scale: expected no new value during a capture"):
         there.plan(scale=3.0)
+    assert there.plan.scale == 2
+    monkeypatch.undo()
+    there.plan(scale=3.0)
+    assert (there.read()[0] == 3).all()
 
 
 @pytest.mark.gpu

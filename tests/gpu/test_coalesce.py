@@ -219,7 +219,8 @@ RNG = np.random.default_rng(0)
 INPUTS = [RNG.normal(size=shape).astype(np.float32) for shape in ((20, 3), (20,), (1,), (64,), (128,), ())]
 
 
-@pytest.mark.parametrize(("dtype", "constant"), [("int8", -128), ("int8", 127), ("uint8", 255), ("bool", True)])
+@pytest.mark.parametrize(("dtype", "constant"), [("int8", -128), ("int8", 127), ("uint8", 255), ("bool", True),
+                                                 ("int64", 2**63 - 1), ("uint64", 2**64 - 1), ("int64", 2**53 + 1)])
 def test_constants_at_the_ends_of_a_dtype(dtype, constant):
     made = cpu.coalesce_tensor([None], shapes=[(1,) * 64], dtype=dtype, set_constant=True, constant=constant)
     assert made.views[0].ndim == 64 and (made.buffer == constant).all()
@@ -380,6 +381,7 @@ REFUSED = {
         (TypeError, [np.ones(3, np.int32)], dict(dtype="float32")),
     "inputs[0]: expected int32 for a buffer of int32, got float32": (TypeError, [A], dict(dtype="int32")),
     "inputs[0]: expected one of float16,": (TypeError, [np.ones(3, np.complex64)], {}),
+    "outputs[0]: expected float32, as inputs[0] has, got float16": (TypeError, [A], dict(outputs=[A.astype("f2")])),
     "outputs: expected 1 entries, as inputs has, got 2": (ValueError, [A], dict(outputs=[A, A])),
     "outputs[0]: expected shape (3,), as inputs[0] has, got (2, 2)": (ValueError, [A], dict(outputs=[B])),
     "outputs: expected a list of arrays, whose contents are to persist": (TypeError, [A], dict(persist_output=True)),

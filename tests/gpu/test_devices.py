@@ -175,7 +175,8 @@ def interfaces():
     """The same of arrays that have an interface."""
     changed = {"shape": (2, 2)}, {"typestr": "<i4"}, {"strides": (8,)}, {"data": (4096, True)}, {"mask": 1}
     return [SimpleNamespace(__cuda_array_interface__=x) for x in (interface(), interface(data=(8192, False)))] + [
-        [SimpleNamespace(__cuda_array_interface__=interface(**x)) for x in changed]]
+        [SimpleNamespace(__cuda_array_interface__=interface(**x)) for x in changed]
+        + [SimpleNamespace(__cuda_array_interface__=interface(), dtype=np.dtype("i4"))]]
 
 
 def executors():

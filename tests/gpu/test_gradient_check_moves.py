@@ -170,3 +170,8 @@ def test_what_is_at_the_same_address_is_kept_alive(executor):
     gc.collect()
     assert seen() is None
     check()
+    arrays = [executor.to_device(np.ones(3, F))]
+    check.rebind(arrays)
+    arrays.clear()
+    gc.collect()
+    check()

@@ -327,3 +327,9 @@ def test_a_time_on_a_gpu_is_that_between_the_ends_of_two_calls(monkeypatch):
     machine = types.SimpleNamespace(name="gpu", new_event=lambda timing: Event(), synchronize=lambda: None)
     monkeypatch.setattr(timing, "device", lambda: machine)
     assert timing.milliseconds(call, repeats=3, warmup=2) == 2.0 and [*took] == [90.0]
+
+
+def test_a_time_on_the_executor_is_that_of_one_call(executor, monkeypatch):
+    now, called = iter([2.0, 2.25]), []
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: next(now))
+    assert timing.milliseconds(lambda: called.append(0)) == 250 and called == [0]

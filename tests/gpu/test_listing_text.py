@@ -170,6 +170,11 @@ def surely(x):
 
 
 @device_function
+def total_of(*values):
+    return values[0] + values[1]
+
+
+@device_function
 def three(x):
     return x[0], x[1], x[2]
 
@@ -221,6 +226,7 @@ def tangled():
         else:
             x[7] = 3
         if n == 2 and yes: x[8] = 4  # noqa: E701
+        if (n > 3 or n < 1) and yes and n != 5: x[1] = total_of(x[0], x[1])  # noqa: E701
         x[9] = twice(x, counted(x, 9)) + twice(x, n - n)
         done = noted(x, 1)
         if (counted(x, 10) > 2 and not yes) or done is None:
@@ -259,6 +265,7 @@ def tangle(x, n):
     else:
         x[7] = 3
     if n == 2: x[8] = 4
+    if (n > 3 or n < 1) and n != 5: x[1] = total_of(x[0], x[1])
     x[9] = twice(x, counted(x, 9)) + twice(x, n - n)
     done = noted(x, 1)
     if (counted(x, 10) > 2 and False) or done is None:

@@ -37,7 +37,8 @@ def test_grows_and_shrinks_in_figures(machine):
 
 
 @pytest.mark.parametrize(("found", "good", "bad", "left"), [
-    (0, 998, 1, (8, 999, 0)), (0, 999, 0, (16, 0, 0)), (1, 5, 0, (8, 0, 1)), (1, 0, 1, (4, 0, 0))])
+    (0, 998, 1, (8, 999, 0)), (0, 999, 0, (16, 0, 0)), (0, 1500, 0, (16, 0, 0)),
+    (1, 0, 7, (4, 0, 0)), (1, 5, 0, (8, 0, 1)), (1, 0, 1, (4, 0, 0))])
 @pytest.mark.parametrize("update", [cpu.update_loss_scaling, gpu.update_loss_scaling,
                                     lambda *arrays: gpu.loss_scaling(*arrays)()], ids=["cpu", "gpu", "plan"])
 def test_a_thousand_good_steps_double_and_two_bad_ones_halve(update, found, good, bad, left, machine):

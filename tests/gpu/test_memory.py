@@ -99,6 +99,11 @@ def test_memory_goes_back_in_its_own_context_during_a_capture_too(fake):
     exchange = "cuThreadExchangeStreamCaptureMode"
     assert fake.calls == [("cuCtxPushCurrent", HERE), (exchange, relaxed), ("cuMemFree", address), (exchange, held),
                           ("cuCtxPopCurrent",)]
+    fake.calls.clear()
+    fake.cuMemAlloc = lambda nbytes: (CUDA.CUresult.CUDA_ERROR_OUT_OF_MEMORY,)
+    with pytest.raises(RuntimeError, match="CUDA_ERROR_OUT_OF_MEMORY"):
+        driver.Gpu().empty((3,), np.float32)
+    assert fake.calls == [(exchange, relaxed), (exchange, held)]
 
 
 def test_what_an_array_says_to_other_libraries(fake):

@@ -174,7 +174,9 @@ def test_numbers_and_arrays_may_change(machine):
     cpu.merged_muon(*host, lr=0.1, iterations=1)
     step(iterations=0, lr=0.2)
     cpu.merged_muon(*host, lr=0.2, iterations=0)
+    assert step.launches == 3
     step.set(iterations=1)
+    assert step.launches == 6
     turned = orders((6, 8), 1, 0)
     given = there(machine, turned)
     step.rebind(params=given[0], grads=given[1], velocities=given[2])

@@ -192,7 +192,8 @@ def test_a_launch_keeps_its_arrays(executor):
     """Which it finds by address; nobody else may have them any more."""
     xs, ys = ([executor.to_device(np.full(300, x, np.float32))] for x in (1, 3))
     step, first = parts.Table(xs, ys).launch(average_of("float32", "float32"), np.float32(0.5)), xs[0]
-    del xs, ys
+    xs.clear()
+    ys.clear()
     gc.collect()
     stream = simt.cuda.stream()
     with simt.observe(count=()) as log:

@@ -34,9 +34,12 @@ def test_a_plan_says_what_it_is_of_and_where(executor):
     """A tensor without a gradient is none of its, and 12 bytes an element move in SGD."""
     params = [executor.to_device(np.zeros(size, np.float32)) for size in (1000, 24, 7)]
     grads = [executor.to_device(np.zeros(1000, np.float32)), None, executor.to_device(np.zeros(7, np.float32))]
-    assert str(gpu.plan("sgd", params, grads, lr=0.5, form="separate")) == (
+    step = gpu.plan("sgd", params, grads, lr=0.5, form="separate")
+    assert str(step) == (
         "<Plan of sgd, form separate: tensors 2, elements 1,007; per step launches 2, bytes 12,084; "
         f"device executor: {executor.properties}>")
+    step.rebind(grads=[None, None, grads[2]])
+    assert (step.launches, step.bytes) == (1, 84) and "tensors 1, elements 7;" in str(step)
 
 
 def test_numbers_are_the_last_that_were_given(executor):
@@ -83,10 +86,12 @@ def test_gradients_of_another_kind_are_refused(executor):
     """Of another dtype, order of axes or number; also once others have been given that are like the first."""
     x, g, wide = ([executor.to_device(np.ones((2, 3), dtype))] for dtype in ("f8", "f4", "f8"))
     turned = [executor.to_device(np.ones((2, 3), "f4", "F"))]
+    off = [executor.view(executor.to_device(np.zeros(64, np.uint8)), 2, (2, 3), (12, 4), np.float32)]
     step = gpu.plan("sgd", x, g, lr=0.5)
     for grads, said in ((wide,
                          r"grads\[0\]: expected float32 of shape \(2, 3\), as planned, got float64 of shape \(2, 3\)$"),
                         (turned, r"grads\[0\]: expected the axis order of params\[0\]"),
+                        (off, r"grads\[0\]: expected an address divisible by 4, as float32 needs, got one with"),
                         (g * 2, "grads: expected 1 entries, as planned, got 2$")):
         for _ in range(2):
             with pytest.raises(ValueError, match=f"^merged_sgd: {said}"):
@@ -118,6 +123,14 @@ def test_plan_of_nothing(machine):
         step(lr=0.1, mu=0.9)
         assert step.launches == step.bytes == 0
     assert (full.copy_to_host() == 1).all()
+
+
+def test_a_list_that_is_rebound_stays_the_callers(executor):
+    x, v, new = ([executor.to_device(np.full(3, k, np.float32))] for k in range(3))
+    step = gpu.plan("momentum", x, [executor.to_device(np.ones(3, np.float32))], v, lr=1.0, mu=0.5)
+    step.rebind(velocities=new)
+    new.clear()
+    assert step.state_dict()["slots"]["velocities"][0].tolist() == [2] * 3
 
 
 def test_plan_keeps_its_arrays_alive(executor):
@@ -183,4 +196,6 @@ def test_use_chooses_where_arrays_go(monkeypatch):
     with gpu.use("executor") as machine:
         assert gpu.device() is machine and machine.name == "executor"
         assert isinstance(gpu.to_device(np.ones(2)), simt.DeviceArray)
+    with pytest.raises(KeyError), gpu.use("executor"):
+        raise KeyError
     assert not runtime._forced

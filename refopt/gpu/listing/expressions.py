@@ -68,7 +68,11 @@ class Expressions:
         kept = [x for x in node.values if (value := self.value(x)) is UNKNOWN or bool(value) == stops]
         if len(kept) == len(node.values):
             return self._spliced(node)
-        return (" or " if stops else " and ").join(map(self.text, kept))
+        texts = [self.text(x) for x in kept]
+        if len(kept) > 1:
+            texts = [f"({text})" if isinstance(x, ast.BoolOp | ast.IfExp) and not ATOM.fullmatch(text) else text
+                     for x, text in zip(kept, texts, strict=True)]
+        return (" or " if stops else " and ").join(texts)
 
     def _folded(self, node: ast.BinOp) -> str:
         """The result of an operation on two known integers, unless both are literals."""

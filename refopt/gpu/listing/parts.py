@@ -120,7 +120,7 @@ class Parts:
         return name
 
     def _module(self, module: ModuleType, name: str) -> str:
-        statement = MODULES.get(module.__name__, f"import {module.__name__}")
+        statement = MODULES.get(module.__name__, f"import {module.__name__}").partition(" as ")[0]
         self.imports[name] = statement if statement.endswith(f" {name}") else f"{statement} as {name}"
         return name
 
