@@ -1,6 +1,7 @@
 """The numbers that decide, on the device and without waiting, how gradients are scaled and whether a step is taken."""
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -36,9 +37,10 @@ class Gate:
         """
         scaled, may_skip, multiplied = kind
         self._device, self._gradients, self._on_gpu = device, gradients, device.type == "cuda"
-        self._scale = torch.ones(1, device=device) if scaled else None
-        self._factor = torch.ones(1, device=device) if not clips and (scaled or multiplied) else None
-        self.found_inf = torch.zeros(1, device=device) if may_skip else None
+        ones = partial(torch.ones, 1, dtype=torch.float32, device=device)
+        self._scale = ones() if scaled else None
+        self._factor = ones() if not clips and (scaled or multiplied) else None
+        self.found_inf = ones().zero_() if may_skip else None
         given = {"grad_factor": self._factor, "found_inf": self.found_inf}
         self.arrays = {name: array_of(tensor) for name, tensor in given.items() if tensor is not None}
         self._checks: Recent[tuple, gpu.GradientCheck] = Recent()  # by kinds of gradients

@@ -32,6 +32,16 @@ def test_published_sizes(name):
     assert len({tensor.name for tensor in workload.tensors}) == len(workload)
 
 
+def test_shapes_that_a_total_does_not_tell():
+    shapes = {tensor.name: tensor.shape for name in WORKLOADS for tensor in load(name).tensors}
+    for name, shape in {
+            "model.layers.31.self_attn.k_proj.weight": (1024, 4096),
+            "model.layers.31.mlp.down_proj.weight": (4096, 14336),
+            "transformer.h.47.mlp.c_fc.weight": (1600, 6400), "fc.weight": (1000, 2048),
+            "encoder.layer.23.intermediate.dense.weight": (4096, 1024)}.items():
+        assert shapes[name] == shape
+
+
 def test_unknown_name_lists_the_known_ones():
     with pytest.raises(ValueError, match="'resnet51'") as error:
         load("resnet51")

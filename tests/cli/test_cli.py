@@ -212,6 +212,13 @@ def test_where_kernels_come_from(monkeypatch, tmp_path):
     assert device["kernels"].startswith("compiled for 9.0 by")
 
 
+def test_as_many_steps_as_asked(monkeypatch):
+    step, taken = gpu.Plan.step, []
+    monkeypatch.setattr(gpu.Plan, "step", lambda self, **hyper: taken.append(step(self, **hyper)))
+    assert cli.main(["verify", "--routine", "sgd", "--dtype", "fp32", "--form", "merged", "--steps", "4"]) == 0
+    assert len(taken) == 4
+
+
 def test_broken_rule_is_found(capsys, monkeypatch):
     exact = LARS_MOMENTUM.rule
 
@@ -386,6 +393,7 @@ def test_all_tasks(tasks, capsys):
     assert {task.name for task in tasks} == {*catalog.KNOWN, *verify.AROUND}
     sizes = {task.name: (len(task.workload), max(x.elements for x in task.workload.tensors)) for task in tasks}
     assert sizes["sgd"][1] <= 1500 < sizes["lamb"][1] == sizes["merged_cast"][1] <= 17_500 and sizes["muon"][0] == 6
+    assert f"scaled to {max(task.workload.elements for task in tasks):,}: " in out
     tasks.clear()
     assert cli.main(["verify", "--form", "merged"]) == 0 and "skipped" not in capsys.readouterr().out
     assert not {task.name for task in tasks} & {*verify.AROUND}
@@ -437,6 +445,7 @@ def test_scaled_workloads_cross_tiles_and_chunks(name):
     sizes = sorted(tensor.elements for tensor in verify.extents(whole, "executor", norms=False)[0].tensors)
     assert all(TILE < size <= 1500 for size in sizes[-3:]) and all(size > ROW for size in sizes[-7:])
     assert verify.extents(whole, "gpu", 50)[0] == whole.scaled(50)
+    assert (verify.extents(whole, "gpu")[0] is whole) == (name in ("resnet50", "bert-large"))
     decays = verify.hypers(LARS_MOMENTUM, whole, 0)["lars_weight_decay"]  # none for biases and norms
     assert [decay == 0 for decay in decays] == [len(tensor.shape) == 1 for tensor in whole.tensors]
 

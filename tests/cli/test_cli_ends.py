@@ -141,6 +141,10 @@ def test_a_report_takes_the_place_of_an_old_one(tmp_path):
     os.umask(mask := os.umask(0))
     assert cli.main([*ALONE, "--json", str(tmp_path / "new.json")]) == 0
     assert (tmp_path / "new.json").stat().st_mode & 0o777 == 0o666 & ~mask
+    for folder in ("/dev/fd", "/proc/self/fd"):
+        with open(tmp_path / "open.json", "w+") as file:
+            assert cli.main([*ALONE, "--json", f"{folder}/{file.fileno()}"]) == 0
+            assert json.loads(file.read())["ok"]
     read, write = os.pipe()
     assert cli.main([*ALONE, "--json", f"/dev/fd/{write}"]) == 0
     os.close(write)

@@ -150,6 +150,7 @@ def test_laws_are_listed(capsys):
     (["{steps}:right", "--as", "sgd", "--set", "lr"], "argument --set: expected NAME=VALUE, got 'lr'"),
     (["{steps}:right", "--as", "sgd", "--with", "seed=1"], "argument --with: expected"),
     (["{steps}:right", "--as", "sgd", "--with", "fused=true"], "fused"),
+    (["{steps}:right", "--as", "sgd", "--with", "tolerance=1"], "argument --with: expected one of the optimizer's own"),
     (["{steps}:right", "--as", "sgd", "--expected-failures", "no.txt"], "no.txt: No such file"),
     (["{steps}:right", "--as", "sgd", "--expected-failures", "bad.txt"], "bad.txt, line 2: expected the id"),
     (["{steps}:right", "--as", "sgd", "--expected-failures", "twice.txt"], "twice.txt, line 2: expected the id"),
@@ -204,7 +205,9 @@ def test_signals(steps):
         assert process.returncode == status and out == "" and "Traceback" not in err
 
 
-def test_a_script_shows_the_failure_without_refopt(steps, tmp_path):
+def test_a_script_shows_the_failure_without_refopt(steps, tmp_path, capsys):
+    assert run(f"{steps}:wrong", *QUICK, "--script", "no/shown.py") == 2
+    assert capsys.readouterr().err.endswith("refopt: no/shown.py: No such file or directory\n")
     assert run(f"{steps}:wrong", *QUICK, "--script", "shown.py") == 1
     text = Path("shown.py").read_text()
     assert "refopt" not in text

@@ -142,6 +142,39 @@ def test_a_scaler_and_two_optimizers():
     assert all_bits(others) != all_bits(parameters(seed=1)) and scaler.get_scale() == 512
 
 
+def test_a_first_sum_is_not_rounded_to_16_bits():
+    (p,) = params = parameters(((3,),), dtype=torch.bfloat16)
+    optimizer = class_of("Adagrad")(params, lr=LR, initial_accumulator_value=0.1, masters="fp32")
+    p.grad = torch.zeros_like(p)
+    optimizer.step()
+    assert torch.equal(optimizer.state[p]["sum"], torch.full((3,), 0.1))
+
+
+@pytest.mark.parametrize("default", [torch.bfloat16, torch.float64], ids=str)
+def test_numbers_of_a_gate_have_their_own_dtype(default):
+    """Whatever PyTorch's default is."""
+    params, optimizer = one("SGD")
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(default)
+    try:
+        scaled_step(scaler_of(), optimizer, params, 0)
+        new_gradients(params, 1)
+        module.clip_grad_norm_(optimizer, 0.25)
+        optimizer.step()
+    finally:
+        torch.set_default_dtype(before)
+    assert all(p.isfinite().all() for p in params)
+
+
+def test_a_refused_norm_clips_no_later_step():
+    (params, optimizer), (others, plain) = pair("SGD")
+    params[0].grad = torch.full_like(params[0], float("inf"))
+    with pytest.raises(RuntimeError, match="is non-finite"):
+        module.clip_grad_norm_(optimizer, 0.25, error_if_nonfinite=True)
+    in_turn([0], (params, optimizer), (others, plain))
+    assert all_bits(params) == all_bits(others)
+
+
 def test_a_velocity_in_16_bits_is_widened():
     """Without a step count, nothing says whether the first step has been taken."""
     (p,) = params = parameters(((3,),), dtype=torch.bfloat16)
@@ -204,7 +237,7 @@ def test_a_norm_that_is_set(name):
         plain.load_state_dict(kept)
         in_turn([step], (params, ours), (others, plain))
         kept = plain.state_dict()
-        assert all_bits(params) == all_bits(others)
+        assert all_bits(params) == all_bits(others) and (ours.grad_norm is None) == (norm is None)
     assert all_bits(params, ours) == all_bits(others, plain)
     with pytest.raises(AttributeError):
         ours.masters = "fp32"

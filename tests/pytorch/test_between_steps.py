@@ -98,8 +98,17 @@ def momentum_that_ends(optimizer, params, step):
         optimizer.param_groups[0]["momentum"] = 0.0
 
 
-CHANGES = [rates, every_number, other_strides, some_without, one_that_comes_late, same_tensors, data_replaced,
-           a_group_less, a_parameter_less, another_parameter, uphill, frozen, momentum_that_begins, momentum_that_ends]
+def rates_of_fewer(optimizer, params, step):
+    """Another rate while one has no gradient; then there are all again."""
+    if step in (1, 2):
+        params[1].grad = None
+    if step == 2:
+        optimizer.param_groups[0]["lr"] = 0.5
+
+
+CHANGES = [rates, rates_of_fewer, every_number, other_strides, some_without, one_that_comes_late, same_tensors,
+           data_replaced, a_group_less, a_parameter_less, another_parameter, uphill, frozen, momentum_that_begins,
+           momentum_that_ends]
 
 
 def run(name, change, looks, **options):

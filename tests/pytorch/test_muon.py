@@ -58,7 +58,8 @@ def bytes_of(optimizer):
 
 @pytest.mark.parametrize("options", [
     {"nesterov": False, "momentum": 0.5}, {"adjust_lr_fn": "match_rms_adamw", "weight_decay": 0.0},
-    {"ns_steps": 2, "ns_coefficients": SCHEDULE}, {"eps": 1e3, "lr": torch.tensor(0.5)}], ids=str)
+    {"ns_steps": 2, "ns_coefficients": SCHEDULE},
+    {"ns_steps": 2, "ns_coefficients": [[*x] for x in SCHEDULE]}, {"eps": 1e3, "lr": torch.tensor(0.5)}], ids=str)
 def test_the_bits_are_those_of_the_reference(options):
     """In groups with numbers of their own, after two steps."""
     params = parameters(MATRICES)
@@ -101,6 +102,14 @@ def test_states_are_exchanged(taken):
 
 CUT = [((6, 4), Blocks(rows=2)), ((4, 6), Blocks(columns=(2, 4))), ((2, 3, 4), Blocks(of="experts")),
        ((4, 3, 2, 2), Blocks(of="convolution")), ((6, 2, 2), Blocks(3, of="convolution"))]
+
+
+def test_a_matrix_that_is_lazy():
+    lazy = torch.nn.LazyLinear(3, bias=False)
+    optimizer = made([lazy.weight])
+    lazy(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    assert optimizer.state[lazy.weight]["momentum_buffer"].shape == (3, 4)
 
 
 def test_blocks_and_more_axes():

@@ -358,6 +358,13 @@ def test_an_entry_of_a_state(entry, text):
     held_step(optimizer, params, 2)
 
 
+@pytest.mark.parametrize(("name", "option"), [
+    ("Adagrad", "lr_decay"), ("Adagrad", "initial_accumulator_value"), ("NAdam", "momentum_decay")])
+def test_a_number_of_a_group_below_0(name, option):
+    with pytest.raises(ValueError, match=rf"{name}: param_groups\[0\]\['{option}'\]: expected a finite number"):
+        class_of(name)([{"params": parameters(), option: -1.0}], lr=LR)
+
+
 def test_states_that_are_one():
     """Which one launch would write twice."""
     params, optimizer = one("AdamW", ((3,), (3,)))
@@ -365,6 +372,9 @@ def test_states_that_are_one():
     optimizer.state[params[1]]["exp_avg"] = optimizer.state[params[0]]["exp_avg"]
     new_gradients(params, 1)
     with pytest.raises(ValueError, match=r"AdamW: param_groups\[0\]\['params'\]\[\d\]: state\['exp_avg'\]: expected"):
+        optimizer.step()
+    optimizer.state[params[1]]["exp_avg"] = params[0].detach()
+    with pytest.raises(ValueError, match="expected memory of its own"):
         optimizer.step()
 
 

@@ -32,6 +32,17 @@ def sharded(model):
     return fsdp.fully_shard(model)
 
 
+def replicated(model):
+    """Whole on each place along one axis of a mesh, of which there is one; sharded along the other."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    mesh = init_device_mesh("cpu", (1, distributed.get_world_size()), mesh_dim_names=("copies", "shards"))
+    for layer in model:
+        if isinstance(layer, torch.nn.Linear):
+            fsdp.fully_shard(layer, mesh=mesh)
+    return fsdp.fully_shard(model, mesh=mesh)
+
+
 def parallel(model):
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -85,9 +96,9 @@ def every_class_is_pytorchs(rank, folder):
 
 def norms_are_those_of_all_ranks(rank, folder):
     """Of gradients that ranks have parts of, some of them none; ranks of tensor parallelism have whole ones as well."""
-    for make, of in ((sharded, None), (parallel, 0)):
+    for make, of in ((sharded, None), (replicated, None), (parallel, 0)):
         for norm_type in (2.0, float("inf"), 1.0):
-            models = [make(model_of() if make is sharded else wide()) for _ in range(2)]
+            models = [make(wide() if make is parallel else model_of()) for _ in range(2)]
             mine = class_of("AdamW")(models[0].parameters(), lr=LR, max_norm=0.05, norm_type=norm_type)
             peer = theirs("AdamW")(models[1].parameters(), lr=LR)
             found = train(models[0], mine, range(STEPS), of)

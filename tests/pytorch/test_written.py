@@ -91,12 +91,12 @@ def test_masters_that_are_loaded_are_copies(dtype, masters):
     """Of those in the dictionary, which another optimizer may still have."""
     _, params, optimizer = made(dtype, masters)
     saved = optimizer.state_dict()
-    kept = [state["master_param"].clone() for state in saved["state"].values()]
+    kept = copy.deepcopy(saved["state"])
     others = [torch.nn.Parameter(p.detach().clone()) for p in params]
     other = class_of("AdamW")(others, lr=LR, masters=masters)
     other.load_state_dict(saved)
     steps(other, others, [2])
-    assert all(torch.equal(state["master_param"], x) for state, x in zip(saved["state"].values(), kept, strict=True))
+    assert all(torch.equal(saved["state"][i][key], x) for i, of in kept.items() for key, x in of.items())
 
 
 @each_kind
@@ -257,7 +257,11 @@ def turned(state):
             x.data = x.data.t()
 
 
-CHANGES = [replaced, cleared, less_one, written, counted_anew, data_exchanged, turned]
+def updated(state):
+    state.update({key: x * 0.5 for key, x in state.items() if key != "step"})
+
+
+CHANGES = [replaced, updated, cleared, less_one, written, counted_anew, data_exchanged, turned]
 
 
 @each_of_pytorchs
@@ -444,6 +448,13 @@ def test_seeds_to_the_last():
     optimizer.add_param_group({"params": params[2:], "seed": 7})
     steps(optimizer, params, range(2))
     assert [group["seed"] for group in optimizer.param_groups] == [1, 9]
+    other = copy.deepcopy(optimizer)
+    other.add_param_group({"params": parameters(((2,),), dtype=torch.bfloat16)})
+    assert other.param_groups[2]["seed"] == 2**24 - 1
+    peer = theirs("SGD")([{"params": params[:2]}, {"params": params[2:]}], lr=LR)
+    optimizer.load_state_dict(peer.state_dict())
+    steps(optimizer, params, [2])
+    assert [group["seed"] for group in optimizer.param_groups] == [2, 10]
 
 
 def test_masters_that_a_group_gets():
@@ -469,6 +480,10 @@ def test_masters_of_groups():
     assert [optimizer.state[p]["master_param"].dtype for p in params] == [torch.float32, torch.uint16]
     saved = copy.deepcopy(optimizer.state_dict())
     optimizer.load_state_dict(saved)
+    optimizer.state[params[1]]["master_param"] = torch.ones(3)
+    with pytest.raises(TypeError, match=r"state\['master_param'\]: expected torch.uint16, got torch.float32"):
+        steps(optimizer, params, [3])
+    del optimizer.state[params[1]]["master_param"]
     saved["state"][1]["master_param"] = saved["state"][1]["master_param"].float()
     with pytest.raises(ValueError, match=r"load_state_dict: state\[1\]: expected masters='remainder'"):
         optimizer.load_state_dict(saved)

@@ -6,6 +6,8 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 PLUGIN = "refopt.cli.pytest_plugin"
 CONFTEST = """
@@ -59,10 +61,11 @@ def test_plain():
 """
 
 
-def test_a_suite(tmp_path):
+@pytest.mark.parametrize("options", [["--simt-watch"], ["--simt-orders", "1"]], ids=" ".join)
+def test_a_suite(tmp_path, options):
     (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "test_it.py").write_text(SUITE)
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", PLUGIN, "--simt-watch"]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", PLUGIN, *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path,
                           env=os.environ | {"PYTHONPATH": str(ROOT), "PYTEST_ADDOPTS": ""})
     assert done.returncode == 1 and "2 failed, 2 passed" in done.stdout, done.stdout + done.stderr
