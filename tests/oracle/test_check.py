@@ -1,10 +1,13 @@
 """`check` and `expect`: what they take and refuse, what a report says, and that whatever a step does is a failure."""
 
 import functools
+import inspect
+import os
 import re
 import subprocess
 import sys
 import tomllib
+import traceback
 import warnings
 from pathlib import Path
 from types import FunctionType, ModuleType, SimpleNamespace
@@ -172,6 +175,9 @@ def test_expected_failures_and_skips_of_a_dtype():
     report = oracle.check("sgd", step, expected_failures={"L1": "narrow", "L7-float32": "why"}, **named)
     assert report.wrong == ["L7"] and not report.ok
     assert "L7 subnormals, float32: expected to fail (why), but nothing failed" in str(report)
+    report = oracle.check("sgd", step, skips={"L1": "any", "L1-float64": "wide", "L7": "any"}, **named)
+    told = {(x.dtype, x.text) for x in report.of("skipped") if x.law == "L1"}
+    assert told == {("float64", "left out: wide"), ("float32", "left out: any")}
     report = oracle.check("sgd", step, skips={"L1-float64": "narrow", "L7": "it flushes"}, **named)
     assert report.ok and {item.law for item in report.of("passed")} == {"L1"}
     assert "skipped: left out: it flushes: L7 subnormals" in report.details()
@@ -267,3 +273,45 @@ def test_the_page_has_each_law():
     """In the order in which they are, by their names."""
     rows = re.findall(r"^\| (L\d+) \| ([^|]+) \|", (Path(__file__).parents[2] / "docs/oracle.md").read_text(), re.M)
     assert rows == [(law.id, law.name) for law in LAWS.values()]
+
+
+def test_a_process_is_said_to_be_started_by_the_step_that_does():
+    def helped(params, grads, *, lr):
+        os.system("true")
+
+    named = QUICK | {"laws": ["L19"]}
+    assert [oracle.check("sgd", step, **named).failed_laws for step in (helped, sgd)] == [["L19"], []]
+
+
+@pytest.mark.parametrize("look", [
+    inspect.currentframe, inspect.stack, sys._current_frames, lambda: list(traceback.walk_stack(None))])
+def test_a_look_at_the_callers_is_seen(look):
+    def step(params, grads, *, lr):
+        look()
+
+    assert oracle.check("sgd", step, **QUICK | {"laws": ["L19"]}).failed_laws == ["L19"]
+
+
+def test_a_failure_of_mixed_dtypes_is_shown_again_by_all_of_them():
+    def step(params, grads, *, lr):
+        for p, g in zip(params, grads, strict=True):
+            p -= lr * g if len({x.dtype for x in params}) == 1 else 0 * g
+
+    report = oracle.check("sgd", step, **QUICK | {"dtypes": ["float32", "float64"], "laws": ["L10"]})
+    assert report.of("failed") and all("dtypes=['float32', 'float64']" in x.command for x in report.of("failed"))
+
+
+def test_progress_counts_laws_of_all_dtypes():
+    seen = []
+    oracle.check("sgd", sgd, **QUICK | {"dtypes": ["float32", "float64"], "laws": ["L1", "L6", "L7"]},
+                 progress=lambda done, total, what: seen.append((done, total)))
+    assert seen == [(k, 6) for k in range(6)]
+
+
+def test_a_tensor_that_differs_alone_has_its_own_number():
+    def step(params, grads, *, lr):
+        for i, (p, g) in enumerate(zip(params, grads, strict=True)):
+            p[...] = np.nextafter((p - lr * g).astype(p.dtype), np.float32(9)) if i == 3 else p - lr * g
+
+    report = oracle.check("sgd", step, **QUICK | {"laws": ["L2"]})
+    assert any(x.text.startswith("params[3], element 0 of 7: expected the same bits") for x in report.of("failed"))

@@ -231,6 +231,15 @@ def test_scripts_of_other_failures():
         report.script("L2")
 
 
+def test_a_script_has_infinities_of_both_signs():
+    def deaf(params, grads, *, lr):
+        for p, g in zip(params, grads, strict=True):
+            p -= lr * np.where(g == -np.inf, 0, g)
+
+    report = oracle.check("sgd", deaf, dtypes=["float32"], laws=["L6"], diagnose=False, process=False)
+    assert "grads = [np.array([-np.inf], np.float32)]" in report.script("L6")
+
+
 def test_a_script_of_a_hidden_infinity_shows_it():
     def clipped(params, grads, *, lr):
         for p, g in zip(params, grads, strict=True):

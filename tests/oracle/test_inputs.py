@@ -40,6 +40,7 @@ def test_double_is_within_the_bound():
     (note,) = [note for note in report.notes if "in double" in note]
     assert note.startswith("float32: beta1=0.9, beta2=0.9999: not numbers of float32")
     assert float(re.search(r"params would be ([\d.]+) times", note)[1]) > 1.5
+    assert note in oracle.check("adam", adam_of(0.9, 0.9999), set=given, **L1).notes  # with bounds that are known
     assert not oracle.check("adam", adam_of(0.9, 0.99992), set=given, **L1).ok
 
 

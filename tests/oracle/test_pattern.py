@@ -63,6 +63,7 @@ def test_the_ends_of_several_sizes(sizes, last, text):
 
 def test_empty_tensors_are_not_missed():
     assert of_tensors([True, False, True], [False, True, False]) == "all 3 tensors"
+    assert of_tensors([False, False, True, True], [True, False, False, False]) == "tensors from number 2 on, of 4"
 
 
 def test_what_is_unchanged_stands_apart():

@@ -143,8 +143,18 @@ def test_a_process_may_be_kept(monkeypatch):
     assert oracle.check("sgd", ends.segfault, process=other, **named | {"laws": ["L5"]}).failed_laws == ["L5"]
     assert oracle.check("sgd", ends.segfault, process=other, **named | {"laws": ["L5"]}).failed_laws == ["L5"]
     assert len(made) == 5  # one of another step, one for the call in the script, one after the second end
+    for arrays in (None, "numpy"):  # of which one is another argument of the adapter
+        before = other.remote
+        assert not oracle.check("sgd", ends.elsewhere, process=other, arrays=arrays, **named).failed_laws
+        assert other.remote is not before
     other.end()
     assert not children()
+
+
+def test_an_end_may_be_expected():
+    """What cannot be tried after it is not missed."""
+    report = oracle.check("sgd", ends.leave, expected_failures={"L5": "it leaves"}, process=True, **NAMED)
+    assert report.failed_laws == ["L5"] and not report.unheld, str(report)
 
 
 def test_a_process_that_is_kept_has_the_shortest_deadline():
@@ -346,3 +356,5 @@ def test_an_outcome_comes_back_in_the_arrays_of_the_case():
     assert all(x is y for x, y in zip(back["params"], case.params, strict=True))
     assert back["velocities"][0] is case.velocities[0]
     assert back["velocities"][1].tobytes() == (case.grads[1] + 1).tobytes()
+    sent = memory.outcome_sent(there, {"params": [np.repeat(there.params[0], 2, 1)[:, ::2], there.params[1]]})
+    assert (memory.outcome_back(case, sent)["params"][0] == case.params[0]).all()

@@ -460,3 +460,11 @@ def test_arrays_of_cupy_are_parts_of_larger_ones():
     assert part.array.tolist() == placed.view().tolist() and part.array.strides == placed.view().strides
     part.array[...] = 7
     assert (placed.view() == 7).all() and whole.array is not part.array
+
+
+def test_states_have_the_order_of_axes_of_their_parameter():
+    """Of zeros of a dtype, or of a number."""
+    like = memory.fortran(np.zeros((2, 3), np.float32))
+    for of in ("float64", 0.5):
+        first = step_of(quantized, {}, {"codes": of}, NumPy()).first("codes", like, 0)
+        assert first.flags.f_contiguous and not first.flags.c_contiguous

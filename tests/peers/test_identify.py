@@ -1,5 +1,6 @@
 """`identify` is right for every optimizer of the tables, and says that it is none for those of other formulas."""
 
+import functools
 import inspect
 import json
 import sys
@@ -127,6 +128,9 @@ def test_a_number_that_no_routine_takes():
 def test_a_function_that_makes_an_optimizer():
     found = oracle.identify(lambda params, lr: torch.optim.SGD(params, lr, momentum=0.5))
     assert found.routine == "momentum" and found.matches[0].numbers["mu"] == 0.5
+    for make in (torch.optim.SGD, optax.sgd):  # what is given beside a partial comes after it
+        assert oracle.identify(functools.partial(make, momentum=0.5), momentum=0.25).matches[0].numbers["mu"] == 0.25
+    assert oracle.identify(torch.optim.SGD, lr=torch.tensor(0.125)).routine == "momentum"
 
 
 def test_an_instance_has_its_own_numbers():
@@ -138,6 +142,8 @@ def test_an_instance_has_its_own_numbers():
     assert "equal with these numbers: " in str(found)
     decayed = oracle.identify(torch.optim.AdamW(param, weight_decay=0.25))
     assert decayed.routine == "adamw" and decayed.matches[0].numbers["coeff"] == 0.25
+    other = oracle.identify(torch.optim.AdamW(param, weight_decay=0.25), weight_decay=0.5)
+    assert other.matches[0].numbers["coeff"] == 0.5
 
 
 def test_a_pair_that_is_taken_the_other_way_round():

@@ -1,5 +1,6 @@
 """Laws of conduct for optimizers of libraries: right ones hold them, cheats fail, and what ran is said."""
 
+import importlib
 import threading
 import time
 
@@ -98,3 +99,19 @@ def test_the_default_dtype_of_torch():
     named = {"arrays": "torch", "dtypes": ["float32"], "laws": ["L23"], "diagnose": False, "process": True}
     report = check("sgd", sets_the_default_dtype, **named)
     assert "torch's default dtype: expected torch.float32 unchanged, got torch.float64" in report.details()
+
+    def draws(params, grads, *, lr):
+        torch.rand(1)
+
+    assert "torch's generator: expected" in check("sgd", draws, **named | {"process": False}).details()
+
+
+def test_functions_of_a_module_are_its_own_again_after_an_error():
+    class Raising(torch.optim.SGD):
+        def step(self, closure=None):
+            raise RuntimeError("no")
+
+    module = importlib.import_module("torch.optim.sgd")
+    before = module._single_tensor_sgd
+    assert check("sgd", Raising, dtypes=["float32"], laws=["L19"], diagnose=False).wrong == ["L19"]
+    assert module._single_tensor_sgd is before

@@ -34,6 +34,34 @@ class Wrong(Right):
     half = 0.5
 
 
+class RightCount(torch.optim.Optimizer):
+    """Adam that counts its steps in each group, and adds a half from the second one on."""
+
+    half = 0.0
+
+    def __init__(self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8):
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            beta1, beta2 = group["betas"]
+            t = group["step"] = group.get("step", 0) + 1
+            for p in group["params"]:
+                state = self.state[p]
+                if not state:
+                    state.update(exp_avg=torch.zeros_like(p), exp_avg_sq=torch.zeros_like(p))
+                m, v = state["exp_avg"], state["exp_avg_sq"]
+                m.lerp_(p.grad, 1 - beta1)
+                v.mul_(beta2).addcmul_(p.grad, p.grad, value=1 - beta2)
+                p.addcdiv_(m / (1 - beta1**t), (v / (1 - beta2**t)).sqrt() + group["eps"], value=-group["lr"])
+                p.add_(self.half * (t > 1))
+
+
+class WrongCount(RightCount):
+    half = 0.5
+
+
 def right_chain(learning_rate, b1, b2, eps, weight_decay):
     return optax.chain(
         optax.scale_by_adam(b1, b2, eps), optax.add_decayed_weights(weight_decay), optax.scale(-learning_rate)
@@ -72,7 +100,8 @@ def wide(params, grads, *, lr):
 LIBRARIES = [("sgd", "torch.optim:SGD", "bfloat16", "L1", {"fused": True}),
              ("nadam", "torch.optim:NAdam", "float64", "L1", {}), ("radam", "optax:radam", "float32", "L1", {}),
              ("sgd", "own_steps:wide", "float32", "L1", {"arrays": "torch"})]
-MINE = [("adamw", "own_steps:Wrong", "float32", "L1", {}),
+MINE = [("adamw", "own_steps:Wrong", "float32", "L1", {}), ("adam", "own_steps:WrongCount", "float32", "L1", {}),
+        ("adamw", "own_steps:Wrong", "float32", "L9", {"fused": True}),
         ("adamw", "own_steps:Wrong", "float32", "L14", {}),
         ("adamw", "own_steps:Wrong", "float32", "L8", {"fused": True}),
         ("adamw", "own_steps:wrong_chain", "float32", "L1", {}),

@@ -297,3 +297,9 @@ def test_states_of_eight_bits_of_bitsandbytes():
     assert optimizer.state[param]["state1"].dtype == torch.uint8
     report = check(None, optim.Adam8bit, dtypes=["float32"], min_8bit_size=16)
     assert report.ok and not report.failed_laws, str(report)
+
+
+def test_two_libraries_are_compared_in_the_dtypes_of_both():
+    named = dict(options_a={"lr": 0.5}, parts=["C6"], within=1e-4, process=False)
+    report = oracle.compare(torch.optim.SGD, optax.sgd(0.5), **named)
+    assert report.ok and list(report.dtypes) == ["float32", "float64"]
