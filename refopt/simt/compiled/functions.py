@@ -34,12 +34,28 @@ _ANY_WHOLE = {"hypot", "atan2"}  # these two also take int64s
 _OF_LOOPS = SCALARS.keys() - {"float16"}
 
 
+def _of_math(name: str) -> Callable[..., float]:
+    """A function of `math` with infinities and NaN where Python raises an error."""
+    function = getattr(math, name)
+
+    def value(x: float, *more: float) -> float:
+        try:
+            return function(x, *more)
+        except (ValueError, OverflowError) as error:
+            if name == "lgamma":
+                return math.inf
+            is_infinite = name == "gamma" and (x == 0 or isinstance(error, OverflowError))
+            return math.copysign(math.inf, x) if is_infinite else math.nan
+
+    return value
+
+
 @cache
 def one(name: str, a: str) -> tuple[Callable[[Any], Any], str]:
     """A function of `math` for a scalar type, and the type of its result."""
     result = "float64" if a in INTEGERS else "float32" if a == "float16" and name not in _HALF else a
     ufunc = getattr(np, _SAME.get(name, name), None)
-    kind, compute = getattr(np, result), ufunc if isinstance(ufunc, np.ufunc) else getattr(math, name)
+    kind, compute = getattr(np, result), ufunc if isinstance(ufunc, np.ufunc) else _of_math(name)
 
     def value(x: Any) -> Any:
         return kind(compute(np.float64(x)))
@@ -66,7 +82,7 @@ def two(name: str, a: str, b: str) -> tuple[Callable[[Any, Any], Any], str]:
         plain = getattr(np, name)
         return lambda x, y: plain(first(x), second(y)), result
     ufunc = getattr(np, {"pow": "power", "remainder": "", **_SAME}.get(name, name), None)
-    compute = ufunc if isinstance(ufunc, np.ufunc) else getattr(math, name)
+    compute = ufunc if isinstance(ufunc, np.ufunc) else _of_math(name)
     return lambda x, y: kind(compute(np.float64(first(x)), np.float64(second(y)))), result
 
 
