@@ -48,6 +48,12 @@ def test_round_trip_keeps_everything(order):
     assert len(device.coverage()) == device.nbytes and device.coverage().all()
 
 
+def test_a_field_of_records_is_set():
+    x = cuda.to_device(np.zeros(3, [("a", np.float32), ("b", np.int8)]))
+    x["a"] = 5
+    assert x.copy_to_host().tolist() == [(5, 0)] * 3
+
+
 @pytest.mark.parametrize("order", ["C", "F", "neither"])
 @pytest.mark.parametrize("what", VIEWS)
 def test_views_are_those_of_numpy(what, order):

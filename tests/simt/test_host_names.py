@@ -48,6 +48,7 @@ def test_arrays_that_both_see(create):
     assert x.tolist() == [2, 4, 6, 8] and not log.copies
     x[1:3].copy_to_device(np.zeros(2, np.float32))
     assert x.copy_to_host().tolist() == [2, 0, 0, 8] and x[2:].copy_to_host().tolist() == [0, 8]
+    assert x[2:].copy_to_host(out := np.zeros(2, np.float32)) is out and out.tolist() == [0, 8]
 
 
 def test_mapped_lends_a_host_array():

@@ -189,7 +189,9 @@ WRITES = {
     "second out": lambda p: np.modf(np.ones(8, np.float32), out=(np.ones(8, np.float32), p)),
     "out of a function": lambda p: np.cumsum(np.ones(8), out=p), "place": lambda p: np.place(p, np.ones(8), 1),
     "copyto": lambda p: np.copyto(p, np.ones(8)), "put": lambda p: np.put(p, [0], 1), "method": lambda p: p.put([0], 1),
-    "sort": lambda p: p.sort(), "partition": lambda p: p.partition(2)}
+    "putmask": lambda p: np.putmask(p, p.view(np.ndarray) == 0, 1),
+    "diagonal": lambda p: np.fill_diagonal(p.reshape(2, 4), 1), "sort": lambda p: p.sort(),
+    "partition": lambda p: p.partition(2)}
 
 
 @pytest.mark.parametrize("use", [*READS.values(), *WRITES.values()], ids=[*READS, *(f"set {w}" for w in WRITES)])

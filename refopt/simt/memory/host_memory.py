@@ -27,9 +27,11 @@ class HostArray(PinnedArray):
         return self.on_device.__cuda_array_interface__
 
     def copy_to_host(self, ary: np.ndarray | None = None, stream: Any = 0) -> np.ndarray:
-        """A copy of the elements."""
+        """A copy of the elements (written into `ary` if given)."""
         if self.on_device is None:
-            return np.array(self)
+            ary = np.empty_like(self, subok=False) if ary is None else ary
+            ary[...] = self
+            return ary
         return self.on_device.copy_to_host(ary, stream)
 
     def copy_to_device(self, ary: Any, stream: Any = 0) -> None:

@@ -20,6 +20,7 @@ _READ = """
     __bool__ __complex__ __contains__ __float__ __index__ __int__ __repr__ __str__
 """
 _WRITTEN = "fill itemset partition put sort"
+_WRITERS = np.copyto, np.put, np.place, np.putmask, np.fill_diagonal, np.put_along_axis  # of their first argument
 
 
 class Use(NamedTuple):
@@ -77,7 +78,7 @@ class PinnedArray(np.ndarray):
                 value.host(how)
             return _plain(value)
 
-        first = [seen(args[0], "writes" if function in (np.copyto, np.put, np.place) else "reads")] if args else []
+        first = [seen(args[0], "writes" if function in _WRITERS else "reads")] if args else []
         named = {name: seen(value, "writes" if name == "out" else "reads") for name, value in options.items()}
         return function(*first, *map(seen, args[1:]), **named)
 

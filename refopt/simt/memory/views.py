@@ -77,7 +77,7 @@ class Strided:
         """``array[key] = value``, copied on a stream."""
         target, _ = self._part(key)
         if not isinstance(value, Strided):
-            value = np.broadcast_to(np.asarray(value, self.dtype), target.shape)
+            value = np.broadcast_to(np.asarray(value, target.dtype), target.shape)
         target.copy_to_device(value, stream)
 
     def _part(self, item: Any) -> tuple[Any, bool]:
