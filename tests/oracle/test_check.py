@@ -38,6 +38,8 @@ def test_an_optimizer_is_named_as_one_would_import_it():
     """By the package if that has it, or else by its module, with its options."""
     assert public_name(cpu.merged_sgd, {}) == "refopt.cpu.merged_sgd"
     assert public_name(sgd, {"lr": 0.5}) == f"{__name__}.sgd, lr=0.5"
+    assert public_name(sgd, {"mask": functools.partial(max, 1)}).endswith(".sgd, mask=functools.partial(<built-in func"
+                                                                          "tion max>, 1)")
 
 
 def test_importing_it_needs_numpy_alone():

@@ -189,6 +189,10 @@ def test_what_is_no_record(tmp_path):
         oracle.compare(tmp_path / "no.npz", loop)
     with pytest.raises(ValueError, match="compare: expected a record"):
         oracle.compare(tmp_path / "none.npz", loop)
+    oracle.record(loop, tmp_path / "half.npz", dtypes=["float32"], process=False)
+    (tmp_path / "half.npz").write_bytes((tmp_path / "half.npz").read_bytes()[:-9])
+    with pytest.raises(ValueError, match="compare: expected a record"):
+        oracle.compare(tmp_path / "half.npz", loop)
 
 
 def test_the_command(capsys, tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ import json
 import zlib
 from os import PathLike
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -32,7 +33,7 @@ class Recorded:
             index = json.loads(str(self.arrays["index"]))
             if index["schema"] != SCHEMA:
                 raise ValueError(index["schema"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile) as error:
             raise ValueError(f"{where}: {error}") from error
         self.name, self.dtypes, self.seed = index["subject"], index["dtypes"], index["seed"]
         self.cases: dict[str, Any] = index["cases"]

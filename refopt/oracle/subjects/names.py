@@ -74,5 +74,5 @@ def public_name(thing: Callable[..., Any], options: Mapping[str, Any]) -> str:
         if alias and not alias.startswith("_"):
             name = ".".join([*path[:k], alias]) if path[0] != "__main__" else alias
             break
-    shown = {option: value.__qualname__ if callable(value) else repr(value) for option, value in options.items()}
+    shown = {option: getattr(value, "__qualname__", repr(value)) for option, value in options.items()}
     return ", ".join([name, *(f"{option}={text}" for option, text in shown.items())])
