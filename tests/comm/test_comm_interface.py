@@ -313,3 +313,12 @@ def test_a_call_is_refused_as_it_is_prepared():
             call()
 
     local.run(rank, 1)
+
+
+def test_the_place_of_a_part_is_that_of_its_rank():
+    def rank(world):
+        x, place = array(6), f"at byte {12 * world.rank} of target, got an overlap from byte 4"
+        with pytest.raises(ValueError, match=f"or in place, {place}"):
+            world.all_gather(x[1:4], x)
+
+    local.run(rank, 2)

@@ -134,3 +134,5 @@ def test_a_meeting(tmp_path):
     with pytest.raises(CommError, match="rank 1 is already registered: expected a fresh directory, and each rank once"):
         Rendezvous(tmp_path / "for" / "all", 1, 2)
     assert VARIABLE == "REFOPT_RENDEZVOUS"
+    with pytest.raises(CommError, match=r"never: heard nothing from rank 1 in 0\.2 s"):
+        first.get("never", 1)

@@ -176,6 +176,21 @@ def test_what_a_rank_raises_is_raised_and_ends_the_others(schedule):
     assert set(got) == {0, 2} and error.value.__notes__ == ["in rank 1 of 3"]
 
 
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_the_first_error_is_raised_though_others_follow(schedule):
+    def rank(world):
+        if world.rank == 1:
+            raise ValueError("no gradient")
+        try:
+            world.barrier()
+        except CommError:
+            raise KeyError from None  # as code that cleans up may
+
+    with pytest.raises(ValueError, match="no gradient") as error:
+        local.run(rank, 2, schedule=schedule)
+    assert error.value.__notes__ == ["in rank 1 of 2"]
+
+
 def test_a_rank_that_has_not_started_does_not_start_after_an_error():
     started = []
 

@@ -406,6 +406,8 @@ REFUSED = {"sources: expected a list of arrays, got int": (TypeError, 3, [ONE]),
            "targets: expected 2 entries, as sources has, got 1": (ValueError, [ONE, None], [ONE]),
            "targets[1]: expected None, as sources[1] is, got an array": (TypeError, [None, None], [None, ONE]),
            "targets[0]: expected an array, as sources[0] is, got None": (TypeError, [ONE], [None]),
+           "targets[2]: expected memory of its own, got an overlap with sources[2]":
+               (ValueError, [None, ONE[:0], LARGE[:8]], [None, np.ones(0, np.float32), LARGE[4:12]]),
            "sources[0]: expected one of float16,": (TypeError, [np.ones(4, np.complex64)], [ONE]),
            "targets[0]: expected one of float16, bfloat16, float32, float64 for sources[0] of float32, got int32":
                (TypeError, [ONE], [np.ones(4, np.int32)]),

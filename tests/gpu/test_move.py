@@ -282,6 +282,9 @@ def test_in_a_capture(executor, monkeypatch):
         group.table.array.copy_to_device(np.array([[x], [y], [0]], np.int64))  # as a replay does
     plan()
     assert [x.copy_to_host()[0] for x in params] == [-1, -1]
+    assert plan.state_dict()["hypers"]["l2_decay"] == 0  # not what was refused
+    plan(l2_decay=0.5)
+    assert [x.copy_to_host()[0] for x in params] == [-1.5, -1.5]
 
 
 @pytest.mark.parametrize(("values", "error", "message"), [

@@ -1,6 +1,7 @@
 """`compare` and `record`: what differs is found, first by bits, and what may differ is told."""
 
 import json
+import re
 from collections import Counter
 
 import numpy as np
@@ -164,6 +165,13 @@ def test_one_that_fails_differs():
         assert report.wrong == ["C3"] and "RuntimeError: a scalar" in str(report)
     both = oracle.compare(raising, raising, parts=["C1", "C3"], **FAST)
     assert both.ok and "both fail" in str(both)
+    def worse(params, grads, m, *, lr):
+        if not all(p.ndim for p in params):
+            raise RuntimeError("another reason")
+        loop(params, grads, m, lr=lr)
+
+    report = oracle.compare(raising, worse, parts=["C1", "C3"], **FAST)
+    assert re.search(r"both fail: .*raising: expected no error, got RuntimeError: a scalar", str(report))
 
 
 def test_expected_differences():

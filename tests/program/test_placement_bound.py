@@ -320,6 +320,7 @@ def bound_here(**options):
     (lambda: placement.bind_schedule(PLAN, dict.fromkeys("wvu", gpu.to_device(np.zeros((4, 2), np.float32)))),
      ValueError, "bind_schedule: arrays: '.': expected memory of its own, got an overlap with arr"),
     (lambda: bound_here(multiprocessors=0), ValueError, "bind_schedule: multiprocessors: expected an integer of at "),
+    (lambda: bound_here().step_in([PLAN.tasks[0], *PLAN.tasks[:-1]]), ValueError, "step_in: order: expected each of"),
     (lambda: bound_here(multiprocessors=1.5), TypeError, "multiprocessors: expected an integer of at least 1, got 1.5"),
     (lambda: bound_here(comm=Recorder()), TypeError, "comm: expected a communicator of the host, .* got Recorder"),
 ])

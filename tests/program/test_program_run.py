@@ -247,3 +247,24 @@ def test_ranks_agree_on_their_collectives():
     message = r"agree: call 0: ranks 0 and 2 have main all_reduce of a.b@GRAD: float32 \(7,\), rank 1 has main all_red"
     with pytest.raises(CommError, match=message):
         local.run(rank, 3)
+
+
+def test_a_step_that_raises_is_not_counted():
+    seen = []
+
+    def gradient(name, step):
+        seen.append(step)
+        return np.ones(2 if len(seen) > 1 else 3, np.float32)  # the first is refused
+
+    bound = started(step_program([("a", (2,))], "sgd", lr=0.5), {"a": np.ones(2, np.float32)}, gradients=gradient)
+    with pytest.raises(ValueError):
+        bound.step()
+    bound.step()
+    assert seen == [0, 0] and bound.steps == 1
+
+
+def test_a_refused_drop_drops_nothing():
+    bound = bound_on(step_program(PARAMS[:1], "sgd", lr=0.5))
+    with pytest.raises(ValueError, match=r"Bound\.drop: expected a variable of the program, got 'nothing'"):
+        bound.drop([PARAMS[0][0], "nothing"])
+    assert PARAMS[0][0] in bound.arrays

@@ -359,6 +359,7 @@ def test_a_wrong_norm_of_several(given, text):
     both = [one("SGD")[1], one("SGD", max_norm=0.5)[1]]
     with pytest.raises(ValueError, match=r"clip_grad_norm_: optimizers\[1\]: expected one without max_norm, got 0.5"):
         module.clip_grad_norm_(both, 1.0)
+    assert both[0]._given is None  # a refused call clips nothing
 
 
 @pytest.mark.parametrize("norm", NORMS, ids=str)

@@ -136,6 +136,13 @@ def test_copies_check_shape_and_type():
             x.copy_to_device(wrong)
         with pytest.raises(ValueError):
             x.copy_to_host(wrong)
+    with simt.observe(watch=True) as log:
+        fresh = cuda.device_array(4)
+        with pytest.raises(ValueError):
+            fresh.copy_to_device(np.zeros(3))
+        assert not log.copies
+        with pytest.raises(simt.UninitializedRead):  # a refused copy has written nothing
+            fresh.copy_to_host()
 
 
 def test_no_silent_conversion_to_a_host_array():

@@ -124,6 +124,10 @@ def test_vectorize(by):
         combined(x.astype(complex), y)
     with pytest.raises(simt.Unsupported, match="no reduce of vectorized functions"):
         combined.reduce(x)
+    stream = cuda.stream()
+    with simt.observe() as log:
+        combined(x, y, out=there, stream=stream)
+    assert {each.stream for each in [*log.launches, *log.copies]} == {stream}
 
 
 def test_no_precision_is_lost_by_a_signature():

@@ -84,6 +84,21 @@ def test_after_a_race_in_another_order():
     assert len(log.launches) == 2 and log.bytes_written(x) == 4
 
 
+def test_a_race_of_copies_has_no_order_of_threads():
+    @cuda.jit
+    def beyond(x):
+        x[9] = 1
+
+    x = cuda.to_device(np.zeros(4))
+    with simt.observe(watch=True):
+        with pytest.raises(simt.OutOfBounds):
+            beyond[1, 1](x)
+        x.copy_to_device(np.ones(4), stream=cuda.stream())
+        with pytest.raises(simt.DataRace) as caught:
+            x.copy_to_host(stream=cuda.stream())
+    assert caught.value.order is None and "found with schedule" not in str(caught.value)
+
+
 def test_more_orders_by_seed():
     """Block 1 passes on what block 0 has counted, if it comes between the two others: of six orders one or two."""
 

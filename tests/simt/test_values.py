@@ -5,6 +5,7 @@ import pytest
 
 from refopt import simt
 from refopt.simt import cuda
+from refopt.simt.memory import pinned
 from simt.cases import Cases, ints, is_race
 
 MOST = 2**31 - 1
@@ -396,6 +397,7 @@ def test_the_end_of_pinned(how, end):
     assert is_race(work) is (end is None)
     assert is_race(work, lenient="host-access") is False
     work()
+    assert not pinned.locks  # whatever its end has reported
 
 
 def test_pinned_and_what_is_not():
