@@ -97,7 +97,8 @@ def _default(op: Op, name: str, value: Any) -> bool:
     """Whether an attribute has its default value, which a line omits."""
     routine = routine_of(op)
     if routine is None:
-        return name == "groups" or value == -1 or value is (name == "use_align")  # the one flag that is on
+        is_off = value is (name == "use_align")  # the one flag that is on
+        return name == "groups" or is_off or (type(value) is int and value == -1)
     return value == routine.defaults.get(name)
 
 

@@ -41,6 +41,11 @@ def test_a_program_has_variables_of_its_own():
     assert [*program.vars] == ["a"]
 
 
+def test_a_factor_of_minus_1_is_no_default():
+    program = Program({"a": Var("a", (2,), "float32")}, [Op("scale", {"x": ["a"]}, {"out": ["a"]}, {"scale": -1.0})])
+    assert "scale=-1" in str(program)
+
+
 def test_variables_of_a_step():
     program = adam(PARAMS[:1], config="amp", lr=np.float32(0.5))
     assert {type(value) for value in program.main[-1].attrs.values()} <= {float, int, str, bool}
