@@ -62,6 +62,7 @@ def test_launches_are_told(args, capsys):
     (["adam", "--dtype", "fp16-amp"], "params float16, grads float16, moment1 float32", "bfloat16"),
     (["adam", "--dtype", "bf16+16"], "master_params uint16", "round_bfloat16"),
     (["adam", "--dtype", "bf16-sr"], "rounding=stochastic", "master_params"),
+    (["adam", "--dtype", "bf16-sr"], " 5 rescale_grad, 6 seed\n", "master_params"),
     (["adam", "--dtype", "bf16", "--set", "rounding=stochastic"], "def random4(", "master_params"),
     (["muon"], "def products_symmetric_added(tiles, table, alpha, beta)", "plain_products"),
     (["muon", "--set", "compute=float32"], "def plain_products_added(tiles, table, numbers)", "mma"),

@@ -8,6 +8,7 @@ import shlex
 import signal
 import subprocess
 import sys
+from itertools import permutations
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from refopt import cli, oracle
 from refopt.cli.check import readable
 from refopt.cli.commands import parsers
 from refopt.oracle.laws import LAWS
+from refopt.oracle.literals import library_named
 
 STEPS = '''
 import numpy as np
@@ -238,6 +240,13 @@ def test_a_script_has_infinities_of_both_signs():
 
     report = oracle.check("sgd", deaf, dtypes=["float32"], laws=["L6"], diagnose=False, process=False)
     assert "grads = [np.array([-np.inf], np.float32)]" in report.script("L6")
+
+
+def test_a_script_has_arrays_in_any_order_of_axes():
+    for axes in permutations(range(3)):
+        x = np.arange(24, dtype=np.float32).reshape(2, 3, 4).transpose(axes)
+        y = eval(library_named("NumPy", "cpu").array(x), {"np": np})
+        assert (y.shape, y.strides, y.tolist()) == (x.shape, x.strides, x.tolist())
 
 
 def test_a_script_of_a_hidden_infinity_shows_it():

@@ -101,14 +101,16 @@ def test_variants():
     assert (made.cases[0].expected["params"][0] != plain.cases[0].expected["params"][0]).all()
 
 
-def test_npz_has_the_same(tmp_path):
-    made = oracle.vectors("lamb", dtypes=["float32", "bfloat16"], examples=1)
+@pytest.mark.parametrize("routine", ["lamb", "muon"])
+def test_npz_has_the_same(tmp_path, routine):
+    made = oracle.vectors(routine, dtypes=["float32", "bfloat16"], examples=1)
     made.to_npz(tmp_path / "lamb.npz")
     with np.load(tmp_path / "lamb.npz") as read:
         index = json.loads(str(read["index"]))
         assert [case["name"] for case in index["cases"]] == [case.name for case in made.cases]
         for i, case in enumerate(made.cases):
             for slot, x in case.inputs.items():
+                assert read[f"{i}/inputs/{slot}"].shape == x.shape
                 assert (read[f"{i}/inputs/{slot}"] == x.astype(read[f"{i}/inputs/{slot}"].dtype)).all()
             for slot, (value, bound) in case.expected.items():
                 assert (read[f"{i}/value/{slot}"] == value).all() and (read[f"{i}/bound/{slot}"] == bound).all()

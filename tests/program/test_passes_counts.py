@@ -289,6 +289,8 @@ def test_a_report_shows_both_programs():
     assert "... 159 more adam" in text and "... 159 more of backward all_reduce scale" in text
     assert [name for name, _ in report.steps] == ["coalesce_gradients", "fuse_all_reduce", "fuse_optimizer"]
     assert report.before.counts()["adam"] == 161 and "fuse_optimizer: applied" in text
+    alone = passes.pipeline(step_program(RESNET.tensors, "adam", lr=0.1), passes.fuse_all_reduce, passes.fuse_optimizer)
+    assert {"fuse_all_reduce: not applied", "fuse_optimizer: applied"} <= {*str(alone).splitlines()}
 
 
 def test_passes_compose_in_any_order():

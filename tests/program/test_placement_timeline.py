@@ -98,6 +98,13 @@ def test_boxes_are_as_wide_as_tasks_are_long(first, box):
     assert line.startswith(f"compute        {box}[run") and len(line) == width
 
 
+def test_short_tasks_are_bars():
+    """Also at the end; under a box of its stream one is hidden."""
+    plan = plan_of(("compute", ()), ("compute", ()), ("copy_in", (1,)))
+    ours, other, _ = timeline.text(plan, simulate(plan, {0: 42.0, 1: 1e-3, 2: 1e-3}), 57).splitlines()
+    assert ours.endswith("-]") and other == f"copy_in        {'.' * 41}|"
+
+
 PLAN = plan_of(("compute", ()))
 HIDES = Overlap(2.0, 1.0, 1.0)
 

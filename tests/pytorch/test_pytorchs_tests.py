@@ -86,6 +86,8 @@ def test_names_of_parameters():
     assert optimizer.param_groups[0]["param_names"] == ["weight", "bias"]
     steps(optimizer, list(model.parameters()), range(1))
     assert optimizer.state_dict()["param_groups"][0]["param_names"] == ["weight", "bias"]
+    with pytest.raises(TypeError, match=r"AdamW: param_groups\[0\]\['params'\]\[1\] \(b\): expected one of"):
+        class_of("AdamW")([("a", torch.zeros(3)), ("b", torch.zeros(3, dtype=torch.complex64))], lr=LR)
 
 
 @every_class

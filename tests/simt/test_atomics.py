@@ -185,6 +185,18 @@ def test_other_spins_are_found_too(body, hasty):
         cuda.jit(body)[1, 2](np.zeros(1, np.int64))
 
 
+def test_threads_that_spin_are_counted(hasty):
+    @cuda.jit
+    def kernel(flag):
+        if cuda.threadIdx.x < 3:
+            while cuda.atomic.add(flag, 0, 0) == 0:
+                pass
+
+    simt.limits.seconds = 10
+    with pytest.raises(simt.Deadlock, match=r"^3 threads spin on atomics without progress"):
+        kernel[1, 8](np.zeros(1, np.int64))
+
+
 def spin_that_counts_itself(flag, spins):
     while cuda.atomic.add(flag, 0, 0) == 0:
         spins[cuda.threadIdx.x] += 1

@@ -153,7 +153,9 @@ def test_a_row_outside_ends_the_launch():
     def kernel(x, y):
         y[0] = x[4][0]
 
-    assert [type(error) for error in listed(kernel, np.ones((4, 4)), ints(), block=1).defects] == [simt.OutOfBounds]
+    log = listed(kernel, np.ones((4, 4)), ints(), block=1)
+    assert [type(error) for error in log.defects] == [simt.OutOfBounds]
+    assert [one.kernel for one in log.launches] == ["kernel"]
 
 
 def test_undefined_values_are_stored_as_what_they_stand_for():

@@ -66,6 +66,8 @@ def test_warps_blocks_and_launches_add_up():
         copy[4, 32](x, y, 0, 1)  # the last has 4
     assert costs(log.profile, "load") == (4 + 4, 4 + 2 + 4 + 2 + 4 + 4 + 4 + 1)
     assert costs(log.profile, "store") == costs(log.profile, "load")
+    profile = profiled(copy, 2, 544, x, cuda.device_array(1088, np.float32), 0, 1)
+    assert {row.executions for row in profile.lines if row.active == 1} == {2 * 17}
 
 
 def test_accesses_by_address_are_vectors():

@@ -8,6 +8,7 @@ from refopt.catalog import ROUTINES
 from refopt.oracle.exact.build import make
 from refopt.oracle.exact.cases import assert_same
 from refopt.state.plain import HostMemory
+from refopt.state.saved import check_values
 from state.cases import GONE, array, changed, refusals, refused
 
 
@@ -240,3 +241,11 @@ def test_loading_what_shares_memory_with_its_place(places):
     saved["slots"]["velocities"] = [memory[i : i + 3] for i in places]
     state.load(saved, "momentum", case.slots)
     assert [x.tolist() for x in case.velocities] == [[i, i + 1, i + 2] for i in places]
+
+
+def test_the_place_of_a_value_in_another_order_of_axes():
+    x, row = np.asfortranarray(np.ones((3, 4), np.float32)), ROUTINES["adam"]
+    x[2, 1] = -1
+    slot = next(slot for slot in row.slots if slot.name == "moment2")
+    with pytest.raises(ValueError, match=r"expected no value below 0, got -1\.0 at \(2, 1\)"):
+        check_values("moment2[0]", row, slot, x, {})
