@@ -59,7 +59,7 @@ class Bucket:
         self._sharded = any(map(is_dtensor, self.params))
         self._on_gpu = local(self.params[0]).is_cuda
         self.gradients = Gradients(self.params, lambda i: f"{members[i].label}: grad")
-        self._states = [completed(m.label, m.param, m.state, self._formula, m.masters) for m in members]
+        self._states = [completed(m.label, m.param, m.state, formulas[m.group], m.masters) for m in members]
         self._check_apart()
         self.watch(states_too)
         self.masters = Masters(self.params, [kept.get(MASTER) for kept in self._states])

@@ -148,6 +148,11 @@ def test_a_first_sum_is_not_rounded_to_16_bits():
     p.grad = torch.zeros_like(p)
     optimizer.step()
     assert torch.equal(optimizer.state[p]["sum"], torch.full((3,), 0.1))
+    optimizer.add_param_group({"params": (more := parameters(((3,),), dtype=torch.bfloat16)),
+                               "initial_accumulator_value": 0.5})
+    more[0].grad = torch.zeros_like(more[0])
+    optimizer.step()
+    assert [optimizer.state[x]["sum"][0].item() for x in (p, *more)] == pytest.approx([0.1, 0.5])
 
 
 @pytest.mark.parametrize("default", [torch.bfloat16, torch.float64], ids=str)
