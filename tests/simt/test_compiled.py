@@ -202,6 +202,8 @@ INTEGERS = np.array([1, 0x10000])
     # Extremes drop a NaN, and know the sign of zeros; subnormal numbers stay.
     (ENDS, {"max(x[0], x[1])": 1, "min(x[1], x[0])": 1, "x[4] * np.float32(0.5)": float(ENDS[4] * np.float32(0.5))}),
     (ENDS, {"1 / max(x[2], x[3])": np.inf, "1 / min(x[3], x[2])": -np.inf, "1 / max(x[3], x[2])": np.inf}),
+    (ENDS, {"max(x[1], x[0], x[2])": 1, "math.isnan(max(x[0], x[1], x[2]))": 1, "min(x[1], x[0], 2)": 1}),
+    (np.array([-17]), {"divmod(x[0], 5)[0]": -4, "divmod(x[0], 0.75)[1]": 0.25, "sum((x[0], 0.5))": -16.5}),
     (ENDS, {"bool(x[0])": 1, "bool(-x[1])": 1, "bool(x[3])": 0, "x[3] or x[1]": 1, "not x[0]": 0}),
     # The bits of a number are those of its type, also where Python has the number.
     (INTEGERS, {"(x.size + 2**62 - 1).view(np.float64)": 2 + 2.0**-51, "(x.size > 1).view(np.int8)": 1}),
@@ -229,6 +231,10 @@ def test_conversions_round_once():
     for n, to in (2**60 + 2**36 + 1, 2.0**60 + 2**37), (2**63 + 2**39 + 1, 2.0**63 + 2**40), (-(2**53) - 1, -(2.0**53)):
         assert CONVERSIONS["float32"](n) == to and CONVERSIONS["float32"](n).dtype == np.float32
     assert CONVERSIONS["float16"](1 + 2**-11 + 2**-40) == 1 + 2**-10
+    def kernel(n, out):
+        out[0] = n + 1
+
+    assert results(kernel, 2**60 + 2**36, size=1, dtype=np.float32) == [2.0**60 + 2**37]
 
 
 @pytest.mark.parametrize(("value", "dtype", "expected"), [

@@ -38,11 +38,11 @@ def test_arguments_and_results_are_converted(given):
 
 
 def test_a_signature_may_leave_the_result_open():
-    @cuda.jit("(float32, int32)", device=True)
-    def scaled(x, n=2):
-        return x * n
+    @cuda.jit("(float32, int32, int32)", device=True)
+    def scaled(x, n=2, m=0):
+        return x * n + m
 
-    assert results(scaled, 1 / 3) == np.float64(np.float32(1 / 3)) * 2
+    assert results(scaled, 1 / 3) == np.float64(np.float32(1 / 3)) * 2 and results(scaled, 1.5, 3) == 4.5
 
 
 def test_the_signature_that_changes_least_is_taken():

@@ -54,11 +54,12 @@ def test_fma_is_not_a_product_and_a_sum():
     assert cuda.fma(a, a, np.float32(-1)) == np.float32(2**-11 + 2**-24) != a * a - np.float32(1)
     assert cuda.fma(a, a, np.float32(-1)).dtype == np.float32
     assert cuda.fma(1 / 3, 3.0, -1.0) == float(Fraction(1 / 3) * 3 - 1) != (1 / 3) * 3.0 - 1.0
+    assert cuda.fma(a, a, np.float64(0.1)).dtype == cuda.fma(a, np.float64(0.1), a).dtype == np.float64
 
 
 @pytest.mark.parametrize(("a", "b", "c", "expected"), [
     (0.0, 1.0, -0.0, 0.0), (-0.0, 1.0, -0.0, -0.0), (1.0, 1.0, -1.0, 0.0), (math.inf, 0.0, 1.0, math.nan),
-    (math.inf, 1.0, -math.inf, math.nan), (1e308, 10.0, 0.0, math.inf)])
+    (math.inf, 1.0, -math.inf, math.nan), (1e308, 10.0, 0.0, math.inf), (1e308, 10.0, -math.inf, -math.inf)])
 def test_fma_at_the_edges(a, b, c, expected):
     assert repr(float(cuda.fma(a, b, c))) == repr(expected)
 

@@ -141,7 +141,7 @@ def floats(x, y, out):
     out[i, 5], out[i, 6] = a // b, a % b
     out[i, 7], out[i, 8] = np.float32(a) ** 2, np.float16(a)
     out[i, 9], out[i, 10] = np.int64(b), math.sqrt(abs(a))
-    out[i, 11], out[i, 12] = np.int8(a), np.uint16(b)
+    out[i, 11], out[i, 12], out[i, 13] = np.int8(a), np.uint16(b), max(a, b, 1.0)
 
 
 SPECIAL = [0.0, -0.0, np.nan, np.inf, -np.inf, 1e-45, 3e38, -2.5, 7.5, 65520.0, -129.0, 2.0**63]
@@ -162,7 +162,7 @@ def test_integers(a, b, by_lanes):
 @pytest.mark.filterwarnings("ignore:overflow")
 def test_floats(a, b, by_lanes):
     x, y = np.meshgrid(SPECIAL, SPECIAL)
-    both_are([x.ravel().astype(a), y.ravel().astype(b)], np.zeros((144, 13)), floats, by_lanes)
+    both_are([x.ravel().astype(a), y.ravel().astype(b)], np.zeros((144, 14)), floats, by_lanes)
 
 
 def both_are(args, out, body, by_lanes, grid=None, block=16, dynamic=0):
@@ -242,6 +242,7 @@ def in_dynamic_memory(x, out):
     cuda.syncthreads()
     positive = cuda.syncthreads_count(int(some[0] > 0))
     out[cuda.grid(1)] = some[63 - cuda.threadIdx.x] + positive + cuda.syncthreads_or(x[0])
+    out[cuda.grid(1)] += 1000 * cuda.syncthreads_and(int(x[cuda.grid(1)] > 0))
 
 
 def with_warps(x, out):
@@ -262,6 +263,9 @@ def with_atomics(x, out):
     cuda.atomic.xor(out, 131, i)
     if i % 2:
         cuda.atomic.sub(out, 132, x[i] % 9)
+    cuda.atomic.min(out, 133, x[i])
+    cuda.atomic.or_(out, 134, x[i] & 0x0F0F)
+    cuda.atomic.and_(x, 0, i | -256)
 
 
 def with_counters(x, out):
@@ -317,6 +321,12 @@ def test_atomics_are_in_the_order_of_the_threads(by_lanes):
 def test_dynamic_shared_memory(by_lanes):
     both_are([words(128, np.int32) >> 8], np.zeros(128, np.int32), in_dynamic_memory, by_lanes, 2, 64, 256)
     both_are([words(128, np.float32)], np.zeros(128, np.int32), of_two_types, by_lanes, 2, 64, 256)
+    both_are([], np.zeros(4, np.int64), lengths, by_lanes, 2, 2, 20)
+
+
+def lengths(out):
+    wide, narrow = cuda.shared.array(0, np.float64), cuda.shared.array(0, np.float32)
+    out[cuda.grid(1)] = 10 * len(wide) + len(narrow)
 
 
 def of_two_types(x, out):

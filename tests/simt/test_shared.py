@@ -113,8 +113,14 @@ def test_limits(static, dynamic, threads):
     def most(out):
         cuda.shared.array(48 * 1024, np.uint8, alignment=16)
 
-    with pytest.raises(simt.LaunchError, match="shared memory"):
-        run(body, threads, dynamic=dynamic)
+    less = static - 1024
+
+    def both(out):
+        cuda.shared.array(less, np.uint8), cuda.shared.array(1024, np.uint8)
+
+    for each in (body, both):
+        with pytest.raises(simt.LaunchError, match="shared memory"):
+            run(each, threads, dynamic=dynamic)
     run(most, threads, dynamic=179 * 1024)
 
 

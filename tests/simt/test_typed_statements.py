@@ -191,7 +191,7 @@ def bump(x):
 
 
 @pytest.mark.parametrize(("text", "expected"), [
-    ("bump(x) // x[0]", 50), ("bump(x) << x[0]", 400),
+    ("bump(x) // x[0]", 50), ("bump(x) << x[0]", 400), ("(0 <= bump(x) < np.uint64(200)) + x[0]", 3),
     ("cuda.atomic.add(x, 1, 5) % x[1]", 100), ("x[0] % (bump(x) - 98)", 1), ("(bump(x) + x[0]) // bump(x)", 1)])
 def test_operands_are_evaluated_from_left_to_right(text, expected):
     assert value(f"    k = 7\n    out[0] = {text}\n", np.array([1, 100], np.int32), 0, bump=bump)[0] == expected

@@ -68,6 +68,11 @@ def test_votes(bits):
 def test_match():
     assert lanes(lambda lane: cuda.match_any_sync(FULL, lane % 2)).tolist() == [0x55555555, -0x55555556] * 16
     assert lanes(lambda lane: cuda.match_all_sync(FULL, 7)[0] + cuda.match_all_sync(FULL, lane)[0])[0] == -1
+    def all_of_half(lane):
+        mask, same = cuda.match_all_sync(0xFFFF << lane // 16 * 16, lane // 16)
+        return 2 * mask + same
+
+    assert lanes(all_of_half).tolist() == [2 * 0xFFFF + 1] * 16 + [-(1 << 17) + 1] * 16
 
 
 def test_a_match_compares_the_bits_of_floats():

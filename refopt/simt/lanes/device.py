@@ -44,7 +44,8 @@ def shared_array(lanes: Lanes, site: int, shape: Any, dtype: Any) -> Shared:
         kind, nbytes = element("dtype", dtype), batch.run.dynamic_bytes
         if extents == (0,):
             if batch.dynamic is None:
-                batch.dynamic = shared.poisoned((batch.blocks, nbytes // kind.itemsize), kind).view(np.uint8)
+                aligned = shared.poisoned((batch.blocks, -(-nbytes // kind.itemsize)), kind)
+                batch.dynamic = aligned.view(np.uint8)[:, :nbytes]
             count = nbytes // kind.itemsize
             batch.shared[site] = Shared(batch.dynamic[:, : count * kind.itemsize].view(kind))
         else:
