@@ -78,6 +78,9 @@ def test_masters_and_remainders(master):
     found = cpu.remainder.join(p, rest) if master == "uint16" else rest
     assert expected[name][0].ratio(found).max() < 0.8 and expected["params"][0].ratio(p).max() <= 1
     assert expected[name][0].ratio(found + np.float32(1e-4)).max() > 1
+    given = dict(params=[p], grads=[g * 0], master_params=[rest], lr=0.1, rounding="stochastic")
+    by_chance = oracle.expect("sgd", **given)["params"][0]
+    assert ((by_chance.low == by_chance.high).mean() > 0.9) == (master == "uint16")  # whose parameter is its upper half
 
 
 def test_what_is_skipped_stays():

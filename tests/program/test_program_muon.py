@@ -15,9 +15,10 @@ from refopt.program import Op, Program, Var, bind, passes, step_program
 pytest.importorskip("ml_dtypes")
 pytestmark = pytest.mark.clause("N11", "N19")
 # By parameter: shape, blocks, and where servers may cut it, in rows.
-MATRICES = {"a.w": ((6, 4), Blocks(rows=(2, 4)), [2]), "a.v": ((5, 3), Blocks(), []),
+MATRICES = {"a.w": ((6, 4), Blocks(rows=(2, 4), columns=2), [2]), "a.v": ((5, 3), Blocks(), []),
             "b.e": ((4, 2, 3), Blocks(of="experts"), [1, 2, 3]),
-            "c.k": ((4, 2, 2, 1), Blocks(2, of="convolution"), [2]), "c.b": ((7,), Blocks(), [])}
+            "c.k": ((4, 2, 2, 1), Blocks(2, of="convolution"), [2]), "c.b": ((7,), Blocks(), []),
+            "d.m": ((3, 4), Blocks(of="experts"), [])}
 PARAMS = [(name, shape) for name, (shape, *_) in MATRICES.items()]
 ROUTINES = {name: "muon" if len(shape) > 1 else "adamw" for name, shape in PARAMS}
 NUMBERS = {"lr": 0.5, "mu": 0.75, "weight_decay": 0.125, "iterations": 1, "epsilon": 0.125,
@@ -98,8 +99,9 @@ def test_servers_cut_between_matrices():
             if blocks.of == "experts" or not ends:
                 assert cut == [blocks] * len(pieces)
             else:
-                assert [sum(each.rows) for each in cut] == rows and {each.of for each in cut} == {blocks.of}
-    assert made.reasons == ("'a.v' is not cut: muon iterates matrices, each as a whole",)
+                assert [sum(each.rows) for each in cut] == rows
+                assert {(each.of, each.columns) for each in cut} == {(blocks.of, blocks.columns)}
+    assert made.reasons == tuple(f"'{x}' is not cut: muon iterates matrices, each as a whole" for x in ("a.v", "d.m"))
 
 
 @pytest.mark.parametrize(("servers", "least", "rows"), [
