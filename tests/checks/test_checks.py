@@ -336,10 +336,12 @@ def test_rebind_refuses_memory_of_the_gate(machine):
 
 @settings(max_examples=200)
 @given(
-    st.lists(st.sampled_from([0.0, -0.0, 1e-38, 1e-3, 0.5, 0.99999999, 1.0, 1e38, -1.0, np.inf, np.nan, 1, True, "a"])),
+    st.lists(st.sampled_from([0.0, -0.0, 1e-38, 1e-3, 0.5, 0.99999999, 1.0, 1e38, 5e38, -1.0, np.inf, np.nan, 1, True,
+                              "a"])),
     st.booleans(), st.sampled_from([1.0, np.inf]), st.booleans())
 @example([0.5, 0.0], True, np.inf, False)
 @example([0.5, -0.0], False, np.inf, False)
+@example([0.5, 5e38], True, np.inf, False)
 @example([0.5, 1.0], False, 1.0, False)
 def test_numbers_of_a_list_are_those_one_by_one(values, positive, below, whole):
     """Looked at all at once, where they are ordinary ones."""

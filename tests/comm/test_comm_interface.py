@@ -322,3 +322,14 @@ def test_the_place_of_a_part_is_that_of_its_rank():
             world.all_gather(x[1:4], x)
 
     local.run(rank, 2)
+
+
+def test_arrays_side_by_side_do_not_overlap():
+    def rank(world):
+        x = np.full(8, world.rank, np.float32)
+        for part in (x[:2], x[6:]):
+            world.all_gather(part, x[2:6])
+            world.reduce_scatter(x[2:6], part)
+        return x.tolist()
+
+    assert local.run(rank, 2) == [[n, n, 0, 0, 1, 1, n, n] for n in (0, 2)]

@@ -54,6 +54,10 @@ def few(params, grads, m, *, lr):
     loop(params[:110], grads[:110], m[:110], lr=lr)
 
 
+def tiny(params, grads, m, *, lr):
+    loop(params, [np.where(abs(g) < 2.0**-90, 0, g).astype(g.dtype) for g in grads], m, lr=lr)
+
+
 def scalars_left_out(params, grads, m, *, lr):
     keep = [i for i, p in enumerate(params) if p.ndim]
     loop([params[i] for i in keep], [grads[i] for i in keep], [m[i] for i in keep], lr=lr)
@@ -62,7 +66,7 @@ def scalars_left_out(params, grads, m, *, lr):
 @pytest.mark.parametrize(
     ("step", "part"),
     [(blocks, "C1"), pytest.param(few, "C2", marks=pytest.mark.slow), (scalars_left_out, "C3"), (flat, "C4"),
-     (finite, "C5"), (later, "C6")])
+     (finite, "C5"), (tiny, "C5"), (later, "C6")])
 def test_a_difference_is_found_in_its_part(step, part):
     report = oracle.compare(loop, step, parts={"C1", part}, **FAST)
     assert part in report.wrong and not report.ok, str(report)

@@ -134,6 +134,16 @@ def test_numbers_may_come_in_another_order():
     assert on_each(programs(), load) == [2, 2]
 
 
+def test_arrays_of_a_checkpoint_may_be_in_any_order_of_axes():
+    turned = changed(copy.deepcopy(SAVED), ("params", "a.w"), np.asfortranarray(SAVED["params"]["a.w"]))
+
+    def load(bound):
+        bound.load(turned)
+        return differing(bound.state_dict(), SAVED)
+
+    assert not any(on_each(programs(("shard", {})), load))
+
+
 def test_later_steps_leave_checkpoints_alone():
     bound = started(step_program([("a", (2,))], "sgd", lr=0.5), {"a": np.ones(2, np.float32)})
     saved = stepped(bound, 1, 0, lr=0.25).state_dict()

@@ -1,10 +1,12 @@
 """A training run that saves, stops, loads and goes on comes to the same bits as one that has not stopped."""
 
 import random
+from functools import partial
 
 import pytest
 
 from pytorch.subjects import BUSY, LR, all_bits, class_of, each_kind, every_class, theirs, torch
+from pytorch.trials import parameters
 
 STEPS, STOP = 6, 3
 
@@ -102,3 +104,15 @@ def test_a_run_trains():
     run = Run(lambda groups: class_of("AdamW")(groups, lr=LR))
     before = run.train(1)
     assert run.train(20) < before / 2
+
+
+def test_more_steps_than_fp32_counts(request):
+    """Which PyTorch counts where its default is wider."""
+    request.addfinalizer(partial(torch.set_default_dtype, torch.get_default_dtype()))
+    torch.set_default_dtype(torch.float64)
+    (p,) = params = parameters(((3,),))
+    optimizer = class_of("Adam")(params, lr=LR)
+    optimizer.state[p].update(step=torch.tensor(2.0**24 + 1), exp_avg=torch.ones_like(p), exp_avg_sq=torch.ones_like(p))
+    p.grad = torch.ones_like(p)
+    optimizer.step()
+    assert optimizer.state[p]["step"] == 2**24 + 2

@@ -1,5 +1,6 @@
 """The arithmetic of kernels: each operator for each pair of types, as Numba types it for CUDA, and its values."""
 
+import functools
 import itertools
 import operator
 
@@ -220,3 +221,10 @@ def test_floats_as_integers(dtype, x, expected):
     kinds = ["int8", "uint8", "int16", "uint16", "int32", "int64"]
     values = [compute("to(a[0])", np.dtype(dtype).type(x), 0, to=getattr(np, kind)) for kind in kinds]
     assert values == list(zip(expected, kinds, strict=True))
+
+
+def test_powers_are_squarings_up_to_numbas_limit():
+    x = np.float32(1.0001)
+    squared = functools.reduce(lambda y, _: y * y, range(16), x)
+    assert compute("a[0] ** b[0]", x, np.int64(65536)) == (squared, "float32")
+    assert compute("a[0] ** b[0]", x, np.int64(65537))[0] == np.float32(np.float64(x) ** 65537) != squared * x

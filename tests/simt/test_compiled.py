@@ -209,6 +209,7 @@ INTEGERS = np.array([1, 0x10000])
     (INTEGERS, {"(x.size + 2**62 - 1).view(np.float64)": 2 + 2.0**-51, "(x.size > 1).view(np.int8)": 1}),
     # Integers beyond 2**53 become float32s in one rounding.
     (np.array([3, 65537]), {"x[0] ** x[1] == 2**63 - 1": 1}),  # a double, which is clamped
+    (np.array([1, 2]), {"math.hypot(x[0], x[1])": math.hypot(1, 2), "math.atan2(x[0], x[1])": math.atan2(1, 2)}),
     # Where Python raises an error, the result is infinite or none.
     (np.array([-0.0, 200]), {"math.gamma(x[0])": -np.inf, "math.gamma(x[1])": np.inf, "math.lgamma(x[0])": np.inf}),
     (np.array([np.inf, 1]), {"math.isnan(math.gamma(-x[0]))": 1, "math.isnan(math.remainder(x[0], x[1]))": 1}),

@@ -95,6 +95,7 @@ def test_reduce():
         total(np.zeros((2, 2)))
     with pytest.raises(TypeError, match=r"^res: expected a device array"):
         total(x, res=np.zeros(1))
+    assert total(x, size=0, init=7) == 7
 
 
 @pytest.mark.parametrize("by", ["cuda", "numba"])
@@ -136,6 +137,7 @@ def test_no_precision_is_lost_by_a_signature():
         return x / 3
 
     assert third(np.ones(1)).tolist() == [1 / 3] and third(np.ones(1, np.float32)).dtype == np.float32
+    assert third(np.float64(1)) == 1 / 3
 
 
 def test_guvectorize_says_that_it_is_missing():

@@ -165,6 +165,17 @@ def test_floats(a, b, by_lanes):
     both_are([x.ravel().astype(a), y.ravel().astype(b)], np.zeros((144, 14)), floats, by_lanes)
 
 
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_atomics_on_arrays_of_any_order(order):
+    @cuda.jit
+    def count(x):
+        cuda.atomic.add(x, (cuda.grid(1) % 2, cuda.grid(1) % 3), 1)
+
+    x = np.zeros((2, 3), np.int32, order=order)
+    count[9, 256](x)
+    assert (x == 384).all()
+
+
 def both_are(args, out, body, by_lanes, grid=None, block=16, dynamic=0):
     """A kernel leaves the same bits by lanes, where it runs wholly, and by threads."""
     kernel, results = cuda.jit(body), []

@@ -249,3 +249,13 @@ def test_the_place_of_a_value_in_another_order_of_axes():
     slot = next(slot for slot in row.slots if slot.name == "moment2")
     with pytest.raises(ValueError, match=r"expected no value below 0, got -1\.0 at \(2, 1\)"):
         check_values("moment2[0]", row, slot, x, {})
+
+
+def test_loading_a_reversed_view_of_what_is_written():
+    memory, case = np.arange(23, dtype=np.float32), make(ROUTINES["momentum"], [3, 3])
+    case = case.replace(velocities=[memory[:3], memory[20:]])
+    saved = state.state_dict("momentum", case.slots)
+    saved["slots"]["velocities"] = [np.full(3, -1, np.float32), memory[6::-2][:3]]
+    memory[:3] = 7, 8, 9
+    state.load(saved, "momentum", case.slots)
+    assert case.velocities[1].tolist() == [6, 4, 9]
