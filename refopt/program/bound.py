@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import takewhile
@@ -107,6 +108,7 @@ class Bound(Exclusive, Context):
             main.check_numbers(numbers)
             self.check_gradients(main)
             self.backend.require_subnormals()
+            numbers = copy.deepcopy(numbers)  # lists stay the caller's
             main.set(numbers)
             self._numbers |= numbers
             main.run()

@@ -179,10 +179,10 @@ def test_numbers_of_a_step():
             bound.step(**numbers)
     assert bound.steps == 0
     bound.step(lr=0.125)
-    bound.step()
+    bound.step(mu=0.25)
     other = bound_on(step_program(PARAMS[:2], {"a.w": "sgd", "a.b": "momentum"}, lr=0.125, mu=0.5))
     other.step()
-    other.step()
+    other.step(mu=0.25)
     assert bound.read("a.w").tobytes() == other.read("a.w").tobytes()
     assert bound.read("a.b").tobytes() == other.read("a.b").tobytes()
     double = bound_on(step_program(PARAMS[:1], "sgd", config="fp64", grad_dtype="float32", lr=0.5))
@@ -193,6 +193,14 @@ def test_numbers_of_a_step():
     early = bound_on(adam(PARAMS[:1], early=True))
     with pytest.raises(TypeError, match=r"step: beta1: expected one of epsilon, lr, rescale_grad, seed"):
         early.step(beta1=0.5)
+
+
+def test_lists_of_numbers_stay_the_callers():
+    bound, rates = bound_on(step_program(PARAMS[:1], "sgd", lr=0.5)), [0.25]
+    bound.step(lr=rates)
+    saved = bound.state_dict()
+    rates[0] = 9.0
+    assert saved["numbers"] == bound.state_dict()["numbers"] == {"lr": [0.25]}
 
 
 @pytest.mark.parametrize(("change", "options", "error", "message"), [
