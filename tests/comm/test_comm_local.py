@@ -93,6 +93,16 @@ def test_what_nobody_observed_is_written():
         assert x.copy_to_host().tolist() == [1] * 4
 
 
+def test_what_is_gathered_is_each_ranks_own():
+    def rank(world):
+        found = world.gather_bytes(b"x")
+        found.append(b"y")
+        world.barrier()
+        return len(found)
+
+    assert local.run(rank, 2) == [3, 3]
+
+
 def other_operation(world):
     world.all_reduce(array())
     if world.rank < 2:
