@@ -468,3 +468,8 @@ def test_states_have_the_order_of_axes_of_their_parameter():
     for of in ("float64", 0.5):
         first = step_of(quantized, {}, {"codes": of}, NumPy()).first("codes", like, 0)
         assert first.flags.f_contiguous and not first.flags.c_contiguous
+
+
+def test_a_state_that_begins_as_its_parameter_has_memory_of_its_own():
+    p = np.ones(3, np.float32)
+    assert not np.shares_memory(step_of(quantized, {}, {"codes": lambda p: p}, NumPy()).first("codes", p, 0), p)

@@ -60,7 +60,7 @@ class Step:
             return np.full(1, self.values[of] if isinstance(of, str) else of, arithmetic(p.dtype.name))
         of = self.initial.get(name, 0.0)
         if callable(of):
-            return np.asarray(of(p))
+            return np.array(of(p))
         fortran = p.ndim > 1 and p.flags.f_contiguous and not p.flags.c_contiguous
         order: Any = "F" if fortran else "C"
         if isinstance(of, str):
