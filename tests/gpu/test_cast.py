@@ -1,5 +1,6 @@
 """Merged casts and copies: what is rounded, how often, and what is only moved; clauses are of docs/numerics.md."""
 
+import gc
 import math
 import re
 from fractions import Fraction
@@ -282,6 +283,15 @@ def test_nothing_to_do(machine, sources):
     there.plan()
     there.read()
     cpu.merged_cast([None], [None], scale=1e300)
+
+
+def test_lists_stay_the_callers(executor):
+    xs, ys = ([executor.to_device(np.full(3, k, np.float32))] for k in (1, 2))
+    plan, (y,) = gpu.cast_plan(xs, ys, scale=2.0), ys
+    xs.clear()
+    gc.collect()
+    plan()
+    assert y.copy_to_host().tolist() == [2] * 3
 
 
 def test_no_dimension(machine):

@@ -128,9 +128,20 @@ def test_plan_of_nothing(machine):
 def test_a_list_that_is_rebound_stays_the_callers(executor):
     x, v, new = ([executor.to_device(np.full(3, k, np.float32))] for k in range(3))
     step = gpu.plan("momentum", x, [executor.to_device(np.ones(3, np.float32))], v, lr=1.0, mu=0.5)
+    v.clear()
+    assert step.state_dict()["slots"]["velocities"][0].tolist() == [1] * 3
     step.rebind(velocities=new)
     new.clear()
     assert step.state_dict()["slots"]["velocities"][0].tolist() == [2] * 3
+
+
+def test_which_gradients_are_there(executor):
+    params, grads = ([executor.to_device(np.full(3, k, np.float32)) for _ in range(2)] for k in (5, 1))
+    step = gpu.plan("sgd", params, grads, lr=1.0)
+    for there in (0, 0, 1):
+        step.rebind(grads=[g if i == there else None for i, g in enumerate(grads)])
+        step()
+    assert [x.copy_to_host()[0] for x in params] == [3, 4]
 
 
 def test_plan_keeps_its_arrays_alive(executor):

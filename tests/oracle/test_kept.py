@@ -104,3 +104,13 @@ def test_chance_is_held_to_its_mean_and_to_its_seed(share, again, failed):
 
     report = oracle.check("sgd", step, dtypes=["bfloat16"], laws=["L13"], diagnose=False, process=False)
     assert {item.label for item in report.of("failed")} == failed, str(report)
+
+
+def test_results_of_another_tensor_are_not_taken_for_right():
+    step = subject_of(ADAM, cpu.merged_adam, arrays=None, device=None, names=None, options={})
+    trial = Trial(ADAM, step, "float32", 0, {})
+    case = trial.case([5, 5], count=2)
+    got = trial.run(case)
+    trial.hold(case, got)
+    with pytest.raises(Broken):
+        trial.hold(case, got | {"params": [got["params"][0]] * 2})

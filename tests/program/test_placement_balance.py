@@ -1,5 +1,7 @@
 """The balancer: every answer by a model in plain Python, for calls in any order."""
 
+import copy
+
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -98,6 +100,9 @@ def test_order_shows():
     assert [balancer.place(name) for name in "bad"] == first[::-1], "a place is kept, whatever the order"
     assert balancer.loads == (7, 6)
     assert [balancer.get_appropriate_dev([name]) for name in "dab"] != first
+    copied = copy.copy(balancer)
+    copied.place("e")
+    assert "e" in copied.places and "e" not in balancer.places
 
 
 def test_unknown_names():

@@ -99,6 +99,15 @@ def test_masters_that_are_loaded_are_copies(dtype, masters):
     assert all(torch.equal(saved["state"][i][key], x) for i, of in kept.items() for key, x in of.items())
 
 
+def test_a_state_of_another_optimizer_is_copied():
+    (params, optimizer), (others, other) = one("AdamW"), one("AdamW")
+    for each, x in ((optimizer, params), (other, others)):
+        steps(each, x, [0])
+    other.state[others[0]] = optimizer.state[params[0]]
+    other.state[others[0]]["exp_avg"] = torch.zeros_like(others[0])
+    assert optimizer.state[params[0]]["exp_avg"].any()
+
+
 @each_kind
 @pytest.mark.parametrize("how", ["asked", "compared"])
 def test_masters_follow_what_is_not_counted(how, dtype, masters):

@@ -1,9 +1,12 @@
 """Kernels as they are typed: variables, constants, conversions, elements, functions, and what is reported."""
 
 import ast
+import importlib
 import itertools
 import math
 import re
+import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -518,3 +521,15 @@ def test_text_that_is_not_in_its_file_is_not_typed_by_it():
     assert results(one_of_the_file, size=1) == [1]
     with pytest.warns(simt.UntypedWarning, match="its source cannot be read"):
         assert results(changed["one_of_the_file"], size=1) == [2]
+
+
+def test_a_file_that_has_been_edited_is_read_again(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    for k, sign in enumerate("+*"):
+        text = f"def body(x):\n    x[0] = x[1] {sign} x[2]\n"
+        (tmp_path / "edited_kernels.py").write_text("import math\n" * k + text)
+        module, x = importlib.reload(importlib.import_module("edited_kernels")), np.array([0, 3, 4], np.int8)
+        with warnings.catch_warnings(action="error"):
+            cuda.jit(module.body)[1, 1](x)
+        assert x[0] == (7, 12)[k]

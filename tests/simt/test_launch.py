@@ -116,9 +116,13 @@ def test_extensions_prepare_arguments():
             retr.append(lambda: seen.append(self.factor))
             return kind, value * self.factor + stream.handle + 1
 
-    @cuda.jit(extensions=[Extension(2), Extension(3)])
+    given = [Extension(2), Extension(3)]
+
+    @cuda.jit(extensions=given)
     def kernel(x):
         note(x)
+
+    given.clear()
 
     note = simt.ptx_twin()(lambda x: seen.append(x))
     kernel[1, 1](5)

@@ -89,6 +89,9 @@ def test_a_kernel_of_another_owner_is_compiled_by_it():
     kernel.ptx = asked.append
     assert launch(kernel) == {"<lambda>": "compiled to PTX"}
     assert [str(type_) for type_ in asked[0]] == ["array(float32, 1d, C)"] * 2
+    with simt.observe(compile=True):
+        kernel[1, 1](np.zeros(1), np.zeros(1))
+    assert len(asked) == 2
 
 
 @pytest.mark.usefixtures("_compiler")

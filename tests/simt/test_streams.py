@@ -174,3 +174,10 @@ def test_copies_that_all_later_work_waits_for_are_forgotten():
         x[1:2].copy_to_device(np.ones(1), stream=side)
         with pytest.raises(simt.DataRace):
             r(x, cuda.stream())
+
+
+def test_a_block_knows_nothing_of_the_one_before():
+    x = cuda.to_device(np.zeros(4))
+    for stream in (cuda.stream(), cuda.stream()):
+        with simt.observe(watch=True):
+            x.copy_to_device(np.ones(4), stream=stream)
