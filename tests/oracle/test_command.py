@@ -84,7 +84,8 @@ def test_right_and_wrong(steps, capsys):
     assert max(len(line) for line in out.splitlines() if "again" not in line) <= 80
 
 
-@pytest.mark.parametrize(("law", "secret"), [("L1", ""), ("L21", " --secret 5")])
+@pytest.mark.parametrize(("law", "secret"), [("L1", ""), ("L21", " --secret 5"),
+                                              ("L24", " --secret 5")])
 def test_a_failure_is_shown_again_by_what_was_asked_for(steps, capsys, law, secret):
     asked = ("--set l2_decay=0.5 maximize=false --seed 3 --examples 1{} --arrays numpy --tolerance 0.001 "
              "--deadline 9.5 --symmetry sign zero --allow-skips L7 L1 --exact --in-place")
