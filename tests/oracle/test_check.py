@@ -127,6 +127,7 @@ def test_what_is_not_taken_is_skipped_and_listed():
     assert report.ok and len(report.of("skipped")) == len(report.items) / 2
     assert "(50 %)" in str(report).splitlines()[0] and "skipped, not failed: 16 bits" in str(report)
     assert "skipped: 16 bits: L1 step 1" in report.details()
+    assert not oracle.check("sgd", sgd, **QUICK | {"dtypes": ["float32", "float16"]}).ok  # which was asked for
 
 
 def test_scalars_of_a_tensor_without_elements():

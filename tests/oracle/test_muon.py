@@ -58,13 +58,15 @@ def test_half_a_unit_in_the_last_place(dtype):
     assert half_a_unit(0.0, dtype) == 0
 
 
+@pytest.mark.parametrize("compute", ["bfloat16", "float32"])
 @pytest.mark.parametrize("shape", [(6, 9), (9, 6), (5, 5)])
-def test_an_error_arrives_as_the_derivative_has_it(shape, monkeypatch):
+def test_an_error_arrives_as_the_derivative_has_it(shape, compute, monkeypatch):
     """Of the norm alone, which is sure: the others are 0."""
     u = spread(shape, 0.2)
     monkeypatch.setattr(iterations, "half_a_unit", lambda x, dtype: 0 * np.asarray(x))
     monkeypatch.setattr(iterations, "TENSOR_CORE", 0.0)
-    value, bound = orthogonalized(u, np.zeros(shape), FIVE, 1e-7, "bfloat16", (0.0, 2.0**-20))
+    monkeypatch.setattr(iterations, "DELTA", 2.0)  # with which random roundings count nothing
+    value, bound = orthogonalized(u, np.zeros(shape), FIVE, 1e-7, compute, (0.0, 2.0**-20))
     assert np.allclose(value, iterated(u), rtol=1e-12, atol=1e-12)
     x = u / np.linalg.norm(u)
     off = iterated_from(x * (1 + 2.0**-20)) - iterated_from(x * (1 - 2.0**-20))

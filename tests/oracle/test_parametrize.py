@@ -102,3 +102,7 @@ def test_laws_are_those_of_check():
     report = oracle.check("adamw", step, dtypes=[])
     items = oracle.parametrize("adamw", step, dtypes=["float32"]).args[1]
     assert [item.id for item in items] == [f"{law}-float32" for law in report.laws]
+def test_what_is_skipped_is_not_run_to_see_it_fail():
+    both = oracle.parametrize("sgd", cpu.merged_sgd, dtypes=["float32"], laws=["L7"],
+                              expected_failures={"L7": "flushes"}, skips={"L7-float32": "hangs"})
+    assert [mark.name for item in both.args[1] for mark in item.marks] == ["skip"]

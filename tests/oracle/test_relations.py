@@ -178,6 +178,12 @@ def states_of_110(params, grads, totals, *, lr):
         total += g
 
 
+def crashing(params, grads, *, lr):
+    if any(p.ndim == 2 and not p.flags.c_contiguous for p in params):
+        raise IndexError("index 5 is out of bounds")
+    sgd(params, grads, lr)
+
+
 def a_unit_without(params, grads, *, lr):
     for p, g in zip(params, grads, strict=True):
         if g is None:
@@ -250,7 +256,8 @@ def gate_but_first(params, grads, m, v, *, lr, step, found_inf):
 
 PLANTED = {"L2": [one_norm, by_shape, in_one_dtype, small_ones, spread_nan, by_place],
            "L3": [next_state, states_of_110, dropped, after_an_empty_one], "L15": [also_without, a_unit_without],
-           "L4": [flat_copy, beside_a_gradient, in_memory_order, scaled_gradient, one_too_many], "L17": [by_chance],
+           "L4": [crashing, beside_a_gradient, flat_copy, in_memory_order, scaled_gradient, one_too_many],
+           "L17": [by_chance],
            "L16": [Hidden(), Counting(), BackingOff()],
            "L8": [gate_ignored, gate_of_parameters, gate_that_counts, gate_but_first]}
 
@@ -290,11 +297,18 @@ def blocks_unwritten(params, grads, *, lr):
         sgd([p.reshape(-1)[:n]], [g.reshape(-1)[:n]], lr)
 
 
+def a_unit_with_zeros(params, grads, *, lr):
+    sgd(params, grads, lr)
+    for p, g in zip(params, grads, strict=True):
+        p[...] = np.where(g == 0, np.nextafter(p, p.dtype.type(9)), p)
+
+
 def decayed(params, grads, *, lr):
     sgd(params, [g + p.dtype.type(0.5) * p for p, g in zip(params, grads, strict=True)], lr)
 
 
-@pytest.mark.parametrize(("step", "law"), [(biased, "L25"), (blocks_unwritten, "L26"), (decayed, "L27")])
+@pytest.mark.parametrize(("step", "law"), [(biased, "L25"), (blocks_unwritten, "L26"), (decayed, "L27"),
+                                           (a_unit_with_zeros, "L27")])
 def test_a_symmetry_is_tried_where_it_is_declared(step, law):
     name = LAWS[law].declared
     assert law in oracle.check(None, step, symmetries=[name], laws=["L25", "L26", "L27"], **COARSE).failed_laws

@@ -104,6 +104,13 @@ def test_the_default_dtype_of_torch():
         torch.rand(1)
 
     assert "torch's generator: expected" in check("sgd", draws, **named | {"process": False}).details()
+    def toggles(params, grads, *, lr):
+        torch.set_grad_enabled(not torch.is_grad_enabled())
+
+    try:
+        assert "torch's grad mode: expected" in check("sgd", toggles, **named | {"process": False}).details()
+    finally:
+        torch.set_grad_enabled(True)
 
 
 def test_functions_of_a_module_are_its_own_again_after_an_error():
@@ -115,3 +122,23 @@ def test_functions_of_a_module_are_its_own_again_after_an_error():
     before = module._single_tensor_sgd
     assert check("sgd", Raising, dtypes=["float32"], laws=["L19"], diagnose=False).wrong == ["L19"]
     assert module._single_tensor_sgd is before
+
+
+def test_going_on_with_another_rate_leaves_the_same_bits():
+    class Resumed(torch.optim.SGD):
+        """Rounds otherwise from a checkpoint on that has another rate than its own."""
+
+        off = False
+
+        def load_state_dict(self, saved):
+            self.off = saved["param_groups"][0]["lr"] != self.param_groups[0]["lr"]
+            super().load_state_dict(saved)
+
+        @torch.no_grad()
+        def step(self, closure=None):
+            for group in self.param_groups:
+                for p in (p for p in group["params"] if p.grad is not None):
+                    wide = (p.double() - group["lr"] * p.grad.double()).float()
+                    p.copy_(wide if self.off else p - group["lr"] * p.grad)
+
+    assert check(None, Resumed, laws=["L16"], dtypes=["float32"], process=False, lr=0.1).failed_laws == ["L16"]

@@ -199,6 +199,18 @@ def test_presets_of_resnet_50(name, expected):
     assert passes.pipeline(program, *passes.preset(name, 0, 2)).program.counts() == {"backward": 161} | expected
 
 
+def test_a_preset_sends_first_what_is_updated_first():
+    program = step_program([(name, (2**21,)) for name in "abcdefgh"], "sgd", world_size=2, lr=0.5)
+    made = passes.pipeline(program, *passes.preset("sharded", 0, 2)).program
+    assert [op.reads[0] for op in made.main if op.type == "batch"] == ["g@GRAD", "g", "c"]
+
+
+def test_offloaded_states_are_copied_in_pieces():
+    program = step_program([(name, (2**23,)) for name in "abcd"], "adam", lr=0.5)
+    made = passes.pipeline(program, *passes.preset("offloaded")).program.counts()
+    assert (made["copy_in"], made["merged_adam"], made["copy_out"]) == (4, 4, 4)
+
+
 def test_presets_of_another_number_of_ranks():
     program = amp_program(PARAMS, "adam", world_size=2, **ADAM)
     for name in ("data_parallel", "offloaded", "sharded"):

@@ -112,6 +112,7 @@ def test_unknown_names():
     balancer = Balancer(2, SIZES, unknown="ignore")
     assert [balancer.get_appropriate_dev(names) for names in (["x"], ["x", "c"], ["a"], ["x"])] == [0, 0, 1, 0]
     assert balancer.loads == (1, 3)
+    assert copy.copy(balancer).get_appropriate_dev(["x"]) == 0
 
 
 @pytest.mark.parametrize(("call", "error", "message"), [

@@ -132,6 +132,18 @@ def test_masters_follow_what_is_not_counted(how, dtype, masters):
         assert torch.equal(master[1:], before.view(-1)[1:])
 
 
+def test_a_parameter_that_is_written_along_with_its_master():
+    (p,) = params = parameters(((3,),), dtype=torch.bfloat16)
+    optimizer = class_of("SGD")(params, lr=0.5, masters="fp32")
+    steps(optimizer, params, [0])
+    with torch.no_grad():
+        optimizer.state[p]["master_param"].mul_(1.0)
+        p.fill_(4.0)
+    p.grad = torch.zeros_like(p)
+    optimizer.step()
+    assert p.tolist() == [4.0] * 3
+
+
 @each_kind
 def test_masters_that_are_asked_for_before_a_step(dtype, masters):
     """Those of a checkpoint, beside parameters that are others."""

@@ -21,6 +21,7 @@ def never(x):
 CHANGES = {
     "np.geterr(): expected unchanged": lambda: np.seterr(all="warn"), "np.random: expected": lambda: np.random.seed(0),
     "random: expected": lambda: random.seed(0), "gc.isenabled(): expected True unchanged, got False": gc.disable,
+    "sys.gettrace(): expected None unchanged": lambda: sys.settrace(lambda *_: None),
     "sys.getrecursionlimit(): expected": lambda: sys.setrecursionlimit(sys.getrecursionlimit() + 1),
     "os.getcwd(): expected": lambda: os.chdir("/"),
     "signal handlers: expected": lambda: signal.signal(signal.SIGUSR1, signal.SIG_IGN),
