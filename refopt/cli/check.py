@@ -18,7 +18,6 @@ from refopt.cli.output import DIFFERS, EQUAL, SEVERAL, Unusable, write
 from refopt.cli.progress import Progress
 from refopt.cli.report_file import Target
 from refopt.oracle import ARRAYS, DEADLINE, DTYPES, LAWS, SYMMETRIES, Report, check, current_id, identify
-from refopt.oracle.laws import BY_SECRET
 
 SHORT = {"fp32": "float32", "fp64": "float64", "fp16": "float16", "bf16": "bfloat16"}
 WIDTH = 80
@@ -268,7 +267,7 @@ def _command(args: argparse.Namespace, dtype: str, law: str) -> str:
     for name, values in (("--with", args.options), ("--set", args.fixed), ("--names", args.names)):
         words += [name, *values] if values else []
     options = {"--seed": args.seed or None, "--examples": args.examples}
-    options |= {"--secret": args.secret if law in BY_SECRET else None}
+    options |= {"--secret": args.secret if LAWS[law].secret else None}
     options |= {"--arrays": args.arrays, "--device": args.device, "--tolerance": args.tolerance}
     options |= {"--deadline": args.deadline}
     for name, value in options.items():

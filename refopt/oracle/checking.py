@@ -17,7 +17,7 @@ from refopt.oracle.diagnosis import ENOUGH, Cause
 from refopt.oracle.exact.cases import has
 from refopt.oracle.exceptions import covers, reason, reasons
 from refopt.oracle.item import SKIPPED, Item
-from refopt.oracle.laws import BY_SECRET, LAWS, SYMMETRIES, Law, current_id
+from refopt.oracle.laws import LAWS, SYMMETRIES, Law, current_id
 from refopt.oracle.notes import of_items, of_trial
 from refopt.oracle.related import Related
 from refopt.oracle.report import Report
@@ -275,6 +275,6 @@ def _command(trial: Running, dtypes: Sequence[str], law: Law, of: _Asked) -> str
     routine = None if trial.row is None else trial.row.name
     named = f", set={of.settings}" if of.settings else ""
     named += (f", examples={of.examples}" if of.examples != 5 else "") + (f", seed={of.seed}" if of.seed else "")
-    named += f", secret={of.secret}" if law.id in BY_SECRET else ""
+    named += f", secret={of.secret}" if law.secret else ""
     named += f", symmetries={[*of.declared]}" if law.declared else ""
     return f"oracle.check({routine!r}, {trial.subject.name}, dtypes={[*dtypes]!r}, laws=[{law.id!r}]{named})"

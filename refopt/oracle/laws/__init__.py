@@ -28,8 +28,6 @@ CHAPTERS = (
 _EVERY = [law for chapter in CHAPTERS for law in chapter.LAWS]
 LAWS: dict[str, Law] = {law.id: law for law in sorted(_EVERY, key=lambda law: int(law.id[1:]))}
 
-BY_SECRET = "L21", "L24"  # whose cases depend on the secret of a check
-
 # Former ids of laws, from when those without a formula were separate.
 FORMER = {
     "R1": "L2", "R2": "L2", "R3": "L3", "R4": "L15", "R5": "L4", "R6": "L4", "R7": "L17", "R8": "L16", "R9": "L8",

@@ -28,6 +28,7 @@ class Law(NamedTuple):
         runs: whether some cases are runs, which need no formula.
         asked: whether it is left out by default.
         declared: the property that an optimizer must declare; "" for none.
+        secret: whether cases depend on the secret of a check.
     """
 
     id: str
@@ -37,6 +38,7 @@ class Law(NamedTuple):
     runs: bool = False
     asked: bool = False
     declared: str = ""
+    secret: bool = False
 
 
 def of_bound(trial: Trial, label: str, *args: object, **named: object) -> Try:

@@ -106,5 +106,6 @@ def _held(trial: Trial, case: Case, got: Outcome, before: Outcome) -> None:
 
 
 LAWS = (
-    Law("L21", "unforeseen", "Freshly drawn sizes, shapes, numbers and data stay within the bound.", unforeseen),
+    Law("L21", "unforeseen", "Freshly drawn sizes, shapes, numbers and data stay within the bound.", unforeseen,
+        secret=True),
 )

@@ -99,5 +99,5 @@ def of_an_optimizer(trial: Running) -> Iterator[Try]:
 
 LAWS = (
     Law("L24", "use", "Own states, groups, reused gradient memory, and thousands of steps change nothing.",
-        both(of_cases, of_an_optimizer), runs=True),
+        both(of_cases, of_an_optimizer), runs=True, secret=True),
 )
