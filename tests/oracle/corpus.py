@@ -117,8 +117,9 @@ def one_norm(routine: str) -> Any:
     return names["step"]
 
 
-ALSO = {"root of one norm forgotten": r"param_norm \* param_norm", "beta1 in the second correction":
-        "beta1 instead of beta2, in its powers only", "gradient left out of the step": "as if `v` were `v - g`"}
+ALSO = {"root of one norm forgotten": r"param_norm (\* param_norm|\*\* 2)", "beta1 in the second correction":
+        "beta1 instead of beta2, in its powers only", "gradient left out of the step": "as if `v` were `v - g`",
+        "lr by 1 - mu": r"as if `v` were `v / \(1 - mu\)` in `return \(p - lr"}
 
 
 def _texts(table: dict, routine: str, *names: str) -> list[Planted]:

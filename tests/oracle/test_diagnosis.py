@@ -25,6 +25,7 @@ from refopt.oracle.diagnosis.situation import Unanswered, of_case
 from refopt.oracle.diagnosis.weighing import _steps
 from refopt.oracle.subjects.function import Function
 from refopt.oracle.trial import Trial
+from refopt.oracle.variants import ROUTINES as ALL
 from refopt.oracle.wrong import OF
 
 # What a rule raises that a change of its source has made none. Those with names raise nothing.
@@ -108,6 +109,9 @@ def test_work_is_counted_by_no_clock(size, kind, count):
     tried = iter(range(1000))
     assert not explainer._tried(((wrong,) for _ in tried), 0.5)
     assert next(tried) == count + 1 and 480 < explainer.work.left <= 500
+    row = ALL["muon"]
+    muon = Trial(row, Function(row, cpu.merged_muon), "float32", 0, {})
+    assert Explainer(muon, [], [], 1000).work.left == 50  # since a look at its iterations takes as long as twenty
 
 
 def test_what_is_just_outside_of_the_bound_is_explained():

@@ -19,6 +19,7 @@ PARTLY = 0.25
 FEWEST = 3  # elements that a share of the update is told by
 GLANCES = 10  # that computing a bound takes as long as
 AS_LONG = 2**14  # elements for which a glance takes twice as long as for none
+ITERATED = 20  # glances that one at a rule that iterates matrices takes as long as
 ROUGHLY = 0.1  # of its bound, that errors of a rough operation use: a wider one explains whatever is small
 
 
@@ -61,7 +62,8 @@ class Weighing:
     """
 
     def __init__(self, trial: Trial, failures: Sequence[Failure], passed: Sequence[Case], glances: float) -> None:
-        self.trial, self.row, self.work = trial, trial.row, Work(glances)
+        self.trial, self.row = trial, trial.row
+        self.work = Work(glances / ITERATED if self.row.told else glances)
         tensors: list[Tensor] = []
         failures = [x for x in failures if not _is_skipped(x.case)]
         for law in dict.fromkeys(x.law for x in failures):
