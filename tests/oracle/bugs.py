@@ -68,7 +68,28 @@ def step(params, grads, velocities, *, lr, mu, l2_decay, use_nesterov=False):
         p -= real(lr) * d
 """
 
-TEXTS = {"adamw": ADAMW, "lamb": LAMB, "lars_momentum": LARS, "novograd": NOVOGRAD, "momentum": MOMENTUM}
+ADADELTA = """
+def step(params, grads, squares, updates, *, lr, rho, epsilon):
+    for p, g, s, x in zip(params, grads, squares, updates):
+        real = p.dtype.type
+        rho_, eps = real(rho), real(epsilon)
+        s[...] = rho_ * s + (1 - rho_) * g * g
+        d = np.sqrt(x + eps) / np.sqrt(s + eps) * g
+        x[...] = rho_ * x + (1 - rho_) * d * d
+        p -= real(lr) * d
+"""
+
+ADAGRAD = """
+def step(params, grads, sums, *, lr, epsilon):
+    for p, g, s in zip(params, grads, sums):
+        real = p.dtype.type
+        g = g.astype(p.dtype, copy=False)  # before it is squared
+        s += g * g
+        p -= real(lr) * g / (np.sqrt(s) + real(epsilon))
+"""
+
+TEXTS = {"adamw": ADAMW, "lamb": LAMB, "lars_momentum": LARS, "novograd": NOVOGRAD, "momentum": MOMENTUM,
+         "adadelta": ADADELTA, "adagrad": ADAGRAD}
 
 # What is replaced by what in these, often.
 DECAY = "p *= real(1 - lr * coeff)"

@@ -18,26 +18,6 @@ from oracle.bugs import DECAY, FIRST, KNOWN, REAL, ROOT, SECOND, SECOND_SET, TEX
 from oracle.mutants.table import MUTANTS
 from refopt import oracle
 
-ADADELTA = """
-def step(params, grads, squares, updates, *, lr, rho, epsilon):
-    for p, g, s, x in zip(params, grads, squares, updates):
-        real = p.dtype.type
-        rho_, eps = real(rho), real(epsilon)
-        s[...] = rho_ * s + (1 - rho_) * g * g
-        d = np.sqrt(x + eps) / np.sqrt(s + eps) * g
-        x[...] = rho_ * x + (1 - rho_) * d * d
-        p -= real(lr) * d
-"""
-
-ADAGRAD = """
-def step(params, grads, sums, *, lr, epsilon):
-    for p, g, s in zip(params, grads, sums):
-        real = p.dtype.type
-        s += g * g
-        p -= real(lr) * g / (np.sqrt(s) + real(epsilon))
-"""
-TEXTS |= {"adadelta": ADADELTA, "adagrad": ADAGRAD}
-
 TINY = "\n        for x in (p, m, v):\n            x[abs(x) < 2.0**-126] = 0"
 # To 12 bits, to nearest: approximations of processors err either way.
 ROUGH = "    def rough(x):\n        return (x.view(np.uint32) + 0x800 & 0xFFFFF000).view(np.float32)\n\n"
