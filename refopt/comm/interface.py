@@ -154,7 +154,7 @@ class Communicator(ABC):
         self._alone("gather_bytes")
         if not isinstance(data, bytes):
             raise TypeError(f"gather_bytes: data: expected bytes, got {shown(data)}")
-        return list(self._exchange(Call("gather_bytes", number=self._next_number()), data))
+        return self._exchange(Call("gather_bytes", number=self._next_number()), data)
 
     @contextlib.contextmanager
     def batch(self) -> Iterator[None]:

@@ -208,7 +208,7 @@ class _Board:
             case "agree" | "gather_bytes":
                 everything = [pending.result for pending in met]
                 for pending in met:
-                    pending.result = everything
+                    pending.result = everything[:]
 
     def _form(self, met: list[_Pending]) -> None:
         """Make a group of the ranks that all of them name."""
