@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import takewhile
@@ -108,9 +107,7 @@ class Bound(Exclusive, Context):
             main.check_numbers(numbers)
             self.check_gradients(main)
             self.backend.require_subnormals()
-            numbers = copy.deepcopy(numbers)  # lists stay the caller's
-            main.set(numbers)
-            self._numbers |= numbers
+            self._numbers |= main.set(numbers)
             main.run()
             self.steps += 1
 
@@ -183,9 +180,9 @@ class Bound(Exclusive, Context):
             main = self._ready("load")
             vars, numbers, steps = states.check(self, saved, main.check_numbers)
             states.write(self, vars)
-            self._numbers, self.steps = numbers, steps
+            self.steps = steps
             self._main = Runners(ops.bind(self, op) for op in self.program.main)  # the old ones have cached scalars
-            self._main.set(numbers)
+            self._numbers = self._main.set(numbers)
 
     def copy_back(self) -> None:
         """Copy what startup has moved into buffers back to the caller's arrays."""

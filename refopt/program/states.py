@@ -10,6 +10,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -133,7 +134,8 @@ def whole_of(bound: Context, name: str) -> np.ndarray:
 
 def saved(bound: Context, numbers: Mapping[str, Any]) -> dict[str, Any]:
     """See `refopt.program.Bound.state_dict`."""
-    state: dict[str, Any] = {"version": VERSION, "steps": bound.steps, "numbers": dict(numbers)}
+    numbers = deepcopy(dict(numbers))
+    state: dict[str, Any] = {"version": VERSION, "steps": bound.steps, "numbers": numbers}
     state |= {"params": {}, "states": {}, "others": {}}
     for there in _everywhere(bound).values():
         one = next((each for _, each in there if each.routine), there[0][1])

@@ -9,7 +9,7 @@ from program_cases import PARAMS, adam, arrays_of, bound_on, gradients_of, numbe
 
 from refopt import cpu, gpu
 from refopt.comm import CommError, local
-from refopt.program import Op, Program, Var, bind, passes, run, step_program
+from refopt.program import Op, Program, Var, bind, passes, placement, run, step_program
 
 # Running one.
 
@@ -195,12 +195,20 @@ def test_numbers_of_a_step():
         early.step(beta1=0.5)
 
 
-def test_lists_of_numbers_stay_the_callers():
-    bound, rates = bound_on(step_program(PARAMS[:1], "sgd", lr=0.5)), [0.25]
-    bound.step(lr=rates)
-    saved = bound.state_dict()
-    rates[0] = 9.0
-    assert saved["numbers"] == bound.state_dict()["numbers"] == {"lr": [0.25]}
+def test_lists_of_numbers_stay_the_callers(executor):
+    """Of a step, of a checkpoint that is made, and of one that is loaded."""
+    program = step_program(PARAMS[:1], "sgd", lr=0.5)
+    plan, there = placement.on_streams(program), put("gpu", arrays_of(program))
+    for bound in (bound_on(program), placement.bind_schedule(plan, there)):
+        rates = [0.25]
+        bound.step(lr=rates)
+        saved = bound.state_dict()
+        rates[0] = 9.0
+        assert saved["numbers"] == bound.state_dict()["numbers"] == {"lr": [0.25]}
+        for _ in range(2):
+            saved["numbers"]["lr"][0] = 9.0
+            assert bound.state_dict()["numbers"] == {"lr": [0.25]}
+            bound.load(saved := bound.state_dict())
 
 
 @pytest.mark.parametrize(("change", "options", "error", "message"), [

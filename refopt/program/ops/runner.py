@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -67,9 +68,11 @@ class Runners(tuple[Runner, ...]):
                 if name in runner.numbers:
                     runner.check(name, value)
 
-    def set(self, numbers: Mapping[str, Any]) -> None:
-        """Change numbers that have been checked, in the runners that have them."""
-        for runner in self if numbers else ():
-            runner.set({name: value for name, value in numbers.items() if name in runner.numbers})
+    def set(self, numbers: Mapping[str, Any]) -> dict[str, Any]:
+        """Change numbers that have been checked, in the runners that have them; return copies, as lists may change."""
+        held = copy.deepcopy(dict(numbers))
+        for runner in self if held else ():
+            runner.set({name: value for name, value in held.items() if name in runner.numbers})
+        return held
 
 

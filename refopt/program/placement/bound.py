@@ -86,8 +86,7 @@ class BoundSchedule(Exclusive):
         """Change the numbers of later steps, as for `refopt.program.Bound.step`."""
         with self._turn("set"):
             self._work.runners.check_numbers(numbers)
-            self._work.runners.set(numbers)
-            self._numbers |= numbers
+            self._numbers |= self._work.runners.set(numbers)
 
     def state_dict(self) -> dict[str, Any]:
         """Like `refopt.program.Bound.state_dict`, after all enqueued work."""
@@ -102,8 +101,7 @@ class BoundSchedule(Exclusive):
             vars, numbers, self.bound.steps = states.check(self.bound, saved, self._work.runners.check_numbers)
             states.write(self.bound, vars)
             self._bind()
-            self._work.runners.set(numbers)
-            self._numbers = numbers
+            self._numbers = self._work.runners.set(numbers)
 
     def synchronize(self) -> None:
         """Wait for all enqueued work.
@@ -137,8 +135,7 @@ class BoundSchedule(Exclusive):
         runners = self._work.runners
         runners.check_numbers(numbers)
         self.bound.check_gradients(runners)
-        runners.set(numbers)
-        self._numbers |= numbers
+        self._numbers |= runners.set(numbers)
         for call in calls:
             call()
         self.bound.steps += 1
