@@ -270,9 +270,9 @@ def truth(
     row: Routine, name: str, numbers: Mapping[str, Any], choices: Mapping[str, Any], count: int, real: type
 ) -> Any:
     """A scalar of a routine before step ``count``, without rounding: in fp64, or `DoubleDouble` if real is fp64."""
-    known = tuple(sorted((number, float(x)) for number, x in numbers.items() if number != "grad_factor"))
     if name in COUNTED:
-        return _by_closed_form(name, known, count, real)
+        return _by_closed_form(name, float(numbers.get(BASES.get(name, "beta2"), 0.0)), count, real)
+    known = tuple(sorted((number, float(x)) for number, x in numbers.items() if number != "grad_factor"))
     return _step_by_step(row, known, tuple(sorted(choices.items())), count, real)[name]
 
 
@@ -294,15 +294,15 @@ def _step_by_step(row: Routine, numbers: tuple, choices: tuple, count: int, real
 
 
 @functools.lru_cache(256)
-def _by_closed_form(name: str, known: tuple, count: int, real: type) -> Any:
-    """One of the scalars `COUNTED` before step ``count``."""
-    of, numbers = Arithmetic(real, roundings=0), dict(known)
+def _by_closed_form(name: str, base: float, count: int, real: type) -> Any:
+    """One of the scalars `COUNTED` before step ``count``, of a beta, which a step number does not depend on."""
+    of = Arithmetic(real, roundings=0)
     if name == STEP_NUMBER.name:
         return of.exact(count).value
     if name in BASES:
-        return _power(of.number(numbers[BASES[name]]), count).value
+        return _power(of.number(base), count).value
     wide = Arithmetic(np.float64, roundings=0)  # for fp32, too, since a difference cancels
-    rho = _rho(wide.exact(real(numbers["beta2"])), count).value
+    rho = _rho(wide.exact(real(base)), count).value
     return rho if real is np.float64 else high(rho)
 
 
