@@ -18,9 +18,9 @@ def fma(a: Any, b: Any, c: Any) -> Any:
     if kind.kind != "f":
         kind = np.dtype(np.float64)
     x, y, z = float(a), float(b), float(c)
-    if math.isfinite(x) and math.isfinite(y) and math.isinf(z):  # however large the product is
-        return kind.type(z)
     if not (math.isfinite(x) and math.isfinite(y) and math.isfinite(z)):
+        if math.isfinite(x) and math.isfinite(y):  # however large the product is
+            return kind.type(z)
         with np.errstate(invalid="ignore"):
             return kind.type(np.float64(x) * np.float64(y) + np.float64(z))
     exact = Fraction(x) * Fraction(y) + Fraction(z)
