@@ -205,10 +205,10 @@ def test_rebind_after_move(executor):
     """What is known of moved gradients is enough for later checks of others."""
     params, grads, others, more = ([gpu.to_device(np.full(3, k, F))] for k in range(4))
     plan = gpu.plan("sgd", params, grads, lr=1.0)
-    for _ in range(2):
+    for _ in range(2):  # the second time to where they are
         plan.move("grads", at(others))
-    with pytest.raises(ValueError, match=r"^merged_sgd: .*expected memory of its own, got an overlap with"):
-        plan.rebind(params=others)
+        with pytest.raises(ValueError, match=r"^merged_sgd: .*expected memory of its own, got an overlap with"):
+            plan.rebind(params=others)
     plan.rebind(params=more)
     plan()
     assert more[0].copy_to_host()[0] == 3 - 2 and params[0].copy_to_host()[0] == 0

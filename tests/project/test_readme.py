@@ -99,5 +99,6 @@ def test_figures_in_sentences_are_the_records():
     steps, cost = (json.loads((RESULTS / f"{name}.json").read_text()) for name in ("torch-step-h200", "cost-h200-x4"))
     wanted = {"workload": "resnet50", "routine": "adamw", "how": "eager", "condition": "after backward"}
     host = {row["implementation"]: row["host_us"] for row in steps["steps"] if wanted.items() <= row.items()}
-    assert f"{host['refopt.torch, accelerated']:.0f} µs with the C++" in TEXT and 3 < host["refopt.torch"] / 100 < 4.1
+    plain, accelerated = host["refopt.torch"], host["refopt.torch, accelerated"]
+    assert f"{plain:.0f} µs, or {accelerated:.0f} with the C++" in TEXT
     assert f"{sum(row['ok'] for row in cost['rows'])} of {len(cost['rows'])} steps" in TEXT

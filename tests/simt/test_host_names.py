@@ -137,7 +137,7 @@ def test_no_precision_is_lost_by_a_signature():
         return x / 3
 
     assert third(np.ones(1)).tolist() == [1 / 3] and third(np.ones(1, np.float32)).dtype == np.float32
-    assert third(np.float64(1)) == 1 / 3
+    assert third(np.float64(1)).dtype == np.float64
 
 
 def test_guvectorize_says_that_it_is_missing():
