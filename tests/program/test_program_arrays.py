@@ -1,6 +1,7 @@
 """Arrays behind names: who changes them beside the op at hand, what starts from what, what shares memory."""
 
 import contextlib
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from program_cases import PARAMS, adam, arrays_of, bound_on, put, started, value
 from refopt import gpu
 from refopt.comm import CommError, local
 from refopt.cpu import remainder
-from refopt.program import UNKNOWN, Config, Op, Program, Var, bind, passes, run, step_program
+from refopt.program import UNKNOWN, Config, Op, Program, Var, amp_program, bind, passes, run, step_program
 from refopt.program.gpu.backend import Gpu
 from refopt.program.passes import on_device, send_to_owners
 from refopt.simt import cuda, observe
@@ -39,10 +40,11 @@ def test_the_host_waits_for_what_it_copies(executor, monkeypatch):
     assert len(finished) == 1 and backend.read(array).tolist() == [0, 1, 2] and len(finished) == 2
 
 
-@pytest.mark.parametrize("config", ["fp32", "amp"])
-def test_all_work_is_on_the_stream_given(executor, config):
+@pytest.mark.parametrize("make", [adam, partial(adam, config="amp"), partial(amp_program, optimizer="adam", lr=0.5)],
+                         ids=["fp32", "amp", "loss_scaling"])
+def test_all_work_is_on_the_stream_given(executor, make):
     """From startup on: also tensors are moved into buffers there, and the loss scale updated."""
-    program = passes.fuse_optimizer(adam([("a", (2,)), ("b", (3,))], config=config), form="flat").program
+    program = passes.fuse_optimizer(make([("a", (2,)), ("b", (3,))]), form="flat").program
     stream, arrays = cuda.stream(), arrays_of(program)
     with observe(count=()) as log:
         started(program, put("gpu", arrays), backend="gpu", stream=stream).step()
