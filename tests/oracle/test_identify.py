@@ -1,5 +1,7 @@
 """`identify`: every routine is itself, in every choice, and what is none is none."""
 
+import importlib
+import sys
 from functools import partial
 
 import numpy as np
@@ -39,6 +41,29 @@ def test_a_choice_that_matters_is_told_from_others():
         assert all(match.choices["epsilon_at"] == value for match in found.matches if match.routine == "adam")
 
 
+def test_ml_dtypes_is_not_needed(monkeypatch):
+    """Not by Muon either, whose matrices are tried for what no formula of vectors explains."""
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    with pytest.raises(ImportError):
+        importlib.import_module("ml_dtypes")
+
+
+    def cubic(params, grads, *, lr):
+        for p, g in zip(params, grads, strict=True):
+            p -= lr * g**3
+
+    found = oracle.identify(cubic)
+    assert found.routine is None and found.nearest is not None
+
+
+@pytest.mark.parametrize("compute", ["float32", "float64"])
+@pytest.mark.parametrize("nesterov", [True, False])
+def test_muon_in_every_precision(compute, nesterov):
+    """What is nearest by far is what it is, though others are within the tolerance for iterations in 16 bits."""
+    found = oracle.identify(partial(cpu.merged_muon, compute=compute, use_nesterov=nesterov))
+    assert found.routine == "muon" and found.choices["use_nesterov"] is nesterov and found.matches[0].off < 1e-5
+
+
 def constant(params, grads, velocities, *, lr):
     for p, g, v in zip(params, grads, velocities, strict=True):
         v[...] = 0.75 * v + g
@@ -58,6 +83,7 @@ def test_numbers_in_the_code_are_told():
     assert oracle.identify(constant, set={"mu": 0.75}).routine == "momentum"
     none = oracle.identify(constant, set={"mu": 0.5})
     assert none.routine is None and none.nearest is not None and "the nearest, " in str(none)
+    assert str(none).endswith("check it as the routine that it is meant to be, to see what is wrong")
 
 
 def test_the_nearest_agrees_for_the_most_steps():

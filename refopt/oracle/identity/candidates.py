@@ -12,7 +12,8 @@ from refopt.cpu.merged import run, tensors
 from refopt.oracle import cases
 from refopt.oracle.bound.evaluate import rule_of
 
-LEFT_OUT = "rounding", "norm_of", "compute"  # choices that do not matter in fp64, or within eight steps
+# Choices that do not matter in fp64, or within eight steps, and their value.
+LEFT_OUT = {"rounding": "nearest", "norm_of": "param", "compute": "float64"}
 
 
 class Candidate(NamedTuple):
@@ -33,7 +34,7 @@ class Candidate(NamedTuple):
 def candidates(row: Routine, numbers: Mapping[str, Any], ones: bool) -> Iterator[Candidate]:
     """A routine in every choice, with and without each of its optional states; ``ones``: each starting from 1."""
     open_ = {name: values for name, values in row.choices.items() if name not in LEFT_OUT}
-    usual = {name: values[0] for name, values in row.choices.items() if name in LEFT_OUT}
+    usual = {name: value for name, value in LEFT_OUT.items() if name in row.choices}
     scalars = tuple(slot.name for slot in row.slots if slot.optional and slot.scalar)
     states = cases.optional_states(row)
     for size in range(len(states) + 1):

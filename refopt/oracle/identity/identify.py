@@ -27,6 +27,7 @@ ENOUGH = {"float64": 2.0**-22, "float32": 2.0**-12}
 KNOWN = sorted({hyper.name for row in ROUTINES.values() for hyper in row.hypers})  # numbers of any routine
 COARSE = 2.0**-16  # of what computes in fp32, whatever its parameters are
 ROUGH = 2.0**-3  # of what iterates in 16 bits
+NEARER = 16  # times nearer, and a formula excludes others that are near enough
 
 
 def identify(
@@ -173,8 +174,9 @@ def _found(
             matches.append((match, of.row.choices))
         elif not of.ones and (nearest is None or (-steps, away) < (-nearest[0], nearest[1])):
             nearest = steps, away, match
-    close = [pair for pair in matches if pair[0].off <= ENOUGH[dtype]]
-    ordered = sorted(merged(close or matches), key=lambda match: (_size(match), match.off))
+    least = min((match.off for match, _ in matches), default=0.0)
+    close = [pair for pair in matches if pair[0].off <= max(ENOUGH[dtype], NEARER * least)]
+    ordered = sorted(merged(close), key=lambda match: (_size(match), match.off))
     agreed, near = (0, None) if nearest is None or matches else (nearest[0], nearest[2])
     return Identity(optimizer.name, ordered, tried=tried, steps=len(grads), dtype=dtype, nearest=near, agreed=agreed)
 

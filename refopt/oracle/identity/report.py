@@ -88,6 +88,7 @@ class Identity:
             if self.nearest is not None:
                 since = f"after {self.agreed} of {self.steps} steps" if self.agreed else "from the first step"
                 lines.append(f"the nearest, {self.nearest}: {since} off by {self.nearest.off:.2g} of the change")
+            lines.append("check it as the routine that it is meant to be, to see what is wrong")
             return "\n".join(lines)
         first, *others = self.matches
         lines = [f"{self.subject}: {first}"]
