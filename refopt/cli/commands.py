@@ -17,10 +17,10 @@ class Parser(argparse.ArgumentParser):
     """A parser whose help is written like other output: argparse would ignore errors."""
 
     def error(self, message: str) -> NoReturn:
-        """Print an error in 80 columns and exit."""
-        self.print_usage(sys.stderr)
+        """Print an error in 80 columns, without the usage, which may be longer than a screen, and exit."""
         text = f"{self.prog}: error: {message}"
-        self.exit(2, textwrap.fill(text, 80, subsequent_indent="  ", break_on_hyphens=False) + "\n")
+        error = textwrap.fill(text, 80, subsequent_indent="  ", break_on_hyphens=False)
+        self.exit(2, f"{error}\n{self.prog} --help shows the arguments\n")
 
     def _print_message(self, message: str, file: Any = None) -> None:
         if file is sys.stdout:

@@ -356,6 +356,7 @@ def test_wrong_usage(capsys, args, named):
     assert cli.main(["verify", *args]) == 2
     out, err = capsys.readouterr()
     assert not out and all(name in " ".join(err.split()) for name in named) and max(map(len, err.splitlines())) <= 80
+    assert err.startswith("refopt verify: error: ") and err.endswith("\nrefopt verify --help shows the arguments\n")
 
 
 ALL_OF_LARS = tuple(LARS_MOMENTUM.forms)

@@ -225,8 +225,12 @@ def test_what_parameters_are_for(text, lists, named):
     exec(f"def step({text}): pass", known)
     function = Function(ROUTINES["momentum"], known["step"])
     assert (function.positional, function.named) == (lists, named)
-    with pytest.raises(TypeError, match=r"expected parameters named dampening, .*, got 'v'"):
+    with pytest.raises(TypeError, match=r"expected parameters named dampening, .*, got 'v'$"):
         Function(ROUTINES["momentum"], lambda p, params, v, *, lr, mu: None)
+    with pytest.raises(TypeError, match=r"got 'learning_rate'$"):
+        Function(ROUTINES["momentum"], lambda p, g, v, *, learning_rate, mu: None)
+    with pytest.raises(TypeError, match=r"got 'eps'; did you mean epsilon\?$"):
+        Function(ROUTINES["adam"], lambda *lists, lr, beta1, beta2, eps: None)
 
 
 def test_the_libraries_that_a_step_has_imported():

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -76,7 +77,8 @@ class Function(Step):
             self.named.add(name)
         elif not default:
             expected = ", ".join(sorted(known - {*self.positional}))
-            raise TypeError(f"check: subject: expected parameters named {expected}, got {name!r}")
+            near = "".join(f"; did you mean {x}?" for x in get_close_matches(name, known, 1))
+            raise TypeError(f"check: subject: expected parameters named {expected}, got {name!r}{near}")
 
     def takes(self, what: str) -> bool:
         return what in self.positional or what in self.named
