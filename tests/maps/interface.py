@@ -52,7 +52,7 @@ def row(routine: Routine) -> list[str]:
 def slot(x: Slot) -> str:
     """A slot, and what is special about it."""
     notes = [*["written"] * x.written, *["optional"] * x.optional, *["never negative"] * (not x.signed),
-             *[f"scalar that begins as {x.initial}"] * x.scalar]
+             *[f"shape (1,), at first {x.initial}"] * x.scalar]
     return f"`{x.name}`" + (f" ({', '.join(notes)})" if notes else "")
 
 
