@@ -196,7 +196,7 @@ def _held(row: Routine | None, tested: Any, of: _Asked, remarks: Sequence[str], 
         if missing := _missing(row, tested, fixed):
             held = Trial(row, tested, tried[0], of.seed, fixed).numbers() if tried else {}
             left_out = ", ".join(f"{name} ({held[name]:g} in the rule)" for name in missing if held)
-            notes[f"not taken: {left_out}"] = None
+            notes[f"numbers not taken: {left_out}"] = None
     return (Related if row is None else partial(Report, row.name))(
         tested.name, items, of.laws, largest={x.dtype: dict(x.largest) for x in trials if row}, compared=compared,
         unbounded=sum(trial.unbounded for trial in trials), expected_failures=of.allowed, dtypes=tried,

@@ -157,7 +157,7 @@ LAWS = (
     Law("L14", "numbers in lists", "Numbers may be given per tensor, if the step takes lists.", numbers),
     Law("L15", "no gradient", "A tensor without a gradient stays, and affects no other, if the step takes None.",
         both(without_gradient, together.without), runs=True),
-    Law("L16", "going on", "Steps in a row equal steps from what was stored: save, load and go on.",
+    Law("L16", "resuming", "Steps in a row equal steps from what was stored: save, load, resume.",
         both(going_on, again.resume), runs=True),
     Law("L17", "determinism", "The same steps give the same bits, whatever else runs.", anew, True),
 )

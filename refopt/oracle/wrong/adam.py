@@ -20,7 +20,7 @@ OWN = {
         "1 - beta1_pow": "1 - 0 * beta1_pow", "1 - beta2_pow": "1 - 0 * beta2_pow",
     }),
     "EpsilonUncorrected": Wrong("epsilon added to the other root (epsilon_at)", {"epsilon_at ==": "epsilon_at !="}),
-    "PowersBeforeUse": Wrong("powers of beta advanced before use: those of step t + 1", {
+    "PowersBeforeUse": Wrong("powers of beta advanced before use", {
         STEP: "descend(p, m, denominator, beta1_pow * beta1, beta2_pow * beta2",
     }),
     "SquareFirst": Wrong(None, {"(1 - beta2) * g * g": "(1 - beta2) * (g * g)"}),  # which underflows elsewhere
