@@ -93,6 +93,11 @@ def last(a, k):
 @cuda.jit(device=True)
 def first_of(*a):
     return a[0]
+
+
+@cuda.jit(device=True)
+def by_name(**a):
+    return 1
 """
 
 # By what is refused: the body, then a part of the reason.
@@ -268,6 +273,29 @@ REFUSED = {
     "a size that is passed on by name": ("y[0] = in_local(x[0], size=n + 1)", "in_local uses as an array size"),
     "an index in a tuple of an atomic": ("cuda.atomic.add(y, (0,), 1)", "with 1 of 1 indices"),
     "an array as an index": ("y[0] = x[TABLE][1]", "an array as index"),
+    "a function with a ** parameter": ("y[0] = by_name(a=1)", "by_name has a ** parameter"),
+    "a ** parameter inside": ("def f(**a):\n    return 1\ny[0] = f()", "a ** parameter"),
+    "a keyword-only parameter inside": ("def f(a, *, b=1):\n    return a + b\ny[0] = f(1)", "keyword-only parameters"),
+    "a decorator inside": ("@device\ndef f(a):\n    return a\ny[0] = f(1)", "a decorator inside a kernel"),
+    "a method of a type": ("y[0] = int.bit_count(n)", "int.bit_count: a Python type has no methods"),
+    "a sum along an axis": ("y[0] = x.sum(axis=0)", "sum of an array with arguments"),
+    "a function of NumPy's by name": ("np.sin(x, out=y)", "np.sin with out"),
+    "a function of NumPy's without a result": ("z = np.sin(x)\ny[0] = z[0]", "np.sin of a whole array"),
+    "pow with three arguments": ("y[0] = pow(n, 2, 3)", "pow with three arguments"),
+    "int with a base": ("y[0] = int(n, 8)", "int with a base"),
+    "too few names": ("a, b = TRIPLE\ny[0] = a", "2 names for a tuple of 3"),
+    "an exception with a sum": ("if n < 0:\n    raise ValueError(n + 1)\ny[0] = 1", "a computed value"),
+    "two functions, tested": ("f = math.sqrt\nif n:\n    f = math.sin\nif f:\n    y[0] = 1", "f is the function sin"),
+    "the count of a tuple": ("y[0] = TRIPLE.count(1)", "TRIPLE.count: a tuple in a kernel has no count"),
+    "a sum with None": ("a = None\ny[0] = a + n", "None in a computation"),
+    "a sum with a function": ("y[0] = math.sqrt + n", "the function sqrt and a number (int64) in one operation"),
+    "text that is compared with a number": ("y[0] = 'a' < n", "a comparison of text with something else"),
+    "a field of an array without any": ("y[0] = x['a']", "the field 'a' of an array without fields"),
+    "an array without a type, by name": ("a = cuda.local.array(shape=4)\ny[0] = 1", "without a size or a type"),
+    "a shape with an argument, by a variable": (
+        "k = 4, n\na = cuda.local.array(k, np.float32)\ny[0] = a[0, 0]", "the size k of an array"),
+    "a host class": ("y[0] = isinstance(x, cuda.Out)", "cuda.Out is for the host"),
+    "a loop over an array and a number": ("for i in (x, 1):\n    y[0] = 1", "a tuple of several types"),
 }
 
 # Odd, and compiled.
@@ -342,6 +370,12 @@ RIGHT = {
     "a table": "y[0] = TABLE[n] + TABLE.size + len(TABLE)\nfor a in TABLE:\n    y[0] += a",
     "and and or of numbers": "y[0] = n and x[0]\ny[1] = n or 2.5\ny[n > 2 and 1 or 0] = 1",
     "chained names": "a = b = c = x[0]\ny[0], y[1] = y[1], y[0]\nx, y = y, x\ny[0] = a + b + c",
+    "an async function inside": "async def f(a):\n    return a\ny[0] = 1",
+    "ranges to a float": "for i in range(2.5):\n    y[i] = i",
+    "a generator inside that nothing calls": "def f():\n    yield 1\ny[0] = 1",
+    "a shape in a variable that is set twice":
+        "k = 2, 3\nif n:\n    k = 2, 3\na = cuda.local.array(k, np.float32)\na[0, 0] = 1",
+    "if 0": "if 0:\n    z = [i for i in range(3)]\nelse:\n    y[0] = 1",
 }
 
 

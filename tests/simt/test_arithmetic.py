@@ -94,6 +94,7 @@ def test_operators_of_values_known_at_run_time():
             assert got == own and np.asarray(got).dtype == result, (symbol, name)
     with pytest.raises(TypeError, match=r"^BitAnd of float64 and int32: Numba has no such operator for CUDA$"):
         dynamic.binary("BitAnd")(np.float64(1), np.int32(1))
+    assert dynamic.binary("Div")(np.int32(1), 4) == 0.25
 
 
 def compute(expression, *values, **scope):

@@ -1,5 +1,6 @@
 """Indices outside arrays."""
 
+import functools
 from collections import namedtuple
 from contextlib import nullcontext
 
@@ -104,6 +105,19 @@ def test_arrays_in_tuples_are_named():
         with pytest.raises(simt.OutOfBounds) as caught, simt.observe():
             kernel[1, 1](pair(np.zeros(size), (np.zeros(3), np.zeros(2))))
         assert caught.value.array == name
+
+
+def test_an_array_may_have_no_name_on_the_line():
+    def over_lines(x):
+        x[
+            5
+        ] = 1
+
+    get = simt.ptx_twin()(lambda x: functools.partial(x.__getitem__, 5)())
+    for kernel in (over_lines, lambda x: get(x)):
+        with pytest.raises(simt.OutOfBounds, match="index 5 is out of bounds") as caught:
+            cuda.jit(kernel)[1, 1](np.zeros(3))
+        assert (caught.value.array, caught.value.index) == (None, 5)
 
 
 @pytest.mark.parametrize("watch", [False, True])

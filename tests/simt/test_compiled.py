@@ -196,7 +196,7 @@ INTEGERS = np.array([1, 0x10000])
     (np.array([1], np.uint8), {"-x[0]": 255, "+x[0]": 1, "~x[0]": 254, "cuda.clz(x[0])": 7}),
     (np.array([-128], np.int8), {"-x[0]": -128, "+x[0]": -128, "~x[0]": 127, "abs(x[0])": -128, "bool(x[0])": 1}),
     (np.array([5], np.uint32), {"-x[0]": 2**32 - 5, "+x[0]": 5, "~x[0]": 2**32 - 6}),
-    (np.array([True]), {"-x[0]": -1, "+x[0]": 1, "~x[0]": 0}),
+    (np.array([True]), {"-x[0]": -1, "+x[0]": 1, "~x[0]": 0, "abs(x[0])": 1}),
     (INTEGERS, {"cuda.clz(x[1])": 47, "cuda.brev(x[1])": 0x8000, "cuda.clz(x[0])": 63, "cuda.popc(x[0])": 1}),
     (np.array([-1], np.int32), {"cuda.clz(x[0])": 0, "cuda.popc(x[0])": 32, "cuda.ffs(x[0])": 1}),
     # Comparisons are made in the type that holds both: no float32 is 16777217; of mixed signs they are doubles.
@@ -207,6 +207,8 @@ INTEGERS = np.array([1, 0x10000])
     (ENDS, {"1 / max(x[2], x[3])": np.inf, "1 / min(x[3], x[2])": -np.inf, "1 / max(x[3], x[2])": np.inf}),
     (ENDS, {"max(x[1], x[0], x[2])": 1, "math.isnan(max(x[0], x[1], x[2]))": 1, "min(x[1], x[0], 2)": 1}),
     (np.array([-17]), {"divmod(x[0], 5)[0]": -4, "divmod(x[0], 0.75)[1]": 0.25, "sum((x[0], 0.5))": -16.5}),
+    (np.array([3, 4]), {"abs(sum((x[0], 4j)))": 5, "(-complex(x[0], 2)).imag": -2, "abs(x.size - 5)": 3}),
+    (np.array([6, 4]), {"np.bitwise_and(x.size, 6)": 2, "x[0].bit_count()": 2, "float('1.5')": 1.5}),
     (ENDS, {"bool(x[0])": 1, "bool(-x[1])": 1, "bool(x[3])": 0, "x[3] or x[1]": 1, "not x[0]": 0}),
     # The bits of a number are those of its type, also where Python has the number.
     (INTEGERS, {"(x.size + 2**62 - 1).view(np.float64)": 2 + 2.0**-51, "(x.size > 1).view(np.int8)": 1}),
@@ -294,6 +296,11 @@ def test_integers_wrap_at_64_bits():
         out[0] = n + -5
 
     assert results(below, -(2**63), size=1, dtype=np.int64) == [2**63 - 5]
+
+    def power(n, out):
+        out[0] = n * n * n * n * n
+
+    assert results(power, 3**13, size=1, dtype=np.int64) == [(3**65 + 2**63) % 2**64 - 2**63]
 
 
 def test_integers_that_a_function_is_given_keep_their_limits():

@@ -53,6 +53,20 @@ def test_the_signature_that_changes_least_is_taken():
     assert (results(halved, np.int32(3)), results(halved, 3.0), results(halved, np.float64(0.5))) == (1, 1.5, 0.25)
 
 
+def test_results_keep_their_type():
+    @cuda.jit("int8(int8)", device=True)
+    def narrow(n):
+        return n
+
+    @cuda.jit
+    def kernel(out):
+        out[0], out[1] = abs(narrow(-5)), abs(narrow(-128))
+
+    out = np.zeros(2)
+    kernel[1, 1](out)
+    assert out.tolist() == [5, -128]
+
+
 def test_arrays_and_tuples():
     @cuda.jit("UniTuple(float32, 2)(float32[:], Tuple((int8, float64)))", device=True)
     def both(x, pair):

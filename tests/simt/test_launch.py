@@ -36,6 +36,7 @@ def test_every_thread_runs_once_with_its_indices(grid, block):
 
     @simt.ptx_twin()
     def note():
+        assert str(cuda.threadIdx) == str(tuple(cuda.threadIdx))
         assert cuda.gridsize(3) == tuple(g * b for g, b in zip(cuda.gridDim, cuda.blockDim, strict=True))
         seen.append((tuple(cuda.blockIdx), tuple(cuda.threadIdx), cuda.grid(3)))
 
@@ -164,6 +165,7 @@ def test_after_an_error_threads_are_unwound_and_launches_work():
         cuda.syncthreads()
     with pytest.raises(simt.LaunchError, match="inside a kernel only"):
         _ = cuda.threadIdx.x
+    assert str(cuda.threadIdx) == "(unset outside kernels)"
     x = np.ones(8)
     double[1, 8](x)
     assert (x == 2).all()

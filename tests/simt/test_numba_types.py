@@ -45,6 +45,13 @@ def test_arrays_are_numbas(text):
     assert str(ours) == str(theirs)
 
 
+def test_types_and_signatures_are_equal_by_their_names():
+    ours = cuda.void(cuda.float32[:], cuda.int8)
+    assert str(ours) == "(array(float32, 1d, A), int8) -> none" and ours != cuda.void(cuda.float32[:])
+    assert {ours: 1}[cuda.void(cuda.float32[:], cuda.int8)] == {cuda.float32: 1}[TYPES["f4"]] == 1
+    assert str(numba_types.Optional(cuda.int8)) == str(types.Optional(types.int8))
+
+
 @pytest.mark.parametrize("dtype", [
     numba.float32, cuda.float32, np.float32, "float32", np.dtype("float32"), numba.types.float32], ids=str)
 @pytest.mark.parametrize("memory", ["shared", "local"])
@@ -93,9 +100,11 @@ def test_tuples_are_converted_by_their_parts():
     assert x.tolist() == [44, float(np.float32(0.1))]
 
 
+@pytest.mark.parametrize("signature", [
+    types.void(types.float64[::1, :], types.Optional(types.int8)), "void(float64[::1, :], Optional(int8))"], ids=str)
 @pytest.mark.parametrize(("value", "left"), [(None, -1), (300, 44)])
-def test_what_may_be_none_is_converted_if_it_is_not(value, left):
-    @cuda.jit(types.void(types.float64[::1, :], types.Optional(types.int8)))
+def test_what_may_be_none_is_converted_if_it_is_not(value, left, signature):
+    @cuda.jit(signature)
     def kernel(x, n):
         x[0, 1] = -1 if n is None else n
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from refopt import simt
+from refopt.simt import cuda
 
 from .refused_kernels import REFUSED, RIGHT, loaded
 
@@ -62,6 +63,17 @@ def test_columns_count_letters():
     with pytest.raises(simt.CompileError) as caught:
         launch("größe = n; y[0] = größe + x.foo()")
     assert caught.value.column == 5 + len("größe = n; y[0] = größe + ")
+
+
+def test_what_is_of_the_host_is_not_captured():
+    stream = cuda.stream()
+
+    @cuda.jit
+    def kernel():
+        stream.synchronize()
+
+    with pytest.raises(simt.CompileError, match="stream is for the host"):
+        kernel[1, 1]()
 
 
 @pytest.mark.parametrize("by", ["environment", "configuration"])

@@ -55,7 +55,7 @@ def test_the_number_of_axes_decides_which_branch_is_typed():
     ("math.frexp(x)", ("float32", "int32")), ("math.ldexp(x, 2)", "float32"), ("np.minimum(x, 1)", "float32"),
     ("np.minimum(np.uint64(1), 1)", "float64"), ("math.fmod(np.int16(1), True)", "float32"),
     ("np.float16(x) ** 2", "float32"), ("x ** MODE", "float32"),
-    ("x if 1000 ** 2 > 5 else 0.5", "float32"), ("x ** TABLE[0]", "float32")])
+    ("x if 1000 ** 2 > 5 else 0.5", "float32"), ("x ** TABLE[0]", "float32"), ("pow(x, 2)", "float32")])
 def test_types_are_those_that_numba_infers(text, expected):
     assert type_of(text, "float32", MODE=MODE, TABLE=TABLE) == expected
     compiler, types = pytest.importorskip("numba.cuda.compiler"), pytest.importorskip("numba.core.types")
@@ -108,6 +108,10 @@ def test_a_loop_over_a_range_of_an_unsigned_integer_counts_in_uint64():
     assert value("    for i in range(np.uint8(3)):\n        out[0] = i - np.uint64(3)\n", X, 0)[0] == 2.0**64
 
 
+def test_a_range_to_a_float_counts_in_int64():
+    assert value("    for i in range(1.9, n + 0.5):\n        out[i] = i\n", X, 3) == [0, 1, 2, 0]
+
+
 def test_a_branch_that_is_not_taken_does_not_widen():
     body = "    if MODE == 1:\n        s = 0.5\n    else:\n        s = x[0]\n    out[0] = s * s\n"
     assert value(body, X, 0, MODE=2)[0] == float(X[0] * X[0])
@@ -115,6 +119,8 @@ def test_a_branch_that_is_not_taken_does_not_widen():
     assert value(body, X, 0)[0] == float(X[0] * X[0])
     body = "    while MODE == 1:\n        out[0] = 7\n    else:\n        out[1] = 8\n"
     assert value(body, X, 0, MODE=2)[:2] == [0, 8]
+    body = "    s = 0.5\n    if n:\n        s = x[0]\n    else:\n        return\n    out[0] = s * s\n"
+    assert value(body, X, 1)[0] == float(X[0] * X[0])
     body = "    if cuda.atomic.add(out, 0, 1) == 0 and False:\n        out[1] = 1\n"
     assert value(body, X, 0)[:2] == [1, 0]
 
@@ -149,9 +155,25 @@ def test_a_default_is_a_double():
     assert value("    out[0] = scaled(x[0])\n", X, 0, scaled=scaled)[0] == float(X[0]) * 0.1 * 0.7
 
 
+def test_what_is_known_only_at_run_time():
+    itself, pair = simt.ptx_twin()(lambda n: n), simt.ptx_twin()(lambda n: (n, n))
+    body = "    a = 1, *pair(n)\n    out[0], out[1] = a[2] - 1, sum((1, itself(n)))\n"
+    body += "    out[2], out[3] = cuda.popc(itself(n)), int(itself('12'))\n"
+    assert value(body, X, 3, itself=itself, pair=pair) == [2, 4, 2, 12]
+    body = "    for i in range(np.uint32(3)):\n        s = i\n        if n > 5:\n            s = itself(n)\n"
+    body += "    out[0] = -s\n"
+    assert value(body, X, 3, itself=itself)[0] == 2.0**64
+
+
+def test_constants_that_are_not_folded():
+    assert value("    out[0], out[1] = 2 if 1 // 0 else 3, 5 + (1 << 200)\n", X, 0)[:2] == [3, 5]
+
+
 def test_cases_are_branches():
     body = """
     match n:
+        case None:
+            v = x[1]
         case 1:
             v = 1.0
         case 2 | 3:
@@ -167,6 +189,20 @@ def test_fields_are_added_to_in_their_type():
     records = np.zeros(1, [("a", np.int8), ("b", np.float32)])
     body = "    x[0].a += 100\n    x[0].a += 100\n    x[0].b += 0.1\n    out[0] = x[0].a + 1\n    out[1] = x[0].b * 3\n"
     assert value(body, records, 0)[:2] == [-55, float(np.float32(0.1)) * 3]
+    with pytest.raises(simt.CompileError, match="a call of a record"):
+        value("    out[0] = x[0]()\n", records, 0)
+
+
+@pytest.mark.filterwarnings("error::refopt.simt.UntypedWarning")
+def test_a_loop_may_count_in_an_element_or_a_field():
+    records = np.zeros(1, [("a", np.int8)])
+    assert value("    for out[n] in range(3):\n        out[0] += out[n]\n", X, 1)[:2] == [3, 2]
+    assert value("    for x[n].a in range(3):\n        out[0] += x[n].a\n", records, 0)[0] == 3 and records["a"][0] == 2
+
+
+def test_tuples_and_text_may_be_added_to():
+    assert value("    t = 'a'\n    t += 'b'\n    out[0] = t == 'ab'\n", X, 0)[0] == 1
+    assert value("    t = 1, n\n    t += n + 2, 3\n    out[0], out[1] = t[2], len(t)\n", X, 5)[:2] == [7, 4]
 
 
 @pytest.mark.filterwarnings("error::refopt.simt.UntypedWarning")

@@ -8,6 +8,7 @@ import pytest
 
 from refopt import simt
 from refopt.simt import cuda, memory
+from refopt.simt.base.conversions import CONVERSIONS
 from refopt.simt.base.undefined import Undefined
 
 DTYPES = [
@@ -120,6 +121,15 @@ def test_in_place_it_stays_undefined():
     one = Undefined(np.float32(3), "", None)
     one += 1
     assert type(one) is Undefined and one.value == 4
+
+
+@pytest.mark.parametrize(("part", "value"), [
+    (round, 3), (lambda one: round(one, 1), 2.6), (lambda one: one.real, 2.56), (lambda one: one.item(), 2.56),
+    (CONVERSIONS["int64"], 2)])
+def test_its_parts_are_undefined(part, value):
+    result = part(Undefined(2.56 if part is round else np.float64(2.56), "lane 17 has exited", None))
+    assert repr(result) == f"Undefined({result.value!r}: lane 17 has exited)" and result.value == value
+    assert hash(result) == hash(value)
 
 
 def test_device_functions_and_other_launches():
