@@ -347,6 +347,8 @@ def test_what_is_broken_is_found(capsys, monkeypatch, breaking, slots, problems)
 @pytest.mark.parametrize(("args", "named"),
                          [(["--dtype", "fp8"], list(verify.DTYPES)),
                           (["--form", "fast"], list(LARS_MOMENTUM.forms)),
+                          (["--routine", "sgd", "--form", "two_launches"],
+                           ["--form: sgd has " + ", ".join(catalog.KNOWN["sgd"].forms)]),
                           (["--routine", "sgdm"], list(catalog.KNOWN)),
                           (["--workload", "vgg"], ["resnet50", "bert-large", "gpt2-xl", "llama-3-8b"]),
                           (["--device", "tpu"], ["gpu", "executor"]), (["--steps", "1"], ["at least 2"]),

@@ -119,6 +119,15 @@ def test_laws_are_listed(args, laws, capsys):
     assert [law for law, _ in found] == laws and [x != "" for _, x in found] == [LAWS[law].asked for law in laws]
 
 
+@pytest.mark.parametrize("args", [
+    ["check", "--identify", "steps.py:one"], ["compare", "steps.py:one", "steps.py:two"],
+    ["compare", "steps.py:one", "--record", "x.npz"]], ids=" ".join)
+def test_what_the_command_takes_itself_is_for_no_optimizer(calls, args, capsys):
+    assert cli.main([*args, "--with", "seed=1"]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "argument --with: expected one of the optimizer's own arguments, got seed" in said and not calls
+
+
 def test_a_record_is_of_one_implementation(calls, capsys):
     Path("x.npz").write_bytes(b"")
     for args in (["x.npz"], ["steps.py:one", "steps.py:two"]):

@@ -36,6 +36,8 @@ def test_double_doubles_are_precise(operation, x, y):
     for other in (y, DoubleDouble(x.high, -x.low)):
         exact = OPERATIONS[operation](fraction(x), fraction(other))
         assert abs(fraction(OPERATIONS[operation](x, other)) - exact) <= Fraction(UNIT) / 4 * abs(exact)
+    exact = OPERATIONS[operation](Fraction(3), fraction(y))
+    assert abs(fraction(OPERATIONS[operation](3.0, y)) - exact) <= Fraction(UNIT) / 4 * abs(exact)
 
 
 @given(x=wide)

@@ -13,6 +13,7 @@ from refopt.gpu.elementwise import merged_update
 from refopt.gpu.gradient_check import checker
 from refopt.gpu.kernels import Kernel
 from refopt.gpu.listing.parts import literal
+from refopt.gpu.listing.wrap import wrapped
 from refopt.gpu.loss_scale import updater
 from refopt.gpu.target import cuda, device_function
 
@@ -326,7 +327,13 @@ def test_numbers_keep_their_bits():
     for number in [*numbers, np.int64(-3), np.uint32(7)]:
         again = eval(literal(number), {"np": np})
         assert type(again) is type(number) and again.tobytes() == number.tobytes()
+    assert [literal(x) for x in (3, 0.5, (2, 3))] == ["3", "0.5", "(2, 3)"]
     assert literal((numbers[1],)) == "(np.float32(0),)" and literal((numbers[1],) * 8) == "(np.float32(0),) * 8"
+
+
+def test_long_lines_are_broken_at_brackets_if_they_have_any():
+    assert wrapped("    x[0] = y[1]  # why\n    y = 1  # so", 18) == "    # why\n    x[0] = y[1]\n    y = 1  # so"
+    assert wrapped("        return total_of_all", 20) == "        return total_of_all"
 
 
 def test_a_constant_imported_by_another_name_keeps_it():

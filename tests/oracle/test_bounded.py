@@ -77,3 +77,25 @@ def test_what_is_chosen_is_off_by_no_more_than_one_of_two():
     assert maximum(x, y).value.tolist() == [2, 3, 0.5, 0] and maximum(x, y).error.tolist() == [1, 2, 1, 0]
     both = where(x > y, x, y)
     assert both.value.tolist() == [2, 3, 0.5, 0] and np.allclose(both.error, [1.5, 2, 1, 0], rtol=1e-5, atol=0)
+
+
+def test_conditions_are_certain_where_no_rounding_decides():
+    """What a rule chooses by one that is not may be either of both."""
+    of = Arithmetic(np.float32)
+    x, y = Bounded(np.array([1.0, 2.0, 3.0]), np.array([0.0, 0.0, 1.0]), of), of.exact(np.float32(2))
+    one, zero = of.exact(np.float32(1)), of.exact(np.float32(0))
+    for condition, chosen, certain in (
+        (x >= y, [0, 1, 1], [1, 1, 0]), (x <= y, [1, 1, 0], [1, 1, 0]), (~(x >= y), [1, 0, 0], [1, 1, 0]),
+        ((x >= y) & (x <= y), [0, 1, 0], [1, 1, 0]), ((x >= y) & (y < one), [0, 0, 0], [1, 1, 1]),
+        ((x <= y) | (x <= one), [1, 1, 0], [1, 1, 0]), ((x <= y) | (y > one), [1, 1, 1], [1, 1, 1]),
+        (np.array([True, False, True]), [1, 0, 1], [1, 1, 1]),
+    ):
+        found = np.where(condition, one, zero)
+        assert found.value.tolist() == chosen and (np.broadcast_to(found.error, 3) == 0).tolist() == certain
+
+
+def test_functions_that_no_rule_uses_have_no_bound():
+    x = Arithmetic(np.float32).exact(np.ones(2, np.float32))
+    for function in (np.tan, np.add.reduce, lambda x: np.add(x, x, out=np.ones(2)), lambda x: np.concatenate([x, x])):
+        with pytest.raises(TypeError):
+            function(x)

@@ -80,8 +80,12 @@ WRONG = {"ZeroDivisionError: oops": raising(ZeroDivisionError("oops")), "SystemE
          "returned: expected None or lists for params, got int": returning(lambda params: 3),
          "expected a list of one array, got list of 2": returning(lambda params: {"params": params * 2}),
          "expected an array of NumPy, got str": returning(lambda params: {"params": ["x"]}),
+         "expected an array of NumPy or, with arrays='jax', of jax, got Array": returning(
+             lambda params: {"params": [type("Array", (), {"__module__": "jaxlib.xla_extension"})()]}),
          "expected an array of float32 of shape": returning(lambda params: [p.astype(np.float64) for p in params]),
          r"shape \(300,\), got one of float32 of shape \(299,\)": returning(lambda params: [p[:-1] for p in params]),
+         "the arrays in the lists were replaced, expected them to be written": returning(
+             lambda params: params.__setitem__(0, params[0] + 1)),
          "got one of 'grads'": returning(lambda params: {"grads": params})}
 
 
@@ -127,7 +131,15 @@ def test_what_is_not_taken_is_skipped_and_listed():
     assert report.ok and len(report.of("skipped")) == len(report.items) / 2
     assert "(50 %)" in str(report).splitlines()[0] and "skipped, not failed: 16 bits" in str(report)
     assert "skipped: 16 bits: L1 step 1" in report.details()
+    assert "numbers not taken: rescale_grad (1 in the rule)" in report.notes
     assert not oracle.check("sgd", sgd, **QUICK | {"dtypes": ["float32", "float16"]}).ok  # which was asked for
+
+
+def test_bf16_is_skipped_without_ml_dtypes(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    report = oracle.check("sgd", sgd, **QUICK | {"dtypes": ["float32", "bfloat16"]})
+    assert {(x.dtype, x.text) for x in report.of("skipped")} == {("bfloat16", "ml_dtypes is not installed")}
+    assert {x.dtype for x in report.of("passed")} == {"float32"}
 
 
 def test_scalars_of_a_tensor_without_elements():
@@ -186,6 +198,8 @@ def test_expected_failures_and_skips_of_a_dtype():
     assert "skipped: left out: it flushes: L7 subnormals" in report.details()
     report = oracle.check("sgd", step, skips={"L1": "narrow", "L7": "narrow"}, **named)
     assert not report.ok and "NOT COMPARED: left out: narrow;" in str(report)
+    verdict = "NOT COMPARED: left out: narrow; 4 of 4 cases skipped (100 %)"
+    assert repr(report) == f"<Report: {report.subject} as sgd: {verdict}>"
 
 
 def test_a_step_of_other_arrays_is_told_how_to_get_them():

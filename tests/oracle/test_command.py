@@ -18,7 +18,7 @@ from refopt import cli, oracle
 from refopt.cli.check import readable
 from refopt.cli.commands import parsers
 from refopt.oracle.laws import LAWS
-from refopt.oracle.literals import library_named
+from refopt.oracle.literals import library_named, number
 
 STEPS = '''
 import numpy as np
@@ -248,6 +248,22 @@ def test_a_script_has_arrays_in_any_order_of_axes():
         x = np.arange(24, dtype=np.float32).reshape(2, 3, 4).transpose(axes)
         y = eval(library_named("NumPy", "cpu").array(x), {"np": np})
         assert (y.shape, y.strides, y.tolist()) == (x.shape, x.strides, x.tolist())
+
+
+@pytest.mark.parametrize(("library", "device", "text"), [
+    ("NumPy", "cpu", "np.array([1.5, np.inf], np.float32)"),
+    ("Torch", "cpu", "torch.tensor([1.5, np.inf], dtype=torch.float32)"),
+    ("Torch", "cuda", "torch.tensor([1.5, np.inf], dtype=torch.float32, device='cuda')"),
+    ("Jax", "cpu", "jnp.array([1.5, np.inf], jnp.float32)"),
+    ("CuPy", "cuda", "cupy.array([1.5, np.inf], cupy.float32)")])
+def test_a_script_has_arrays_of_the_library(library, device, text):
+    """Beside them, numbers of one tensor or of each."""
+    of, x = library_named(library, device), np.array([1.5, np.inf], np.float32)
+    assert of.array(x) == text and of.array(None) == "None"
+    assert of.array(np.array([1, 2], np.int32)) == text.replace("1.5, np.inf", "1, 2").replace("float32", "int32")
+    for value, expected in ((x, text), ((x, x), f"({text}, {text})"), ([np.float32(0.5), 2], "[0.5, 2]"),
+                            ((0.5, 2), "(0.5, 2)"), ((0.5,), "[0.5]")):
+        assert number(value, of) == expected
 
 
 def test_a_script_of_a_hidden_infinity_shows_it():

@@ -77,7 +77,9 @@ def test_a_difference_is_found_in_its_part(step, part):
 
 def test_the_same_has_no_difference():
     cases = {"C1": 46, "C2": 3, "C3": 6, "C4": 4, "C5": 9, "C6": 1}
-    report = oracle.compare(loop, loop, **FAST)
+    told = []
+    report = oracle.compare(loop, loop, progress=lambda *done: told.append(done), **FAST)
+    assert told == [(0, 1, "float32")]
     assert Counter(item.law for item in report.items) == cases and report.compared == 26944
     report = oracle.compare(loop, other_name, dtypes=["bfloat16"], process=False)
     assert report.ok and not report.of("failed") and report.compared > 10_000, str(report)

@@ -33,6 +33,7 @@ def test_a_ratio_is_that_of_the_error_and_its_bound():
     found = oracle.expect("sgd", params=[p], grads=[g], lr=0.1)["params"][0]
     for share in (0.5, 1.5, -3.0):
         assert np.allclose(found.ratio(found.value + share * found.error), abs(share), rtol=0.35)
+    assert repr(found) == f"Expected(value={found.value}, error={found.error})"
 
 
 def test_numbers_per_tensor_and_factors():

@@ -45,6 +45,7 @@ REFUSED = [
     (check, ("sgd", sgd), {"expected_failures": {"L1": 1}}, TypeError, r"expected_failures\['L1'\]: expected a reason"),
     (check, ("sgd", sgd), {"expected_failures": {"X": "why"}}, ValueError, "expected_failures: expected the id"),
     (check, ("sgd", sgd), {"skips": {"L7-float8": "why"}}, ValueError, "check: skips: expected the id of a law"),
+    (check, ("sgd", sgd), {"skips": {7: "why"}}, ValueError, "check: skips: expected the id of a law, .*got 7"),
     (check, ("sgd", sgd), {"skips": "no.txt"}, ValueError, "skips: expected a readable file, got no.txt"),
     (check, ("sgd", type("Sgd", (), {})), {}, TypeError, "got the class Sgd, an instance of which may be one"),
     (check, ("sgd", lambda params, grads: None), {}, TypeError, "check: subject: expected a step that takes lr"),

@@ -7,7 +7,7 @@ import pytest
 
 from refopt.catalog import ROUTINES
 from refopt.oracle import shrink
-from refopt.oracle.broken import Broken, Misconduct, Where
+from refopt.oracle.broken import Broken, Crashed, Misconduct, Where
 from refopt.oracle.cases import alike, draw
 
 
@@ -35,6 +35,23 @@ def test_a_smaller_case_breaks_the_law_in_the_same_way():
 
     case, error = shrink.smallest(case_of((16,), (16,)), holds, broken())
     assert len(case) == 2 and error.kind == ""
+
+
+@pytest.mark.parametrize(("size", "tries"), [(16, 0), (16, 1), (1, 0)])
+def test_where_a_smaller_case_ends_its_process_the_last_one_is_shown(size, tries):
+    """One of fewer elements, of rounded numbers or of an earlier step."""
+    broke = []
+
+    def holds(case):
+        if len(broke) == tries:
+            raise Crashed("the process ended")
+        broke.append(case)
+        raise broken()
+
+    case = case_of((size,), count=9)
+    found, error = shrink.smallest(case, holds, broken())
+    assert found is [case, *broke][-1] and error.kind == "" and (found.params[0].size < size) == tries
+    assert shrink.first_step(found, error, holds) == (found, error, None)
 
 
 def test_scalars_of_the_step_are_those_of_its_number():

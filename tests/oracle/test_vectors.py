@@ -173,7 +173,9 @@ def test_a_c_program_that_is_wrong_is_outside_the_bounds(what, compiled, tmp_pat
 
 
 def test_hexadecimal_numbers_are_exact():
-    case = oracle.vectors("sgd", dtypes=["float32"], examples=0).cases[0]
+    made = oracle.vectors("sgd", dtypes=["float32"], examples=0)
+    case = made.cases[0]
+    assert repr(made) == f"<Vectors: sgd, {len(made.cases)} cases of float32>"
     read = json.loads(oracle.vectors("sgd", dtypes=["float32"], examples=0).to_json())["cases"][0]
     assert (floats(read["inputs"]["params"]) == case.inputs["params"]).all()
     assert math.isclose(float.fromhex(read["numbers"]["lr"]), case.numbers["lr"], rel_tol=0)

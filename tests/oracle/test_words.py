@@ -8,7 +8,7 @@ import pytest
 from refopt import oracle
 from refopt.oracle.item import Item
 from refopt.oracle.report import Report
-from refopt.oracle.wording import percent, short, some, why
+from refopt.oracle.wording import NONE, percent, short, some, why
 
 
 def test_a_right_report_has_no_words_of_failure():
@@ -64,5 +64,6 @@ def test_only_all_of_it_is_a_hundred_percent(share, text):
 
 def test_a_cause_has_five_reasons_of_300_characters():
     assert len(why(tuple((f"reason {k}", 0.5) for k in range(7)))) == 5
+    assert why(()) == [f"  why: {NONE}"] and why(None) == []
     assert short("x" * 300) == "x" * 300 and short("word " * 61) == "word " * 59 + "..."
     assert some(list("abcdef")) == "a; b; c; d and 2 more" and some(list("abcd")) == "a; b; c; d"

@@ -264,11 +264,19 @@ def test_reasons_of_nothing_to_do():
     assert passes.coalesce_gradients(one, "fuse_size").reasons == ("the rule puts no two gradients together",)
     some = passes.coalesce_gradients(adam(world_size=2), "fuse_size", limit=1e-4).program
     assert passes.coalesce_gradients(some, "by_count").reasons == ("gradients are already in buffers",)
+    whole = passes.coalesce_gradients(adam(PARAMS[:3], world_size=2)).program
+    gone = ("all_reduce", "a.w@GRAD")
+    less = whole.replace(main=[op for op in whole.main if (op.type, *op.inputs.get("x", ())) != gone])
+    assert "'a.w@GRAD' has no all_reduce of its own" in passes.fuse_all_reduce(less).reasons[0]
     alone = passes.coalesce_gradients(adam(world_size=2), "by_count", count=1).program
     assert passes.fuse_all_reduce(alone).reasons == (
         "no group has two or more gradients that are reduced separately",)
     flat = everything("flat", grouping="by_count", count=2)(adam(world_size=2)).program
     assert flat.counts()["adam"] == 3
+    lasting = replace(adam().vars["a.w@GRAD"], persistable=True, initial=0.0)
+    mixed = adam().replace(vars={**adam().vars, lasting.name: lasting})
+    reasons = passes.fuse_optimizer(mixed, form="flat").reasons
+    assert "not flat: only some gradients live from step to step" in reasons[0]
     for form in ("auto", "flat", "merged"):
         assert passes.fuse_optimizer(flat, form=form).reasons == ("no two ops of all can be fused",)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from refopt.catalog import KNOWN, ROUTINES
-from refopt.program import Op, Program, Var, step_program
+from refopt.program import Op, Program, Var, passes, step_program
 from refopt.program.model import AXES
 from refopt.program.ops.coalescing import padded
 
@@ -210,6 +210,19 @@ def test_an_update_is_refused_whatever_came_before(good, bad, message):
         with pytest.raises((TypeError, ValueError), match=rf"main\[{7 + len(before)}\] {bad.type}: .*{message}"):
             program.check()
     STEP.replace(main=(*GRADIENTS, good)).check()
+
+
+def test_an_update_of_a_buffer_has_no_tensors():
+    """Nor one of a tensor buffers."""
+    program = passes.fuse_optimizer(step_program([("a", (4,)), ("b", (4,))], "sgd", lr=1.0), form="flat").program
+    program = program.with_vars([Var("other", (8,), "float32", True, initial=0.0)])
+    *before, update = program.main
+    for names, error in (
+        ({"grads": ["other"]}, r"grads\[0\]: expected a buffer, as params has, got a tensor, 'other'"),
+        ({"params": ["other"]}, r"grads\[0\]: expected a tensor, as params has, got a buffer, '.*Grad.*'"),
+    ):
+        with pytest.raises(ValueError, match=error):
+            program.replace(main=(*before, reading(update, **names))).check()
 
 
 def test_a_layout_that_is_not_given():

@@ -1,10 +1,10 @@
 """Updates that write the fp16 copies themselves: no cast is left, and no bit changes."""
 
 import pytest
-from program_cases import edited
+from program_cases import adam, edited
 from sharding_cases import PARAMS, bits, history, shards, step
 
-from refopt.program import Op, counts, passes
+from refopt.program import Op, Var, counts, passes
 from refopt.program.ops.updates import routine_of
 
 
@@ -82,3 +82,9 @@ def test_updates_of_buffers_or_with_masters_do_not_cast():
     again = edited(one, lambda op: [op, Op("cast", {"x": ["a.w.cast_fp16"]}, {"out": ["a.w@GRAD"]}, {}, "optimize")]
                    if routine_of(op) and "master_params" in op.inputs else [op])
     assert "adam of 'a.w.cast_fp16': it already has masters" in passes.fold_casts(again).reasons
+    flat = passes.fuse_optimizer(adam(PARAMS[:2]), form="flat").program
+    (buffer,) = next(op for op in flat.main if routine_of(op)).inputs["params"]
+    cast = Op("cast", {"x": [buffer]}, {"out": ["copy"]}, {}, "optimize")
+    copy = Var("copy", flat.vars[buffer].shape, "float16", True, initial=0.0)
+    flat = flat.with_vars([copy]).replace(main=(*flat.main, cast))
+    assert passes.fold_casts(flat).reasons[0].endswith(": it updates buffers")

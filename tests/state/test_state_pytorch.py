@@ -9,6 +9,7 @@ import pytest
 
 from refopt import cpu, gpu, state
 from refopt.catalog import ROUTINES
+from refopt.checks.dtypes import numpy_dtype
 from refopt.oracle.exact.build import make
 from refopt.oracle.exact.cases import arguments
 from refopt.state.peers import PEERS
@@ -309,6 +310,38 @@ def _tensor(x):
     if x.dtype.name == "bfloat16":
         return torch.from_numpy(x.view("i2")).view(torch.bfloat16)
     return torch.from_numpy(x)
+
+
+class Tensor:
+    """What is read of a tensor on a GPU: NumPy takes none from there, and never bf16."""
+
+    def __init__(self, values, dtype, device="cuda"):
+        self.values, self.dtype, self.device, self.shape = values, f"torch.{dtype}", device, values.shape
+
+    def detach(self):
+        return self
+
+    def cpu(self):
+        return Tensor(self.values, self.dtype.removeprefix("torch."), "cpu")
+
+    def float(self):
+        return Tensor(self.values.astype(np.float32), "float32", self.device)
+
+    def numpy(self):
+        assert (self.device, self.dtype) in (("cpu", "torch.float32"), ("cpu", "torch.float16"))
+        return self.values
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_tensors_of_a_gpu_are_copied(dtype):
+    made, params = torchs("adagrad")
+    params = [p.astype(numpy_dtype(dtype)) for p in params]
+    values = {i: entry["sum"].astype(numpy_dtype(dtype), order="F") for i, entry in made["state"].items()}
+    for i, x in values.items():
+        made["state"][i]["sum"] = Tensor(x, dtype)
+    moments = state.from_torch("adagrad", made, params)["slots"]["moment"]
+    for x, got in zip(values.values(), moments, strict=True):
+        assert (got.dtype, got.tobytes()) == (x.dtype, x.tobytes()) and not np.shares_memory(got, x)
 
 
 def with_tensors(made):
