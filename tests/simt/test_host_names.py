@@ -20,6 +20,9 @@ def test_there_is_one_device():
         cuda.select_device(1)
     with pytest.raises(IndexError):
         cuda.gpus[1]
+    assert repr(cuda.gpus) == repr(cuda.gpus[0]) == "<Managed Device 0>"
+    assert cuda.is_supported_version() is cuda.is_float16_supported() is True and not cuda.is_bfloat16_supported()
+    assert cuda.require_context(doubled) is doubled
 
 
 def test_memory_is_counted():
@@ -27,7 +30,11 @@ def test_memory_is_counted():
     array = cuda.device_array(1000, np.float64)
     after = cuda.current_context().get_memory_info()
     assert before.free - after.free == array.nbytes and before.total == after.total
-    cuda.current_context().deallocations.clear()
+    waiting = cuda.current_context().deallocations
+    waiting.clear()
+    with waiting.disable(), cuda.defer_cleanup(), cuda.profiling():
+        del array
+        assert len(waiting) == 0 and cuda.current_context().get_memory_info() == before
 
 
 @cuda.jit
@@ -73,6 +80,9 @@ def test_ways_of_copying(way, before, after):
     doubled[1, 2](way(x))
     poison = int(np.array([0xAB] * 8, np.uint8).view(np.int64)[0])
     assert x.tolist() == [after if after is not None else (2 * poison + 2**63) % 2**64 - 2**63] * 2
+    there = cuda.to_device(np.full(2, before, np.int64))
+    doubled[1, 2](way(there))
+    assert there.copy_to_host().tolist() == [2, 2]
     with pytest.raises(TypeError, match=f"^cuda.{way.__name__}: expected an array, got 3"):
         way(3)
 
@@ -140,6 +150,16 @@ def test_no_precision_is_lost_by_a_signature():
     assert third(np.float64(1)).dtype == np.float64
 
 
+def test_vectorize_without_a_signature():
+    @cuda.vectorize
+    def combined(x, y):
+        return x * 10 + y
+
+    result = combined(np.arange(3, dtype=np.int16), np.int16(1))
+    assert result.dtype == np.int16 and result.tolist() == [1, 11, 21]
+    assert combined(np.arange(2), 0.5).tolist() == [0.5, 10.5]
+
+
 def test_guvectorize_says_that_it_is_missing():
     with simt.replace_numba(), pytest.raises(simt.Unsupported, match="no guvectorize for the device"):
         numba.guvectorize(["(float64[:], float64[:])"], "(n)->()", target="cuda")(lambda x, y: None)
@@ -172,7 +192,10 @@ def test_forall():
     with pytest.raises(simt.LaunchError, match=r"^ntasks: expected an integer of at least 0, got -1"):
         doubled.forall(-1)
     doubled.configure(5, 64)(x)
-    assert set(x) == {8.0} and doubled.configure(5, 64, stream, 8).dynamic_bytes == 8
+    assert set(x) == {8.0}
+    for same in (doubled.specialize(x), doubled.overloads[numba.float64[::1],], *doubled.overloads.values()):
+        same[5, 64](x)
+    assert set(x) == {64.0} and doubled.configure(5, 64, stream, 8).dynamic_bytes == 8
 
 
 def test_vector_types():
@@ -188,6 +211,7 @@ def test_vector_types():
     assert out.tolist() == [0, 5, 2, 3]
     assert cuda.int8x1 is cuda.char1 and cuda.long2 is cuda.int64x2 is cuda.longlong2
     assert list(cuda.uint8x2(7, 1)) == [7, 1] and cuda.uint8x2(7, 1).x.dtype == np.uint8
+    assert repr(cuda.uchar2(7, 1)) == "uint8x2(7, 1)"
     with pytest.raises(TypeError, match=r"^float32x3: expected 3 elements, got 2"):
         cuda.float3(1, 2)
 

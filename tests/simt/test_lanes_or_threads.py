@@ -60,12 +60,17 @@ def looks_in_a_list(x):
     x[0] = x[0] in [1, 2]
 
 
+def looks_in_a_tuple(x):
+    x[0] = x[0] in (1, 2)
+
+
 @pytest.mark.parametrize(("body", "dtype", "why"), [
     (adds_floats, np.float32, "an atomic on non-integers"), (spins, np.int32, "it waits for other threads"),
     (spins_without_end, np.int32, "it waits for other threads"),
     (spins_in_a_helper, np.int32, "it waits for other threads"),
     (swaps, np.int32, "a call of cas"), (waits, np.int32, "it waits for other threads"),
     (prints, np.int32, "a call of print"), (looks_in_a_list, np.int32, "List in looks_in_a_list, line "),
+    (looks_in_a_tuple, np.int32, "Compare in looks_in_a_tuple, line "),
 ])
 def test_what_runs_by_threads_says_why(body, dtype, why):
     how = simt.how(cuda.jit(body)[4, 64], np.zeros(256, dtype))

@@ -1,5 +1,7 @@
 """Numba's types and signatures: they mean the dtypes that Numba's mean, and arguments are held to signatures."""
 
+from enum import IntEnum
+
 import numba
 import numpy as np
 import pytest
@@ -120,14 +122,47 @@ def test_the_best_signature_is_taken(value, name):
     assert declared.dtype == name
 
 
-def test_integers_of_the_other_sign():
-    @cuda.jit("void(int32[:])")
+@pytest.mark.parametrize("signature", ["void(int32[:])", "(int32[:])", types.int32[:]], ids=str)
+def test_integers_of_the_other_sign(signature):
+    @cuda.jit(signature)
     def kernel(x):
         x[0] = -1
 
     x = np.zeros(1, np.uint32)
     kernel[1, 1](x)
     assert x[0] == 2**32 - 1
+
+
+def test_records_are_not_converted():
+    kind = np.dtype([("a", np.int8), ("b", np.float64)], align=True)
+
+    @cuda.jit(types.void(types.float64[:], numpy_support.from_dtype(kind)))
+    def kernel(x, one):
+        x[0] = one.a + one.b
+
+    x = np.zeros(1)
+    kernel[1, 1](x, np.array([(3, 0.5)], kind)[0])
+    assert x[0] == 3.5
+
+
+def test_pointers_are_refused():
+    kernel = cuda.jit(types.void(types.CPointer(types.int8)))(lambda x: None)
+    with pytest.raises(simt.Unsupported, match=r"^the executor has no arguments of type int8\*"):
+        kernel[1, 1](1 << 40)
+
+
+class Level(IntEnum):
+    HIGH = 7
+
+
+def test_members_of_enumerations_are_not_converted():
+    @cuda.jit(types.void(types.float64[:], types.IntEnumMember(Level, types.int64)))
+    def kernel(x, level):
+        x[0] = level + 0.5
+
+    x = np.zeros(1)
+    kernel[1, 1](x, Level.HIGH)
+    assert x[0] == 7.5
 
 
 def test_arrays_that_say_how_they_are_copied():

@@ -112,6 +112,21 @@ def test_modules_are_all_there():
     assert set(modules.stub()) >= {"numba", "numba.types", "numba.core.errors"}
 
 
+def test_without_numba_its_functions_change_nothing():
+    stub = modules.stub()["numba"]
+    assert stub.njit(fastmath=True)(abs_of)(-2) == stub.jit(abs_of)(-2) == 2 and list(stub.prange(1, 3)) == [1, 2]
+
+
+def abs_of(x):
+    return abs(x)
+
+
+def test_the_loader_of_numba_is_its_own():
+    with simt.replace_numba(), pytest.MonkeyPatch.context() as patch:
+        patch.delitem(sys.modules, "numba")
+        assert importlib.util.find_spec("numba").loader.get_filename("numba") == numba.__file__
+
+
 def python(tmp_path, *args, numba=True, **environment):
     """A new process of Python, one that finds no Numba if asked for, and what it prints."""
     (tmp_path / "script.py").write_text(SCRIPT)
@@ -163,6 +178,7 @@ def test_rules_of_a_script(tmp_path, capsys):
     assert not passes("--doubles", "refuse", extra="* 0.5")
     assert "computes in fp64" in capsys.readouterr().err
     assert not passes("--strict", "nothing") and "invalid choice: 'nothing'" in capsys.readouterr().err
+    assert not passes("--orders", "-1") and "orders: expected an integer of at least 0" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("value", "replaced"), [("1", True), ("0", False)])

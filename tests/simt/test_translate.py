@@ -133,6 +133,25 @@ def test_functions_without_anything_of_numba_are_not_copied():
     assert x[0] == 4 and seen == [count]
 
 
+@cuda.jit(device=True)
+def falling(n):
+    return rising(n - 1) + two_more(0) if n > 0 else float32(0)
+
+
+@cuda.jit(device=True)
+def rising(n):
+    return falling(n - 1) + 10 if n > 0 else float32(1)
+
+
+def test_functions_that_call_each_other():
+    def kernel(x):
+        x[0], x[1] = rising(3), falling(2)
+
+    x = np.zeros(2, np.float32)
+    simt.run(kernel)[1, 1](x)
+    assert x.tolist() == [22, 12]
+
+
 def test_functions_in_modules_and_tuples():
     HELPERS.scaled, HELPERS.index = scaled, cuda.jit(device=True)(lambda: cuda.grid(1))
     functions = (halved, scaled)

@@ -153,6 +153,15 @@ def atomic_on_another_type(out):
     out[t] = cuda.atomic.add(keys, t, 1)
 
 
+@wrong("shared-types", ints, block=8)
+def another_type_on_an_atomic(out):
+    t = cuda.threadIdx.x
+    keys, values = cuda.shared.array(0, np.int32), cuda.shared.array(0, np.float32)
+    cuda.atomic.exch(keys, t, t + 1)
+    values[t] = 0.5
+    out[t] = keys[t]
+
+
 @right(MOST, ints, block=1)
 def up_to_the_last(out):
     out[0] = MOST - 1

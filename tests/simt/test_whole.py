@@ -25,7 +25,9 @@ READS = {
     "attributes": lambda x: (len(x), x.size, x.ndim, *x.strides, *x.shape, x.nbytes, x.itemsize),
     "NumPy's integer": lambda x: x[np.int32(1)][np.uint8(2)], "in a slice": lambda x: x[np.int64(1) :, 0].copy(),
     "axes": lambda x: x.transpose(1, 0)[2, 1], "element": lambda x: x[1, 2], "diagonal": lambda x: x.diagonal(1),
-    "squeezed": lambda x: x[:1].squeeze(0), "from the end": lambda x: x[-1, -2]}
+    "squeezed": lambda x: x[:1].squeeze(0), "from the end": lambda x: x[-1, -2],
+    "truth": lambda x: (bool(x[:1, :1]), bool(x[1:, 1:2])), "integer": lambda x: int(x[1, 2:].reshape(())),
+    "number": lambda x: float(x[1, 2:].reshape(())), "index": lambda x: "abcdef"[x[0, :1].view(np.int32).reshape(())]}
 
 
 def assign(x, value):
@@ -113,6 +115,26 @@ def test_bytes_of_whole_arrays():
     log = run(body, x, y, watch=True)
     assert (log.bytes_read(x), log.bytes_written(x)) == (12 + 8, 0)
     assert (log.bytes_read(y), log.bytes_written(y), log.bytes_written(y[0])) == (0, 12, 0)
+
+
+OF_RECORDS = {
+    "item": lambda r: str(r.item()), "length": len, "fields": lambda r: [r["a"], *np.ravel(list(r)[1])],
+    "array": lambda r: str(np.asarray(r).tolist()), "equal to itself": lambda r: bool(r == r),
+    "equal to another": lambda r: bool(r == np.zeros(1, r.dtype)[0])}
+
+
+@pytest.mark.parametrize("name", OF_RECORDS)
+def test_reading_a_record_as_a_whole(name):
+    answers = []
+    read = simt.ptx_twin()(lambda r: answers.append(OF_RECORDS[name](r)))
+
+    def body(x):
+        x[1]["b"] = 4
+        read(x[1])
+
+    for options in ({}, {"watch": True}):
+        run(body, np.ones(2, [("a", np.int8), ("b", np.float32, (2,))]), **options)
+    assert answers[0] == answers[1]
 
 
 def test_what_an_array_has_not():
