@@ -291,52 +291,6 @@ def downwards(x, out):
         out[i] = 3 * out[i] + j
 
 
-def rows_of_arrays(x, out):
-    i = cuda.grid(1)
-    own, part = cuda.local.array((2, 3), np.int32), cuda.shared.array((2, 64), np.int32)
-    row, shared = own[1], part[1]
-    for k in range(len(row)):
-        row[k] = x[i] >> k
-    shared[cuda.threadIdx.x] = x[i]
-    cuda.syncthreads()
-    out[i] = own[1, 2] + row[0] * row.size + row.shape[0] + row.ndim + shared[63 - cuda.threadIdx.x] * len(shared)
-
-
-def rows_of_lanes(x, out):
-    i = cuda.grid(1)
-    own = cuda.local.array((2, 3), np.int32)
-    row = own[i % 2]
-    row[0] = x[i]
-    out[i] = row[0]
-
-
-def bits_and_parts(x, out):
-    i = cuda.grid(1)
-    out[i] = np.float32(x[i]).view(np.int32) + x[i].real + np.bool_(x[i] % 3) + 2 * bool(x[i] & 1)
-
-
-def the_same_on_both_paths(x, out):
-    i = cuda.grid(1)
-    if x[i] % 2:
-        out[i], step = x[i], 3
-    else:
-        step = 3
-    out[i] += step
-
-
-def in_order(x, out):
-    i = cuda.grid(1)
-    a, b = np.uint64(x[i]), np.int64(x[i] % 7)
-    out[i] = (a < b) + 2 * (a == b) + 4 * (b >= a) + 8 * int(np.float32(x[i]) / np.float32(3))
-    out[i] += 100 * int(np.float32(x[i] % 5) ** np.float32(1.5)) + 1000 * (x[i] % 5) ** (i % 3)
-
-
-def asserted(x, out):
-    i = cuda.grid(1)
-    assert i < x.size, "never"
-    out[i] = x[i]
-
-
 def from_a_tuple(x, out):
     i = cuda.grid(1)
     out[i] = (i + 1, 2 * i, i + 3)[i % 3]
@@ -365,9 +319,7 @@ def halves_of_two_warps(x, out):
     out[i] = cuda.shfl_down_sync(FULL, x[i], 8)
 
 
-@pytest.mark.parametrize("body", [
-    search, nested, in_shared_memory, with_warps, downwards, from_a_tuple, rows_of_arrays, bits_and_parts,
-    the_same_on_both_paths, in_order, asserted])
+@pytest.mark.parametrize("body", [search, nested, in_shared_memory, with_warps, downwards, from_a_tuple])
 def test_kernels(body, by_lanes):
     both_are([words(128, np.int32) >> 8], np.zeros(128, np.int64), body, by_lanes, 2, 64)
 
@@ -407,23 +359,13 @@ def test_indices_of_three_axes(by_lanes):
 
 
 @pytest.mark.parametrize(("body", "block"), [
-    (half_a_warp, 64), (halves_of_two_warps, 64), (a_warp_and_a_half, 48), (from_the_end_of_a_tuple, 64),
-    (rows_of_lanes, 64)])
+    (half_a_warp, 64), (halves_of_two_warps, 64), (a_warp_and_a_half, 48), (from_the_end_of_a_tuple, 64)])
 def test_what_lanes_cannot_do_threads_do(body, block, by_lanes):
     """A shuffle in part of a warp, and indices below 0."""
     x, got, expected = words(128, np.int32), np.zeros(128, np.int32), np.zeros(128, np.int32)
     cuda.jit(body)[2, block](x, got)
     by_threads(cuda.jit(body)[2, block], x, expected)
     assert by_lanes == [body.__name__] * 2 and got.tobytes() == expected.tobytes()
-
-
-def of_a_tuple(pair, out):
-    i = cuda.grid(1)
-    out[i] = pair[0][i] * pair[1]
-
-
-def test_tuples_of_arrays(by_lanes):
-    both_are([(words(128, np.int32), 3)], np.zeros(128, np.int64), of_a_tuple, by_lanes, 2, 64)
 
 
 def test_batches(by_lanes, monkeypatch):
