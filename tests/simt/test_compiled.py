@@ -302,6 +302,17 @@ def test_integers_wrap_at_64_bits():
 
     assert results(power, 3**13, size=1, dtype=np.int64) == [(3**65 + 2**63) % 2**64 - 2**63]
 
+    def tested(n, out):
+        if n * 4294967296 * 4294967296:
+            out[0] = 1
+        while n * 4294967296 * 4294967296 and out[1] < 1:
+            out[1] += 1
+        out[2] = 1 if n * 4294967296 * 4294967296 else 0
+        out[3] = not n * 4294967296 * 4294967296
+        assert not (n << 62) * 4
+
+    assert results(tested, 1, size=4, dtype=np.int64) == [0, 0, 0, 1]
+
 
 def test_integers_that_a_function_is_given_keep_their_limits():
     """Products of large ones wrap there, and negative ones are stored as such."""

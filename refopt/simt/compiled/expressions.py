@@ -103,13 +103,13 @@ class Expressions:
         return self.settled(*self.raw(node))
 
     def raw(self, node: ast.expr, test: bool = False) -> Typed:
-        """An expression before wrapping; with ``test``, only its truth value matters."""
+        """An expression before wrapping; with ``test``, only its truth value matters, which is that of 64 bits."""
         visitor = getattr(self, f"_{type(node).__name__}", None)
         if visitor is None:
             raise Unsupported(f"{type(node).__name__} in line {node.lineno}")
-        if test and type(node) in (ast.BoolOp, ast.Call):
-            return visitor(node, True)
-        return visitor(node)
+        if not test:
+            return visitor(node)
+        return self.settled(*(visitor(node, True) if type(node) in (ast.BoolOp, ast.Call) else visitor(node)))
 
     def converted(self, node: ast.expr, kind: Kind, name: str) -> ast.expr:
         """A scalar converted to a type, unless it already has that type."""
