@@ -145,6 +145,17 @@ def test_records_are_not_converted():
     assert x[0] == 3.5
 
 
+@pytest.mark.parametrize("none", [types.none, numba_types.TYPES["none"]], ids=["Numba's", "the executor's"])
+def test_an_argument_may_be_none(none):
+    @cuda.jit(types.void(types.int32[:], none))
+    def kernel(x, given):
+        x[0] = given is None
+
+    x = np.zeros(1, np.int32)
+    kernel[1, 1](x, None)
+    assert x[0] == 1
+
+
 def test_pointers_are_refused():
     kernel = cuda.jit(types.void(types.CPointer(types.int8)))(lambda x: None)
     with pytest.raises(simt.Unsupported, match=r"^the executor has no arguments of type int8\*"):

@@ -154,7 +154,7 @@ def dtype_of(type_: Any) -> Any:
             return np.dtype((dtype_of(type_.dtype), type_.shape))
         name = "bool" if str(type_) in ("bool", "boolean") else str(type_)
         if name in TYPES:
-            return TYPES[name].dtype
+            return dtype_of(TYPES[name])
         if hasattr(type_, "count") and hasattr(type_, "name"):  # text of a fixed length
             return np.dtype(f"{'U' if 'unichr' in type_.name else 'S'}{type_.count}")
     return type_

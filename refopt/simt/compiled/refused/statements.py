@@ -103,13 +103,12 @@ class Refusals(Expressions):
         if isinstance(place, Scalar) and not (isinstance(kind, Array) and not kind.axes):
             self.hold(unfit("element", target, kind, place.name))
 
-    def _do_Assign(self, node: ast.Assign) -> list[ast.stmt]:
-        new = super()._do_Assign(node)
-        for target in node.targets:
-            if isinstance(target, ast.Attribute):
-                owner = self.kinds.get(target.value)
-                if owner is not None and not isinstance(owner, Record):
-                    self.refuse(target, f"an assignment to .{target.attr}", "only fields of records can be assigned to")
+    def assign(self, node: ast.stmt, target: ast.expr, value: ast.expr, kind: Kind) -> list[ast.stmt]:
+        new = super().assign(node, target, value, kind)
+        if isinstance(target, ast.Attribute):
+            owner = self.kinds.get(target.value)
+            if owner is not None and not isinstance(owner, Record):
+                self.refuse(target, f"an assignment to .{target.attr}", "only fields of records can be assigned to")
         return new
 
     def changed_in_place(self, node: ast.AugAssign, place: ast.expr, kind: Kind) -> list[ast.stmt]:

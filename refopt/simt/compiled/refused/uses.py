@@ -95,8 +95,10 @@ def described(kind: Kind) -> str:
         return "something else"
     if isinstance(kind.value, Varying):
         return kind.value.words
-    named = getattr(kind.value, "__name__", None)
-    return f"the function {named}" if named else "text" if isinstance(kind.value, str) else repr(kind.value)
+    if isinstance(kind.value, state.Dim3):
+        return "indices of three axes"
+    named, what = getattr(kind.value, "__name__", None), "module" * isinstance(kind.value, types.ModuleType)
+    return f"the {what or 'function'} {named}" if named else "text" if isinstance(kind.value, str) else repr(kind.value)
 
 
 def is_mixed(kind: Kind) -> bool:
