@@ -236,6 +236,10 @@ def test_gradients_may_share_memory(machine):
         call = Call(put)
         call.set(params_1=call.new(4), velocities_1=call.new(4), grads_1=call.grads[0])
         call.make(function)
+    for module, put in ((cpu, np.array), (gpu, machine.to_device)):
+        param, grad = (put(np.full(4, 2, np.float32)) for _ in range(2))
+        module.merged_sgd([param], [grad], lr=0.5, grad_factor=grad[:1])
+        assert bytes_of(param) == bytes(16)
 
 
 # A plan.

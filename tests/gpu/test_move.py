@@ -295,7 +295,7 @@ def test_in_a_capture(executor, monkeypatch):
     (("grads", [16, None]), TypeError, "addresses: expected 2 integers, as many as planned, got [16, None]"),
     (("grads", [[1], [1, 2]]), TypeError, "addresses: expected 2 integers, as many as planned, got [[1], [1, 2]]"),
     *((("grads", places), ValueError, "addresses[1]: expected an address from 0 to 2**63 - 1, got -16")
-      for places in ([16, -16], np.array([16, -16]))),
+      for places in ([16, -16], [0, -16], np.array([16, -16]))),
     (("grads", np.array([16, 2**63], np.uint64)), ValueError, "addresses[1]: expected an address from 0 to 2**63 - 1, "
                                                               f"got {2**63}"),
     (("grads", [16, 18]), ValueError, "addresses[1]: expected an address divisible by 4, as float32 needs, got one "
