@@ -24,6 +24,13 @@ WORDS = {r"(.+) of norm (\S+) at most": r"(\1) * min(1, \2 / norm(\1))", r"(.+) 
          r"(.+) rounded to (\w+)": r"to(\1, '\2')", r"(.+) in the gradient's dtype": r"\1"}
 
 
+def test_an_array_of_a_neighbour_explains_alone():
+    """Without another hypothesis beside it."""
+    by_name = {h.name: h for h in named(ROUTINES["momentum"])}
+    for name, paired in (("velocities of the tensor after", False), ("velocities not read: taken as 0", True)):
+        assert (by_name[name].about, by_name[name].paired) == ("velocities", paired)
+
+
 def test_expressions_are_changed_to_what_is_said():
     """Each change of an operand of SGD, in the text of the rule: the same numbers."""
     row, (p, g) = ROUTINES["sgd"], np.array([[-3.5, -0.004, 0.25, 2.0], [0.5, 0.007, -1.5, 3.0]])

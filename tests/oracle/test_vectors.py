@@ -16,6 +16,7 @@ from refopt.checks.dtypes import numpy_dtype
 from refopt.oracle import cases
 from refopt.oracle.exact.laws import reference
 from refopt.oracle.portable import SCHEMA
+from refopt.oracle.portable.make import _bounded
 from refopt.oracle.variants import row_for
 
 SOURCE = Path(__file__).parents[2] / "examples" / "adamw_vectors.c"
@@ -170,6 +171,13 @@ def test_a_c_program_that_is_wrong_is_outside_the_bounds(what, compiled, tmp_pat
     path.write_text(oracle.vectors("adamw", dtypes=["float64"]).to_json())
     done = subprocess.run([compiled(source.replace(*WRONG[what])), path], capture_output=True, text=True)
     assert done.returncode == 1 and "elements are off" in done.stdout
+
+
+def test_what_has_no_bound_may_be_anything():
+    """An infinite parameter less an infinite gradient, beside a finite one."""
+    x = np.array([np.inf, 1], np.float32)
+    values, bounds = _bounded(oracle.expect("sgd", params=[x], grads=[x.copy()], lr=0.5)["params"][0])
+    assert np.isnan(values[0]) and bounds[0] == np.inf and values[1] == 0.5 and bounds[1] < 1e-6
 
 
 def test_hexadecimal_numbers_are_exact():

@@ -7,7 +7,7 @@ import placement_cases as cases
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from program_cases import PARAMS, adam, arrays_of, few, gradients_of, numbers_of, programs
+from program_cases import PARAMS, adam, arrays_of, few, gradients_of, numbers_of, programs, started
 
 from refopt.comm import CommError, local, sums
 from refopt.program import Config, Op, Program, Var, passes, placement, step_program
@@ -354,6 +354,16 @@ def test_bad_ops(shapes, op, message):
     made = program.with_vars(Var(name, shape, "float32", True) for name, shape in shapes.items())
     with pytest.raises((ValueError, TypeError), match=message):
         made.replace(**{"startup" if op.role == "startup" else "main": [op]}).check()
+
+
+@pytest.mark.parametrize(("attrs", "kept"), [({}, True), ({"keep": True}, True), ({"keep": False}, False)])
+def test_what_is_split_stays_unless_it_says_so(attrs, kept):
+    cut = Op("split", {"x": ["v"]}, {"out": ["a", "b"]}, {"blocks": ((0, 0, 6), (1, 6, 6)), **attrs}, "startup")
+    parts = (Var(name, (2, 3), "float32", True, initial=0.0) for name in "ab")
+    new = [Var("v", (4, 3), "float32", True, initial=2.0), *parts]
+    made = step_program([("w", (4, 3))], "sgd", lr=0.5).with_vars(new)
+    bound = started(made.replace(startup=[*made.startup, cut]), {"w": np.ones((4, 3), np.float32)})
+    assert bound.read("b").tolist() == [[2.0] * 3] * 2 and ("v" in bound.arrays) is kept
 
 
 # Parameters from their owners.

@@ -63,6 +63,17 @@ def test_sparse_gradients(ranks, dtype, optimizer, backend):
     assert got == {name: bound.read(name).tobytes() for name in got}
 
 
+def test_no_rank_need_have_rows():
+    program = step_program([("e", (2, 1))], "sgd", world_size=2, sparse=["e"], lr=1.0)
+
+    def rank(world):
+        arrays, none = {"e": np.ones((2, 1), np.float32)}, (np.zeros(0, np.int64), np.zeros((0, 1), np.float32))
+        run(program, arrays, comm=world, gradients={"e@GRAD": none})
+        return arrays["e"].tolist()
+
+    assert local.run(rank, 2) == [[[1.0], [1.0]]] * 2
+
+
 def test_rows_are_added_in_order():
     """In another order the sum has other bits."""
     rows, x = np.array([1, 1, 1]), np.array([[1e8], [-1e8], [1.0]], np.float32)
