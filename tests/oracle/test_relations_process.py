@@ -99,9 +99,12 @@ def test_steps_run_there(monkeypatch):
 
 def test_memory_is_soiled_where_steps_run(monkeypatch, tmp_path):
     """So that a read of what was not written shows."""
-    monkeypatch.setattr("refopt.oracle.process.answers.soiled", lambda *given: (tmp_path / "soiled").write_text("x"))
+    def soiled(shapes, dtype, k):
+        (tmp_path / f"soiled{k}").write_text(f"{dtype} {type(shapes[0])}")
+
+    monkeypatch.setattr("refopt.oracle.process.answers.soiled", soiled)
     oracle.check(None, ends.plain_lr, dtypes=["float32"], laws=["L17"])
-    assert (tmp_path / "soiled").exists()
+    assert (tmp_path / "soiled0").read_text() == "float32 <class 'tuple'>"
 
 
 def test_an_optimizer_that_exits_when_it_is_made_is_none():
