@@ -46,6 +46,7 @@ def test_marks(observed):
     assert [(band.get_x(), band.get_width()) for band in x.patches] == [(16 * k - 0.5, 8) for k in range(5)]
     assert [(band.get_x(), band.get_width()) for band in shared.patches] == [(-0.5, 32)]
     assert figure.get_suptitle() == "Which threads of kernel touch which elements"
+    assert figure.get_size_inches().tolist() == pytest.approx([14, 0.09 * 39 + 1.4])  # a place for each of 40 threads
     # Warps begin with each block: blocks are of 20 threads.
     assert sorted({line.get_ydata()[0] for line in x.get_lines() if line.get_linestyle() == "-"}) == [-0.5, 19.5, 39.5]
 

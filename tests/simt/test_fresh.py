@@ -5,6 +5,8 @@ import pytest
 
 from refopt import simt
 from refopt.simt import cuda, memory
+from refopt.simt.memory.buffers import Buffer
+from refopt.simt.memory.initialized import blank
 
 
 @cuda.jit
@@ -98,6 +100,13 @@ def test_what_was_not_watched_counts_as_written(write_to):
 def test_what_comes_after_is_known_again(write_to):
     write_to(fresh())
     assert unwritten(fresh()) == [0, 1, 2, 3]
+
+
+def test_the_bytes_between_fields_count_as_written():
+    """In any number of bytes."""
+    buffer = Buffer(27)
+    buffer.dtype = np.dtype([("a", np.int8), ("b", np.float32)], align=True)
+    assert [*blank(buffer)] == [0, 1, 1, 1, 0, 0, 0, 0] * 3 + [0] * 3
 
 
 def test_views_share_what_is_known():
