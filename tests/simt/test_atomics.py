@@ -166,6 +166,22 @@ def test_atomics_one_after_another_are_no_spin(monkeypatch):
     kernel[1, 16](np.zeros(1, np.int64))
 
 
+def test_a_loop_that_gets_somewhere_while_it_counts_is_no_spin(monkeypatch):
+    monkeypatch.setattr(simt.machine.spins, "UNCHANGED", 10)
+
+    @cuda.jit
+    def kernel(x):
+        tries, share = 0, 1.0
+        while cuda.atomic.add(x, 0, 0) == 0 and share > 1e-30:
+            tries += 1
+            share *= 0.5
+        x[1] = tries
+
+    x = np.zeros(2, np.int64)
+    kernel[1, 2](x)
+    assert x.tolist() == [0, 100]
+
+
 def test_spinning_needs_resident_blocks(hasty):
     simt.limits.seconds = 10
     flags = np.zeros(4, np.int32)

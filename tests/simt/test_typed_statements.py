@@ -13,7 +13,7 @@ from refopt import simt
 from refopt.simt import cuda
 from refopt.simt.base import scalars
 from refopt.simt.compiled import functions, specialize
-from refopt.simt.compiled.kinds import items_of, of_value, scalar
+from refopt.simt.compiled.kinds import INTEGERS, Scalar, items_of, limits, of_value, scalar, widened
 
 RATE, MODE, TABLE = 0.1, 2, (1, 0.7)
 SCALARS = list(scalars.SCALARS)
@@ -145,6 +145,17 @@ def test_what_is_absent_drops_the_branch_that_uses_it():
 
     body = "    out[0] = scaled(x[0])\n    out[1] = scaled(x[0], x[0])\n    out[2] = scaled(add=x[1], a=x[0]) * n\n"
     assert value(body, X, 0.3, scaled=scaled)[:3] == [float(X[0]) + 0.1, float(X[0] * X[0]), float(X[0] + X[1]) * 0.3]
+
+
+def test_limits_of_integers():
+    """Functions are typed for those of shift counts, of 32 bits with a sign, or of the type."""
+    for name in INTEGERS:
+        of = np.iinfo(name) if name != "bool" else None
+        assert limits(name) == ((of.min, of.max) if of else (0, 1))
+    for low, high, expected in ((0, 63, (0, 63)), (-1, 63, (-(2**31), 2**31 - 1)), (0, 64, (0, 2**31 - 1)),
+                                (-5, 2**31, limits("int64"))):
+        assert widened(Scalar("int64", "py", low, high)) == Scalar("int64", "py", *expected)
+    assert widened(Scalar("int8", "np", 0, 64)) == Scalar("int8", "np", 0, 127)
 
 
 def test_a_default_is_a_double():
