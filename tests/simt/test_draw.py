@@ -47,6 +47,8 @@ def test_marks(observed):
     assert [(band.get_x(), band.get_width()) for band in shared.patches] == [(-0.5, 32)]
     assert figure.get_suptitle() == "Which threads of kernel touch which elements"
     assert figure.get_size_inches().tolist() == pytest.approx([14, 0.09 * 39 + 1.4])  # a place for each of 40 threads
+    sizes = {line.get_markersize() for line in x.get_lines() if line.get_linestyle() == "None"}
+    assert sorted(sizes) == pytest.approx([share * 46 * 0.09 * 39 / 40 for share in (0.6, 1, 1.4)])
     # Warps begin with each block: blocks are of 20 threads.
     assert sorted({line.get_ydata()[0] for line in x.get_lines() if line.get_linestyle() == "-"}) == [-0.5, 19.5, 39.5]
 
