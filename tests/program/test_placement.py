@@ -150,6 +150,17 @@ def test_a_state_is_where_its_parameter_is():
     assert [[name for name in states if name in on_device(made, rank).vars] for rank in (1, 0)] == [[x] for x in states]
 
 
+def test_copies_of_copies_of_a_state_are_where_it_is():
+    made, last = step_program([("a", (2,)), ("b", (3,))], "momentum", lr=0.5, mu=0.5), "b_velocity_0"
+    chain = [Op("scale", {"x": [x]}, {"out": [y]}, {"scale": 1.0}, "optimize") for x, y in (("t", "u"), ("u", last))]
+    at = next(i for i, op in enumerate(made.main) if op.type == "momentum")
+    made = made.with_vars([Var(name, (3,), "float32", True, initial=0.0) for name in "tu"])
+    made = passes.reduce_to_owners(made.replace(main=[*made.main[:at], *chain, *made.main[at:]]), 2).program
+    of = {op.inputs["x"]: op.device for op in made.main if op.type == "scale"}
+    homes = {op.inputs["params"]: op.device for op in made.main if op.type == "momentum"}
+    assert of["t",] == of["u",] == homes["b",] != homes["a",]
+
+
 def test_states_are_where_updates_are():
     """No rank has room for states that it does not update, as in any optimizer that is sharded."""
     made, whole = passes.reduce_to_owners(adam(), 3).program, adam()
