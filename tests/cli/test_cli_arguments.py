@@ -10,6 +10,7 @@ import pytest
 
 from refopt import cli
 from refopt.cli import check, compare, vectors
+from refopt.cli.commands import Parser
 from refopt.oracle import LAWS
 
 NUMBERS = ["lr=0.5", "on=TRUE", "off=false", "none=None", "of=[1, 2]", "text=a=b"]
@@ -126,6 +127,12 @@ def test_what_the_command_takes_itself_is_for_no_optimizer(calls, args, capsys):
     assert cli.main([*args, "--with", "seed=1"]) == 2
     said = " ".join(capsys.readouterr().err.split())
     assert "argument --with: expected one of the optimizer's own arguments, got seed" in said and not calls
+
+
+def test_errors_are_broken_at_spaces_alone(capsys):
+    with pytest.raises(SystemExit):
+        Parser(prog="refopt").error("x " * 28 + "bert-large-uncased")
+    assert "  bert-large-uncased\n" in capsys.readouterr().err
 
 
 def test_a_record_is_of_one_implementation(calls, capsys):
