@@ -11,9 +11,10 @@ from refopt.catalog import Routine
 from refopt.cpu.merged import run, tensors
 from refopt.oracle import cases
 from refopt.oracle.bound.evaluate import rule_of
+from refopt.oracle.exact.cases import has
 
-# Choices that do not matter in fp64, or within eight steps, and their value.
-LEFT_OUT = {"rounding": "nearest", "norm_of": "param", "compute": "float64"}
+# Choices that do not matter in fp64, or within eight steps, and which of their values are tried.
+LEFT_OUT = {"rounding": ["nearest"], "norm_of": ["param"], "compute": ["bfloat16", "float64"]}
 
 
 class Candidate(NamedTuple):
@@ -33,15 +34,15 @@ class Candidate(NamedTuple):
 
 def candidates(row: Routine, numbers: Mapping[str, Any], ones: bool) -> Iterator[Candidate]:
     """A routine in every choice, with and without each of its optional states; ``ones``: each starting from 1."""
-    open_ = {name: values for name, values in row.choices.items() if name not in LEFT_OUT}
-    usual = {name: value for name, value in LEFT_OUT.items() if name in row.choices}
+    tried = {name: LEFT_OUT.get(name, values) for name, values in row.choices.items()}
+    if "compute" in tried:
+        tried["compute"] = [dtype for dtype in tried["compute"] if has(dtype)]
     scalars = tuple(slot.name for slot in row.slots if slot.optional and slot.scalar)
     states = cases.optional_states(row)
     for size in range(len(states) + 1):
         for there in combinations(states, size):
-            for values in product(*open_.values()):
-                chosen = dict(zip(open_, values, strict=True))
-                plain = Candidate(row, numbers, chosen | usual, there + scalars)
+            for values in product(*tried.values()):
+                plain = Candidate(row, numbers, dict(zip(tried, values, strict=True)), there + scalars)
                 if not ones:
                     yield plain
                     continue
