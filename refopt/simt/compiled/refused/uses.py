@@ -97,8 +97,10 @@ def described(kind: Kind) -> str:
         return kind.value.words
     if isinstance(kind.value, state.Dim3):
         return "indices of three axes"
-    named, what = getattr(kind.value, "__name__", None), "module" * isinstance(kind.value, types.ModuleType)
-    return f"the {what or 'function'} {named}" if named else "text" if isinstance(kind.value, str) else repr(kind.value)
+    if isinstance(kind.value, types.ModuleType):
+        return f"the module {kind.value.__name__}"
+    named = getattr(kind.value, "__name__", None)
+    return f"the function {named}" if named else "text" if isinstance(kind.value, str) else repr(kind.value)
 
 
 def is_mixed(kind: Kind) -> bool:
