@@ -13,7 +13,6 @@ from refopt.gpu.listing.source import File, Scope
 UNKNOWN: Any = object()  # a value that is known only when the kernel runs
 SIMPLE = bool, int, float, str, type(None)
 PURE = min, max, abs, int  # calls that may be omitted if nothing reads their results
-BRACKETED = ast.BoolOp, ast.IfExp, ast.NamedExpr  # as operands of and, or
 ATOM = re.compile(r"[\w.]+(\[[^\[\]]*\])*")
 COMPARE: dict[type, Callable[[Any, Any], bool]] = {
     ast.Eq: lambda x, y: x == y, ast.NotEq: lambda x, y: x != y, ast.Is: lambda x, y: x is y,
@@ -71,7 +70,7 @@ class Expressions:
             return self._spliced(node)
         texts = [self.text(x) for x in kept]
         if len(kept) > 1:
-            texts = [f"({text})" if isinstance(x, BRACKETED) and not ATOM.fullmatch(text) else text
+            texts = [f"({text})" if isinstance(x, ast.BoolOp | ast.IfExp) and not ATOM.fullmatch(text) else text
                      for x, text in zip(kept, texts, strict=True)]
         return (" or " if stops else " and ").join(texts)
 
