@@ -151,6 +151,9 @@ def test_later_steps_leave_checkpoints_alone():
         bound.step(lr=0.125)
         assert saved["numbers"] == {"lr": 0.25}
         load(saved)
+    bound.step(lr=[0.5])
+    bound.state_dict()["numbers"]["lr"][0] = 0.75
+    assert bound.state_dict()["numbers"] == {"lr": [0.5]}
 
 
 def test_order_of_calls():
