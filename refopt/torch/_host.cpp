@@ -27,21 +27,20 @@ class Kind {
  public:
   Kind() = default;
   explicit Kind(const Tensor& x)
-      : known_(true), sizes_(x.sizes()), strides_(x.strides()), dtype_(x.scalar_type()), device_(x.device()),
-        negative_(x.is_neg()) {}
+      : known_(true), keys_(x.key_set()), sizes_(x.sizes()), strides_(x.strides()), dtype_(x.scalar_type()),
+        device_(x.device()) {}
 
   bool operator()(const Tensor& x) const {
-    return known_ && x.layout() == at::kStrided && x.sizes() == at::IntArrayRef(sizes_) &&
-           x.strides() == at::IntArrayRef(strides_) && x.scalar_type() == dtype_ && x.device() == device_ &&
-           x.is_neg() == negative_;
+    return known_ && x.key_set() == keys_ && x.sizes() == at::IntArrayRef(sizes_) &&
+           x.strides() == at::IntArrayRef(strides_) && x.scalar_type() == dtype_ && x.device() == device_;
   }
 
  private:
   bool known_ = false;
+  c10::DispatchKeySet keys_;  // of layout, negative bit, and subclasses that dispatch in Python
   at::DimVector sizes_, strides_;
   at::ScalarType dtype_ = at::kFloat;
   at::Device device_ = at::kCPU;
-  bool negative_ = false;
 };
 
 class Steady {

@@ -83,4 +83,6 @@ def refusal(param: Tensor) -> str:
         return f"expected a tensor on a GPU or the CPU, got one on {param.device}"
     if layout(param) is None:
         return f"expected no gaps or overlaps, got shape {tuple(param.shape)} with strides {param.stride()}"
+    if (room := param.untyped_storage().nbytes()) < (param.storage_offset() + param.numel()) * param.element_size():
+        return f"expected memory for its {param.numel()} elements, got a storage of {room} bytes"
     return ""

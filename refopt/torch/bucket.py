@@ -19,7 +19,7 @@ from refopt.torch.gradients import Gradients
 from refopt.torch.masters import MASTER, Masters
 from refopt.torch.options import SEEDS
 from refopt.torch.recent import Recent
-from refopt.torch.sharded import is_dtensor, local
+from refopt.torch.sharded import is_dtensor, local, spread_of
 from refopt.torch.states import Member, Scalars, Steps, completed, counts_of, whole
 
 
@@ -29,6 +29,26 @@ class _Planned:
 
     plan: gpu.Plan
     captured: bool = False
+
+
+class Watched:
+    """Tensors that plans have, as they were when the plans were made."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        """Record them; parts and placements of DTensors."""
+        self._tensors = list(tensors)
+        self._sharded = any(map(is_dtensor, tensors))
+        self._steady, self._spreads = host.form().Steady(self._parts()), self._spreads_now()
+
+    def stand(self) -> bool:
+        """Whether they still are; whoever has looked at them in between."""
+        return self._steady(self._parts()) and self._spreads_now() == self._spreads
+
+    def _parts(self) -> list[Tensor]:
+        return list(map(local, self._tensors)) if self._sharded else self._tensors
+
+    def _spreads_now(self) -> list[tuple | None]:
+        return list(map(spread_of, self._tensors)) if self._sharded else []
 
 
 class Bucket:
@@ -52,7 +72,6 @@ class Bucket:
             states_too: whether other code may refer to the states.
         """
         self._members, self._host = members, host.form()
-        self._sources: list[Tensor] = []
         self._groups = [member.group for member in members]
         self._formulas, self._formula = formulas, formulas[members[0].group]
         self.params = [member.param for member in members]
@@ -61,7 +80,6 @@ class Bucket:
         self.gradients = Gradients(self.params, lambda i: f"{members[i].label}: grad")
         self._states = [completed(m.label, m.param, m.state, formulas[m.group], m.masters) for m in members]
         self._check_apart()
-        self.watch(states_too)
         self.masters = Masters(self.params, [kept.get(MASTER) for kept in self._states])
         held, self._labels = [member.state for member in members], [member.label for member in members]
         begun = [any(state.get(key) is not None for key in self._formula.states.values()) for state in held]
@@ -71,6 +89,7 @@ class Bucket:
         self._see()
         self._scalars = Scalars(self._formula.row, list(map(local, self.params)))
         self._scalars.read(held, self._formula)
+        self._views = ({"step": self.steps.views} if self._formula.counts else {}) | self._scalars.views(self._formula)
         self._numbers = self._of_tensors(formulas)
         self._count_scalars()
         self._plans: Recent[tuple, _Planned] = Recent()  # by kind of gradients
@@ -78,14 +97,15 @@ class Bucket:
         self._moved = False
         self._hidden: list[int] = []  # whose states PyTorch does not have yet
         self._early = bool(self._formula.first)  # whether some tensor may have its first step ahead
+        self._watched = [Watched(self.params)]
+        if states_too:
+            self.watch_states()
 
-    def watch(self, states_too: bool = True) -> None:
-        """Compare parameters before each step, and states, too, if other code may refer to them."""
-        tensors = [*self.params, *(x for kept in self._states for x in kept.values() if states_too)]
-        if len(self._sources) < len(tensors):
-            self._sources = tensors
-            self._watched = list(map(local, self._sources))
-            self._steady = self._host.Steady(self._watched)
+    def watch_states(self) -> None:
+        """Compare states, too, before each step: from now on, other code may refer to them."""
+        if len(self._watched) == 1:
+            kept = [x for kept in self._states for x in kept.values()]
+            self._watched.append(Watched([*kept, *(x for views in self._views.values() for x in views)]))
 
     def _check_apart(self) -> None:
         """Refuse states that share memory with another or a parameter."""
@@ -102,9 +122,8 @@ class Bucket:
 
     def commit(self) -> None:
         """Put the tensors that kernels write in the parameters' states, where PyTorch has them."""
-        views = ({"step": self.steps.views} if self._formula.counts else {}) | self._scalars.views(self._formula)
         for i, (member, kept) in enumerate(zip(self._members, self._states, strict=True)):
-            member.state.put({key: tensors[i] for key, tensors in views.items()} | kept)
+            member.state.put({key: views[i] for key, views in self._views.items()} | kept)
 
     @property
     def _now(self) -> _Planned:
@@ -151,9 +170,8 @@ class Bucket:
         return f"{where}{keys.get(slot, '')}: {found[3]}"
 
     def stands(self) -> bool:
-        """Whether parameters and states are unchanged in address and form; ``param.data = x`` moves one."""
-        watched = list(map(local, self._sources)) if self._sharded else self._watched
-        if not self._steady(watched):
+        """Whether parameters and states are the tensors that the plans have; ``param.data = x`` moves one."""
+        if not all(watched.stand() for watched in self._watched):
             return False
         if self._formula.counts and self.steps.written():
             self.steps.begin(whole(self._labels, self.steps.shown.tolist()))

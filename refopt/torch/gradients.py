@@ -105,3 +105,7 @@ class Gradients:
         if grad.dtype not in FLOATS:
             got = str(grad.dtype).removeprefix("torch.")
             raise TypeError(f"{self._label(i)}: expected a gradient of {', '.join(SIZES)}, got {got}")
+        for what in "shape", "device":
+            expected, got = getattr(self._params[i], what), getattr(grad, what)
+            if expected != got:
+                raise ValueError(f"{self._label(i)}: expected {what} {expected}, as the parameter has, got {got}")

@@ -12,6 +12,7 @@ from refopt.torch.arrays import has_memory, refusal, require_apart
 from refopt.torch.formulas import Formula, plain
 from refopt.torch.masters import DTYPES, MASTER, restore
 from refopt.torch.sharded import is_cut
+from refopt.torch.states import kept_dtype
 
 Group = dict[str, Any]
 NO_OPTIONS = "params", "param_names"  # entries of a group
@@ -94,31 +95,37 @@ class Grouped(Optimizer):
         return f"{self._group_label(k)}['params'][{i}]" + (f" ({names[i]})" if names else "")
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Like PyTorch's, except that masters and fp32 states beside them keep their dtype.
+        """Like PyTorch's, except that states are copies, and stay wider than their parameters if they are.
 
         Raises:
-            TypeError, ValueError: the states have a different kind of masters than the optimizer, or lack an entry, or
-                an option of a group is invalid or out of range. The optimizer is unchanged then.
+            TypeError, ValueError: the states have a different kind of masters than the optimizer, lack an entry, or are
+                wider than any that kernels take, or an option of a group is invalid or out of range. The optimizer is
+                unchanged then.
         """
         held: list[Mapping[str, Any]] = []
+        kept = [{name: group[name] for name in OPTIONS if name in group} for group in self.param_groups]
 
         def check(_: Optimizer, loaded: dict[str, Any]) -> None:
             self._check_loaded(loaded)
             held.append(loaded)
 
-        kept = [{name: group[name] for name in OPTIONS if name in group} for group in self.param_groups]
-        hook = self.register_load_state_dict_pre_hook(check)
+        def take(_: Optimizer) -> None:
+            for group, own in zip(self.param_groups, kept, strict=True):  # PyTorch's have none
+                for name, value in own.items():
+                    group.setdefault(name, value)
+            params = [param for group in self.param_groups for param in group["params"]]
+            indices = [i for group in held[0]["param_groups"] for i in group["params"]]
+            masters = {param: self._masters_of(group) for group in self.param_groups for param in group["params"]}
+            restore(self._state, dict(zip(indices, params, strict=True)), held[0]["state"], masters)
+
+        # Between a caller's hooks: the dictionary as they leave it, and before those that follow a load.
+        hooks = [self.register_load_state_dict_pre_hook(check),
+                 self.register_load_state_dict_post_hook(take, prepend=True)]
         try:
             super().load_state_dict(state_dict)
         finally:
-            hook.remove()
-        params = [param for group in self.param_groups for param in group["params"]]
-        indices = [i for group in held[0]["param_groups"] for i in group["params"]]
-        for group, own in zip(self.param_groups, kept, strict=True):  # PyTorch's have none
-            for name, value in own.items():
-                group.setdefault(name, value)
-        masters = {param: self._masters_of(group) for group in self.param_groups for param in group["params"]}
-        restore(self._state, dict(zip(indices, params, strict=True)), held[0]["state"], masters)
+            for hook in hooks:
+                hook.remove()
 
     def _check_loaded(self, loaded: Mapping[str, Any]) -> None:
         masters: dict[Any, str | None] = {}
@@ -127,11 +134,15 @@ class Grouped(Optimizer):
             masters |= dict.fromkeys(group["params"], group.get("masters", self._masters_of(own)))
             formula = type(self).formula(own | group)
             needed = [*formula.states.values(), *(["step"] if formula.counts else [])]
-            for i in group["params"]:  # without one, steps would begin from 0 without a word
-                state = loaded["state"].get(i)
+            for i, param in zip(group["params"], own["params"], strict=False):
+                state, where = loaded["state"].get(i), f"{type(self).__name__}: load_state_dict: state[{i}]"
+                # Without an entry, steps would begin from 0 without a word.
                 if missing := [key for key in needed if state and key not in state]:
                     said = f"expected {missing[0]!r}, as PyTorch's class has it, got {', '.join(map(str, state))}"
-                    raise ValueError(f"{type(self).__name__}: load_state_dict: state[{i}]: {said}")
+                    raise ValueError(f"{where}: {said}")
+                for key, x in (state or {}).items():
+                    if key in formula.states.values() and isinstance(x, Tensor) and x.is_floating_point():
+                        kept_dtype(f"{where}[{key!r}]", param, param.dtype, x.dtype)
         for i, state in loaded["state"].items():
             expected, got = masters.get(i, self._masters), state[MASTER].dtype if MASTER in state else None
             if MASTER in state and got != DTYPES.get(expected):

@@ -115,24 +115,24 @@ class Alike:
 
 
 class Steady:
-    """Whether tensors are unchanged in address, shape, strides, dtype and sign bit; keeps none of them alive."""
+    """Whether tensors are as they were recorded once: their class, address, shape, strides, dtype, device, sign bit.
+
+    It keeps none of them alive, and never records them again.
+    """
 
     def __init__(self, tensors: list[Tensor]) -> None:
-        """Record the present tensors."""
+        """Record the tensors as they are now."""
         self._places = _places_of(tensors).tobytes()
         self._kinds = [_kind(x) for x in tensors]
         self._alike = Alike(tensors)
 
     def __call__(self, tensors: list[Tensor]) -> bool:
         """Whether these are the recorded ones, unchanged."""
-        if _places_of(tensors).tobytes() != self._places:
-            return False
-        if self._alike(tensors):
-            return True
-        if self._kinds != [_kind(x) for x in tensors]:
-            return False
-        self._alike = Alike(tensors)  # another flag of autograd's, such as requires_grad
-        return True
+        if len(tensors) != len(self._kinds) or not self._alike(tensors):
+            if self._kinds != [_kind(x) for x in tensors]:
+                return False
+            self._alike = Alike(tensors)  # another flag of autograd's, such as requires_grad
+        return _places_of(tensors).tobytes() == self._places
 
 
 class Reader:
@@ -200,7 +200,8 @@ def _places_of(tensors: Sequence[Any]) -> np.ndarray:
 
 
 def _kind(x: Tensor) -> tuple:
-    return x.shape, x.stride(), x.dtype, x.is_neg()
+    strides = x.stride() if x.layout is torch.strided else x.layout
+    return type(x), x.shape, strides, x.dtype, x.device, x.is_neg()
 
 
 if os.environ.get(VARIABLE) == "1":

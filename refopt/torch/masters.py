@@ -3,10 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from refopt.torch import host
+from refopt.torch.arrays import FLOATS
 from refopt.torch.sharded import is_dtensor, like, local
 
 MASTER = "master_param"
@@ -30,9 +32,12 @@ def follow(master: Tensor, param: Tensor) -> None:
     """Make a master follow the current value of its parameter.
 
     An fp32 element that rounds to the stored parameter stays, since the parameter was not written. A remainder joins
-    any parameter to a number that rounds to it, so it cannot tell, and is reset to 0.
+    any parameter to a number that rounds to it, so it cannot tell, and is reset to 0. A master of another shape or on
+    another device stays: the next step refuses it.
     """
     mine, part = local(master), local(param).detach()
+    if (mine.shape, mine.device) != (part.shape, part.device):
+        return
     if mine.dtype == torch.uint16:
         mine.zero_()
     else:
@@ -43,26 +48,28 @@ def restore(
     states: Mapping[Tensor, dict[str, Any]], params: Mapping[Any, Tensor], saved: Mapping[Any, Any],
     masters: Mapping[Tensor, str | None],
 ) -> None:
-    """Restore masters, and the fp32 states of 16-bit parameters that have masters, as they were saved.
+    """Replace loaded states by copies of the saved ones, which stay wider than the parameter if they are.
 
-    PyTorch's ``load_state_dict`` casts every state to the parameter's dtype.
+    PyTorch's ``load_state_dict`` casts all to the parameter's dtype, and shares tensors with the dictionary.
 
     Args:
         states: the states that it has loaded, by parameter.
         params: the parameters, by index in the saved states.
         saved: the saved states, by index.
-        masters: the kind of masters, by parameter.
+        masters: the kind of masters, by parameter; states beside one are at least fp32.
     """
     for i, param in params.items():
-        if has_master(param, masters[param]):
-            for key, value in saved.get(i, {}).items():
-                if key != "step" and isinstance(value, Tensor):
-                    dtype = torch.float32 if value.is_floating_point() else value.dtype
-                    states[param][key] = value.detach().to(param.device, dtype, copy=True)
+        for key, value in saved.get(i, {}).items():
+            if isinstance(value, Tensor):
+                loaded, dtype = states[param][key], value.dtype
+                if dtype in FLOATS:
+                    least = torch.float32 if has_master(param, masters[param]) else loaded.dtype
+                    dtype = torch.promote_types(least, dtype)
+                states[param][key] = value.detach().to(loaded.device, dtype, copy=True)
 
 
 class Masters:
-    """The masters of a bucket, and PyTorch's counts of writes to them and their parameters."""
+    """The masters of a bucket, and what tells writes to them and their parameters: PyTorch's counts, and addresses."""
 
     def __init__(self, params: Sequence[Tensor], masters: Sequence[Tensor | None]) -> None:
         """Record the masters that exist, assuming that they match their parameters."""
@@ -74,13 +81,13 @@ class Masters:
     def known(self) -> None:
         """Record that all writes so far are known."""
         if self._pairs:
-            self._versions = self._versions_now()
+            self._known = self._now()
 
     def follow(self, compares: bool) -> None:
-        """Follow parameters that other code has written since; with ``compares``, compare every fp32 master."""
+        """Follow parameters that other code has written or replaced since; ``compares`` compares all fp32 masters."""
         if not self._pairs:
             return
-        written = self._versions_now() != self._versions
+        written = (self._now() != self._known).any(axis=-1)
         if not (compares or written.any()):
             return
         for (param, master), (of_param, of_master) in zip(self._pairs, written.tolist(), strict=True):
@@ -96,10 +103,10 @@ class Masters:
             follow(master, param)
         self.known()
 
-    def _versions_now(self) -> Any:
-        """The counts of each parameter and its master, (n, 2); for a DTensor, writes to the whole and to the part."""
-        found = self._versions_of(self._counted)
+    def _now(self) -> np.ndarray:
+        """Counts and address of each parameter and its master, (n, 2, 2); of DTensors, the parts' counts, too."""
+        parts = list(map(local, self._counted)) if self._sharded else self._counted
+        found = [self._versions_of(self._counted), [part.data_ptr() for part in parts]]
         if self._sharded:
-            parts = [local(x) for x in self._counted]
-            found += [0 if part is x else part._version for part, x in zip(parts, self._counted, strict=True)]
-        return found.reshape(-1, 2)
+            found.append(self._versions_of(parts))
+        return np.stack(found, axis=-1).reshape(-1, 2, len(found))

@@ -28,7 +28,7 @@ class Merged(Grouped):
     Args:
         masters: for parameters of fp16 and bf16, ``"fp32"`` for masters in fp32, or ``"remainder"``, only for bf16,
             for the 16 bits that an fp32 number has beyond its bf16; they are ``master_param`` in the state. Other
-            states are then fp32, whatever their dtype in a checkpoint. ``None`` for neither, as in PyTorch. Groups may
+            states are then fp32, also if a checkpoint's are 16-bit. ``None`` for neither, as in PyTorch. Groups may
             also have an option of this name.
         compare_masters: whether each step compares all fp32 masters with the stored parameters, and updates those that
             do not round to them. Otherwise masters follow the writes to a parameter that PyTorch counts; it does not
@@ -267,7 +267,7 @@ class Merged(Grouped):
         self._looked = True
         for bucket in self._buckets or ():
             bucket.show(self._compare_masters)
-            bucket.watch()
+            bucket.watch_states()
         return self._state
 
     @state.setter

@@ -16,7 +16,7 @@ from torch import Tensor
 from refopt.catalog import Routine
 from refopt.checks.dtypes import arithmetic, name_of
 from refopt.state.steps import BASES, power_after, rho_after
-from refopt.torch.arrays import layout
+from refopt.torch.arrays import FLOATS, layout
 from refopt.torch.formulas import Formula
 from refopt.torch.masters import DTYPES, MASTER, first_master, has_master
 from refopt.torch.sharded import like, local, spread_of
@@ -43,8 +43,9 @@ def completed(
 ) -> dict[str, Tensor]:
     """The tensors of a parameter's shape that its step reads and writes, by PyTorch's key; the state stays as it is.
 
-    Entries that the state lacks are as before the first step. Entries whose dtype differs from the steps', or whose
+    Entries that the state lacks are as before the first step. Entries that are narrower than the steps', or whose
     strides differ from the parameter's, are copied: a checkpoint does not know a run's masters, nor ``channels_last``.
+    Wider ones stay as they are.
 
     Args:
         where: what errors call the parameter.
@@ -52,7 +53,8 @@ def completed(
         formula, masters: its step, and what kind of masters 16-bit parameters have.
 
     Raises:
-        TypeError, ValueError: an entry is no tensor, or of another shape, device or placement than the parameter.
+        TypeError, ValueError: an entry is no tensor, or of another shape, device or placement than the parameter, or
+            wider than any that kernels take.
     """
     widens = has_master(param, masters)
     dtype, part = torch.float32 if widens else param.dtype, local(param)
@@ -72,6 +74,18 @@ def completed(
     return kept
 
 
+def kept_dtype(where: str, param: Tensor, least: torch.dtype, held: torch.dtype) -> torch.dtype:
+    """The dtype of a state that loses nothing: that of its steps, ``least``, or a wider one if it was ``held`` in it.
+
+    Raises:
+        TypeError: kernels take no such state beside the parameter; ``where`` is what the message calls the state.
+    """
+    kept = torch.promote_types(least, held) if held in FLOATS else least
+    if kept not in (least, real_dtype(param)):
+        raise TypeError(f"{where}: expected {real_dtype(param)} or narrower, got {held}")
+    return kept
+
+
 def _fitting(where: str, held: Any, param: Tensor, dtype: torch.dtype) -> Tensor:
     """An entry of a state as kernels take it: itself, or a copy in the dtype and the axis order that they want."""
     if not isinstance(held, Tensor):
@@ -86,10 +100,12 @@ def _fitting(where: str, held: Any, param: Tensor, dtype: torch.dtype) -> Tensor
                          for x in (spread_of(param), spread_of(held)))
         raise ValueError(f"{where}: expected {expected}, as the parameter is, got {got}")
     mine, part = local(held), local(param)
+    if mine.is_floating_point() and dtype.is_floating_point:
+        dtype = kept_dtype(where, param, dtype, mine.dtype)
+    elif mine.dtype != dtype:
+        raise TypeError(f"{where}: expected {dtype}, got {mine.dtype}")
     if mine.dtype == dtype and layout(mine) == layout(part) and not mine.requires_grad and not mine.is_neg():
         return held
-    if mine.dtype != dtype and not (mine.is_floating_point() and dtype.is_floating_point):
-        raise TypeError(f"{where}: expected {dtype}, got {mine.dtype}")
     copy = torch.empty_like(part, dtype=dtype, requires_grad=False, memory_format=torch.preserve_format)
     return like(param, copy.copy_(mine.detach()))
 

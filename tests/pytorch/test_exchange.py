@@ -184,7 +184,7 @@ def test_states_that_a_caller_writes(name, how):
 @each_of_pytorchs
 @pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
 def test_states_of_another_dtype(name, dtype):
-    """fp32 states that are loaded for parameters of another dtype become what PyTorch's class makes of them."""
+    """fp32 states that are loaded for parameters of another dtype keep all digits; PyTorch's class narrows them."""
     params = parameters()
     saved_from = made(theirs, name, params)
     steps(saved_from, params, range(2))
@@ -193,7 +193,10 @@ def test_states_of_another_dtype(name, dtype):
     ours, peer = made(class_of, name, others), made(theirs, name, of_peer)
     ours.load_state_dict(copy.deepcopy(saved))
     peer.load_state_dict(copy.deepcopy(saved))
-    assert all_bits(others, ours) == all_bits(of_peer, peer)
+    if dtype == "float64":
+        assert all_bits(others, ours) == all_bits(of_peer, peer)
+    else:
+        assert all_bits(others, ours) == (all_bits(others), all_bits(params, saved_from)[1])
 
 
 def test_what_does_not_fit_is_refused():
