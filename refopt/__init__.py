@@ -4,4 +4,4 @@
 kernels on a machine without a GPU, ``refopt.catalog`` the table of routines.
 """
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
