@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from pytorch.subjects import LR, bits, class_of, torch
+from pytorch.subjects import LR, all_bits, torch
 from pytorch.test_between_steps import CHANGES, SHAPES, run
-from pytorch.trials import new_gradients, one, parameters, steps
+from pytorch.test_replaced import LOOKS, REPLACED, outcome
+from pytorch.trials import one, steps
 
 host = pytest.importorskip("refopt.torch.host")
 
@@ -135,22 +136,16 @@ def test_masters_follow_writes(form):
         optimizer.param_groups[0]["lr"] = LR
 
 
-def test_parameters_that_are_swapped(form):
-    """``swap_tensors`` puts another tensor into an object that the optimizer has."""
-    params, others = parameters(SHAPES), parameters(SHAPES)
-    for step in range(2):
-        for x in params, others:
-            new_gradients(x, step)
-        if step == 0:
-            optimizers = [class_of("AdamW")(x, lr=LR) for x in (params, others)]
-        else:
-            fresh = torch.nn.Parameter(params[0].detach().clone())
-            fresh.grad = params[0].grad.clone()
-            params[0].grad = None
-            torch.utils.swap_tensors(params[0], fresh)
-        for optimizer in optimizers:
-            optimizer.step()
-    assert [bits(p) for p in params] == [bits(p) for p in others]
+@pytest.mark.parametrize("replaced", REPLACED)
+def test_a_parameter_that_is_replaced(extension, replaced, monkeypatch):
+    """The same bits, or the same error, also if states are read in between."""
+    found = []
+    for is_on in False, True:
+        monkeypatch.setattr(host, "_is_on", is_on)
+        params, optimizer = one("AdamW", ((3, 4), (5, 3)))
+        raised = outcome(optimizer, params, REPLACED[replaced], LOOKS["state_dict"])
+        found.append((all_bits(params), raised))
+    assert found[0] == found[1]
 
 
 ASK = """
