@@ -16,7 +16,7 @@ from refopt.checks.dtypes import SIZES
 from refopt.oracle.diagnosis import ENOUGH, Cause
 from refopt.oracle.exact.cases import has
 from refopt.oracle.exceptions import covers, reason, reasons
-from refopt.oracle.item import SKIPPED, Item
+from refopt.oracle.item import FAILED, SKIPPED, Item
 from refopt.oracle.laws import LAWS, SYMMETRIES, Law, current_id
 from refopt.oracle.notes import of_items, of_trial
 from refopt.oracle.related import Related
@@ -191,6 +191,8 @@ def _held(row: Routine | None, tested: Any, of: _Asked, remarks: Sequence[str], 
         trials.append(trial)
         notes |= dict.fromkeys(of_trial(trial))
     compared = sum(trial.compared for trial in trials)
+    failed = {item.law for item in items if item.status == FAILED}
+    excused = {law: because for law, because in getattr(tested, "excused", {}).items() if law in failed}
     if row is not None:
         notes |= dict.fromkeys(of_items(items, compared, tested))
         if missing := _missing(row, tested, fixed):
@@ -199,7 +201,7 @@ def _held(row: Routine | None, tested: Any, of: _Asked, remarks: Sequence[str], 
             notes[f"numbers not taken: {left_out}"] = None
     return (Related if row is None else partial(Report, row.name))(
         tested.name, items, of.laws, largest={x.dtype: dict(x.largest) for x in trials if row}, compared=compared,
-        unbounded=sum(trial.unbounded for trial in trials), expected_failures=of.allowed, dtypes=tried,
+        unbounded=sum(trial.unbounded for trial in trials), expected_failures=excused | of.allowed, dtypes=tried,
         notes=list(notes), causes=causes, seconds=time.perf_counter() - started, allow_skips=of.allow_skips,
         usual_dtypes=of.dtypes is None,
     )

@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import Any
 
-from refopt.oracle.item import PASSED, SKIPPED
+from refopt.oracle.item import SKIPPED
 from refopt.oracle.report import Report
 
 
@@ -17,8 +17,8 @@ class Related(Report):
 
     @property
     def step_compared(self) -> bool:
-        """Whether any law holds and anything was compared."""
-        return any(item.status == PASSED for item in self.items) and self.compared > 0
+        """Whether any law was tried and anything was compared."""
+        return any(item.status != SKIPPED for item in self.items) and self.compared > 0
 
     def _heading(self) -> str:
         return f"{self.subject}, without a formula"

@@ -102,9 +102,7 @@ class Running:
     def placed(self, x: Any) -> Placed:
         return x if isinstance(x, Placed) else dense(x)
 
-    def step(
-        self, run: Run, grads: Sequence[Any], found_inf: float | None = None, refill: bool = False
-    ) -> None:
+    def step(self, run: Run, grads: Sequence[Any], found_inf: float | None = None, refill: bool = False) -> None:
         same = {id(x): self.placed(x) for x in grads if x is not None}
         self.tried(run.step, [None if x is None else same[id(x)] for x in grads], found_inf, refill)
 
@@ -203,7 +201,7 @@ class Running:
                 change = largest(wide(x) - wide(np.asarray(first[i])))
             self.alike(f"params[{at + i}]", "params", x, y, change, what, bits)
         for i, (of, other) in enumerate(zip(expected.states, got.states, strict=True)):
-            for name in of.keys() & other.keys():
+            for name in [x for x in of if x in other]:
                 self.alike(f"{name}[{at + i}]", name, of[name], other[name], largest(wide(of[name])), what, bits)
 
     def alike(self, where: str, slot: str, x: Any, y: Any, scale: float, what: str, bits: bool) -> None:
@@ -269,6 +267,13 @@ def optimizer_in(subject: Any) -> tuple[Any, str]:
         return subject.optimizer, ""
     except (AttributeError, TypeError, ValueError) as error:
         return None, f"it cannot be run: {error}"
+
+
+def state_dict_of(run: Any) -> Any:
+    """What a run lets others load without a file; raises `Lacks` if that is nothing."""
+    if not hasattr(run, "state_dict"):
+        raise Lacks("loads no states in its own process")
+    return run.state_dict()
 
 
 @contextlib.contextmanager

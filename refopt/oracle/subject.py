@@ -37,7 +37,11 @@ class Ended(Exception):
 
 
 class Run(Protocol):
-    """Parameters that are being optimized, and their states."""
+    """Parameters that are being optimized, and their states.
+
+    If it also has a method ``state_dict``, `Optimizer.start` takes what that returns: a state that is loaded without a
+    file (law L28).
+    """
 
     def step(self, grads: Sequence[Placed | None], found_inf: float | None = None, refill: bool = False) -> None:
         """Take a step; a ``found_inf`` that is not 0 must skip it, and ``None`` means no gate.
@@ -78,6 +82,7 @@ class Optimizer(Protocol):
         recompiled: whether it may compute another list of tensors in another order.
         notes: remarks for the reader of a report.
         values: its numbers, by its own names.
+        excused: why a law may fail through no fault of its own, by id; it may lack this attribute.
     """
 
     name: str

@@ -2,7 +2,7 @@
 
 import collections
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -186,7 +186,9 @@ class Trial(Running):
         right: dict[tuple[int, str, bytes], dict[str, Expected]] = {}
         for i in range(len(case)):
             of_tensor = self.expected(case, i, depth, leasts)
-            for name, expected, actual in self._pairs(of_tensor, got, i):
+            for name, expected in of_tensor.items():
+                if (actual := self._of(got, name, i)) is None:
+                    continue
                 same = (id(of_tensor), name, actual.tobytes()) if actual.nbytes <= CACHED else None
                 if same in right:
                     self.compared += actual.size
@@ -197,19 +199,11 @@ class Trial(Running):
                 if same and not broken:
                     right[same] = of_tensor
             require_rounded(case, got, i)
+        if worst is not None and getattr(self.subject, "replaced", False):
+            worst.args = (f"{worst}; the arrays in the lists were replaced, expected them to be written",)
         if worst is not None:
-            raise self._told(worst)
+            raise worst
         return got
-
-    def _pairs(self, of_tensor: dict[str, Expected], got: Outcome, i: int) -> Iterator[tuple[str, Expected, Any]]:
-        """Expected and actual results of a tensor's returned slots."""
-        there = ((name, expected, self._of(got, name, i)) for name, expected in of_tensor.items())
-        return ((name, expected, actual) for name, expected, actual in there if actual is not None)
-
-    def _told(self, broken: Broken) -> Broken:
-        if getattr(self.subject, "replaced", False):
-            broken.args = (f"{broken}; the arrays in the lists were replaced, expected them to be written",)
-        return broken
 
     def _of(self, got: Outcome, name: str, i: int) -> Any:
         if name == "exact_params":

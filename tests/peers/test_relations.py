@@ -1,5 +1,6 @@
 """`check(None, step)` beside PyTorch and optax: theirs hold, but for what is known; planted defects show."""
 
+import copy
 import inspect
 
 import pytest
@@ -20,8 +21,8 @@ RUNS = [*((name, "") for name in CLASSES), *((name, "fused") for name in FUSED_T
 
 
 # Elements that are compared, of parameters and states.
-COMPARED = {("Adam", ""): 1356030, ("Adam", "foreach"): 1356030, ("ASGD", ""): 913235, ("Adafactor", ""): 880205,
-            ("Rprop", ""): 1356030}
+COMPARED = {("Adam", ""): 1441567, ("Adam", "foreach"): 1441567, ("ASGD", ""): 966254, ("Adafactor", ""): 927510,
+            ("Rprop", ""): 1441567}
 slow = pytest.mark.slow
 
 
@@ -30,8 +31,10 @@ slow = pytest.mark.slow
 def test_classes_of_pytorch(name, how):
     expected, options = FUSED if how == "fused" else {}, {how: True} if how else {}
     report = check(None, getattr(torch.optim, name), **options, **SHORT, expected_failures=expected)
-    assert report.ok and report.failed_laws == [*expected], str(report)
+    shares = [] if name == "SGD" else ["L28"]  # which has no states by default
+    assert report.ok and report.failed_laws == [*expected, *shares], str(report)
     assert {item.law for item in report.of("passed")} >= {"L2", "L3", "L15", "L4", "L17", "L16"}
+    assert ("(expected: load_state_dict of torch.optim.Optimizer" in str(report)) == bool(shares)
     assert report.compared == COMPARED.get((name, how), report.compared)
 
 
@@ -90,6 +93,9 @@ class Momentum(torch.optim.Optimizer):
     def __init__(self, params, lr=1e-3):
         super().__init__(params, {"lr": lr})
 
+    def load_state_dict(self, state_dict):
+        super().load_state_dict(copy.deepcopy(state_dict))
+
     def skips(self):
         return bool(getattr(self, "found_inf", 0))
 
@@ -140,6 +146,25 @@ class KeepsABufferApart(Momentum):
 class LoadsNothing(Momentum):
     def load_state_dict(self, state_dict):
         pass
+
+
+class SharesWhatItLoads(Momentum):
+    def load_state_dict(self, state_dict):
+        torch.optim.Optimizer.load_state_dict(self, state_dict)
+
+
+class SharesItsCount(Momentum):
+    def one(self, i, p, state, lr):
+        steps = state.setdefault("steps", torch.zeros(()))
+        state["count"] = int(steps)
+        steps += 1
+        super().one(i, p, state, lr)
+
+    def load_state_dict(self, state_dict):
+        super().load_state_dict(state_dict)
+        for i, p in enumerate(p for group in self.param_groups for p in group["params"]):
+            if i in state_dict["state"]:
+                self.state[p]["steps"] = state_dict["state"][i]["steps"]
 
 
 class KeepsItsOwnNumbers(Momentum):
@@ -208,10 +233,17 @@ class Clipped(Momentum):
 @pytest.mark.parametrize(("kind", "law"), [(CountsSkipped, "L8"), (Ignores, "L8"), (LooksElsewhere, "L8"),
                                            (FirstRate, "L2"), (CountsInAnAttribute, "L16"), (KeepsABufferApart, "L16"),
                                            (LoadsNothing, "L16"), (KeepsItsOwnNumbers, "L16"), (Flat, "L4"),
-                                           (OneBuffer, "L3"), (Clipped, "L2"), (Clipped, "L4")])
+                                           (OneBuffer, "L3"), (Clipped, "L2"), (Clipped, "L4"),
+                                           (SharesWhatItLoads, "L28"), (SharesItsCount, "L28")])
 def test_planted_defects(kind, law):
     report = check(None, kind, **SHORT)
     assert law in report.wrong, str(report)
+
+
+def test_an_item_that_is_excused_is_an_expected_failure():
+    (item,) = oracle.parametrize("adamw", torch.optim.AdamW, laws=["L28"], dtypes=["float32"], process=False).args[1]
+    with pytest.raises(pytest.xfail.Exception, match="which it inherits, shares tensors"):
+        item.values[0]()
 
 
 def test_what_is_resumed_has_the_same_bits():

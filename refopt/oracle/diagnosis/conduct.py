@@ -79,8 +79,7 @@ class _With:
         return self.way(self.subject, case)
 
 
-def _cured(trial: Trial, failures: Sequence[Failure], way: Callable[[Any, Case], Outcome]
-) -> list[tuple[str, str]]:
+def _cured(trial: Trial, failures: Sequence[Failure], way: Callable[[Any, Case], Outcome]) -> list[tuple[str, str]]:
     """The failures that disappear if the subject is run in another way."""
     subject, keys = trial.subject, []
     for key in _keys(failures):

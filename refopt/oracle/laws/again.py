@@ -1,4 +1,4 @@
-"""Repeated steps: determinism, resuming from a checkpoint, and steps that the gate skips."""
+"""Repeated steps: determinism, resuming from a checkpoint, loading, and steps that the gate skips."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -8,12 +8,13 @@ import numpy as np
 
 from refopt.oracle.broken import Skipped
 from refopt.oracle.laws.law import Try, of_runs
-from refopt.oracle.running import Running, skipping
+from refopt.oracle.running import Came, Running, skipping, state_dict_of
 from refopt.oracle.subject import Run
 
 SIZES = 45, 7, 300, (4, 5)
 LARGE = 100_003
 STEPS = 6
+SHARED = "unchanged by a step of another optimizer (states shared after loading)"
 
 
 def determinism(trial: Running) -> Iterator[Try]:
@@ -27,8 +28,7 @@ def determinism(trial: Running) -> Iterator[Try]:
     def others_between() -> None:
         """Two runs that alternate."""
         params, grads = trial.made(SIZES)
-        others = [x + x for x in params]
-        mine, other = trial.start(params), trial.start(others)
+        mine, other = trial.start(params), trial.start([x + x for x in params])
         for of in grads:
             trial.step(mine, of)
             trial.step(other, [-x for x in of])
@@ -42,52 +42,71 @@ def determinism(trial: Running) -> Iterator[Try]:
 def resume(trial: Running) -> Iterator[Try]:
     params, grads = trial.made(SIZES, STEPS)
 
-    def stopped(*stops: int) -> None:
-        """Save after some steps and load in another run, with a third run in between."""
+    def ran(stops: Sequence[int], slowed: int | None) -> Came:
+        """Save before some steps and load in another run, with a third run in between."""
         run = trial.start(params)
         for k, of in enumerate(grads):
+            if k == slowed:
+                trial.slow(run)
             if k in stops:
                 saved, now = trial.save(run), trial.came(run).params
                 trial.after([-x for x in params], [[x + x for x in of] for of in grads[:2]])
                 run = trial.start(now, saved)
             trial.step(run, of)
-        what = "the result of uninterrupted steps"
-        trial.same(trial.after(params, grads), trial.came(run), what, params, bits=True)
+        return trial.came(run)
 
-    def kept() -> None:
-        """Two runs from one checkpoint do not share what they load."""
-        run = trial.start(params)
-        for of in grads[:2]:
-            trial.step(run, of)
-        saved, now = trial.save(run), trial.came(run).params
-        runs = [trial.start(now, saved) for _ in range(2)]
-        for of in grads[2:4]:
-            for one in runs:
-                trial.step(one, of)
-        came = [trial.came(run) for run in runs]
-        trial.same(came[0], came[1], "the result of another run from the same checkpoint", params, bits=True)
-
-    def scheduled() -> None:
-        """The checkpoint has a changed learning rate."""
-        runs = [trial.start(params), trial.start(params)]
-        for k, of in enumerate(grads):
-            for run in runs:
-                if k == 2:
-                    trial.slow(run)
-            if k == 3:
-                saved = trial.save(runs[1])
-                runs[1] = trial.start(trial.came(runs[1]).params, saved)
-            for run in runs:
-                trial.step(run, of)
-        came = [trial.came(run) for run in runs]
-        trial.same(came[0], came[1], "the result of uninterrupted steps", params, bits=True)
+    def stopped(*stops: int, slowed: int | None = None) -> None:
+        got = ran(stops, slowed)
+        trial.same(ran((), slowed), got, "the result of uninterrupted steps", params, bits=True)
 
     yield of_runs("saved and loaded after 3 of 6 steps", partial(stopped, 3))
-    yield of_runs("saved and loaded after the learning rate was halved", scheduled)
+    yield of_runs("saved and loaded after the learning rate was halved", partial(stopped, 3, slowed=2))
     yield of_runs("saved and loaded after the first", partial(stopped, 1))
     yield of_runs("saved and loaded before the first", partial(stopped, 0))
     yield of_runs("saved and loaded after each", partial(stopped, *range(STEPS)))
-    yield of_runs("two runs from what was saved", kept)
+    yield of_runs("three runs from what was saved", partial(independent, trial, SIZES, 2))
+
+
+def independent(
+    trial: Running, sizes: Sequence[Any], before: int, turns: tuple[int, ...] = (1, 0, 2), slowed: int | None = None,
+    saved: Callable[[Run], Any] = lambda run: run.save(),
+) -> None:
+    """A run and two that load its state take turns, and none affects another.
+
+    Args:
+        sizes: of the tensors.
+        before: how many steps the first run takes before.
+        turns: the order of the three, two steps each; the first is 0.
+        slowed: whose learning rate is halved after loading.
+        saved: what the others load, by default from a file.
+    """
+    params, grads = trial.made(sizes, before + 4)
+    first, alone = trial.start(params), trial.start(params)
+    for of in grads[:before]:
+        trial.step(first, of)
+        trial.step(alone, of)
+    now, state, of_file = trial.came(first).params, trial.tried(saved, first), trial.save(first)
+    runs = [first, trial.start(now, state), trial.start(now, state)]
+    expected = [alone, trial.start(now, of_file), trial.start(now, of_file)]
+    if slowed is not None:
+        trial.slow(runs[slowed])
+        trial.slow(expected[slowed])
+    for k in turns * 2:
+        stood = [trial.came(run) for run in runs]
+        trial.step(runs[k], grads[before + k])
+        trial.step(expected[k], grads[before + k])
+        for other in {0, 1, 2} - {k}:
+            trial.same(stood[other], trial.came(runs[other]), SHARED, params, bits=True)
+    for one, run in zip(expected, runs, strict=True):
+        trial.same(trial.came(one), trial.came(run), "the result with a file between the runs", params, bits=True)
+
+
+def loading(trial: Running) -> Iterator[Try]:
+    apart = partial(independent, trial, saved=state_dict_of)
+    yield of_runs("one element, after a step", partial(apart, [1], 1))
+    yield of_runs("several tensors, the first run steps first", partial(apart, SIZES, 2, (0, 2, 1)))
+    yield of_runs("before the first step", partial(apart, SIZES, 0))
+    yield of_runs("one learning rate halved", partial(apart, SIZES, 1, slowed=1))
 
 
 def gate(trial: Running) -> Iterator[Try]:
@@ -109,14 +128,9 @@ def gate(trial: Running) -> Iterator[Try]:
             trial.step(run, of, 0.0)
         return run
 
-    def restored() -> Run:
-        run = after_steps()
-        saved = trial.save(run)
-        return trial.start(trial.came(run).params, saved)
-
-    def restored_fresh() -> Run:
-        run = fresh()
-        return trial.start(params, trial.save(run))
+    def restored(begin: Callable[[], Run]) -> Run:
+        run = begin()
+        return trial.start(trial.came(run).params, trial.save(run))
 
     def after_skipped() -> Run:
         run = after_steps()
@@ -139,19 +153,18 @@ def gate(trial: Running) -> Iterator[Try]:
     def finite() -> None:
         """A flag of 0 has no effect."""
         need()
-        runs = fresh(), fresh()
+        run = fresh()
         for of in grads:
-            trial.step(runs[0], of)
-            trial.step(runs[1], of, 0.0)
-        came = [trial.came(run) for run in runs]
-        trial.same(came[0], came[1], "the result without a gate", params)
+            trial.step(run, of, 0.0)
+        trial.same(trial.after(params, grads), trial.came(run), "the result without a gate", params)
 
     yield of_runs("after steps", partial(skipped, after_steps, lost))
     yield of_runs("after steps, finite gradients", partial(skipped, after_steps, grads[1]))
     yield of_runs("in the first step", partial(skipped, fresh, lost))
     yield of_runs("in the first step, finite gradients", partial(skipped, fresh, grads[1]))
-    yield of_runs("in the first step of a run that was loaded before any", partial(skipped, restored_fresh, lost))
-    yield of_runs("right after a run was loaded", partial(skipped, restored, lost))
+    loaded_before_any = partial(restored, fresh)
+    yield of_runs("in the first step of a run that was loaded before any", partial(skipped, loaded_before_any, lost))
+    yield of_runs("right after a run was loaded", partial(skipped, partial(restored, after_steps), lost))
     yield of_runs("after a step that was skipped", partial(skipped, after_skipped, lost))
     yield of_runs("found_inf=0", finite)
 

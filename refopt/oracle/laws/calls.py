@@ -9,6 +9,7 @@ from refopt.oracle.exact.cases import Case, Outcome
 from refopt.oracle.exact.laws import reference
 from refopt.oracle.laws import again, together
 from refopt.oracle.laws.law import Law, Try, both, of_bound
+from refopt.oracle.laws.unforeseen import refilled
 from refopt.oracle.requiring import require_same
 from refopt.oracle.running import skipping
 from refopt.oracle.trial import Trial
@@ -35,6 +36,7 @@ def numbers(trial: Trial) -> Iterator[Try]:
 def varied(trial: Trial, name: str, sizes: Sequence[int] = SIZES, count: int = 2) -> Case:
     if name in trial.fixed:
         raise Skipped(f"{name} is fixed at {trial.fixed[name]:g}", lacks=True)
+    trial.need(name)
     case = trial.case(sizes, count=count)
     hyper = next(hyper for hyper in trial.row.hypers if hyper.name == name)
     factors = [1 + i % 32 / 4 for i in range(len(sizes))]
@@ -82,12 +84,8 @@ def going_on(trial: Trial) -> Iterator[Try]:
         trial.hold(trial.case(OTHERS, count=2))
         require_same(trial.run(case), before, "before and after a call with tensors of other sizes")
 
-    def refilled(case: Case) -> None:
-        """The caller may write arrays between two calls, for example by loading a checkpoint."""
-        mine, other = case.copy(), trial.case(SIZES, count=2, seed=1)
-        trial.run_in_place(mine)
-        mine.fill(other)
-        trial.hold(other, trial.run_in_place(mine.replace(steps=other.steps, count=other.count)))
+    def filled(case: Case) -> None:
+        refilled(trial, case, trial.case(SIZES, count=2, seed=1))
 
     in_a_row = partial(row_of_steps, trial)
     yield of_bound(trial, f"step {LATE}", [7], count=LATE)
@@ -97,7 +95,7 @@ def going_on(trial: Trial) -> Iterator[Try]:
     if betas := [name for name in betas if name not in trial.fixed]:
         yield Try(f"{STEPS} steps of other betas", lambda: _scheduled(trial.case(SIZES), betas), in_a_row)
     yield Try("other tensors between", lambda: trial.case(SIZES, count=2), between)
-    yield Try("other values in the same arrays", lambda: trial.case(SIZES, count=2), refilled)
+    yield Try("other values in the same arrays", lambda: trial.case(SIZES, count=2), filled)
 
 
 def row_of_steps(trial: Trial, case: Case) -> None:
@@ -160,4 +158,5 @@ LAWS = (
     Law("L16", "resuming", "Steps in a row equal steps from what was stored: save, load, resume.",
         both(going_on, again.resume), runs=True),
     Law("L17", "determinism", "The same steps give the same bits, whatever else runs.", anew, True),
+    Law("L28", "loading", "A state that is loaded in the same process belongs to who loads it.", again.loading, True),
 )

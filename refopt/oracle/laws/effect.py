@@ -11,7 +11,7 @@ from refopt.oracle.broken import Broken, Misconduct
 from refopt.oracle.cases import by_count
 from refopt.oracle.exact.cases import Case, memory
 from refopt.oracle.laws.law import Law, Try
-from refopt.oracle.laws.step import free
+from refopt.oracle.laws.step import free, times
 from refopt.oracle.trial import Trial
 
 SIZE = 300
@@ -28,7 +28,7 @@ def effect(trial: Trial) -> Iterator[Try]:
             yield Try(hyper.name, partial(trial.case, [SIZE], count=COUNT), partial(counts, trial, change, hyper.name))
     for slot in trial.row.slots[1:-1]:
         if not slot.scalar and not slot.optional and trial.takes(slot.name):
-            change = partial(of_state, slot.name)
+            change = partial(times, scales={slot.name: OTHER})
             yield Try(slot.name, partial(trial.case, [SIZE], count=COUNT), partial(counts, trial, change, slot.name))
     yield Try("the requested path", partial(trial.case, [SIZE], count=2), partial(path, trial))
 
@@ -39,10 +39,6 @@ def of_number(trial: Trial, name: str, case: Case) -> Case:
     shapes = [x.shape for x in case.params]
     powers = trial.case(shapes, None, count=case.count, **number).slots
     return case.replace(steps=[case.steps[0] | number], **{x: powers[x] for x in by_count(trial.row)})
-
-
-def of_state(name: str, case: Case) -> Case:
-    return case.replace(**{name: [x * x.dtype.type(OTHER) for x in case.slots[name] or ()]})
 
 
 def counts(trial: Trial, change: partial, name: str, case: Case) -> None:

@@ -51,9 +51,7 @@ def sizes(trial: Trial) -> Iterator[Try]:
         yield Try(f"{rows} x {columns}", partial(ended, trial, (rows, columns)), trial.hold)
 
 
-def spread(
-    trial: Trial, shape: tuple[int, int], least: float, norm: float = 1.0, heavy: int | None = None
-) -> Case:
+def spread(trial: Trial, shape: tuple[int, int], least: float, norm: float = 1.0, heavy: int | None = None) -> Case:
     """The first step of a matrix whose gradient has singular values from ``least`` to 1 in equal ratios.
 
     ``heavy`` is the axis whose last indices are the largest.

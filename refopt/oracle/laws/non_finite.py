@@ -9,6 +9,7 @@ from refopt.oracle.broken import at_first
 from refopt.oracle.exact.cases import Case, memory
 from refopt.oracle.exact.laws import reference
 from refopt.oracle.laws.law import Law, Try
+from refopt.oracle.laws.step import times
 from refopt.oracle.trial import Trial
 
 LEASTS = 2**12  # smallest subnormal numbers; fp32 has 2**23 of them below its normal numbers
@@ -52,9 +53,7 @@ def subnormal(trial: Trial) -> Iterator[Try]:
 
 def tiny(trial: Trial, names: tuple[str, ...]) -> Case:
     """Numbers so small that they are subnormal in the parameter's dtype."""
-    case = trial.case([45])
-    scale = SUBNORMAL[trial.dtype]
-    return case.replace(**{name: [x * x.dtype.type(scale) for x in case.slots[name] or ()] for name in names})
+    return times(trial.case([45]), dict.fromkeys(names, SUBNORMAL[trial.dtype]))
 
 
 LAWS = (

@@ -48,9 +48,8 @@ def layouts(trial: Running) -> Iterator[Try]:
 
     def shared() -> None:
         """A gradient shared by two parameters."""
-        shapes = trial.shapes([45, 45])
-        params = trial.params(shapes)
-        grads = [[of[0], of[0]] for of in trial.steps(shapes)]
+        params, made = trial.made([45, 45])
+        grads = [[of[0], of[0]] for of in made]
         expected = trial.after(params, [[x.copy() for x in of] for of in grads])
         trial.same(expected, trial.after(params, grads), "the result of two separate, equal gradients", params)
 

@@ -1,6 +1,6 @@
 """The step itself: one flat tensor at several steps, with every choice and optional state."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 
 import numpy as np
@@ -78,16 +78,18 @@ def free(trial: Trial, name: str) -> bool:
 
 def scaled(trial: Trial, scales: dict[str, float], numbers: dict[str, float], count: int) -> Case:
     """A case whose parameters or gradients have another magnitude than in earlier steps."""
-    case = trial.case([SIZE], None, count=count, **numbers)  # type: ignore[arg-type]
-    return case.replace(**{
-        name: [x * x.dtype.type(scale) for x in case.slots[name] or ()] for name, scale in scales.items()
-    })
+    return times(trial.case([SIZE], None, count=count, **numbers), scales)  # type: ignore[arg-type]
+
+
+def times(case: Case, scales: Mapping[str, float]) -> Case:
+    """A case with slots multiplied by numbers, in their dtypes."""
+    slots = {name: [x * x.dtype.type(scale) for x in case.slots[name] or ()] for name, scale in scales.items()}
+    return case.replace(**slots)
 
 
 def zeroed(trial: Trial, names: tuple[str, ...], count: int = 2) -> Case:
     """A case with some slots set to zero."""
-    case = trial.case([SIZE], count=count)
-    return case.replace(**{name: [0 * x for x in case.slots[name] or ()] for name in names})
+    return times(trial.case([SIZE], count=count), dict.fromkeys(names, 0.0))
 
 
 def random_tries(trial: Trial, examples: int) -> Iterator[Try]:

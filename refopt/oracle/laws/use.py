@@ -25,7 +25,7 @@ FEWEST, MOST = 2_050, 5_000  # calls
 def of_cases(trial: Trial) -> Iterator[Try]:
     one_by_one = partial(row_of_steps, trial)
     yield Try(f"{STEPS} steps of tensors of one shape", lambda: repeated(trial.case(ALIKE)), one_by_one)
-    yield Try(f"{STEPS} steps of groups of other lr", lambda: _in_groups(trial), one_by_one)
+    yield Try(f"{STEPS} steps of groups of other lr", lambda: repeated(varied(trial, "lr", ALIKE, count=1)), one_by_one)
     for count in COUNTS:
         yield Try(f"step {count}", partial(late, trial, count), trial.hold)
     if trial.dtype == "float32":
@@ -34,12 +34,6 @@ def of_cases(trial: Trial) -> Iterator[Try]:
         # With decay, parameters would converge, and a wrong rate would not show.
         still: dict[str, Any] = {name: 0.0 for name in DECAYS if name in trial.numbers() and free(trial, name)}
         yield Try(label, lambda: trial.case([3], None, **still, **_slow(trial)), partial(_calls, trial, calls))
-
-
-def _in_groups(trial: Trial) -> Case:
-    trial.need("lr")
-    case = varied(trial, "lr", ALIKE, count=1)
-    return case.replace(steps=case.steps * STEPS)
 
 
 def _slow(trial: Trial) -> dict[str, Any]:

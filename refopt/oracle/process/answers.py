@@ -12,14 +12,13 @@ from refopt.checks.dtypes import numpy_dtype
 from refopt.oracle.exact.cases import Case
 from refopt.oracle.memory import soiled
 from refopt.oracle.observing import Seen, observe, starts, surroundings, watch_threads
-from refopt.oracle.process.child import is_failure, raised
+from refopt.oracle.process.child import Held, is_failure, raised
 from refopt.oracle.process.memory import Packed, Receiver, outcome_sent
-from refopt.oracle.running import optimizer_in
+from refopt.oracle.running import optimizer_in, state_dict_of
 from refopt.oracle.script import call_of
-from refopt.oracle.subject import Run
 
 SMALL = 2**16  # the most bytes kept to test whether a step that raises still works at all
-OPTIONAL = "dtypes", "fixed", "notes", "always", "compiles_each_list", "is_function", "libraries"
+OPTIONAL = "dtypes", "fixed", "excused", "notes", "always", "compiles_each_list", "is_function", "libraries"
 OF_RUNS = "gated", "in_place", "recompiled"
 
 
@@ -32,7 +31,7 @@ class SubjectAnswers:
         self.good_case: Callable[[], object] | None = None
         self.good_run: Callable[[], object] | None = None
         self.optimizer, self.why_not = optimizer_in(subject)
-        self.runs: dict[int, Run] = {}
+        self.runs: dict[int, Any] = {}  # and state dictionaries
         self.begun: dict[int, list[Any]] = {}  # how a run was started, until one of its steps has succeeded
         self.before = surroundings()
         watch_threads()
@@ -96,6 +95,10 @@ class SubjectAnswers:
         if what == "soil":
             shapes, dtype, k = arguments
             return soiled(shapes, numpy_dtype(dtype), k)
+        if what == "state_dict":
+            self.runs[arguments[0]] = state_dict_of(self.runs[number])
+            return None
+        arguments = [self.runs[x.number] if isinstance(x, Held) else x for x in arguments]
         mine = _copied(arguments) if self.good_run is None and what in ("start", "step") else None
         if what == "start":
             self.runs[number] = self.optimizer.start(*arguments)

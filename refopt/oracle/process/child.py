@@ -43,6 +43,12 @@ class Task(NamedTuple):
         return self.make(*rows, self.subject, **self.named)
 
 
+class Held(NamedTuple):
+    """What a child keeps under a number, as an argument."""
+
+    number: int
+
+
 class Raised(NamedTuple):
     """An error that a step has raised.
 

@@ -15,7 +15,7 @@ from refopt.oracle.exact.cases import Case, Outcome
 from refopt.oracle.literals import library_named
 from refopt.oracle.memory import Placed
 from refopt.oracle.observing import Seen
-from refopt.oracle.process.child import Raised, Task
+from refopt.oracle.process.child import Held, Raised, Task
 from refopt.oracle.process.memory import Sender, outcome_back
 from refopt.oracle.process.ways import FORK
 from refopt.oracle.process.worker import START, THREADS, Worker
@@ -199,7 +199,8 @@ class Remote:
 
     def start(self, params: Sequence[Placed], saved: Any = None, apart: bool = False) -> Any:
         self.last += 1
-        self.of_run("start", self.last, list(params), saved, apart)
+        given = Held(saved.number) if isinstance(saved, RemoteRun) else saved
+        self.of_run("start", self.last, list(params), given, apart)
         return RemoteRun(self, self.last)
 
     def soil(self, shapes: Sequence[tuple[int, ...]], dtype: str, k: int) -> None:
@@ -216,7 +217,10 @@ class Remote:
 
 
 class RemoteRun:
-    """A `Run` in another process, which keeps it until this object is deleted; methods are forwarded."""
+    """A `Run` in another process, or its state dictionary, which is kept there until this object is deleted.
+
+    Methods are forwarded.
+    """
 
     def __init__(self, of: Remote, number: int) -> None:
         self.of, self.number, self.worker = of, number, of.worker
@@ -228,6 +232,11 @@ class RemoteRun:
         if self.of.worker is not self.worker:
             raise Ended("the end of its process in an earlier call", [])
         return self.of.of_run(what, self.number, *arguments)
+
+    def state_dict(self) -> "RemoteRun":
+        self.of.last += 1
+        self._ask("state_dict", self.of.last)
+        return RemoteRun(self.of, self.of.last)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):

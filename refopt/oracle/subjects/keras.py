@@ -93,9 +93,7 @@ class KerasOptimizer:
         return KerasRun(self, params, saved)
 
 
-def of_keras(
-    keras: Any, subject: Any, options: Mapping[str, Any], device: str | None = None
-) -> KerasOptimizer | None:
+def of_keras(keras: Any, subject: Any, options: Mapping[str, Any], device: str | None = None) -> KerasOptimizer | None:
     """The optimizer of a class, an instance, a partial or a function; ``None`` for anything else."""
     if not hasattr(keras, "ops"):  # Keras 2
         return None

@@ -17,7 +17,7 @@ class KerasRun(LibraryRun):
 
     optimizer: Any = None
 
-    def __init__(self, of: Any, params: Sequence[Placed], saved: bytes | None) -> None:
+    def __init__(self, of: Any, params: Sequence[Placed], saved: Any) -> None:
         self.wide = any(p.whole.dtype == np.float64 for p in params)
         with of.types(self.wide):
             super().__init__(of, params)
@@ -25,7 +25,7 @@ class KerasRun(LibraryRun):
             self.optimizer = of.built()
             self.optimizer.build(self._params)
             if saved is not None:
-                self.optimizer.load_own_variables(pickle.loads(saved))
+                self.optimizer.load_own_variables(pickle.loads(saved) if isinstance(saved, bytes) else saved)
 
     def _placed(self, placed: Placed) -> tuple[Any, Any]:
         """The whole array and the view in the backend, if it supports views."""
@@ -76,10 +76,13 @@ class KerasRun(LibraryRun):
             except (TypeError, AttributeError) as error:
                 raise Lacks("its learning rate cannot be set") from error
 
-    def save(self) -> bytes:
+    def state_dict(self) -> dict[str, np.ndarray]:
         store: dict[str, np.ndarray] = {}
         self.optimizer.save_own_variables(store)
-        return pickle.dumps({name: np.array(x) for name, x in store.items()})
+        return store
+
+    def save(self) -> bytes:
+        return pickle.dumps({name: np.array(x) for name, x in self.state_dict().items()})
 
 
 def inner(optimizer: Any) -> Any:

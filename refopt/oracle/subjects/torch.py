@@ -20,12 +20,15 @@ from refopt.oracle.subjects.timm import TIMM, USUAL, peer_of
 from refopt.oracle.subjects.torch_peers import TORCH
 from refopt.state.peers import NONE
 
+SHARING = "load_state_dict of torch.optim.Optimizer, which it inherits, shares tensors: pytorch/pytorch#196083"
+
 
 class TorchOptimizer:
     """A class derived from ``torch.optim.Optimizer``, or a function of parameters that returns one.
 
     Attributes:
         kind: the class.
+        excused: why it may fail a law through PyTorch's fault, by id.
         accepts: the possible options: defaults by name.
         values: the numbers of its group, by its own names.
     """
@@ -46,6 +49,8 @@ class TorchOptimizer:
         with refusing(self.name):  # with a matrix, which more optimizers take than a vector
             first = self.built([self.parameter(self.ones(np.float32))])
         self.kind = type(first)
+        of_base = self.torch.optim.Optimizer.load_state_dict
+        self.excused = {"L28": SHARING} if self.kind.load_state_dict is of_base else {}
         self.group = {name: x for name, x in first.param_groups[0].items() if name != "params"}
         self.values: dict[str, Any] = {**self.options, **self.group}
         if isinstance(self.values.get("betas"), tuple | list) and len(self.values["betas"]) == 2:
@@ -110,7 +115,7 @@ class TorchRun(LibraryRun):
     """A run of a PyTorch optimizer. A checkpoint is its ``state_dict``, saved and loaded by ``torch``."""
 
     def __init__(
-        self, of: TorchOptimizer, params: Sequence[Any], saved: bytes | None = None, apart: bool = False, *told: Any
+        self, of: TorchOptimizer, params: Sequence[Any], saved: Any = None, apart: bool = False, *told: Any
     ) -> None:
         """``told`` are further arguments of `TorchOptimizer.built`."""
         if not params:
@@ -127,7 +132,9 @@ class TorchRun(LibraryRun):
         if callable(train := getattr(self.optimizer, "train", None)):
             train()  # some, such as schedule-free ones, need this before a step
         if saved is not None:
-            self.optimizer.load_state_dict(self.torch.load(io.BytesIO(saved), weights_only=False))
+            of_file = isinstance(saved, bytes)
+            loaded = self.torch.load(io.BytesIO(saved), weights_only=False) if of_file else saved
+            self.optimizer.load_state_dict(loaded)
 
     def add(self, params: Sequence[Placed]) -> None:
         wholes, parts = self._lists(params)
@@ -194,9 +201,12 @@ class TorchRun(LibraryRun):
                 raise Lacks("has no lr in its groups")
             one["lr"] = one["lr"] / 2
 
+    def state_dict(self) -> Any:
+        return self.optimizer.state_dict()
+
     def save(self) -> bytes:
         file = io.BytesIO()
-        self.torch.save(self.optimizer.state_dict(), file)
+        self.torch.save(self.state_dict(), file)
         return file.getvalue()
 
 

@@ -16,9 +16,7 @@ from refopt.cpu.radam import rule as radam_rule
 from refopt.oracle.variants.variant import EPSILON_ROOT, Variants, after_options, extended
 
 
-def rectified(
-    p, g, m, u, beta1_pow, beta2_pow, rho, *, lr, beta1, beta2, epsilon, epsilon_root, epsilon_at, threshold
-):
+def rectified(p, g, m, u, beta1_pow, beta2_pow, rho, *, lr, beta1, beta2, epsilon, epsilon_root, epsilon_at, threshold):
     m, u = moments(g, m, u, beta1=beta1, beta2=beta2)
     if rho > threshold:
         if epsilon_at == "corrected":
