@@ -161,6 +161,19 @@ def test_masters_follow_a_parameter_that_is_replaced(dtype, masters, look):
     assert all_bits(params) == known
 
 
+@each_kind
+def test_masters_of_another_shape_are_refused_in_the_step_alone(dtype, masters):
+    """The state can be saved before."""
+    params = parameters(SHAPES, dtype=getattr(torch, dtype))
+    optimizer = class_of("AdamW")(params, lr=LR, masters=masters)
+    steps(optimizer, params, range(1))
+    put(params[0], torch.cat([params[0].data] * 2))
+    optimizer.state_dict()
+    optimizer.refresh_masters()
+    with pytest.raises(ValueError, match=r"\['params'\]\[0\]: state\['exp_avg'\]: expected shape \(6, 4\)"):
+        steps(optimizer, params, [1])
+
+
 @pytest.mark.parametrize("key", ["step", "mu_product", "exp_avg"])
 @pytest.mark.parametrize("look", ["nothing", "state_dict", "deepcopy"])
 @pytest.mark.parametrize("how", ["data", "swap_tensors"])
@@ -198,11 +211,12 @@ def test_a_storage_that_is_freed():
 def test_a_parameter_that_is_sharded_anew(look, tmp_path):
     """Its states are not: both are named, also where its part is what it was."""
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+    from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
     with process_group(tmp_path, 0, 1):
         mesh = init_device_mesh("cpu", (1,))
-        p, q = (torch.nn.Parameter(distribute_tensor(torch.ones(4, 2), mesh, [to])) for to in (Shard(0), Replicate()))
+        p = torch.nn.Parameter(distribute_tensor(torch.ones(4, 2), mesh, [Shard(0)]))
+        q = torch.nn.Parameter(DTensor.from_local(p.to_local().detach(), mesh, [Replicate()]))
         optimizer = class_of("AdamW")([p], lr=LR)
         p.grad = torch.ones_like(p)
         optimizer.step()
