@@ -106,6 +106,6 @@ class Gradients:
             got = str(grad.dtype).removeprefix("torch.")
             raise TypeError(f"{self._label(i)}: expected a gradient of {', '.join(SIZES)}, got {got}")
         for what in "shape", "device":
-            expected, got = getattr(self._params[i], what), getattr(grad, what)
-            if expected != got:
+            if (expected := getattr(self._params[i], what)) != (got := getattr(grad, what)):
+                expected, got = (tuple(x) if what == "shape" else x for x in (expected, got))
                 raise ValueError(f"{self._label(i)}: expected {what} {expected}, as the parameter has, got {got}")

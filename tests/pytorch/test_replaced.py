@@ -194,6 +194,20 @@ def test_a_tensor_of_a_state_that_is_replaced(key, look, how):
     torch.testing.assert_close(*runs, rtol=2e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("steps_before", [0, 1])
+def test_a_gradient_of_a_shape_that_the_parameter_has_left(steps_before):
+    """Also one that would be broadcast."""
+    params = parameters(((1, 4), (3,)))
+    optimizer = class_of("SGD")(params, lr=LR)
+    steps(optimizer, params, range(steps_before))
+    params[0].grad = torch.ones(1, 4)
+    params[0].data = torch.ones(3, 4)
+    known = all_bits(params)
+    with pytest.raises(ValueError, match=r"\['params'\]\[0\]: grad: expected shape \(3, 4\).*, got \(1, 4\)"):
+        optimizer.step()
+    assert all_bits(params) == known
+
+
 def test_a_storage_that_is_freed():
     """As sharding frees a parameter's memory: a step without a gradient goes on, one with a gradient says why not."""
     params = parameters(SHAPES)
@@ -253,7 +267,8 @@ def test_hooks_that_follow_a_load_have_the_last_word():
     params = parameters(SHAPES)
     optimizer = class_of("AdamW")(params, lr=LR)
     steps(optimizer, params, range(1))
-    optimizer.register_load_state_dict_post_hook(lambda each: each.state[params[0]]["exp_avg"].zero_())
+    optimizer.register_load_state_dict_post_hook(
+        lambda each: each.state[params[0]].update(exp_avg=torch.zeros(SHAPES[0])))
     optimizer.load_state_dict(optimizer.state_dict())
     assert not optimizer.state[params[0]]["exp_avg"].any() and optimizer.state[params[1]]["exp_avg"].any()
 
