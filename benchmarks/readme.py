@@ -58,8 +58,8 @@ def table(file: str, routine: str, lines: tuple[Line, ...], cases: list[tuple[st
 WAYS = {
     "one call a tensor": "one call per tensor",
     "PyTorch, DDP's buckets": "PyTorch, DDP's buckets",
-    "gather, all-reduce, scatter": "**gathered, reduced at once, scattered**",
-    "all-reduce of the buffer": "**reduced at once, where they lie**",
+    "gather, all-reduce, scatter": "**copied into one buffer, reduced, copied back**",
+    "all-reduce of the buffer": "**one buffer, reduced in place**",
 }
 
 

@@ -67,8 +67,8 @@ def sharded_text(record: dict[str, Any]) -> str:
     return "\n\n".join([
         f"{of_record}, AdamW, {model}, {batch}:", table,
         f"After {ours[0]['steps']} steps from the same gradients, parameters were within {worst:.1e} of those of "
-        f"PyTorch's fused optimizer, relative to the largest of each tensor. Of a run that "
-        f"`torch.distributed.checkpoint` had saved and loaded, {saved['differing_elements']} elements differed.",
+        f"PyTorch's fused optimizer, relative to the largest of each tensor. After "
+        f"`torch.distributed.checkpoint` had saved and loaded a run, {saved['differing_elements']} elements differed.",
     ])
 
 
@@ -79,33 +79,33 @@ def step_text(record: dict[str, Any]) -> str:
     """The tables of a step: eager with new gradients, as a CUDA graph, and bytes of states."""
     rows, names = record["steps"] + record["compiled"], list(dict.fromkeys(row["workload"] for row in record["steps"]))
     of_record = f"On an {record['device']} ([record](../benchmarks/results/{STEP.name})), in fp32"
-    parts = [f"{of_record}: microseconds of the host's time, and milliseconds of the GPU's."]
+    parts = [f"{of_record}: host time in microseconds, GPU time in milliseconds."]
     for routine, called in SHOWN.items():
         own = [row for row in rows if row["routine"] == routine]
         tables = {
             f"{called}, eager, after a backward pass that has made new gradients:":
                 _times(own, names, LINES, "after backward"),
-            f"{called} as a CUDA graph, with gradients that stay where they are:":
+            f"{called} as a CUDA graph, with gradients at fixed addresses:":
                 _times(own, names, GRAPHS, "same addresses"),
         }
         parts += [part for pair in tables.items() if pair[1] for part in pair]
     ours = [row for row in rows if (row["implementation"], row["how"], row["routine"]) == (OURS, "eager", "adamw")]
-    kinds = {"same addresses": "gradients where they were", "new addresses": "gradients elsewhere than before",
+    kinds = {"same addresses": "gradients at the same addresses", "new addresses": "gradients at new addresses",
              "new lr": "another learning rate", "other mask": "another set of gradients, seen before"}
     figures = [(f"`refopt.torch.AdamW` with {label}", condition, "host_us") for condition, label in kinds.items()]
-    objects = "After a backward pass, PyTorch's making of Python objects of the gradients, which the tables include"
+    objects = "The time PyTorch spends wrapping gradients in Python objects (included in the tables)"
     for label, condition, figure in [*figures, (objects, "after backward", "grad_objects_us")]:
         each = {row["workload"]: row[figure] for row in ours if row.get("condition") == condition and figure in row}
         if each:
             said = ", ".join(f"{us:,.0f} on {called_of(name)}" for name, us in each.items())
             parts.append(f"{label}, microseconds on the host: {said}.")
-    parts += ["Megabytes of AdamW's states, and of all that the optimizer has allocated after two steps:",
+    parts += ["Megabytes of AdamW's states, and of everything that the optimizer has allocated after two steps:",
               _memory(record["memory"], names)]
     if drawn := drawn_of(record):
         said = "A step of AdamW on ResNet-50, the host's launches above the GPU's kernels, on one axis of time: "
         parts.append(f"![{said}refopt.torch, PyTorch's fused and its foreach]({STEP_FIGURE.name})")
         said = ", ".join(f"{row['spans'][-1][3]:,.0f} µs by `{row['implementation']}`" for row in drawn)
-        parts.append(f"The figure is of a run under PyTorch's profiler, which slows the host: a step took {said}.")
+        parts.append(f"The figure shows a run under PyTorch's profiler, which slows the host: a step took {said}.")
     return "\n\n".join(parts)
 
 
@@ -208,14 +208,14 @@ def training_text(record: dict[str, Any]) -> str:
         "`GradScaler`, a cosine schedule and clipping; PyTorch's "
         "gradients are clipped by `clip_grad_norm_`, refopt's by `max_norm=`.",
         sections.table([head, ["---"] + ["---:"] * len(cases), *body]),
-        "In each step of the fused optimizer, one of `refopt.torch` was taken from the same parameters, states and "
-        "gradients. The largest error over [the oracle's bound](oracle.md) of the elements that were compared:",
+        "For each step of the fused optimizer, `refopt.torch` took one from the same parameters, states and gradients. "
+        "The largest error of the compared elements, divided by [the oracle's bound](oracle.md#the-bound):",
         _bounds([row for row in record["curves"] if "skipped" not in row or "losses" in row]),
     ]
     bad = [f"{row['model']} with {row['optimizer']}" for row in record["resumed"] if not row.get("ok", True)]
     if record["resumed"]:
         parts.append(
-            "A run that was saved, loaded and went on had the same bits as one that was not stopped"
+            "A run that was saved, loaded and continued gave the same bits as an uninterrupted one"
             + (f", except that of {', '.join(bad)}." if bad else ".")
         )
     if any("losses" in row for row in record["curves"]):

@@ -57,6 +57,13 @@ def entries() -> list[Entry]:
     return found + [Entry("timm.optim", name, routine, peer) for (routine, name), peer in timm.TIMM.items()]
 
 
+NUMBERS = {
+    "epsilon_root": "`sqrt(u / (1 - beta2_pow) + epsilon_root) + epsilon`, as in optax",
+    "initial_accumulator": "the initial sum of squares, as in PyTorch and optax",
+    "lr_decay": "`lr / (1 + (step_number - 1) * lr_decay)` instead of `lr`, as in PyTorch",
+}
+
+
 def page(items: Iterable[Item] = ()) -> str:
     """The page."""
     lines = [head(PAGE)]
@@ -107,7 +114,8 @@ def choices() -> Iterator[str]:
                 yield f"| `{name}` | `{choice}`: {named} | {_beyond(name, choice)} | {said or '-'} |"
         for hyper in row.hypers:
             if hyper.name in added(name):
-                yield f"| `{name}` | `{hyper.name}`: a number, {hyper.default} by default | yes | - |"
+                said = NUMBERS[hyper.name]
+                yield f"| `{name}` | `{hyper.name}`: a number, {hyper.default} by default | yes | {said} |"
 
 
 def _beyond(routine: str, choice: str) -> str:
