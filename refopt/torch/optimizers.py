@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from functools import partial
+from inspect import signature
 from typing import Any
 
 import torch
@@ -75,8 +76,10 @@ class _OfBlocks(getattr(torch.optim, "Muon", torch.optim.Optimizer)):  # type: i
     def __init__(self, params: Iterable[Any], *args: Any, blocks: Blocks = WHOLE, **named: Any) -> None:
         if not hasattr(torch.optim, "Muon"):
             raise RuntimeError(f"Muon: expected PyTorch 2.9 or later, with torch.optim.Muon, got {torch.__version__}")
-        defaults = torch.optim.Muon([torch.empty(0, 0)], *args, **named).defaults  # which are checked there
-        torch.optim.Optimizer.__init__(self, params, defaults | {"blocks": blocks})
+        given = signature(torch.optim.Muon).bind([torch.empty(0, 0)], *args, **named)
+        ratio = given.arguments.pop("adjust_lr_fn", None)  # of which PyTorch knows one more from 2.14 on
+        defaults = torch.optim.Muon(*given.args, **given.kwargs).defaults  # which are checked there
+        torch.optim.Optimizer.__init__(self, params, defaults | {"adjust_lr_fn": ratio, "blocks": blocks})
 
 
 class Muon(Merged, _OfBlocks):
@@ -88,6 +91,7 @@ class Muon(Merged, _OfBlocks):
         blocks: how parameters are cut into matrices, `refopt.cpu.Blocks`: heads, fused queries, keys and values,
             experts, and convolutions, so that parameters may have three axes or more. It is an option of groups.
         ns_coefficients: as in PyTorch, or a triple for each iteration.
+        adjust_lr_fn: as in PyTorch 2.14, whichever is installed, or ``"none"``.
         options: ``masters`` and ``max_norm``, as `Merged` has them.
 
     Parameters are fp32, bf16 or fp16, and not vectors: use `AdamW` for those.
