@@ -28,12 +28,12 @@ class Kind {
   Kind() = default;
   explicit Kind(const Tensor& x)
       : known_(true), sizes_(x.sizes()), strides_(x.strides()), dtype_(x.scalar_type()), device_(x.device()),
-        negative_(x.is_neg()) {}
+        keys_(x.key_set()) {}
 
   bool operator()(const Tensor& x) const {
     return known_ && x.layout() == at::kStrided && x.sizes() == at::IntArrayRef(sizes_) &&
            x.strides() == at::IntArrayRef(strides_) && x.scalar_type() == dtype_ && x.device() == device_ &&
-           x.is_neg() == negative_;
+           x.key_set() == keys_;
   }
 
  private:
@@ -41,7 +41,7 @@ class Kind {
   at::DimVector sizes_, strides_;
   at::ScalarType dtype_ = at::kFloat;
   at::Device device_ = at::kCPU;
-  bool negative_ = false;
+  c10::DispatchKeySet keys_;  // of the negative bit, and of subclasses that have no memory of their own
 };
 
 class Steady {

@@ -8,10 +8,10 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from refopt.torch import host, options
-from refopt.torch.arrays import has_memory, refusal, require_apart
+from refopt.torch.arrays import has_memory, refusal, require_apart, unusable
 from refopt.torch.formulas import Formula, plain
 from refopt.torch.masters import DTYPES, MASTER, restore
-from refopt.torch.sharded import is_cut
+from refopt.torch.sharded import is_cut, local
 
 Group = dict[str, Any]
 NO_OPTIONS = "params", "param_names"  # entries of a group
@@ -106,7 +106,8 @@ class Grouped(Optimizer):
             self._check_loaded(loaded)
             held.append(loaded)
 
-        kept = [{name: group[name] for name in OPTIONS if name in group} for group in self.param_groups]
+        # PyTorch's classes lack some options, and its distributed checkpoints have none of a group without parameters.
+        kept = [{k: x for k, x in group.items() if k in OPTIONS or not group["params"]} for group in self.param_groups]
         hook = self.register_load_state_dict_pre_hook(check)
         try:
             super().load_state_dict(state_dict)
@@ -114,7 +115,7 @@ class Grouped(Optimizer):
             hook.remove()
         params = [param for group in self.param_groups for param in group["params"]]
         indices = [i for group in held[0]["param_groups"] for i in group["params"]]
-        for group, own in zip(self.param_groups, kept, strict=True):  # PyTorch's have none
+        for group, own in zip(self.param_groups, kept, strict=True):
             for name, value in own.items():
                 group.setdefault(name, value)
         masters = {param: self._masters_of(group) for group in self.param_groups for param in group["params"]}
@@ -129,6 +130,7 @@ class Grouped(Optimizer):
             needed = [*formula.states.values(), *(["step"] if formula.counts else [])]
             for i in group["params"]:  # without one, steps would begin from 0 without a word
                 state = loaded["state"].get(i)
+                check_state(f"{type(self).__name__}: load_state_dict: state[{i}]", state or {}, formula)
                 if missing := [key for key in needed if state and key not in state]:
                     said = f"expected {missing[0]!r}, as PyTorch's class has it, got {', '.join(map(str, state))}"
                     raise ValueError(f"{type(self).__name__}: load_state_dict: state[{i}]: {said}")
@@ -138,6 +140,14 @@ class Grouped(Optimizer):
                 said = f"expected masters={expected!r}, as the optimizer has, got one of {got}"
                 less = f"without {MASTER!r} they begin from the parameters"
                 raise ValueError(f"{type(self).__name__}: load_state_dict: state[{i}]: {said}; {less}")
+
+
+def check_state(where: str, state: Mapping[str, Any], formula: Formula) -> None:
+    """Raise TypeError, naming the entry, if kernels or the host cannot read a tensor of a parameter's state."""
+    for key in (*formula.states.values(), "step", MASTER):
+        held = local(state.get(key))
+        if isinstance(held, Tensor) and (because := unusable(held, in_state=True)):
+            raise TypeError(f"{where}[{key!r}]: {because}")
 
 
 class Said:

@@ -200,7 +200,7 @@ def _places_of(tensors: Sequence[Any]) -> np.ndarray:
 
 
 def _kind(x: Tensor) -> tuple:
-    return x.shape, x.stride(), x.dtype, x.is_neg()
+    return x.shape, x.stride(), x.dtype, torch._C._dispatch_keys(x).raw_repr()  # of the negative bit, or a subclass
 
 
 if os.environ.get(VARIABLE) == "1":

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from refopt.cpu.blocks import Blocks, cut
-from refopt.cpu.muon import WHOLE
+from refopt.cpu.muon import MUON, WHOLE
 from refopt.torch import formulas
 from refopt.torch.arrays import described, has_memory
 from refopt.torch.merged import Merged
@@ -77,7 +77,8 @@ class _OfBlocks(getattr(torch.optim, "Muon", torch.optim.Optimizer)):  # type: i
         if not hasattr(torch.optim, "Muon"):
             raise RuntimeError(f"Muon: expected PyTorch 2.9 or later, with torch.optim.Muon, got {torch.__version__}")
         given = signature(torch.optim.Muon).bind([torch.empty(0, 0)], *args, **named)
-        ratio = given.arguments.pop("adjust_lr_fn", None)  # of which PyTorch knows one more from 2.14 on
+        ratio = given.arguments.get("adjust_lr_fn")
+        given.arguments["adjust_lr_fn"] = None if ratio in MUON.choices["adjust_lr"] else ratio  # 2.13 lacks one
         defaults = torch.optim.Muon(*given.args, **given.kwargs).defaults  # which are checked there
         torch.optim.Optimizer.__init__(self, params, defaults | {"adjust_lr_fn": ratio, "blocks": blocks})
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from refopt.catalog import Routine
 from refopt.checks.dtypes import arithmetic, name_of
 from refopt.state.steps import BASES, power_after, rho_after
-from refopt.torch.arrays import layout
+from refopt.torch.arrays import is_stored, layout
 from refopt.torch.formulas import Formula
 from refopt.torch.masters import DTYPES, MASTER, first_master, has_master
 from refopt.torch.sharded import like, local, spread_of
@@ -86,7 +86,7 @@ def _fitting(where: str, held: Any, param: Tensor, dtype: torch.dtype) -> Tensor
                          for x in (spread_of(param), spread_of(held)))
         raise ValueError(f"{where}: expected {expected}, as the parameter is, got {got}")
     mine, part = local(held), local(param)
-    if mine.dtype == dtype and layout(mine) == layout(part) and not mine.requires_grad and not mine.is_neg():
+    if mine.dtype == dtype and layout(mine) == layout(part) and not mine.requires_grad and is_stored(mine):
         return held
     if mine.dtype != dtype and not (mine.is_floating_point() and dtype.is_floating_point):
         raise TypeError(f"{where}: expected {dtype}, got {mine.dtype}")
