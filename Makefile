@@ -6,9 +6,9 @@ PYTHON ?= python3
 PY ?= .venv/bin/python
 INSTALLED := .venv/.installed
 PEERS := .venv-peers/.installed
-OF_PEERS := tests/peers tests/project/test_benchmarks.py tests/gpu/test_frameworks.py tests/evidence/test_torch.py \
-	tests/pytorch \
-	$(wildcard tests/state/test_state_pytorch*.py)
+NEWEST := .venv-newest/.installed
+OF_PYTORCH := tests/evidence/test_torch.py tests/pytorch $(wildcard tests/state/test_state_pytorch*.py)
+OF_PEERS := tests/peers tests/project/test_benchmarks.py tests/gpu/test_frameworks.py $(OF_PYTORCH)
 NOTEBOOKS_OF_PEERS := notebooks/15-the-oracle.ipynb notebooks/16-in-pytorchs-step.ipynb
 SETUP := $(if $(filter .venv/bin/python,$(PY)),$(INSTALLED))
 FOREIGN := .venv-foreign/.installed
@@ -50,8 +50,9 @@ test-peers: $(PEERS)  ## the tests beside other code; fails if both runs skip a 
 	.venv-peers/bin/python -m pytest -n 2 -m "not gpu and not slow" $(ARGS) --junitxml=build/test-peers.xml $(OF_PEERS)
 	.venv-peers/bin/python tests/skipped.py build/test.xml build/test-peers.xml
 
-test-long: $(INSTALLED)  ## all tests, slow ones too; 150 examples of each property
+test-long: $(INSTALLED) $(NEWEST)  ## all tests, slow ones too; 150 examples of each property; PyTorch's newest release
 	.venv/bin/python -m pytest -n auto -m "not gpu" --hypothesis-profile=long
+	.venv-newest/bin/python -m pytest -n 2 -m "not gpu" --hypothesis-profile=long $(OF_PYTORCH)
 
 ptx: $(INSTALLED)  ## compile the kernels whose PTX is tested; keep the digests
 	REFOPT_PTX=write .venv/bin/python -m pytest -q tests/gpu/test_ptx.py tests/gpu/test_ptx_lars.py \
@@ -120,6 +121,14 @@ $(PEERS): requirements/peers.txt requirements/torch.txt pyproject.toml
 	@.venv-peers/bin/python $(PIP_INSTALL) --no-deps -r requirements/torch.txt
 	@.venv-peers/bin/python $(PIP_INSTALL) --no-deps -r requirements/peers.txt
 	@.venv-peers/bin/python $(PIP_INSTALL) --no-deps -e .
+	@touch $@
+
+$(NEWEST): requirements/newest.txt pyproject.toml
+	@echo "Setting up .venv-newest (once): 5 GB, with the libraries of CUDA"
+	$(CHECK_PYTHON)
+	@$(PYTHON) -m venv .venv-newest
+	@.venv-newest/bin/python $(PIP_INSTALL) --no-deps -r requirements/newest.txt
+	@.venv-newest/bin/python $(PIP_INSTALL) --no-deps -e .
 	@touch $@
 
 $(FOREIGN): requirements/dev.txt requirements/foreign.txt

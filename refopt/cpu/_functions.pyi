@@ -242,7 +242,7 @@ def merged_muon(
     mu: Numbers = ..., weight_decay: Numbers = ..., epsilon: Numbers = ..., iterations: Number = ...,
     coefficients: Sequence[float] | Sequence[Sequence[float]] = ..., blocks: Blocks | Sequence[Blocks] = ...,
     rescale_grad: Number = ..., use_nesterov: bool = ..., average: bool = ...,
-    adjust_lr: Literal['original', 'match_rms_adamw', 'none'] = ...,
+    adjust_lr: Literal['original', 'match_rms_adamw', 'spectral_unclamped', 'none'] = ...,
     compute: Literal['bfloat16', 'float16', 'float32', 'float64'] = ...,
     master_params: Sequence[Array | None] | None = ..., grad_factor: Any = ..., found_inf: Any = ...,
 ) -> None: ...
@@ -252,7 +252,7 @@ def muon(
     epsilon: Number = ..., iterations: Number = ...,
     coefficients: Sequence[float] | Sequence[Sequence[float]] = ..., blocks: Blocks | Sequence[Blocks] = ...,
     rescale_grad: Number = ..., use_nesterov: bool = ..., average: bool = ...,
-    adjust_lr: Literal['original', 'match_rms_adamw', 'none'] = ...,
+    adjust_lr: Literal['original', 'match_rms_adamw', 'spectral_unclamped', 'none'] = ...,
     compute: Literal['bfloat16', 'float16', 'float32', 'float64'] = ..., master_param: Array | None = ...,
     grad_factor: Any = ..., found_inf: Any = ...,
 ) -> None: ...

@@ -17,6 +17,7 @@ result. The ratio makes updates of matrices of different shapes similar in size:
 
     adjust_lr="original"            sqrt(max(1, rows / columns))         Jordan's
     adjust_lr="match_rms_adamw"     0.2 * sqrt(max(rows, columns))       Moonshot's, for the learning rates of AdamW
+    adjust_lr="spectral_unclamped"  sqrt(rows / columns)                 Bernstein's, https://jeremybernste.in/writing/deriving-muon
     adjust_lr="none"                1
 
 `refopt.cpu.matmul` computes the products. An iteration rounds A, B and x to the compute dtype, each once, after the
@@ -71,9 +72,10 @@ def orthogonalized(x, triples):
 
 def ratio(rows, columns, adjust_lr, real):
     """The factor of a matrix's learning rate."""
-    if adjust_lr == "original":
-        return np.sqrt(real(max(1, rows / columns)))
-    return real(0.2) * np.sqrt(real(max(rows, columns))) if adjust_lr == "match_rms_adamw" else real(1)
+    if adjust_lr == "match_rms_adamw":
+        return real(0.2) * np.sqrt(real(max(rows, columns)))
+    least = {"original": 1, "spectral_unclamped": 0}
+    return np.sqrt(real(max(least[adjust_lr], rows / columns))) if adjust_lr in least else real(1)
 
 
 def updates(u, *, cut, triples, lr, epsilon, adjust_lr, compute, norm=norm_of, scale=ratio):
@@ -118,7 +120,7 @@ def merged_muon(
             iterations and ratio.
         use_nesterov: whether to look ahead (Nesterov's momentum).
         average: whether a gradient is multiplied by 1 - mu before it enters the velocity, as in PyTorch.
-        adjust_lr: ``"original"``, ``"match_rms_adamw"`` or ``"none"``: the ratio above.
+        adjust_lr: ``"original"``, ``"match_rms_adamw"``, ``"spectral_unclamped"`` or ``"none"``: the ratio above.
         compute: the dtype of the iterations: ``"bfloat16"`` or ``"float16"``, with products of tensor cores, or
             ``"float32"`` or ``"float64"``.
     """
@@ -155,7 +157,7 @@ MUON = routine(
     states=[Slot("velocities")],
     limits={"iterations": Limit(per_tensor=False, below=100.0, whole=True)},
     choices={
-        "adjust_lr": ("original", "match_rms_adamw", "none"),
+        "adjust_lr": ("original", "match_rms_adamw", "spectral_unclamped", "none"),
         "compute": ("bfloat16", "float16", "float32", "float64"),
     },
     forms={"merged": Form(3, iterated=3)},

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from refopt.catalog import Routine
 from refopt.checks.arguments import flag, listed, number, shown
+from refopt.state.saved import host_of
 
 NONE: Mapping[str, Any] = MappingProxyType({})
 
@@ -161,7 +162,7 @@ def from_group(where: str, routine: Routine, group: Mapping[str, Any]) -> dict[s
         kind = "True or False" if ours in (*peer.switches.values(), *FLAGS) else "a number"
         if theirs not in flat and theirs not in LATER:
             raise TypeError(f"{where}: {theirs}: expected {kind}, got none")
-        value, label = _plain(flat.get(theirs, False)), f"{where}: {theirs}"
+        value = host_of(label := f"{where}: {theirs}", flat.get(theirs, False))
         if kind != "a number":
             on = flag(label, value)
             numbers[ours] = next((name for name, x in SWITCHED.get(ours, {}).items() if x == on), on)
@@ -189,7 +190,7 @@ def _check_rule(where: str, routine: Routine, peer: Peer, flat: Mapping[str, Any
         name = foreign[0]
         raise TypeError(f"{where}: {name}: expected none, since {routine.name} lacks it, got {shown(flat[name])}")
     for name, value in peer.only.items():
-        got = _plain(flat.get(name, value))
+        got = host_of(f"{where}: {name}", flat.get(name, value))
         check = flag if isinstance(value, bool) else number
         if check(f"{where}: {name}", got) != value:
             raise ValueError(f"{where}: {name}: expected {value}, which is refopt's rule, got {shown(got)}")
@@ -201,11 +202,6 @@ def _pair(where: str, value: Any) -> list[Any]:
     if len(pair) != 2:
         raise ValueError(f"{where}: expected two numbers, got {len(pair)}")
     return pair
-
-
-def _plain(value: Any) -> Any:
-    """A number, also from a tensor of one element."""
-    return value.detach().cpu().numpy() if hasattr(value, "detach") else value
 
 
 def _momentum_decay(where: str, base: float) -> float:

@@ -179,7 +179,8 @@ def from_torch(routine: str, saved: Mapping[str, Any], params: Sequence[Any]) ->
     for name, theirs in peer.numbers.items():
         values = [numbers[name] for numbers in per_group]
         shared[name] = _common(f"{where}: param_groups", theirs, values, group_of, name in per_tensor)
-    hypers = check_hypers(row, shared | dict(peer.choices), len(params), _reals(params))
+    reals = {arithmetic(name_of(param.dtype)) for param in params} or {np.float64}
+    hypers = check_hypers(row, shared | dict(peer.choices), len(params), reals)
     slots: dict[str, list] = {slot.name: [] for slot in saved_slots(row)}
     for i, param in enumerate(params):
         one = {name: value[i] if isinstance(value, list) else value for name, value in hypers.items()}
@@ -188,11 +189,6 @@ def from_torch(routine: str, saved: Mapping[str, Any], params: Sequence[Any]) ->
         for name in slots:
             slots[name].append(arrays.get(name))
     return {"routine": row.name, "version": VERSION, "hypers": hypers, "slots": slots}
-
-
-def _reals(params: Sequence[Any]) -> set[type]:
-    """The arithmetic types."""
-    return {arithmetic(name_of(param.dtype)) for param in params} or {np.float64}
 
 
 def _groups(where: str, groups: Any) -> list[dict[str, Any]]:
@@ -220,8 +216,8 @@ def _of_tensor(
 
 def _check_param(where: str, param: Any) -> None:
     """Refuse anything without a shape and a valid dtype."""
-    if not hasattr(param, "shape") or not hasattr(param, "dtype"):
-        raise TypeError(f"{where}: expected an array or a tensor, got {kind_of(param)}")
+    if getattr(param, "is_nested", False) or not hasattr(param, "shape") or not hasattr(param, "dtype"):
+        raise TypeError(f"{where}: expected a dense array or tensor, got {kind_of(param)}")
     if name_of(param.dtype) not in SIZES or not getattr(param.dtype, "isnative", True):
         raise TypeError(f"{where}: expected one of {', '.join(SIZES)}, got {param.dtype}")
 

@@ -24,6 +24,23 @@ def saved_array(where: str, slot: Slot, value: Any) -> np.ndarray:
     return native(value)
 
 
+def host_of(where: str, value: Any) -> Any:
+    """A tensor of PyTorch's as a NumPy array, in fp32 from bf16; any other value unchanged.
+
+    Raises:
+        TypeError: NumPy cannot read the tensor: sparse, nested or quantized, a subclass, or without memory of its own.
+    """
+    if not hasattr(value, "detach"):
+        return value
+    try:
+        host = value.detach().cpu()
+        if host.numel() and not (host.data_ptr() or host._is_zerotensor()):
+            raise TypeError("it has no memory of its own")
+        return (host.float() if name_of(host.dtype) == "bfloat16" else host).numpy(force=True)
+    except (RuntimeError, TypeError) as error:
+        raise TypeError(f"{where}: expected a dense tensor, got {kind_of(value)}: {shown(str(error))}") from None
+
+
 def native(array: np.ndarray) -> np.ndarray:
     """The array, or a copy of it in the byte order of this machine."""
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))

@@ -9,7 +9,7 @@ from refopt.catalog import Routine
 from refopt.checks.arguments import is_number, kind_of, number, shown
 from refopt.checks.dtypes import arithmetic, arithmetic_name, name_of, numpy_dtype
 from refopt.state.peers import PEERS
-from refopt.state.saved import native
+from refopt.state.saved import host_of, native
 from refopt.state.steps import BASES, power_after, rho_after
 
 
@@ -70,10 +70,7 @@ def _tensor(where: str, value: Any, param: Any) -> np.ndarray:
 def _host(where: str, value: Any) -> np.ndarray | None:
     """A copy of an array or of a PyTorch tensor, which NumPy accepts only on the CPU and not in bf16."""
     if hasattr(value, "detach"):
-        value = value.detach().cpu()
-        if name_of(value.dtype) == "bfloat16":
-            return value.float().numpy().astype(numpy_dtype("bfloat16"))
-        return value.numpy().copy(order="K")
+        return host_of(where, value).astype(numpy_dtype(name_of(value.dtype)), order="K")
     if isinstance(value, np.ndarray | np.generic):
         if type(value) not in (np.ndarray, np.memmap) and not isinstance(value, np.generic):
             raise TypeError(f"{where}: expected a tensor or a NumPy array, got {kind_of(value)}")
@@ -110,7 +107,7 @@ def read_scalars(
     """The scalars after the entry's number of steps, each of shape (1,)."""
     steps = 0
     if entry and PEERS[row.name].counts:
-        count = number(f"{where}: step", _one(entry.get("step")), 0, finite=True)
+        count = number(f"{where}: step", host_of(f"{where}: step", entry.get("step")), 0, finite=True)
         if count % 1:
             raise ValueError(f"{where}: step: expected a whole number of steps, got {count}")
         steps = int(count)
@@ -118,14 +115,9 @@ def read_scalars(
     if "rho" in row.scalars:
         values["rho"] = rho_after(real(numbers["beta2"]), steps)
     if "mu_product" in row.scalars:
-        product = _one(entry.get("mu_product")) if entry else 1.0
-        values["mu_product"] = real(number(f"{where}: mu_product", product, 0, 1))
+        label = f"{where}: mu_product"
+        values["mu_product"] = real(number(label, host_of(label, entry.get("mu_product")) if entry else 1.0, 0, 1))
     return {name: np.full(1, value, real) for name, value in values.items()}
-
-
-def _one(value: Any) -> Any:
-    """A tensor of one number as an array of no dimensions."""
-    return value.detach().cpu().numpy() if hasattr(value, "detach") else value
 
 
 def divided(where: str, array: np.ndarray, divisor: float) -> np.ndarray:

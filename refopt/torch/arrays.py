@@ -66,19 +66,35 @@ def has_memory(param: Any) -> bool:
     return not torch.nn.parameter.is_lazy(param) and param.device.type != "meta"
 
 
+def is_stored(tensor: Tensor) -> bool:
+    """Whether the memory of a dense tensor has its values: not their negatives, nor nothing since all are 0."""
+    return not (tensor.is_neg() or tensor._is_zerotensor())
+
+
+def unusable(tensor: Tensor, in_state: bool = False) -> str:
+    """Why a step cannot read a tensor, in the form "expected ..., got ..."; empty if it can.
+
+    A parameter may be on the meta device; an entry of a state must have values, but may be of integers.
+    """
+    if tensor.is_nested or tensor.layout is not torch.strided:
+        return f"expected a dense tensor, got {'a nested one' if tensor.is_nested else tensor.layout}"
+    if (tensor.is_complex() or tensor.is_quantized) if in_state else tensor.dtype not in FLOATS:
+        return f"expected one of {', '.join(SIZES)}, got {name_of(tensor.dtype)}"
+    wraps = type(tensor).__torch_dispatch__ is not Tensor.__torch_dispatch__  # plain ones need an address for elements
+    found = torch._C._has_storage(tensor) and (tensor.data_ptr() or tensor._is_zerotensor())
+    if found or not (wraps or tensor.numel()) or (tensor.is_meta and not in_state):
+        return ""
+    return f"expected a tensor with memory of its own, got a {type(tensor).__name__} on {tensor.device} without"
+
+
 def refusal(param: Tensor) -> str:
     """Why kernels cannot update a parameter, in the form "expected ..., got ..."; empty if they can."""
     if torch.nn.parameter.is_lazy(param):
         return ""
-    if because := sharded.refusal(param):
+    if because := sharded.refusal(param) or unusable(param := sharded.local(param)):
         return because
-    param = sharded.local(param)
-    if hasattr(param, "__tensor_flatten__"):  # a tensor made of several tensors
-        return f"expected a tensor with memory of its own, got a {type(param).__name__}"
-    if param.layout is not torch.strided:
-        return f"expected a dense tensor, got one of layout {param.layout}"
-    if param.dtype not in FLOATS:
-        return f"expected one of {', '.join(SIZES)}, got {str(param.dtype).removeprefix('torch.')}"
+    if not is_stored(param):
+        return f"expected stored values, got {'a ZeroTensor' if param._is_zerotensor() else 'their negatives'}"
     if param.device.type not in ("cuda", "cpu", "meta"):
         return f"expected a tensor on a GPU or the CPU, got one on {param.device}"
     if layout(param) is None:

@@ -7,9 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from refopt.checks.dtypes import SIZES
 from refopt.torch import host
-from refopt.torch.arrays import FLOATS, arrays_of, layout
+from refopt.torch.arrays import arrays_of, is_stored, layout, unusable
 from refopt.torch.sharded import is_dtensor, local, placed
 
 
@@ -18,7 +17,7 @@ class Gradients:
 
     PyTorch's setter of ``.grad`` checks shape, dtype and device, but the parameter may have changed since: a step
     examines address, shape, strides, dtype and ``None``. A gradient whose memory order differs from its parameter's, or
-    that has the negative bit, is copied in every step.
+    that has the negative bit, is copied in every step, and so is a ZeroTensor.
 
     Attributes:
         places: their addresses, 0 if there is none, int64.
@@ -55,7 +54,8 @@ class Gradients:
         """Whether any gradient has moved, appeared or disappeared since the last look.
 
         Raises:
-            RuntimeError, TypeError: a gradient is sparse, or of a dtype that no kernel has; the message names it.
+            RuntimeError, TypeError: a gradient is sparse, has no memory of its own, or is of a dtype that no kernel
+                has; the message names it.
         """
         grads = self._now() if self._sharded else None  # which C++ asks for itself
         found = self._reader.look(grads)
@@ -89,7 +89,7 @@ class Gradients:
             self._check(i, grad)
         self._copies = {
             i: torch.empty_like(self._params[i], dtype=grad.dtype, requires_grad=False).copy_(grad.detach())
-            for i, grad in some.items() if layout(grad) != layout(self._params[i]) or grad.is_neg()  # of the other sign
+            for i, grad in some.items() if layout(grad) != layout(self._params[i]) or not is_stored(grad)
         }
         # By `grad_dtype` a parameter may have gradients of other dtypes than its own; `kind` has to be read then.
         free = [i for i, grad in some.items() if grad.dtype is not self._params[i].dtype]
@@ -100,11 +100,9 @@ class Gradients:
         self.kind = tuple(None if grad is None else grad.dtype for grad in grads)
 
     def _check(self, i: int, grad: Tensor) -> None:
-        if grad.layout is not torch.strided:
-            raise RuntimeError(f"{self._label(i)}: expected a dense gradient, not a sparse one, got {grad.layout}")
-        if grad.dtype not in FLOATS:
-            got = str(grad.dtype).removeprefix("torch.")
-            raise TypeError(f"{self._label(i)}: expected a gradient of {', '.join(SIZES)}, got {got}")
+        if because := unusable(grad):
+            kind = TypeError if grad.layout is torch.strided else RuntimeError  # which PyTorch raises for sparse ones
+            raise kind(f"{self._label(i)}: {because}")
         for what in "shape", "device":
             if (expected := getattr(self._params[i], what)) != (got := getattr(grad, what)):
                 expected, got = (tuple(x) if what == "shape" else x for x in (expected, got))

@@ -8,10 +8,10 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from refopt.torch import host, options
-from refopt.torch.arrays import has_memory, refusal, require_apart
+from refopt.torch.arrays import has_memory, refusal, require_apart, unusable
 from refopt.torch.formulas import Formula, plain
 from refopt.torch.masters import DTYPES, MASTER, restore
-from refopt.torch.sharded import is_cut
+from refopt.torch.sharded import is_cut, local
 from refopt.torch.states import kept_dtype
 
 Group = dict[str, Any]
@@ -103,14 +103,15 @@ class Grouped(Optimizer):
                 unchanged then.
         """
         held: list[Mapping[str, Any]] = []
-        kept = [{name: group[name] for name in OPTIONS if name in group} for group in self.param_groups]
+        # PyTorch's classes lack some options, and its distributed checkpoints have none of a group without parameters.
+        kept = [{k: x for k, x in group.items() if k in OPTIONS or not group["params"]} for group in self.param_groups]
 
         def check(_: Optimizer, loaded: dict[str, Any]) -> None:
             self._check_loaded(loaded)
             held.append(loaded)
 
         def take(_: Optimizer) -> None:
-            for group, own in zip(self.param_groups, kept, strict=True):  # PyTorch's have none
+            for group, own in zip(self.param_groups, kept, strict=True):
                 for name, value in own.items():
                     group.setdefault(name, value)
             params = [param for group in self.param_groups for param in group["params"]]
@@ -136,6 +137,7 @@ class Grouped(Optimizer):
             needed = [*formula.states.values(), *(["step"] if formula.counts else [])]
             for i, param in zip(group["params"], own["params"], strict=False):
                 state, where = loaded["state"].get(i), f"{type(self).__name__}: load_state_dict: state[{i}]"
+                check_state(where, state or {}, formula)
                 # Without an entry, steps would begin from 0 without a word.
                 if missing := [key for key in needed if state and key not in state]:
                     said = f"expected {missing[0]!r}, as PyTorch's class has it, got {', '.join(map(str, state))}"
@@ -149,6 +151,14 @@ class Grouped(Optimizer):
                 said = f"expected masters={expected!r}, as the optimizer has, got one of {got}"
                 less = f"without {MASTER!r} they begin from the parameters"
                 raise ValueError(f"{type(self).__name__}: load_state_dict: state[{i}]: {said}; {less}")
+
+
+def check_state(where: str, state: Mapping[str, Any], formula: Formula) -> None:
+    """Raise TypeError, naming the entry, if kernels or the host cannot read a tensor of a parameter's state."""
+    for key in (*formula.states.values(), "step", MASTER):
+        held = local(state.get(key))
+        if isinstance(held, Tensor) and (because := unusable(held, in_state=True)):
+            raise TypeError(f"{where}[{key!r}]: {because}")
 
 
 class Said:

@@ -200,8 +200,9 @@ def _places_of(tensors: Sequence[Any]) -> np.ndarray:
 
 
 def _kind(x: Tensor) -> tuple:
-    strides = x.stride() if x.layout is torch.strided else x.layout
-    return type(x), x.shape, strides, x.dtype, x.device, x.is_neg()
+    keys = type(x), torch._C._dispatch_keys(x).raw_repr()  # of the layout, the negative bit, a subclass
+    plain = x.layout is torch.strided and not x.is_nested
+    return (*keys, x.shape, x.stride(), x.dtype, x.device) if plain else keys
 
 
 if os.environ.get(VARIABLE) == "1":

@@ -11,7 +11,7 @@ from refopt.torch import options
 from refopt.torch.arrays import has_memory
 from refopt.torch.bucket import Bucket
 from refopt.torch.gate import Gate
-from refopt.torch.groups import Grouped, Said, options_of
+from refopt.torch.groups import Grouped, Said, check_state, options_of
 from refopt.torch.norm import clipping, require_finite, unscaled
 from refopt.torch.sharded import is_dtensor, total_norm
 from refopt.torch.states import Member, real_dtype
@@ -202,6 +202,7 @@ class Merged(Grouped):
                 formula = formulas[k]
                 self._check_param(k, i, param, formula)  # its data may be others than at construction
                 member = Member(param, self._label(k, i), k, self._state.of(param), masters)
+                check_state(f"{member.label}: state", member.state, formula)
                 kinds.setdefault((param.device, real_dtype(param), formula.kind), []).append(member)
         self._clips_here = self._takes_norm_here(kinds)
         multiplied = self._multiplied or (self._max_norm is not None and not self._clips_here)

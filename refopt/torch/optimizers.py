@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable
 from functools import partial
+from inspect import signature
 from typing import Any
 
 import torch
 
 from refopt.cpu.blocks import Blocks, cut
-from refopt.cpu.muon import WHOLE
+from refopt.cpu.muon import MUON, WHOLE
 from refopt.torch import formulas
 from refopt.torch.arrays import described, has_memory
 from refopt.torch.merged import Merged
@@ -75,8 +76,11 @@ class _OfBlocks(getattr(torch.optim, "Muon", torch.optim.Optimizer)):  # type: i
     def __init__(self, params: Iterable[Any], *args: Any, blocks: Blocks = WHOLE, **named: Any) -> None:
         if not hasattr(torch.optim, "Muon"):
             raise RuntimeError(f"Muon: expected PyTorch 2.9 or later, with torch.optim.Muon, got {torch.__version__}")
-        defaults = torch.optim.Muon([torch.empty(0, 0)], *args, **named).defaults  # which are checked there
-        torch.optim.Optimizer.__init__(self, params, defaults | {"blocks": blocks})
+        given = signature(torch.optim.Muon).bind([torch.empty(0, 0)], *args, **named)
+        ratio = given.arguments.get("adjust_lr_fn")
+        given.arguments["adjust_lr_fn"] = None if ratio in MUON.choices["adjust_lr"] else ratio  # 2.13 lacks one
+        defaults = torch.optim.Muon(*given.args, **given.kwargs).defaults  # which are checked there
+        torch.optim.Optimizer.__init__(self, params, defaults | {"adjust_lr_fn": ratio, "blocks": blocks})
 
 
 class Muon(Merged, _OfBlocks):
@@ -88,6 +92,7 @@ class Muon(Merged, _OfBlocks):
         blocks: how parameters are cut into matrices, `refopt.cpu.Blocks`: heads, fused queries, keys and values,
             experts, and convolutions, so that parameters may have three axes or more. It is an option of groups.
         ns_coefficients: as in PyTorch, or a triple for each iteration.
+        adjust_lr_fn: as in PyTorch 2.14, whichever is installed, or ``"none"``.
         options: ``masters`` and ``max_norm``, as `Merged` has them.
 
     Parameters are fp32, bf16 or fp16, and not vectors: use `AdamW` for those.

@@ -16,7 +16,7 @@ from torch import Tensor
 from refopt.catalog import Routine
 from refopt.checks.dtypes import arithmetic, name_of
 from refopt.state.steps import BASES, power_after, rho_after
-from refopt.torch.arrays import FLOATS, layout
+from refopt.torch.arrays import FLOATS, is_stored, layout
 from refopt.torch.formulas import Formula
 from refopt.torch.masters import DTYPES, MASTER, first_master, has_master
 from refopt.torch.sharded import like, local, spread_of
@@ -104,7 +104,7 @@ def _fitting(where: str, held: Any, param: Tensor, dtype: torch.dtype) -> Tensor
         dtype = kept_dtype(where, param, dtype, mine.dtype)
     elif mine.dtype != dtype:
         raise TypeError(f"{where}: expected {dtype}, got {mine.dtype}")
-    if mine.dtype == dtype and layout(mine) == layout(part) and not mine.requires_grad and not mine.is_neg():
+    if mine.dtype == dtype and layout(mine) == layout(part) and not mine.requires_grad and is_stored(mine):
         return held
     copy = torch.empty_like(part, dtype=dtype, requires_grad=False, memory_format=torch.preserve_format)
     return like(param, copy.copy_(mine.detach()))

@@ -36,13 +36,14 @@ def by_svd(p, g, v, *, lr, mu=0.95, weight_decay=0.1, coefficients=COEFFICIENTS,
         s = a * s + b * s**3 + c * s**5
     rows, columns = p.shape
     ratio = {"original": max(1, rows / columns) ** 0.5, "match_rms_adamw": 0.2 * max(rows, columns) ** 0.5,
-             "none": 1}[adjust_lr]
+             "spectral_unclamped": (rows / columns) ** 0.5, "none": 1}[adjust_lr]
     return p - lr * weight_decay * p - lr * ratio * (left * s) @ right, v
 
 
 @pytest.mark.parametrize("named", [{}, {"mu": 0.5, "weight_decay": 0.0}, {"use_nesterov": False}, {"average": False},
                                    {"average": False, "use_nesterov": False}, {"adjust_lr": "match_rms_adamw"},
-                                   {"adjust_lr": "none"}, {"iterations": 3, "coefficients": [2, -1.5, 0.5]},
+                                   {"adjust_lr": "spectral_unclamped"}, {"adjust_lr": "none"},
+                                   {"iterations": 3, "coefficients": [2, -1.5, 0.5]},
                                    {"iterations": 2, "coefficients": [COEFFICIENTS, (1.5, -0.5, 0)]},
                                    {"iterations": 2, "coefficients": np.array([COEFFICIENTS, (1.5, -0.5, 0)])},
                                    {"rescale_grad": 0.25, "average": False}], ids=str)
@@ -147,7 +148,8 @@ REFUSED = {
     "iterations: expected a whole number at least 0 and below 100, got 100": (
         ONES, {"iterations": 100}),
     "compute: expected one of bfloat16, float16, float32, float64, got 'tf32'": (ONES, {"compute": "tf32"}),
-    "adjust_lr: expected one of original, match_rms_adamw, none, got 'moonshot'": (ONES, {"adjust_lr": "moonshot"}),
+    "adjust_lr: expected one of original, match_rms_adamw, spectral_unclamped, none, got 'moonshot'": (
+        ONES, {"adjust_lr": "moonshot"}),
 }
 
 

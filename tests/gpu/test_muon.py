@@ -78,7 +78,8 @@ def test_more_than_a_tile(machine, shapes, iterations):
 
 @pytest.mark.parametrize("named", [
     {"use_nesterov": False}, {"average": False}, {"average": False, "use_nesterov": False, "mu": 0.5},
-    {"adjust_lr": "match_rms_adamw"}, {"adjust_lr": "none", "weight_decay": 0.0}, {"rescale_grad": 0.3},
+    {"adjust_lr": "match_rms_adamw"}, {"adjust_lr": "spectral_unclamped"}, {"adjust_lr": "none", "weight_decay": 0.0},
+    {"rescale_grad": 0.3},
     {"coefficients": SCHEDULE, "iterations": 2},
     {"lr": [0.1, 0.2], "mu": [0.9, 0.5], "weight_decay": [0.0, 0.5], "epsilon": [1e-7, 1e3]}], ids=str)
 def test_every_option(machine, named):

@@ -43,7 +43,7 @@ CUTS = {"rows": (cpu.Blocks(rows=3), [np.s_[:4], np.s_[4:8], np.s_[8:]]),
 
 
 @pytest.mark.parametrize("kind", CUTS)
-@pytest.mark.parametrize("adjust_lr", ["original", "match_rms_adamw", "none"])
+@pytest.mark.parametrize("adjust_lr", ["original", "match_rms_adamw", "spectral_unclamped", "none"])
 def test_a_block_is_a_matrix_by_itself(kind, adjust_lr):
     """Norm, iterations and ratio are those of a parameter that has its rows and columns alone."""
     blocks, parts = CUTS[kind]

@@ -76,6 +76,10 @@ def test_a_reader_of_gradients(form):
     assert reader.look() is None and reader.places[0] != params[0].grad.data_ptr()
     params[0].grad = kept
     assert reader.look() == host.MOVED
+    plain, params[1].grad = params[1].grad, torch._efficientzerotensor(4)
+    assert reader.look() is None
+    params[1].grad = plain
+    assert reader.look() == host.STAY
     params[1].grad = None
     if reader.look() is None:  # a form may want each set of gradients to be noted
         reader.note([p.grad for p in params], [])

@@ -58,6 +58,7 @@ def bytes_of(optimizer):
 
 @pytest.mark.parametrize("options", [
     {"nesterov": False, "momentum": 0.5}, {"adjust_lr_fn": "match_rms_adamw", "weight_decay": 0.0},
+    {"adjust_lr_fn": "spectral_unclamped"}, {"adjust_lr_fn": "none"},
     {"ns_steps": 2, "ns_coefficients": SCHEDULE},
     {"ns_steps": 2, "ns_coefficients": [[*x] for x in SCHEDULE]}, {"eps": 1e3, "lr": torch.tensor(0.5)}], ids=str)
 def test_the_bits_are_those_of_the_reference(options):
@@ -69,22 +70,30 @@ def test_the_bits_are_those_of_the_reference(options):
     assert bytes_of(optimizer) == expected
 
 
-def test_a_step_is_within_roundings_of_pytorchs():
+each_of_pytorchs_ratios = pytest.mark.parametrize("ratio", [None, "match_rms_adamw", pytest.param(
+    "spectral_unclamped", marks=pytest.mark.skipif("spectral_unclamped" not in str(theirs("Muon").__doc__),
+                                                   reason="this PyTorch has no such ratio"))])
+
+
+@each_of_pytorchs_ratios
+def test_a_step_is_within_roundings_of_pytorchs(ratio):
     """Three steps, five iterations: at most 4 % of the update, as tests/peers/test_muon.py derives; momenta to fp32."""
     shapes = (6, 17), (12, 5)
     params, others, start = (parameters(shapes) for _ in range(3))
-    ours, peer = made(params, ns_steps=5, weight_decay=0.0), made(others, theirs, ns_steps=5, weight_decay=0.0)
+    options = {"ns_steps": 5, "weight_decay": 0.0, "adjust_lr_fn": ratio}
+    ours, peer = made(params, **options), made(others, theirs, **options)
     in_turn(range(3), (params, ours), (others, peer))
     for p, q, x in zip(params, others, start, strict=True):
         assert (p - q).norm() < 0.04 * (q - x).norm()
         torch.testing.assert_close(*(each.state[y]["momentum_buffer"] for each, y in ((ours, p), (peer, q))))
 
 
+@each_of_pytorchs_ratios
 @pytest.mark.parametrize("taken", [0, 2])
-def test_states_are_exchanged(taken):
+def test_states_are_exchanged(taken, ratio):
     """Layout and groups are PyTorch's; through PyTorch's class and back, no bit is lost; either goes on."""
     params, others, away, back = (parameters(MATRICES) for _ in range(4))
-    ours, peer = made(grouped(params)), made(grouped(others), theirs)
+    ours, peer = (made(grouped(x), kind, adjust_lr_fn=ratio) for x, kind in ((params, class_of), (others, theirs)))
     in_turn(range(taken), (params, ours), (others, peer))
     for one, other in zip(ours.param_groups, peer.param_groups, strict=True):
         assert {name for name in one if name not in other} == {"blocks"}
@@ -248,6 +257,16 @@ def test_what_kernels_have_not_is_refused():
     last = drawn((4, 3, 2, 2), torch.Generator().manual_seed(0)).permute(1, 0, 2, 3)
     with pytest.raises(ValueError, match=re.escape(f"{ONE}: expected output channels outermost in memory, got axes (")):
         made([torch.nn.Parameter(last)], blocks=Blocks(of="convolution"))
+
+
+def test_arguments_by_position():
+    """As PyTorch's class takes them; the ratio of PyTorch 2.14 in a checkpoint, too, whichever is installed."""
+    optimizer = class_of("Muon")(parameters([(2, 3)]), LR, 0.5, 0.25, False, (2.0, -1.5, 0.5), 1e-3, 2, "none")
+    saved = optimizer.state_dict()
+    assert [*saved["param_groups"][0].values()][:8] == [LR, 0.5, 0.25, False, (2.0, -1.5, 0.5), 1e-3, 2, "none"]
+    saved["param_groups"][0]["adjust_lr_fn"] = "spectral_unclamped"
+    optimizer.load_state_dict(saved)
+    assert optimizer.param_groups[0]["adjust_lr_fn"] == "spectral_unclamped"
 
 
 def test_an_older_pytorch_is_told_which_is_needed(monkeypatch):

@@ -131,14 +131,6 @@ def test_parameters_that_share_memory(name):
     held_step(optimizer, [apart, once], 0)
 
 
-def test_tensors_that_are_made_of_others():
-    """As FSDP's: their own address is none."""
-    two_tensor = pytest.importorskip("torch.testing._internal.two_tensor", exc_type=ImportError)
-    p = torch.nn.Parameter(two_tensor.TwoTensor(torch.ones(3), torch.ones(3)))
-    with pytest.raises(TypeError, match=r"param_groups\[0\]\['params'\]\[0\]: expected .* got a TwoTensor"):
-        class_of("SGD")([p], lr=LR)
-
-
 def test_parameters_without_memory():
     """Lazy ones, which get some later, and those on the meta device, which have none to update: as in PyTorch."""
     lazy, meta = torch.nn.LazyLinear(3), torch.nn.Linear(4, 2, device="meta")
@@ -277,16 +269,6 @@ def test_a_gradient_that_several_share():
     assert all_bits(params, ours) == all_bits(others, plain)
 
 
-def test_a_gradient_with_the_negative_bit():
-    """As of parts of conjugates: its memory has the other sign."""
-    p = torch.nn.Parameter(torch.ones(3))
-    optimizer = class_of("SGD")([p], lr=0.5)
-    for _ in range(2):
-        p.grad = torch._neg_view(torch.ones(3))
-        optimizer.step()
-    assert p.tolist() == [2.0] * 3
-
-
 def test_a_device_that_is_too_old_is_refused():
     """By one sentence, which names it, before anything is modified."""
     (param,) = parameters([(3,)])
@@ -342,8 +324,7 @@ def test_an_option_of_a_group(name, value, text):
 
 @pytest.mark.parametrize(("entry", "text"), [
     (torch.ones(3), r"expected shape \(3, 4\), as the parameter has, got \(3,\)"),
-    (torch.ones(3, 4, device="meta"), "expected device cpu, as the parameter has, got meta"),
-    ("much", "expected a tensor, got str"), (torch.ones(3, 4, dtype=torch.complex64), "expected torch.float32, got")])
+    (torch.ones(3, 4, dtype=torch.int32), "expected torch.float32, got"), ("much", "expected a tensor, got str")])
 def test_an_entry_of_a_state(entry, text):
     params, optimizer = one("AdamW")
     steps(optimizer, params, [0])

@@ -216,7 +216,7 @@ def test_a_storage_that_is_freed():
     new_gradients(params[1:], 0)
     optimizer.step()
     params[0].grad = torch.ones(SHAPES[0])
-    with pytest.raises(TypeError, match=r"\['params'\]\[0\]: expected memory for its 12 elements, got a storage of 0"):
+    with pytest.raises(TypeError, match=r"\['params'\]\[0\]: expected a tensor with memory of its own, got a P"):
         optimizer.step()
 
 

@@ -116,3 +116,33 @@ def test_more_steps_than_fp32_counts(request):
     p.grad = torch.ones_like(p)
     optimizer.step()
     assert optimizer.state[p]["step"] == 2**24 + 2
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("door", ["one's own", "PyTorch's"])
+def test_options_of_a_group_without_parameters(door, first):
+    """All are restored. Of a first such group PyTorch's distributed checkpoints have none: it keeps those it has."""
+    states = pytest.importorskip("torch.distributed.checkpoint.state_dict")
+
+    def made(seed):
+        model = torch.nn.Linear(3, 2, dtype=torch.bfloat16)
+        groups = [{"params": [], "lr": LR / seed, "seed": seed}, {"params": model.parameters()}]
+        return model, class_of("AdamW")(groups if first else groups[::-1], lr=LR, rounding="stochastic")
+
+    def options(optimizer):
+        return [{name: x for name, x in group.items() if name != "params"} for group in optimizer.param_groups]
+
+    (model, saved), (other, loaded) = made(2), made(4)
+    model(torch.ones(1, 3, dtype=torch.bfloat16)).sum().backward()
+    saved.step()
+    if door == "one's own":
+        loaded.load_state_dict(saved.state_dict())
+    else:
+        states.set_optimizer_state_dict(other, loaded, states.get_optimizer_state_dict(model, saved))
+    found, expected = options(loaded), options(saved)
+    if first and door == "PyTorch's":
+        assert found[0] | {"lr": LR / 2, "seed": 3} == expected[0]
+        found, expected = found[1:], expected[1:]
+    assert found == expected
+    other(torch.ones(1, 3, dtype=torch.bfloat16)).sum().backward()
+    loaded.step()

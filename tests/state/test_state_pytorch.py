@@ -317,6 +317,7 @@ class Tensor:
 
     def __init__(self, values, dtype, device="cuda"):
         self.values, self.dtype, self.device, self.shape = values, f"torch.{dtype}", device, values.shape
+        self.numel = self.data_ptr = lambda: values.size
 
     def detach(self):
         return self
@@ -327,7 +328,7 @@ class Tensor:
     def float(self):
         return Tensor(self.values.astype(np.float32), "float32", self.device)
 
-    def numpy(self):
+    def numpy(self, force):
         assert (self.device, self.dtype) in (("cpu", "torch.float32"), ("cpu", "torch.float16"))
         return self.values
 

@@ -142,7 +142,7 @@ PARAMS = {TypeError: [
     (lambda ps: None, "params: expected a list of arrays, got NoneType"),
     (lambda ps: ps[0], "params: expected a list of arrays, got ndarray"),
     (lambda ps: iter(ps), "params: expected a list of arrays, got list_iterator"),
-    (lambda ps: [ps[0], 3, ps[2]], "params[1]: expected an array or a tensor, got int"),
+    (lambda ps: [ps[0], 3, ps[2]], "params[1]: expected a dense array or tensor, got int"),
     (lambda ps: [ps[0], array(3, "i4"), ps[2]], "params[1]: expected one of float16, "),
     (lambda ps: [ps[0].astype(">f4"), *ps[1:]], "params[0]: expected one of float16, "),
 ], ValueError: [(lambda ps: ps[:2], "params: expected 3, those of param_groups, got 2")]}
