@@ -10,10 +10,12 @@ import shlex
 import sys
 import textwrap
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from refopt.catalog import KNOWN
+from refopt.checks.dtypes import numpy_dtype
 from refopt.cli.output import DIFFERS, EQUAL, SEVERAL, Unusable, write
 from refopt.cli.progress import Progress
 from refopt.cli.report_file import Target
@@ -153,7 +155,7 @@ def _named(args: argparse.Namespace, parser: argparse.ArgumentParser) -> dict[st
     named: dict[str, Any] = {"seed": args.seed, "exact": args.exact}
     named["set"] = pairs("--set", args.fixed, parser)
     optional = {
-        "dtypes": args.dtype and list(dict.fromkeys(SHORT.get(x, x) for x in args.dtype)), "laws": args.law,
+        "dtypes": args.dtype and full(args.dtype), "laws": args.law,
         "examples": args.examples, "secret": args.secret, "device": args.device, "deadline": args.deadline,
         "expected_failures": args.expected_failures, "process": False if args.in_place else None,
         "skips": args.skips, "arrays": args.arrays, "names": pairs("--names", args.names, parser) or None,
@@ -180,6 +182,11 @@ def pairs(what: str, texts: list[str], parser: argparse.ArgumentParser) -> dict[
         except (ValueError, SyntaxError):
             pairs[name] = value
     return pairs
+
+
+def full(dtypes: Sequence[str]) -> list[str]:
+    """The names of requested dtypes in full; raises ImportError if NumPy lacks one in this installation."""
+    return list(dict.fromkeys(numpy_dtype(SHORT.get(x, x)).name for x in dtypes))
 
 
 def found(spec: str) -> Any:
@@ -251,9 +258,10 @@ def _report(args: argparse.Namespace, step: Any, named: dict[str, Any]) -> Repor
             progress.show(what)
 
         report = check(_routine(args), step, progress=show, **named)
-    report.items = [
-        item._replace(command=_command(args, item.dtype, item.law)) if item.command else item for item in report.items
-    ]
+    for i, item in enumerate(report.items):
+        if item.command:  # of the function's call, which tries tensors of several dtypes in L10 alone
+            dtypes = report.dtypes if item.law == "L10" else [item.dtype]
+            report.items[i] = item._replace(command=_command(args, dtypes, item.law))
     return report
 
 
@@ -261,9 +269,10 @@ def _routine(args: argparse.Namespace) -> str | None:
     return None if args.routine == NONE else args.routine
 
 
-def _command(args: argparse.Namespace, dtype: str, law: str) -> str:
-    short = {long: name for name, long in SHORT.items()}
-    words = ["refopt", "check", args.step, "--as", args.routine, "--dtype", short[dtype], "--law", law]
+def _command(args: argparse.Namespace, dtypes: Sequence[str], law: str) -> str:
+    """The command that tries a law again, in dtypes."""
+    short = [name for name, long in SHORT.items() if long in dtypes]
+    words = ["refopt", "check", args.step, "--as", args.routine, "--dtype", *short, "--law", law]
     for name, values in (("--with", args.options), ("--set", args.fixed), ("--names", args.names)):
         words += [name, *values] if values else []
     options = {"--seed": args.seed or None, "--examples": args.examples}

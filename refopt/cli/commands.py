@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import refopt
 from refopt.cli import check, compare, show, vectors
-from refopt.cli.output import write
+from refopt.cli.output import UNUSABLE, write
 from refopt.cli.verify import command as verify
 from refopt.simt import script as simt
 
@@ -38,6 +38,9 @@ def run(argv: Sequence[str] | None = None) -> int:
     """
     parser, by_name = parsers()
     args = parser.parse_args(argv)
+    if args.command is None:
+        parser.print_help(sys.stderr)
+        return UNUSABLE
     module, of_command = by_name[args.command]
     return module.run(args, of_command)
 
@@ -50,7 +53,7 @@ def parsers() -> tuple[Parser, dict[str, tuple[Any, argparse.ArgumentParser]]]:
         "kernels, check other optimizers, and run numba.cuda kernels without a GPU.",
     )
     parser.add_argument("--version", action="version", version=f"refopt {refopt.__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
+    commands = parser.add_subparsers(dest="command", metavar="command")
     by_name = {
         "verify": (verify, verify.add_to(commands)),
         "check": (check, check.add_to(commands)),

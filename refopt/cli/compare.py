@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 from refopt.catalog import KNOWN
-from refopt.cli.check import SHORT, found, pairs, readable
+from refopt.cli.check import SHORT, found, full, pairs, readable
 from refopt.cli.output import DIFFERS, EQUAL, SEVERAL, Unusable, write
 from refopt.cli.report_file import Target
 from refopt.oracle import ARRAYS, DEADLINE, DTYPES, compare, record
@@ -56,7 +56,7 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
 def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     """Run the command and return its status."""
     named: dict[str, Any] = {"set": pairs("--set", args.fixed, parser), "arrays": args.arrays, "device": args.device}
-    named |= {"dtypes": args.dtype and [SHORT.get(x, x) for x in args.dtype]}
+    named |= {"dtypes": args.dtype and full(args.dtype)}
     named |= {"deadline": args.deadline} if args.deadline is not None else {}
     named |= {"process": False} if args.in_place else {}
     options = pairs("--with", args.options, parser)

@@ -8,6 +8,7 @@ from refopt.catalog import KNOWN
 from refopt.catalog.data import DTYPES
 from refopt.cli.check import pairs
 from refopt.cli.output import EQUAL, SEVERAL, Unusable, write
+from refopt.gpu.compiling import INSTALL
 from refopt.gpu.show import ptx, request, whole
 from refopt.gpu.target import no_compiler
 
@@ -54,7 +55,7 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     except (TypeError, ValueError) as error:
         parser.error(str(error).removeprefix("show: "))
     if args.ptx and (reason := no_compiler()):
-        raise Unusable(f"--ptx: {reason}")
+        raise Unusable(f"--ptx: {reason}; {INSTALL}")
     text = ptx(asked) if args.ptx else whole(asked)
     if args.out is None:
         write(text)

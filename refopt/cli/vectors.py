@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from refopt.catalog import KNOWN
-from refopt.cli.check import SHORT, pairs
+from refopt.cli.check import SHORT, full, pairs
 from refopt.cli.output import EQUAL, SEVERAL, Unusable, write
 from refopt.oracle import DTYPES, vectors
 
@@ -44,13 +44,11 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         parser.error("argument --to: expected a file, for npz")
     try:
         made = vectors(
-            args.routine, dtypes=[SHORT.get(x, x) for x in args.dtype or ("fp32", "fp64")],
+            args.routine, dtypes=full(args.dtype or ("fp32", "fp64")),
             set=pairs("--set", args.fixed, parser), examples=args.examples, seed=args.seed,
         )
     except (TypeError, ValueError) as error:
         parser.error(str(error))
-    except ModuleNotFoundError as error:
-        raise Unusable(f"vectors: {error.name} is not installed") from error
     if args.to is None:
         write(made.to_json())
         return EQUAL

@@ -411,13 +411,21 @@ def test_version(capsys):
     assert cli.main(["--version"]) == 0 and capsys.readouterr().out == f"refopt {refopt.__version__}\n"
 
 
+NO_BF16 = "ml_dtypes is not installed (pip install 'refopt[bf16]')"
+
+
 def test_bf16_is_skipped_without_ml_dtypes(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
     answer = report(capsys, dtype=None)
     assert {row["dtype"] for row in answer["rows"]} == {"fp32", "fp64", "fp16", "fp16-amp"}
-    assert answer["skipped"]["bf16"] == "ml_dtypes is not installed" and not report(capsys, "sgd", form=None)["skipped"]
+    assert answer["skipped"]["bf16"] == NO_BF16 and not report(capsys, "sgd", form=None)["skipped"]
     assert [row["form"] for row in report(capsys, "merged_cast", form=None)["rows"]] == ["to fp16"]
-    assert run(dtype="bf16") == 2 and "bf16: ml_dtypes is not installed" in capsys.readouterr().err
+    for name, dtype, what in (("sgd", "bf16", "bf16"), ("muon", "fp32", "muon in fp32")):
+        assert run("--routine", name, dtype=dtype, form=None) == 2
+        assert f"argument --dtype: {what}: {NO_BF16}" in " ".join(capsys.readouterr().err.split())
+    everything = report(capsys, "muon", dtype=None, form=None)
+    assert {row["dtype"] for row in everything["rows"]} == {"fp64"}
+    assert everything["skipped"]["muon in fp32"] == everything["skipped"]["bf16"] == NO_BF16
 
 
 def test_progress_is_one_line_and_gone_in_the_end(monkeypatch):
