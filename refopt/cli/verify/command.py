@@ -20,7 +20,7 @@ from refopt.cli.output import DIFFERS, EQUAL, SEVERAL, Unusable, write
 from refopt.cli.progress import Progress
 from refopt.cli.report_file import Target
 from refopt.cli.verify import compare, report, table
-from refopt.cli.verify.tasks import Task, all_rows
+from refopt.cli.verify.tasks import SPEED, Task, all_rows, seconds
 from refopt.gpu import cache, timing
 from refopt.gpu.machine import dotted
 
@@ -191,7 +191,7 @@ def _verify(
     whole = workloads.load(args.workload)
     workload = max((task.workload for task in tasks), key=lambda workload: workload.elements)
     copy = COPIED / timing.copy_milliseconds(COPIED) * 1000 if machine.name == "gpu" else None
-    with Progress(sys.stderr, len(tasks)) as progress:
+    with Progress(sys.stderr, sum(task.stages(args.steps) for task in tasks)) as progress:
 
         def say(text: str = "") -> None:
             progress.clear()
@@ -205,6 +205,9 @@ def _verify(
             say(table.wrap("", f"scaled to {workload.elements:,}: {scaled}"))
         for name, reason in skipped.items():
             say(table.wrap("skipped", f"{name}: {reason}"))
+        if takes := seconds(tasks, machine, args.steps):
+            speed = f"{SPEED / 1e6:.0f} million elements of arrays a second"
+            say(table.wrap("time", f"roughly {table.span(takes)}, by processes that each read {speed}"))
         rows = _rows(tasks, whole, machine, args.steps, copy, progress, say)
         for row in rows:
             if not row.ok:
@@ -212,8 +215,8 @@ def _verify(
         if device["kind"] == "gpu":
             device["kernels"] = _came_from(device)
             say(table.wrap("kernels", device["kernels"]))
-        seconds = time.monotonic() - start
-        say(table.summary(rows, seconds))
+        took = time.monotonic() - start
+        say(table.summary(rows, took))
         say("\nTo report this, paste into an issue:\n" + report.line(rows, device))
     ok = all(row.ok for row in rows)
     if target:
@@ -226,7 +229,7 @@ def _verify(
             "workload": {"name": workload.name, "tensors": len(workload), "elements": whole.elements, **used},
             "steps": args.steps,
             "skipped": skipped,
-            "seconds": round(seconds, 3),
+            "seconds": round(took, 3),
             "copy_bytes_per_second": copy,
             "rows": [report.record(row, copy) for row in rows],
         }
@@ -250,7 +253,7 @@ def _rows(
 ) -> list[verify.Row]:
     """All rows, each printed as it is computed."""
     rows: list[verify.Row] = []
-    with contextlib.closing(all_rows(tasks, machine, steps, progress.show)) as stream:
+    with contextlib.closing(all_rows(tasks, machine, steps, progress.begin)) as stream:
         for name, of_name in itertools.groupby(stream, key=lambda pair: pair[0].name):
             first, routine = len(rows), KNOWN.get(name)
             compared = f", compared after each of {steps} steps" if routine else ""
@@ -258,9 +261,8 @@ def _rows(
             if routine and routine.told:
                 say(_matrices(next(task.workload for task in tasks if task.name == name), whole) + "\n")
             say(table.HEADER)
-            for task, row in of_name:
+            for _, row in of_name:
                 rows.append(row)
-                progress.done = tasks.index(task)
                 say(table.line(row))
             if copy:
                 say(f"\n{table.SPEED_HEADER}")

@@ -61,14 +61,20 @@ class Row(NamedTuple):
         return not self.differing and not self.problems
 
 
+Report = Callable[[str], None]
 States = list[dict[str, list[np.ndarray]]]  # for each step, the arrays of each slot
 
 
-def reference(case: Case) -> States:
+def _silent(stage: str) -> None:
+    """Report nothing."""
+
+
+def reference(case: Case, report: Report = _silent) -> States:
     """Every slot after each step, by the CPU routine."""
     slots = {name: arrays and [x.copy() for x in arrays] for name, arrays in case.slots.items()}
     after = []
-    for grads, numbers in zip(case.grads, case.hypers, strict=True):
+    for step, (grads, numbers) in enumerate(zip(case.grads, case.hypers, strict=True), 1):
+        report(f"reference, step {step}")
         slots["grads"] = grads
         positional, named = arguments(case.routine, slots)
         getattr(cpu, case.routine.merged_name)(*positional, **named, **case.choices, **numbers)
@@ -84,17 +90,19 @@ def rows(
     forms: Sequence[str],
     machine: Any,
     steps: int = 2,
-    report: Callable[[str], None] = lambda stage: None,
+    report: Report = _silent,
 ) -> Iterator[Row]:
-    """Verify the forms of a routine in one dtype configuration. ``report`` is called with each stage."""
-    report(f"{dtype} reference")
+    """Verify the forms of a routine in one dtype configuration. ``report`` is called with each stage as it begins.
+
+    The stages are the data, and each step of the reference and of each form.
+    """
+    report("data")
     case = make_case(routine, workload, dtype, steps)
-    expected = reference(case)
+    expected = reference(case, report)
     lying_still = idle(case, expected)
     before, alone = unmerged(routine), None
     for form in forms:
-        report(f"{dtype} {form}")
-        row, plan = _verify(case, expected, form, machine)
+        row, plan = _verify(case, expected, form, machine, report)
         if machine.name == "gpu":
             time = timing.milliseconds(plan.step)
             if alone is None and not routine.forms[before].merged:
@@ -113,7 +121,7 @@ def unmerged(routine: Routine) -> str:
     return next((name for name, form in routine.forms.items() if not form.merged), routine.merged_form)
 
 
-def _verify(case: Case, expected: States, form: str, machine: Any) -> tuple[Row, Any]:
+def _verify(case: Case, expected: States, form: str, machine: Any, report: Report) -> tuple[Row, Any]:
     routine, specs = case.routine, case.specs
     before, iterations = unmerged(routine), case.hypers[-1].get("iterations", 0)
     plan, arrays = _plan(case, form, machine)
@@ -122,6 +130,7 @@ def _verify(case: Case, expected: States, form: str, machine: Any) -> tuple[Row,
     differing = most = 0
     log = None
     for step, (grads, numbers) in enumerate(zip(case.grads, case.hypers, strict=True)):
+        report(f"{form}, step {step + 1}")
         if step:
             for array, grad in zip(arrays["grads"], grads, strict=True):
                 array.copy_to_device(ulp.bits(grad))

@@ -78,6 +78,13 @@ def explain(row: Row) -> str:
     return "\n".join(lines)
 
 
+def span(seconds: float) -> str:
+    """A rough duration."""
+    if seconds < 6000:
+        return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.0f} h"
+
+
 def summary(rows: Sequence[Row], seconds: float) -> str:
     """The last line."""
     failed = sum(not row.ok for row in rows)
