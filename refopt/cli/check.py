@@ -16,7 +16,7 @@ from typing import Any
 
 from refopt.catalog import KNOWN
 from refopt.checks.dtypes import numpy_dtype
-from refopt.cli.output import DIFFERS, EQUAL, SEVERAL, Unusable, write
+from refopt.cli.output import DIFFERS, EQUAL, SEVERAL, Unusable, save, write
 from refopt.cli.progress import Progress
 from refopt.cli.report_file import Target
 from refopt.oracle import ARRAYS, DEADLINE, DTYPES, LAWS, SYMMETRIES, Report, check, current_id, identify
@@ -68,9 +68,7 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
         help="laws of which more than a fifth of the cases may be skipped",
     )
     command.add_argument("--list-laws", action="store_true", help="only list the laws")
-    command.add_argument(
-        "--identify", action="store_true", help="only say which routine and choices it is, if any"
-    )
+    command.add_argument("--identify", action="store_true", help="only say which routine and choices it is, if any")
     command.add_argument("--examples", type=int, metavar="N", help="random cases of the step; default 5")
     command.add_argument("--seed", type=int, default=0, metavar="N", help="seed of all data; default 0")
     command.add_argument("--secret", type=int, metavar="N", help="seed of L21; default random")
@@ -84,9 +82,7 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
     command.add_argument(
         "--deadline", type=float, metavar="S", help=f"seconds that a call of the step may take; default {DEADLINE:g}"
     )
-    command.add_argument(
-        "--in-place", action="store_true", help="run the step in this process, not in a separate one"
-    )
+    command.add_argument("--in-place", action="store_true", help="run the step in this process, not in a separate one")
     command.add_argument(
         "--verbose", action="store_true", help="print every failure of every law, and everything skipped"
     )
@@ -113,15 +109,13 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     named = _named(args, parser)
     step = found(args.step)
     _checked(args, parser, step, named)
-    with contextlib.ExitStack() as stack:
-        target = None if args.json is None else stack.enter_context(Target(args.json))
+    with Target(args.json) as target:
         report = _report(args, step, named)
-        if target:
-            target.write(report.to_json() + "\n")
+        target.write(report.to_json() + "\n")
         if args.json != "-":
             write(readable(report.details() if args.verbose else report))
         if args.script and report.failed_laws:
-            _save(args.script, report.script())
+            save("--script", args.script, report.script())
     return EQUAL if report.ok else DIFFERS
 
 
@@ -134,15 +128,13 @@ def _identified(args: argparse.Namespace, parser: argparse.ArgumentParser) -> in
     for name in options.keys() & own.keys():
         parser.error(f"argument --with: expected one of the optimizer's own arguments, got {name}")
     step = found(args.step)
-    with contextlib.ExitStack() as stack:
-        target = None if args.json is None else stack.enter_context(Target(args.json))
+    with Target(args.json) as target:
         try:
             with contextlib.redirect_stdout(sys.stderr):
                 identity = identify(step, **own, **options)
         except (TypeError, ValueError) as error:
             parser.error(str(error))
-        if target:
-            target.write(identity.to_json() + "\n")
+        target.write(identity.to_json() + "\n")
         if args.json != "-":
             write(readable(identity))
     return EQUAL if identity.matches else DIFFERS
@@ -299,10 +291,3 @@ def _wrapped(line: str, indent: str) -> str:
     return textwrap.fill(
         line, WIDTH, subsequent_indent=indent, break_long_words=True, break_on_hyphens=False, drop_whitespace=True
     )
-
-
-def _save(path: str, text: str) -> None:
-    try:
-        Path(path).write_text(text)
-    except OSError as error:
-        raise Unusable(f"{path}: {error.strerror}") from error

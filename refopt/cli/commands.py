@@ -54,12 +54,6 @@ def parsers() -> tuple[Parser, dict[str, tuple[Any, argparse.ArgumentParser]]]:
     )
     parser.add_argument("--version", action="version", version=f"refopt {refopt.__version__}")
     commands = parser.add_subparsers(dest="command", metavar="command")
-    by_name = {
-        "verify": (verify, verify.add_to(commands)),
-        "check": (check, check.add_to(commands)),
-        "compare": (compare, compare.add_to(commands)),
-        "vectors": (vectors, vectors.add_to(commands)),
-        "show": (show, show.add_to(commands)),
-        "simt": (simt, simt.add_to(commands)),
-    }
-    return parser, by_name
+    modules: list[Any] = [verify, check, compare, vectors, show, simt]  # in the order of the help
+    return parser, {parser.prog.split()[-1]: (module, parser) for module, parser in (
+        (module, module.add_to(commands)) for module in modules)}

@@ -46,9 +46,7 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
     command.add_argument(
         "--deadline", type=float, metavar="S", help=f"seconds that a call of a step may take; default {DEADLINE:g}"
     )
-    command.add_argument(
-        "--in-place", action="store_true", help="run the steps in this process, not in separate ones"
-    )
+    command.add_argument("--in-place", action="store_true", help="run the steps in this process, not in separate ones")
     command.add_argument("--json", metavar="FILE", help="write a report in JSON; - for stdout")
     return command
 
@@ -68,8 +66,7 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
             return _recorded(args, parser, a, named | options)
         if args.b is None:
             parser.error("expected two implementations, or --record")
-        with contextlib.ExitStack() as stack:
-            target = None if args.json is None else stack.enter_context(Target(args.json))
+        with Target(args.json) as target:
             own: dict[str, Any] = {"options_a": pairs("--with-a", args.options_a, parser)}
             own |= {"options_b": pairs("--with-b", args.options_b, parser)}
             within = args.within if args.within in ("bits", "measured", "bound") else float(args.within)
@@ -78,8 +75,7 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
                     a, found(args.b), within=within, routine=args.routine, seed=args.seed,
                     expected_failures=args.expected_failures, **own, **named, **options,
                 )
-            if target:
-                target.write(report.to_json() + "\n")
+            target.write(report.to_json() + "\n")
             if args.json != "-":
                 write(readable(report))
             return EQUAL if report.ok else DIFFERS

@@ -1,12 +1,11 @@
 """``refopt vectors``: write test vectors of a routine, for code in any language."""
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 from refopt.catalog import KNOWN
 from refopt.cli.check import SHORT, full, pairs
-from refopt.cli.output import EQUAL, SEVERAL, Unusable, write
+from refopt.cli.output import EQUAL, SEVERAL, save, write
 from refopt.oracle import DTYPES, vectors
 
 FORMATS = "json", "npz"
@@ -51,13 +50,6 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         parser.error(str(error))
     if args.to is None:
         write(made.to_json())
-        return EQUAL
-    try:
-        if kind == "json":
-            Path(args.to).write_text(made.to_json())
-        else:
-            with open(args.to, "wb") as file:
-                made.to_npz(file)
-    except OSError as error:
-        raise Unusable(f"--to: cannot write to {args.to!r}: {error.strerror}") from error
+    else:
+        save("--to", args.to, made.to_json() if kind == "json" else made.to_npz)
     return EQUAL

@@ -38,9 +38,7 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     machine, tasks, scaled, skipped = _chosen(args, parser)
     if any(compare.counts(machine, task.workload) for task in tasks):
         library("greenlet")
-    with contextlib.ExitStack() as stack:
-        target = None if args.json is None else stack.enter_context(Target(args.json))
-        stack.enter_context(gpu.use(machine.name))
+    with Target(args.json) as target, gpu.use(machine.name):
         return _verify(args, machine, tasks, scaled, skipped, target)
 
 
@@ -59,9 +57,7 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
     for name, choices in several.items():
         text = f"{', '.join(choices)}; default all" + (" but separate, where there are two" if name == "form" else "")
         word = partial(renamed, names=OPS, where=f"refopt verify: --{name} ")
-        command.add_argument(
-            f"--{name}", **SEVERAL, type=word, choices=choices, metavar=name[0].upper(), help=text
-        )
+        command.add_argument(f"--{name}", **SEVERAL, type=word, choices=choices, metavar=name[0].upper(), help=text)
     names = list(workloads.WORKLOADS)
     text = f"{', '.join(names)}; default {names[0]}"
     command.add_argument("--workload", choices=names, default=names[0], metavar="W", help=text)
@@ -184,7 +180,7 @@ def _described(device: dict[str, Any]) -> str:
 
 def _verify(
     args: argparse.Namespace, machine: Any, tasks: list[Task], scaled: str, skipped: dict[str, str],
-    target: Target | None,
+    target: Target,
 ) -> int:
     start = time.monotonic()
     device = _device(machine, args.device)
@@ -219,18 +215,12 @@ def _verify(
         say(table.summary(rows, took))
         say("\nTo report this, paste into an issue:\n" + report.line(rows, device))
     ok = all(row.ok for row in rows)
-    if target:
-        used = {"elements_used": workload.elements, "scaled": scaled}
+    if args.json is not None:
+        model = {"name": workload.name, "tensors": len(workload), "elements": whole.elements}
         document = {
-            "schema": report.SCHEMA,
-            "ok": ok,
-            "versions": report.versions(),
-            "device": device,
-            "workload": {"name": workload.name, "tensors": len(workload), "elements": whole.elements, **used},
-            "steps": args.steps,
-            "skipped": skipped,
-            "seconds": round(took, 3),
-            "copy_bytes_per_second": copy,
+            "schema": report.SCHEMA, "ok": ok, "versions": report.versions(), "device": device,
+            "workload": model | {"elements_used": workload.elements, "scaled": scaled}, "steps": args.steps,
+            "skipped": skipped, "seconds": round(took, 3), "copy_bytes_per_second": copy,
             "rows": [report.record(row, copy) for row in rows],
         }
         target.write(json.dumps(document, indent=2) + "\n")

@@ -84,12 +84,7 @@ def reference(case: Case, report: Report = _silent) -> States:
 
 
 def rows(
-    routine: Routine,
-    workload: Workload,
-    dtype: str,
-    forms: Sequence[str],
-    machine: Any,
-    steps: int = 2,
+    routine: Routine, workload: Workload, dtype: str, forms: Sequence[str], machine: Any, steps: int = 2,
     report: Report = _silent,
 ) -> Iterator[Row]:
     """Verify the forms of a routine in one dtype configuration. ``report`` is called with each stage as it begins.
@@ -156,20 +151,10 @@ def _verify(case: Case, expected: States, form: str, machine: Any, report: Repor
         traffic = sum(log.bytes_read(x) + log.bytes_written(x) for x in tensors)
     signatures = routine.launches(specs, routine.merged_form) // routine.forms[routine.merged_form].launches
     return Row(
-        routine=routine.name,
-        dtype=case.dtype,
-        form=form,
-        tensors=len(specs),
-        elements=case.workload.elements,
-        ops_before=len(specs),
-        ops_after=signatures if routine.forms[form].merged else len(specs),
-        launches_before=sum(routine.launches([spec], before, iterations) for spec in specs),
-        launches_after=launches,
-        bytes=traffic,
-        counted=log is not None,
-        max_ulps=most,
-        differing=differing,
-        mismatches=tuple(mismatches),
+        routine=routine.name, dtype=case.dtype, form=form, tensors=len(specs), elements=case.workload.elements,
+        ops_before=len(specs), ops_after=signatures if routine.forms[form].merged else len(specs),
+        launches_before=sum(routine.launches([spec], before, iterations) for spec in specs), launches_after=launches,
+        bytes=traffic, counted=log is not None, max_ulps=most, differing=differing, mismatches=tuple(mismatches),
         problems=_counts(routine, specs, form, iterations, launches, traffic),
     ), plan
 
@@ -191,11 +176,8 @@ def _counts(
         "launches": (routine.launches(specs, form, iterations), launches),
         "bytes": (routine.bytes(specs, form), traffic),
     }
-    return tuple(
-        f"{what}: expected {expected:,} by the catalogue, got {got:,}"
-        for what, (expected, got) in counts.items()
-        if got != expected
-    )
+    return tuple(f"{what}: expected {expected:,} by the catalogue, got {got:,}"
+                 for what, (expected, got) in counts.items() if got != expected)
 
 
 def idle(case: Case, expected: States) -> list[str]:
