@@ -223,7 +223,8 @@ def test_signals(steps):
 
 def test_a_script_shows_the_failure_without_refopt(steps, tmp_path, capsys):
     assert run(f"{steps}:wrong", *QUICK, "--script", "no/shown.py") == 2
-    assert capsys.readouterr().err.endswith("refopt: --script: cannot write to 'no/shown.py': No such file or directory\n")
+    said = capsys.readouterr().err
+    assert said.endswith("refopt: --script: cannot write to 'no/shown.py': No such file or directory\n")
     assert run(f"{steps}:wrong", *QUICK, "--script", "shown.py") == 1
     text = Path("shown.py").read_text()
     assert "refopt" not in text
