@@ -7,9 +7,8 @@ from refopt.catalog import KNOWN
 from refopt.catalog.data import DTYPES
 from refopt.cli.check import pairs
 from refopt.cli.output import EQUAL, SEVERAL, Unusable, save, write
-from refopt.gpu.compiling import INSTALL
 from refopt.gpu.show import ptx, request, whole
-from refopt.gpu.target import no_compiler
+from refopt.gpu.target import INSTALL, no_compiler
 
 
 def add_to(commands: Any) -> argparse.ArgumentParser:
