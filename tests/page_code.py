@@ -1,5 +1,6 @@
 """Runs the code of a page of docs/: its Python in one namespace, and its commands."""
 
+import codeop
 import contextlib
 import doctest
 import io
@@ -47,6 +48,22 @@ def known(line):
     make = re.match(r"make (\w+)", line)
     return re.search(rf"(?m)^{make[1]}:", MAKE) if make else line.startswith(
         ("pip install .", "python -m refopt.comm", "python -m refopt.gpu.ladder.", "python -m exercise "))
+
+
+def not_pasted(text):
+    """The line at which Python's prompt refuses a text that is pasted into it, with the error; "" if there is none.
+
+    A blank line ends a statement with a block there, and one that follows without a blank line is a syntax error.
+    """
+    waiting = []
+    for line in [*text.splitlines(), ""]:
+        waiting.append(line)
+        try:
+            if codeop.compile_command("\n".join(waiting)) is not None:
+                waiting = []
+        except SyntaxError as error:
+            return f"{line!r}: {error.msg}"
+    return ""
 
 
 def session(text):

@@ -8,7 +8,7 @@ import numpy as np
 from refopt import cpu
 from refopt.catalog import Hyper, Routine, Slot, Spec
 from refopt.catalog.workloads import Workload
-from refopt.checks.dtypes import arithmetic, numpy_dtype
+from refopt.checks.dtypes import arithmetic, lacking, numpy_dtype
 from refopt.cpu.remainder import split
 
 
@@ -74,20 +74,15 @@ class Case(NamedTuple):
         return [Spec(tensor.elements, dtypes) for tensor in self.workload.tensors]
 
 
-def unavailable(dtype: str) -> str:
-    """Why a dtype configuration is not available; empty if it is."""
-    if DTYPES[dtype].param == "bfloat16":
-        try:
-            import ml_dtypes  # noqa: F401
-        except ImportError:
-            return "ml_dtypes is not installed"
-    return ""
+def unavailable(dtype: str, routine: Routine | None = None) -> str:
+    """Why this installation lacks a dtype configuration, in general or of a routine; empty if it has it."""
+    param = DTYPES[dtype].param
+    iterates = routine is not None and routine.told and param != "float64"  # Muon does, in bf16
+    return lacking("bfloat16" if iterates else param)
 
 
 def offered(routine: Routine, dtype: str) -> bool:
     """Whether a routine supports a dtype configuration."""
-    if routine.told and DTYPES[dtype].param != "float64" and unavailable("bf16"):  # in which it iterates
-        return False
     return "rounding" in routine.choices or not DTYPES[dtype].chance
 
 

@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from refopt.checks.optional import library
+
 SIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 # Includes types that are only moved, never computed with.
 ITEM_SIZES = SIZES | {
@@ -36,9 +38,14 @@ def widens(source: str, target: type) -> bool:
 
 
 def numpy_dtype(name: str) -> np.dtype:
-    """The NumPy dtype of a plain name; bfloat16 is from ml_dtypes."""
-    if name == "bfloat16":
-        import ml_dtypes
+    """The NumPy dtype of a plain name; bfloat16 is from ml_dtypes, without which it raises ModuleNotFoundError."""
+    return np.dtype(library("ml_dtypes").bfloat16 if name == "bfloat16" else name)
 
-        return np.dtype(ml_dtypes.bfloat16)
-    return np.dtype(name)
+
+def lacking(name: str) -> str:
+    """Why NumPy lacks a dtype in this installation, and what to install; empty if it has it."""
+    try:
+        numpy_dtype(name)
+    except ImportError as error:
+        return str(error)
+    return ""

@@ -53,7 +53,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return BROKEN_PIPE
     except Unusable as error:
         return _say(str(error), UNUSABLE)
-    except Exception:
+    except Exception as error:
+        if isinstance(error, ImportError) and not (error.name or "").startswith("refopt"):  # but another library
+            return _say(str(error), UNUSABLE)
         import traceback
 
         traceback.print_exc()

@@ -10,11 +10,13 @@ import shlex
 import sys
 import textwrap
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from refopt.catalog import KNOWN
-from refopt.cli.output import DIFFERS, EQUAL, SEVERAL, Unusable, write
+from refopt.checks.dtypes import numpy_dtype
+from refopt.cli.output import DIFFERS, EQUAL, SEVERAL, Unusable, save, write
 from refopt.cli.progress import Progress
 from refopt.cli.report_file import Target
 from refopt.oracle import ARRAYS, DEADLINE, DTYPES, LAWS, SYMMETRIES, Report, check, current_id, identify
@@ -66,9 +68,7 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
         help="laws of which more than a fifth of the cases may be skipped",
     )
     command.add_argument("--list-laws", action="store_true", help="only list the laws")
-    command.add_argument(
-        "--identify", action="store_true", help="only say which routine and choices it is, if any"
-    )
+    command.add_argument("--identify", action="store_true", help="only say which routine and choices it is, if any")
     command.add_argument("--examples", type=int, metavar="N", help="random cases of the step; default 5")
     command.add_argument("--seed", type=int, default=0, metavar="N", help="seed of all data; default 0")
     command.add_argument("--secret", type=int, metavar="N", help="seed of L21; default random")
@@ -82,9 +82,7 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
     command.add_argument(
         "--deadline", type=float, metavar="S", help=f"seconds that a call of the step may take; default {DEADLINE:g}"
     )
-    command.add_argument(
-        "--in-place", action="store_true", help="run the step in this process, not in a separate one"
-    )
+    command.add_argument("--in-place", action="store_true", help="run the step in this process, not in a separate one")
     command.add_argument(
         "--verbose", action="store_true", help="print every failure of every law, and everything skipped"
     )
@@ -111,15 +109,13 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     named = _named(args, parser)
     step = found(args.step)
     _checked(args, parser, step, named)
-    with contextlib.ExitStack() as stack:
-        target = None if args.json is None else stack.enter_context(Target(args.json))
+    with Target(args.json) as target:
         report = _report(args, step, named)
-        if target:
-            target.write(report.to_json() + "\n")
+        target.write(report.to_json() + "\n")
         if args.json != "-":
             write(readable(report.details() if args.verbose else report))
         if args.script and report.failed_laws:
-            _save(args.script, report.script())
+            save("--script", args.script, report.script())
     return EQUAL if report.ok else DIFFERS
 
 
@@ -132,15 +128,13 @@ def _identified(args: argparse.Namespace, parser: argparse.ArgumentParser) -> in
     for name in options.keys() & own.keys():
         parser.error(f"argument --with: expected one of the optimizer's own arguments, got {name}")
     step = found(args.step)
-    with contextlib.ExitStack() as stack:
-        target = None if args.json is None else stack.enter_context(Target(args.json))
+    with Target(args.json) as target:
         try:
             with contextlib.redirect_stdout(sys.stderr):
                 identity = identify(step, **own, **options)
         except (TypeError, ValueError) as error:
             parser.error(str(error))
-        if target:
-            target.write(identity.to_json() + "\n")
+        target.write(identity.to_json() + "\n")
         if args.json != "-":
             write(readable(identity))
     return EQUAL if identity.matches else DIFFERS
@@ -153,7 +147,7 @@ def _named(args: argparse.Namespace, parser: argparse.ArgumentParser) -> dict[st
     named: dict[str, Any] = {"seed": args.seed, "exact": args.exact}
     named["set"] = pairs("--set", args.fixed, parser)
     optional = {
-        "dtypes": args.dtype and list(dict.fromkeys(SHORT.get(x, x) for x in args.dtype)), "laws": args.law,
+        "dtypes": args.dtype and full(args.dtype), "laws": args.law,
         "examples": args.examples, "secret": args.secret, "device": args.device, "deadline": args.deadline,
         "expected_failures": args.expected_failures, "process": False if args.in_place else None,
         "skips": args.skips, "arrays": args.arrays, "names": pairs("--names", args.names, parser) or None,
@@ -180,6 +174,11 @@ def pairs(what: str, texts: list[str], parser: argparse.ArgumentParser) -> dict[
         except (ValueError, SyntaxError):
             pairs[name] = value
     return pairs
+
+
+def full(dtypes: Sequence[str]) -> list[str]:
+    """The names of requested dtypes in full; raises ImportError if NumPy lacks one in this installation."""
+    return list(dict.fromkeys(numpy_dtype(SHORT.get(x, x)).name for x in dtypes))
 
 
 def found(spec: str) -> Any:
@@ -251,9 +250,10 @@ def _report(args: argparse.Namespace, step: Any, named: dict[str, Any]) -> Repor
             progress.show(what)
 
         report = check(_routine(args), step, progress=show, **named)
-    report.items = [
-        item._replace(command=_command(args, item.dtype, item.law)) if item.command else item for item in report.items
-    ]
+    for i, item in enumerate(report.items):
+        if item.command:  # of the function's call, which tries tensors of several dtypes in L10 alone
+            dtypes = report.dtypes if item.law == "L10" else [item.dtype]
+            report.items[i] = item._replace(command=_command(args, dtypes, item.law))
     return report
 
 
@@ -261,9 +261,10 @@ def _routine(args: argparse.Namespace) -> str | None:
     return None if args.routine == NONE else args.routine
 
 
-def _command(args: argparse.Namespace, dtype: str, law: str) -> str:
-    short = {long: name for name, long in SHORT.items()}
-    words = ["refopt", "check", args.step, "--as", args.routine, "--dtype", short[dtype], "--law", law]
+def _command(args: argparse.Namespace, dtypes: Sequence[str], law: str) -> str:
+    """The command that tries a law again, in dtypes."""
+    short = [name for name, long in SHORT.items() if long in dtypes]
+    words = ["refopt", "check", args.step, "--as", args.routine, "--dtype", *short, "--law", law]
     for name, values in (("--with", args.options), ("--set", args.fixed), ("--names", args.names)):
         words += [name, *values] if values else []
     options = {"--seed": args.seed or None, "--examples": args.examples}
@@ -290,10 +291,3 @@ def _wrapped(line: str, indent: str) -> str:
     return textwrap.fill(
         line, WIDTH, subsequent_indent=indent, break_long_words=True, break_on_hyphens=False, drop_whitespace=True
     )
-
-
-def _save(path: str, text: str) -> None:
-    try:
-        Path(path).write_text(text)
-    except OSError as error:
-        raise Unusable(f"{path}: {error.strerror}") from error

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import refopt
 from refopt.cli import check, compare, show, vectors
-from refopt.cli.output import write
+from refopt.cli.output import UNUSABLE, write
 from refopt.cli.verify import command as verify
 from refopt.simt import script as simt
 
@@ -38,6 +38,9 @@ def run(argv: Sequence[str] | None = None) -> int:
     """
     parser, by_name = parsers()
     args = parser.parse_args(argv)
+    if args.command is None:
+        parser.print_help(sys.stderr)
+        return UNUSABLE
     module, of_command = by_name[args.command]
     return module.run(args, of_command)
 
@@ -50,13 +53,7 @@ def parsers() -> tuple[Parser, dict[str, tuple[Any, argparse.ArgumentParser]]]:
         "kernels, check other optimizers, and run numba.cuda kernels without a GPU.",
     )
     parser.add_argument("--version", action="version", version=f"refopt {refopt.__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
-    by_name = {
-        "verify": (verify, verify.add_to(commands)),
-        "check": (check, check.add_to(commands)),
-        "compare": (compare, compare.add_to(commands)),
-        "vectors": (vectors, vectors.add_to(commands)),
-        "show": (show, show.add_to(commands)),
-        "simt": (simt, simt.add_to(commands)),
-    }
-    return parser, by_name
+    commands = parser.add_subparsers(dest="command", metavar="command")
+    modules: list[Any] = [verify, check, compare, vectors, show, simt]  # in the order of the help
+    return parser, {parser.prog.split()[-1]: (module, parser) for module, parser in (
+        (module, module.add_to(commands)) for module in modules)}

@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 from refopt.catalog import KNOWN
-from refopt.cli.check import SHORT, found, pairs, readable
+from refopt.cli.check import SHORT, found, full, pairs, readable
 from refopt.cli.output import DIFFERS, EQUAL, SEVERAL, Unusable, write
 from refopt.cli.report_file import Target
 from refopt.oracle import ARRAYS, DEADLINE, DTYPES, compare, record
@@ -46,9 +46,7 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
     command.add_argument(
         "--deadline", type=float, metavar="S", help=f"seconds that a call of a step may take; default {DEADLINE:g}"
     )
-    command.add_argument(
-        "--in-place", action="store_true", help="run the steps in this process, not in separate ones"
-    )
+    command.add_argument("--in-place", action="store_true", help="run the steps in this process, not in separate ones")
     command.add_argument("--json", metavar="FILE", help="write a report in JSON; - for stdout")
     return command
 
@@ -56,7 +54,7 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
 def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     """Run the command and return its status."""
     named: dict[str, Any] = {"set": pairs("--set", args.fixed, parser), "arrays": args.arrays, "device": args.device}
-    named |= {"dtypes": args.dtype and [SHORT.get(x, x) for x in args.dtype]}
+    named |= {"dtypes": args.dtype and full(args.dtype)}
     named |= {"deadline": args.deadline} if args.deadline is not None else {}
     named |= {"process": False} if args.in_place else {}
     options = pairs("--with", args.options, parser)
@@ -68,8 +66,7 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
             return _recorded(args, parser, a, named | options)
         if args.b is None:
             parser.error("expected two implementations, or --record")
-        with contextlib.ExitStack() as stack:
-            target = None if args.json is None else stack.enter_context(Target(args.json))
+        with Target(args.json) as target:
             own: dict[str, Any] = {"options_a": pairs("--with-a", args.options_a, parser)}
             own |= {"options_b": pairs("--with-b", args.options_b, parser)}
             within = args.within if args.within in ("bits", "measured", "bound") else float(args.within)
@@ -78,8 +75,7 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
                     a, found(args.b), within=within, routine=args.routine, seed=args.seed,
                     expected_failures=args.expected_failures, **own, **named, **options,
                 )
-            if target:
-                target.write(report.to_json() + "\n")
+            target.write(report.to_json() + "\n")
             if args.json != "-":
                 write(readable(report))
             return EQUAL if report.ok else DIFFERS

@@ -1,6 +1,7 @@
 """The progress line of a command."""
 
 import shutil
+import time
 from typing import TextIO
 
 
@@ -9,6 +10,7 @@ class Progress:
 
     def __init__(self, stream: TextIO | None, total: int) -> None:
         self.total, self.done = total, 0
+        self._stage, self._start = "", time.monotonic()
         self._terminal = stream if stream is not None and stream.isatty() else None
 
     def __enter__(self) -> "Progress":
@@ -16,6 +18,13 @@ class Progress:
 
     def __exit__(self, *_: object) -> None:
         self.clear()
+
+    def begin(self, stage: str) -> None:
+        """Show a stage that begins when the one before has ended, and the seconds so far; "" is still the same one."""
+        if stage:
+            self.done += self._stage != ""
+            self._stage = stage
+        self.show(f"{time.monotonic() - self._start:.0f} s  {self._stage}")
 
     def show(self, stage: str) -> None:
         """Show the current stage."""

@@ -18,7 +18,7 @@ class Target:
     """The destination of a report, tested before any work is done.
 
     A file is written next to its destination and renamed at the end; until then, an existing file is unchanged. Other
-    than regular files, such as pipes, are written to directly; ``-`` is standard output.
+    than regular files, such as pipes, are written to directly; ``-`` is standard output, and ``None`` no report.
 
     Raises:
         Unusable: it cannot be written, or there is no space for a report.
@@ -26,8 +26,10 @@ class Target:
 
     _place: str
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str | None) -> None:
         self.path, self._beside, self._file = path, "", None
+        if path is None:
+            return
         try:
             if path == "-":
                 if sys.stdout is None:
@@ -38,7 +40,7 @@ class Target:
                 raise OSError(0, "expected the name of a file")
             mode = _mode(path)
             if (mode is None or stat.S_ISREG(mode)) and not os.path.abspath(path).startswith(SPECIAL):
-                self._file = self._open_beside(mode)
+                self._file = self._open_beside(path, mode)
             else:
                 self._file = open(path, "wb", buffering=0)  # noqa: SIM115
                 _write(self._file, BEGINNING.encode())
@@ -48,8 +50,8 @@ class Target:
             self._drop()
             raise self._unusable(error) from error
 
-    def _open_beside(self, mode: int | None) -> Any:
-        self._place = os.path.realpath(self.path)
+    def _open_beside(self, path: str, mode: int | None) -> Any:
+        self._place = os.path.realpath(path)
         if mode is not None:
             os.close(os.open(self._place, os.O_WRONLY))  # fails if the file is protected
         beside = os.path.join(os.path.dirname(self._place), f".refopt-{os.getpid()}.json")
@@ -66,6 +68,8 @@ class Target:
 
     def write(self, text: str) -> None:
         """Write the report, which begins with `BEGINNING`, to its destination."""
+        if self.path is None:
+            return
         if self._file is None:
             write(text.removeprefix(BEGINNING))
             return

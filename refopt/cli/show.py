@@ -1,15 +1,14 @@
 """``refopt show``: print the kernels of a routine as Python source or as PTX."""
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 from refopt.catalog import KNOWN
 from refopt.catalog.data import DTYPES
 from refopt.cli.check import pairs
-from refopt.cli.output import EQUAL, SEVERAL, Unusable, write
+from refopt.cli.output import EQUAL, SEVERAL, Unusable, save, write
 from refopt.gpu.show import ptx, request, whole
-from refopt.gpu.target import no_compiler
+from refopt.gpu.target import INSTALL, no_compiler
 
 
 def add_to(commands: Any) -> argparse.ArgumentParser:
@@ -54,17 +53,10 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     except (TypeError, ValueError) as error:
         parser.error(str(error).removeprefix("show: "))
     if args.ptx and (reason := no_compiler()):
-        raise Unusable(f"--ptx: {reason}")
+        raise Unusable(f"--ptx: {reason}; {INSTALL}")
     text = ptx(asked) if args.ptx else whole(asked)
     if args.out is None:
         write(text)
     else:
-        _save(args.out, text)
+        save("--out", args.out, text)
     return EQUAL
-
-
-def _save(path: str, text: str) -> None:
-    try:
-        Path(path).write_text(text)
-    except OSError as error:
-        raise Unusable(f"--out: cannot write to {path!r}: {error.strerror}") from error

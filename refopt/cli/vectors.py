@@ -1,12 +1,11 @@
 """``refopt vectors``: write test vectors of a routine, for code in any language."""
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 from refopt.catalog import KNOWN
-from refopt.cli.check import SHORT, pairs
-from refopt.cli.output import EQUAL, SEVERAL, Unusable, write
+from refopt.cli.check import SHORT, full, pairs
+from refopt.cli.output import EQUAL, SEVERAL, save, write
 from refopt.oracle import DTYPES, vectors
 
 FORMATS = "json", "npz"
@@ -44,22 +43,13 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         parser.error("argument --to: expected a file, for npz")
     try:
         made = vectors(
-            args.routine, dtypes=[SHORT.get(x, x) for x in args.dtype or ("fp32", "fp64")],
+            args.routine, dtypes=full(args.dtype or ("fp32", "fp64")),
             set=pairs("--set", args.fixed, parser), examples=args.examples, seed=args.seed,
         )
     except (TypeError, ValueError) as error:
         parser.error(str(error))
-    except ModuleNotFoundError as error:
-        raise Unusable(f"vectors: {error.name} is not installed") from error
     if args.to is None:
         write(made.to_json())
-        return EQUAL
-    try:
-        if kind == "json":
-            Path(args.to).write_text(made.to_json())
-        else:
-            with open(args.to, "wb") as file:
-                made.to_npz(file)
-    except OSError as error:
-        raise Unusable(f"--to: cannot write to {args.to!r}: {error.strerror}") from error
+    else:
+        save("--to", args.to, made.to_json() if kind == "json" else made.to_npz)
     return EQUAL

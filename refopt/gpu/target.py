@@ -20,11 +20,11 @@ from refopt import simt
 from refopt.checks.arguments import shown
 from refopt.checks.dtypes import name_of
 from refopt.gpu.compiler import Wanted
-from refopt.gpu.compiling import compiler, compiling, in_hand, no_compiler
+from refopt.gpu.compiling import INSTALL, compiler, compiling, in_hand, no_compiler
 from refopt.gpu.machine import OLDEST, Properties, dotted, require
 from refopt.simt import cuda
 
-__all__ = ["Compilable", "cuda", "device_function", "intrinsic", "no_compiler", "sqrt"]
+__all__ = ["INSTALL", "Compilable", "cuda", "device_function", "intrinsic", "no_compiler", "sqrt"]
 
 MEASURED = 9, 0  # the compute capability for which launch bounds were chosen, on an H200
 _since: set[tuple[int, int]] = set()  # the capabilities that introduced instructions of intrinsics

@@ -12,9 +12,8 @@ import numpy as np
 from refopt.catalog import Routine
 from refopt.checks.arguments import chosen, flag, is_number, number, shown, whole
 from refopt.checks.arguments import names as list_of_names
-from refopt.checks.dtypes import SIZES
+from refopt.checks.dtypes import SIZES, lacking
 from refopt.oracle.diagnosis import ENOUGH, Cause
-from refopt.oracle.exact.cases import has
 from refopt.oracle.exceptions import covers, reason, reasons
 from refopt.oracle.item import FAILED, SKIPPED, Item
 from refopt.oracle.laws import LAWS, SYMMETRIES, Law, current_id
@@ -178,8 +177,8 @@ def _held(row: Routine | None, tested: Any, of: _Asked, remarks: Sequence[str], 
     trials: list[Any] = []
     notes: dict[str, None] = dict.fromkeys([*getattr(tested, "notes", ()), *remarks])
     for kind in tried:
-        if not has(kind):
-            items += _uninstalled(kind, of.wanted)
+        if why := lacking(kind):
+            items += [Item(law.id, kind, law.name, SKIPPED, why, lacks=True) for law in of.wanted]
             continue
         trial: Any = (
             Running(tested, kind, of.seed, exact=of.exact, tolerance=of.tolerance) if row is None
@@ -196,7 +195,7 @@ def _held(row: Routine | None, tested: Any, of: _Asked, remarks: Sequence[str], 
     if row is not None:
         notes |= dict.fromkeys(of_items(items, compared, tested))
         if missing := _missing(row, tested, fixed):
-            held = Trial(row, tested, tried[0], of.seed, fixed).numbers() if tried else {}
+            held = trials[0].numbers() if trials else {}
             left_out = ", ".join(f"{name} ({held[name]:g} in the rule)" for name in missing if held)
             notes[f"numbers not taken: {left_out}"] = None
     return (Related if row is None else partial(Report, row.name))(
@@ -232,10 +231,6 @@ def where_steps_run(process: Any, deadline: Any, where: str = "check") -> tuple[
     if not is_number(deadline) or not 0 < float(deadline) < float("inf"):
         raise ValueError(f"{where}: deadline: expected a number of seconds above 0, got {shown(deadline)}")
     return process, float(deadline)
-
-
-def _uninstalled(kind: str, wanted: Iterable[Law]) -> list[Item]:
-    return [Item(law.id, kind, law.name, SKIPPED, "ml_dtypes is not installed", lacks=True) for law in wanted]
 
 
 def _allowed(expected: Mapping[str, str], wanted: Iterable[Law]) -> dict[str, str]:

@@ -5,6 +5,7 @@ import json
 import platform
 import re
 import sys
+import time
 from collections import Counter
 from types import SimpleNamespace
 
@@ -16,7 +17,7 @@ from refopt import catalog, cli, cpu, gpu
 from refopt.catalog import LARS_MOMENTUM, workloads
 from refopt.cli import verify
 from refopt.cli.progress import Progress
-from refopt.cli.verify import around, command, compare, table
+from refopt.cli.verify import around, command, compare, table, tasks
 from refopt.cli.verify import report as result
 from refopt.cli.verify.compare import Row
 from refopt.gpu import cache, cast, tables, timing
@@ -370,7 +371,7 @@ TASKS = [(["sgd", "sgd", "--dtype", "fp32", "fp32"], [("sgd", "fp32", ("merged",
 
 
 @pytest.fixture
-def tasks(monkeypatch):
+def computed(monkeypatch):
     """Those that a run would compute."""
     found = []
 
@@ -384,25 +385,25 @@ def tasks(monkeypatch):
 
 
 @pytest.mark.parametrize(("args", "expected"), TASKS)
-def test_tasks(tasks, args, expected):
+def test_tasks(computed, args, expected):
     assert cli.main(["verify", "--routine", *args]) == 0
-    assert [(task.name, task.dtype, task.forms) for task in tasks] == expected
+    assert [(task.name, task.dtype, task.forms) for task in computed] == expected
 
 
-def test_all_tasks(tasks, capsys):
+def test_all_tasks(computed, capsys):
     """Of every routine, its own forms; operations around a step unless a form is asked for. Models are scaled."""
     assert cli.main(["verify", "--dtype", "fp32", "fp64"]) == 0
     assert "the CPU (as asked)" in (out := " ".join(capsys.readouterr().out.split())) and "scaled to" in out
-    assert {task.name for task in tasks} == {*catalog.KNOWN, *verify.AROUND}
-    sizes = {task.name: (len(task.workload), max(x.elements for x in task.workload.tensors)) for task in tasks}
+    assert {task.name for task in computed} == {*catalog.KNOWN, *verify.AROUND}
+    sizes = {task.name: (len(task.workload), max(x.elements for x in task.workload.tensors)) for task in computed}
     assert sizes["sgd"][1] <= 1500 < sizes["lamb"][1] == sizes["merged_cast"][1] <= 17_500 and sizes["muon"][0] == 6
-    assert f"scaled to {max(task.workload.elements for task in tasks):,}: " in out
-    tasks.clear()
+    assert f"scaled to {max(task.workload.elements for task in computed):,}: " in out
+    computed.clear()
     assert cli.main(["verify", "--form", "merged"]) == 0 and "skipped" not in capsys.readouterr().out
-    assert not {task.name for task in tasks} & {*verify.AROUND}
-    tasks.clear()
+    assert not {task.name for task in computed} & {*verify.AROUND}
+    computed.clear()
     assert cli.main(["verify", "--routine", "sgd", "muon", "--dtype", "fp32", "--full"]) == 0
-    assert [task.workload for task in tasks] == [(whole := workloads.load("resnet50")), whole.matrices()]
+    assert [task.workload for task in computed] == [(whole := workloads.load("resnet50")), whole.matrices()]
     assert cli.main(["verify", "--full", "--max-elements", "9"]) == 2
     assert "argument --full: cannot be combined with --max-elements" in capsys.readouterr().err
 
@@ -411,17 +412,52 @@ def test_version(capsys):
     assert cli.main(["--version"]) == 0 and capsys.readouterr().out == f"refopt {refopt.__version__}\n"
 
 
+NO_BF16 = "ml_dtypes is not installed (pip install 'refopt[bf16]')"
+
+
 def test_bf16_is_skipped_without_ml_dtypes(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
     answer = report(capsys, dtype=None)
     assert {row["dtype"] for row in answer["rows"]} == {"fp32", "fp64", "fp16", "fp16-amp"}
-    assert answer["skipped"]["bf16"] == "ml_dtypes is not installed" and not report(capsys, "sgd", form=None)["skipped"]
+    assert answer["skipped"]["bf16"] == NO_BF16 and not report(capsys, "sgd", form=None)["skipped"]
     assert [row["form"] for row in report(capsys, "merged_cast", form=None)["rows"]] == ["to fp16"]
-    assert run(dtype="bf16") == 2 and "bf16: ml_dtypes is not installed" in capsys.readouterr().err
+    for name, dtype, what in (("sgd", "bf16", "bf16"), ("muon", "fp32", "muon in fp32")):
+        assert run("--routine", name, dtype=dtype, form=None) == 2
+        assert f"argument --dtype: {what}: {NO_BF16}" in " ".join(capsys.readouterr().err.split())
+    everything = report(capsys, "muon", dtype=None, form=None)
+    assert {row["dtype"] for row in everything["rows"]} == {"fp64"}
+    assert everything["skipped"]["muon in fp32"] == everything["skipped"]["bf16"] == NO_BF16
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_progress_moves_within_a_routine(executor, monkeypatch, several):
+    """Whether tasks run in other processes or here; each reports all of its stages, in order."""
+    monkeypatch.setattr(tasks, "processes", lambda *_: 1 + several)
+    lars = tasks.Task("lars_momentum", "fp32", workloads.load("tiny"), ("two_launches", "carried_norm"))
+    asked, told = [lars, tasks.Task("check_gradients", "fp64", workloads.load("tiny"))], []
+    assert [task for task, _ in tasks.all_rows(asked, executor, 2, told.append)] == [lars, lars, asked[1]]
+    begun = [stage for stage in told if stage.startswith("lars_momentum fp32 ")]
+    assert [stage.removeprefix("lars_momentum fp32 ") for stage in begun] == ["data", *(
+        f"{what}, step {k}" for what in ("reference", "two_launches", "carried_norm") for k in (1, 2))]
+    assert len(begun) == lars.stages(2) and len([*filter(None, told)]) == sum(task.stages(2) for task in asked)
+
+
+def test_how_long_whole_models_take_is_said_before(capsys, monkeypatch):
+    """By the elements that are read: once for each array and stage, or for each row of a product."""
+    assert run("--routine", "sgd", form=None) == 0 and "\ntime " not in capsys.readouterr().out
+    monkeypatch.setattr(compare, "COUNTED", 1429)
+    monkeypatch.setattr(tasks, "SPEED", 2 * 1430 * (1 + 2 + 2) / 7)
+    assert run("--routine", "sgd", form=None) == 0
+    assert "\ntime     roughly 7 s, by processes that each read " in capsys.readouterr().out
+    whole = workloads.load("resnet50").matrices()
+    work = [tasks.Task(name, "fp32", whole, ("merged",)).work(2) for name in ("momentum", "muon")]
+    assert 100 < work[1] / work[0] < 1000
+    assert [table.span(x) for x in (99, 100, 5999, 6000)] == ["99 s", "2 min", "100 min", "2 h"]
 
 
 def test_progress_is_one_line_and_gone_in_the_end(monkeypatch):
     monkeypatch.setenv("COLUMNS", "50")
+    monkeypatch.setattr(time, "monotonic", lambda: 3.0)
     class Terminal(io.StringIO):
         def isatty(self):
             return True
@@ -432,8 +468,11 @@ def test_progress_is_one_line_and_gone_in_the_end(monkeypatch):
             progress.show("fp32 reference")
             progress.done += 1
             progress.show("fp32 cooperative")
+            for stage in ("data", "", "merged"):
+                progress.begin(stage)
     assert not pipe.getvalue()
     bars = f"[{' ' * 30}] 0/2  fp32 refere", f"[{'#' * 15}{' ' * 15}] 1/2  fp32 cooper"  # a column is left
+    bars += *[f"[{'#' * 15}{' ' * 15}] 1/2  0 s  data"] * 2, f"[{'#' * 30}] 2/2  0 s  merged"
     assert terminal.getvalue() == "".join(f"\r\033[K{bar}" for bar in (*bars, ""))
 
 

@@ -53,6 +53,7 @@ def test_help_and_wrong_arguments(args, capfd, monkeypatch):
     asked = {"--help", "--version"} & set(args)
     assert status == (0 if asked else 2) and bool(out) == bool(asked) and bool(err) != bool(asked)
     assert max(map(len, (out + err).splitlines())) <= 80 and "Traceback" not in err
+    assert args or all(f"\n    {name} " in err for name in commands.parsers()[1]), "alone, it lists its commands"
 
 
 def test_the_statuses_are_told(capfd):

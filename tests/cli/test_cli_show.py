@@ -129,4 +129,5 @@ def test_ptx(capsys):
 def test_ptx_without_a_compiler(capsys, monkeypatch):
     monkeypatch.setattr(command, "no_compiler", lambda: "numba-cuda is not installed (No module named 'numba')")
     assert run("sgd", "--ptx") == 2
-    assert capsys.readouterr() == ("", "refopt: --ptx: numba-cuda is not installed (No module named 'numba')\n")
+    assert capsys.readouterr() == ("", "refopt: --ptx: numba-cuda is not installed (No module named 'numba'); "
+                                   "pip install 'refopt[cuda13]'\n")

@@ -138,8 +138,11 @@ def test_what_is_not_taken_is_skipped_and_listed():
 def test_bf16_is_skipped_without_ml_dtypes(monkeypatch):
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
     report = oracle.check("sgd", sgd, **QUICK | {"dtypes": ["float32", "bfloat16"]})
-    assert {(x.dtype, x.text) for x in report.of("skipped")} == {("bfloat16", "ml_dtypes is not installed")}
+    why = "ml_dtypes is not installed (pip install 'refopt[bf16]')"
+    assert {(x.dtype, x.text) for x in report.of("skipped")} == {("bfloat16", why)}
     assert {x.dtype for x in report.of("passed")} == {"float32"}
+    alone = oracle.check("sgd", sgd, **QUICK | {"dtypes": ["bfloat16"]})
+    assert {x.text for x in alone.items} == {why} and not alone.ok
 
 
 def test_scalars_of_a_tensor_without_elements():

@@ -4,7 +4,6 @@ import io
 import json
 import os
 import re
-import shlex
 import signal
 import subprocess
 import sys
@@ -43,6 +42,11 @@ def wrong(params, grads, *, lr, l2_decay):
     print("noise")
     for p, g in zip(params, grads):
         p -= lr * g
+
+
+def apart(params, grads, *, lr):
+    for p, g in zip(params, grads):
+        p -= lr * g if len({x.dtype for x in params}) == 1 else 0 * g
 
 
 def flushing(params, grads, *, lr):
@@ -84,16 +88,25 @@ def test_right_and_wrong(steps, capsys):
     assert max(len(line) for line in out.splitlines() if "again" not in line) <= 80
 
 
-@pytest.mark.parametrize(("law", "secret"), [("L1", ""), ("L21", " --secret 5"),
-                                              ("L24", " --secret 5")])
-def test_a_failure_is_shown_again_by_what_was_asked_for(steps, capsys, law, secret):
-    asked = ("--set l2_decay=0.5 maximize=false --seed 3 --examples 1{} --arrays numpy --tolerance 0.001 "
-             "--deadline 9.5 --symmetry sign zero --allow-skips L7 L1 --exact --in-place")
-    here = shlex.split(asked.format(" --secret 5"))
-    assert run("steps_to_check:wrong", "--as", "sgd", "--dtype", "fp32", "--law", law, *here) == 1
+ASKED = ("--set l2_decay=0.5 maximize=false --seed 3 --examples 1 --secret 5 --arrays numpy --tolerance 0.001 "
+         "--deadline 9.5 --symmetry sign zero --allow-skips L7 L1 --exact --in-place")
+ZEROS = "--set l2_decay=0.5 --examples 0 --secret 0 --tolerance 0.0 --deadline 9.5"
+
+
+@pytest.mark.parametrize(("law", "asked"), [
+    *((law, asked) for law in ("L1", "L21") for asked in (ASKED, ZEROS)), ("L24", ASKED)])
+def test_a_failure_is_shown_again_by_what_was_asked_for(steps, capsys, law, asked):
+    assert run("steps_to_check:wrong", "--as", "sgd", "--dtype", "fp32", "--law", law, *asked.split()) == 1
     again = next(line for line in capsys.readouterr().out.splitlines() if "again: " in line)
-    expected = f"refopt check steps_to_check:wrong --as sgd --dtype fp32 --law {law} {asked.format(secret)}"
-    assert shlex.split(again)[1:] == shlex.split(expected)
+    shown = asked if LAWS[law].secret else re.sub(" --secret .", "", asked)
+    assert again.strip() == f"again: refopt check steps_to_check:wrong --as sgd --dtype fp32 --law {law} {shown}"
+
+
+def test_a_failure_of_mixed_dtypes_is_shown_again_by_all_of_them(steps, capsys):
+    assert run("steps_to_check:apart", "--as", "sgd", "--dtype", "fp32", "fp64", "--law", "L10") == 1
+    again = [line.partition("again: ")[2] for line in capsys.readouterr().out.splitlines() if "again: " in line]
+    assert set(again) == {"refopt check steps_to_check:apart --as sgd --dtype fp32 fp64 --law L10"}
+    assert run(*again[0].split()[2:]) == 1
 
 
 def test_what_is_in_a_class(steps):
@@ -210,7 +223,8 @@ def test_signals(steps):
 
 def test_a_script_shows_the_failure_without_refopt(steps, tmp_path, capsys):
     assert run(f"{steps}:wrong", *QUICK, "--script", "no/shown.py") == 2
-    assert capsys.readouterr().err.endswith("refopt: no/shown.py: No such file or directory\n")
+    said = capsys.readouterr().err
+    assert said.endswith("refopt: --script: cannot write to 'no/shown.py': No such file or directory\n")
     assert run(f"{steps}:wrong", *QUICK, "--script", "shown.py") == 1
     text = Path("shown.py").read_text()
     assert "refopt" not in text

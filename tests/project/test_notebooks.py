@@ -187,6 +187,15 @@ def test_figures_have_words_for_those_who_do_not_see_them(path):
     assert not [output for output in outputs if len(output.metadata.get("image/png", {}).get("alt", "")) < 40]
 
 
+def test_text_in_formulas_is_as_it_is_shown():
+    """MathJax shows the backslash of an escape in \\text."""
+    pages = [*NOTEBOOKS, *EXERCISES, *(ROOT / "docs").glob("*.md"), ROOT / "README.md"]
+    sources = {path: ["".join(cell["source"]) for cell in cells_of(path)] if path.suffix == ".ipynb"
+               else [path.read_text()] for path in pages}
+    assert not [(path.stem, found) for path, texts in sources.items() for text in texts
+                for found in re.findall(r"\\text\{[^}]*\\_[^}]*\}", text)]
+
+
 def test_links_of_notebooks_lead_to_notebooks():
     """Those that name another notebook in the folder."""
     gone = {(path.stem, link) for path in NOTEBOOKS for link in re.findall(r"\]\(([\w-]+\.ipynb)\)", path.read_text())

@@ -3,9 +3,10 @@
 import re
 
 import pytest
-from page_code import FILE, blocks, known, run, session
+from page_code import BLOCK, FILE, blocks, known, not_pasted, run, session
 from texts import executed
 
+from benchmarks.record import ROOT
 from refopt import gpu
 
 NAMES = ["index", "read-a-kernel", "checkpoints", "several-gpus", "find-a-race", "merging", "sharding",
@@ -40,7 +41,27 @@ def test_the_page_on_graphs_runs(tmp_path):
     assert run("graphs", tmp_path) == 1
 
 
+PAGES = [path for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+         if path.stem != "interface"]  # which lists signatures
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_code_can_be_pasted_at_a_prompt(path):
+    """All but modules, which begin with their docstring."""
+    for language, text in BLOCK.findall(path.read_text()):
+        assert language != "python" or text.startswith('"""') or not not_pasted(text), text
+
+
 # That these can fail.
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("for x in ():\n    x\nx = 1\n", "'x = 1': invalid syntax"),
+    ("def f():\n    x = 1\n\n    return x\n", "    return x"),
+    ("try:\n    x = 1\nexcept OSError:\n    raise\nx = 2\n", "'x = 2'"), ("for x in ():\n    x\n\nx = [\n\n1]\n", ""),
+    ("def f():\n    return 1\n", "")])
+def test_what_a_prompt_refuses(text, said):
+    assert said in not_pasted(text) and bool(said) == bool(not_pasted(text))
 
 
 def test_a_wrong_output_is_noticed():

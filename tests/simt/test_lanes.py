@@ -62,8 +62,8 @@ def often(name, dtype, form):
 @pytest.mark.parametrize(("name", "dtype", "form"), [
     pytest.param(*of, marks=[pytest.mark.slow] * (not often(*of)), id="-".join(of)) for of in EVERY])
 def test_every_routine_has_the_bits_of_threads(name, dtype, form, by_lanes, executor):
-    if unavailable(dtype):
-        pytest.skip(unavailable(dtype))
+    if why := unavailable(dtype, ROUTINES[name]):
+        pytest.skip(why)
     case = make_case(ROUTINES[name], WORKLOAD, dtype, 2)
     got = stepped(case, form)
     assert by_lanes == []

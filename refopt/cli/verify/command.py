@@ -13,13 +13,14 @@ from typing import Any
 
 from refopt import gpu
 from refopt.catalog import KNOWN, Routine, workloads
+from refopt.checks.optional import library
 from refopt.checks.renamed import OPS, renamed
 from refopt.cli import verify
 from refopt.cli.output import DIFFERS, EQUAL, SEVERAL, Unusable, write
 from refopt.cli.progress import Progress
 from refopt.cli.report_file import Target
-from refopt.cli.verify import report, table
-from refopt.cli.verify.tasks import Task, all_rows
+from refopt.cli.verify import compare, report, table
+from refopt.cli.verify.tasks import SPEED, Task, all_rows, seconds
 from refopt.gpu import cache, timing
 from refopt.gpu.machine import dotted
 
@@ -32,12 +33,13 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     Raises:
         SystemExit: an argument is wrong, which is reported.
         Unusable: output cannot be written.
+        ImportError: greenlet is missing, by which the executor counts.
     """
-    machine, tasks, scaled = _chosen(args, parser)
-    with contextlib.ExitStack() as stack:
-        target = None if args.json is None else stack.enter_context(Target(args.json))
-        stack.enter_context(gpu.use(machine.name))
-        return _verify(args, machine, tasks, scaled, target)
+    machine, tasks, scaled, skipped = _chosen(args, parser)
+    if any(compare.counts(machine, task.workload) for task in tasks):
+        library("greenlet")
+    with Target(args.json) as target, gpu.use(machine.name):
+        return _verify(args, machine, tasks, scaled, skipped, target)
 
 
 def add_to(commands: Any) -> argparse.ArgumentParser:
@@ -55,9 +57,7 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
     for name, choices in several.items():
         text = f"{', '.join(choices)}; default all" + (" but separate, where there are two" if name == "form" else "")
         word = partial(renamed, names=OPS, where=f"refopt verify: --{name} ")
-        command.add_argument(
-            f"--{name}", **SEVERAL, type=word, choices=choices, metavar=name[0].upper(), help=text
-        )
+        command.add_argument(f"--{name}", **SEVERAL, type=word, choices=choices, metavar=name[0].upper(), help=text)
     names = list(workloads.WORKLOADS)
     text = f"{', '.join(names)}; default {names[0]}"
     command.add_argument("--workload", choices=names, default=names[0], metavar="W", help=text)
@@ -81,8 +81,10 @@ def _at_least(least: int) -> Callable[[str], int]:
     return number
 
 
-def _chosen(args: argparse.Namespace, parser: argparse.ArgumentParser) -> tuple[Any, list[Task], str]:
-    """The device, the requested tasks, and how their tensors were scaled; exits with status 2 if not available."""
+def _chosen(
+    args: argparse.Namespace, parser: argparse.ArgumentParser
+) -> tuple[Any, list[Task], str, dict[str, str]]:
+    """The device, the tasks, how their tensors were scaled, and what is skipped; exits with status 2 if unavailable."""
     try:
         machine = gpu.device(args.device)
     except (RuntimeError, ValueError) as error:
@@ -91,7 +93,8 @@ def _chosen(args: argparse.Namespace, parser: argparse.ArgumentParser) -> tuple[
     for routine in routines if args.routine else ():
         if not _forms(routine, args.form):
             parser.error(f"argument --form: {routine.name} has {', '.join(routine.forms)}")
-    dtypes = _dtypes(args.dtype, parser)
+    skipped = _skipped(args, routines, parser)
+    dtypes = [name for name in dict.fromkeys(args.dtype or verify.DTYPES) if name not in skipped]
     whole = workloads.load(args.workload)
     if args.full and args.max_elements is not None:
         parser.error("argument --full: cannot be combined with --max-elements")
@@ -104,20 +107,25 @@ def _chosen(args: argparse.Namespace, parser: argparse.ArgumentParser) -> tuple[
         for routine in routines
         if (forms := _forms(routine, args.form))
         for dtype in dtypes
-        if verify.offered(routine, dtype)
+        if verify.offered(routine, dtype) and f"{routine.name} in {dtype}" not in skipped
     ]
     tasks += _around(args, workload, dtypes)
     if not tasks:
         parser.error("nothing to verify: none of the requested routines has the requested dtypes")
-    return machine, tasks, scaled
+    return machine, tasks, scaled, skipped
 
 
-def _dtypes(asked: list[str] | None, parser: argparse.ArgumentParser) -> list[str]:
-    """The requested dtype configurations, or else all that are available."""
-    for name in asked or ():
-        if reason := verify.unavailable(name):
-            parser.error(f"argument --dtype: {name}: {reason}")
-    return list(dict.fromkeys(asked or (name for name in verify.DTYPES if not verify.unavailable(name))))
+def _skipped(args: argparse.Namespace, routines: list[Routine], parser: argparse.ArgumentParser) -> dict[str, str]:
+    """Why dtype configurations, of all routines or of one, are not available; exits with status 2 if requested."""
+    skipped: dict[str, str] = {}
+    for name in args.dtype or verify.DTYPES:
+        for routine in (None, *(each for each in routines if verify.offered(each, name))):
+            if name not in skipped and (reason := verify.unavailable(name, routine)):
+                what = f"{routine.name} in {name}" if routine else name
+                if args.dtype and (args.routine or routine is None):
+                    parser.error(f"argument --dtype: {what}: {reason}")
+                skipped[what] = reason
+    return skipped
 
 
 def _around(args: argparse.Namespace, workload: workloads.Workload, dtypes: list[str]) -> list[Task]:
@@ -170,14 +178,16 @@ def _described(device: dict[str, Any]) -> str:
     return f"{device['name']}{reason}, {as_one}compute capability {device['compute_capability']}, {size}"
 
 
-def _verify(args: argparse.Namespace, machine: Any, tasks: list[Task], scaled: str, target: Target | None) -> int:
+def _verify(
+    args: argparse.Namespace, machine: Any, tasks: list[Task], scaled: str, skipped: dict[str, str],
+    target: Target,
+) -> int:
     start = time.monotonic()
     device = _device(machine, args.device)
     whole = workloads.load(args.workload)
     workload = max((task.workload for task in tasks), key=lambda workload: workload.elements)
-    skipped = {} if args.dtype else {name: reason for name in verify.DTYPES if (reason := verify.unavailable(name))}
     copy = COPIED / timing.copy_milliseconds(COPIED) * 1000 if machine.name == "gpu" else None
-    with Progress(sys.stderr, len(tasks)) as progress:
+    with Progress(sys.stderr, sum(task.stages(args.steps) for task in tasks)) as progress:
 
         def say(text: str = "") -> None:
             progress.clear()
@@ -191,6 +201,9 @@ def _verify(args: argparse.Namespace, machine: Any, tasks: list[Task], scaled: s
             say(table.wrap("", f"scaled to {workload.elements:,}: {scaled}"))
         for name, reason in skipped.items():
             say(table.wrap("skipped", f"{name}: {reason}"))
+        if takes := seconds(tasks, machine, args.steps):
+            speed = f"{SPEED / 1e6:.0f} million elements of arrays a second"
+            say(table.wrap("time", f"roughly {table.span(takes)}, by processes that each read {speed}"))
         rows = _rows(tasks, whole, machine, args.steps, copy, progress, say)
         for row in rows:
             if not row.ok:
@@ -198,22 +211,16 @@ def _verify(args: argparse.Namespace, machine: Any, tasks: list[Task], scaled: s
         if device["kind"] == "gpu":
             device["kernels"] = _came_from(device)
             say(table.wrap("kernels", device["kernels"]))
-        seconds = time.monotonic() - start
-        say(table.summary(rows, seconds))
+        took = time.monotonic() - start
+        say(table.summary(rows, took))
         say("\nTo report this, paste into an issue:\n" + report.line(rows, device))
     ok = all(row.ok for row in rows)
-    if target:
-        used = {"elements_used": workload.elements, "scaled": scaled}
+    if args.json is not None:
+        model = {"name": workload.name, "tensors": len(workload), "elements": whole.elements}
         document = {
-            "schema": report.SCHEMA,
-            "ok": ok,
-            "versions": report.versions(),
-            "device": device,
-            "workload": {"name": workload.name, "tensors": len(workload), "elements": whole.elements, **used},
-            "steps": args.steps,
-            "skipped": skipped,
-            "seconds": round(seconds, 3),
-            "copy_bytes_per_second": copy,
+            "schema": report.SCHEMA, "ok": ok, "versions": report.versions(), "device": device,
+            "workload": model | {"elements_used": workload.elements, "scaled": scaled}, "steps": args.steps,
+            "skipped": skipped, "seconds": round(took, 3), "copy_bytes_per_second": copy,
             "rows": [report.record(row, copy) for row in rows],
         }
         target.write(json.dumps(document, indent=2) + "\n")
@@ -236,7 +243,7 @@ def _rows(
 ) -> list[verify.Row]:
     """All rows, each printed as it is computed."""
     rows: list[verify.Row] = []
-    with contextlib.closing(all_rows(tasks, machine, steps, progress.show)) as stream:
+    with contextlib.closing(all_rows(tasks, machine, steps, progress.begin)) as stream:
         for name, of_name in itertools.groupby(stream, key=lambda pair: pair[0].name):
             first, routine = len(rows), KNOWN.get(name)
             compared = f", compared after each of {steps} steps" if routine else ""
@@ -244,9 +251,8 @@ def _rows(
             if routine and routine.told:
                 say(_matrices(next(task.workload for task in tasks if task.name == name), whole) + "\n")
             say(table.HEADER)
-            for task, row in of_name:
+            for _, row in of_name:
                 rows.append(row)
-                progress.done = tasks.index(task)
                 say(table.line(row))
             if copy:
                 say(f"\n{table.SPEED_HEADER}")

@@ -61,14 +61,20 @@ class Row(NamedTuple):
         return not self.differing and not self.problems
 
 
+Report = Callable[[str], None]
 States = list[dict[str, list[np.ndarray]]]  # for each step, the arrays of each slot
 
 
-def reference(case: Case) -> States:
+def _silent(stage: str) -> None:
+    """Report nothing."""
+
+
+def reference(case: Case, report: Report = _silent) -> States:
     """Every slot after each step, by the CPU routine."""
     slots = {name: arrays and [x.copy() for x in arrays] for name, arrays in case.slots.items()}
     after = []
-    for grads, numbers in zip(case.grads, case.hypers, strict=True):
+    for step, (grads, numbers) in enumerate(zip(case.grads, case.hypers, strict=True), 1):
+        report(f"reference, step {step}")
         slots["grads"] = grads
         positional, named = arguments(case.routine, slots)
         getattr(cpu, case.routine.merged_name)(*positional, **named, **case.choices, **numbers)
@@ -78,23 +84,20 @@ def reference(case: Case) -> States:
 
 
 def rows(
-    routine: Routine,
-    workload: Workload,
-    dtype: str,
-    forms: Sequence[str],
-    machine: Any,
-    steps: int = 2,
-    report: Callable[[str], None] = lambda stage: None,
+    routine: Routine, workload: Workload, dtype: str, forms: Sequence[str], machine: Any, steps: int = 2,
+    report: Report = _silent,
 ) -> Iterator[Row]:
-    """Verify the forms of a routine in one dtype configuration. ``report`` is called with each stage."""
-    report(f"{dtype} reference")
+    """Verify the forms of a routine in one dtype configuration. ``report`` is called with each stage as it begins.
+
+    The stages are the data, and each step of the reference and of each form.
+    """
+    report("data")
     case = make_case(routine, workload, dtype, steps)
-    expected = reference(case)
+    expected = reference(case, report)
     lying_still = idle(case, expected)
     before, alone = unmerged(routine), None
     for form in forms:
-        report(f"{dtype} {form}")
-        row, plan = _verify(case, expected, form, machine)
+        row, plan = _verify(case, expected, form, machine, report)
         if machine.name == "gpu":
             time = timing.milliseconds(plan.step)
             if alone is None and not routine.forms[before].merged:
@@ -113,7 +116,7 @@ def unmerged(routine: Routine) -> str:
     return next((name for name, form in routine.forms.items() if not form.merged), routine.merged_form)
 
 
-def _verify(case: Case, expected: States, form: str, machine: Any) -> tuple[Row, Any]:
+def _verify(case: Case, expected: States, form: str, machine: Any, report: Report) -> tuple[Row, Any]:
     routine, specs = case.routine, case.specs
     before, iterations = unmerged(routine), case.hypers[-1].get("iterations", 0)
     plan, arrays = _plan(case, form, machine)
@@ -122,6 +125,7 @@ def _verify(case: Case, expected: States, form: str, machine: Any) -> tuple[Row,
     differing = most = 0
     log = None
     for step, (grads, numbers) in enumerate(zip(case.grads, case.hypers, strict=True)):
+        report(f"{form}, step {step + 1}")
         if step:
             for array, grad in zip(arrays["grads"], grads, strict=True):
                 array.copy_to_device(ulp.bits(grad))
@@ -147,20 +151,10 @@ def _verify(case: Case, expected: States, form: str, machine: Any) -> tuple[Row,
         traffic = sum(log.bytes_read(x) + log.bytes_written(x) for x in tensors)
     signatures = routine.launches(specs, routine.merged_form) // routine.forms[routine.merged_form].launches
     return Row(
-        routine=routine.name,
-        dtype=case.dtype,
-        form=form,
-        tensors=len(specs),
-        elements=case.workload.elements,
-        ops_before=len(specs),
-        ops_after=signatures if routine.forms[form].merged else len(specs),
-        launches_before=sum(routine.launches([spec], before, iterations) for spec in specs),
-        launches_after=launches,
-        bytes=traffic,
-        counted=log is not None,
-        max_ulps=most,
-        differing=differing,
-        mismatches=tuple(mismatches),
+        routine=routine.name, dtype=case.dtype, form=form, tensors=len(specs), elements=case.workload.elements,
+        ops_before=len(specs), ops_after=signatures if routine.forms[form].merged else len(specs),
+        launches_before=sum(routine.launches([spec], before, iterations) for spec in specs), launches_after=launches,
+        bytes=traffic, counted=log is not None, max_ulps=most, differing=differing, mismatches=tuple(mismatches),
         problems=_counts(routine, specs, form, iterations, launches, traffic),
     ), plan
 
@@ -182,11 +176,8 @@ def _counts(
         "launches": (routine.launches(specs, form, iterations), launches),
         "bytes": (routine.bytes(specs, form), traffic),
     }
-    return tuple(
-        f"{what}: expected {expected:,} by the catalogue, got {got:,}"
-        for what, (expected, got) in counts.items()
-        if got != expected
-    )
+    return tuple(f"{what}: expected {expected:,} by the catalogue, got {got:,}"
+                 for what, (expected, got) in counts.items() if got != expected)
 
 
 def idle(case: Case, expected: States) -> list[str]:

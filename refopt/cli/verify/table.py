@@ -28,31 +28,16 @@ def wrap(title: str, text: str) -> str:
 
 def line(row: Row) -> str:
     """A row of the table."""
-    return _COLUMNS.format(
-        row.dtype,
-        row.form,
-        row.ops_before,
-        row.ops_after,
-        row.launches_before,
-        row.launches_after,
-        f"{row.bytes:,}",
-        _ulps(row.max_ulps),
-        "ok" if row.ok else "FAIL",
-    )
+    counts = row.ops_before, row.ops_after, row.launches_before, row.launches_after, f"{row.bytes:,}"
+    return _COLUMNS.format(row.dtype, row.form, *counts, _ulps(row.max_ulps), "ok" if row.ok else "FAIL")
 
 
 def speed_line(row: Row, copy: float) -> str:
     """A row of the table of times."""
     assert row.milliseconds
     rate = row.bytes / row.milliseconds * 1000
-    return _SPEED_COLUMNS.format(
-        row.dtype,
-        row.form,
-        f"{row.milliseconds:,.3f}",
-        f"{rate / 1e9:,.0f}",
-        f"{rate / copy:.0%}",
-        f"{row.speedup:.2f} x" if row.speedup else "",
-    )
+    speeds = f"{row.milliseconds:,.3f}", f"{rate / 1e9:,.0f}", f"{rate / copy:.0%}"
+    return _SPEED_COLUMNS.format(row.dtype, row.form, *speeds, f"{row.speedup:.2f} x" if row.speedup else "")
 
 
 def _ulps(n: int) -> str:
@@ -76,6 +61,13 @@ def explain(row: Row) -> str:
     if more := row.differing - len(row.mismatches):
         lines.append(f"  and {more:,} more differences")
     return "\n".join(lines)
+
+
+def span(seconds: float) -> str:
+    """A rough duration."""
+    if seconds < 6000:
+        return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.0f} h"
 
 
 def summary(rows: Sequence[Row], seconds: float) -> str:

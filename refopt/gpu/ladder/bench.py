@@ -87,13 +87,13 @@ def bench_of(name: str, sizes: Sequence[int], dtype: str = "float32") -> Bench:
         host, clip = [grads, np.zeros(2, np.float32)], (np.float32(1), np.float32(1e-6))
         return Bench(host, clip, norm, lambda grads, out: gpu.gradient_check(grads, max_norm=1.0), 4 * elements)
     if name == "coalesce":
-        offsets = importlib.import_module("refopt.gpu.ladder.coalesce").offsets_of(sizes)
+        laid = cpu.coalesce_tensor([np.zeros(n, np.float16) for n in sizes], align_size=256)
 
         def gather(cast: Callable) -> Callable:
-            places = list(zip(offsets, sizes, strict=False))
+            places = list(zip(laid.offsets, sizes, strict=True))
             return lambda grads, buffer: cast(grads, [buffer[start : start + n] for start, n in places], scale=0.5)
 
-        host = [grads, np.zeros(offsets[-1], np.float16)]
+        host = [grads, laid.buffer]
         return Bench(host, np.float32(0.5), gather(cpu.merged_cast), gather(gpu.cast_plan), 6 * elements)
     if name == "matmul":
         kind, bits = numpy_dtype(dtype), np.dtype("float32" if dtype == "float32" else "uint16")
@@ -165,5 +165,9 @@ def run(name: str) -> int:
 
 
 def main(name: str) -> None:
-    """`run` as a command."""
-    sys.exit(run(name))
+    """`run` as a command; status 2 if a library is missing."""
+    try:
+        sys.exit(run(name))
+    except ImportError as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -38,5 +38,5 @@ def within_bound(
         f"{second.subject} compared with {first.subject}", items, first.laws,
         compared=min(first.compared, second.compared) if first.step_compared and second.step_compared else 0,
         expected_failures={}, dtypes=list(dict.fromkeys([*first.dtypes, *second.dtypes])), notes=list(notes),
-        seconds=first.seconds + second.seconds,
+        seconds=first.seconds + second.seconds, usual_dtypes=first.usual_dtypes,
     )

@@ -9,7 +9,7 @@ from typing import Any
 
 from refopt.checks.arguments import chosen, mapped, number, whole
 from refopt.checks.arguments import names as list_of_names
-from refopt.checks.dtypes import SIZES
+from refopt.checks.dtypes import SIZES, lacking
 from refopt.oracle.broken import Broken, Crashed, Misconduct, Skipped
 from refopt.oracle.checking import DEADLINE, where_steps_run
 from refopt.oracle.comparison.bounded import within_bound
@@ -98,6 +98,9 @@ def compare(
         tried = tuple(chosen(f"compare: dtypes[{i}]", x, SIZES) for i, x in enumerate(tried))
         seed = whole("compare: seed", getattr(first, "seed", 0) if seed is None else seed, least=0)
         for k, dtype in enumerate(tried):
+            if why := lacking(dtype):
+                items += [Item(part, dtype, PARTS[part], SKIPPED, why, lacks=True) for part in wanted]
+                continue
             trial = Running(second, dtype, seed, exact=exact, tolerance=tolerance)
             other = first if isinstance(first, Recorded) else Running(first, dtype, seed, exact=True, tolerance=None)
             if progress is not None:
@@ -109,7 +112,7 @@ def compare(
     return Compared(
         f"{second.name} compared with {first.name}", items, {x: PARTS[x] for x in wanted}, compared=compared,
         expected_failures={x: why for x, why in allowed.items() if x.partition("-")[0] in wanted}, dtypes=tried,
-        notes=list(notes), seconds=time.perf_counter() - started,
+        notes=list(notes), seconds=time.perf_counter() - started, usual_dtypes=dtypes is None,
     )
 
 
@@ -170,8 +173,6 @@ def _within(within: Any) -> tuple[bool, float | None]:
 
 def _of_dtype(first: Any, second: Running, dtype: str, wanted: Iterable[str]) -> list[Item]:
     """Every case of a dtype."""
-    if not has(dtype):
-        return [Item(part, dtype, PARTS[part], SKIPPED, "ml_dtypes is not installed") for part in wanted]
     second.settle()
     tried, cases = Tried(second), [*every(second)]
     for part in wanted:

@@ -8,7 +8,7 @@ import numpy as np
 from refopt.catalog import Routine, Spec
 from refopt.checks import flat
 from refopt.checks.arguments import kind_of, mapped, shown
-from refopt.checks.dtypes import numpy_dtype
+from refopt.checks.dtypes import lacking
 from refopt.oracle.differing import shown as shown_bits
 from refopt.oracle.ulp import same_bits
 
@@ -122,11 +122,7 @@ def memory(x: np.ndarray) -> np.ndarray:
 
 def has(dtype: str) -> bool:
     """Whether NumPy has the dtype in this installation."""
-    try:
-        numpy_dtype(dtype)
-    except ImportError:
-        return False
-    return True
+    return not lacking(dtype)
 
 
 Run = Callable[[Case], Outcome]

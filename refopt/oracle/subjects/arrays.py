@@ -1,6 +1,5 @@
 """The arrays of libraries, converted from and to NumPy, without importing what has not been imported."""
 
-import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -8,6 +7,7 @@ import numpy as np
 
 from refopt.checks.arguments import kind_of
 from refopt.checks.dtypes import numpy_dtype
+from refopt.checks.optional import library
 from refopt.oracle.subject import Arrays, Lacks, NumPy, Wrong
 
 NAMES = "numpy", "torch", "jax", "cupy"
@@ -27,7 +27,7 @@ class Torch:
     """Tensors of a device. On the CPU they share memory with NumPy arrays of any strides and address."""
 
     def __init__(self, device: str = "cpu") -> None:
-        self.torch: Any = importlib.import_module("torch")
+        self.torch: Any = library("torch")
         try:
             self.device = self.torch.device(device)
             self.torch.zeros(1, device=self.device).cpu()
@@ -66,7 +66,7 @@ class Jax:
     """Arrays that cannot be changed in place: steps return new lists."""
 
     def __init__(self) -> None:
-        self.jax: Any = importlib.import_module("jax")
+        self.jax: Any = library("jax")
 
     def of(self, array: np.ndarray) -> Any:
         copied = self.jax.numpy.asarray(array)
@@ -84,7 +84,7 @@ class CuPy:
     """Arrays on the current GPU."""
 
     def __init__(self) -> None:
-        self.cupy: Any = importlib.import_module("cupy")
+        self.cupy: Any = library("cupy")
 
     def of(self, array: np.ndarray) -> Any:
         if array.dtype.name == "bfloat16":

@@ -1,7 +1,6 @@
 """optax transformations as `Optimizer`."""
 
 import contextlib
-import importlib
 import inspect
 import pickle
 from collections.abc import Mapping, Sequence
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from refopt.checks.arguments import kind_of
+from refopt.checks.optional import library
 from refopt.oracle.cases import NUMBERS
 from refopt.oracle.memory import Placed
 from refopt.oracle.subject import Lacks, Wrong
@@ -35,7 +35,7 @@ class OptaxOptimizer:
     peers = tuple(PEERS.values())
 
     def __init__(self, make: Any, options: Mapping[str, Any], name: str = "") -> None:
-        self.arrays, self.optax = Jax(), importlib.import_module("optax")
+        self.arrays, self.optax = Jax(), library("optax")
         self.make, self.options, self.name = make, dict(options), name or public_name(make, options)
         self.accepts, self.values = dict[str, Any](), dict[str, Any]()
         self.notes = ["XLA compiles each list separately: together and alone within the tolerance, not bit for bit"]
