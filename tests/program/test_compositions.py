@@ -23,6 +23,7 @@ from program_cases import few, idempotent, untouched
 
 from refopt.catalog import workloads
 from refopt.program import Op, Var, amp_program, passes, step_program
+from refopt.program.ops.collectives import sequence
 
 PARAMS = [("a.w", (9, 4)), ("a.b", (7,)), ("b.w", (65,)), ("c", ())]
 ADAM = {"lr": 0.5, "beta1": 0.75, "weight_decay": 0.125}
@@ -98,6 +99,15 @@ PRESETS = "data_parallel", "sharded", "sharded_by_element", "parameter_server", 
 def test_presets(case, name):
     case = replace(case, passes=(("preset", {"name": name}),))
     assert not violation(case), case
+
+
+@given(case=steps())
+@few(150)
+def test_ranks_of_a_preset_make_the_same_calls(case):
+    for name in PRESETS:
+        made = replace(case, passes=(("preset", {"name": name}),)).rewritten()
+        first, *others = [sequence(program, 64) for program in made]
+        assert all(other == first for other in others), name
 
 
 def test_shards_in_batches_are_not_shared_out_again():
@@ -181,11 +191,12 @@ def test_gradients_that_are_reduced_before_they_are_cast(chain):
 
 
 @pytest.mark.clause("N11")
+@pytest.mark.parametrize("fp32", [(), ("a.w", "a.b", "c")])
 @pytest.mark.parametrize("limit", [1e-4, 32.0])
-def test_reductions_of_micro_steps_are_put_together_apart(limit):
+def test_reductions_of_micro_steps_and_dtypes_are_put_together_apart(limit, fp32):
     """What lies between two of them is done by owners alone, and others would find other runs."""
     chain = ("shard", {"rule": "greedy", "order": "reduced"}), ("fuse_reduces", {"limit": limit}), ("batch_owners", {})
-    case = mixed(*chain, accumulate=2, reduced="float16", ranks=3)
+    case = mixed(*chain, accumulate=2, reduced="float16", fp32=fp32, ranks=3)
     assert not violation(case)
     assert case.reasons[-1][1]
 
