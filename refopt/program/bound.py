@@ -62,7 +62,7 @@ class Bound(Exclusive, Context):
             if isinstance(first := program.vars[name].initial, str):
                 self._copies.setdefault(first, []).append(name)
         if self.comm is not None:
-            self.comm.agree(sequence(program, self.backend.chunk))
+            self.comm.agree(sequence(program, self.backend.chunk), states.common(program))
         for axis, group in self.axes.items():
             group.agree(sequence(program, self.backend.chunk, axis))
         for op in program.main:
@@ -303,7 +303,8 @@ def bind(
             memory with another.
         backend: ``"cpu"`` for NumPy arrays and `refopt.cpu`, ``"gpu"`` for device arrays and `refopt.gpu`.
         comm: a communicator of `refopt.comm`, or a `refopt.comm.Mesh`, if the program has collectives. All ranks bind
-            at the same time, and check that they will make the same calls. A GPU communicator must use the same stream.
+            at the same time, and check that they will make the same calls, and update each parameter alike. A GPU
+            communicator must use the same stream.
         gradients: what ``backward`` ops write into the gradients' arrays: a mapping from the gradient's name to an
             array (for a sparse one, a pair of row numbers and rows), or a function of the name and the number of the
             step, from 0. ``None`` if the caller writes the arrays before each step.
@@ -311,7 +312,7 @@ def bind(
 
     Raises:
         ValueError, TypeError: naming the argument.
-        refopt.comm.CommError: the ranks' programs differ in their collectives.
+        refopt.comm.CommError: the ranks' programs differ in their collectives, or in how they update a parameter.
     """
     check_arguments("bind", program, comm, gradients)
     arrays = mapping("bind: arrays", arrays)
@@ -339,7 +340,7 @@ def run(
 
     Raises:
         ValueError, TypeError: naming the argument; before anything is done, or a step for those of `Bound.step`.
-        refopt.comm.CommError: the ranks' programs differ in their collectives.
+        refopt.comm.CommError: as for `bind`.
     """
     count = whole("run: steps", steps, 0)
     bound = bind(program, arrays, backend=backend, comm=comm, gradients=gradients, stream=stream)

@@ -19,7 +19,7 @@ import numpy as np
 from refopt import cpu
 from refopt.catalog import KNOWN
 from refopt.checks import Array, host_array
-from refopt.checks.arguments import mapped, number, shown, whole
+from refopt.checks.arguments import is_number, mapped, number, shown, whole
 from refopt.checks.dtypes import numpy_dtype
 from refopt.program.graph import Graph
 from refopt.program.model import UNKNOWN, Part, Var
@@ -53,8 +53,8 @@ class Whole(NamedTuple):
         shape, dtype: as without passes.
         pieces: the parts of it that a program holds.
         key: its path in a checkpoint: ``params``, ``states`` or ``others``, and further names.
-        hypers: for a state, the numbers of its update.
-        routine: for a state, the routine that updates it.
+        hypers: for a state, the numbers and choices of its update; for a parameter, all its arguments.
+        routine: the routine that updates it.
     """
 
     shape: tuple[int, ...]
@@ -102,21 +102,47 @@ def _updated(graph: Graph, numbers: Mapping[str, Any]) -> dict[str, Whole]:
         routine = routine_of(op)
         assert routine is not None
         new = {key: numbers[key] for key in changeable(op, routine) if key in numbers}
-        now = op.replace(attrs={**op.attrs, **new})
+        now = op.replace(attrs={**op.attrs, **new}) if new else op
         columns = {slot: graph.views.get(names[0], names) if len(names) == 1 else names
                    for slot, names in op.inputs.items() if slot not in (*SHARED, "grads")}
         for k, param in enumerate(columns["params"]):
             own = _part(graph, param).name
             own = _part(graph, derived.get(own, own)).name
-            hypers, _ = routine.parted(of_tensor(now, routine, k))
+            attrs = of_tensor(now, routine, k)
             if "master_params" not in columns or param in derived:
-                hypers.pop("norm_of", None)  # either is that of the parameter, and fold_casts changes it
+                attrs.pop("norm_of", None)  # either is that of the parameter, and fold_casts changes it
             for slot, names in columns.items():
                 name = far.get(names[k], names[k])
-                found[name] = Whole((), "", (), ("states", own, slot), routine.name, hypers)
                 if slot == "params" or own == _part(graph, name).name:
-                    found[name] = Whole((), "", (), ("params", own))
+                    found[name] = Whole((), "", (), ("params", own), routine.name, attrs)
+                else:
+                    found[name] = Whole((), "", (), ("states", own, slot), routine.name, routine.parted(attrs)[0])
     return found
+
+
+SETTINGS = "finish_check", "update_loss_scaling"  # types of ops that all ranks have, with the same attributes
+
+
+def common(graph: Graph) -> dict[str, Any]:
+    """What ranks that train the same parameters must have in common, by name of a variable or op, and argument.
+
+    For a parameter, it is how its owners update it, and which ranks neither update nor receive it.
+    """
+    found = {(op.type, key): x for op in graph.main if op.type in SETTINGS for key, x in op.attrs.items()}
+    for each in wholes(graph).values():
+        kind, name, *slot = each.key
+        if kind == "others":
+            found[name, "initial"] = graph.vars[name].initial
+        elif slot:
+            found[name, slot[0]] = each.dtype
+        elif each.routine or not graph.cells(piece.name for piece in each.pieces) & graph.writers.keys():
+            found |= {(name, key): x for key, x in (("update", each.routine or "none"), *each.hypers.items())}
+    return {": ".join(keys): _plain(x) for keys, x in found.items()}
+
+
+def _plain(value: Any) -> float | str:
+    """A number, or anything else as text."""
+    return float(value) if is_number(value) else str(value)
 
 
 def copies(graph: Graph) -> dict[str, str]:
@@ -299,7 +325,7 @@ def _everywhere(bound: Context, numbers: Mapping[str, Any] = MappingProxyType({}
     """By name of a whole variable, the ranks that hold parts of it, and which; the same on all ranks."""
     there: dict[str, Held] = {}
     own = {name: each._replace(hypers=dict(each.hypers)) for name, each in wholes(bound.program, numbers).items()}
-    mine = json.dumps(own, default=lambda x: x.item() if isinstance(x, np.generic) else float(x)).encode()
+    mine = json.dumps(own, default=_plain).encode()
     for rank, text in enumerate([mine] if bound.comm is None else bound.comm.gather_bytes(mine)):
         for name, (shape, dtype, pieces, key, routine, hypers) in json.loads(text).items():
             one = Whole(tuple(shape), dtype, tuple(Piece(*x) for x in pieces), tuple(key), routine, hypers)
