@@ -25,6 +25,7 @@ from refopt.catalog import workloads
 from refopt.program import Op, Var, amp_program, passes, step_program
 from refopt.program.ops.collectives import sequence
 
+PRESETS = "data_parallel", "sharded", "sharded_by_element", "parameter_server", "offloaded"
 PARAMS = [("a.w", (9, 4)), ("a.b", (7,)), ("b.w", (65,)), ("c", ())]
 ADAM = {"lr": 0.5, "beta1": 0.75, "weight_decay": 0.125}
 
@@ -49,6 +50,29 @@ def test_a_pass_does_nothing_twice_and_leaves_what_it_is_given(case):
             for law in (idempotent, untouched):
                 law(partial(getattr(passes, name), **where, **arguments), programs[rank])
         programs, _, _ = applied_to(programs, name, arguments)
+
+
+@given(case=compositions(), axes=st.sampled_from([{"a": 2, "b": 2}, {"a": 4, "b": 1}, {"a": 4}]))
+@few(60)
+def test_a_pass_does_nothing_twice_on_a_mesh(case, axes):
+    program = case.program(4)
+    chain = ("over_axes", {"axes": axes}), ("check_over", {"axes": {"m": 2}}), *case.passes, ("shard", {}), (
+        "fuse_reduces", {}), ("check_over", {"axes": {"m": 2, "n": 2}}), ("batch_owners", {})
+    for name, arguments in chain:
+        if name not in (*PLACED, "on_device"):
+            where = {"rank": 1, "degree": axes["a"], "axis": "a"} if name in SHARDING else {}
+            apply = partial(getattr(passes, name), **where, **arguments)
+            for law in (idempotent, untouched):
+                law(apply, program)
+            program = apply(program).program
+
+
+@pytest.mark.parametrize("name", [*PLACED, *PRESETS])
+def test_an_empty_step_stays_as_it_is(name):
+    chain = passes.preset(name, 0, 2) if name in PRESETS else [partial(getattr(passes, name), devices=2)]
+    program = step_program([], "sgd", lr=0.5)
+    for apply in chain:
+        untouched(apply, program)
 
 
 @pytest.mark.clause("N11")
@@ -88,9 +112,6 @@ def test_passes_that_meet(case):
     """None of these declines."""
     assert not violation(case), case
     assert all(applied for _, applied, _ in case.reasons), case.reasons
-
-
-PRESETS = "data_parallel", "sharded", "sharded_by_element", "parameter_server", "offloaded"
 
 
 @pytest.mark.clause("N11")

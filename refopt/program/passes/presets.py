@@ -15,7 +15,7 @@ from refopt.program.passes.fold import fold_casts
 from refopt.program.passes.offloading import offload
 from refopt.program.passes.optimizer import fuse_optimizer
 from refopt.program.passes.place import all_reduce_gradients, on_device
-from refopt.program.passes.result import Result
+from refopt.program.passes.result import Result, changed
 from refopt.program.passes.server import send_to_owners
 from refopt.program.passes.sharding import shard
 from refopt.program.program import Program
@@ -96,4 +96,4 @@ def of_all_ranks(program: Program, ranks: int) -> Result:
 
 def of_one_rank(program: Program, rank: int) -> Result:
     """The part of one rank."""
-    return Result(on_device(program, rank), True)
+    return changed(program, on_device(program, rank), (), f"it already is the part of rank {rank}")
