@@ -147,7 +147,8 @@ class Communicator(ABC):
         """
         self._alone("agree")
         entries = list(names("agree: description", description))
-        text = json.dumps([entries, mapped("agree: common", common or {})]).encode()
+        values = mapped("agree: common", {} if common is None else common)
+        text = json.dumps([entries, values], default=repr).encode()
         digests = self._exchange(Call("agree", number=self._next_number()), hashlib.sha256(text).digest())
         if len(set(digests)) > 1:
             texts = self._exchange(Call("agree", number=self._next_number()), text)

@@ -137,6 +137,8 @@ def common(graph: Graph) -> dict[str, Any]:
             found[name, slot[0]] = each.dtype
         elif each.routine or not graph.cells(piece.name for piece in each.pieces) & graph.writers.keys():
             found |= {(name, key): x for key, x in (("update", each.routine or "none"), *each.hypers.items())}
+            for row in KNOWN[each.routine].slots if each.routine else ():
+                found.setdefault((name, row.name), "none")
     return {": ".join(keys): _plain(x) for keys, x in found.items()}
 
 
