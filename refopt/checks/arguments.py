@@ -56,7 +56,7 @@ def whole(where: str, value: Any, least: int | None = None, most: int | None = N
 
 def number(
     where: str, value: Any, least: float | None = None, most: float | None = None, *, above: float | None = None,
-    below: float | None = None, finite: bool = False,
+    below: float | None = None, finite: bool = False, real: Any = None,
 ) -> float:
     """Convert a real number of any type to a float. NaN is in no range.
 
@@ -66,6 +66,7 @@ def number(
         least, most: inclusive bounds.
         above, below: exclusive bounds.
         finite: whether inf and NaN are refused.
+        real: a type; rounded to it, the number must be finite, and within the bounds, too.
 
     Raises:
         TypeError: if it is not a number.
@@ -73,13 +74,16 @@ def number(
     """
     if is_number(value):
         converted = to_float(where, value)
+        stored = converted if real is None else float(rounded(converted, real))
         limits_of = (least, operator.ge), (most, operator.le), (above, operator.gt), (below, operator.lt)
-        in_range = all(holds(converted, bound) for bound, holds in limits_of if bound is not None)
-        if in_range and (not finite or math.isfinite(converted)):
+        held = [(bound, holds) for bound, holds in limits_of if bound is not None]
+        in_range = all(holds(x, bound) for x in (converted, stored) for bound, holds in held)
+        if in_range and (math.isfinite(stored) or (real is None and not finite)):
             return converted
     bounds = {"of at least": least, "above": above, "of at most": most, "below": below}
     limits = " and ".join(f"{word} {bound:.10g}" for word, bound in bounds.items() if bound is not None)
-    expected = " ".join(filter(None, ("a finite number" if finite else "a number", limits)))
+    kind = f"finite {np.dtype(real).name}" if real else "finite number" if finite else "number"
+    expected = " ".join(filter(None, ("a", kind, limits)))
     raise (ValueError if is_number(value) else TypeError)(f"{where}: expected {expected}, got {shown(value)}")
 
 

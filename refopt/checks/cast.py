@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from refopt.checks.arguments import is_number, kind_of, listed, rounded, shown, to_float
+from refopt.checks.arguments import is_number, kind_of, listed, number, shown
 from refopt.checks.arrays import Array, check_dense, check_like, check_one, refuse_overlaps
 from refopt.checks.dtypes import ITEM_SIZES, SIZES
 
@@ -95,10 +95,7 @@ def _scale_array(where: str, scale: Any, describe: Callable[[Any, str], Array] |
 
 
 def _finite_scale(where: str, scale: Any, reals: Iterable[type]) -> float:
-    plain = to_float(where, scale)
-    for real in reals:
-        if not np.isfinite(rounded(plain, real)):
-            raise ValueError(f"{where}: expected a finite {np.dtype(real).name}, got {shown(scale)}")
+    plain, *_ = (number(where, scale, real=real) for real in reals)
     return plain + 0.0  # turns -0 into 0
 
 

@@ -137,7 +137,7 @@ def amp_program(
 
 
 def _check(params: list[str], wide: frozenset[str], world_size: int, accumulate: int) -> None:
-    whole("amp_program: world_size", world_size, 1)
+    whole("amp_program: world_size", world_size, 1, RANKS)
     whole("amp_program: accumulate", accumulate, 1, RANKS)
     for unknown in sorted(wide - set(params)):
         raise ValueError(f"amp_program: fp32: expected names of params, got {unknown!r}")
@@ -146,11 +146,8 @@ def _check(params: list[str], wide: frozenset[str], world_size: int, accumulate:
 def _check_numbers(max_norm: Any, clip_epsilon: Any, loss_scale: Any) -> None:
     if max_norm is not None:
         number("amp_program: max_norm", max_norm, 0)
-    number("amp_program: clip_epsilon", clip_epsilon, 0)
-    scale = number("amp_program: loss_scale", loss_scale)
-    with np.errstate(all="ignore"):
-        if not 0 < np.float32(scale) < np.inf:
-            raise ValueError(f"amp_program: loss_scale: expected a finite float32 above 0, got {loss_scale!r}")
+    number("amp_program: clip_epsilon", clip_epsilon, 0, real=np.float32)
+    number("amp_program: loss_scale", loss_scale, above=0, real=np.float32)
 
 
 def _part(param: str, micro: int) -> str:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from refopt.checks.arguments import names, shown, whole
+from refopt.checks.arguments import RANKS, names, shown, whole
 from refopt.program.model import Op
 from refopt.program.passes.owners import added_up
 from refopt.program.passes.result import Result, changed
@@ -80,4 +80,4 @@ def _along(op: Op, sizes: Mapping[str, int]) -> Iterator[Op]:
 def _sizes(where: str, axes: Any) -> dict[str, int]:
     if not isinstance(axes, Mapping) or not axes:
         raise TypeError(f"{where}: expected sizes by name, got {shown(axes)}")
-    return {axis: whole(f"{where}: {axis!r}", axes[axis], 1) for axis in names(where, list(axes))}
+    return {axis: whole(f"{where}: {axis!r}", axes[axis], 1, RANKS) for axis in names(where, list(axes))}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from refopt.checks.arguments import chosen, whole
+from refopt.checks.arguments import RANKS, chosen, whole
 from refopt.program.passes.batches import batch_owners
 from refopt.program.passes.cast import optimize_cast
 from refopt.program.passes.coalesce import coalesce_gradients
@@ -78,7 +78,7 @@ def preset(name: str, rank: int = 0, ranks: int = 1) -> list[Pass]:
             ValueError if the program is for another number.
     """
     chosen("preset: name", name, PRESETS)
-    ranks = whole("preset: ranks", ranks, 1)
+    ranks = whole("preset: ranks", ranks, 1, RANKS)
     rank = whole("preset: rank", rank, 0, ranks - 1)
     first = [partial(of_all_ranks, ranks=ranks)] if name != "parameter_server" else []
     return [*first, *PRESETS[name](rank, ranks)]
