@@ -15,9 +15,8 @@ def check_gradient_list(
 ) -> list[Array | None]:
     """Check the arguments of ``check_gradients``; raises, or describes the gradients."""
     name = "check_gradients"
-    arrays = [
-        None if g is None else describe(g, f"{name}: grads[{i}]") for i, g in enumerate(listed(f"{name}: grads", grads))
-    ]
+    entries = listed(f"{name}: grads", grads)
+    arrays = [None if g is None else describe(g, f"{name}: grads[{i}]") for i, g in enumerate(entries)]
     for i, array in enumerate(arrays):
         if array is None:
             continue

@@ -16,7 +16,7 @@ from typing import Any
 from refopt.catalog import KNOWN
 from refopt.cli.output import DIFFERS, EQUAL, SEVERAL, Unusable, write
 from refopt.cli.progress import Progress
-from refopt.cli.report_file import Target
+from refopt.cli.report_file import Target, save
 from refopt.oracle import ARRAYS, DEADLINE, DTYPES, LAWS, SYMMETRIES, Report, check, current_id, identify
 
 SHORT = {"fp32": "float32", "fp64": "float64", "fp16": "float16", "bf16": "bfloat16"}
@@ -119,7 +119,7 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         if args.json != "-":
             write(readable(report.details() if args.verbose else report))
         if args.script and report.failed_laws:
-            _save(args.script, report.script())
+            save(args.script, "--script", report.script())
     return EQUAL if report.ok else DIFFERS
 
 
@@ -290,10 +290,3 @@ def _wrapped(line: str, indent: str) -> str:
     return textwrap.fill(
         line, WIDTH, subsequent_indent=indent, break_long_words=True, break_on_hyphens=False, drop_whitespace=True
     )
-
-
-def _save(path: str, text: str) -> None:
-    try:
-        Path(path).write_text(text)
-    except OSError as error:
-        raise Unusable(f"{path}: {error.strerror}") from error

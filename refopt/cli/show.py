@@ -1,13 +1,13 @@
 """``refopt show``: print the kernels of a routine as Python source or as PTX."""
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 from refopt.catalog import KNOWN
 from refopt.catalog.data import DTYPES
 from refopt.cli.check import pairs
 from refopt.cli.output import EQUAL, SEVERAL, Unusable, write
+from refopt.cli.report_file import save
 from refopt.gpu.show import ptx, request, whole
 from refopt.gpu.target import no_compiler
 
@@ -59,12 +59,5 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     if args.out is None:
         write(text)
     else:
-        _save(args.out, text)
+        save(args.out, "--out", text)
     return EQUAL
-
-
-def _save(path: str, text: str) -> None:
-    try:
-        Path(path).write_text(text)
-    except OSError as error:
-        raise Unusable(f"--out: cannot write to {path!r}: {error.strerror}") from error

@@ -1,12 +1,13 @@
 """``refopt vectors``: write test vectors of a routine, for code in any language."""
 
 import argparse
-from pathlib import Path
+import io
 from typing import Any
 
 from refopt.catalog import KNOWN
 from refopt.cli.check import SHORT, pairs
 from refopt.cli.output import EQUAL, SEVERAL, Unusable, write
+from refopt.cli.report_file import save
 from refopt.oracle import DTYPES, vectors
 
 FORMATS = "json", "npz"
@@ -54,12 +55,9 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     if args.to is None:
         write(made.to_json())
         return EQUAL
-    try:
-        if kind == "json":
-            Path(args.to).write_text(made.to_json())
-        else:
-            with open(args.to, "wb") as file:
-                made.to_npz(file)
-    except OSError as error:
-        raise Unusable(f"--to: cannot write to {args.to!r}: {error.strerror}") from error
+    if kind == "json":
+        save(args.to, "--to", made.to_json())
+    else:
+        made.to_npz(file := io.BytesIO())
+        save(args.to, "--to", file.getvalue())
     return EQUAL
