@@ -74,8 +74,7 @@ def number(
         converted = to_float(where, value)
         stored = converted if real is None else float(rounded(converted, real))
         limits_of = (least, operator.ge), (most, operator.le), (above, operator.gt), (below, operator.lt)
-        held = ((bound, holds) for bound, holds in limits_of if bound is not None)
-        in_range = all(holds(converted, bound) and holds(stored, bound) for bound, holds in held)
+        in_range = all(holds(x, bound) for bound, holds in limits_of if bound is not None for x in (converted, stored))
         if in_range and (math.isfinite(stored) or (real is None and not finite)):
             return converted
     bounds = {"of at least": least, "above": above, "of at most": most, "below": below}

@@ -312,7 +312,8 @@ class Communicator(ABC):
 def _difference(ranks: list[tuple[list[str], dict[str, Any]]]) -> str:
     """The first entry that differs between the ranks that have it, and each rank's version; empty if there is none."""
     count = max(len(calls) for calls, _ in ranks)
-    tables = [{f"call {i}": entry_at(calls, i) for i in range(count)} | common for calls, common in ranks]
+    padded = (([*calls, *["no call"] * (count - len(calls))], common) for calls, common in ranks)
+    tables = [{f"call {i}": call for i, call in enumerate(calls)} | common for calls, common in padded]
     for name in {name: None for table in tables for name in table}:
         holders: dict[Any, list[int]] = {}
         for rank, table in enumerate(tables):
@@ -323,11 +324,6 @@ def _difference(ranks: list[tuple[list[str], dict[str, Any]]]) -> str:
                 f"{listed(ranks)} {'has' if len(ranks) == 1 else 'have'} {entry}" for entry, ranks in holders.items()
             )
     return ""
-
-
-def entry_at(sequence: list[str], i: int) -> str:
-    """Entry ``i`` of a sequence of calls, or a word for none."""
-    return sequence[i] if i < len(sequence) else "no call"
 
 
 def group_name(members: Sequence[int]) -> str:

@@ -196,10 +196,7 @@ def check(bound: Context, state: Any, check_numbers: Callable[[dict[str, Any]], 
         loaded, refusal = _checked(bound, everywhere, state, check_numbers), None
     except (TypeError, ValueError) as error:
         loaded, refusal = None, error
-    told: list[list[str]] = []
-    if bound.comm is not None:
-        own = json.dumps([str(refusal or ""), loaded and _digest(loaded)])
-        told = [json.loads(text) for text in bound.comm.gather_bytes(own.encode())]
+    told = _gathered(bound, [str(refusal or ""), loaded and _digest(loaded)])
     if loaded is None:
         assert refusal is not None
         raise refusal
@@ -257,12 +254,10 @@ def _checked(
 def _named(where: str, value: Any, names: Collection[str]) -> dict[str, Any]:
     """The entries of a part of a checkpoint; raises unless it has those of the program's variables."""
     entries = mapped(where, value)
-    for name in names:
-        if name not in entries:
-            raise ValueError(f"{where}: {name!r}: expected an entry, got none")
-    for name in entries:
-        if name not in names:
-            raise ValueError(f"{where}: expected variables of the program, got {name!r}")
+    if missing := [name for name in names if name not in entries]:
+        raise ValueError(f"{where}: {missing[0]!r}: expected an entry, got none")
+    if others := [name for name in entries if name not in names]:
+        raise ValueError(f"{where}: expected variables of the program, got {others[0]!r}")
     return entries
 
 
@@ -327,12 +322,17 @@ def _everywhere(bound: Context, numbers: Mapping[str, Any] = MappingProxyType({}
     """By name of a whole variable, the ranks that hold parts of it, and which; the same on all ranks."""
     there: dict[str, Held] = {}
     own = {name: each._replace(hypers=dict(each.hypers)) for name, each in wholes(bound.program, numbers).items()}
-    mine = json.dumps(own, default=_plain).encode()
-    for rank, text in enumerate([mine] if bound.comm is None else bound.comm.gather_bytes(mine)):
-        for name, (shape, dtype, pieces, key, routine, hypers) in json.loads(text).items():
+    for rank, theirs in enumerate(_gathered(bound, own)):
+        for name, (shape, dtype, pieces, key, routine, hypers) in theirs.items():
             one = Whole(tuple(shape), dtype, tuple(Piece(*x) for x in pieces), tuple(key), routine, hypers)
             there.setdefault(name, []).append((rank, one))
     return there
+
+
+def _gathered(bound: Context, value: Any) -> list[Any]:
+    """A value of each rank, as JSON represents it, in rank order."""
+    text = json.dumps(value, default=_plain).encode()
+    return [json.loads(each) for each in ([text] if bound.comm is None else bound.comm.gather_bytes(text))]
 
 
 def _first_update(held: Held) -> Whole:

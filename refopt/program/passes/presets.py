@@ -24,36 +24,21 @@ Pass = Callable[[Program], Result]
 MERGED: Pass = partial(fuse_optimizer, form="merged")
 
 
-def _data_parallel(rank: int, ranks: int) -> list[Pass]:
-    return [coalesce_gradients, fuse_all_reduce, MERGED, optimize_cast, fold_casts]
-
-
-def _sharded(rank: int, ranks: int) -> list[Pass]:
-    return [
-        partial(shard, rank=rank, degree=ranks, rule="greedy", order="reduced"), optimize_cast, fold_casts,
-        fuse_reduces, partial(fuse_optimizer, form="merged", per_buffer=True),
-        partial(fuse_broadcasts, limit=16.0), batch_owners,
-    ]
-
-
-def _sharded_by_element(rank: int, ranks: int) -> list[Pass]:
-    return [
-        optimize_cast, fold_casts, partial(shard_elements, rank=rank, degree=ranks),
-        partial(fuse_optimizer, form="merged", per_buffer=True),
-    ]
-
-
-def _parameter_server(rank: int, ranks: int) -> list[Pass]:
-    return [partial(send_to_owners, devices=ranks), partial(of_one_rank, rank=rank), MERGED]
-
-
-def _offloaded(rank: int, ranks: int) -> list[Pass]:
-    return [*_data_parallel(rank, ranks), partial(offload, nbytes=64 * 2**20, masters=True)]
-
-
+DATA_PARALLEL: list[Pass] = [coalesce_gradients, fuse_all_reduce, MERGED, optimize_cast, fold_casts]
+BY_BUFFER: Pass = partial(fuse_optimizer, form="merged", per_buffer=True)
 PRESETS: dict[str, Callable[[int, int], list[Pass]]] = {
-    "data_parallel": _data_parallel, "sharded": _sharded, "sharded_by_element": _sharded_by_element,
-    "parameter_server": _parameter_server, "offloaded": _offloaded,
+    "data_parallel": lambda rank, ranks: DATA_PARALLEL,
+    "sharded": lambda rank, ranks: [
+        partial(shard, rank=rank, degree=ranks, rule="greedy", order="reduced"), optimize_cast, fold_casts,
+        fuse_reduces, BY_BUFFER, partial(fuse_broadcasts, limit=16.0), batch_owners,
+    ],
+    "sharded_by_element": lambda rank, ranks: [
+        optimize_cast, fold_casts, partial(shard_elements, rank=rank, degree=ranks), BY_BUFFER
+    ],
+    "parameter_server": lambda rank, ranks: [
+        partial(send_to_owners, devices=ranks), partial(of_one_rank, rank=rank), MERGED
+    ],
+    "offloaded": lambda rank, ranks: [*DATA_PARALLEL, partial(offload, nbytes=64 * 2**20, masters=True)],
 }
 
 
