@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from refopt import __version__
+from refopt.checks.files import replaced
 from refopt.gpu import notes
 
 ROOT = Path(__file__).parent.parent
@@ -93,9 +94,8 @@ def write(report: dict[str, Any], out: Path) -> None:
         lines = ",\n  ".join(json.dumps(note) for note in noted)
         text = f'{text.removesuffix("}").rstrip()},\n "kernels": [\n  {lines}\n ]\n}}'
     out.parent.mkdir(parents=True, exist_ok=True)
-    beside = out.with_name(out.name + ".part")
-    beside.write_text(text + "\n")
-    beside.replace(out)
+    with replaced(out) as file:
+        file.write(f"{text}\n".encode())
 
 
 def finite(value: Any) -> Any:

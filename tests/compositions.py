@@ -248,7 +248,8 @@ def steps(draw, shapes=SHAPES):
     frozen = tuple(draw(some)) if draw(rare) else ()
     if draw(st.booleans()):
         options = dict(accumulate=draw(st.integers(1, 3)), recompute=draw(st.booleans()),
-                       fp32=draw(some) if draw(rare) else [], reduced="float16" if draw(rare) else "float32",
+                       fp32=draw(some) if draw(st.booleans()) else [],
+                       reduced=draw(st.sampled_from(["float32", "float16"])),
                        max_norm=draw(st.sampled_from([None, 0.5])), loss_scale=8.0)
         return Composition("amp_program", params, optimizer, {**options, **numbers}, ranks, tied, frozen)
     config = draw(st.sampled_from(["fp32", "fp32", "amp", "bf16"]))

@@ -14,20 +14,18 @@ TEXT = str | bytes | bytearray | memoryview  # sequences that are never meant as
 
 def is_whole(value: Any) -> bool:
     """Whether it is an integer of any type: Python's, NumPy's or a 0-d array, but not a bool or a timedelta."""
-    if type(value) is int:  # the usual case, for thousands of ops and extents
-        return True
-    if isinstance(value, np.ndarray):
-        return type(value) is np.ndarray and value.ndim == 0 and value.dtype.kind in "iu"
-    return isinstance(value, Integral) and not isinstance(value, bool | np.timedelta64)
+    return type(value) is int or _is(value, Integral, "iu")  # the usual case first, for thousands of ops and extents
 
 
 def is_number(value: Any) -> bool:
     """Whether it is a real number of any type, including NaN and inf, but not a bool or a timedelta."""
-    if type(value) in (float, int):
-        return True
+    return type(value) in (float, int) or _is(value, Real, "iuf")
+
+
+def _is(value: Any, kind: type, dtypes: str) -> bool:
     if isinstance(value, np.ndarray):  # subclasses are refused: float() of np.ma.masked is NaN
-        return type(value) is np.ndarray and value.ndim == 0 and value.dtype.kind in "iuf"
-    return isinstance(value, Real) and not isinstance(value, bool | np.timedelta64)
+        return type(value) is np.ndarray and value.ndim == 0 and value.dtype.kind in dtypes
+    return isinstance(value, kind) and not isinstance(value, bool | np.timedelta64)
 
 
 def whole(where: str, value: Any, least: int | None = None, most: int | None = None) -> int:
@@ -56,7 +54,7 @@ def whole(where: str, value: Any, least: int | None = None, most: int | None = N
 
 def number(
     where: str, value: Any, least: float | None = None, most: float | None = None, *, above: float | None = None,
-    below: float | None = None, finite: bool = False,
+    below: float | None = None, finite: bool = False, real: Any = None,
 ) -> float:
     """Convert a real number of any type to a float. NaN is in no range.
 
@@ -66,6 +64,7 @@ def number(
         least, most: inclusive bounds.
         above, below: exclusive bounds.
         finite: whether inf and NaN are refused.
+        real: a type; rounded to it, the number must be finite, and within the bounds, too.
 
     Raises:
         TypeError: if it is not a number.
@@ -73,13 +72,15 @@ def number(
     """
     if is_number(value):
         converted = to_float(where, value)
+        stored = converted if real is None else float(rounded(converted, real))
         limits_of = (least, operator.ge), (most, operator.le), (above, operator.gt), (below, operator.lt)
-        in_range = all(holds(converted, bound) for bound, holds in limits_of if bound is not None)
-        if in_range and (not finite or math.isfinite(converted)):
+        in_range = all(holds(x, bound) for bound, holds in limits_of if bound is not None for x in (converted, stored))
+        if in_range and (math.isfinite(stored) or (real is None and not finite)):
             return converted
     bounds = {"of at least": least, "above": above, "of at most": most, "below": below}
     limits = " and ".join(f"{word} {bound:.10g}" for word, bound in bounds.items() if bound is not None)
-    expected = " ".join(filter(None, ("a finite number" if finite else "a number", limits)))
+    kind = f"finite {np.dtype(real).name}" if real else "finite number" if finite else "number"
+    expected = " ".join(filter(None, ("a", kind, limits)))
     raise (ValueError if is_number(value) else TypeError)(f"{where}: expected {expected}, got {shown(value)}")
 
 

@@ -1,11 +1,11 @@
 """Checks of casts and copies."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from refopt.checks.arguments import is_number, kind_of, listed, rounded, shown, to_float
+from refopt.checks.arguments import is_number, kind_of, listed, number, shown
 from refopt.checks.arrays import Array, check_dense, check_like, check_one, refuse_overlaps
 from refopt.checks.dtypes import ITEM_SIZES, SIZES
 
@@ -80,7 +80,8 @@ def check_scale(
             raise TypeError(f"{name}: {first}[{i}]: expected one of {', '.join(SIZES)} to scale, got {pair[0].dtype}")
     if array:
         return array
-    return _finite_scale(where, scale, Cast(list(pairs), 1.0).reals() or {np.float64})
+    plain, *_ = (number(where, scale, real=real) for real in Cast(list(pairs), 1.0).reals() or {np.float64})
+    return plain + 0.0  # turns -0 into 0
 
 
 def _scale_array(where: str, scale: Any, describe: Callable[[Any, str], Array] | None) -> Array:
@@ -92,14 +93,6 @@ def _scale_array(where: str, scale: Any, describe: Callable[[Any, str], Array] |
     array = describe(scale, where)
     check_one(where, array, ["float32", "float64"])
     return array
-
-
-def _finite_scale(where: str, scale: Any, reals: Iterable[type]) -> float:
-    plain = to_float(where, scale)
-    for real in reals:
-        if not np.isfinite(rounded(plain, real)):
-            raise ValueError(f"{where}: expected a finite {np.dtype(real).name}, got {shown(scale)}")
-    return plain + 0.0  # turns -0 into 0
 
 
 def _cast_spans(call: Cast, first: str, second: str) -> Iterator[tuple[int, int, bool, str]]:

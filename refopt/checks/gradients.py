@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from refopt.checks.arguments import listed, number, rounded, shown, whole
+from refopt.checks.arguments import listed, number, whole
 from refopt.checks.arrays import Array, check_dense, check_one, refuse_overlaps
 from refopt.checks.dtypes import SIZES
 
@@ -15,9 +15,8 @@ def check_gradient_list(
 ) -> list[Array | None]:
     """Check the arguments of ``check_gradients``; raises, or describes the gradients."""
     name = "check_gradients"
-    arrays = [
-        None if g is None else describe(g, f"{name}: grads[{i}]") for i, g in enumerate(listed(f"{name}: grads", grads))
-    ]
+    entries = listed(f"{name}: grads", grads)
+    arrays = [None if g is None else describe(g, f"{name}: grads[{i}]") for i, g in enumerate(entries)]
     for i, array in enumerate(arrays):
         if array is None:
             continue
@@ -26,8 +25,8 @@ def check_gradient_list(
         check_dense(f"{name}: grads[{i}]", array)
     if loss_scale is not None:
         check_one(f"{name}: loss_scale", describe(loss_scale, f"{name}: loss_scale"), ["float32"])
-    for key, value in (("max_norm", max_norm), ("epsilon", epsilon)):
-        number(f"{name}: {key}", value, least=0)
+    number(f"{name}: max_norm", max_norm, 0)
+    number(f"{name}: epsilon", epsilon, 0, real=norm_type(arrays))
     return arrays
 
 
@@ -49,11 +48,7 @@ def check_loss_scaling(arrays: list[Any], describe: Callable[[Any, str], Array],
     checked: dict[str, Any] = {}
     for key in ("incr_every_n_steps", "decr_every_n_nan_or_inf"):
         checked[key] = whole(f"{name}: {key}", numbers[key], 1, 2**31 - 1)  # the largest value of a counter
-    checked["incr_ratio"] = number(f"{name}: incr_ratio", numbers["incr_ratio"], 1, finite=True)
-    checked["decr_ratio"] = number(f"{name}: decr_ratio", numbers["decr_ratio"], most=1, above=0)
-    for key in ("incr_ratio", "decr_ratio"):
-        stored = rounded(checked[key], np.float32)[()]
-        if not 0 < stored < np.inf:
-            raise ValueError(f"{name}: {key}: expected a finite float32 above 0, got {shown(numbers[key])}")
-        checked[key] = stored
+    real = np.float32
+    checked["incr_ratio"] = real(number(f"{name}: incr_ratio", numbers["incr_ratio"], 1, real=real))
+    checked["decr_ratio"] = real(number(f"{name}: decr_ratio", numbers["decr_ratio"], most=1, above=0, real=real))
     return checked

@@ -16,9 +16,9 @@ from typing import Any
 
 from refopt.catalog import KNOWN
 from refopt.checks.dtypes import numpy_dtype
-from refopt.cli.output import DIFFERS, EQUAL, SEVERAL, Unusable, save, write
+from refopt.cli.output import DIFFERS, EQUAL, SEVERAL, Unusable, write
 from refopt.cli.progress import Progress
-from refopt.cli.report_file import Target
+from refopt.cli.report_file import Target, save
 from refopt.oracle import ARRAYS, DEADLINE, DTYPES, LAWS, SYMMETRIES, Report, check, current_id, identify
 
 SHORT = {"fp32": "float32", "fp64": "float64", "fp16": "float16", "bf16": "bfloat16"}
@@ -115,7 +115,7 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         if args.json != "-":
             write(readable(report.details() if args.verbose else report))
         if args.script and report.failed_laws:
-            save("--script", args.script, report.script())
+            save(args.script, "--script", report.script())
     return EQUAL if report.ok else DIFFERS
 
 

@@ -2,7 +2,6 @@
 
 import signal
 import sys
-from collections.abc import Callable
 from typing import Any
 
 # Exit statuses; from 128 on, those that shells derive from signals.
@@ -17,15 +16,6 @@ class Unusable(Exception):
 
 class Terminated(KeyboardInterrupt):
     """SIGTERM was received. Code that does not catch Ctrl-C does not catch this either."""
-
-
-def save(where: str, path: str, text: str | Callable[[Any], object]) -> None:
-    """Write a file, of a text or by a function of the open file; raises `Unusable` with the option's name."""
-    try:
-        with open(path, "w" if isinstance(text, str) else "wb") as file:
-            file.write(text) if isinstance(text, str) else text(file)
-    except OSError as error:
-        raise Unusable(f"{where}: cannot write to {path!r}: {error.strerror}") from error
 
 
 def write(text: str) -> None:

@@ -1,4 +1,4 @@
-"""The file of a report in JSON, which is written completely or not at all."""
+"""The files that commands write, each completely or not at all."""
 
 import contextlib
 import os
@@ -7,6 +7,7 @@ import sys
 from types import TracebackType
 from typing import Any, Self
 
+from refopt.checks.files import replaced
 from refopt.cli.output import Unusable, write
 
 ROOM = 1 << 20  # bytes, more than a report needs
@@ -17,95 +18,91 @@ SPECIAL = ("/dev/", "/proc/")  # paths whose names refer to open files
 class Target:
     """The destination of a report, tested before any work is done.
 
-    A file is written next to its destination and renamed at the end; until then, an existing file is unchanged. Other
-    than regular files, such as pipes, are written to directly; ``-`` is standard output, and ``None`` no report.
+    A file is replaced at the end; until then, an existing one is unchanged. Other than regular files, such as pipes,
+    are written to directly; ``-`` is standard output, and ``None`` no file.
+
+    Args:
+        path: the destination.
+        option: the command's option that names it, for errors.
+        beginning: of what will be written.
 
     Raises:
         Unusable: it cannot be written, or there is no space for a report.
     """
 
-    _place: str
-
-    def __init__(self, path: str | None) -> None:
-        self.path, self._beside, self._file = path, "", None
+    def __init__(self, path: str | None, option: str = "--json", beginning: str = BEGINNING) -> None:
+        self.path, self._option, self._begun, self._file = path, option, beginning, None
         if path is None:
             return
         try:
             if path == "-":
                 if sys.stdout is None:
                     raise OSError(0, "standard output is closed")
-                write(BEGINNING)
+                write(beginning)
                 return
             if not path or path.endswith(os.sep):
                 raise OSError(0, "expected the name of a file")
             mode = _mode(path)
             if (mode is None or stat.S_ISREG(mode)) and not os.path.abspath(path).startswith(SPECIAL):
-                self._file = self._open_beside(path, mode)
+                if mode is not None:
+                    os.close(os.open(path, os.O_WRONLY))  # fails if the file is protected
+                self._replace(b" " * ROOM, tried=True)
             else:
                 self._file = open(path, "wb", buffering=0)  # noqa: SIM115
-                _write(self._file, BEGINNING.encode())
+                _write(self._file, beginning.encode())
         except BrokenPipeError:
             raise
         except (OSError, ValueError) as error:
-            self._drop()
+            self.__exit__(None, None, None)
             raise self._unusable(error) from error
 
-    def _open_beside(self, path: str, mode: int | None) -> Any:
-        self._place = os.path.realpath(path)
-        if mode is not None:
-            os.close(os.open(self._place, os.O_WRONLY))  # fails if the file is protected
-        beside = os.path.join(os.path.dirname(self._place), f".refopt-{os.getpid()}.json")
-        file = os.fdopen(os.open(beside, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666), "wb", buffering=0)
-        self._beside = beside
-        if mode is not None:
-            os.chmod(beside, stat.S_IMODE(mode))
-        try:
-            _write(file, b" " * ROOM)
-        except OSError:
-            file.close()
-            raise
-        return file
-
-    def write(self, text: str) -> None:
-        """Write the report, which begins with `BEGINNING`, to its destination."""
+    def write(self, text: str | bytes) -> None:
+        """Write the report, which begins as announced, to its destination."""
         if self.path is None:
             return
-        if self._file is None:
-            write(text.removeprefix(BEGINNING))
+        if self.path == "-":
+            write(str(text).removeprefix(self._begun))
             return
+        data = text.encode() if isinstance(text, str) else text
         try:
-            if self._beside:
-                self._file.seek(0)
-                _write(self._file, text.encode())
-                self._file.truncate()
-                os.fsync(self._file.fileno())
-                os.replace(self._beside, self._place)
-                self._beside = ""
+            if self._file is None:
+                self._replace(data)
             else:
-                _write(self._file, text.removeprefix(BEGINNING).encode())
+                _write(self._file, data.removeprefix(self._begun.encode()))
         except BrokenPipeError:
             raise
         except OSError as error:
             raise self._unusable(error) from error
 
+    def _replace(self, data: bytes, tried: bool = False) -> None:
+        """Replace the file, or only try to."""
+        with contextlib.suppress(_Tried), replaced(self.path) as file:
+            file.write(data)
+            if tried:
+                file.flush()
+                raise _Tried
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._drop()
-
-    def _drop(self) -> None:
-        with contextlib.suppress(OSError):
-            if self._file is not None:
+        if self._file is not None:
+            with contextlib.suppress(OSError):
                 self._file.close()
-        with contextlib.suppress(OSError):
-            if self._beside:
-                os.unlink(self._beside)
-                self._beside = ""
 
     def _unusable(self, error: OSError | ValueError) -> Unusable:
         reason = error.strerror if isinstance(error, OSError) else error
-        return Unusable(f"--json: cannot write to {self.path!r}: {reason}")
+        return Unusable(f"{self._option}: cannot write to {self.path!r}: {reason}")
+
+
+class _Tried(Exception):
+    """A file could have been replaced."""
+
+
+def save(path: str, option: str, text: str | bytes) -> None:
+    """Write what an option asked for to its file."""
+    with Target(path, option, "") as target:
+        target.write(text)
 
 
 def _mode(path: str) -> int | None:

@@ -6,7 +6,8 @@ from typing import Any
 from refopt.catalog import KNOWN
 from refopt.catalog.data import DTYPES
 from refopt.cli.check import pairs
-from refopt.cli.output import EQUAL, SEVERAL, Unusable, save, write
+from refopt.cli.output import EQUAL, SEVERAL, Unusable, write
+from refopt.cli.report_file import save
 from refopt.gpu.show import ptx, request, whole
 from refopt.gpu.target import INSTALL, no_compiler
 
@@ -58,5 +59,5 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     if args.out is None:
         write(text)
     else:
-        save("--out", args.out, text)
+        save(args.out, "--out", text)
     return EQUAL

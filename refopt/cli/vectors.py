@@ -1,11 +1,13 @@
 """``refopt vectors``: write test vectors of a routine, for code in any language."""
 
 import argparse
+import io
 from typing import Any
 
 from refopt.catalog import KNOWN
 from refopt.cli.check import SHORT, full, pairs
-from refopt.cli.output import EQUAL, SEVERAL, save, write
+from refopt.cli.output import EQUAL, SEVERAL, write
+from refopt.cli.report_file import save
 from refopt.oracle import DTYPES, vectors
 
 FORMATS = "json", "npz"
@@ -50,6 +52,9 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         parser.error(str(error))
     if args.to is None:
         write(made.to_json())
+    elif kind == "json":
+        save(args.to, "--to", made.to_json())
     else:
-        save("--to", args.to, made.to_json() if kind == "json" else made.to_npz)
+        made.to_npz(file := io.BytesIO())
+        save(args.to, "--to", file.getvalue())
     return EQUAL

@@ -7,12 +7,12 @@ import hashlib
 import json
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, NoReturn, Self
 
 from refopt.checks import Array
-from refopt.checks.arguments import chosen, names, shown
+from refopt.checks.arguments import chosen, mapped, names, shown
 from refopt.comm.calls import (
     MOVES,
     PAIRED,
@@ -133,21 +133,27 @@ class Communicator(ABC):
         call = Call("group", detail=f" {_parenthesis(chosen)}", number=self._next_number())
         return self._group(call, chosen)
 
-    def agree(self, description: Iterable[str]) -> None:
-        """Make sure that all ranks are about to make the same calls.
+    def agree(self, description: Iterable[str], common: Mapping[str, Any] | None = None) -> None:
+        """Make sure that all ranks are about to make the same calls, and have some values in common.
 
-        The ranks exchange a SHA-256 of their sequence, and the sequences themselves only if these differ.
+        The ranks exchange a SHA-256 of both, and these themselves only if the digests differ.
+
+        Args:
+            description: the calls, as text.
+            common: numbers and text by name, equal on all ranks that have the name.
 
         Raises:
-            CommError: on every rank, with the first entry that differs (counted from 0), and each rank's version.
+            CommError: on every rank, with the first entry that differs (calls counted from 0), and each rank's version.
         """
         self._alone("agree")
         entries = list(names("agree: description", description))
-        text = json.dumps(entries).encode()
+        values = mapped("agree: common", {} if common is None else common)
+        text = json.dumps([entries, values], default=repr).encode()
         digests = self._exchange(Call("agree", number=self._next_number()), hashlib.sha256(text).digest())
         if len(set(digests)) > 1:
             texts = self._exchange(Call("agree", number=self._next_number()), text)
-            raise CommError(_difference([json.loads(text) for text in texts]))
+            if difference := _difference([json.loads(text) for text in texts]):
+                raise CommError(difference)
 
     def gather_bytes(self, data: bytes) -> list[bytes]:
         """The bytes of all ranks, of any lengths, in rank order. Not for tensors, since they go through the host."""
@@ -303,20 +309,21 @@ class Communicator(ABC):
             raise CommError(f"{operation}: no more calls can be made: {self._over}")
 
 
-def _difference(sequences: list[list[str]]) -> str:
-    """The first entry that differs between the ranks' sequences, and each rank's version."""
-    first = next(i for i in range(max(map(len, sequences))) if len({entry_at(s, i) for s in sequences}) > 1)
-    holders: dict[str, list[int]] = {}
-    for rank, sequence in enumerate(sequences):
-        holders.setdefault(entry_at(sequence, first), []).append(rank)
-    return f"agree: call {first}: " + ", ".join(
-        f"{listed(ranks)} {'has' if len(ranks) == 1 else 'have'} {entry}" for entry, ranks in holders.items()
-    )
-
-
-def entry_at(sequence: list[str], i: int) -> str:
-    """Entry ``i`` of a sequence of calls, or a word for none."""
-    return sequence[i] if i < len(sequence) else "no call"
+def _difference(ranks: list[tuple[list[str], dict[str, Any]]]) -> str:
+    """The first entry that differs between the ranks that have it, and each rank's version; empty if there is none."""
+    count = max(len(calls) for calls, _ in ranks)
+    padded = (([*calls, *["no call"] * (count - len(calls))], common) for calls, common in ranks)
+    tables = [{f"call {i}": call for i, call in enumerate(calls)} | common for calls, common in padded]
+    for name in {name: None for table in tables for name in table}:
+        holders: dict[Any, list[int]] = {}
+        for rank, table in enumerate(tables):
+            if name in table:
+                holders.setdefault(table[name], []).append(rank)
+        if len(holders) > 1:
+            return f"agree: {name}: " + ", ".join(
+                f"{listed(ranks)} {'has' if len(ranks) == 1 else 'have'} {entry}" for entry, ranks in holders.items()
+            )
+    return ""
 
 
 def group_name(members: Sequence[int]) -> str:

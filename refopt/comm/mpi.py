@@ -3,7 +3,8 @@
     mpiexec -n 4 python train.py        # where train.py says: world = comm.mpi.connect()
 
 Nothing waits forever. Every MPI call is nonblocking and is polled until it is done or times out; a rank that gives up
-raises a `CommError`, and at its exit aborts the MPI job, since the others may wait for it.
+raises a `CommError`, and at its exit aborts the MPI job, since the others may wait for it. MPICH ends a job in which a
+rank calls ``os._exit(0)`` with status 0 and without a word: check that each rank has reached its end.
 
 With ``watch``, a rank announces each collective to every other rank, and moves data only once all have announced the
 same. So all ranks report a mismatched collective at once, and name a rank that never reaches one. The cost is a message

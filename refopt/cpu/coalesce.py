@@ -114,7 +114,8 @@ def coalesced(
     if layout.total * stored.itemsize >= LIMIT:  # by the dtype, where size_of_dtype is smaller
         raise ValueError(f"{NAME}: size_of_dtype: expected a buffer below 2**63 bytes, got {layout.total} of {stored}")
     strides = [_strides(array, shape, stored.itemsize) for array, shape in zip(arrays, extents, strict=True)]
-    result = make(layout, extents, strides, _constant(stored, constant if fills else 0))
+    filling = _constant(stored, constant)
+    result = make(layout, extents, strides, filling if fills else np.zeros(1, stored))
     contents = lists[source] if source else [None] * len(extents)
     result._gather(contents, scale, (NAME, source or "inputs", "views"))
     return result

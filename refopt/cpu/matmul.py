@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from refopt import checks
-from refopt.checks.arguments import chosen, shown, whole
+from refopt.checks.arguments import chosen, is_whole, shown, whole
 from refopt.checks.dtypes import SIZES, name_of
 
 NAN = np.uint32(0x7FFFFFFF).view(np.float32)  # the NaN of tensor cores
@@ -60,10 +60,11 @@ def tensor_core(capability: tuple[int, int]) -> TensorCore:
     Raises:
         ValueError: this tensor core has not been measured.
     """
-    if capability not in MEASURED:
-        known = ", ".join(map(str, MEASURED))
-        raise ValueError(f"tensor_core: capability: expected one that has been measured, {known}, got {capability}")
-    return MEASURED[capability]
+    plain = capability if isinstance(capability, tuple) and all(map(is_whole, capability)) else None
+    if plain not in MEASURED:
+        expected = f"one that has been measured, {', '.join(map(str, MEASURED))}"
+        raise ValueError(f"tensor_core: capability: expected {expected}, got {shown(capability)}")
+    return MEASURED[plain]
 
 
 def matmul(a: np.ndarray, b: np.ndarray, *, core: TensorCore = HOPPER) -> np.ndarray:

@@ -1,6 +1,7 @@
 """How a file of this package declares its optimizer: the entry in `refopt.catalog` is read from its signature."""
 
 import inspect
+import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from types import MappingProxyType
@@ -120,9 +121,15 @@ def single(function: Callable[..., None], **defaults: Any) -> Callable[..., None
     one = [about.replace(name=x, default=defaults.get(plural[x], about.default))
            for x, about in zip(plural, signature.parameters.values(), strict=True)]
 
+    entry = re.compile(rf"\b({'|'.join(lists)})\[0\]")
+
     def step(*args: Any, **named: Any) -> None:
         arguments = {plural[x]: value for x, value in bind(name, signature_of_one, args, named).items()}
-        function(**defaults | arguments | {x: [arguments[x]] for x in lists if arguments.get(x) is not None})
+        try:
+            function(**defaults | arguments | {x: [arguments[x]] for x in lists if arguments.get(x) is not None})
+        except (TypeError, ValueError) as error:  # of the merged function, about lists of one
+            text = str(error).removeprefix("merged_")
+            raise type(error)(entry.sub(lambda found: SINGULAR.get(found[1], found[1]), text)) from None
 
     step.__signature__ = signature_of_one = signature.replace(parameters=one)  # type: ignore[attr-defined]
     step.__name__ = step.__qualname__ = name

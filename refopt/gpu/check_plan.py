@@ -91,7 +91,8 @@ class GradientCheck(OnStream):
         for name in numbers:
             if name not in held:
                 raise TypeError(f"{NAME}: {name}: expected one of {', '.join(held)}")
-        checked = {name: number(f"{NAME}: {name}", value, least=0) for name, value in numbers.items()}
+        types = {"epsilon": self._real}  # max_norm may be inf
+        checked = {name: number(f"{NAME}: {name}", x, 0, real=types.get(name)) for name, x in numbers.items()}
         changed = {name: value for name, value in checked.items() if value != held[name]}
         if not changed:
             return

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from refopt.checks.arguments import shown, whole
+from refopt.checks.arguments import mapped, shown, whole
 from refopt.checks.arrays import check_dense
 from refopt.comm.mesh import Mesh, communicators
 from refopt.program import ops, states
@@ -17,7 +17,7 @@ from refopt.program.backends import Backend, backend_of
 from refopt.program.exclusive import Exclusive
 from refopt.program.graph import Graph
 from refopt.program.memory import refuse_shared
-from refopt.program.model import UNKNOWN, Op, Var, mapping
+from refopt.program.model import UNKNOWN, Op, Var
 from refopt.program.ops.collectives import BATCH, calls, sequence
 from refopt.program.ops.context import Context, Gradients
 from refopt.program.ops.runner import Runners
@@ -62,7 +62,7 @@ class Bound(Exclusive, Context):
             if isinstance(first := program.vars[name].initial, str):
                 self._copies.setdefault(first, []).append(name)
         if self.comm is not None:
-            self.comm.agree(sequence(program, self.backend.chunk))
+            self.comm.agree(sequence(program, self.backend.chunk), states.common(program))
         for axis, group in self.axes.items():
             group.agree(sequence(program, self.backend.chunk, axis))
         for op in program.main:
@@ -120,25 +120,22 @@ class Bound(Exclusive, Context):
             ValueError, TypeError: naming the variable, or from an op that needs its arrays at their addresses, such as
                 the reduction of a group; then nothing has changed.
         """
-        arrays = mapping("rebind: arrays", arrays)
+        arrays = mapped("rebind: arrays", arrays)
         with self._turn("rebind"):
             self._ready("rebind")
-            self._rebind(arrays)
-
-    def _rebind(self, arrays: Mapping[str, Any]) -> None:
-        for name, array in arrays.items():
-            self._check("rebind", name, array)
-        refuse_shared("rebind", self.program, arrays, self.backend, self._arrays, self._brought)
-        old = dict(self._arrays)  # all of them, since binding an op that cuts arrays adds the blocks
-        self._arrays.update(arrays)
-        try:
-            main = Runners(ops.bind(self, op) for op in self.program.main)
-        except BaseException:
-            self._arrays.update(old)
-            raise
-        main.set(self._numbers)
-        self._main = main
-        self._brought.update(arrays)
+            for name, array in arrays.items():
+                self._check("rebind", name, array)
+            refuse_shared("rebind", self.program, arrays, self.backend, self._arrays, self._brought)
+            old = dict(self._arrays)  # all of them, since binding an op that cuts arrays adds the blocks
+            self._arrays.update(arrays)
+            try:
+                main = Runners(ops.bind(self, op) for op in self.program.main)
+            except BaseException:
+                self._arrays.update(old)
+                raise
+            main.set(self._numbers)
+            self._main = main
+            self._brought.update(arrays)
 
     def read(self, name: str) -> np.ndarray:
         """A copy of a variable's array in NumPy; one that is cut is joined from its blocks.
@@ -303,7 +300,8 @@ def bind(
             memory with another.
         backend: ``"cpu"`` for NumPy arrays and `refopt.cpu`, ``"gpu"`` for device arrays and `refopt.gpu`.
         comm: a communicator of `refopt.comm`, or a `refopt.comm.Mesh`, if the program has collectives. All ranks bind
-            at the same time, and check that they will make the same calls. A GPU communicator must use the same stream.
+            at the same time, and check that they will make the same calls, and update each parameter alike. A GPU
+            communicator must use the same stream.
         gradients: what ``backward`` ops write into the gradients' arrays: a mapping from the gradient's name to an
             array (for a sparse one, a pair of row numbers and rows), or a function of the name and the number of the
             step, from 0. ``None`` if the caller writes the arrays before each step.
@@ -311,10 +309,10 @@ def bind(
 
     Raises:
         ValueError, TypeError: naming the argument.
-        refopt.comm.CommError: the ranks' programs differ in their collectives.
+        refopt.comm.CommError: the ranks' programs differ in their collectives, or in how they update a parameter.
     """
     check_arguments("bind", program, comm, gradients)
-    arrays = mapping("bind: arrays", arrays)
+    arrays = mapped("bind: arrays", arrays)
     refuse_shared("bind", program, arrays, backend_of(backend, arrays, stream))
     return Bound(program, arrays, backend, comm, gradients, stream)
 
@@ -339,7 +337,7 @@ def run(
 
     Raises:
         ValueError, TypeError: naming the argument; before anything is done, or a step for those of `Bound.step`.
-        refopt.comm.CommError: the ranks' programs differ in their collectives.
+        refopt.comm.CommError: as for `bind`.
     """
     count = whole("run: steps", steps, 0)
     bound = bind(program, arrays, backend=backend, comm=comm, gradients=gradients, stream=stream)

@@ -9,8 +9,8 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Self
 
-from refopt.checks.arguments import chosen, collected, shown
-from refopt.program.model import Op, Var, mapping
+from refopt.checks.arguments import chosen, collected, mapped, shown
+from refopt.program.model import Op, Var
 
 COUNTED = "type", "role", "layer", "device"
 
@@ -30,7 +30,7 @@ class Graph:
     main: tuple[Op, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "vars", MappingProxyType(mapping("Program: vars", self.vars)))
+        object.__setattr__(self, "vars", MappingProxyType(mapped("Program: vars", self.vars)))
         for key, var in self.vars.items() if {*map(type, self.vars.values())} - {Var} else ():
             if not isinstance(var, Var):
                 raise TypeError(f"Program: vars[{key!r}]: expected a Var, got {shown(var)}")

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from refopt.checks.arguments import RANKS, chosen, flag, names, number, shown, whole
+from refopt.checks.arguments import RANKS, chosen, flag, mapped, names, number, shown, whole
 from refopt.cpu import update_loss_scaling
-from refopt.program.model import Op, Var, mapping
+from refopt.program.model import Op, Var
 from refopt.program.ops.mixed_precision import SCALING
 from refopt.program.program import Program
 from refopt.program.step import begun, check_owner, named_shapes, parameters, variables
@@ -102,10 +102,16 @@ def amp_program(
     """
     listed = named_shapes("amp_program: params", params)
     order, wide = [name for name, _ in listed], frozenset(names("amp_program: fp32", fp32))
-    _check(order, wide, world_size, accumulate)
+    whole("amp_program: world_size", world_size, 1, RANKS)
+    whole("amp_program: accumulate", accumulate, 1, RANKS)
+    for unknown in sorted(wide - set(order)):
+        raise ValueError(f"amp_program: fp32: expected names of params, got {unknown!r}")
     flag("amp_program: recompute", recompute)
-    scaling = {} if scaling is None else mapping("amp_program: scaling", scaling)
-    _check_numbers(max_norm, clip_epsilon, loss_scale)
+    scaling = {} if scaling is None else mapped("amp_program: scaling", scaling)
+    if max_norm is not None:
+        number("amp_program: max_norm", max_norm, 0)
+    number("amp_program: clip_epsilon", clip_epsilon, 0, real=np.float32)
+    number("amp_program: loss_scale", loss_scale, above=0, real=np.float32)
     steps = parameters(listed, optimizer, numbers, layer=layer, optional=optional, where="amp_program")
     layers = {step.name: step.layer for step in steps}
     builder = _Builder(variables(steps, "amp_program"), layers, world_size, accumulate, recompute, wide)
@@ -134,23 +140,6 @@ def amp_program(
     updates = (step.update() for step in steps)
     builder.main += [op.replace(inputs={**op.inputs, **gates}) for op in updates]
     return begun(Program(builder.vars, (), tuple(builder.main)), world_size)
-
-
-def _check(params: list[str], wide: frozenset[str], world_size: int, accumulate: int) -> None:
-    whole("amp_program: world_size", world_size, 1)
-    whole("amp_program: accumulate", accumulate, 1, RANKS)
-    for unknown in sorted(wide - set(params)):
-        raise ValueError(f"amp_program: fp32: expected names of params, got {unknown!r}")
-
-
-def _check_numbers(max_norm: Any, clip_epsilon: Any, loss_scale: Any) -> None:
-    if max_norm is not None:
-        number("amp_program: max_norm", max_norm, 0)
-    number("amp_program: clip_epsilon", clip_epsilon, 0)
-    scale = number("amp_program: loss_scale", loss_scale)
-    with np.errstate(all="ignore"):
-        if not 0 < np.float32(scale) < np.inf:
-            raise ValueError(f"amp_program: loss_scale: expected a finite float32 above 0, got {loss_scale!r}")
 
 
 def _part(param: str, micro: int) -> str:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from refopt.checks.arguments import collected, flag, is_whole, number, shown, whole
+from refopt.checks.arguments import collected, flag, is_whole, mapped, number, shown, whole
 from refopt.checks.dtypes import ITEM_SIZES
 from refopt.checks.renamed import OPS, renamed
 
@@ -134,7 +134,7 @@ class Op:
         if "outputs" in keys:
             own["outputs"], own["writes"] = _slots(kind, "outputs", own["outputs"])
         if "attrs" in keys:
-            own["attrs"] = MappingProxyType(mapping(f"Op: {kind}: attrs", own["attrs"]))
+            own["attrs"] = MappingProxyType(mapped(f"Op: {kind}: attrs", own["attrs"]))
         if not isinstance(role, str) or role not in ROLES:
             raise ValueError(f"Op: {kind}: role: expected one of {', '.join(ROLES)}, got {shown(role)}")
         if layer is not None and not isinstance(layer, str):
@@ -214,19 +214,9 @@ def _initial(where: str, value: Any, dtype: str) -> float:
     return whole(where, value, least, least + 2**bits - 1)
 
 
-def mapping(where: str, value: Any) -> dict[str, Any]:
-    """A mapping as a dictionary; raises unless it is a mapping from names."""
-    if type(value) not in (dict, MappingProxyType) and not isinstance(value, Mapping):
-        raise TypeError(f"{where}: expected a mapping, got {shown(value)}")
-    for name in value:
-        if type(name) is not str and not isinstance(name, str):
-            raise TypeError(f"{where}: expected names, got {shown(name)}")
-    return dict(value)
-
-
 def _slots(kind: str, key: str, value: Any) -> tuple[Slots, tuple[str, ...]]:
     """The names of variables by slot, and all of them; raises for anything else."""
-    slots = mapping(f"Op: {kind}: {key}", value)
+    slots = mapped(f"Op: {kind}: {key}", value)
     every: list[str] = []
     for slot, entries in slots.items():
         names = entries if type(entries) is tuple else collected(f"Op: {kind}: {slot}", entries, "names")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from copy import deepcopy
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -18,13 +18,15 @@ import numpy as np
 
 from refopt import cpu
 from refopt.catalog import KNOWN
-from refopt.checks import host_array
-from refopt.checks.arguments import listed, shown, whole
+from refopt.checks import Array, host_array
+from refopt.checks.arguments import is_number, mapped, number, shown, whole
 from refopt.checks.dtypes import numpy_dtype
 from refopt.program.graph import Graph
-from refopt.program.model import UNKNOWN, Part, mapping
+from refopt.program.model import UNKNOWN, Part, Var
+from refopt.program.ops.checks import Describer
 from refopt.program.ops.context import Context
-from refopt.program.ops.updates import SHARED, of_tensor, routine_of, update_types
+from refopt.program.ops.updates import SHARED, changeable, of_tensor, routine_of, update_types
+from refopt.state import load
 
 VERSION = 1
 KEYS = "version", "steps", "numbers", "params", "states", "others"
@@ -51,8 +53,8 @@ class Whole(NamedTuple):
         shape, dtype: as without passes.
         pieces: the parts of it that a program holds.
         key: its path in a checkpoint: ``params``, ``states`` or ``others``, and further names.
-        hypers: for a state, the numbers of its update.
-        routine: for a state, the routine that updates it.
+        hypers: for a state, the numbers and choices of its update; for a parameter, all its arguments.
+        routine: the routine that updates it.
     """
 
     shape: tuple[int, ...]
@@ -63,15 +65,16 @@ class Whole(NamedTuple):
     hypers: Mapping[str, Any] = MappingProxyType({})
 
 
-def wholes(graph: Graph) -> dict[str, Whole]:
+def wholes(graph: Graph, numbers: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Whole]:
     """The parts that a program holds of each saved variable: parameters, states, other persistent results of a step.
 
     Copies of another variable, such as a parameter in 16 bits, are not saved, nor are variables that no op changes.
+    ``numbers`` are those passed to steps.
     """
     cut = {name for op in graph.startup if op.type == "split" for name in op.writes}
     gone = {name for op in graph.startup if op.type == "delete" for name in op.reads}
     gone |= {name for op in graph.main if op.type == "concat" for name in op.reads} - cut
-    updated, derived, found = _updated(graph), copies(graph), dict[str, Whole]()
+    updated, derived, found = _updated(graph, numbers), copies(graph), dict[str, Whole]()
     for name, var in graph.vars.items():
         lasting = var.persistable and (var.initial is None or graph.writers[name])
         if not lasting or var.shape == UNKNOWN or var.sparse or name in derived or name in gone:
@@ -90,7 +93,7 @@ def _part(graph: Graph, name: str) -> Part:
     return var.part or Part(name, var.shape, 0)
 
 
-def _updated(graph: Graph) -> dict[str, Whole]:
+def _updated(graph: Graph, numbers: Mapping[str, Any]) -> dict[str, Whole]:
     """For each variable of an update that is not a gradient, its entry in a checkpoint, by name."""
     far = {near: x for op in graph.main if op.type == "copy_in"
            for x, near in zip(op.inputs["x"], op.outputs["out"], strict=True)}
@@ -98,20 +101,50 @@ def _updated(graph: Graph) -> dict[str, Whole]:
     for op in (op for op in graph.main if op.type in types):
         routine = routine_of(op)
         assert routine is not None
+        new = {key: numbers[key] for key in changeable(op, routine) if key in numbers}
+        now = op.replace(attrs={**op.attrs, **new}) if new else op
         columns = {slot: graph.views.get(names[0], names) if len(names) == 1 else names
                    for slot, names in op.inputs.items() if slot not in (*SHARED, "grads")}
         for k, param in enumerate(columns["params"]):
             own = _part(graph, param).name
             own = _part(graph, derived.get(own, own)).name
-            hypers, _ = routine.parted(of_tensor(op, routine, k))
-            if param in derived and "norm_of" in hypers:
-                hypers["norm_of"] = "param"  # here the master
+            attrs = of_tensor(now, routine, k)
+            if "master_params" not in columns or param in derived:
+                attrs.pop("norm_of", None)  # either is that of the parameter, and fold_casts changes it
             for slot, names in columns.items():
                 name = far.get(names[k], names[k])
-                found[name] = Whole((), "", (), ("states", own, slot), routine.name, hypers)
                 if slot == "params" or own == _part(graph, name).name:
-                    found[name] = Whole((), "", (), ("params", own))
+                    found[name] = Whole((), "", (), ("params", own), routine.name, attrs)
+                else:
+                    found[name] = Whole((), "", (), ("states", own, slot), routine.name, routine.parted(attrs)[0])
     return found
+
+
+SETTINGS = "finish_check", "update_loss_scaling"  # types of ops that all ranks have, with the same attributes
+
+
+def common(graph: Graph) -> dict[str, Any]:
+    """What ranks that train the same parameters must have in common, by name of a variable or op, and argument.
+
+    For a parameter, it is how its owners update it, and which ranks neither update nor receive it.
+    """
+    found = {(op.type, key): x for op in graph.main if op.type in SETTINGS for key, x in op.attrs.items()}
+    for each in wholes(graph).values():
+        kind, name, *slot = each.key
+        if kind == "others":
+            found[name, "initial"] = graph.vars[name].initial
+        elif slot:
+            found[name, slot[0]] = each.dtype
+        elif each.routine or not graph.cells(piece.name for piece in each.pieces) & graph.writers.keys():
+            found |= {(name, key): x for key, x in (("update", each.routine or "none"), *each.hypers.items())}
+            for row in KNOWN[each.routine].slots if each.routine else ():
+                found.setdefault((name, row.name), "none")
+    return {": ".join(keys): _plain(x) for keys, x in found.items()}
+
+
+def _plain(value: Any) -> float | str:
+    """A number, or anything else as text."""
+    return float(value) if is_number(value) else str(value)
 
 
 def copies(graph: Graph) -> dict[str, str]:
@@ -137,16 +170,15 @@ def saved(bound: Context, numbers: Mapping[str, Any]) -> dict[str, Any]:
     numbers = deepcopy(dict(numbers))
     state: dict[str, Any] = {"version": VERSION, "steps": bound.steps, "numbers": numbers}
     state |= {"params": {}, "states": {}, "others": {}}
-    for there in _everywhere(bound).values():
-        one = next((each for _, each in there if each.routine), there[0][1])
+    for there in _everywhere(bound, numbers).values():
+        one = _first_update(there)
         flat = np.empty(math.prod(one.shape), numpy_dtype(one.dtype))
         for root, piece in _cover(there):
             flat[piece.first : piece.first + piece.size] = _sent(bound, root, piece, one.dtype)
         kind, name, *slot = one.key
         if slot:
-            hypers = {key: numbers.get(key, value) for key, value in one.hypers.items()}
             slots = {row.name: [None] for row in KNOWN[one.routine].slots if row.name not in ("params", "grads")}
-            new = {"routine": one.routine, "version": VERSION, "hypers": hypers, "slots": slots}
+            new = {"routine": one.routine, "version": VERSION, "hypers": dict(one.hypers), "slots": slots}
             state[kind].setdefault(name, new)["slots"][slot[0]] = [flat.reshape(one.shape)]
         else:
             state[kind][name] = flat.reshape(one.shape)
@@ -161,13 +193,10 @@ def check(bound: Context, state: Any, check_numbers: Callable[[dict[str, Any]], 
     """The variables, numbers and steps of a checkpoint; raises on all ranks if one refuses its checkpoint."""
     everywhere = _everywhere(bound)
     try:
-        loaded, refusal = _checked(everywhere, state, check_numbers), None
+        loaded, refusal = _checked(bound, everywhere, state, check_numbers), None
     except (TypeError, ValueError) as error:
         loaded, refusal = None, error
-    told: list[list[str]] = []
-    if bound.comm is not None:
-        own = json.dumps([str(refusal or ""), loaded and _digest(loaded)])
-        told = [json.loads(text) for text in bound.comm.gather_bytes(own.encode())]
+    told = _gathered(bound, [str(refusal or ""), loaded and _digest(loaded)])
     if loaded is None:
         assert refusal is not None
         raise refusal
@@ -189,54 +218,89 @@ def _digest(loaded: Loaded) -> str:
     return digest.hexdigest()
 
 
-def _checked(everywhere: Mapping[str, Held], state: Any, check_numbers: Callable[[dict[str, Any]], None]) -> Loaded:
-    where = "Bound.load: saved"
-    entries = mapping(where, state)
-    if entries.keys() != {*KEYS}:
-        raise ValueError(f"{where}: expected {', '.join(KEYS)}, got {', '.join(entries) or 'none'}")
-    if entries["version"] != VERSION:
+def _checked(
+    bound: Context, everywhere: Mapping[str, Held], state: Any, check_numbers: Callable[[dict[str, Any]], None]
+) -> Loaded:
+    where, taken = "Bound.load: saved", _Taken()
+    entries = mapped(where, state, KEYS, KEYS)
+    if whole(f"{where}: version", entries["version"]) != VERSION:
         raise ValueError(f"{where}: version: expected {VERSION}, got {shown(entries['version'])}")
-    there, arrays = dict(_flattened(where, entries)), dict[str, np.ndarray]()
+    of: dict[str, dict[str, Var]] = {"params": {}, "others": {}}
+    updates: dict[str, tuple[Whole, dict[str, Any]]] = {}
     for name, held in everywhere.items():
-        expected = next((each for _, each in held if each.routine), held[0][1])
-        about = f"{where}: {': '.join(map(repr, expected.key))}"
-        if expected.key not in there:
-            raise ValueError(f"{about}: expected an array, got none")
-        if expected.routine:
-            _check_routine(f"{where}: 'states': {expected.key[1]!r}", expected, entries["states"][expected.key[1]])
-        arrays[name] = value = there.pop(expected.key)
-        array = host_array(value, about)
-        if (array.shape, array.dtype) != (expected.shape, expected.dtype):
-            wanted, got = f"{expected.dtype} of shape {expected.shape}", f"{array.dtype} of shape {array.shape}"
-            raise ValueError(f"{about}: expected {wanted}, got {got}")
-    for *outer, name in there:
-        raise ValueError(f"{where}: {': '.join(map(repr, outer))}: expected variables of the program, got {name!r}")
-    numbers = mapping(f"{where}: numbers", entries["numbers"])
+        expected = _first_update(held)
+        (kind, param, *slot), var = expected.key, Var(name, expected.shape, expected.dtype)
+        if slot:
+            updates.setdefault(param, (expected, {}))[1][slot[0]] = [var]
+        else:
+            of[kind][param] = var
+    for kind, vars in of.items():
+        for name, value in _named(f"{where}: {kind!r}", entries[kind], vars).items():
+            taken.take(f"{where}: {kind!r}: {name!r}", value, vars[name])
+    states = _named(f"{where}: 'states'", entries["states"], updates)
+    for param, (expected, slots) in updates.items():
+        choices = {key: x for key, x in expected.hypers.items() if key in KNOWN[expected.routine].choices}
+        slots["params"] = [of["params"][param]]
+        try:
+            load(states[param], expected.routine, slots, choices=choices, memory=taken)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{where}: 'states': {param!r}: {error}") from None
+    _check_scaling(f"{where}: 'others'", bound.program, taken.arrays)
+    numbers = mapped(f"{where}: 'numbers'", entries["numbers"])
     check_numbers(numbers)
-    return arrays, numbers, whole(f"{where}: steps", entries["steps"], 0)
+    return taken.arrays, numbers, whole(f"{where}: 'steps'", entries["steps"], 0)
 
 
-def _check_routine(where: str, expected: Whole, state: Mapping[str, Any]) -> None:
-    """Raise if a state is from another routine, or from other choices, under which it means something else."""
-    hypers = mapping(f"{where}: 'hypers'", state.get("hypers", {}))
-    choices = {choice: expected.hypers[choice] for choice in KNOWN[expected.routine].choices}
-    for key, own in {"routine": expected.routine, **choices}.items():
-        got = state.get(key) if key == "routine" else hypers.get(key)
-        if got != own:
-            raise ValueError(f"{where}: {key}: expected {own}, as the program has, got {shown(got)}")
+def _named(where: str, value: Any, names: Collection[str]) -> dict[str, Any]:
+    """The entries of a part of a checkpoint; raises unless it has those of the program's variables."""
+    entries = mapped(where, value)
+    if missing := [name for name in names if name not in entries]:
+        raise ValueError(f"{where}: {missing[0]!r}: expected an entry, got none")
+    if others := [name for name in entries if name not in names]:
+        raise ValueError(f"{where}: expected variables of the program, got {others[0]!r}")
+    return entries
 
 
-def _flattened(where: str, entries: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """The arrays of a checkpoint by their keys."""
-    for kind in ("params", "others"):
-        yield from (((kind, name), value) for name, value in mapping(f"{where}: {kind!r}", entries[kind]).items())
-    for name, state in mapping(f"{where}: 'states'", entries["states"]).items():
-        about = f"{where}: 'states': {name!r}"
-        for slot, values in mapping(f"{about}: 'slots'", mapping(about, state).get("slots", {})).items():
-            if len(listed(f"{about}: {slot!r}", values, "one array")) != 1:
-                raise ValueError(f"{about}: {slot!r}: expected one array, got {len(values)}")
-            if values[0] is not None:
-                yield ("states", name, slot), values[0]
+class _Taken(Describer):
+    """The memory that `refopt.state.load` loads a checkpoint into: what is checked before anything is modified.
+
+    Attributes:
+        arrays: what has been loaded, by name of a variable.
+    """
+
+    describe = Describer.__call__
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.arrays: dict[str, np.ndarray] = {}
+
+    def take(self, where: str, value: Any, var: Var) -> None:
+        """An array for a variable; raises if it has another shape or dtype."""
+        array = host_array(value, where)
+        if (array.shape, array.dtype) != (var.shape, var.dtype):
+            expected, got = (f"{x.dtype} of shape {x.shape}" for x in (var, array))
+            raise ValueError(f"{where}: expected {expected}, got {got}")
+        self.arrays[var.name] = value
+
+    def read(self, value: Var, array: Array) -> np.ndarray:
+        return self.arrays[value.name]
+
+    def write(self, value: Var, array: Array, host: np.ndarray) -> None:
+        self.arrays[value.name] = host
+
+    def finish(self) -> None:
+        """Nothing is pending."""
+
+
+def _check_scaling(where: str, graph: Graph, arrays: Mapping[str, np.ndarray]) -> None:
+    """Raise if a loss scale or a count of steps cannot result from a step."""
+    for op in graph.main:
+        for slot, (name,) in op.outputs.items() if op.type == "update_loss_scaling" else ():
+            for value in arrays[name].tolist() if name in arrays else ():
+                if slot == "loss_scale":
+                    number(f"{where}: {name!r}", value, above=0, finite=True)
+                else:
+                    whole(f"{where}: {name!r}", value, 0)
 
 
 def write(bound: Context, vars: Mapping[str, np.ndarray]) -> None:
@@ -254,16 +318,26 @@ def write(bound: Context, vars: Mapping[str, np.ndarray]) -> None:
         bound.backend.write(bound.arrays[copy], rounded)
 
 
-def _everywhere(bound: Context) -> dict[str, Held]:
+def _everywhere(bound: Context, numbers: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Held]:
     """By name of a whole variable, the ranks that hold parts of it, and which; the same on all ranks."""
     there: dict[str, Held] = {}
-    own = {name: whole._replace(hypers=dict(whole.hypers)) for name, whole in wholes(bound.program).items()}
-    mine = json.dumps(own).encode()
-    for rank, text in enumerate([mine] if bound.comm is None else bound.comm.gather_bytes(mine)):
-        for name, (shape, dtype, pieces, key, routine, hypers) in json.loads(text).items():
+    own = {name: each._replace(hypers=dict(each.hypers)) for name, each in wholes(bound.program, numbers).items()}
+    for rank, theirs in enumerate(_gathered(bound, own)):
+        for name, (shape, dtype, pieces, key, routine, hypers) in theirs.items():
             one = Whole(tuple(shape), dtype, tuple(Piece(*x) for x in pieces), tuple(key), routine, hypers)
             there.setdefault(name, []).append((rank, one))
     return there
+
+
+def _gathered(bound: Context, value: Any) -> list[Any]:
+    """A value of each rank, as JSON represents it, in rank order."""
+    text = json.dumps(value, default=_plain).encode()
+    return [json.loads(each) for each in ([text] if bound.comm is None else bound.comm.gather_bytes(text))]
+
+
+def _first_update(held: Held) -> Whole:
+    """What the first rank holds that updates it, or else the first."""
+    return next((each for _, each in held if each.routine), held[0][1])
 
 
 def _cover(there: Held) -> list[tuple[int, Piece]]:

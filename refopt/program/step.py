@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from refopt.catalog import KNOWN, Routine
-from refopt.checks.arguments import chosen, collected, flag, names, number, shown, whole
+from refopt.checks.arguments import RANKS, chosen, collected, flag, names, number, shown, whole
 from refopt.checks.dtypes import ITEM_SIZES
 from refopt.program.model import UNKNOWN, Op, Var, extents_of
 from refopt.program.parameter import CONFIGS, Config, Parameter
@@ -54,7 +54,7 @@ def step_program(
         Variables are named as in Paddle, so that ``fc`` has ``fc@GRAD``, ``fc_moment1_0``, ``fc_beta1_pow_acc_0``,
         ``fc_fp32_master_0``; states start at 0, scalars at the routine's values, masters at the parameter.
     """
-    world_size = whole("step_program: world_size", world_size, 1)
+    world_size = whole("step_program: world_size", world_size, 1, RANKS)
     early = flag("step_program: early", early)
     listed = named_shapes("step_program: params", params)
     steps = parameters(

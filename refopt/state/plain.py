@@ -111,9 +111,7 @@ def load(
     """
     row = routine_of("load", routine)
     where = f"{row.merged_name}: state"
-    theirs, hosts, numbers = parse(saved, where)
-    if theirs is not row:
-        raise ValueError(f"{where}: routine: expected {row.name}, got {theirs.name}")
+    _, hosts, numbers = parse(saved, where, row)
     lists = _lists(row, slots)
     memory = memory or HostMemory()
     call = _checked(row, lists, numbers, memory)
@@ -147,10 +145,14 @@ def saved_slots(routine: Routine) -> list[Slot]:
     return [slot for slot in routine.slots if slot.written and slot.name != "params"]
 
 
-def parse(saved: Any, where: str) -> tuple[Routine, dict[str, list[np.ndarray | None]], dict[str, Any]]:
+def parse(
+    saved: Any, where: str, expected: Routine | None = None
+) -> tuple[Routine, dict[str, list[np.ndarray | None]], dict[str, Any]]:
     """The parts of a state dictionary: its routine, its slots with as many entries each, its hyperparameters."""
     whole_of = mapped(where, saved, KEYS, KEYS)
     row = routine_of(where, whole_of["routine"])
+    if expected not in (None, row):
+        raise ValueError(f"{where}: routine: expected {expected.name}, got {row.name}")
     if whole(f"{where}: version", whole_of["version"]) != VERSION:
         raise ValueError(f"{where}: version: expected {VERSION}, got {shown(whole_of['version'])}")
     hypers = mapped(f"{where}: hypers", whole_of["hypers"])

@@ -10,7 +10,6 @@ import importlib.machinery
 import importlib.util
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -25,6 +24,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version as increment_version
 
+from refopt.checks.files import replaced
 from refopt.torch.recent import Recent
 
 try:
@@ -92,9 +92,8 @@ def _extension() -> Any:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as own:
         module = cpp_extension.load(name, [str(SOURCE)], extra_cflags=["-O2"], build_directory=own)
         kept.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = kept.with_name(f"{kept.name}.{os.getpid()}")
-        shutil.copyfile(module.__file__, unfinished)
-        os.replace(unfinished, kept)
+        with replaced(kept) as file:
+            file.write(Path(module.__file__).read_bytes())
     return module
 
 

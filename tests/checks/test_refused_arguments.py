@@ -1,5 +1,6 @@
 """Plain arguments that are none: refused in the same words by the reference and by the kernels, before any work."""
 
+import inspect
 from fractions import Fraction
 
 import numpy as np
@@ -7,8 +8,11 @@ import pytest
 
 from checks.refused import refuses
 from refopt import cpu, gpu
+from refopt.catalog import ROUTINES
 
 F = np.float32
+EPSILON = "expected a finite float32 of at least 0, got "
+DECR = "expected a finite float32 above 0 and of at most 1, got "
 BIG = "expected a number in the range of float64, got one beyond it"
 
 
@@ -112,11 +116,15 @@ REFUSED = {
         (check(max_norm=10**400), ValueError, f"max_norm: {BIG}"),
         (check(max_norm="1"), TypeError, "max_norm: expected a number of at least 0, got '1'"),
         (check(max_norm=np.ones(2)), TypeError, "max_norm: expected a number of at least 0, got an array"),
-        (check(epsilon=True), TypeError, "epsilon: expected a number of at least 0, got True"),
-        (check(epsilon=float("nan")), ValueError, "epsilon: expected a number of at least 0, got nan")],
+        (check(epsilon=True), TypeError, f"epsilon: {EPSILON}True"),
+        *((check(max_norm=1.0, epsilon=wrong), ValueError, f"epsilon: {EPSILON}{wrong}")
+          for wrong in (np.nan, np.inf, 1e39, -1e-60)),
+        (lambda m, x: (m.check_gradients if m is cpu else m.gradient_check)([x(dtype="f8")], epsilon=np.inf),
+         ValueError, "epsilon: expected a finite float64 of at least 0, got inf")],
     "coalesce_tensor": [
         (coalesce(inputs=b"a"), TypeError, "inputs: expected a list of arrays, got bytes"),
         (room(shapes=[(3,)], set_constant=True, constant="1"), TypeError, f"constant: {NUMBER}'1'"),
+        (coalesce(constant="x"), TypeError, f"constant: {NUMBER}'x'"),
         (room(shapes=[(3,)], set_constant=True, constant=True), TypeError, f"constant: {NUMBER}True"),
         (room(shapes=[(3,)], set_constant=True, constant=10**400), ValueError, f"constant: {BIG}"),
         (room(shapes=[(3,)], set_constant=True, constant=np.float64(2**64), dtype="uint64"), ValueError,
@@ -145,15 +153,15 @@ REFUSED = {
         (lambda m, x: m.coalesce_tensor([x()]).scatter(y for y in "a"), TypeError,
          "tensors: expected a list of arrays, got generator")],
     "update_loss_scaling": [
-        (scaling(incr_ratio=True), TypeError, "incr_ratio: expected a finite number of at least 1, got True"),
+        (scaling(incr_ratio=True), TypeError, "incr_ratio: expected a finite float32 of at least 1, got True"),
         (scaling(incr_ratio=10**400), ValueError, f"incr_ratio: {BIG}"),
-        (scaling(incr_ratio=0.5), ValueError, "incr_ratio: expected a finite number of at least 1, got 0.5"),
+        (scaling(incr_ratio=0.5), ValueError, "incr_ratio: expected a finite float32 of at least 1, got 0.5"),
         (scaling(incr_every_n_steps=0), ValueError, "incr_every_n_steps: expected an integer from 1 to 2147483647"),
-        (scaling(incr_ratio=np.inf), ValueError, "incr_ratio: expected a finite number of at least 1, got inf"),
-        (scaling(incr_ratio=1e39), ValueError, "incr_ratio: expected a finite float32 above 0, got 1e+39"),
-        (scaling(decr_ratio=1e-60), ValueError, "decr_ratio: expected a finite float32 above 0, got 1e-60"),
-        (scaling(decr_ratio=0), ValueError, "decr_ratio: expected a number above 0 and of at most 1, got 0"),
-        (scaling(decr_ratio=[0.5]), TypeError, "decr_ratio: expected a number above 0 and of at most 1, got [0.5]"),
+        (scaling(incr_ratio=np.inf), ValueError, "incr_ratio: expected a finite float32 of at least 1, got inf"),
+        (scaling(incr_ratio=1e39), ValueError, "incr_ratio: expected a finite float32 of at least 1, got 1e+39"),
+        (scaling(decr_ratio=1e-60), ValueError, f"decr_ratio: {DECR}1e-60"),
+        (scaling(decr_ratio=0), ValueError, f"decr_ratio: {DECR}0"),
+        (scaling(decr_ratio=[0.5]), TypeError, f"decr_ratio: {DECR}[0.5]"),
         (scaling(incr_every_n_steps=2.0), TypeError,
          "incr_every_n_steps: expected an integer from 1 to 2147483647, got 2.0"),
         (scaling(decr_every_n_nan_or_inf=2**31), ValueError, "decr_every_n_nan_or_inf: expected an integer from 1 to"),
@@ -173,6 +181,24 @@ def test_refuses(module, name, call, error, message):
     said = f"{name}: {message}".format(array="ndarray" if module is cpu else "DeviceArray")
     assert str(caught.value).startswith(said)
     assert arrays.unchanged()
+
+
+@pytest.mark.parametrize("module", [cpu, gpu], ids=["cpu", "gpu"])
+@pytest.mark.parametrize("routine", ROUTINES.values(), ids=ROUTINES)
+def test_functions_of_one_tensor_name_their_own_arguments(module, routine):
+    """Not those of the merged function that they call, with lists of one."""
+    function, count = getattr(module, routine.name), len([slot for slot in routine.slots if not slot.optional])
+    names = list(inspect.signature(function).parameters)[:count]
+    with gpu.use("executor"):
+        for wrong in range(count):
+            values = [np.ones(1 if slot.scalar else 3, F) for slot in routine.slots[:count]]
+            given = dict(zip(names, map(put_of(module), values), strict=True)) | {names[wrong]: "abc"}
+            numbers = {hyper.name: 0.5 for hyper in routine.hypers if hyper.default is None}
+            with pytest.raises(TypeError, match=f"^{routine.name}: {names[wrong]}: expected "):
+                function(**given, **numbers)
+            other = put_of(module)(np.ones(4, F))
+            with pytest.raises((TypeError, ValueError), match=rf"^{routine.name}: \w+: expected [^\[\]]*$"):
+                function(**given | {names[wrong]: other}, **numbers)
 
 
 TAKEN = [(sgd(lr=Fraction(1, 2)), sgd(lr=0.5)), (sgd(lr=np.array([0.5])), sgd(lr=0.5)),

@@ -121,12 +121,16 @@ def limited(nbytes):
     resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, nbytes))
 
 
-def test_no_room_for_a_report(tmp_path):
-    file = tmp_path / "report.json"
+@pytest.mark.parametrize("args", [
+    ("verify", "--device", "executor", "--json"), ("show", "adamw", "--out"),
+    *(("vectors", "sgd", "--examples", "1", "--format", kind, "--to") for kind in ("json", "npz"))],
+    ids=lambda args: args[-1])
+def test_no_room_for_a_file(tmp_path, args):
+    file = tmp_path / "file.txt"
     file.write_text("old")
-    done = run("verify", "--device", "executor", "--json", file, preexec_fn=lambda: limited(50_000), timeout=30)
-    assert "File too large" in one_line(done, 2) and not done.stdout
-    assert [file.name for file in tmp_path.iterdir()] == ["report.json"] and file.read_text() == "old"
+    done = run(*args, file, preexec_fn=lambda: limited(50_000), timeout=60)
+    assert f"{args[-1]}: cannot write to '{file}': File too large" in one_line(done, 2) and not done.stdout
+    assert [each.name for each in tmp_path.iterdir()] == ["file.txt"] and file.read_text() == "old"
 
 
 def test_a_report_takes_the_place_of_an_old_one(tmp_path):

@@ -72,6 +72,8 @@ def agreement():
         if world.size > 1:
             with pytest.raises(CommError, match=rf"call 7: .*rank {world.size - 1} has broadcast"):
                 world.agree(["barrier"] * 7 + ["broadcast" if world.rank == world.size - 1 else "all_reduce"])
+            with pytest.raises(CommError, match=r"agree: lr: rank 0 has 0\.5, rank 1 has 0\.25"):
+                world.agree(["barrier"], {"lr": [0.5, 0.25][world.rank]} if world.rank < 2 else {})
         world.barrier()
 
 

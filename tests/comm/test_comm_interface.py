@@ -183,6 +183,18 @@ def test_agreement():
     assert message == "agree: call 1: rank 0 has of 0, rank 1 has of 1"
 
 
+def test_agreement_on_values():
+    """Of ranks that have a name; 1 and 1.0 are equal. The calls come first."""
+    held = [{"a": 1, "b": 2.0}, {"a": 1.0, "c": "x"}, {"b": 3.0}]
+    local.run(lambda world: world.agree(["same"], held[world.rank]), 2)
+    message, _ = refused(lambda world: world.agree(["same"], held[world.rank]), 3)
+    assert message == "agree: b: rank 0 has 2.0, rank 2 has 3.0"
+    message, _ = refused(lambda world: world.agree([str(world.rank)], held[world.rank]), 3)
+    assert message == "agree: call 0: rank 0 has 0, rank 1 has 1, rank 2 has 2"
+    with pytest.raises(TypeError, match="agree: common: expected a dictionary, got list"):
+        local.run(lambda world: world.agree([], ["a"]), 1)
+
+
 def test_ranks_that_disagree_can_go_on():
     def rank(world):
         with pytest.raises(CommError):

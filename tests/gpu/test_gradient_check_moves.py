@@ -92,7 +92,7 @@ def test_other_numbers(machine):
     check.set(max_norm=np.inf)
     for numbers, error, message in (
         (dict(max_norm=-1.0), ValueError, "max_norm: expected a number of at least 0, got -1.0"),
-        (dict(epsilon="a", max_norm=1.0), TypeError, "epsilon: expected a number of at least 0, got 'a'"),
+        (dict(epsilon="a", max_norm=1.0), TypeError, "epsilon: expected a finite float32 of at least 0, got 'a'"),
         (dict(norm=1.0), TypeError, "norm: expected one of max_norm, epsilon"),
     ):
         with pytest.raises(error, match=f"^check_gradients: {message}"):

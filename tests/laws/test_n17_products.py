@@ -241,6 +241,9 @@ def test_hopper_is_the_default():
         assert (matmul(a, b, core=HOPPER._replace(**changed)) != matmul(a, b)).any()
     with pytest.raises(ValueError, match=r"^tensor_core: capability: expected one that has been .*, got \(10, 0\)$"):
         tensor_core((10, 0))
+    for wrong in ([9, 0], "90", 9, None, (9.0, 0), ([9], 0), np.array([9, 0])):
+        with pytest.raises(ValueError, match=r"^tensor_core: capability: expected one that has been .*, got "):
+            tensor_core(wrong)
 
 
 SQUARE = np.ones((2, 2), np.float32)

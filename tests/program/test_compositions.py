@@ -23,7 +23,9 @@ from program_cases import few, idempotent, untouched
 
 from refopt.catalog import workloads
 from refopt.program import Op, Var, amp_program, passes, step_program
+from refopt.program.ops.collectives import sequence
 
+PRESETS = "data_parallel", "sharded", "sharded_by_element", "parameter_server", "offloaded"
 PARAMS = [("a.w", (9, 4)), ("a.b", (7,)), ("b.w", (65,)), ("c", ())]
 ADAM = {"lr": 0.5, "beta1": 0.75, "weight_decay": 0.125}
 
@@ -48,6 +50,29 @@ def test_a_pass_does_nothing_twice_and_leaves_what_it_is_given(case):
             for law in (idempotent, untouched):
                 law(partial(getattr(passes, name), **where, **arguments), programs[rank])
         programs, _, _ = applied_to(programs, name, arguments)
+
+
+@given(case=compositions(), axes=st.sampled_from([{"a": 2, "b": 2}, {"a": 4, "b": 1}, {"a": 4}]))
+@few(60)
+def test_a_pass_does_nothing_twice_on_a_mesh(case, axes):
+    program = case.program(4)
+    chain = ("over_axes", {"axes": axes}), ("check_over", {"axes": {"m": 2}}), *case.passes, ("shard", {}), (
+        "fuse_reduces", {}), ("check_over", {"axes": {"m": 2, "n": 2}}), ("batch_owners", {})
+    for name, arguments in chain:
+        if name not in (*PLACED, "on_device"):
+            where = {"rank": 1, "degree": axes["a"], "axis": "a"} if name in SHARDING else {}
+            apply = partial(getattr(passes, name), **where, **arguments)
+            for law in (idempotent, untouched):
+                law(apply, program)
+            program = apply(program).program
+
+
+@pytest.mark.parametrize("name", [*PLACED, *PRESETS])
+def test_an_empty_step_stays_as_it_is(name):
+    chain = passes.preset(name, 0, 2) if name in PRESETS else [partial(getattr(passes, name), devices=2)]
+    program = step_program([], "sgd", lr=0.5)
+    for apply in chain:
+        untouched(apply, program)
 
 
 @pytest.mark.clause("N11")
@@ -89,15 +114,21 @@ def test_passes_that_meet(case):
     assert all(applied for _, applied, _ in case.reasons), case.reasons
 
 
-PRESETS = "data_parallel", "sharded", "sharded_by_element", "parameter_server", "offloaded"
-
-
 @pytest.mark.clause("N11")
 @given(case=steps(), name=st.sampled_from(PRESETS))
 @few(95)
 def test_presets(case, name):
     case = replace(case, passes=(("preset", {"name": name}),))
     assert not violation(case), case
+
+
+@given(case=steps())
+@few(150)
+def test_ranks_of_a_preset_make_the_same_calls(case):
+    for name in PRESETS:
+        made = replace(case, passes=(("preset", {"name": name}),)).rewritten()
+        first, *others = [sequence(program, 64) for program in made]
+        assert all(other == first for other in others), name
 
 
 def test_shards_in_batches_are_not_shared_out_again():
@@ -181,11 +212,12 @@ def test_gradients_that_are_reduced_before_they_are_cast(chain):
 
 
 @pytest.mark.clause("N11")
+@pytest.mark.parametrize("fp32", [(), ("a.w", "a.b", "c")])
 @pytest.mark.parametrize("limit", [1e-4, 32.0])
-def test_reductions_of_micro_steps_are_put_together_apart(limit):
+def test_reductions_of_micro_steps_and_dtypes_are_put_together_apart(limit, fp32):
     """What lies between two of them is done by owners alone, and others would find other runs."""
     chain = ("shard", {"rule": "greedy", "order": "reduced"}), ("fuse_reduces", {"limit": limit}), ("batch_owners", {})
-    case = mixed(*chain, accumulate=2, reduced="float16", ranks=3)
+    case = mixed(*chain, accumulate=2, reduced="float16", fp32=fp32, ranks=3)
     assert not violation(case)
     assert case.reasons[-1][1]
 
@@ -216,7 +248,7 @@ def test_presets_of_another_number_of_ranks():
     for name in ("data_parallel", "offloaded", "sharded"):
         with pytest.raises(ValueError, match="preset: ranks: expected 2, as the program has, got 4"):
             passes.pipeline(program, *passes.preset(name, ranks=4))
-    for named, message in (({"ranks": 0}, "ranks: expected an integer of at least 1, got 0"),
+    for named, message in (({"ranks": 0}, "ranks: expected an integer from 1 to 1048576, got 0"),
                            ({"rank": 2, "ranks": 2}, "rank: expected an integer from 0 to 1, got 2")):
         with pytest.raises(ValueError, match=f"^preset: {message}$"):
             passes.preset("sharded", **named)

@@ -47,6 +47,7 @@ NAMES = {"texts", "texts of NumPy"}
 ROWS = {"list", "tuple", "range", "set", "dict", "generator", "array", "array of one", "{1: 1}", "single", "empty"}
 KINDS = {
     "": set(), "none": {"None"}, "flag": {"True", "np.True_"}, "integer": INTEGERS, "number": NUMBERS,
+    "fp32": NUMBERS - {"inf", "-inf", "1e39", "10**400", "-10**400"},
     "name": {"text", "a digit", "no text"}, "names": NAMES | {"{x: None}", "no list", "empty"},
     "empty": {"no list", "empty"}, "mapping": {"{x: None}"},
     "any mapping": {"dict", "{1: 1}", "{x: None}"}, "function": {"type", "function"},
@@ -105,8 +106,9 @@ def slots():
 
 TENSORS = {"names": (["a.w", "b.w"], "names"), "shapes": ([(4, 3), (2,)], "shapes"),
            "dtypes": (["float32", "float32"], "")}
-STEP = {"world_size": (2, "integer"), "early": (False, "flag")}
-COUNTS = {"routine": (ROUTINES["adam"], ""), "tensors": (3, "integer"), "sparse": (1, "integer"), **STEP}
+STEP = {"world_size": (2, "small"), "early": (False, "flag")}
+COUNTS = {"routine": (ROUTINES["adam"], ""), "tensors": (3, "integer"), "sparse": (1, "integer"), **STEP,
+          "world_size": (2, "integer")}
 LISTS = {"sizes": ([1, 2], "integers listed"), "eligible": ([True, False], "bools")}
 OWNED = LISTS | {"owners": ([0, 1], "integers listed")}
 BUCKETS = {"gradient": (4, "integer"), "limit": (1.0, "number"), "send_limit": (1.0, "number")}
@@ -232,10 +234,10 @@ CALLS = {
     "of_op": (cost.of_op, {"program": (ONE, ""), "op": (ONE.main[0], ""), "link": (LINK, ""), "rate": (1.0, "number")}),
     "bytes_of": (cost.bytes_of, {"program": (ONE, ""), "names": (["a.w"], "empty")}),
     "amp_program|step_program|program: main": (amp_program, {
-        "params": (PARAMS, "empty"), "optimizer": ("adam", ""), "world_size": (2, "integer"),
+        "params": (PARAMS, "empty"), "optimizer": ("adam", ""), "world_size": (2, "small"),
         "accumulate": (2, "small"), "recompute": (True, "flag"), "fp32": ((), "empty"),
         "max_norm": (1.0, "none|number"),
-        "clip_epsilon": (1.0, "number"), "loss_scale": (2.0, "number"), "scaling": ({}, "none"),
+        "clip_epsilon": (1.0, "fp32"), "loss_scale": (2.0, "fp32"), "scaling": ({}, "none"),
         "layer": (str, "none|function"), "optional": ((), "empty"), "lr": (0.5, "number")}),
     **{name: (getattr(passes, name), {"program": (AMP, "")})
        for name in ("batch_owners", "eligible", "fold_casts", "optimize_cast")},
@@ -331,7 +333,7 @@ def test_what_is_below_the_least(name):
     function, arguments = CALLS[name]
     for argument, (_, kinds) in arguments.items():
         where = f"{name}: {argument}"
-        if {"integer", "small", "number"}.isdisjoint(kinds.split("|")) or where in ANY:
+        if {"integer", "small", "number", "fp32"}.isdisjoint(kinds.split("|")) or where in ANY:
             continue
         below = 0 if argument in ABOVE_0 else LEAST.get(where, LEAST.get(argument, 0)) - 1
         with pytest.raises(ValueError, match=rf"{argument}.* got {below}\b"):

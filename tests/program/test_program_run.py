@@ -9,7 +9,7 @@ from program_cases import PARAMS, adam, arrays_of, bound_on, gradients_of, numbe
 
 from refopt import cpu, gpu
 from refopt.comm import CommError, local
-from refopt.program import Op, Program, Var, bind, passes, placement, run, step_program
+from refopt.program import Op, Program, Var, amp_program, bind, passes, placement, run, step_program
 
 # Running one.
 
@@ -274,6 +274,53 @@ def test_ranks_agree_on_their_collectives():
     message = r"agree: call 0: ranks 0 and 2 have main all_reduce of a.b@GRAD: float32 \(7,\), rank 1 has main all_red"
     with pytest.raises(CommError, match=message):
         local.run(rank, 3)
+
+
+def without_update(program):
+    """The program in which nothing changes the parameter a.w."""
+    return program.replace(main=[op for op in program.main if "a.w" not in op.outputs.get("params", ())])
+
+
+@pytest.mark.parametrize(("make", "of", "other", "message"), [
+    (step_program, {}, {"optimizer": "adamw"}, "a.w: update: ranks 0 and 2 have adam, rank 1 has adamw"),
+    (step_program, {}, {"lr": 0.25}, "a.w: lr: ranks 0 and 2 have 0.5, rank 1 has 0.25"),
+    (step_program, {}, {"lr": {"a.w": 0.5, "a.b": 0.25}}, "a.b: lr: ranks 0 and 2 have 0.5, rank 1 has 0.25"),
+    (step_program, {}, {"beta2": 0.5}, "a.w: beta2: ranks 0 and 2 have 0.999, rank 1 has 0.5"),
+    (step_program, {}, {"decay": "decoupled"}, "a.w: decay: ranks 0 and 2 have l2, rank 1 has decoupled"),
+    (step_program, {}, {"optional": ["moment2_max"]}, "a.w: moment2_max: ranks 0 and 2 have none, rank 1 has float32"),
+    (step_program, {"optimizer": "muon", "mu": 0.5}, {"coefficients": (3.0, -4.0, 2.0)},
+     "a.w: coefficients: ranks 0 and 2 have"),
+    (amp_program, {"max_norm": 1.0}, {"max_norm": 2.0}, "finish_check: max_norm: ranks 0 and 2 have 1.0, rank 1 has"),
+    (amp_program, {}, {"scaling": {"incr_ratio": 4.0}}, "update_loss_scaling: incr_ratio: ranks 0 and 2 have 2.0, "),
+    (amp_program, {}, {"loss_scale": 8.0}, "loss_scaling: initial: ranks 0 and 2 have 32768.0, rank 1 has 8.0"),
+    (without_update, {}, {}, "a.w: update: ranks 0 and 2 have adam, rank 1 has none")])
+def test_ranks_agree_on_their_updates(make, of, other, message):
+    """Where parameters would drift apart, before anything is done; and whatever passes have made of the programs."""
+    alone = make if make is without_update else lambda program: program
+    make = step_program if make is without_update else make
+
+    def program(world):
+        options = {"optimizer": "adam", "lr": 0.5, **of, **(other if world.rank == 1 else {})}
+        made = make([("a.w", (4, 3)), ("a.b", (2, 3))], world_size=3, **options)
+        return alone(made) if world.rank == 1 else made
+
+    def rank(world, *chain):
+        made = passes.pipeline(program(world), *chain).program
+        bind(made, arrays_of(made), comm=world)
+
+    for chain in ((), passes.preset("data_parallel", 0, 3)):
+        with pytest.raises(CommError, match=re.escape(f"agree: {message}")):
+            local.run(lambda world, chain=chain: rank(world, *chain), 3)
+
+
+def test_ranks_may_update_alike_by_other_ops():
+    """Numbers may be integers, and passes may differ that do not change the calls."""
+    def rank(world):
+        made = adam(PARAMS, world_size=2, lr=1 if world.rank else 1.0)
+        made = passes.fuse_optimizer(made, form="merged").program if world.rank else made
+        bind(made, arrays_of(made), comm=world)
+
+    local.run(rank, 2)
 
 
 def test_a_step_that_raises_is_not_counted():

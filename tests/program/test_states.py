@@ -62,9 +62,10 @@ def test_each_state_is_one_of_refopt_state():
     assert sorted(SAVED["others"]) == ["bad_steps", "good_steps", "loss_scaling"]
 
 
-def test_a_norm_of_masters_is_one_of_the_parameters_that_are_saved():
+@pytest.mark.parametrize("norm_of", ["param", "master"])
+def test_a_norm_of_parameters_that_have_no_masters(norm_of):
     """Whether casts are folded into the updates or not, either loads what the other has saved."""
-    numbers = {"lr": 0.5, "mu": 0.75, "loss_scale": 8.0}
+    numbers = {"lr": 0.5, "mu": 0.75, "loss_scale": 8.0, "norm_of": norm_of}
     program = Composition("amp_program", PARAMS, "lars_momentum", numbers, 1).program(1)
     folded = passes.fold_casts(passes.optimize_cast(program).program).program
     assert {op.attrs.get("norm_of") for op in folded.main} == {None, "master"}
@@ -74,22 +75,78 @@ def test_a_norm_of_masters_is_one_of_the_parameters_that_are_saved():
         on_each([one], lambda bound, theirs=theirs: bound.load(theirs))
 
 
+def test_a_norm_of_masters_is_not_one_of_parameters():
+    def of(norm_of):
+        program = step_program(PARAMS, "lars_momentum", config="amp", lr=0.5, mu=0.75, norm_of=norm_of)
+        return bound_on(program, None)
+
+    saved = of("master").state_dict()
+    assert saved["states"]["a.w"]["hypers"]["norm_of"] == "master"
+    of("master").load(saved)
+    with pytest.raises(ValueError, match="norm_of: expected param, as planned, got master"):
+        of("param").load(saved)
+
+
+def test_numbers_of_a_step_are_in_the_states_of_the_updates_that_take_them():
+    """Adam leaves its powers, and so its betas, to other ops; of a list, each state has its tensor's number."""
+    program = step_program(PARAMS, {"a.w": "adam", "a.b": "adam", "b.w": "lion", "c": "lion"}, early=True, lr=0.5)
+    bound = bound_on(passes.fuse_optimizer(program, form="merged").program, None)
+    bound.step(beta1=0.5, lr=[np.float32(0.25), 0.125])
+    hypers = {name: each["hypers"] for name, each in bound.state_dict()["states"].items()}
+    assert [hypers[name]["beta1"] for name, _ in PARAMS] == [0.9, 0.9, 0.5, 0.5]
+    for op in (op for op in bound.program.main if "lr" in op.attrs):
+        assert [hypers[name]["lr"] for name in op.outputs["params"]] == [0.25, 0.125]
+
+
+def test_a_checkpoint_is_nobodys_afterwards():
+    """Steps of those that have saved and loaded it change neither each other's arrays nor it."""
+    first, second = (stepped(bound_on(*programs(ranks=1), None), 1) for _ in range(2))
+    saved = first.state_dict()
+    kept = copy.deepcopy(saved)
+    second.load(saved)
+    stepped(second, 2)
+    assert not differing(first.state_dict(), kept) and not differing(saved, kept)
+
+
+def entry(*path):
+    """The place of an entry of a state of the parameter b.w."""
+    return "states", "b.w", *path
+
+
+def slot(name, *index):
+    return entry("slots", name, *index)
+
+
 FITS_NOT = [
-    (("states", "b.w", "slots", "beta2_pow"), GONE, ValueError, "'b.w': 'beta2_pow': expected an array, got none"),
-    *((("states", "a.b", "slots", "moment1"), [np.zeros(7, np.float32)] * k, ValueError,
-       f"moment1.: expected one array, got {k}") for k in (0, 2)),
-    (("params", "c"), GONE, ValueError, "'params': 'c': expected an array, got none"),
-    (("others",), GONE, ValueError, "saved: expected version, steps, .*, got version, .*, states$"),
-    (("more",), 1, ValueError, "saved: expected version, steps, .*, got .*, more$"),
-    (("states", "c", "routine"), "lamb", ValueError, "'c': routine: expected adam, .*got 'lamb'"),
-    (("states", "c", "hypers", "epsilon_at"), "uncorrected", ValueError, "epsilon_at: expected cor"),
+    (slot("beta2_pow"), GONE, TypeError, "'b.w': merged_adam: state: slots: .* got none of beta2_pow"),
+    *((slot("moment1"), [np.zeros(65, np.float32)] * k, ValueError, f"moment[12]: expected . entries, .* got {n}")
+      for k, n in ((0, 1), (2, 1))),
+    (("params", "c"), GONE, ValueError, "'params': 'c': expected an entry, got none"),
+    (("states", "c"), GONE, ValueError, "'states': 'c': expected an entry, got none"),
+    (("others",), GONE, TypeError, "saved: expected a dictionary with version, .*, got none of others$"),
+    (("more",), 1, TypeError, "saved: expected no more than version, .*, got 'more'$"),
+    (entry("routine"), "lamb", ValueError, "'b.w': merged_adam: state: routine: expected adam, got lamb"),
+    (entry("hypers", "epsilon_at"), "uncorrected", ValueError, "epsilon_at: expected cor"),
     (("params", "d"), np.zeros(3, np.float32), ValueError, "expected variables of the program, got 'd'"),
-    (("states", "a.b", "slots", "moment1"), [np.zeros(7)], ValueError, r"moment1.: expected float32 .* got"),
+    (slot("moment1", 0), np.zeros(65), ValueError, r"moment1.0.: expected float32 .* got"),
     (("params", "a.b"), np.zeros(3, np.float32), ValueError, r"'a.b': expected float32 of shape \(7"),
-    (("version",), 2, ValueError, "version: expected .*, got 2"),
-    (("steps",), -1, ValueError, "steps: expected an integer of at least 0, got -1"),
+    (("version",), 2, ValueError, "version: expected 1, got 2"),
+    (("steps",), -1, ValueError, "steps': expected an integer of at least 0, got -1"),
     (("numbers",), {"beta3": 0.5}, TypeError, "beta3: expected one of"),
-    (("params",), [], TypeError, "'params': expected a mapping"),
+    (("numbers", "lr"), "0.5", TypeError, "lr: expected a number, got '0.5'"),
+    (("params",), [], TypeError, "'params': expected a dictionary"),
+    (entry("version"), 2, ValueError, "'b.w': merged_adam: state: version: expected 1, got 2"),
+    (entry("version"), GONE, TypeError, "got none of version"), (entry("more"), 1, TypeError, "got 'more'"),
+    (entry("hypers", "lr"), "0.5", TypeError, "lr: expected a number, got '0.5'"),
+    (entry("hypers", "beta1"), 1.5, ValueError, "beta1: expected a finite float32 at least 0 and below 1, got 1.5"),
+    (slot("moment2", 0, 3), -1, ValueError, r"moment2\[0\]: expected no value below 0, got -1.0 at \(3,\)"),
+    *((slot("beta1_pow", 0, 0), value, ValueError, r"beta1_pow\[0\]: expected a finite number at least 0 and below 1")
+      for value in (1, np.nan, -0.5)),
+    (slot("beta2_pow", 0, 0), 1.5, ValueError, r"beta2_pow\[0\]: expected a finite number .* got 1.5"),
+    *((("others", "loss_scaling", 0), value, ValueError, "'loss_scaling': expected a finite number above 0, got")
+      for value in (np.nan, np.inf, 0, -1)),
+    *((("others", name, 0), -1, ValueError, f"{name}': expected an integer of at least 0, got -1")
+      for name in ("good_steps", "bad_steps")),
 ]
 
 
@@ -111,7 +168,7 @@ def test_what_does_not_fit_is_refused(place, value, error, message):
 
 
 ANOTHER = "saved: expected what rank 0 has on all ranks, got another on rank 1"
-LACKING = "Bound.load: saved: 'params': 'a.b': expected an array, got none"
+LACKING = "Bound.load: saved: 'params': 'a.b': expected an entry, got none"
 
 
 @pytest.mark.parametrize(("place", "value", "messages"), [

@@ -10,6 +10,7 @@ import numpy as np
 
 import refopt
 from refopt.checks.dtypes import numpy_dtype
+from refopt.checks.files import replaced
 from refopt.oracle.comparison.data import Data
 from refopt.oracle.running import Came
 
@@ -79,7 +80,7 @@ class Recorder:
         self.index["cases"][key] = {"of": digest(data), "why": why, "states": states}
 
     def save(self, path: str | PathLike) -> None:
-        with open(path, "wb") as file:
+        with replaced(path) as file:
             np.savez_compressed(file, index=np.array(json.dumps(self.index)), **self.arrays)
 
 

@@ -4,6 +4,7 @@ import importlib.resources
 import json
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from os import PathLike
 from typing import IO, Any, NamedTuple
 
@@ -11,6 +12,7 @@ import numpy as np
 
 import refopt
 from refopt.checks.arguments import kind_of
+from refopt.checks.files import replaced
 
 NAME = "refopt.vectors/1"
 SCHEMA: dict[str, Any] = json.loads((importlib.resources.files(__package__) / "schema.json").read_text("utf-8"))
@@ -65,7 +67,8 @@ class Vectors:
                 arrays[f"{i}/inputs/{slot}"] = x.astype(np.float32) if x.dtype.name == "bfloat16" else x
             for slot, (value, bound) in case.expected.items():
                 arrays[f"{i}/value/{slot}"], arrays[f"{i}/bound/{slot}"] = value, bound
-        np.savez_compressed(file, index=np.array(json.dumps(index)), **arrays)
+        with nullcontext(file) if hasattr(file, "write") else replaced(file) as out:
+            np.savez_compressed(out, index=np.array(json.dumps(index)), **arrays)
 
     def __repr__(self) -> str:
         return f"<Vectors: {self.routine}, {len(self.cases)} cases of {', '.join(self.dtypes) or kind_of(None)}>"

@@ -33,11 +33,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from refopt.checks.arguments import listed, number, whole
+from refopt.checks.arguments import listed, mapped, number, whole
 from refopt.checks.dtypes import ITEM_SIZES
 from refopt.comm import Counted
 from refopt.program.counts.arguments import check, there
-from refopt.program.model import BYTES, UNKNOWN, mapping
+from refopt.program.model import BYTES, UNKNOWN
 from refopt.program.program import Program, expect_program
 from refopt.program.step import find_routine
 
@@ -218,4 +218,4 @@ def kept(program: Program) -> int:
 
 def total(parts: Mapping[str, int]) -> int:
     """The sum of the values that `memory` returns."""
-    return sum(whole(f"total: parts[{name!r}]", part, 0) for name, part in mapping("total: parts", parts).items())
+    return sum(whole(f"total: parts[{name!r}]", part, 0) for name, part in mapped("total: parts", parts).items())

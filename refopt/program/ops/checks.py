@@ -6,7 +6,7 @@ from typing import Any
 
 from refopt import checks
 from refopt.checks import Array
-from refopt.checks.arguments import whole
+from refopt.checks.arguments import RANKS, whole
 from refopt.checks.dtypes import ITEM_SIZES, SIZES
 from refopt.program.graph import Graph
 from refopt.program.model import UNKNOWN, Op, Var
@@ -59,7 +59,7 @@ def check_one(names: tuple[str, ...], slot: str) -> None:
 
 def check_ranks(op: Op) -> None:
     """Raise unless an op says for how many ranks it is."""
-    whole("ranks", op.attrs.get("ranks"), 1)
+    whole("ranks", op.attrs.get("ranks"), 1, RANKS)
 
 
 def check_startup(op: Op) -> None:

@@ -146,8 +146,9 @@ def _check_finish(graph: Graph, op: Op) -> None:
         shape = _one(graph, names, slot, "int32" if slot == "odd" else "float32")
         if slot != "sums" and shape != (1,):
             raise ValueError(f"{slot}: expected one element, got shape {shape}")
-    for name in ("max_norm", "epsilon") if clips else ():
-        number(name, op.attrs.get(name), 0)
+    if clips:
+        number("max_norm", op.attrs.get("max_norm"), 0)
+        number("epsilon", op.attrs.get("epsilon"), 0, real=np.float32)
 
 
 @op(

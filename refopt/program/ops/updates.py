@@ -67,6 +67,12 @@ def advances(op: Op, routine: Routine) -> bool:
     return all(name in op.outputs for name in routine.scalars)
 
 
+def changeable(op: Op, routine: Routine) -> frozenset[str]:
+    """The numbers of a routine's op that steps may change: not the betas by which other ops advance its scalars."""
+    fixed = set() if advances(op, routine) else {"beta1", "beta2"}
+    return frozenset(hyper.name for hyper in routine.hypers) - fixed
+
+
 def check_update(graph: Graph, op: Op, routine: Routine, fit: set[Hashable] | None = None) -> None:
     """Raise if an op of a routine is invalid; the error names slot and index.
 
@@ -147,8 +153,7 @@ class Update(Runner):
         self._dtypes = dtypes or {var.dtype for var in context.program.vars.values() if var.dtype in SIZES}
         self._count = len(op.inputs["params"])
         own = advances(op, routine)
-        fixed = set() if own else {"beta1", "beta2"}  # by which other ops advance the scalars
-        self.numbers = frozenset(hyper.name for hyper in routine.hypers) - fixed
+        self.numbers = changeable(op, routine)
         slots = {slot: [context.arrays[name] for name in names] for slot, names in op.inputs.items()}
         shared = {slot: slots.pop(slot)[0] for slot in SHARED if slot in slots}
         super().__init__(each(self._calls(slots, shared, own, is_flat(context.program, op))))

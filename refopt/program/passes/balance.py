@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from refopt.checks.arguments import RANKS, chosen, shown, whole
+from refopt.checks.arguments import RANKS, chosen, mapped, shown, whole
 from refopt.checks.arguments import names as listed_names
-from refopt.program.model import Var, mapping
+from refopt.program.model import Var
 
 
 class Balancer:
@@ -35,7 +35,7 @@ class Balancer:
                 weight, as later.
         """
         self.devices = whole("Balancer: devices", devices, 1, RANKS)
-        checked = mapping("Balancer: sizes", sizes)
+        checked = mapped("Balancer: sizes", sizes)
         self._sizes = {name: whole(f"Balancer: sizes[{name!r}]", size) for name, size in checked.items()}
         self._unknown = chosen("Balancer: unknown", unknown, ("error", "ignore"))
         self._loads = [0] * self.devices
@@ -123,7 +123,7 @@ class Balancer:
 
 def sizes_of(vars: Mapping[str, Var]) -> dict[str, int]:
     """Element counts of a program's variables by name; for a sparse one, of all its rows."""
-    checked = mapping("sizes_of: vars", vars)
+    checked = mapped("sizes_of: vars", vars)
     for name, var in checked.items():
         if not isinstance(var, Var):
             raise TypeError(f"sizes_of: vars[{name!r}]: expected a Var, got {shown(var)}")

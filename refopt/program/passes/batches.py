@@ -44,15 +44,17 @@ def batch_owners(program: Program) -> Result:
 def _turns(program: Program, kind: str) -> list[list[int]]:
     """Places in ``main`` of the first collective of each root, of the second of each, and so on; by number of root.
 
-    Passes of the model are treated separately.
+    Passes of the model are treated separately, and so are reductions of each dtype: an owner alone casts its gradients
+    between those in 16 bits and those in fp32.
     """
-    passes: dict[int, dict[int, list[int]]] = {}
+    stages: dict[tuple[int, str], dict[int, list[int]]] = {}
     numbers = dependencies.forward_passes(program)
     for i, op in enumerate(program.main):
         if op.type == kind:
-            passes.setdefault(numbers[i], {}).setdefault(op.attrs["root"], []).append(i)
+            dtype = program.vars[op.inputs["x"][0]].dtype if kind == "reduce" else ""
+            stages.setdefault((numbers[i], dtype), {}).setdefault(op.attrs["root"], []).append(i)
     turns = []
-    for roots in passes.values():
+    for roots in stages.values():
         ordered = [roots[root] for root in sorted(roots)]
         for turn in range(max(map(len, ordered))):
             turns.append([places[turn] for places in ordered if turn < len(places)])

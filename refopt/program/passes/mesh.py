@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from refopt.checks.arguments import names, shown, whole
+from refopt.checks.arguments import RANKS, names, shown, whole
 from refopt.program.model import Op
 from refopt.program.passes.owners import added_up
-from refopt.program.passes.result import Result
+from refopt.program.passes.result import Result, changed
 from refopt.program.program import Program, expect_program
 
 
@@ -41,9 +41,7 @@ def over_axes(program: Program, axes: Mapping[str, int]) -> Result:
             main += _along(op, sizes)
         else:
             main.append(op)
-    if len(main) == len(program.main):
-        return Result(program, False, ("nothing is summed over all ranks at once",))
-    return Result(program.replace(main=main), True)
+    return changed(program, program.replace(main=main), (), "nothing is summed over all ranks at once")
 
 
 def check_over(program: Program, axes: Mapping[str, int]) -> Result:
@@ -66,11 +64,11 @@ def check_over(program: Program, axes: Mapping[str, int]) -> Result:
     for op in program.main:
         if op.type == "finish_check":
             check = Op("check_gradients", {}, {slot: op.inputs.get(slot, ()) for slot in ("odd", "sums")})
-            main += [each for one in added_up(program, check, 1) for each in _along(one, sizes)]
+            there = {(each.reads, each.attrs["axis"]) for each in main if "axis" in each.attrs}
+            new = [each for one in added_up(program, check, 1) for each in _along(one, sizes)]
+            main += [each for each in new if (each.reads, each.attrs["axis"]) not in there]
         main.append(op)
-    if len(main) == len(program.main):
-        return Result(program, False, ("no gradients are checked",))
-    return Result(program.replace(main=main), True)
+    return changed(program, program.replace(main=main), (), "all gradient checks are combined along these axes")
 
 
 def _along(op: Op, sizes: Mapping[str, int]) -> Iterator[Op]:
@@ -82,4 +80,4 @@ def _along(op: Op, sizes: Mapping[str, int]) -> Iterator[Op]:
 def _sizes(where: str, axes: Any) -> dict[str, int]:
     if not isinstance(axes, Mapping) or not axes:
         raise TypeError(f"{where}: expected sizes by name, got {shown(axes)}")
-    return {axis: whole(f"{where}: {axis!r}", axes[axis], 1) for axis in names(where, list(axes))}
+    return {axis: whole(f"{where}: {axis!r}", axes[axis], 1, RANKS) for axis in names(where, list(axes))}

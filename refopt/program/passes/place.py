@@ -16,9 +16,11 @@ from refopt.program.passes import gradients
 from refopt.program.passes.balance import Balancer, sizes_of
 from refopt.program.passes.cast import without_masters
 from refopt.program.passes.owners import Declined, along, owned, sent
-from refopt.program.passes.result import Result
+from refopt.program.passes.result import Result, changed
 from refopt.program.program import Program, expect_program
 from refopt.program.step import begun_alike
+
+EMPTY = "there are no gradients and no parameters"
 
 
 def all_reduce_gradients(program: Program, devices: int) -> Result:
@@ -37,7 +39,8 @@ def all_reduce_gradients(program: Program, devices: int) -> Result:
     reason = declined("all_reduce_gradients", program, devices)
     if reason:
         return Result(program, False, (reason,))
-    return Result(communicated(program, devices, gradients.complete(program)), True)
+    new = communicated(program, devices, gradients.complete(program))
+    return changed(program, new, (), EMPTY)
 
 
 def reduce_to_owners(program: Program, devices: int) -> Result:
@@ -70,7 +73,7 @@ def reduce_to_owners(program: Program, devices: int) -> Result:
         return Result(program, False, (str(error),))
     roots = {name: root for name, root, _ in sent(summed, owners)}
     main += broadcasts([(name, root, None) for name, root in broadcast_order(roots)], devices)
-    return Result(summed.replace(main=main), True, left(alone))
+    return changed(program, summed.replace(main=main), left(alone), EMPTY)
 
 
 def declined(where: str, program: Program, devices: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from refopt.checks.arguments import chosen, whole
+from refopt.checks.arguments import RANKS, chosen, whole
 from refopt.program.passes.batches import batch_owners
 from refopt.program.passes.cast import optimize_cast
 from refopt.program.passes.coalesce import coalesce_gradients
@@ -15,7 +15,7 @@ from refopt.program.passes.fold import fold_casts
 from refopt.program.passes.offloading import offload
 from refopt.program.passes.optimizer import fuse_optimizer
 from refopt.program.passes.place import all_reduce_gradients, on_device
-from refopt.program.passes.result import Result
+from refopt.program.passes.result import Result, changed
 from refopt.program.passes.server import send_to_owners
 from refopt.program.passes.sharding import shard
 from refopt.program.program import Program
@@ -24,36 +24,21 @@ Pass = Callable[[Program], Result]
 MERGED: Pass = partial(fuse_optimizer, form="merged")
 
 
-def _data_parallel(rank: int, ranks: int) -> list[Pass]:
-    return [coalesce_gradients, fuse_all_reduce, MERGED, optimize_cast, fold_casts]
-
-
-def _sharded(rank: int, ranks: int) -> list[Pass]:
-    return [
-        partial(shard, rank=rank, degree=ranks, rule="greedy", order="reduced"), optimize_cast, fold_casts,
-        fuse_reduces, partial(fuse_optimizer, form="merged", per_buffer=True),
-        partial(fuse_broadcasts, limit=16.0), batch_owners,
-    ]
-
-
-def _sharded_by_element(rank: int, ranks: int) -> list[Pass]:
-    return [
-        optimize_cast, fold_casts, partial(shard_elements, rank=rank, degree=ranks),
-        partial(fuse_optimizer, form="merged", per_buffer=True),
-    ]
-
-
-def _parameter_server(rank: int, ranks: int) -> list[Pass]:
-    return [partial(send_to_owners, devices=ranks), partial(of_one_rank, rank=rank), MERGED]
-
-
-def _offloaded(rank: int, ranks: int) -> list[Pass]:
-    return [*_data_parallel(rank, ranks), partial(offload, nbytes=64 * 2**20, masters=True)]
-
-
+DATA_PARALLEL: list[Pass] = [coalesce_gradients, fuse_all_reduce, MERGED, optimize_cast, fold_casts]
+BY_BUFFER: Pass = partial(fuse_optimizer, form="merged", per_buffer=True)
 PRESETS: dict[str, Callable[[int, int], list[Pass]]] = {
-    "data_parallel": _data_parallel, "sharded": _sharded, "sharded_by_element": _sharded_by_element,
-    "parameter_server": _parameter_server, "offloaded": _offloaded,
+    "data_parallel": lambda rank, ranks: DATA_PARALLEL,
+    "sharded": lambda rank, ranks: [
+        partial(shard, rank=rank, degree=ranks, rule="greedy", order="reduced"), optimize_cast, fold_casts,
+        fuse_reduces, BY_BUFFER, partial(fuse_broadcasts, limit=16.0), batch_owners,
+    ],
+    "sharded_by_element": lambda rank, ranks: [
+        optimize_cast, fold_casts, partial(shard_elements, rank=rank, degree=ranks), BY_BUFFER
+    ],
+    "parameter_server": lambda rank, ranks: [
+        partial(send_to_owners, devices=ranks), partial(of_one_rank, rank=rank), MERGED
+    ],
+    "offloaded": lambda rank, ranks: [*DATA_PARALLEL, partial(offload, nbytes=64 * 2**20, masters=True)],
 }
 
 
@@ -78,7 +63,7 @@ def preset(name: str, rank: int = 0, ranks: int = 1) -> list[Pass]:
             ValueError if the program is for another number.
     """
     chosen("preset: name", name, PRESETS)
-    ranks = whole("preset: ranks", ranks, 1)
+    ranks = whole("preset: ranks", ranks, 1, RANKS)
     rank = whole("preset: rank", rank, 0, ranks - 1)
     first = [partial(of_all_ranks, ranks=ranks)] if name != "parameter_server" else []
     return [*first, *PRESETS[name](rank, ranks)]
@@ -96,4 +81,4 @@ def of_all_ranks(program: Program, ranks: int) -> Result:
 
 def of_one_rank(program: Program, rank: int) -> Result:
     """The part of one rank."""
-    return Result(on_device(program, rank), True)
+    return changed(program, on_device(program, rank), (), f"it already is the part of rank {rank}")

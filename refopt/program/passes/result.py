@@ -72,16 +72,19 @@ def _steps(where: str, value: Any) -> tuple[tuple[str, Result], ...]:
     return tuple(checked)
 
 
+def changed(program: Program, new: Program, reasons: Iterable[str], nothing: str) -> Result:
+    """The result of a pass that made a new program; or, if that is equal to the old one, why it does nothing."""
+    return Result(program, False, (*reasons, nothing)) if new == program else Result(new, True, tuple(reasons))
+
+
 def moved(
     program: Program, moves: Sequence[Move], reasons: Iterable[str], nothing: str, vars: Iterable[Var] = (),
     startup: Iterable[Op] = (),
 ) -> Result:
     """The result of a pass that moves ops of a step, and adds variables and startup ops; or why it does nothing."""
-    if not moves:
-        return Result(program, False, (*reasons, nothing))
-    changed = program.with_vars(vars)
     main = dependencies.rewritten(program, moves)
-    return Result(changed.replace(startup=[*program.startup, *startup], main=main), True, tuple(reasons))
+    new = program.with_vars(vars).replace(startup=[*program.startup, *startup], main=main)
+    return changed(program, new, reasons, nothing)
 
 
 def pipeline(program: Program, *passes: Callable[[Program], Result]) -> Report:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
-from refopt.checks.arguments import collected, flag, shown, whole
+from refopt.checks.arguments import collected, flag, mapped, shown, whole
 from refopt.comm.mesh import communicators
 from refopt.program import states
 from refopt.program.backends import backend_of
@@ -13,7 +13,6 @@ from refopt.program.bound import Bound, check_arguments
 from refopt.program.exclusive import Exclusive
 from refopt.program.gpu.backend import Gpu
 from refopt.program.memory import refuse_shared
-from refopt.program.model import mapping
 from refopt.program.ops.context import Gradients
 from refopt.program.placement import hosted
 from refopt.program.placement.lanes import lanes_of
@@ -170,7 +169,7 @@ def bind_schedule(
     if not isinstance(plan, Schedule):
         raise TypeError(f"bind_schedule: plan: expected a Schedule, got {shown(plan)}")
     check_arguments("bind_schedule", plan.program, comm, gradients)
-    arrays, timing = mapping("bind_schedule: arrays", arrays), flag("bind_schedule: timing", timing)
+    arrays, timing = mapped("bind_schedule: arrays", arrays), flag("bind_schedule: timing", timing)
     backend = cast(Gpu, backend_of("gpu", arrays, stream))
     on_gpu = backend.machine.name != "executor"
     if comm is not None and hasattr(communicators(comm)[0], "stream") != on_gpu:

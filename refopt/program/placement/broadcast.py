@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from refopt.checks.arguments import shown
+from refopt.checks.arguments import mapped, shown
 from refopt.comm import Communicator
 from refopt.comm.calls import check_rank
-from refopt.program.model import mapping
 from refopt.program.passes.place import broadcast_order
 
 
@@ -29,8 +28,8 @@ def broadcast_params(comm: Any, arrays: Mapping[str, Any], owners: Mapping[str, 
     """
     if not isinstance(comm, Communicator):
         raise TypeError(f"broadcast_params: comm: expected a communicator of refopt.comm, got {shown(comm)}")
-    arrays = mapping("broadcast_params: arrays", arrays)
-    root_of = dict.fromkeys(arrays, 0) if owners is None else mapping("broadcast_params: owners", owners)
+    arrays = mapped("broadcast_params: arrays", arrays)
+    root_of = dict.fromkeys(arrays, 0) if owners is None else mapped("broadcast_params: owners", owners)
     roots = {}
     for name, root in root_of.items():
         if name not in arrays:

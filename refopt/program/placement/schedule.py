@@ -10,8 +10,8 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
-from refopt.checks.arguments import chosen, collected, names, shown, whole
-from refopt.program.model import Op, mapping
+from refopt.checks.arguments import chosen, collected, mapped, names, shown, whole
+from refopt.program.model import Op
 from refopt.program.ops.messages import BARRIERS, MESSAGES
 from refopt.program.ops.offload import COPIES
 from refopt.program.program import Program, expect_program
@@ -185,7 +185,7 @@ def on_streams(program: Program, streams: Mapping[str, str] | None = None) -> Sc
             rows; if an op uses a variable that is being sent before its barrier; or if a stream is unknown.
     """
     expect_program("on_streams", program)
-    instead = {} if streams is None else mapping("on_streams: streams", streams)
+    instead = {} if streams is None else mapped("on_streams: streams", streams)
     for name in (*instead, *instead.values()):
         chosen("on_streams: streams", name, STREAMS)
     devices = {op.device for op in program.main} - {None}

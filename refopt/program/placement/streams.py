@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from refopt.checks.arguments import chosen, whole
+from refopt.checks.arguments import chosen, mapped, whole
 from refopt.program.backends import backend_of
 from refopt.program.bound import Bound
 from refopt.program.gpu.backend import Gpu
-from refopt.program.model import mapping
 from refopt.program.ops.context import Gradients
 from refopt.program.placement.bound import bind_schedule
 from refopt.program.placement.schedule import Schedule
@@ -49,7 +48,7 @@ def run_schedule(
     """
     chosen("run_schedule: issue", issue, ISSUES)
     steps, seed = whole("run_schedule: steps", steps, 0), whole("run_schedule: seed", seed)
-    arrays = mapping("run_schedule: arrays", arrays)
+    arrays = mapped("run_schedule: arrays", arrays)
     backend = backend_of("gpu", arrays, 0)
     if not isinstance(backend, Gpu) or backend.machine.name != "executor":
         raise RuntimeError("run_schedule: arrays: expected arrays of the executor, got those of a GPU")
