@@ -187,7 +187,11 @@ class Configured(NamedTuple):
             error.__traceback__ = users(error)
             raise  # adds no traceback entry of its own
 
-    def _launch(self, args: tuple) -> None:
+    def prepared(self, args: tuple, after: list[Callable[[], Any]]) -> tuple:
+        """The arguments of a launch, after all checks, as signatures and extensions convert them.
+
+        Extensions append to ``after`` what is to be called after the launch.
+        """
         kernel = self.kernel
         if len(args) != len(kernel.parameters):
             raise LaunchError(f"kernel {kernel.__name__} takes {len(kernel.parameters)} arguments, not {len(args)}")
@@ -197,10 +201,15 @@ class Configured(NamedTuple):
             raise LaunchError(f"kernel {kernel.__name__}: block of {threads} threads, {most}")
         if kernel.argument_types:
             args = as_declared(kernel.__name__, kernel.parameters, kernel.argument_types, args)
-        after: list[Callable[[], Any]] = []
         for extension in reversed(kernel.extensions):
             prepared = (extension.prepare_args(None, arg, stream=self.stream, retr=after) for arg in args)
             args = tuple(value for _, value in prepared)
+        return args
+
+    def _launch(self, args: tuple) -> None:
+        kernel = self.kernel
+        after: list[Callable[[], Any]] = []
+        args = self.prepared(args, after)
         with one_at_a_time:
             _shared(self.dynamic_bytes)  # checked again, since another device may be claimed by now
             written_back: list[tuple[np.ndarray, DeviceArray]] = []
@@ -256,9 +265,11 @@ def how(launch: Configured, *args: Any) -> How:
 
     Raises:
         TypeError: ``launch`` is not a configured kernel.
+        Exception: what the launch would raise for these arguments.
     """
     if not isinstance(launch, Configured):
         raise TypeError(f"how: launch: expected a kernel with its configuration, got {shown(launch)}")
+    args = launch.prepared(args, [])
     with one_at_a_time:
         converted = tuple(argument(arg, name, []) for arg, name in zip(args, launch.kernel.parameters, strict=True))
         return decide(launch, compiled(launch.kernel.function, converted), converted)[0]  # type: ignore[arg-type]

@@ -208,10 +208,6 @@ class ObservedRecord:
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
         return np.asarray(self.plain(), dtype)
 
-    def item(self) -> Any:
-        """The record as a tuple."""
-        return self.plain().item()
-
     def __len__(self) -> int:
         return len(self._record)
 

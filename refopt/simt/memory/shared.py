@@ -99,9 +99,35 @@ def _make(block: Any, shape: tuple[int, ...], dtype: np.dtype, frame: FrameType)
     return with_fields(view) if current.observer is None else current.observer.shared(buffer, view)
 
 
-def with_fields(array: np.ndarray) -> np.ndarray:
+class Record(np.record):  # type: ignore[misc]
+    """A record in a kernel: its fields are attributes whatever their names, such as ``size``."""
+
+    def __getattribute__(self, name: str) -> Any:
+        field = np.generic.dtype.__get__(self).fields.get(name)
+        return self[name] if field else super().__getattribute__(name)
+
+    def __getitem__(self, field: Any) -> Any:
+        return with_fields(super().__getitem__(field))
+
+
+class Records(np.ndarray):
+    """An array of records in a kernel: a name that arrays do not have is that of a field."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name in (self.dtype.names or ()):
+            return self[name]
+        raise AttributeError(f"an array has no attribute {name}")
+
+    def __getitem__(self, index: Any) -> Any:
+        return with_fields(super().__getitem__(index))
+
+
+def with_fields(value: Any) -> Any:
     """An array of records whose fields are also attributes, as in Numba: ``array[i].x``, ``array.x``."""
-    return array if array.dtype.names is None else array.view(np.recarray)
+    if not isinstance(value, np.ndarray):
+        return value
+    plain = value.view(np.ndarray)
+    return plain if plain.dtype.names is None else plain.view(np.dtype((Record, plain.dtype))).view(Records)
 
 
 class local(metaclass=_Namespace):
@@ -133,4 +159,4 @@ class const(metaclass=_Namespace):
         """A read-only copy of a host array."""
         copy = np.array(ary)
         copy.flags.writeable = False
-        return copy
+        return with_fields(copy)

@@ -10,6 +10,7 @@ import numpy as np
 from ..base.places import is_nobodys
 
 _VIEWS = "squeeze", "swapaxes", "transpose", "diagonal"
+_UNREAD = np.shape, np.size, np.ndim, np.isrealobj, np.iscomplexobj, np.real, np.imag, np.atleast_1d
 _IN_PLACE = "sort", "partition", "put"
 
 
@@ -33,6 +34,7 @@ class Whole(np.lib.mixins.NDArrayOperatorsMixin):
     T = property(lambda self: self._wrap(self._data.T))
     real = property(lambda self: self._wrap(self._data.real))
     imag = property(lambda self: self._wrap(self._data.imag) if self.dtype.kind == "c" else np.imag(self.plain()))
+    ctypes = property(lambda self: self._data.ctypes)
 
     def __getitem__(self, index: Any) -> Any:
         raise NotImplementedError
@@ -158,10 +160,13 @@ class Whole(np.lib.mixins.NDArrayOperatorsMixin):
         return out[0] if len(out) == 1 else out
 
     def __array_function__(self, function: Any, types: Any, args: tuple, options: dict) -> Any:
-        """Any other NumPy function: all of its inputs are read, and its output is written."""
+        """Any other NumPy function: all of its inputs are read, and its output is written, except for `_UNREAD`."""
         if function is np.copyto:
             args[0][...] = args[1]
             return None
+        if function in _UNREAD:
+            answer = function(self._data)
+            return self._shared(answer) if isinstance(answer, np.ndarray) else answer
         target = options.pop("out", None)
         answer = function(*(plain(one) for one in args), **{name: plain(one) for name, one in options.items()})
         if target is None:
@@ -170,15 +175,16 @@ class Whole(np.lib.mixins.NDArrayOperatorsMixin):
         return target
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
+        """A method of arrays that reads all elements or makes a view, or else a field of an array of records."""
         if name in _VIEWS:
             return lambda *args, **options: self._wrap(getattr(self._data, name)(*args, **options))
         if name in _IN_PLACE:
             return lambda *args, **options: self._change(name, *args, **options)
-        if not hasattr(np.ndarray, name):
-            raise AttributeError(f"an array has no attribute {name}")
-        return getattr(self.plain(), name)
+        if hasattr(np.ndarray, name) and not name.startswith("_"):
+            return getattr(self.plain(), name)
+        if name in (object.__getattribute__(self, "_data").dtype.names or ()):
+            return self._wrap(self._data[name])
+        raise AttributeError(f"an array has no attribute {name}")
 
     def _change(self, name: str, *args: Any, **options: Any) -> None:
         values = self.plain()

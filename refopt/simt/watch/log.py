@@ -24,6 +24,7 @@ from ..memory.arrays import Copy, DeviceArray
 from ..memory.buffers import Buffer
 from ..memory.initialized import blank
 from ..memory.observed import ObservedArray
+from ..memory.shared import with_fields
 from ..names import ptx
 from ..profile.profile import Profile
 from ..rules import Rules
@@ -226,7 +227,8 @@ class Log:
         """A block made a shared array; return the array that its threads see."""
         if self._detector is not None and buffer.written is None:
             buffer.written = blank(buffer)
-        return ObservedArray(buffer, view, self) if self._detector is not None or self._looks_closely else view
+        close = self._detector is not None or self._looks_closely
+        return ObservedArray(buffer, view, self) if close else with_fields(view)
 
     def local(self, buffer: Buffer, view: np.ndarray) -> Any:
         """A thread made a local array."""
