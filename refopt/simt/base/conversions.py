@@ -52,10 +52,12 @@ def _whole(x: Any, name: str) -> int:
     differently.
     """
     bits, half, double = INTEGERS[name], type(x) is np.float16, isinstance(x, float)
-    if bits == 8 and not half:
-        bits = 16
     signed = name in SIGNED
     x = float(x)
+    if current.observer is not None and current.inside and not (-signed << bits - 1) - 1 < x < 1 << bits - signed:
+        current.observer.beyond(x, name)
+    if bits == 8 and not half:
+        bits = 16
     if x != x:
         return 1 << bits - 1 if double or bits == 64 else 0
     low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)

@@ -12,7 +12,7 @@ from weakref import WeakSet
 import numpy as np
 
 from ..base.diagnosis import two_places
-from ..base.errors import DataRace, Deadlock, SimtError, Unsupported
+from ..base.errors import DataRace, Deadlock, IntegerError, SimtError, Unsupported
 from ..base.places import here
 from ..base.state import current
 from ..base.streams import Operation, Stream
@@ -279,6 +279,12 @@ class Log:
         """The running thread converted an int64 to a type that cannot represent it."""
         if self._detector is not None and type(lowest) is np.int32 and self.rules.int32_overflow:
             current.thread.lost = value, lowest, here().line
+
+    def beyond(self, value: float, name: str) -> None:
+        """The running thread converted a float to an integer type whose range it is out of."""
+        if self._detector is not None and self.rules.float_range:
+            what = f"the float {value} is converted to {name}, which cannot represent it (rule float-range)"
+            self.report(IntegerError(what, here()))
 
     def added(self, old: Any, value: Any, new: Any, sign: int) -> None:
         """The running thread's last atomic added int32s."""

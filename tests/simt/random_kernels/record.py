@@ -77,7 +77,7 @@ def _equal(x, y):
 
 
 def measured(seeds):
-    """What the GPU makes of some seeds: bytes, or why it is refused. After a fault of the GPU the others are missing."""
+    """What the GPU makes of some seeds: bytes, or why it is refused. A fault of the GPU leaves the others out."""
     found = {}
     with stock() as (cuda, jit):
         for seed in seeds:
