@@ -2,9 +2,9 @@
 
     python -m benchmarks.left_open [--out benchmarks/results/left_open-DEVICE.json]
 
-Conversions of floats that an integer type cannot represent, signed overflow, and functions that are rounded differently.
-Each row is one kernel, compiled by numba-cuda as it is installed, except that ``a * b + c`` is rounded twice. Without a
-GPU, the record is ``left_open.json``, with the executor's part alone.
+Conversions of floats that an integer type cannot represent, signed overflow, and functions that are rounded in their
+own ways. Each row is one kernel, compiled by numba-cuda as it is installed, except that ``a * b + c`` is rounded twice.
+Without a GPU, the record is ``left_open.json``, with the executor's part alone.
 """
 
 import argparse

@@ -110,15 +110,18 @@ def with_first_steps(page: str) -> str:
     return with_section(page, "first-step", table(lines))
 
 
-LEFT_OPEN = [  # the operation, what the executor gives, what an H200 gave in `tests/simt/random_kernels` or the record
-    ["`np.int32(x)` and the like, of NaN or a float beyond the type", "what PTX's `cvt` does: the nearest integer of the "
-     "type, for 8 bits that of 16, cut off; of NaN 0, or the highest bit alone", "other numbers if the compiler knows x, "
-     "and below 32 bits", "`float-range`"],
-    ["sums, differences and products beyond int64", "wrap", "`x + 1 > x` is true, `x * 2 // 2` is x", "no"],
-    ["`abs(x)` of the smallest int16, stored in an int64", "-32768", "32768", "no"],
+# An operation, what the executor gives, what an H200 has given in `tests/simt/random_kernels`, and the rule.
+LEFT_OPEN = [
+    ["a NaN, or a float beyond its range, as an integer", "as PTX's `cvt`: the nearest integer of the type, for 8 bits "
+     "the lower half of that of 16; for NaN 0, or the highest bit alone", "another for constants, and below 32 bits",
+     "`float-range`"],
+    ["sums, differences and products beyond int64", "wrap", "`x + 1 > x` is true, `x * 2 // 2` is x",
+     "`signed-overflow`"],
+    ["`abs(x)` of the smallest int16, stored in an int64", "-32768", "32768", "`signed-overflow`"],
     ["an integer divided by zero", "0", "", "`zero-division`"],
-    ["functions in fp32", "the nearest float", "a few ULPs off", "no"],
-    ["functions in fp64", "NumPy's or the C library's, as below", "as below", "no"],
+    ["`%` and `//` of floats", "exact", "from a rounded quotient", "none"],
+    ["functions in fp32", "the nearest float", "a few ULPs off", "none"],
+    ["functions in fp64", "NumPy's or the C library's, as below", "a few ULPs off", "none"],
 ]
 
 

@@ -25,6 +25,13 @@ def wrapped(x: int) -> int:
     return x - _SPAN if x > _HIGH else x
 
 
+def computed(x: int, name: str = "int64") -> int:
+    """The same of a result that is too large for its signed type, which is reported: a GPU may not wrap it."""
+    if current.observer is not None and current.inside:
+        current.observer.wrapped(x, name)
+    return wrapped(x)
+
+
 def name_of(x: Any) -> str | None:
     """The scalar type of a value; None if it is not a scalar."""
     kind = type(x)

@@ -33,7 +33,7 @@ from .counts import Counts
 from .defects import Defects
 from .doubles import Double, check, doubles_of
 from .floats import Floats
-from .integers import check_added
+from .integers import check_added, check_wrapped
 from .orders import run_again
 from .races import Detector
 
@@ -285,6 +285,11 @@ class Log:
         if self._detector is not None and self.rules.float_range:
             what = f"the float {value} is converted to {name}, which cannot represent it (rule float-range)"
             self.report(IntegerError(what, here()))
+
+    def wrapped(self, value: int, name: str) -> None:
+        """The running thread computed an integer that a signed type cannot represent."""
+        if self._detector is not None and self.rules.signed_overflow:
+            check_wrapped(value, name)
 
     def added(self, old: Any, value: Any, new: Any, sign: int) -> None:
         """The running thread's last atomic added int32s."""
