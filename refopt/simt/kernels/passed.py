@@ -19,11 +19,6 @@ from ..memory.shared import Record, with_fields
 Copies = list[tuple[np.ndarray, DeviceArray]]  # host arrays, and the arrays copied back to them after the launch
 
 
-def captured(array: DeviceArray, name: str) -> Any:
-    """A captured array as the kernel sees it."""
-    return argument(array, name, [])
-
-
 def argument(arg: Any, name: str, written_back: Copies) -> Any:
     """An argument as the kernel sees it."""
     if isinstance(arg, tuple):

@@ -32,7 +32,7 @@ def check_stored(value: Any, dtype: np.dtype, array: str) -> None:
     if dtype.itemsize == 4:
         file, at = place.filename or "", place.line or 0
         cast = line != at or "int32(" in linecache.getline(file, at)
-        if cast or (0 <= whole < 2**32 and _are_bits(file, at, constants=True)):
+        if cast or (0 <= whole < 2**32 and _are_bits(file, at)):
             return
     elif dtype.itemsize < 8:
         return
@@ -41,31 +41,26 @@ def check_stored(value: Any, dtype: np.dtype, array: str) -> None:
 
 
 def check_wrapped(value: int, name: str) -> None:
-    """Report an integer that a signed type cannot represent, except in a hash, which bitwise operators assemble."""
+    """Report an integer that a signed type cannot represent, except on a line with bitwise operators, as in a hash."""
     place = here()
-    if not _are_bits(place.filename or "", place.line or 0):
+    every = ast.walk(around(place.filename or "", place.line or 0) or ast.Pass())
+    if not any(isinstance(getattr(one, "op", None), _BITS) and covers(one, place.line or 0) for one in every):
         what = f"overflow of {name}: {value}; a GPU may not wrap it (rule signed-overflow)"
         report(IntegerError(what, place))
 
 
-def _are_bits(filename: str, line: int, constants: bool = False) -> bool:
-    """Whether a line computes or stores a value assembled by bitwise operators, there or in its variables.
-
-    With ``constants``, also whether it stores a constant, or nothing.
-    """
-    every = list(ast.walk(around(filename, line) or ast.Pass()))
-    stored = [one for one in every if isinstance(one, ast.Assign | ast.AugAssign)]
+def _are_bits(filename: str, line: int) -> bool:
+    """Whether a line stores a constant, or a value assembled by bitwise operators, there or in its variables."""
+    function = around(filename, line)
+    stored = [one for one in ast.walk(function or ast.Pass()) if isinstance(one, ast.Assign | ast.AugAssign)]
     relevant = [one for one in stored if covers(one, line)]
-    if constants and all(isinstance(one, ast.Assign) and isinstance(one.value, ast.Constant) for one in relevant):
-        return True
-    if any(isinstance(one, ast.BinOp) and isinstance(one.op, _BITS) and covers(one, line) for one in every):
+    if all(isinstance(one, ast.Assign) and isinstance(one.value, ast.Constant) for one in relevant):
         return True
     for one in relevant:  # grows during the loop
         parts = list(_parts(one.value))
         if any(isinstance(getattr(part, "op", None), _BITS) for part in (one, *parts)):
             return True
         names = {part.id for part in parts if isinstance(part, ast.Name)}
-        names |= stores([one]) if isinstance(one, ast.AugAssign) else set()
         relevant += [other for other in stored if other not in relevant and names & stores([other])]
     return False
 

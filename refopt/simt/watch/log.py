@@ -165,7 +165,7 @@ class Log:
             if profile is not None:
                 profile.end()
             if self.floats is not None:
-                self.floats.end()
+                self.floats.look_at_store()
             if self._count:
                 self.launches.append(Launch(run.name, run.grid, run.block, stream, run.cooperative))
 
@@ -283,8 +283,7 @@ class Log:
     def beyond(self, value: float, name: str) -> None:
         """The running thread converted a float to an integer type whose range it is out of."""
         if self._detector is not None and self.rules.float_range:
-            what = f"the float {value} is converted to {name}, which cannot represent it (rule float-range)"
-            self.report(IntegerError(what, here()))
+            self.report(IntegerError(f"the float {value} does not fit in {name} (rule float-range)", here()))
 
     def wrapped(self, value: int, name: str) -> None:
         """The running thread computed an integer that a signed type cannot represent."""
