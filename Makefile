@@ -60,7 +60,7 @@ ptx: $(INSTALLED)  ## compile the kernels whose PTX is tested; keep the digests
 test-gpu: $(SETUP)  ## the tests that need a GPU
 	REFOPT_DEVICE=gpu $(PY) -m pytest -m gpu tests $(ARGS)
 
-random-kernels: $(SETUP)  ## what this GPU makes of random kernels; ARGS="--out FILE" leaves the H200's record as it is
+random-kernels: $(SETUP)  ## what this GPU makes of 400 random kernels
 	PYTHONPATH=.:tests $(PY) -m simt.random_kernels.record $(ARGS)
 
 bench: $(SETUP)  ## the benchmarks
