@@ -26,7 +26,7 @@ def wrapped(x: int) -> int:
 
 
 def computed(x: int, name: str = "int64") -> int:
-    """The same of a result that is too large for its signed type, which is reported: a GPU may not wrap it."""
+    """`wrapped` of a result that its signed type cannot represent, which is reported: a GPU may not wrap it."""
     if current.observer is not None and current.inside:
         current.observer.wrapped(x, name)
     return wrapped(x)

@@ -226,8 +226,7 @@ class Configured(NamedTuple):
         kernel, observer = self.kernel, current.observer
         if observer is not None:
             observer.typed(kernel, args, typed)
-        watching = observer is not None and observer.watching
-        prepare = with_undefined if watching else None
+        prepare = with_undefined if observer is not None and observer.watching else None
         function = bound(typed.function, lambda array, name: argument(array, name, []), prepare)
         operation = self.stream.enqueue(kernel.__name__)
 

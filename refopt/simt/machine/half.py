@@ -49,7 +49,7 @@ def rounded(exact: Fraction, kind: np.dtype) -> Any:
 def cbrt(x: Any) -> Any:
     """The cube root, in the type of x, float64 for integers."""
     kind = type(x) if isinstance(x, np.floating) else np.float64
-    return kind(np.cbrt(np.longdouble(np.float64(x))))  # of doubles, libraries round half wrongly
+    return kind(np.cbrt(np.longdouble(np.float64(x))))  # C libraries round half of doubles' wrongly
 
 
 def _half(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -18,6 +18,10 @@ from ..base.state import current
 from .buffers import POISON, Buffer
 
 STATIC_SHARED_LIMIT = 48 * 1024  # bytes that a kernel may declare, on any device
+# Numba 0.68's names of attributes of arrays.
+_OF_ARRAYS = """T all any argmax argmin argsort astype conj conjugate copy ctypes cumprod cumsum dot dtype fill flags
+flat flatten imag item itemsize max mean min nbytes ndim nonzero prod ravel real repeat reshape shape size sort std
+strides sum take transpose var view"""
 _NAN_BYTES = 0xFF  # a NaN in every floating type
 
 
@@ -99,6 +103,11 @@ def _make(block: Any, shape: tuple[int, ...], dtype: np.dtype, frame: FrameType)
     return with_fields(view) if current.observer is None else current.observer.shared(buffer, view)
 
 
+def is_field(kind: np.dtype, name: str) -> bool:
+    """Whether the attribute of an array of a type is a field of its records."""
+    return kind.names is not None and name in kind.names and name not in _OF_ARRAYS.split()
+
+
 class Record(np.record):  # type: ignore[misc]
     """A record in a kernel: its fields are attributes whatever their names, such as ``size``."""
 
@@ -111,12 +120,10 @@ class Record(np.record):  # type: ignore[misc]
 
 
 class Records(np.ndarray):
-    """An array of records in a kernel: a name that arrays do not have is that of a field."""
+    """An array of records in a kernel, whose fields are attributes unless Numba's arrays have the name."""
 
-    def __getattr__(self, name: str) -> Any:
-        if name in (self.dtype.names or ()):
-            return self[name]
-        raise AttributeError(f"an array has no attribute {name}")
+    def __getattribute__(self, name: str) -> Any:
+        return self[name] if is_field(np.ndarray.dtype.__get__(self), name) else super().__getattribute__(name)
 
     def __getitem__(self, index: Any) -> Any:
         return with_fields(super().__getitem__(index))

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..base.places import is_nobodys
+from .shared import is_field
 
 _VIEWS = "squeeze", "swapaxes", "transpose", "diagonal", "view", "reshape", "ravel"
 _ABOUT = "shape", "dtype", "size", "ndim", "strides", "itemsize", "nbytes", "flags", "ctypes"
@@ -38,6 +39,7 @@ class Whole(np.lib.mixins.NDArrayOperatorsMixin):
 
     shape, dtype, size, ndim, strides, itemsize, nbytes, flags, ctypes = map(_of_data, _ABOUT)
     T = property(lambda self: self._wrap(self._data.T))
+    flat = property(lambda self: self.ravel())
     real = property(lambda self: self._wrap(self._data.real))
     imag = property(lambda self: self._wrap(self._data.imag) if self.dtype.kind == "c" else np.imag(self.plain()))
     __contains__, __bool__, __int__, __float__, __index__ = map(_of_plain, _CONVERSIONS)
@@ -110,11 +112,6 @@ class Whole(np.lib.mixins.NDArrayOperatorsMixin):
         """Set all elements to a value."""
         self._assign(..., value)
 
-    @property
-    def flat(self) -> Any:
-        """All elements in C order."""
-        return self.ravel()
-
     def _shared(self, data: np.ndarray) -> Any:
         if data.size and not np.may_share_memory(data, self._data):
             self.plain()
@@ -154,15 +151,15 @@ class Whole(np.lib.mixins.NDArrayOperatorsMixin):
         return target
 
     def __getattr__(self, name: str) -> Any:
-        """An attribute of arrays, or else a field of an array of records."""
+        """A field of an array of records, or another attribute of arrays."""
+        if is_field(object.__getattribute__(self, "_data").dtype, name):
+            return self._wrap(self._data[name])
         if name in _VIEWS:
             return lambda *args, **options: self._shared(getattr(self._data, name)(*args, **options))
         if name in _IN_PLACE:
             return lambda *args, **options: self._change(name, *args, **options)
         if hasattr(np.ndarray, name) and not name.startswith("_"):
             return getattr(self.plain(), name)
-        if name in (object.__getattribute__(self, "_data").dtype.names or ()):
-            return self._wrap(self._data[name])
         raise AttributeError(f"an array has no attribute {name}")
 
     def _change(self, name: str, *args: Any, **options: Any) -> None:

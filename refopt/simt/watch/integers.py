@@ -45,8 +45,7 @@ def check_wrapped(value: int, name: str) -> None:
     place = here()
     every = ast.walk(around(place.filename or "", place.line or 0) or ast.Pass())
     if not any(isinstance(getattr(one, "op", None), _BITS) and covers(one, place.line or 0) for one in every):
-        what = f"overflow of {name}: {value}; a GPU may not wrap it (rule signed-overflow)"
-        report(IntegerError(what, place))
+        report(IntegerError(f"overflow of {name}: {value}; a GPU may not wrap it (rule signed-overflow)", place))
 
 
 def _are_bits(filename: str, line: int) -> bool:
