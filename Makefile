@@ -24,7 +24,7 @@ CHECK_PYTHON = @$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) an
 PIP_INSTALL := -m pip install -q --disable-pip-version-check --no-compile
 
 .PHONY: help verify test test-peers test-long test-gpu bench notebooks exercises site maps mutants oracle lint clean
-.PHONY: findings foreign ptx records gpu-records wheels
+.PHONY: findings foreign ptx random-kernels records gpu-records wheels
 .DEFAULT_GOAL := help
 
 FIRST := verify|test|test-peers|lint|site|notebooks|bench|mutants
@@ -60,6 +60,9 @@ ptx: $(INSTALLED)  ## compile the kernels whose PTX is tested; keep the digests
 
 test-gpu: $(SETUP)  ## the tests that need a GPU
 	REFOPT_DEVICE=gpu $(PY) -m pytest -m gpu tests $(ARGS)
+
+random-kernels: $(SETUP)  ## what this GPU makes of 400 random kernels
+	PYTHONPATH=.:tests $(PY) -m simt.random_kernels.record $(ARGS)
 
 bench: $(SETUP)  ## the benchmarks
 	$(PY) -m benchmarks.run $(ARGS)

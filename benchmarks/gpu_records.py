@@ -43,6 +43,7 @@ ONE = {
     "oracle": Step(["-m", "benchmarks.oracle"], 480, "oracle"),
     "sectors": Step(["-m", "benchmarks.sectors"], 450, "sectors"),
     "detectors": Step(["-m", "benchmarks.detectors", "--on", "gpu"], 300, "detectors"),
+    "left_open": Step(["-m", "benchmarks.left_open"], 400, "left_open"),
     "products": Step(["-m", "benchmarks.products"], 200, "products"),
     "muon": Step(["-m", "benchmarks.muon"], 200, "muon"),
 }

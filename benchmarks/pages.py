@@ -110,10 +110,47 @@ def with_first_steps(page: str) -> str:
     return with_section(page, "first-step", table(lines))
 
 
+# An operation, what the executor gives, what an H200 has given in `tests/simt/random_kernels`, and the rule.
+LEFT_OPEN = [
+    ["a NaN, or a float beyond its range, as an integer", "as PTX's `cvt`: the nearest integer of the type, for 8 bits "
+     "the lower half of that of 16; for NaN 0, or the highest bit alone", "another for constants, and below 32 bits",
+     "`float-range`"],
+    ["sums, differences and products beyond int64", "wrap", "`x + 1 > x` is true, `x * 2 // 2` is x",
+     "`signed-overflow`"],
+    ["`abs(x)` of the smallest int16, stored in an int64", "-32768", "32768", "`signed-overflow`"],
+    ["an integer divided by zero", "0", "", "`zero-division`"],
+    ["`%` and `//` of floats", "exact", "from a rounded quotient", "none"],
+    ["functions in fp32", "the nearest float", "a few ULPs off", "none"],
+    ["functions in fp64", "NumPy's or the C library's, as below", "a few ULPs off", "none"],
+]
+
+
+def with_left_open(page: str) -> str:
+    """docs/executor-finds.md with what CUDA leaves open, and how functions in fp64 are rounded."""
+    lines = [["operation", "executor", "H200", "rule that reports it"], ["---"] * 4, *LEFT_OPEN]
+    measured = (RESULTS / "left_open-h200.json").is_file()
+    record = _record("left_open-h200.json" if measured else "left_open.json")
+    for row in record["conversions"] + record["overflow"]:
+        if row.get("differing"):
+            *given, there, here = row["first"][0]
+            what = f"`{row['expression']}`, {row['of']} {', '.join(map(str, given))}"
+            lines.append([what, str(here), f"{there}; {row['differing']} of {row['inputs']} inputs differ", ""])
+    keys = {"executor_not_nearest": "not nearest, executor", "executor_error": "largest error, ULPs"}
+    if measured:
+        keys |= {"gpu_not_nearest": "not nearest, H200", "gpu_error": "largest error, ULPs", "differing": "differ"}
+    rounded = [["function, fp64", "inputs", *keys.values()], ["---", *["---:"] * (len(keys) + 1)]]
+    for row in record["functions"]:
+        if "executor_error" in row:
+            figures = (f"{row[key]:.3f}" if key.endswith("error") else f"{row[key]:,}" for key in keys)
+            rounded.append([f"`{row['expression']}`", f"{row['inputs']:,}", *figures])
+    return with_section(page, "left-open", f"{table(lines)}\n\n{table(rounded)}")
+
+
 PAGES: dict[Path, Callable[[str], str]] = {
     ROOT / "README.md": with_tables,
     ROOT / "docs" / "compilers.md": with_first_steps,
     ROOT / "docs" / "executor-compared.md": with_detectors,
+    ROOT / "docs" / "executor-finds.md": with_left_open,
     ROOT / "docs" / "findings.md": lambda page: findings.with_findings(with_gpu_findings(page)),
     ROOT / "docs" / "gpus.md": with_gpus,
     ROOT / "docs" / "merging.md": with_ladder,

@@ -58,7 +58,8 @@ report another device than an H100, and refuse what that device would.
 Arithmetic is that of the kernel as Numba compiles it for CUDA: integers are computed in 64 bits and wrap, a Python
 float is a double, a variable of different types on different paths gets a type that holds both, and captured values
 are constant (`refopt.simt.compiled`). `observe(doubles="report")` lists the lines on which a kernel without fp64 arrays
-computes in fp64. Functions of `math` are correctly rounded, where a GPU's may be a few ULP off; nothing is contracted.
+computes in fp64. Functions of `math` are correctly rounded in fp32, and NumPy's in fp64, where a GPU's are a few ULP
+off; nothing is contracted.
 ``%`` and ``//`` of floats are exact here, where a GPU computes them from a rounded quotient; an atomic addition of
 float32 keeps subnormal numbers, which a GPU flushes in global memory.
 

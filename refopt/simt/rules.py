@@ -15,6 +15,8 @@ from .base.arguments import shown
 ON = {
     "acquire": "after reading a lock or a flag (`atomic.cas`, `atomic.exch`, an atomic that changes nothing), a thread "
     "needs a fence or a barrier to order its later accesses",
+    "float-range": "a float that is converted to an integer is not NaN, and its integer part fits in that type; else "
+    "the result is undefined on a GPU",
     "host-access": "the host does not access or unpin a pinned array until the stream of a copy from or to it is "
     "synchronized",
     "int32-overflow": "sums, differences and products that are stored in an int32 fit in it, and so do values that are "
@@ -40,6 +42,8 @@ OFF = {
     "negative-index": "no index and no slice bound is negative; Numba counts those from the end",
     "partly-written-copy": "the host does not copy from a device array of which any byte was not written",
     "same-value": "unordered threads do not write the same value to the same place",
+    "signed-overflow": "sums, differences and products of signed integers fit in 64 bits, and absolute values in their "
+    "type, except on lines with bitwise operators: a GPU's compiler assumes that they do",
 }
 
 

@@ -1,5 +1,6 @@
 """Each rule by its name: a kernel that it is about passes or not as the rule is on or off."""
 
+import math
 from contextlib import nullcontext
 
 import numpy as np
@@ -110,6 +111,40 @@ def zero_division(x, y):
     y[cuda.threadIdx.x] = 1 // x[0]
 
 
+def float_range(x, y):
+    y[cuda.threadIdx.x] = np.uint8(x[0] + 256.0)
+
+
+def float_range_negative(x, y):
+    y[cuda.threadIdx.x] = np.uint64(x[0] - 1.0)
+
+
+def float_range_nan(x, y):
+    y[cuda.threadIdx.x] = np.int32(x[0] * math.nan)
+
+
+def float_range_stored(x, y):
+    y[cuda.threadIdx.x] = np.uint8(x[0] - 0.9)
+    y[cuda.threadIdx.x] = np.int16(x[0] + 32767.9)
+    y[cuda.threadIdx.x] = x[0] + 2147483648.0
+
+
+HIGHEST, LOWEST = np.array([2**63 - 1]), np.array([-32768], np.int16)
+
+
+def signed_overflow(x, y):
+    y[cuda.threadIdx.x] = HIGHEST[x[0]] + 1 > HIGHEST[x[0]]
+
+
+def signed_overflow_of_a_product(x, y):
+    h = x[0] + 2**62
+    y[cuda.threadIdx.x] = h * 4 // 4
+
+
+def signed_overflow_of_abs(x, y):
+    y[cuda.threadIdx.x] = abs(LOWEST[x[0]])
+
+
 def int32_overflow(x, y):
     y[cuda.threadIdx.x] = 2**31 - 1
     y[cuda.threadIdx.x] += 1
@@ -121,7 +156,10 @@ KERNELS = {
     "same-value": same_value, "shuffle-lanes": shuffle_lanes, "shuffle-lanes, index": index_by_shuffle,
     "shuffle-lanes, vote": vote_on_shuffle, "shuffle-sites": shuffle_sites, "shuffle-sites, vote": vote_sites,
     "skipped-barrier": skipped_barrier, "skipped-barrier, branch": skipped_last_branch, "uninitialized": uninitialized,
-    "warp-order": warp_order, "zero-division": zero_division, "int32-overflow": int32_overflow}
+    "warp-order": warp_order, "zero-division": zero_division, "int32-overflow": int32_overflow,
+    "float-range": float_range, "float-range, negative": float_range_negative, "float-range, NaN": float_range_nan,
+    "float-range, stored": float_range_stored, "signed-overflow": signed_overflow,
+    "signed-overflow, product": signed_overflow_of_a_product, "signed-overflow, abs": signed_overflow_of_abs}
 ELSEWHERE = {"host-access", "partly-written-copy", "shared-types", "unwritten-copy"}  # and test_values.py
 
 

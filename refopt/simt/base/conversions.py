@@ -25,6 +25,13 @@ def wrapped(x: int) -> int:
     return x - _SPAN if x > _HIGH else x
 
 
+def computed(x: int, name: str = "int64") -> int:
+    """`wrapped` of a result that its signed type cannot represent, which is reported: a GPU may not wrap it."""
+    if current.observer is not None and current.inside:
+        current.observer.wrapped(x, name)
+    return wrapped(x)
+
+
 def name_of(x: Any) -> str | None:
     """The scalar type of a value; None if it is not a scalar."""
     kind = type(x)
@@ -52,10 +59,12 @@ def _whole(x: Any, name: str) -> int:
     differently.
     """
     bits, half, double = INTEGERS[name], type(x) is np.float16, isinstance(x, float)
-    if bits == 8 and not half:
-        bits = 16
     signed = name in SIGNED
     x = float(x)
+    if current.observer is not None and current.inside and not (-signed << bits - 1) - 1 < x < 1 << bits - signed:
+        current.observer.beyond(x, name)
+    if bits == 8 and not half:
+        bits = 16
     if x != x:
         return 1 << bits - 1 if double or bits == 64 else 0
     low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)

@@ -99,7 +99,7 @@ class UninitializedRead(SimtError):
 
 
 class IntegerError(SimtError, ArithmeticError):
-    """A division of an integer by zero, or an integer that does not fit in an int32."""
+    """A division of an integer by zero, or a number that the integer type it is stored in cannot represent."""
 
 
 class DataRace(SimtError):

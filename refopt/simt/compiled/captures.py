@@ -16,6 +16,7 @@ import numpy as np
 from ..base.copies import content, copied, names_in
 from ..base.places import is_kernels
 from ..memory.arrays import DeviceArray
+from ..memory.shared import with_fields
 
 _frozen: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
@@ -66,7 +67,7 @@ def _constant(value: Any, known: dict[Any, Any]) -> Any:
     if isinstance(value, np.ndarray):
         copy = np.array(value)
         copy.flags.writeable = False
-        return copy
+        return with_fields(copy)
     inner = getattr(value, "py_func", None)  # of a function under numba.njit: a GPU would compile it anew
     if inner is not None and type(value).__module__.startswith("numba"):
         value = inner

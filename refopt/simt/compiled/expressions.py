@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..base.conversions import CONVERSIONS, convert_tuple, wrapped
+from ..base.conversions import CONVERSIONS, computed, convert_tuple
 from ..base.scalars import FLOATS, INTEGERS, UNSIGNED
 from . import dynamic
 from .kinds import (
@@ -94,7 +94,7 @@ class Expressions:
         name = self.temporary()
         assigned = ast.NamedExpr(ast.Name(name, ast.Store()), node)
         inside = ast.Compare(ast.Constant(_LOW), [ast.LtE(), ast.LtE()], [assigned, ast.Constant(_HIGH)])
-        wrap = ast.Call(self.constant(wrapped, "wrapped", node), [ast.Name(name, ast.Load())], [])
+        wrap = ast.Call(self.constant(computed, "computed", node), [ast.Name(name, ast.Load())], [])
         new = ast.IfExp(inside, ast.Name(name, ast.Load()), wrap)
         return ast.fix_missing_locations(ast.copy_location(new, node)), INT64._replace(form=kind.form)
 

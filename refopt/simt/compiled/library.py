@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..base.conversions import CONVERSIONS
-from ..base.scalars import INTEGERS, binary, chosen
+from ..base.scalars import INTEGERS, UNSIGNED, binary, chosen
 from . import dynamic, functions, operators
 from .expressions import Typed
 from .kinds import (
@@ -152,7 +152,7 @@ class Library(Operations):
         assert known is not None
         if name == "int64" and known.form == "py":
             return node, whole(0, max(abs(known.low), abs(known.high)))
-        if name not in INTEGERS or (name != "bool" and known.form == "np"):
+        if name not in INTEGERS or (name in UNSIGNED and known.form == "np"):
             return node, number(name)
         name = "int8" if name == "bool" else name
         return self.apply(operators.absolute, "absolute", node, arg[0]), number(name, "any")

@@ -105,9 +105,6 @@ class Operations(Comparisons):
         bounds = _bounds(symbol, one, other)
         if bounds is None:
             return self._guarded(node, symbol, (x, one), (y, other))
-        if symbol in _RING and one.name == other.name == "int64" and {one.form, other.form} in ({"np"}, {"np", "py"}):
-            (x, _), (y, _) = self.settled(x, one), self.settled(y, other)
-            return self._infix(node, symbol, x, y), number("int64")  # NumPy's int64 wraps
         if max(abs(bounds[0]), abs(bounds[1])) > 1 << 256:
             (x, kind), (y, second) = self.settled(x, one), self.settled(y, other)
             one, other = scalar(kind) or one, scalar(second) or other

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..base.conversions import CONVERSIONS, name_of, wrapped
+from ..base.conversions import CONVERSIONS, computed, name_of, wrapped
 from ..base.errors import IntegerError
 from ..base.places import here, report
 from ..base.scalars import FLOATS, binary, unary, unify
@@ -195,4 +195,7 @@ def absolute(x: Any) -> Any:
     name = name_of(x)
     if name in FLOATS:
         return abs(x)
-    return CONVERSIONS["int8" if name == "bool" else name](abs(int(x)))  # type: ignore[index]
+    new = CONVERSIONS["int8" if name == "bool" else name](abs(int(x)))  # type: ignore[index]
+    if new < 0:
+        computed(-int(x), name or "")
+    return new

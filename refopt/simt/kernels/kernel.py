@@ -25,9 +25,8 @@ from ..machine import launch as launching
 from ..machine.devices import Device
 from ..machine.launch import Launch
 from ..machine.occupancy import resident_blocks
-from ..memory.arrays import DeviceArray
 from .device_functions import declared
-from .passed import argument, captured
+from .passed import Copies, argument
 from .signatures import as_declared, parsed
 
 MAX_THREADS_PER_BLOCK = Device.MAX_THREADS_PER_BLOCK
@@ -187,7 +186,11 @@ class Configured(NamedTuple):
             error.__traceback__ = users(error)
             raise  # adds no traceback entry of its own
 
-    def _launch(self, args: tuple) -> None:
+    def arguments(self, args: tuple, written_back: Copies, after: list[Callable[[], Any]]) -> tuple:
+        """The arguments as the kernel sees them, after all checks of the launch.
+
+        To be done after it: copies ``written_back`` to the host, and calls that extensions append to ``after``.
+        """
         kernel = self.kernel
         if len(args) != len(kernel.parameters):
             raise LaunchError(f"kernel {kernel.__name__} takes {len(kernel.parameters)} arguments, not {len(args)}")
@@ -197,19 +200,20 @@ class Configured(NamedTuple):
             raise LaunchError(f"kernel {kernel.__name__}: block of {threads} threads, {most}")
         if kernel.argument_types:
             args = as_declared(kernel.__name__, kernel.parameters, kernel.argument_types, args)
-        after: list[Callable[[], Any]] = []
         for extension in reversed(kernel.extensions):
             prepared = (extension.prepare_args(None, arg, stream=self.stream, retr=after) for arg in args)
             args = tuple(value for _, value in prepared)
+        _shared(self.dynamic_bytes)  # checked again, since another device may be claimed by now
+        return tuple(argument(arg, name, written_back) for arg, name in zip(args, kernel.parameters, strict=True))
+
+    def _launch(self, args: tuple) -> None:
+        written_back: Copies = []
+        after: list[Callable[[], Any]] = []
         with one_at_a_time:
-            _shared(self.dynamic_bytes)  # checked again, since another device may be claimed by now
-            written_back: list[tuple[np.ndarray, DeviceArray]] = []
-            converted = tuple(
-                argument(arg, name, written_back) for arg, name in zip(args, kernel.parameters, strict=True)
-            )
-            typed = compiled(kernel.function, converted)  # type: ignore[arg-type]
+            converted = self.arguments(args, written_back, after)
+            typed = compiled(self.kernel.function, converted)  # type: ignore[arg-type]
             if attempt(self, typed, converted):
-                self.stream.enqueue(kernel.__name__)
+                self.stream.enqueue(self.kernel.__name__)
             else:
                 self._by_threads(typed, converted)
             for host, copy in written_back:
@@ -222,8 +226,8 @@ class Configured(NamedTuple):
         kernel, observer = self.kernel, current.observer
         if observer is not None:
             observer.typed(kernel, args, typed)
-        watching = observer is not None and observer.watching
-        function = bound(typed.function, captured, with_undefined if watching else None)
+        prepare = with_undefined if observer is not None and observer.watching else None
+        function = bound(typed.function, lambda array, name: argument(array, name, []), prepare)
         operation = self.stream.enqueue(kernel.__name__)
 
         def once() -> None:
@@ -256,11 +260,12 @@ def how(launch: Configured, *args: Any) -> How:
 
     Raises:
         TypeError: ``launch`` is not a configured kernel.
+        Exception: what the launch would raise for these arguments.
     """
     if not isinstance(launch, Configured):
         raise TypeError(f"how: launch: expected a kernel with its configuration, got {shown(launch)}")
     with one_at_a_time:
-        converted = tuple(argument(arg, name, []) for arg, name in zip(args, launch.kernel.parameters, strict=True))
+        converted = launch.arguments(args, [], [])
         return decide(launch, compiled(launch.kernel.function, converted), converted)[0]  # type: ignore[arg-type]
 
 

@@ -14,14 +14,9 @@ from ..memory.arrays import DeviceArray, as_cuda_array, is_cuda_array, to_device
 from ..memory.buffers import FIRST_BASE
 from ..memory.host_memory import Copied, HostArray
 from ..memory.observed import ObservedArray
-from ..memory.shared import with_fields
+from ..memory.shared import Record, with_fields
 
 Copies = list[tuple[np.ndarray, DeviceArray]]  # host arrays, and the arrays copied back to them after the launch
-
-
-def captured(array: DeviceArray, name: str) -> Any:
-    """A captured array as the kernel sees it."""
-    return argument(array, name, [])
 
 
 def argument(arg: Any, name: str, written_back: Copies) -> Any:
@@ -56,7 +51,7 @@ def _scalar(arg: Any, watching: bool) -> Any:
     if type(arg) is float:
         return np.float64(arg)
     if isinstance(arg, np.void) and arg.dtype.names:
-        return arg.view((np.record, arg.dtype))
+        return arg.view((Record, arg.dtype))
     return arg
 
 

@@ -1,4 +1,4 @@
-"""`cuda.fp16`, `cuda.fma` and `cuda.cbrt`: each result is the exact one, rounded once."""
+"""`cuda.fp16` and `cuda.fma`, whose results are the exact ones, rounded once, and `cuda.cbrt`."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def rounded(exact: Fraction, kind: np.dtype) -> Any:
 def cbrt(x: Any) -> Any:
     """The cube root, in the type of x, float64 for integers."""
     kind = type(x) if isinstance(x, np.floating) else np.float64
-    return kind(np.cbrt(np.float64(x)))
+    return kind(np.cbrt(np.longdouble(np.float64(x))))  # C libraries round half of doubles' wrongly
 
 
 def _half(function: Callable[..., Any]) -> Callable[..., Any]:

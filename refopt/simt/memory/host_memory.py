@@ -8,10 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ..base.arguments import element, shown, wholes
-from . import initialized
-from .arrays import DeviceArray
-from .buffers import allocate
+from ..base.arguments import shown
+from .arrays import DeviceArray, device_array, over
 from .pinned import PinnedArray, check
 
 
@@ -43,15 +41,10 @@ class HostArray(PinnedArray):
 
 
 def _visible(shape: Any, dtype: Any, order: Any) -> HostArray:
-    shape, kind = wholes("shape", shape), element("dtype", dtype)
-    if order not in ("C", "F"):
-        raise ValueError(f"order: expected C or F, got {shown(order)}")
-    buffer = allocate(int(np.prod(shape, dtype=np.int64)) * kind.itemsize)
-    buffer.shape, buffer.dtype, buffer.mapped = shape, kind, True
-    data = np.ndarray(shape, kind, buffer.data, order=order)
-    host = data.view(HostArray)
-    host.buffer, host.on_device = buffer, DeviceArray(buffer, data)
-    initialized.fresh(buffer)
+    on_device = device_array(shape, dtype, order=order)
+    on_device.buffer.mapped = True
+    host = on_device.data.view(HostArray)
+    host.buffer, host.on_device = on_device.buffer, on_device
     return host
 
 
@@ -85,12 +78,7 @@ def _order(ary: Any) -> Any:
 def mapped(*arylist: np.ndarray, **_: Any) -> Iterator[Any]:
     """Device arrays over the memory of host arrays for a with block: one, or a list of several."""
     check("mapped", arylist)
-    arrays = []
-    for ary in arylist:
-        flat = ary.reshape(-1, order="A").view(np.uint8)
-        buffer = allocate(flat.nbytes, data=flat)
-        buffer.shape, buffer.dtype = ary.shape, ary.dtype
-        arrays.append(DeviceArray(buffer, np.ndarray(ary.shape, ary.dtype, buffer.data, order=_order(ary))))
+    arrays = [over(ary) for ary in arylist]
     yield arrays[0] if len(arrays) == 1 else arrays
 
 

@@ -208,21 +208,6 @@ class ObservedRecord:
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
         return np.asarray(self.plain(), dtype)
 
-    def item(self) -> Any:
-        """The record as a tuple."""
-        return self.plain().item()
-
-    def __len__(self) -> int:
-        return len(self._record)
-
-    def __iter__(self) -> Any:
-        return (self[name] for name in self._record.dtype.names)
-
-    def __eq__(self, other: Any) -> Any:
-        return self.plain() == (other.plain() if isinstance(other, ObservedRecord) else other)
-
-    __hash__ = None  # type: ignore[assignment]
-
     def __repr__(self) -> str:
         return f"ObservedRecord({self._record!r})"
 

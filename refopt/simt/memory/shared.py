@@ -18,6 +18,10 @@ from ..base.state import current
 from .buffers import POISON, Buffer
 
 STATIC_SHARED_LIMIT = 48 * 1024  # bytes that a kernel may declare, on any device
+# Numba 0.68's names of attributes of arrays.
+_OF_ARRAYS = """T all any argmax argmin argsort astype conj conjugate copy ctypes cumprod cumsum dot dtype fill flags
+flat flatten imag item itemsize max mean min nbytes ndim nonzero prod ravel real repeat reshape shape size sort std
+strides sum take transpose var view"""
 _NAN_BYTES = 0xFF  # a NaN in every floating type
 
 
@@ -99,9 +103,38 @@ def _make(block: Any, shape: tuple[int, ...], dtype: np.dtype, frame: FrameType)
     return with_fields(view) if current.observer is None else current.observer.shared(buffer, view)
 
 
-def with_fields(array: np.ndarray) -> np.ndarray:
+def is_field(kind: np.dtype, name: str) -> bool:
+    """Whether the attribute of an array of a type is a field of its records."""
+    return kind.names is not None and name in kind.names and name not in _OF_ARRAYS.split()
+
+
+class Record(np.record):  # type: ignore[misc]
+    """A record in a kernel: its fields are attributes whatever their names, such as ``size``."""
+
+    def __getattribute__(self, name: str) -> Any:
+        field = np.generic.dtype.__get__(self).fields.get(name)
+        return self[name] if field else super().__getattribute__(name)
+
+    def __getitem__(self, field: Any) -> Any:
+        return with_fields(super().__getitem__(field))
+
+
+class Records(np.ndarray):
+    """An array of records in a kernel, whose fields are attributes unless Numba's arrays have the name."""
+
+    def __getattribute__(self, name: str) -> Any:
+        return self[name] if is_field(np.ndarray.dtype.__get__(self), name) else super().__getattribute__(name)
+
+    def __getitem__(self, index: Any) -> Any:
+        return with_fields(super().__getitem__(index))
+
+
+def with_fields(value: Any) -> Any:
     """An array of records whose fields are also attributes, as in Numba: ``array[i].x``, ``array.x``."""
-    return array if array.dtype.names is None else array.view(np.recarray)
+    if not isinstance(value, np.ndarray):
+        return value
+    plain = value.view(np.ndarray)
+    return plain if plain.dtype.names is None else plain.view(np.dtype((Record, plain.dtype))).view(Records)
 
 
 class local(metaclass=_Namespace):
@@ -133,4 +166,4 @@ class const(metaclass=_Namespace):
         """A read-only copy of a host array."""
         copy = np.array(ary)
         copy.flags.writeable = False
-        return copy
+        return with_fields(copy)

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import operator
 import sys
 from typing import Any
 
 import numpy as np
 
 from ..base.places import is_nobodys
+from .shared import is_field
 
-_VIEWS = "squeeze", "swapaxes", "transpose", "diagonal"
+_VIEWS = "squeeze", "swapaxes", "transpose", "diagonal", "view", "reshape", "ravel"
+_ABOUT = "shape", "dtype", "size", "ndim", "strides", "itemsize", "nbytes", "flags", "ctypes"
+_CONVERSIONS = "__contains__", "__bool__", "__int__", "__float__", "__index__"
+_UNREAD = np.shape, np.size, np.ndim, np.isrealobj, np.iscomplexobj, np.real, np.imag, np.atleast_1d
 _IN_PLACE = "sort", "partition", "put"
+
+
+def _of_data(name: str) -> property:
+    """An attribute that reads no element."""
+    return property(operator.attrgetter(f"_data.{name}"))
+
+
+def _of_plain(name: str) -> Any:
+    """A method that reads all of them."""
+    return lambda self, *args: getattr(self.plain(), name)(*args)
 
 
 class Whole(np.lib.mixins.NDArrayOperatorsMixin):
@@ -22,17 +37,12 @@ class Whole(np.lib.mixins.NDArrayOperatorsMixin):
     _observer: Any
     _offset: int
 
-    shape = property(lambda self: self._data.shape)
-    dtype = property(lambda self: self._data.dtype)
-    size = property(lambda self: self._data.size)
-    ndim = property(lambda self: self._data.ndim)
-    strides = property(lambda self: self._data.strides)
-    itemsize = property(lambda self: self._data.itemsize)
-    nbytes = property(lambda self: self._data.nbytes)
-    flags = property(lambda self: self._data.flags)
+    shape, dtype, size, ndim, strides, itemsize, nbytes, flags, ctypes = map(_of_data, _ABOUT)
     T = property(lambda self: self._wrap(self._data.T))
+    flat = property(lambda self: self.ravel())
     real = property(lambda self: self._wrap(self._data.real))
     imag = property(lambda self: self._wrap(self._data.imag) if self.dtype.kind == "c" else np.imag(self.plain()))
+    __contains__, __bool__, __int__, __float__, __index__ = map(_of_plain, _CONVERSIONS)
 
     def __getitem__(self, index: Any) -> Any:
         raise NotImplementedError
@@ -48,21 +58,6 @@ class Whole(np.lib.mixins.NDArrayOperatorsMixin):
 
     def __iter__(self) -> Any:
         return map(self.__getitem__, range(len(self._data)))
-
-    def __contains__(self, value: Any) -> bool:
-        return value in self.plain()
-
-    def __bool__(self) -> bool:
-        return bool(self.plain())
-
-    def __int__(self) -> int:
-        return int(self.plain())
-
-    def __float__(self) -> float:
-        return float(self.plain())
-
-    def __index__(self) -> int:
-        return self.plain().__index__()
 
     def __repr__(self) -> str:
         return f"Observed({self._data!r})"
@@ -113,26 +108,9 @@ class Whole(np.lib.mixins.NDArrayOperatorsMixin):
         for k, number in np.ndenumerate(numbers):
             self[np.unravel_index(int(number), self.shape)] = values[k]
 
-    def view(self, dtype: Any) -> Any:
-        """The same bytes as another type."""
-        return self._wrap(self._data.view(dtype))
-
-    def reshape(self, *shape: Any, order: Any = "C") -> Any:
-        """The same elements in another shape."""
-        return self._shared(self._data.reshape(*shape, order=order))
-
-    def ravel(self, order: Any = "C") -> Any:
-        """The same elements in one dimension."""
-        return self._shared(self._data.ravel(order))
-
     def fill(self, value: Any) -> None:
         """Set all elements to a value."""
         self._assign(..., value)
-
-    @property
-    def flat(self) -> Any:
-        """All elements in C order."""
-        return self.ravel()
 
     def _shared(self, data: np.ndarray) -> Any:
         if data.size and not np.may_share_memory(data, self._data):
@@ -158,10 +136,13 @@ class Whole(np.lib.mixins.NDArrayOperatorsMixin):
         return out[0] if len(out) == 1 else out
 
     def __array_function__(self, function: Any, types: Any, args: tuple, options: dict) -> Any:
-        """Any other NumPy function: all of its inputs are read, and its output is written."""
+        """Any other NumPy function: all of its inputs are read, and its output is written, except for `_UNREAD`."""
         if function is np.copyto:
             args[0][...] = args[1]
             return None
+        if function in _UNREAD:
+            answer = function(self._data)
+            return self._shared(answer) if isinstance(answer, np.ndarray) else answer
         target = options.pop("out", None)
         answer = function(*(plain(one) for one in args), **{name: plain(one) for name, one in options.items()})
         if target is None:
@@ -170,15 +151,16 @@ class Whole(np.lib.mixins.NDArrayOperatorsMixin):
         return target
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
+        """A field of an array of records, or another attribute of arrays."""
+        if is_field(object.__getattribute__(self, "_data").dtype, name):
+            return self._wrap(self._data[name])
         if name in _VIEWS:
-            return lambda *args, **options: self._wrap(getattr(self._data, name)(*args, **options))
+            return lambda *args, **options: self._shared(getattr(self._data, name)(*args, **options))
         if name in _IN_PLACE:
             return lambda *args, **options: self._change(name, *args, **options)
-        if not hasattr(np.ndarray, name):
-            raise AttributeError(f"an array has no attribute {name}")
-        return getattr(self.plain(), name)
+        if hasattr(np.ndarray, name) and not name.startswith("_"):
+            return getattr(self.plain(), name)
+        raise AttributeError(f"an array has no attribute {name}")
 
     def _change(self, name: str, *args: Any, **options: Any) -> None:
         values = self.plain()

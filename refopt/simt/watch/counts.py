@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
+
 from ..memory.arrays import DeviceArray
 from ..memory.buffers import Buffer
 
@@ -10,18 +12,14 @@ class Counts:
     """Accesses of one kind."""
 
     def __init__(self) -> None:
-        self.times: dict[int, dict[tuple[int, int], int]] = {}  # base -> (offset, nbytes) -> times
+        self.times: defaultdict[int, Counter[tuple[int, int]]] = defaultdict(Counter)  # base -> (offset, nbytes)
 
     def add(self, buffer: Buffer, offset: int, nbytes: int) -> None:
         """Count an access."""
-        times = self.times.get(buffer.base)
-        if times is None:
-            times = self.times[buffer.base] = {}
-        access = offset, nbytes
-        times[access] = times.get(access, 0) + 1
+        self.times[buffer.base][offset, nbytes] += 1
 
     def total(self, array: DeviceArray) -> int:
         """Bytes of an array that were accessed, each counted once per access."""
         before = [0, *array.coverage().cumsum().tolist()]  # bytes of the array among the first of the allocation
-        times = self.times.get(array.buffer.base, {})
+        times = self.times[array.buffer.base]
         return sum((before[at + n] - before[at]) * count for (at, n), count in times.items())

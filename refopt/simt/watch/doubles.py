@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import linecache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..base.errors import LaunchError, Place
 from ..compiled import Compiled
@@ -38,13 +38,9 @@ def doubles_of(kernel: str, args: tuple, typed: Compiled) -> list[Double]:
     Operations are classified by the types of their operands. A compiler may still use fp32 where the result is the
     same: a comparison with a constant that is exact in fp32, for example, does not count.
     """
-    if any(_is_double(arg) for arg in args):
+    if any(getattr(arg, "ndim", 0) > 0 and arg.dtype == "float64" for arg in args):
         return []
     return sorted(Double(kernel, *double) for double in typed.doubles)
-
-
-def _is_double(arg: Any) -> bool:
-    return getattr(arg, "ndim", 0) > 0 and arg.dtype == "float64"
 
 
 def check(doubles: list[Double]) -> None:

@@ -71,32 +71,29 @@ class Floats:
         context.run(np.seterr, all="call")
         context.run(np.seterrcall, self._arises)
 
-    def end(self) -> None:
-        """The launch has ended."""
-        self._look_at_store()
-
-    def load(self, buffer: Buffer, offset: int, nbytes: int) -> None:
-        """The running thread loads."""
-        self._look_at_store()
-        for what in _seen(buffer, offset, nbytes):
-            self._add(what, "load", buffer.label, here())
-
-    def store(self, buffer: Buffer, offset: int, nbytes: int) -> None:
-        """The running thread is about to store."""
-        self._look_at_store()
-        if buffer.dtype.kind == "f":
-            self._stored = buffer, offset, nbytes, here()
-
-    def _look_at_store(self) -> None:
+    def look_at_store(self) -> None:
+        """The last store has happened: another access follows, or the launch has ended."""
         if self._stored is not None:
             buffer, offset, nbytes, place = self._stored
             self._stored = None
             for what in _seen(buffer, offset, nbytes):
                 self._add(what, "store", buffer.label, place)
 
+    def load(self, buffer: Buffer, offset: int, nbytes: int) -> None:
+        """The running thread loads."""
+        self.look_at_store()
+        for what in _seen(buffer, offset, nbytes):
+            self._add(what, "load", buffer.label, here())
+
+    def store(self, buffer: Buffer, offset: int, nbytes: int) -> None:
+        """The running thread is about to store."""
+        self.look_at_store()
+        if buffer.dtype.kind == "f":
+            self._stored = buffer, offset, nbytes, here()
+
     def _arises(self, error: str, flag: int) -> None:
         """Called by NumPy when an operation signals an exception."""
-        self._look_at_store()
+        self.look_at_store()
         self._add(_ARISES[error], "arises", None, here())
 
     def _add(self, what: str, how: str, array: str | None, place: Place) -> None:

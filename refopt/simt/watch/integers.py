@@ -40,6 +40,14 @@ def check_stored(value: Any, dtype: np.dtype, array: str) -> None:
     report(IntegerError(what, place, array=array))
 
 
+def check_wrapped(value: int, name: str) -> None:
+    """Report an integer that a signed type cannot represent, except on a line with bitwise operators, as in a hash."""
+    place = here()
+    every = ast.walk(around(place.filename or "", place.line or 0) or ast.Pass())
+    if not any(isinstance(getattr(one, "op", None), _BITS) and covers(one, place.line or 0) for one in every):
+        report(IntegerError(f"overflow of {name}: {value}; a GPU may not wrap it (rule signed-overflow)", place))
+
+
 def _are_bits(filename: str, line: int) -> bool:
     """Whether a line stores a constant, or a value assembled by bitwise operators, there or in its variables."""
     function = around(filename, line)

@@ -12,7 +12,7 @@ from weakref import WeakSet
 import numpy as np
 
 from ..base.diagnosis import two_places
-from ..base.errors import DataRace, Deadlock, SimtError, Unsupported
+from ..base.errors import DataRace, Deadlock, IntegerError, SimtError, Unsupported
 from ..base.places import here
 from ..base.state import current
 from ..base.streams import Operation, Stream
@@ -24,6 +24,7 @@ from ..memory.arrays import Copy, DeviceArray
 from ..memory.buffers import Buffer
 from ..memory.initialized import blank
 from ..memory.observed import ObservedArray
+from ..memory.shared import with_fields
 from ..names import ptx
 from ..profile.profile import Profile
 from ..rules import Rules
@@ -32,7 +33,7 @@ from .counts import Counts
 from .defects import Defects
 from .doubles import Double, check, doubles_of
 from .floats import Floats
-from .integers import check_added
+from .integers import check_added, check_wrapped
 from .orders import run_again
 from .races import Detector
 
@@ -164,7 +165,7 @@ class Log:
             if profile is not None:
                 profile.end()
             if self.floats is not None:
-                self.floats.end()
+                self.floats.look_at_store()
             if self._count:
                 self.launches.append(Launch(run.name, run.grid, run.block, stream, run.cooperative))
 
@@ -226,7 +227,8 @@ class Log:
         """A block made a shared array; return the array that its threads see."""
         if self._detector is not None and buffer.written is None:
             buffer.written = blank(buffer)
-        return ObservedArray(buffer, view, self) if self._detector is not None or self._looks_closely else view
+        close = self._detector is not None or self._looks_closely
+        return ObservedArray(buffer, view, self) if close else with_fields(view)
 
     def local(self, buffer: Buffer, view: np.ndarray) -> Any:
         """A thread made a local array."""
@@ -277,6 +279,16 @@ class Log:
         """The running thread converted an int64 to a type that cannot represent it."""
         if self._detector is not None and type(lowest) is np.int32 and self.rules.int32_overflow:
             current.thread.lost = value, lowest, here().line
+
+    def beyond(self, value: float, name: str) -> None:
+        """The running thread converted a float to an integer type whose range it is out of."""
+        if self._detector is not None and self.rules.float_range:
+            self.report(IntegerError(f"the float {value} does not fit in {name} (rule float-range)", here()))
+
+    def wrapped(self, value: int, name: str) -> None:
+        """The running thread computed an integer that a signed type cannot represent."""
+        if self._detector is not None and self.rules.signed_overflow:
+            check_wrapped(value, name)
 
     def added(self, old: Any, value: Any, new: Any, sign: int) -> None:
         """The running thread's last atomic added int32s."""
