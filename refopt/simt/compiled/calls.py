@@ -239,7 +239,6 @@ class Calls(Library):
             node.func = self.constant(typed[0], f"typed_{function.__name__.strip('<>')}", node)
         return node, typed[1]
 
-
     def _as_declared(self, node: ast.Call, function: Any, args: list[Typed], signature: Any) -> Typed | None:
         """A call of a device function with one explicit signature; None if only the values decide what it does."""
         returned, taken = signature[0], [of_type(type_) for type_ in signature[1]]
