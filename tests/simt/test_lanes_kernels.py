@@ -103,3 +103,57 @@ def test_an_index_outside_a_view_of_a_lane(index, by_lanes):
     out = np.zeros(128)
     with pytest.raises((simt.OutOfBounds, IndexError, simt.CompileError)):
         cuda.jit(outside)[2, 64](np.zeros(200), out)
+
+
+def adds_floats(x, out):
+    cuda.atomic.add(out, cuda.grid(1) % 3, x[cuda.grid(1)])
+
+
+def adds_by_blocks(x, out):
+    total, i = cuda.shared.array((2, 1), np.float32), cuda.grid(1)
+    if cuda.threadIdx.x < 2:
+        total[cuda.threadIdx.x, 0] = 0
+    cuda.syncthreads()
+    cuda.atomic.sub(total[1], 0, x[i])
+    cuda.syncthreads()
+    if cuda.threadIdx.x == 0:
+        cuda.atomic.add(out, 0, total[1, 0])
+
+
+def adds_by_warps(x, out):
+    v = x[cuda.grid(1)]
+    for k in (16, 8, 4, 2, 1):
+        v += cuda.shfl_down_sync(0xFFFFFFFF, v, k)
+    if cuda.laneid == 0:
+        cuda.atomic.add(out, 0, v)
+
+
+def adds_and_asks(x, out):
+    i = cuda.grid(1)
+    x[i] = cuda.atomic.add(out, 1, x[i]) + cuda.atomic.nanmax(x[:], i, 0.5)
+
+
+def least(x, out):
+    cuda.atomic.min(out, 0, -abs(x[cuda.grid(1)]))
+
+
+def least_number(x, out):
+    cuda.atomic.nanmin(out, 0, x[cuda.grid(1)] * 0)
+
+
+def swaps(x, out):
+    i = cuda.grid(1)
+    x[i] = cuda.atomic.cas(out, i % 7, 0, i + 1) + cuda.atomic.dec(x, i, 9)
+
+
+@pytest.mark.parametrize("body", [
+    adds_floats, adds_by_blocks, adds_by_warps, adds_and_asks, least, least_number])
+def test_atomics_in_the_order_of_the_threads(body, by_lanes):
+    random = np.random.default_rng(0)
+    x = (random.standard_normal(512) * 10 ** random.uniform(-3, 3, 512)).astype(np.float32)
+    x[7], x[40:80] = np.nan, -0.0
+    both_are([x], np.zeros(9), body, by_lanes, 8, 64)
+
+
+def test_compare_and_swap(by_lanes):
+    both_are([words(128)], np.zeros(8, np.int64), swaps, by_lanes, 2, 64)

@@ -212,7 +212,7 @@ class View:
     ndim = property(lambda self: len(self.shape))
     dtype = property(lambda self: self.base.dtype)
 
-    def _within(self, index: Any) -> tuple[tuple, bool]:
+    def within(self, index: Any) -> tuple[tuple, bool]:
         """The index of elements in the array, and whether it is that of a view."""
         left = [*_parts(index)]
         parts = tuple(part.at(left.pop(0) if left else _ALL) if type(part) is Span else part for part in self.parts)
@@ -222,12 +222,12 @@ class View:
 
     def get(self, lanes: Lanes, index: Any) -> Any:
         """Like `Memory.get`."""
-        parts, is_view = self._within(index)
+        parts, is_view = self.within(index)
         return View(self.base, parts) if is_view else self.base.get(lanes, parts)
 
     def put(self, lanes: Lanes, index: Any, value: Any) -> None:
         """Like `Memory.put`."""
-        parts, is_view = self._within(index)
+        parts, is_view = self.within(index)
         if is_view:
             raise Refused("an assignment to a view")
         self.base.put(lanes, parts, value)
