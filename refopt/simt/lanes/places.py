@@ -53,6 +53,8 @@ class Lanes:
 
 def _parts(index: Any) -> tuple:
     """The parts of an index: integers and slices."""
+    if type(index) is int:
+        return (index,)
     parts = index if isinstance(index, tuple) else (index,)
     for part in parts:
         if type(part) is np.ndarray and part.dtype.kind not in "iu":
@@ -151,10 +153,10 @@ def _is_view(where: tuple, axes: int) -> bool:
     return len(where) < axes or slice in map(type, where)
 
 
-def _wide(index: Any) -> Any:
+def _wide(index: Any, default: Any = None) -> Any:
     """An index, or an end of a slice, in 64 bits."""
     if type(index) is not np.ndarray:
-        return index if index is None else int(index)
+        return default if index is None else int(index)
     if index.dtype.kind != "i" and index.dtype.itemsize in (1, 8):
         raise Refused(f"a view by an index of {index.dtype}")
     return index.astype(np.int64, copy=False)
@@ -165,7 +167,6 @@ class Span(NamedTuple):
 
     start: Any
     length: Any
-    step: int = 1
 
     def at(self, index: Any) -> Any:
         """The index on the axis of an element, or the part of the slice that a slice selects.
@@ -174,31 +175,24 @@ class Span(NamedTuple):
             IndexError: for an index out of bounds, which is left to a launch by threads.
         """
         if type(index) is slice:
-            start, length, step = _sliced(_wide(index.start), _wide(index.stop), index.step, self.length)
-            return Span(self.start + start * self.step, length, self.step * step)
+            if index.step not in (None, 1):
+                raise Refused("a slice with a step")
+            ends = _wide(index.start, 0), _wide(index.stop, self.length)
+            if np.ndarray not in map(type, (*ends, self.length)):
+                shared = range(self.length)[slice(*ends)]
+                return Span(self.start + shared.start, len(shared))
+            first, last = (np.clip(np.where(end < 0, end + self.length, end), 0, self.length) for end in ends)
+            count = np.maximum(last - first, 0)
+            same = count.min() == count.max()  # in all lanes, as it usually is
+            return Span(self.start + first, int(count.min()) if same else count)
         index = _wide(index)
         if type(index) is type(self.length) is int:
-            return self.start + range(self.length)[index] * self.step
+            return self.start + range(self.length)[index]
         if np.any(index < 0):
             index = np.where(index < 0, index + self.length, index)
         if np.any(index < 0) or np.any(index >= self.length):
             raise IndexError("an index outside a view")
-        return self.start + index * self.step
-
-
-def _sliced(start: Any, stop: Any, step: Any, length: Any) -> tuple[Any, Any, int]:
-    """Start, length and step of a slice of an axis."""
-    if np.ndarray not in map(type, (start, stop, step, length)):
-        part = range(length)[start:stop:step]
-        return part.start, len(part), part.step
-    if step not in (None, 1):
-        raise Refused("a slice with a step")
-    first, last = (
-        np.clip(np.where(end < 0, end + length, end), 0, length)
-        for end in (0 if start is None else start, length if stop is None else stop)
-    )
-    count = np.maximum(last - first, 0)
-    return first, int(count.flat[0]) if np.all(count == count.flat[0]) else count, 1
+        return self.start + index
 
 
 class View:
