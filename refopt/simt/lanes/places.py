@@ -117,6 +117,8 @@ class Global(Memory):
 
     def get(self, lanes: Lanes, index: Any) -> Any:
         """The element of each lane; if all lanes share an index, also a view."""
+        if type(index) is np.ndarray:
+            return super().get(lanes, index)
         parts = index if isinstance(index, tuple) else (index,)
         ends = [end for part in parts if type(part) is slice for end in (part.start, part.stop)]
         if np.ndarray not in map(type, (*parts, *ends)):
