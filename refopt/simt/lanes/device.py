@@ -198,7 +198,8 @@ _AT: dict[Any, np.ufunc] = {
 def atomic(function: Any, used: bool, lanes: Lanes, array: Memory | View, index: Any, *operands: Any) -> Any:
     """An atomic operation by the lanes in turn; return the old value of each if it is used."""
     if isinstance(array, View):
-        array, index = array.base, array.within(index)[0]
+        index = array.within(index)[0]
+        array = array.base
     where, run, name = array.where(lanes, index), lanes.batch.run, array.dtype.name
     whole = name in (atomics.COUNTERS if function in (atomics.inc, atomics.dec) else atomics.WHOLE)
     if name not in atomics.NUMBERS or slice in map(type, where) or len(where) < array.data.ndim:
