@@ -32,6 +32,19 @@ def adds_behind_a_fence(x):
     cuda.atomic.add(x, 0, 1.0)
 
 
+def a_part_or_all(x):
+    i = cuda.grid(1)
+    part = x[i % 4 :] if i % 3 else x
+    x[i] = part[0]
+
+
+def a_part_of_two(x):
+    own, i = cuda.local.array(4, np.float64), cuda.grid(1)
+    own[0] = own[1] = 2
+    part = x[i % 4 :] if i % 3 else own[i % 2 :]
+    x[i] = part[0]
+
+
 def some_lanes(x):
     if cuda.grid(1) < 16:
         x[cuda.grid(1)] = cuda.shfl_sync(0xFFFF, 1.0, 0)
@@ -102,7 +115,9 @@ ORDER = "the order of atomics on floats, or of compare-and-swap"
 
 @pytest.mark.parametrize(("body", "why"), [
     (some_lanes, "a warp operation of some lanes"), (adds_often, ORDER), (adds_in_two_places, ORDER),
-    (adds_after_others, ORDER), (adds_behind_a_fence, ORDER)])
+    (adds_after_others, ORDER), (adds_behind_a_fence, ORDER),
+    (a_part_or_all, "a variable that is View on one path and another type on the other"),
+    (a_part_of_two, "a variable that is a view of one array on one path and of another on the other")])
 def test_what_turns_out_when_it_runs_is_said_afterwards(body, why, by_lanes):
     kernel, x = cuda.jit(body)[2, 64], np.zeros(128)
     assert simt.how(kernel, x).by == "lanes"

@@ -193,6 +193,7 @@ _AT: dict[Any, np.ufunc] = {
     atomics.add: np.add, atomics.sub: np.subtract, atomics.and_: np.bitwise_and, atomics.or_: np.bitwise_or,
     atomics.xor: np.bitwise_xor, atomics.max: np.maximum, atomics.min: np.minimum,
 }
+ATOMICS = {each for each in vars(atomics).values() if hasattr(each, "operation")}
 
 
 def atomic(function: Any, used: bool, lanes: Lanes, array: Memory | View, index: Any, *operands: Any) -> Any:

@@ -237,7 +237,7 @@ class Expressions:
             raise Refused("a keyword argument")
         if hasattr(function, "__simt_types__"):
             return self._twin(function, args)
-        if hasattr(function, "operation"):
+        if function in device.ATOMICS:
             if not (isinstance(kind, Array) and kind.dtype in atomics.NUMBERS):
                 raise Refused("an atomic on an array of unknown type")
             self.form.waits = True

@@ -159,7 +159,7 @@ def _wide(index: Any, default: Any = None) -> Any:
     """An index, or an end of a slice, in 64 bits."""
     if type(index) is not np.ndarray:
         return default if index is None else int(index)
-    if index.dtype.kind != "i" and index.dtype.itemsize in (1, 8):
+    if index.dtype.kind not in "iu" or index.dtype == np.uint64:
         raise Refused(f"a view by an index of {index.dtype}")
     return index.astype(np.int64, copy=False)
 

@@ -59,8 +59,10 @@ def assembled(count: int, parts: Parts) -> Any:
             for k in range(len(first))
         ]
         return tuple(columns) if type(first) is tuple else type(first)(*columns)
-    if type(first) is View and all(getattr(value, "base", first.base) is first.base for _, value in parts):
-        return View(first.base, assembled(count, [(at, getattr(value, "parts", None)) for at, value in parts]))
+    if type(first) is View and {type(value) for _, value in parts} <= {View, type(None)}:
+        if any(value is not None and value.base is not first.base for _, value in parts):
+            raise Refused("a variable that is a view of one array on one path and of another on the other")
+        return View(first.base, assembled(count, [(at, value and value.parts) for at, value in parts]))
     if type(first) in (int, bool) and all(type(value) is type(first) and value == first for _, value in parts):
         return first
     missing = any(value is None for _, value in parts)

@@ -114,13 +114,13 @@ class local(metaclass=_Namespace):
         _aligned(alignment)
         if current.observer is not None and current.observer.watching:
             return _observed(extents(shape), element("dtype", dtype), sys._getframe(1))
-        return with_fields(_unwritten(shape, dtype).copy())
+        return with_fields(_unwritten(extents(shape), dtype).copy())
 
 
 @cache
-def _unwritten(shape: Any, dtype: Any) -> np.ndarray:
+def _unwritten(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     """What a local array holds at first, computed once, since each thread makes its own."""
-    return poisoned(extents(shape), element("dtype", dtype))
+    return poisoned(shape, element("dtype", dtype))
 
 
 def _observed(shape: tuple[int, ...], kind: np.dtype, frame: FrameType) -> Any:
