@@ -1,4 +1,4 @@
-"""The tables of docs/executor-compared.md, of the records of `benchmarks.detectors`."""
+"""The tables of docs/executor-compared.md, of the records of `benchmarks.detectors` and `benchmarks.simulator`."""
 
 import json
 import statistics
@@ -105,7 +105,7 @@ def times(listed: list[Row]) -> str:
     keys = ("unwatched", "watched", "simulator")
     heads = ["kernel", "executor", "executor, watched", "Numba's simulator"]
     lines = [heads, ["---"] + ["---:"] * len(keys)]
-    for row in _record(RESULTS / "detectors.json")["times"]:
+    for row in _record(RESULTS / "simulator.json")["rows"]:
         lines.append([row["what"], *(f"{row[key]['median_s']:.3f}" for key in keys)])
     return table(lines)
 

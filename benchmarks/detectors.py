@@ -4,13 +4,12 @@
 
 Runs each kernel of `benchmarks.defects` in a process of its own, with a deadline: without a GPU under ``refopt simt
 --watch`` and under Numba's simulator, on a GPU alone and under memcheck, racecheck, initcheck and synccheck. Records
-what each said, whether with the line of Python and the threads, what it left where it said nothing, and the time; and
-without a GPU, the times of three kernels without defects. The exit status is 1 if a kernel could not be run, if a right
-kernel's result is wrong on the GPU or refused by the executor, or if a tool of compute-sanitizer says nothing of any.
+what each said, whether with the line of Python and the threads, what it left where it said nothing, and the time. The
+exit status is 1 if a kernel could not be run, if a right kernel's result is wrong on the GPU or refused by the
+executor, or if a tool of compute-sanitizer says nothing of any.
 """
 
 import argparse
-import json
 import os
 import re
 import shutil
@@ -25,7 +24,6 @@ from typing import Any, NamedTuple
 from benchmarks import children
 from benchmarks.children import run
 from benchmarks.defects import CASES, Case
-from benchmarks.detector_times import KERNELS
 from benchmarks.record import RESULTS, ROOT, begin, closure, digests, machine, save, short_name
 
 DEADLINE, HANGING = 90.0, 40.0  # seconds of a process, and of one whose kernel does not end
@@ -137,28 +135,6 @@ def rows(names: Iterable[str], cases: list[Case], jobs: int, keep: Callable[[lis
     return table()
 
 
-def times() -> list[dict[str, Any]]:
-    """Seconds of the kernels without defects, on the executor, watched by it, and on Numba's simulator."""
-    executor = [sys.executable, "-m", "refopt.simt"]
-    commands = {
-        "unwatched": [*executor, "-m"], "watched": [*executor, "--watch", "-m"], "simulator": [sys.executable, "-m"],
-    }
-    listed = []
-    for name, what in KERNELS.items():
-        row: dict[str, Any] = {"kernel": name, "what": what}
-        for key, command in commands.items():
-            environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": str(int(key == "simulator"))}
-            status, output = run([*command, "benchmarks.detector_times", name], DEADLINE, environment, ROOT)
-            if status != 0:
-                raise RuntimeError(f"times of {name}, {key}: {status}\n{output[-2000:]}")
-            row[key] = json.loads(output.splitlines()[-1])
-        if len({row[key]["result"] for key in commands}) != 1:
-            raise RuntimeError(f"times of {name}: the results differ")
-        listed.append(row)
-        print(name, *(f"{key} {row[key]['median_s']:.3f} s" for key in commands), flush=True)
-    return listed
-
-
 def wrong(report: dict[str, Any]) -> dict[str, str]:
     """What makes a report worthless, by case or tool."""
     failures = {}
@@ -181,7 +157,7 @@ def main() -> int:
     parser.add_argument("--on", choices=("cpu", "gpu"), help="default: gpu where there is one")
     parser.add_argument("--out", type=Path, help="default: benchmarks/results/detectors[-DEVICE].json")
     parser.add_argument("--jobs", type=int, help="processes at a time; default: 1, on a GPU 16")
-    parser.add_argument("--only", nargs="+", metavar="NAME", choices=CASES, help="these kernels alone, without times")
+    parser.add_argument("--only", nargs="+", metavar="NAME", choices=CASES, help="these kernels alone")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, children._end_all)  # which `run` sees to in the main thread alone
     device = machine()["device"]
@@ -194,7 +170,6 @@ def main() -> int:
     cases = [case for case in CASES.values() if not options.only or case.name in options.only]
     if on == "cpu":
         report["sources"] |= digests(closure("refopt.simt"))
-        report["times"] = [] if options.only else times()
     else:
         report["sanitizer"] = run(["compute-sanitizer", "--version"], 60.0)[1].strip().splitlines()[-1:]
 

@@ -7,6 +7,9 @@ from numba import float32, int32
 
 from refopt import simt
 from refopt.simt import cuda
+from refopt.simt.compiled.specialize import Typer
+from refopt.simt.compiled.specialize import _compiled as compiled_kernels
+from refopt.simt.kernels import device_functions
 
 GIVEN = ["float32(float32, int32)", float32(float32, int32), ["float32(float32, int32)"]]
 
@@ -35,6 +38,44 @@ def test_arguments_and_results_are_converted(given):
 
     assert results(scaled, 1 / 3, 2.9) == np.float32(np.float64(np.float32(1 / 3)) * 1e-3 * 2)
     assert results(scaled, 1, np.int64(2**32 + 3)) == np.float32(np.float64(1) * 1e-3 * 3)
+
+
+@cuda.jit("(float32[:], int8)", device=True)
+def next_of(x, n):
+    x[0] += n
+    return x[n % 2]
+
+
+@cuda.jit("int16(float32[:], int32, float32, boolean)", device=True)
+def mixed(x, n, y, more):
+    x[1] = y * n + next_of(x, n)
+    return x[1] if more else -n
+
+
+@pytest.mark.parametrize("n", [3, 200, -1, 2**32 + 5, 2.75, np.uint8(255), True], ids=str)
+def test_what_a_launch_decides_is_decided_before_it(n, monkeypatch):
+    """A call whose types are known converts as any does, and asks for no signature when it runs."""
+
+    @cuda.jit
+    def kernel(x, n, out):
+        i = cuda.grid(1)
+        out[i] = mixed(x[i], i % 50, n, n) + mixed(x[i], n, 3, 0)
+
+    def result(launch):
+        x, out = np.arange(512, dtype=np.float32).reshape(256, 2), np.zeros(256)
+        launch(x, n, out)
+        return x.tobytes() + out.tobytes()
+
+    monkeypatch.setattr(device_functions, "chosen", None)
+    assert simt.how(kernel[4, 64], np.ones((256, 2), np.float32), n, np.ones(256)).by == "lanes"
+    by_lanes = result(kernel[4, 64])
+    monkeypatch.undo()
+    with simt.observe(watch=True):
+        assert result(kernel[4, 64]) == by_lanes
+    monkeypatch.setattr(Typer, "_as_declared", lambda *_: None)
+    compiled_kernels.clear()
+    with simt.observe(watch=False):
+        assert result(kernel[4, 64]) == by_lanes
 
 
 def test_a_signature_may_leave_the_result_open():

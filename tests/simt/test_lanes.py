@@ -479,7 +479,7 @@ with gpu.use("executor"):
 print(params[0].copy_to_host()[299])
 @simt.cuda.jit
 def swap(x):
-    simt.cuda.atomic.cas(x, 0, 0, 1)
+    simt.cuda.atomic.compare_and_swap(x, 0, 1)
 swap[1, 1](np.zeros(1, np.int32))
 """
 

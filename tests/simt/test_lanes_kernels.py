@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
+from refopt import simt
 from refopt.simt import cuda
 
-from .test_lanes import both_are, by_threads, words
+from .test_lanes import both_are, words
 
 
 def rows_of_arrays(x, out):
@@ -51,18 +52,108 @@ def test_tuples_of_arrays(by_lanes):
     both_are([(words(128, np.int32), 3)], np.zeros(128, np.int64), of_a_tuple, by_lanes, 2, 64)
 
 
-def rows_of_lanes(x, out):
+@cuda.jit(device=True)
+def ends(part, n):
+    """Of a view of each lane: elements from both ends, sizes, and what parts of it hold."""
+    total = part.size * 1000 + len(part) * 100
+    for k in range(n):
+        total += part[k] * (k + 1)
+    part[-1] += n
+    rest = part[1:][::1]
+    return total + rest[rest.size - 1] + part[:-1].size
+
+
+def views_of_lanes(x, out):
+    i, t = cuda.grid(1), cuda.threadIdx.x
+    own, tile = cuda.local.array((4, 6), np.int32), cuda.shared.array((64, 5), np.int32)
+    for j in range(4):
+        row = own[j]
+        for k in range(row.size):
+            row[k] = x[i] >> (j + k)
+    for k in range(5):
+        tile[t, k] = x[i] >> k
+    cuda.syncthreads()
+    n = i % 3
+    total = ends(own[n, 1:5], 3) + ends(tile[63 - t], 2) + ends(own[i % 4][n : n + 2], 2)
+    part = own[n] if i % 2 else own[3, 1:]
+    total += part.size * 7 + part[n]
+    if i % 5 < 2:
+        part = own[0][n - 4 : 99]
+    total += part[np.int8(-1)] + own[n - 4, -2] + own[0, 5 - n : n].size + own[0, n:].size
+    while part.size > 1 and part[0] > 100:
+        part = part[1 if i % 2 else 2 :]
+        total += part.size
+    out[i] = total + x[i:][0] + x[i : i + 1].size + tile[t, np.uint16(n) :][0]
+
+
+def test_views_that_differ_by_lane(by_lanes):
+    both_are([words(128, np.int32) >> 4], np.zeros(128, np.int64), views_of_lanes, by_lanes, 2, 64)
+
+
+@pytest.mark.parametrize("index", [3, -4, (1, 2), 200], ids=str)
+def test_an_index_outside_a_view_of_a_lane(index, by_lanes):
+    """The launch runs by threads after all, which say where."""
+
+    def outside(x, out):
+        i = cuda.grid(1)
+        part = x[i % 4 : i % 4 + 3] if index != 200 else x[i * 2 : i * 2 + 3]
+        out[i] = 1
+        out[i] = part[index] if index != 200 else part[2]
+
+    out = np.zeros(128)
+    with pytest.raises((simt.OutOfBounds, IndexError, simt.CompileError)):
+        cuda.jit(outside)[2, 64](np.zeros(200), out)
+
+
+def adds_floats(x, out):
+    cuda.atomic.add(out, cuda.grid(1) % 3, x[cuda.grid(1)])
+
+
+def adds_by_blocks(x, out):
+    total, i = cuda.shared.array((2, 1), np.float32), cuda.grid(1)
+    if cuda.threadIdx.x < 2:
+        total[cuda.threadIdx.x, 0] = 0
+    cuda.syncthreads()
+    cuda.atomic.sub(total[1], 0, x[i])
+    cuda.syncthreads()
+    if cuda.threadIdx.x == 0:
+        cuda.atomic.add(out, 0, total[1, 0])
+
+
+def adds_by_warps(x, out):
+    v = x[cuda.grid(1)]
+    for k in (16, 8, 4, 2, 1):
+        v += cuda.shfl_down_sync(0xFFFFFFFF, v, k)
+    if cuda.laneid == 0:
+        cuda.atomic.add(out, 0, v)
+
+
+def adds_and_asks(x, out):
     i = cuda.grid(1)
-    own = cuda.local.array((2, 3), np.int32)
-    row = own[i % 2]
-    row[0] = x[i]
-    out[i] = row[0]
+    x[i] = cuda.atomic.add(out, 1, x[i]) + cuda.atomic.nanmax(x[:], i, 0.5)
 
 
-def test_each_lane_may_have_a_row_of_its_own(by_lanes):
-    """Then threads run."""
-    x, got, expected = words(128, np.int32), np.zeros(128, np.int32), np.zeros(128, np.int32)
-    kernel = cuda.jit(rows_of_lanes)
-    kernel[2, 64](x, got)
-    by_threads(kernel[2, 64], x, expected)
-    assert by_lanes == [rows_of_lanes.__name__] * 2 and got.tobytes() == expected.tobytes()
+def least(x, out):
+    cuda.atomic.min(out, 0, -abs(x[cuda.grid(1)]))
+
+
+def least_number(x, out):
+    cuda.atomic.nanmin(out, 0, x[cuda.grid(1)] * 0)
+
+
+def swaps(x, out):
+    i = cuda.grid(1)
+    x[i] = cuda.atomic.cas(out, i % 7, 0, i + 1) + cuda.atomic.dec(x, i, 9)
+
+
+@pytest.mark.parametrize("body", [
+    adds_floats, adds_by_blocks, adds_by_warps, adds_and_asks, least, least_number])
+def test_atomics_in_the_order_of_the_threads(body, by_lanes):
+    random = np.random.default_rng(0)
+    x = (random.standard_normal(512) * 10 ** random.uniform(-3, 3, 512)).astype(np.float32)
+    x[7], x[40:80] = np.nan, -0.0
+    both_are([x], np.zeros(9), body, by_lanes, 8, 64)
+
+
+def test_compare_and_swap(by_lanes):
+    both_are([words(128)], np.zeros(8, np.int64), swaps, by_lanes, 2, 64)

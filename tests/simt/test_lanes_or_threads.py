@@ -8,8 +8,41 @@ from refopt.simt import cuda
 from refopt.simt.lanes import run as lanes
 
 
-def adds_floats(x):
-    cuda.atomic.add(x, 0, np.float32(1))
+def adds_often(x):
+    for _ in range(2):
+        cuda.atomic.add(x, 0, x[1])
+
+
+def adds_in_two_places(x):
+    if cuda.grid(1) % 2:
+        cuda.atomic.add(x, 0, 1.0)
+    else:
+        cuda.atomic.sub(x[:1], 0, 0.1)
+
+
+def adds_after_others(x):
+    if cuda.grid(1) % 64 < 32:
+        cuda.syncwarp()
+    cuda.atomic.add(x, 0, 1.0)
+
+
+def adds_behind_a_fence(x):
+    for _ in range(8):
+        cuda.threadfence()
+    cuda.atomic.add(x, 0, 1.0)
+
+
+def a_part_or_all(x):
+    i = cuda.grid(1)
+    part = x[i % 4 :] if i % 3 else x
+    x[i] = part[0]
+
+
+def a_part_of_two(x):
+    own, i = cuda.local.array(4, np.float64), cuda.grid(1)
+    own[0] = own[1] = 2
+    part = x[i % 4 :] if i % 3 else own[i % 2 :]
+    x[i] = part[0]
 
 
 def some_lanes(x):
@@ -49,7 +82,7 @@ def waits(x):
 
 
 def swaps(x):
-    cuda.atomic.cas(x, 0, 0, 1)
+    cuda.atomic.compare_and_swap(x, 0, 1)
 
 
 def prints(x):
@@ -65,10 +98,10 @@ def looks_in_a_tuple(x):
 
 
 @pytest.mark.parametrize(("body", "dtype", "why"), [
-    (adds_floats, np.float32, "an atomic on non-integers"), (spins, np.int32, "it waits for other threads"),
+    (spins, np.int32, "it waits for other threads"),
     (spins_without_end, np.int32, "it waits for other threads"),
     (spins_in_a_helper, np.int32, "it waits for other threads"),
-    (swaps, np.int32, "a call of cas"), (waits, np.int32, "it waits for other threads"),
+    (swaps, np.int32, "a call of compare_and_swap"), (waits, np.int32, "it waits for other threads"),
     (prints, np.int32, "a call of print"), (looks_in_a_list, np.int32, "List in looks_in_a_list, line "),
     (looks_in_a_tuple, np.int32, "Compare in looks_in_a_tuple, line "),
 ])
@@ -77,11 +110,19 @@ def test_what_runs_by_threads_says_why(body, dtype, why):
     assert how.by == "threads" and how.why.startswith(why)
 
 
-def test_what_turns_out_when_it_runs_is_said_afterwards(by_lanes):
-    kernel, x = cuda.jit(some_lanes)[1, 32], np.zeros(32)
+ORDER = "the order of atomics on floats, or of compare-and-swap"
+
+
+@pytest.mark.parametrize(("body", "why"), [
+    (some_lanes, "a warp operation of some lanes"), (adds_often, ORDER), (adds_in_two_places, ORDER),
+    (adds_after_others, ORDER), (adds_behind_a_fence, ORDER),
+    (a_part_or_all, "a variable that is View on one path and another type on the other"),
+    (a_part_of_two, "a variable that is a view of one array on one path and of another on the other")])
+def test_what_turns_out_when_it_runs_is_said_afterwards(body, why, by_lanes):
+    kernel, x = cuda.jit(body)[2, 64], np.zeros(128)
     assert simt.how(kernel, x).by == "lanes"
     kernel(x)
-    assert simt.how(kernel, x) == ("threads", "a warp operation of some lanes") and x.sum() == 16
+    assert simt.how(kernel, x) == ("threads", why) and by_lanes == [body.__name__]
 
 
 def test_few_threads_and_observed_launches_run_by_threads():

@@ -29,6 +29,7 @@ from .kinds import (
     field,
     items_of,
     joined,
+    limits,
     number,
     of_type,
     scalar,
@@ -212,8 +213,11 @@ class Calls(Library):
         named: dict[str | None, Kind],
     ) -> Typed:
         """A device function, or a Python function."""
-        for _, taken in getattr(function, "__simt_signatures__", ()):
+        signatures = getattr(function, "__simt_signatures__", ())
+        for _, taken in signatures:
             self.device_function(_inner(function), [of_type(type_) for type_ in taken])  # for its side effects
+        if len(signatures) == 1 and not named and (found := self._as_declared(node, function, args, *signatures)):
+            return found
         if (result := getattr(function, "__simt_types__", None)) is not None:
             kinds = tuple(number(name, "any" if name in INTEGERS else "np") for name in result)
             return node, kinds[0] if len(kinds) == 1 else Tuple(kinds) if kinds else Known(None)
@@ -234,6 +238,37 @@ class Calls(Library):
         if typed[0] is not function:
             node.func = self.constant(typed[0], f"typed_{function.__name__.strip('<>')}", node)
         return node, typed[1]
+
+    def _as_declared(self, node: ast.Call, function: Any, args: list[Typed], signature: Any) -> Typed | None:
+        """A call of a device function with one explicit signature; None if only the values decide what it does."""
+        returned, taken = signature[0], [of_type(type_) for type_ in signature[1]]
+        if len(args) != len(taken) or not all(map(_fits, (kind for _, kind in args), taken)):
+            return None
+        new = [self._passed(*arg, type_) for arg, type_ in zip(args, taken, strict=True)]
+        typed = self.device_function(_inner(function), [kind for _, kind in new])
+        result = of_type(returned)
+        if typed is None or (scalar(typed[1]) is None if result else str(returned or "none") != "none"):
+            return None
+        callee = self.constant(typed[0], f"typed_{function.__name__}", node)
+        call = ast.copy_location(ast.Call(callee, [arg for arg, _ in new], []), node)
+        return self._passed(call, typed[1], result)
+
+    def _passed(self, node: ast.expr, kind: Kind, type_: Kind) -> Typed:
+        """A value passed for a type: a number is converted, unless it is an int within the limits of the type."""
+        one, other = scalar(kind), scalar(type_)
+        if one is None or other is None or one.name == other.name:
+            return node, widened(kind)
+        low, high = limits(other.name) if other.name in INTEGERS and one.name != "bool" else (0, -1)
+        if one.form == "py" and low <= one.low <= one.high <= high and other.name != "bool":
+            return node, widened(one._replace(name=other.name))
+        form = "py" if other.name in ("int64", "bool") else "np"
+        return self.converted(node, kind, other.name), number(other.name, form)
+
+
+def _fits(kind: Kind, type_: Kind) -> bool:
+    """Whether a declared type certainly accepts an argument."""
+    known = isinstance(type_, Array) and (type_.dtype or type_.record)
+    return kind == type_ if known else isinstance(type_, Scalar) and scalar(kind) is not None
 
 
 def _inner(call: types.FunctionType) -> types.FunctionType:

@@ -247,12 +247,12 @@ def how(launch: Configured, *args: Any) -> How:
         >>> import numpy as np
         >>> from refopt import simt
         >>> @simt.cuda.jit
-        ... def add(x, total):
-        ...     simt.cuda.atomic.add(total, 0, x[simt.cuda.grid(1)])
-        >>> print(simt.how(add[4, 64], np.ones(256, np.int32), np.zeros(1, np.int32)))
+        ... def double(x):
+        ...     x[simt.cuda.grid(1)] *= 2
+        >>> print(simt.how(double[4, 64], np.ones(256)))
         by lanes
-        >>> print(simt.how(add[4, 64], np.ones(256, np.float32), np.zeros(1, np.float32)))
-        by threads: an atomic on non-integers
+        >>> print(simt.how(double[1, 64], np.ones(64)))
+        by threads: 64 threads are fewer than 128
 
     Args:
         launch: a kernel with its launch configuration, ``kernel[grid, block]``.

@@ -11,9 +11,10 @@ from ..base.arguments import element
 from ..base.errors import SimtError
 from ..base.threads import WARP_SIZE
 from ..machine import atomics, barriers, cache_hints, indices, warps
+from ..machine.launch import PATIENCE
 from ..memory import buffers as memory
 from ..memory import shared
-from .places import Lanes, Local, Memory, Shared
+from .places import Lanes, Local, Memory, Shared, View
 from .typed import Refused
 from .values import cast, each, pick, truth
 
@@ -68,6 +69,8 @@ def syncthreads(lanes: Lanes, predicate: Any = None, reduce: Callable[..., Any] 
     if not lanes.whole_blocks:
         raise Refused("a barrier in part of a block")
     lanes.batch.run.steps += 1
+    if lanes.batch.run.cooperative:
+        _diverge(lanes)
     if reduce is None:
         return None
     threads = lanes.batch.run.threads
@@ -88,7 +91,14 @@ class Grid:
         return 0
 
 
+def _diverge(lanes: Lanes) -> None:
+    """Note that only some lanes wait for each other: by threads, the others run before these."""
+    if lanes.count < lanes.batch.count:
+        lanes.batch.run.turns += PATIENCE
+
+
 def _full(lanes: Lanes, mask: Any) -> None:
+    _diverge(lanes)
     if type(mask) is np.ndarray or int(mask) & warps.FULL_MASK != warps.FULL_MASK:
         raise Refused("a warp operation of some lanes")
     if not lanes.whole_warps:
@@ -179,40 +189,39 @@ def _syncwarp(lanes: Lanes, mask: Any = warps.FULL_MASK) -> None:
 
 # Atomics
 
-_PLAIN: dict[Any, np.ufunc] = {
+_AT: dict[Any, np.ufunc] = {
     atomics.add: np.add, atomics.sub: np.subtract, atomics.and_: np.bitwise_and, atomics.or_: np.bitwise_or,
     atomics.xor: np.bitwise_xor, atomics.max: np.maximum, atomics.min: np.minimum,
 }
-_OTHER: dict[Any, Callable[[int, int], int]] = {
-    atomics.inc: lambda old, value: 0 if old >= value else old + 1,
-    atomics.dec: lambda old, value: value if old == 0 or old > value else old - 1,
-    atomics.exch: lambda old, value: value,
-}
-ATOMICS = {*_PLAIN, *_OTHER}
+ATOMICS = {each for each in vars(atomics).values() if hasattr(each, "operation")}
 
 
-def atomic(function: Any, used: bool, lanes: Lanes, array: Memory, index: Any, value: Any) -> Any:
-    """An atomic operation on integers, by the lanes in turn; return the old value of each if it is used."""
-    where = array.where(lanes, index)
-    types = atomics.COUNTERS if function in (atomics.inc, atomics.dec) else atomics.WHOLE
-    if array.dtype.name not in types or len(where) < array.data.ndim:
-        raise Refused("an atomic on non-integers")
+def atomic(function: Any, used: bool, lanes: Lanes, array: Memory | View, index: Any, *operands: Any) -> Any:
+    """An atomic operation by the lanes in turn; return the old value of each if it is used."""
+    if isinstance(array, View):
+        index = array.within(index)[0]
+        array = array.base
+    where, run, name = array.where(lanes, index), lanes.batch.run, array.dtype.name
+    whole = name in (atomics.COUNTERS if function in (atomics.inc, atomics.dec) else atomics.WHOLE)
+    if name not in atomics.NUMBERS or slice in map(type, where) or len(where) < array.data.ndim:
+        raise Refused(f"an atomic on {name}")
+    if not whole or function is atomics.cas:
+        run.in_order(array.data)
+    run.pause(True)
     array.save()
-    lanes.batch.run.steps += 1
-    value = _each_lane(lanes, cast(array.dtype.name, value))
+    values = [_each_lane(lanes, cast(name, operand)) for operand in operands]
     places = np.ravel_multi_index(where, array.data.shape)
     flat = array.data.reshape(-1)
     if not np.may_share_memory(flat, array.data):
         raise Refused("an atomic on a strided array")
     places = _each_lane(lanes, places)
-    if function in _PLAIN and not used:
-        _PLAIN[function].at(flat, places, value)
+    if not used and function in _AT and (whole or function in (atomics.add, atomics.sub)):
+        _AT[function].at(flat, places, *values)
         return None
     old = np.empty(lanes.count, flat.dtype)
-    change = _PLAIN.get(function) or _OTHER[function]
-    for n, (place, operand) in enumerate(zip(places.tolist(), value, strict=True)):
+    for n, (place, *row) in enumerate(zip(places.tolist(), *values, strict=True)):
         old[n] = flat[place]
-        flat[place] = change(flat[place], operand)
+        flat[place] = function.operation(old[n], *row)
     return old
 
 
@@ -274,7 +283,7 @@ OF_LANES: dict[Any, Callable[..., Any]] = {
     warps.ballot_sync: _vote(_ballot),
     warps.syncwarp: _syncwarp,
     warps.lanemask_lt: lambda lanes: (1 << lanes.of("lane")) - 1,
-    **{getattr(barriers, name): lambda lanes: None for name in FENCES},
+    **{getattr(barriers, name): lambda lanes: lanes.batch.run.pause(False) for name in FENCES},
     memory.load: lambda lanes, *args: memory.load(*args),
     memory.store: lambda lanes, address, *args: memory.store(_each_lane(lanes, address), *args),
     cache_hints.ldca: get,

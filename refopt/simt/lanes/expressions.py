@@ -238,8 +238,8 @@ class Expressions:
         if hasattr(function, "__simt_types__"):
             return self._twin(function, args)
         if function in device.ATOMICS:
-            if not (isinstance(kind, Array) and kind.dtype in atomics.WHOLE):
-                raise Refused("an atomic on non-integers")
+            if not (isinstance(kind, Array) and kind.dtype in atomics.NUMBERS):
+                raise Refused("an atomic on an array of unknown type")
             self.form.waits = True
             return self.effect(f"atomic({', '.join([self.program.constant(function), str(used), 'L', *args])})")
         if function in device.OF_LANES:

@@ -12,7 +12,7 @@ from ..base import conversions
 from ..base.conversions import wrapped
 from ..compiled import functions, operators
 from ..machine import half
-from . import device, flow, values
+from . import device, flow, places, values
 from .typed import Refused
 
 _HELPERS = {function.__name__: function for function in (
@@ -25,7 +25,7 @@ _EXACT = {
     np.rint, np.isnan, np.isinf, np.isfinite, np.signbit, np.copysign, np.fmax, np.fmin, np.maximum, np.minimum,
 }
 _OF_VALUES: dict[Any, Callable | None] = {
-    **dict.fromkeys(_EXACT), **device.PLAIN, tuple: tuple, zip: zip, len: len, wrapped: values.wrap,
+    **dict.fromkeys(_EXACT), **device.PLAIN, tuple: tuple, zip: zip, len: places.length, wrapped: values.wrap,
     range: values.lane_range, abs: np.abs, int: partial(values.cast, "int64"),
     **{function: partial(values.extreme, function is max, ()) for function in (max, min)},
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -51,6 +51,19 @@ class Lanes:
         return bool(np.all(groups[:, 0] % size == 0) and np.all(groups[:, -1] - groups[:, 0] == size - 1))
 
 
+def _parts(index: Any) -> tuple:
+    """The parts of an index: integers and slices."""
+    if type(index) is int:
+        return (index,)
+    parts = index if isinstance(index, tuple) else (index,)
+    for part in parts:
+        if type(part) is np.ndarray and part.dtype.kind not in "iu":
+            raise Refused("an index that is no integer")
+        if isinstance(part, bool | np.bool_) or part is ... or part is None:
+            raise Refused("an index that is no integer")
+    return parts
+
+
 class Memory:
     """An array as kernels see it: `data` may have axes before the kernel's, where `at` gives a lane's index."""
 
@@ -67,34 +80,26 @@ class Memory:
     nbytes = property(lambda self: self.size * self.itemsize)
     strides = property(lambda self: self.data.strides[self.kept :])
 
-    def __len__(self) -> int:
-        return self.shape[0]
-
     def at(self, lanes: Lanes) -> tuple:
         """The index of a lane's elements on the axes before the kernel's."""
         return ()
 
     def where(self, lanes: Lanes, index: Any) -> tuple:
         """The index of elements in `data`."""
-        parts = index if isinstance(index, tuple) else (index,)
-        for part in parts:
-            if type(part) is np.ndarray and part.dtype.kind not in "iu":
-                raise Refused("an index that is no integer")
-            if isinstance(part, bool | np.bool_ | slice) or part is ... or part is None:
-                raise Refused("an index that is no integer")
-        return (*self.at(lanes), *parts)
+        return (*self.at(lanes), *_parts(index))
 
     def get(self, lanes: Lanes, index: Any) -> Any:
-        """The element of each lane, or a view if an index has fewer axes."""
+        """The element of each lane, or a view if an index has fewer axes or slices."""
         where = self.where(lanes, index)
-        if len(where) < self.data.ndim:
-            return View(self, where[self.kept :])
+        if _is_view(where, self.data.ndim):
+            whole = View(self, tuple(Span(0, extent) for extent in self.shape))
+            return whole.get(lanes, index)
         return self.data[where]
 
     def put(self, lanes: Lanes, index: Any, value: Any) -> None:
         """Write the element of each lane, in the order of the lanes."""
         where = self.where(lanes, index)
-        if len(where) < self.data.ndim:
+        if _is_view(where, self.data.ndim):
             raise Refused("an assignment to a view")
         self.save()
         if type(value) is np.ndarray and not any(type(part) is np.ndarray for part in where):
@@ -112,8 +117,11 @@ class Global(Memory):
 
     def get(self, lanes: Lanes, index: Any) -> Any:
         """The element of each lane; if all lanes share an index, also a view."""
+        if type(index) is np.ndarray:
+            return super().get(lanes, index)
         parts = index if isinstance(index, tuple) else (index,)
-        if not any(type(part) is np.ndarray for part in parts):
+        ends = [end for part in parts if type(part) is slice for end in (part.start, part.stop)]
+        if np.ndarray not in map(type, (*parts, *ends)):
             found = self.data[index]
             return Global(found, self.run) if isinstance(found, np.ndarray) else found
         return super().get(lanes, index)
@@ -143,26 +151,87 @@ class Local(Memory):
         return (lanes.of("thread"),)
 
 
+def _is_view(where: tuple, axes: int) -> bool:
+    return len(where) < axes or slice in map(type, where)
+
+
+def _wide(index: Any, default: Any = None) -> Any:
+    """An index, or an end of a slice, in 64 bits."""
+    if type(index) is not np.ndarray:
+        return default if index is None else int(index)
+    if index.dtype.kind not in "iu" or index.dtype == np.uint64:
+        raise Refused(f"a view by an index of {index.dtype}")
+    return index.astype(np.int64, copy=False)
+
+
+class Span(NamedTuple):
+    """A slice of an axis; start and length may differ by lane."""
+
+    start: Any
+    length: Any
+
+    def at(self, index: Any) -> Any:
+        """The index on the axis of an element, or the part of the slice that a slice selects.
+
+        Raises:
+            IndexError: for an index out of bounds, which is left to a launch by threads.
+        """
+        if type(index) is slice:
+            if index.step not in (None, 1):
+                raise Refused("a slice with a step")
+            ends = _wide(index.start, 0), _wide(index.stop, self.length)
+            if np.ndarray not in map(type, (*ends, self.length)):
+                shared = range(self.length)[slice(*ends)]
+                return Span(self.start + shared.start, len(shared))
+            first, last = (np.clip(np.where(end < 0, end + self.length, end), 0, self.length) for end in ends)
+            count = np.maximum(last - first, 0)
+            same = count.min() == count.max()  # in all lanes, as it usually is
+            return Span(self.start + first, int(count.min()) if same else count)
+        index = _wide(index)
+        if type(index) is type(self.length) is int:
+            return self.start + range(self.length)[index]
+        if np.any(index < 0):
+            index = np.where(index < 0, index + self.length, index)
+        if np.any(index < 0) or np.any(index >= self.length):
+            raise IndexError("an index outside a view")
+        return self.start + index
+
+
 class View:
-    """A part of an array whose first indices are fixed."""
+    """A part of an array: on each axis one index or a `Span`, which may differ by lane."""
 
-    def __init__(self, base: Memory, first: tuple) -> None:
-        self.base, self.first = base, first
-        self.shape = base.shape[len(first) :]
-        self.ndim, self.size, self.dtype = len(self.shape), math.prod(self.shape), base.dtype
+    def __init__(self, base: Memory, parts: tuple) -> None:
+        self.base, self.parts = base, parts
 
-    def __len__(self) -> int:
-        return self.shape[0]
+    shape = property(lambda self: tuple(part.length for part in self.parts if type(part) is Span))
+    size = property(lambda self: math.prod(self.shape))
+    ndim = property(lambda self: len(self.shape))
+    dtype = property(lambda self: self.base.dtype)
 
-    def _index(self, index: Any) -> tuple:
-        if any(type(part) is np.ndarray for part in self.first):
-            raise Refused("a different row for each lane")  # a branch would have to select the rows of its lanes
-        return (*self.first, *(index if isinstance(index, tuple) else (index,)))
+    def within(self, index: Any) -> tuple[tuple, bool]:
+        """The index of elements in the array, and whether it is that of a view."""
+        left = [*_parts(index)]
+        parts = tuple(part.at(left.pop(0) if left else _ALL) if type(part) is Span else part for part in self.parts)
+        if left:
+            raise IndexError("too many indices")
+        return parts, Span in map(type, parts)
 
     def get(self, lanes: Lanes, index: Any) -> Any:
         """Like `Memory.get`."""
-        return self.base.get(lanes, self._index(index))
+        parts, is_view = self.within(index)
+        return View(self.base, parts) if is_view else self.base.get(lanes, parts)
 
     def put(self, lanes: Lanes, index: Any, value: Any) -> None:
         """Like `Memory.put`."""
-        self.base.put(lanes, self._index(index), value)
+        parts, is_view = self.within(index)
+        if is_view:
+            raise Refused("an assignment to a view")
+        self.base.put(lanes, parts, value)
+
+
+_ALL = slice(None)
+
+
+def length(value: Any) -> Any:
+    """`len` of an array or a tuple."""
+    return value.shape[0] if isinstance(value, Memory | View) else len(value)

@@ -17,6 +17,7 @@ from ..base.threads import WARP_SIZE
 from ..base.watchdog import Stopped, watch
 from ..compiled import Compiled
 from ..compiled.kinds import Kind, of_value, widened
+from ..machine.launch import PATIENCE
 from ..machine.occupancy import resident_blocks
 from ..memory.shared import STATIC_SHARED_LIMIT
 from .addresses import Addresses
@@ -108,9 +109,23 @@ class Run:
         self.steps = self.exited = self.atomics = 0
         self.stopped = False
         self.active: Any = None  # the lanes that are calling the twin of an instruction
+        self.turns, self.ordered = 0, set[int]()
 
     def pause(self, changed: bool) -> None:
-        """Nothing to do: no other thread needs a turn."""
+        """Count a turn: by threads, after `PATIENCE` of these another thread runs."""
+        self.turns += 1
+        self.steps += 1
+
+    def in_order(self, data: np.ndarray) -> None:
+        """Refuse an operation on memory whose result depends on the order of the threads, unless the lanes have it.
+
+        They do if none has waited for some others only, and if this is the memory's only such operation in a batch.
+        """
+        while isinstance(data.base, np.ndarray):
+            data = data.base
+        if self.turns >= PATIENCE or id(data) in self.ordered:
+            raise Refused("the order of atomics on floats, or of compare-and-swap")
+        self.ordered.add(id(data))
 
     def commit_copies(self) -> None:
         """`vectors.commit_copies`."""
@@ -141,6 +156,7 @@ class Run:
             watch.begin(self)
             with np.errstate(all="ignore"):
                 for batch in self._batches():
+                    self.turns, self.ordered = 0, set()
                     function(Lanes(batch), *seen)
                     self.exited += batch.count
         except BaseException:
@@ -237,7 +253,7 @@ def attempt(launch: Any, known: Compiled, args: tuple) -> bool:
         return False
     try:
         Run(kernel.__name__, launch.grid, launch.block, launch.dynamic_bytes, form.cooperative)(form.function, args)
-    except (Refused, Stopped) as reason:  # the next launch would fail too
+    except (Refused, Stopped, AttributeError, TypeError) as reason:  # the next launch would fail too
         _made[kernel.function][_kinds(args)] = _Made(None, str(reason) or "it does not end", known.calls)
         return False
     except Exception:  # raised again by threads, with its place and notes

@@ -11,6 +11,7 @@ import numpy as np
 from ..base.conversions import CONVERSIONS
 from ..base.scalars import FLOATS, INTEGERS, SIGNED, unify
 from ..compiled import operators
+from .places import View
 from .typed import Refused
 
 _PLAIN = {bool: np.dtype(bool), int: np.dtype(np.int64), float: np.dtype(np.float64)}
@@ -42,7 +43,7 @@ def take(value: Any, at: np.ndarray) -> Any:
     if isinstance(value, tuple):
         parts = [take(part, at) for part in value]
         return tuple(parts) if type(value) is tuple else type(value)(*parts)
-    return value
+    return View(value.base, take(value.parts, at)) if type(value) is View else value
 
 
 def assembled(count: int, parts: Parts) -> Any:
@@ -58,6 +59,10 @@ def assembled(count: int, parts: Parts) -> Any:
             for k in range(len(first))
         ]
         return tuple(columns) if type(first) is tuple else type(first)(*columns)
+    if type(first) is View and {type(value) for _, value in parts} <= {View, type(None)}:
+        if any(value is not None and value.base is not first.base for _, value in parts):
+            raise Refused("a variable that is a view of one array on one path and of another on the other")
+        return View(first.base, assembled(count, [(at, value and value.parts) for at, value in parts]))
     if type(first) in (int, bool) and all(type(value) is type(first) and value == first for _, value in parts):
         return first
     missing = any(value is None for _, value in parts)

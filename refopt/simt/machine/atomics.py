@@ -65,6 +65,7 @@ def _of(name: str, what: str, operation: Callable[[Any, Any], Any], types: set[s
 
     atomic.__name__ = atomic.__qualname__ = name
     atomic.__doc__ = what
+    atomic.operation = operation  # type: ignore[attr-defined]
     return atomic
 
 
@@ -93,9 +94,16 @@ def cas(array: Any, index: Any, old: Any, value: Any) -> Any:
     """array[index] = value if it equals `old`."""
 
     def swapped(current: Any, value: Any) -> Any:
-        return value if current == CONVERSIONS[name_of(current)](old) else current  # type: ignore[index]
+        return _swapped(current, CONVERSIONS[name_of(current)](old), value)  # type: ignore[index]
 
     return _update(array, index, value, swapped, WHOLE, "cas", lock=True)
+
+
+def _swapped(current: Any, old: Any, value: Any) -> Any:
+    return value if current == old else current
+
+
+cas.operation = _swapped  # type: ignore[attr-defined]
 
 
 def compare_and_swap(array: Any, old: Any, val: Any) -> Any:

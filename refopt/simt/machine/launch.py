@@ -34,7 +34,7 @@ from .barriers import complete_barrier, complete_grid
 from .occupancy import resident_blocks
 
 MAX_RESIDENT_THREADS = 65536  # the executor's limit; the claimed device may hold fewer
-_PATIENCE = 8  # atomics in a row that a thread may do before the others get a turn
+PATIENCE = 8  # atomics in a row that a thread may do before the others get a turn
 
 
 class Launch:
@@ -48,7 +48,7 @@ class Launch:
         self.rules: Rules = observer.rules if observer is not None else DEFAULT
         self.watched: bool = observer is not None and observer.watching
         self.random = self.schedule.random
-        self.patience = 1 if self.random is not None else _PATIENCE
+        self.patience = 1 if self.random is not None else PATIENCE
         self.cooperative = False
         self.args: tuple = ()
         self.ready: list[Thread] = []  # a stack: the next thread is the last

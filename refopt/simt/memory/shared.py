@@ -6,6 +6,7 @@ import linecache
 import math
 import re
 import sys
+from functools import cache
 from types import FrameType
 from typing import Any
 
@@ -144,10 +145,15 @@ class local(metaclass=_Namespace):
     def array(shape: Any, dtype: Any, alignment: int | None = None) -> Any:
         """A new array of the calling thread."""
         _aligned(alignment)
-        kind = element("dtype", dtype)
         if current.observer is not None and current.observer.watching:
-            return _observed(extents(shape), kind, sys._getframe(1))
-        return with_fields(poisoned(extents(shape), kind))
+            return _observed(extents(shape), element("dtype", dtype), sys._getframe(1))
+        return with_fields(_unwritten(extents(shape), dtype).copy())
+
+
+@cache
+def _unwritten(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """What a local array holds at first, computed once, since each thread makes its own."""
+    return poisoned(shape, element("dtype", dtype))
 
 
 def _observed(shape: tuple[int, ...], kind: np.dtype, frame: FrameType) -> Any:
