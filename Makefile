@@ -50,7 +50,7 @@ test-peers: $(PEERS)  ## the tests beside other code; fails if both runs skip a 
 	.venv-peers/bin/python -m pytest -n 2 -m "not gpu and not slow" $(ARGS) --junitxml=build/test-peers.xml $(OF_PEERS)
 	.venv-peers/bin/python tests/skipped.py build/test.xml build/test-peers.xml
 
-test-long: $(INSTALLED) $(NEWEST)  ## all tests, slow ones too; 150 examples of each property; PyTorch's newest release
+test-long: $(INSTALLED) $(NEWEST)  ## all tests, slow ones too; fresh examples, the newest PyTorch
 	.venv/bin/python -m pytest -n auto -m "not gpu" --hypothesis-profile=long
 	.venv-newest/bin/python -m pytest -n 2 -m "not gpu" --hypothesis-profile=long $(OF_PYTORCH)
 

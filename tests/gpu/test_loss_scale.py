@@ -70,8 +70,8 @@ def test_kernel_is_reference(machine, founds, grows, shrinks, up, down, scale):
     ({1: np.ones(1)}, {}, TypeError, "loss_scale: expected float32, got float64"),
     ({2: np.ones(1, np.int64)}, {}, TypeError, "good_steps: expected int32, got int64"),
     ({}, dict(incr_every_n_steps=0), ValueError, "incr_every_n_steps: expected an integer from 1 to 2147483647, got 0"),
-    ({}, dict(incr_ratio=0.5), ValueError, "incr_ratio: expected a finite number of at least 1, got 0.5"),
-    ({}, dict(decr_ratio=2.0), ValueError, "decr_ratio: expected a number above 0 and of at most 1, got 2.0")])
+    ({}, dict(incr_ratio=0.5), ValueError, "incr_ratio: expected a finite float32 of at least 1, got 0.5"),
+    ({}, dict(decr_ratio=2.0), ValueError, "decr_ratio: expected a finite float32 above 0 and of at most 1, got 2.0")])
 def test_refuses(machine, changed, numbers, error, message):
     arrays = [changed.get(i, x) for i, x in enumerate(start())]
     before = [x.copy() for x in arrays]

@@ -229,7 +229,7 @@ def slots(k, side, **changes):
      "main[0] all_reduce: 'a.b@GRAD': expected a variable that is persistable or made before"),
     (slots(1, "inputs", x=["x"]), ValueError, "main[1] all_reduce: x[0]: expected a variable of the program, got 'x'"),
     (slots(1, "outputs", out=["a.w"]), ValueError, "main[1] all_reduce: out: expected the variables of x, got a.w"),
-    (edited(TWO, 1, attrs={}), TypeError, "main[1] all_reduce: ranks: expected an integer of at least 1, got None"),
+    (edited(TWO, 1, attrs={}), TypeError, "main[1] all_reduce: ranks: expected an integer from 1 to 1048576, got None"),
     (edited(TWO, 1, type="broadcast"), TypeError, "main[1] broadcast: root: expected an integer from 0 to 1, got None"),
     (edited(TWO, 2, attrs={"scale": float("nan")}), ValueError, "scale: scale: expected a finite number, got nan"),
     (slots(0, "outputs", grads=["a.w@GRAD"]), ValueError,

@@ -116,8 +116,8 @@ X = {"x": ["a"]}, {"out": ["a"]}
 
 
 @pytest.mark.parametrize(("kind", "attrs", "message"), [
-    ("all_reduce", dict(ranks=True), "ranks: expected an integer of at least 1, got True"),
-    ("broadcast", dict(ranks=True, root=0), "ranks: expected an integer of at least 1, got True"),
+    ("all_reduce", dict(ranks=True), "ranks: expected an integer from 1 to 1048576, got True"),
+    ("broadcast", dict(ranks=True, root=0), "ranks: expected an integer from 1 to 1048576, got True"),
     ("broadcast", dict(ranks=2, root=True), "root: expected an integer from 0 to 1, got True"),
     ("reduce", dict(ranks=2, root=False), "root: expected an integer from 0 to 1, got False"),
 ])

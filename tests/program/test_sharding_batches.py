@@ -165,7 +165,7 @@ def odd(startup=(), dtype="float32", **changes):
 
 @pytest.mark.parametrize(("program", "error", "message"), [
     (odd(kind="all_reduce"), ValueError, "kind: expected one of reduce, broadcast, got 'all_reduce'"),
-    (odd(ranks=None), TypeError, "ranks: expected an integer of at least 1, got None"),
+    (odd(ranks=None), TypeError, "ranks: expected an integer from 1 to 1048576, got None"),
     (odd(roots=[0, 1]), TypeError, "roots: expected a tuple of at least one integer, got [0, 1]"),
     (odd(roots=()), TypeError, "roots: expected a tuple of at least one integer, got ()"),
     (odd(roots=(0, True)), TypeError, "roots: expected a tuple of at least one integer, got (0, True)"),
