@@ -8,7 +8,7 @@ import numpy as np
 
 from ..base.conversions import name_of
 from ..base.numba_types import dtype_of
-from ..base.scalars import INTEGERS, SIGNED, UNSIGNED, unify
+from ..base.scalars import COMPLEX, FLOATS, INTEGERS, SIGNED, UNSIGNED, unify
 
 
 class Scalar(NamedTuple):
@@ -52,9 +52,9 @@ class Range(NamedTuple):
 
 
 class Method(NamedTuple):
-    """A method of a number."""
+    """A method of a number or of an array."""
 
-    owner: Scalar
+    owner: Scalar | Array
     name: str
 
 
@@ -120,6 +120,11 @@ def number(name: str, form: str = "np") -> Scalar:
     return Scalar(name, form, *limits(name)) if name in INTEGERS else Scalar(name)
 
 
+def any_number(name: str) -> Scalar:
+    """Any number of a type, an integer in either representation."""
+    return number(name, "any" if name in INTEGERS else "np")
+
+
 def whole(low: int, high: int, name: str = "int64") -> Scalar:
     """A Python int between limits."""
     return Scalar(name, "py", low, high)
@@ -154,11 +159,11 @@ def of_value(value: Any) -> Kind:
     if isinstance(value, tuple):
         return Tuple(tuple(of_value(item) for item in value), type(value) if hasattr(value, "_fields") else None)
     dtype = getattr(value, "dtype", None)
-    if isinstance(value, np.generic):  # of no scalar type: a record, a complex number, a date
+    if isinstance(value, np.generic):  # of no scalar type: a record, a date
         return Record(value.dtype) if value.dtype.names else None
     if isinstance(dtype, np.dtype) and hasattr(value, "ndim"):
         return array_of(dtype, value.ndim)
-    return None if isinstance(value, complex | list | dict | set) else Known(value)
+    return None if isinstance(value, list | dict | set) else Known(value)
 
 
 def of_type(type_: Any) -> Kind:
@@ -194,7 +199,7 @@ def field(record: Record, name: Any) -> Kind:
 
 def _scalar_name(dtype: np.dtype) -> str | None:
     name = dtype.name
-    return name if name in INTEGERS or name in ("float16", "float32", "float64") else None
+    return name if name in INTEGERS or name in FLOATS or name in COMPLEX else None
 
 
 def widened(kind: Kind) -> Kind:
