@@ -1,7 +1,6 @@
 """What Numba decides when it compiles a kernel, and what it types: each with its type and its value."""
 
 import gc
-import itertools
 import math
 import weakref
 
@@ -11,12 +10,10 @@ from texts import executed
 
 from refopt import simt
 from refopt.simt import cuda
-from refopt.simt.base import scalars
-from refopt.simt.compiled import functions, specialize
+from refopt.simt.compiled import specialize
 from refopt.simt.compiled.kinds import INTEGERS, Scalar, items_of, limits, of_value, scalar, widened
 
 RATE, MODE, TABLE = 0.1, 2, (1, 0.7)
-SCALARS = list(scalars.SCALARS)
 
 
 def type_of(text, *names, **scope):
@@ -65,41 +62,6 @@ def test_types_are_those_that_numba_infers(text, expected):
     done = compiler.compile_cuda(function, None, (types.float32,), cc=(9, 0)).signature.return_type
     names = tuple(str(t) for t in done) if isinstance(expected, tuple) else str(getattr(done, "literal_type", done))
     assert names == expected
-
-
-@pytest.fixture
-def resolved():
-    """The type, by name, of what Numba's typing for CUDA gives for a function and types, by name."""
-    pytest.importorskip("numba_cuda")
-    from numba.core import types
-    from numba.cuda.descriptor import cuda_target
-
-    context = cuda_target.typing_context
-    context.refresh()
-
-    def resolve(function, names):
-        given = tuple(types.boolean if name == "bool" else getattr(types, name) for name in names)
-        return str(context.resolve_function_type(context.resolve_value_type(function), given, {}).return_type)
-
-    return resolve
-
-
-def test_ranges_have_numbas_types(resolved):
-    for count in (1, 2, 3):
-        for names in itertools.product(scalars.INTEGERS, repeat=count):
-            signatures = tuple((to,) * count for to in ("int32", "int64", "uint64"))
-            assert f"range_state_{scalars.chosen(signatures, names)[0]}" == resolved(range, names), names
-
-
-def test_functions_of_numpy_have_numbas_types(resolved):
-    for ufunc in (np.add, np.minimum, np.fabs, np.rint, np.sign, np.hypot, np.true_divide, np.left_shift, np.sqrt):
-        for names in itertools.product(SCALARS, repeat=ufunc.nin):
-            try:
-                expected = resolved(ufunc, names)
-            except Exception:
-                expected = None
-            loop = functions.loop(ufunc, *names)
-            assert (loop and loop[1]) == expected, (ufunc, names)
 
 
 def test_a_loop_over_a_range_of_an_unsigned_integer_counts_in_uint64():

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..base import record, state
 from ..base.conversions import CONVERSIONS
+from ..base.places import is_internal
 from ..base.scalars import COMPLEX
 from ..machine import indices, warps
 from ..machine.vector_types import Vector
@@ -112,7 +113,10 @@ class Calls(Library):
             return self._unknown(new), None
         called = kind.value  # or a kernel that another calls: as it is translated, or as it was written
         function = getattr(called, "function", getattr(called, "py_func", called))
-        starred = any(isinstance(arg, ast.Starred) for arg in node.args)
+        if not isinstance(function, types.FunctionType) or is_internal(function.__code__.co_filename):
+            args = _spread(args)
+            new.args = [arg for arg, _ in args]
+        starred = any(isinstance(arg, ast.Starred) for arg, _ in args)
         if isinstance(function, type) and issubclass(function, Vector):
             return new, Tuple((number(np.dtype(function.base).name),) * function.count, function)
         if isinstance(function, type) and hasattr(function, "_fields"):
@@ -227,6 +231,20 @@ class Calls(Library):
         if typed[0] is not function:
             node.func = self.constant(typed[0], f"typed_{function.__name__.strip('<>')}", node)
         return node, typed[1]
+
+
+def _spread(args: list[Typed]) -> list[Typed]:
+    """Arguments with the items of starred variables that are tuples, each by its index."""
+    new: list[Typed] = []
+    for arg, kind in args:
+        items = items_of(kind) if isinstance(arg, ast.Starred) and isinstance(arg.value, ast.Name) else None
+        if items is None or not isinstance(arg, ast.Starred):
+            new.append((arg, kind))
+            continue
+        for n, item in enumerate(items):
+            part = ast.Subscript(arg.value, ast.Constant(n), ast.Load())
+            new.append((ast.fix_missing_locations(ast.copy_location(part, arg)), variable(item)))
+    return new
 
 
 def _inner(call: types.FunctionType) -> types.FunctionType:

@@ -6,6 +6,7 @@ with integer results, which are exact in both.
 
 from __future__ import annotations
 
+import cmath
 import math
 from collections.abc import Callable
 from functools import cache
@@ -126,14 +127,34 @@ def loop(function: np.ufunc, *names: str) -> tuple[list[str], str] | None:
     It is the first loop whose types hold the arguments; for an integer beside a float, any float will do. There are no
     float16 loops.
     """
-    mixed = any(name in FLOATS for name in names) and any(name in INTEGERS and name != "bool" for name in names)
+    known = result(f"np.{function.__name__}({', '.join('ab'[: len(names)])})", *names)
+    real = FLOATS | COMPLEX
+    mixed = any(name in real for name in names) and any(name in INTEGERS and name != "bool" for name in names)
     for types in function.types:
         inputs, outputs = ([np.dtype(code).name for code in part] for part in types.split("->"))
-        if len(inputs) == len(names) and len(outputs) == 1 and set((*inputs, *outputs)) <= _OF_LOOPS:
+        if len(inputs) == len(names) and outputs == [known] and {*inputs} <= _OF_LOOPS:
             pairs = zip(names, inputs, strict=True)
-            if all(np.can_cast(a, to, "safe") or (mixed and a in INTEGERS and to in FLOATS) for a, to in pairs):
+            if all(np.can_cast(a, to, "safe") or (mixed and a in INTEGERS and to in real) for a, to in pairs):
                 return inputs, outputs[0]
     return None
+
+
+@cache
+def of_cmath(name: str, a: str) -> tuple[Callable[[Any], Any], list[str]]:
+    """A function of `cmath`, with NaN where Python raises an error, and the types of its results."""
+    to, names = signature(f"cmath.{name}(a)", a)  # type: ignore[misc]
+    first, function, kinds = CONVERSIONS[to], getattr(cmath, name), [CONVERSIONS[each] for each in names.split(",")]
+
+    def compute(x: Any) -> Any:
+        try:
+            value = function(complex(first(x)))
+        except (ValueError, OverflowError):
+            value = complex(math.nan, math.nan)
+        if len(kinds) == 1:
+            return kinds[0](value)
+        return tuple(kind(part) for kind, part in zip(kinds, value, strict=True))
+
+    return compute, names.split(",")
 
 
 @cache

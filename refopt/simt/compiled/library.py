@@ -169,6 +169,11 @@ class Library(Operations):
         if function in functions.TESTS:
             node.func = self.constant(functions.TESTS[function], function.__name__, node)
             return node, BOOL
+        if function.__module__ == "cmath":
+            compute, results = functions.of_cmath(function.__name__, names[0])
+            kinds = tuple(any_number(name) for name in results)
+            new = self.apply(compute, f"{function.__name__}_{names[0]}", node, *nodes)
+            return new, kinds[0] if len(kinds) == 1 else Tuple(kinds)
         if isinstance(function, np.ufunc):
             return self._ufunc(node, function, args, names)
         return self._of_math(node, function, nodes, names)

@@ -28,7 +28,7 @@ from .kinds import (
 )
 
 _RING = {"Add", "Sub", "Mult"}
-_FLOAT = {"Add", "Sub", "Mult", "Div", "FloorDiv", "Mod"}
+_FLOAT = {"Add", "Sub", "Mult", "Div"}
 
 
 class Operations(Comparisons):
@@ -181,7 +181,8 @@ class Operations(Comparisons):
         plain = ast.copy_location(ast.UnaryOp(node.op, x), node)
         if result not in INTEGERS:
             return plain, number(result)
-        least = one.name != "int64" and one.low == limits(one.name)[0] and symbol == "USub" and one.name != "bool"
+        own = one.name not in ("bool", "int16", "int64")  # whether it is negated in its own width
+        least = own and one.low == limits(one.name)[0] and symbol == "USub"
         if result == "int64" and symbol != "Invert" and not least:
             plain.operand = self._python(x, one)
             bounds = (-one.high, -one.low) if symbol == "USub" else (one.low, one.high)

@@ -72,7 +72,7 @@ def _computation(symbol: str, a: str, b: str, result: str) -> Callable[[Any, Any
     if symbol == "Pow":
         return _power(b, result)
     if result in FLOATS:
-        return plain
+        return divisions.get(symbol, plain)
     if symbol == "LShift":
         return _left(result)
     if symbol == "RShift":
@@ -106,6 +106,36 @@ def complex_of(real: Any, imag: Any) -> Any:
     new = np.empty(np.broadcast_shapes(np.shape(real), np.shape(imag)), np.result_type(real, imag, np.complex64))
     new.real, new.imag = real, imag
     return new if new.ndim else new[()]
+
+
+def _remainder(x: Any, y: Any) -> Any:
+    """The remainder, with the sign of x, as in PTX: from the rounded quotient."""
+    left = np.abs(x) - np.floor(np.abs(x) / np.abs(y)) * np.abs(y)
+    return np.where(x < 0, -left, left)
+
+
+def _float_mod(x: Any, y: Any) -> Any:
+    """``x % y`` of floats, or arrays of them, as Numba and PTX compute it."""
+    with np.errstate(all="ignore"):
+        left = _remainder(x, y)
+        signed = np.where((y < 0) != (left < 0), left + y, left)
+        zero = np.where(y < 0, -np.zeros_like(y), np.zeros_like(y))
+        return np.where(y == 0, left, np.where(left != 0, signed, zero))[()]
+
+
+def _float_floor(x: Any, y: Any) -> Any:
+    """``x // y`` of floats, or arrays of them."""
+    with np.errstate(all="ignore"):
+        left = _remainder(x, y)
+        ratio = (x - left) / y
+        ratio = np.where((left != 0) & ((y < 0) != (left < 0)), ratio - 1, ratio)
+        whole = np.floor(ratio)
+        whole = np.where(ratio - whole > 0.5, whole + 1, whole)
+        found = np.where((ratio == 0) | (ratio != ratio), ratio * ratio * x / y, whole)
+        return np.where(y == 0, x / y, found)[()]
+
+
+divisions: dict[str, Callable[[Any, Any], Any]] = {"FloorDiv": _float_floor, "Mod": _float_mod}
 
 
 def _floor(x: int, y: int) -> int:
@@ -171,7 +201,8 @@ def squarings(x: Any, exponent: int) -> Any:
 
 @cache
 def negation(symbol: str, a: str) -> Callable[[Any], Any]:
-    """-x, +x or ~x of a scalar type. An integer is negated in its own width, then widened."""
+    """-x, +x or ~x of a scalar type. An integer is negated in its own width, then widened; an int16 is widened first,
+    since an H200 executes ``neg.s16`` in 32 bits."""
     result = unary(symbol, a)
     plain: Any = {"USub": operator.neg, "UAdd": operator.pos, "Invert": operator.invert}[symbol]
     if result is None:
@@ -180,7 +211,7 @@ def negation(symbol: str, a: str) -> Callable[[Any], Any]:
         return lambda x: not x
     if result in FLOATS or result in COMPLEX:
         return plain
-    own, wide = CONVERSIONS["int64" if a == "bool" else a], CONVERSIONS[result]
+    own, wide = CONVERSIONS["int64" if a in ("bool", "int16") else a], CONVERSIONS[result]
     return lambda x: wide(own(plain(int(x))))
 
 

@@ -170,7 +170,8 @@ def operate(scalar: Callable, symbol: str, rule: tuple[str, str, str], x: Any, y
     if result in COMPLEX:
         return operators.of_complex(symbol, x, y)
     if result in FLOATS and symbol != "Pow":
-        return plain(cast(result, x), cast(result, y)) if symbol == "Div" else plain(x, y)
+        x, y = (cast(result, x), cast(result, y)) if symbol == "Div" else (x, y)
+        return operators.divisions.get(symbol, plain)(x, y)
     if symbol in ("LShift", "RShift"):
         x, inside = cast(result, x), (y >= 0) & (y < 64)
         count = cast(result, np.where(inside, y, 0))

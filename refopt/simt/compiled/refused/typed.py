@@ -43,6 +43,7 @@ class Expressions(Loops):
         self.literals: dict[str, ast.expr] = {}  # parameters that must be literals, and where
         self.parameters: frozenset[str] = frozenset()
         self._text: ast.AST | None = None
+        self._negated: ast.AST | None = None  # the operand of ``not``
         self._listed: set[ast.AST] = set()  # lists that are iterated over or searched: the compiler makes them tuples
 
     def refused(self, node: ast.AST, reason: str, instead: str) -> CompileError:
@@ -136,7 +137,7 @@ class Expressions(Loops):
         """Check a value whose truth is tested."""
         self.hold(unfit("truth", node, kind))
         if (one := scalar(kind)) is not None:
-            self.resolved(node, "1 if a else 0", one.name, called="the truth")
+            self.resolved(node, "not a" if node is self._negated else "1 if a else 0", one.name, called="the truth")
 
     def _clash(self, node: ast.expr, clash: Clash) -> str:
         what = f"{node.id} is" if isinstance(node, ast.Name) else "this is"
@@ -200,7 +201,9 @@ class Expressions(Loops):
         return super().operation(node, symbol, left, right, in_place)
 
     def _UnaryOp(self, node: ast.UnaryOp) -> Typed:
-        if not isinstance(node.op, ast.Not):
+        if isinstance(node.op, ast.Not):
+            self._negated = node.operand
+        else:
             kind = self.visit(node.operand)[1]
             self.hold(unfit("sign", node, kind))
         return super()._UnaryOp(node)
