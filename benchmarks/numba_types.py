@@ -11,6 +11,7 @@ import json
 import os
 import re
 import sys
+from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from importlib.metadata import version
 from types import SimpleNamespace
@@ -23,6 +24,7 @@ from numba.cuda.compiler import run_frontend
 from numba.cuda.core.typed_passes import type_inference_stage
 from numba.cuda.cudadrv.error import CudaSupportError
 from numba.cuda.descriptor import cuda_target
+from numba.cuda.np.numpy_support import ufunc_find_matching_loop
 
 from refopt.simt.base import record
 
@@ -40,6 +42,28 @@ ATOMICS = "add sub max min nanmax nanmin and_ or_ xor inc dec exch"
 HALF = """habs hadd hceil hcos hdiv heq hexp hexp10 hexp2 hfloor hfma hge hgt hle hlog hlog10 hlog2 hlt hmax hmin hmul
 hne hneg hrcp hrint hrsqrt hsin hsqrt hsub htrunc"""
 HALF_OF_TWO = ["hadd", "hdiv", "heq", "hge", "hgt", "hle", "hlt", "hmax", "hmin", "hmul", "hne", "hsub"]
+
+
+def packed(combinations: list[tuple[str, ...]], signatures: Mapping[tuple[str, ...], tuple[str, ...]]) -> list[Any]:
+    """A table from the signatures of those combinations of operands that Numba accepts."""
+    written = min((_written(signatures, same) for same in (False, True)), key=lambda each: len(set(each.values())))
+    legend = list(dict.fromkeys(written.values()))
+    grid = "".join(_letter(legend.index(written[one])) if one in written else " " for one in combinations)
+    return [legend, re.sub(r"(.)\1{2,}", lambda run: f"{len(run[0])}{run[1]}", grid)]
+
+
+def _written(signatures: Mapping[tuple[str, ...], tuple[str, ...]], same: bool) -> dict[tuple[str, ...], str]:
+    """tuple[str, ...]s as text, with = where no operand of the expression's is converted if ``same``."""
+    count = len(next(iter(signatures)))
+    kept = [same and all(one[n] == to[n] for one, to in signatures.items()) for n in range(count)]
+    return {
+        one: " ".join(["=" if kept[n] else name for n, name in enumerate(to[:-1])] + [to[-1]])
+        for one, to in signatures.items()
+    }
+
+
+def _letter(number: int) -> str:
+    return chr(number + (65 if number < 26 else 71 if number < 52 else 256 - 52))
 
 
 def expressions() -> list[str]:
@@ -114,6 +138,8 @@ def inferred(made: Any, text: str, given: tuple[str, ...]) -> tuple[str, ...] | 
         raise
     except Exception:
         return None
+    if isinstance(ufunc := getattr(np, text[3:].partition("(")[0], None), np.ufunc):  # it computes in a loop's types
+        return (*map(spelled, ufunc_find_matching_loop(ufunc, args).inputs), spelled(result))
     signatures = [call for call in calls.values() if call is not None]
     taken = [spelled(arg) for arg in signatures[-1].args] if signatures else list(given)
     if "-1, " in text or "A, 0, " in text or "A[0]" in text:  # a mask, an index
@@ -158,7 +184,7 @@ def table(text: str) -> list[Any] | None:
             works[signature] = compiles(made, text, given)
         if works[signature]:
             found[given] = signature
-    return record.packed(combinations, found) if found else None
+    return packed(combinations, found) if found else None
 
 
 def unified() -> list[Any]:
@@ -168,7 +194,7 @@ def unified() -> list[Any]:
         one = cuda_target.typing_context.unify_pairs(TYPES[a], TYPES[b])
         if one is not None:
             found[a, b] = (a, b, spelled(one))
-    return record.packed(combinations, found)
+    return packed(combinations, found)
 
 
 def main(path: str = "") -> None:

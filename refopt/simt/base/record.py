@@ -15,7 +15,6 @@ import json
 import math
 import operator
 import re
-from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -77,6 +76,15 @@ def calls() -> dict[tuple[int, int], tuple[str, tuple[int, ...]]]:
     return found
 
 
+@cache
+def counts() -> dict[int, list[int]]:
+    """The numbers of arguments that functions take, by their identities."""
+    found: dict[int, list[int]] = {}
+    for function, count in calls():
+        found.setdefault(function, []).append(count)
+    return found
+
+
 def accepted(text: str, *names: str) -> str:
     """The types that Numba accepts instead of one of an expression's operands."""
     for n in reversed(range(len(names))):
@@ -103,28 +111,6 @@ def _table(text: str) -> tuple[list[str], str] | None:
 def has(text: str) -> bool:
     """Whether Numba has an expression for any operands."""
     return text in read()["expressions"]
-
-
-def packed(combinations: list[Signature], signatures: Mapping[Signature, Signature]) -> list[Any]:
-    """A table from the signatures of those combinations of operands that Numba accepts."""
-    written = min((_written(signatures, same) for same in (False, True)), key=lambda each: len(set(each.values())))
-    legend = list(dict.fromkeys(written.values()))
-    grid = "".join(_letter(legend.index(written[one])) if one in written else " " for one in combinations)
-    return [legend, re.sub(r"(.)\1{2,}", lambda run: f"{len(run[0])}{run[1]}", grid)]
-
-
-def _written(signatures: Mapping[Signature, Signature], same: bool) -> dict[Signature, str]:
-    """Signatures as text, with = where no operand of the expression's is converted if ``same``."""
-    count = len(next(iter(signatures)))
-    kept = [same and all(one[n] == to[n] for one, to in signatures.items()) for n in range(count)]
-    return {
-        one: " ".join(["=" if kept[n] else name for n, name in enumerate(to[:-1])] + [to[-1]])
-        for one, to in signatures.items()
-    }
-
-
-def _letter(number: int) -> str:
-    return chr(number + (65 if number < 26 else 71 if number < 52 else 256 - 52))
 
 
 def _number(letter: str) -> int:

@@ -17,7 +17,7 @@ import numpy as np
 from ..base.conversions import CONVERSIONS
 from ..base.places import here
 from ..base.record import result, signature
-from ..base.scalars import COMPLEX, FLOATS, INTEGERS, SCALARS, binary
+from ..base.scalars import binary
 from ..base.state import current
 from ..base.undefined import Undefined
 
@@ -32,7 +32,6 @@ TWO = {getattr(math, name): name for name in (
     "atan2", "fmod", "hypot", "copysign", "pow", "remainder", "ldexp", "nextafter",
 )}
 _ANGLES = {"degrees": 180 / math.pi, "radians": math.pi / 180}
-_OF_LOOPS = SCALARS.keys() - {"float16"} | COMPLEX.keys()
 
 
 def _of_math(name: str) -> Callable[..., float]:
@@ -118,25 +117,6 @@ def total(names: tuple[str, ...]) -> Callable[[tuple], Any]:
         return result
 
     return add
-
-
-@cache
-def loop(function: np.ufunc, *names: str) -> tuple[list[str], str] | None:
-    """The types that a NumPy function computes in, and that of its result; None if Numba has no loop for them.
-
-    It is the first loop whose types hold the arguments; for an integer beside a float, any float will do. There are no
-    float16 loops.
-    """
-    known = result(f"np.{function.__name__}({', '.join('ab'[: len(names)])})", *names)
-    real = FLOATS | COMPLEX
-    mixed = any(name in real for name in names) and any(name in INTEGERS and name != "bool" for name in names)
-    for types in function.types:
-        inputs, outputs = ([np.dtype(code).name for code in part] for part in types.split("->"))
-        if len(inputs) == len(names) and outputs == [known] and {*inputs} <= _OF_LOOPS:
-            pairs = zip(names, inputs, strict=True)
-            if all(np.can_cast(a, to, "safe") or (mixed and a in INTEGERS and to in real) for a, to in pairs):
-                return inputs, outputs[0]
-    return None
 
 
 @cache

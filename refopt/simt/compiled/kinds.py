@@ -171,6 +171,8 @@ def of_type(type_: Any) -> Kind:
     dtype = dtype_of(type_)
     if isinstance(dtype, np.dtype):
         return number(dtype.name) if _scalar_name(dtype) else None
+    if isinstance(parts := getattr(type_, "types", None), tuple):
+        return Tuple(tuple(map(of_type, parts)))
     inner = dtype_of(getattr(type_, "dtype", None))
     return array_of(inner, type_.ndim) if isinstance(inner, np.dtype) and hasattr(type_, "ndim") else None
 

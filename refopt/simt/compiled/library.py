@@ -132,7 +132,7 @@ class Library(Operations):
             return node, None
         if text.startswith("cuda."):
             return self._of_cuda(node, function, args, dict(zip(places, rule, strict=False)), rule[-1])
-        return self._of_scalars(node, function, args, names)  # type: ignore[arg-type]
+        return self._of_scalars(node, function, args, names, rule)  # type: ignore[arg-type]
 
     def _of_cuda(self, node: ast.Call, function: Any, args: list[Typed], to: dict[int, str], result: str) -> Typed:
         """A call of a function of the executor, with the types that its operands are converted to."""
@@ -150,7 +150,9 @@ class Library(Operations):
         )
         return node, kinds[0] if len(kinds) == 1 else Tuple(kinds)
 
-    def _of_scalars(self, node: ast.Call, function: Any, args: list[Typed], names: list[str]) -> Typed | None:
+    def _of_scalars(
+        self, node: ast.Call, function: Any, args: list[Typed], names: list[str], rule: record.Signature
+    ) -> Typed | None:
         """A call of a function of Python, `math` or NumPy with scalars of known types."""
         nodes = [arg for arg, _ in args]
         if function is abs:
@@ -175,7 +177,7 @@ class Library(Operations):
             new = self.apply(compute, f"{function.__name__}_{names[0]}", node, *nodes)
             return new, kinds[0] if len(kinds) == 1 else Tuple(kinds)
         if isinstance(function, np.ufunc):
-            return self._ufunc(node, function, args, names)
+            return self._ufunc(node, function.__name__, args, names, rule)
         return self._of_math(node, function, nodes, names)
 
     def _of_math(self, node: ast.Call, function: Any, nodes: list[ast.expr], names: list[str]) -> Typed | None:
@@ -221,19 +223,14 @@ class Library(Operations):
         name = "int8" if name == "bool" else name
         return self.apply(operators.absolute, "absolute", node, arg[0]), number(name, "any")
 
-    def _ufunc(self, node: ast.Call, function: np.ufunc, args: list[Typed], names: list[str]) -> Typed:
-        loop = functions.loop(function, *names)
-        if loop is None:
-            return node, None
-        inputs, result = loop
+    def _ufunc(self, node: ast.Call, name: str, args: list[Typed], names: list[str], rule: record.Signature) -> Typed:
+        *inputs, result = rule
         for n, (x, kind) in enumerate(args):
-            known = scalar(kind)
-            assert known is not None
             node.args[n] = self.converted(x, kind, inputs[n])
-            if inputs[n] == "int64" and not (known.name == "int64" and known.form == "np"):
+            if inputs[n] == "int64" and not (isinstance(kind, Scalar) and kind.name == "int64" and kind.form == "np"):
                 node.args[n] = self.apply(np.int64, "int64", node, node.args[n])
         if result == "float64" and set(names) != {"float64"}:
-            self.doubled(node, f"{function.__name__} of {' and '.join(names)}")
+            self.doubled(node, f"{name} of {' and '.join(names)}")
         return node, any_number(result)
 
     def _extreme(self, node: ast.Call, greatest: bool, args: list[Typed]) -> Typed:

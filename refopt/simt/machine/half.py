@@ -13,10 +13,8 @@ from ..base.places import unsupported
 
 
 def fma(a: Any, b: Any, c: Any) -> Any:
-    """a * b + c, rounded once, in the widest type of the three."""
-    kind = np.result_type(*(x.dtype if isinstance(x, np.generic) else np.float64 for x in (a, b, c)))
-    if kind.kind != "f":
-        kind = np.dtype(np.float64)
+    """a * b + c of floats of one type, rounded once."""
+    kind = np.dtype(type(a))
     x, y, z = float(a), float(b), float(c)
     if not (math.isfinite(x) and math.isfinite(y) and math.isfinite(z)):
         if math.isfinite(x) and math.isfinite(y):  # however large the product is
@@ -47,9 +45,8 @@ def rounded(exact: Fraction, kind: np.dtype) -> Any:
 
 
 def cbrt(x: Any) -> Any:
-    """The cube root, in the type of x, float64 for integers."""
-    kind = type(x) if isinstance(x, np.floating) else np.float64
-    return kind(np.cbrt(np.float64(x)))
+    """The cube root, in the type of x."""
+    return type(x)(np.cbrt(np.float64(x)))
 
 
 def _half(function: Callable[..., Any]) -> Callable[..., Any]:

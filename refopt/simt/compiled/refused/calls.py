@@ -12,12 +12,11 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from ...base import state
+from ...base import record, state
 from ...base.places import is_internal
 from ...machine import atomics, barriers, half, indices
 from ...machine.warps import syncwarp
 from ...memory import shared
-from .. import functions
 from ..kinds import TEXTS, Array, Kind, Known, Scalar, Tuple, items_of
 from .shapes import declared, not_constant
 from .syntax import NewArray, Refusal
@@ -152,14 +151,10 @@ def _counted(node: ast.Call, function: Any, name: str) -> Iterator[Refusal]:
     count = len(node.args)
     if any(isinstance(arg, ast.Starred) for arg in node.args):
         return
-    if function is pow and count > 2:
-        yield node, "pow with three arguments", "write pow(x, n) % m"
-    if function is int and count > 1:
-        yield node, "int with a base", "parse numbers in the caller"
-    of_math = isinstance(function, types.BuiltinFunctionType)
-    takes = 1 if of_math and function in functions.ONE else 2 if of_math and function in functions.TWO else count
-    if count != takes:
-        hint = "math.log(x) / math.log(base)" if function is math.log else f"pass {takes}"
+    takes = record.counts().get(id(function), [count])
+    plain = isinstance(function, types.BuiltinFunctionType | type) and function not in (max, min)
+    if plain and count not in takes:
+        hint = "math.log(x) / math.log(base)" if function is math.log else f"pass {takes[0]}"
         yield node, f"{name} with {count} argument{'s' * (count != 1)}", hint
 
 
