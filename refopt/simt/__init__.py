@@ -57,11 +57,12 @@ report another device than an H100, and refuse what that device would.
 
 Arithmetic is that of the kernel as Numba compiles it for CUDA. The types of operators and calls are a record of Numba's
 compiler (`refopt.simt.base.record`): integers are computed in 64 bits and wrap, a Python float is a double, and a
-variable of different types on different paths gets a type that holds both. Captured values are constant. `observe(doubles="report")` lists the lines on which a kernel without fp64 arrays
-computes in fp64. Functions of `math` are correctly rounded, where a GPU's may be a few ULP off; nothing is contracted.
-``%`` and ``//`` of floats are computed from a rounded quotient, as in Numba's PTX. An atomic addition of float32 keeps
-subnormal numbers, which a GPU flushes in global memory. Where NVVM folds a signed overflow (``x + 1 > x``), or a float
-is beyond the range of an integer of 8 or 16 bits, a GPU may compute another value.
+variable of different types on different paths gets a type that holds both. Captured values are constant.
+`observe(doubles="report")` lists the lines on which a kernel without fp64 arrays computes in fp64. Functions of `math`
+are correctly rounded, where a GPU's may be a few ULP off; nothing is contracted. ``%`` and ``//`` of floats are
+computed from a rounded quotient, as in Numba's PTX. An atomic addition of float32 keeps subnormal numbers, which a GPU
+flushes in global memory. Where NVVM folds a signed overflow (``x + 1 > x``), or a float is beyond the range of an
+integer of 8 or 16 bits, a GPU may compute another value.
 
 Code that Numba does not compile for CUDA is refused before the first launch, even on branches that are not taken: a
 `CompileError` says where, why, and what to write instead. With `observe(compile=True)` numba-cuda, if installed, also

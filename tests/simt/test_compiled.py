@@ -104,6 +104,21 @@ def taken_from_a_tuple(x, n):
     return last
 
 
+def squared_after_a_loop(x, n):
+    v = x
+    for _ in range(3):
+        v = v + n
+    return v * v
+
+
+def squared_in_a_loop(x, n):
+    v, s = x, 0
+    while s * v < n:
+        v = v + n
+        s += v * v
+    return s + v
+
+
 def two_returns(x, n):
     if n > 2:
         return x
@@ -111,7 +126,7 @@ def two_returns(x, n):
 
 
 NAMED = (if_only, redefined, summed, summed_from_a_float, broken_out_of, continued, nested, counted, taken_from_a_tuple,
-         two_returns)
+         squared_after_a_loop, squared_in_a_loop, two_returns)
 TYPED = {function.__name__: function for function in NAMED} | {
     "conditional": lambda x, n: x if n else 2, "any_of": lambda x, n: x and n, "greatest": lambda x, n: max(x, n, 1),
     "absolute": lambda x, n: abs(x) + n, "truncated": lambda x, n: int(x), "real": lambda x, n: float(n),

@@ -18,7 +18,7 @@ RATE, MODE, TABLE = 0.1, 2, (1, 0.7)
 
 def type_of(text, *names, **scope):
     """The type of an expression of x and y, of these types."""
-    function = executed(f"def f({', '.join('xy'[: len(names)])}):\n    return {text}\n", math=math, np=np, **scope)["f"]
+    function = executed(f"def f({', '.join('xy'[: len(names)])}):\n    return {text}\n", **dict(math=math, np=np, cuda=cuda) | scope)["f"]
     typed = specialize._typed(function, tuple(of_value(np.dtype(name).type(1)) for name in names))
     assert not typed.untyped
     items = items_of(typed.result)
@@ -52,13 +52,19 @@ def test_the_number_of_axes_decides_which_branch_is_typed():
     ("math.frexp(x)", ("float32", "int32")), ("math.ldexp(x, 2)", "float32"), ("np.minimum(x, 1)", "float32"),
     ("np.minimum(np.uint64(1), 1)", "float64"), ("math.fmod(np.int16(1), True)", "float32"),
     ("np.float16(x) ** 2", "float32"), ("x ** MODE", "float32"),
-    ("x if 1000 ** 2 > 5 else 0.5", "float32"), ("x ** TABLE[0]", "float32"), ("pow(x, 2)", "float32")])
+    ("x if 1000 ** 2 > 5 else 0.5", "float32"), ("x ** TABLE[0]", "float32"), ("pow(x, 2)", "float32"),
+    ("cuda.fma(x, x, x) * x", "float32"), ("cuda.cbrt(x)", "float32"), ("cuda.fp16.hadd(x, x)", "float16"),
+    ("complex(x, x).imag", "float32"), ("abs(complex(x, 1))", "float64"), ("complex(x, x) * 2", "complex128"),
+    ("cuda.float32x2(1, x).y", "float32"), ("round(x, 2)", "float32"), ("(MODE, 3)[int(x)]", "int64"),
+    ("divmod(np.uint64(5), 3)[1]", "float64")])
 def test_types_are_those_that_numba_infers(text, expected):
     assert type_of(text, "float32", MODE=MODE, TABLE=TABLE) == expected
     compiler, types = pytest.importorskip("numba.cuda.compiler"), pytest.importorskip("numba.core.types")
+    from numba import cuda as numba_cuda
+
     if not hasattr(compiler, "compile_cuda") or "np." in text or "sum" in text:
         return
-    function = executed(f"def f(x):\n    return {text}\n", math=math, np=np, MODE=MODE, TABLE=TABLE)["f"]
+    function = executed(f"def f(x):\n    return {text}\n", math=math, np=np, cuda=numba_cuda, MODE=MODE, TABLE=TABLE)["f"]
     done = compiler.compile_cuda(function, None, (types.float32,), cc=(9, 0)).signature.return_type
     names = tuple(str(t) for t in done) if isinstance(expected, tuple) else str(getattr(done, "literal_type", done))
     assert names == expected

@@ -11,7 +11,6 @@ import numpy as np
 
 from ..base import record, state
 from ..base.conversions import CONVERSIONS
-from ..base.places import is_internal
 from ..base.scalars import COMPLEX
 from ..machine import indices, warps
 from ..machine.vector_types import Vector
@@ -113,8 +112,8 @@ class Calls(Library):
             return self._unknown(new), None
         called = kind.value  # or a kernel that another calls: as it is translated, or as it was written
         function = getattr(called, "function", getattr(called, "py_func", called))
-        if not isinstance(function, types.FunctionType) or is_internal(function.__code__.co_filename):
-            args = _spread(args)
+        if id(function) in record.counts():
+            args = self._spread(args)
             new.args = [arg for arg, _ in args]
         starred = any(isinstance(arg, ast.Starred) for arg, _ in args)
         if isinstance(function, type) and issubclass(function, Vector):
@@ -132,6 +131,18 @@ class Calls(Library):
         if isinstance(function, types.FunctionType):
             return self._function(new, function, node, args, {name: kind for name, (_, kind) in named.items()})
         return new, None
+
+    def _spread(self, args: list[Typed]) -> list[Typed]:
+        """Arguments with the items of starred variables that are tuples, each by its index."""
+        new: list[Typed] = []
+        for arg, kind in args:
+            items = items_of(kind) if isinstance(arg, ast.Starred) and isinstance(arg.value, ast.Name) else None
+            for n, item in enumerate(items or ()):
+                index, _ = self.raw(ast.copy_location(ast.Constant(n), arg))
+                part = ast.copy_location(ast.Subscript(arg.value, index, ast.Load()), arg)  # type: ignore[attr-defined]
+                new.append((part, variable(item)))
+            new += [(arg, kind)] if items is None else []
+        return new
 
     def _namedtuple(self, function: Any, args: list[Typed], named: dict[str | None, Typed]) -> Kind:
         """The kind of a namedtuple that is constructed from all its fields."""
@@ -231,20 +242,6 @@ class Calls(Library):
         if typed[0] is not function:
             node.func = self.constant(typed[0], f"typed_{function.__name__.strip('<>')}", node)
         return node, typed[1]
-
-
-def _spread(args: list[Typed]) -> list[Typed]:
-    """Arguments with the items of starred variables that are tuples, each by its index."""
-    new: list[Typed] = []
-    for arg, kind in args:
-        items = items_of(kind) if isinstance(arg, ast.Starred) and isinstance(arg.value, ast.Name) else None
-        if items is None or not isinstance(arg, ast.Starred):
-            new.append((arg, kind))
-            continue
-        for n, item in enumerate(items):
-            part = ast.Subscript(arg.value, ast.Constant(n), ast.Load())
-            new.append((ast.fix_missing_locations(ast.copy_location(part, arg)), variable(item)))
-    return new
 
 
 def _inner(call: types.FunctionType) -> types.FunctionType:
