@@ -18,7 +18,8 @@ RATE, MODE, TABLE = 0.1, 2, (1, 0.7)
 
 def type_of(text, *names, **scope):
     """The type of an expression of x and y, of these types."""
-    function = executed(f"def f({', '.join('xy'[: len(names)])}):\n    return {text}\n", **dict(math=math, np=np, cuda=cuda) | scope)["f"]
+    scope = dict(math=math, np=np, cuda=cuda) | scope
+    function = executed(f"def f({', '.join('xy'[: len(names)])}):\n    return {text}\n", **scope)["f"]
     typed = specialize._typed(function, tuple(of_value(np.dtype(name).type(1)) for name in names))
     assert not typed.untyped
     items = items_of(typed.result)
@@ -64,7 +65,8 @@ def test_types_are_those_that_numba_infers(text, expected):
 
     if not hasattr(compiler, "compile_cuda") or "np." in text or "sum" in text:
         return
-    function = executed(f"def f(x):\n    return {text}\n", math=math, np=np, cuda=numba_cuda, MODE=MODE, TABLE=TABLE)["f"]
+    scope = dict(math=math, np=np, cuda=numba_cuda, MODE=MODE, TABLE=TABLE)
+    function = executed(f"def f(x):\n    return {text}\n", **scope)["f"]
     done = compiler.compile_cuda(function, None, (types.float32,), cc=(9, 0)).signature.return_type
     names = tuple(str(t) for t in done) if isinstance(expected, tuple) else str(getattr(done, "literal_type", done))
     assert names == expected

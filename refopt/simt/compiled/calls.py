@@ -14,6 +14,7 @@ from ..base.conversions import CONVERSIONS
 from ..base.scalars import COMPLEX
 from ..machine import indices, warps
 from ..machine.vector_types import Vector
+from ..memory import buffers as memory
 from ..memory import shared
 from .expressions import Typed
 from .kinds import (
@@ -27,8 +28,10 @@ from .kinds import (
     Tuple,
     any_number,
     array_of,
+    column,
     field,
     items_of,
+    named_of,
     number,
     of_type,
     scalar,
@@ -64,6 +67,8 @@ class Calls(Library):
         """An attribute of a value of a kind."""
         if (number_of_it := scalar(kind)) is not None:
             return self._part(node, number_of_it, name)
+        if (items := items_of(kind)) and name in (fields := getattr(named_of(kind), "_fields", ())):
+            return node, variable(items[fields.index(name)])
         if isinstance(kind, Known):
             if id(kind.value) in _DIMENSIONS and name in "xyz":
                 return node, _DIMENSIONS[id(kind.value)]
@@ -72,8 +77,6 @@ class Calls(Library):
             return node, _array_attribute(kind, name)
         if isinstance(kind, Record):
             return node, field(kind, name)
-        if isinstance(kind, Tuple) and name in (fields := getattr(kind.named, "_fields", ())):
-            return node, variable(kind.items[fields.index(name)])
         return node, None
 
     def _part(self, node: ast.Attribute, kind: Scalar, name: str) -> Typed:
@@ -89,7 +92,7 @@ class Calls(Library):
     def _known_attribute(self, node: ast.Attribute, value: Any, name: str) -> Typed:
         if name in ("laneid", "warpsize") and isinstance(value, types.ModuleType) and hasattr(value, "syncwarp"):
             return node, _LANE if name == "laneid" else Known(warps.WARP_SIZE)
-        if isinstance(value, types.ModuleType | types.SimpleNamespace | type | np.dtype):
+        if isinstance(value, types.ModuleType | types.SimpleNamespace | type | np.dtype | np.finfo | np.iinfo):
             try:
                 known = Known(getattr(value, name))
             except AttributeError:
@@ -120,6 +123,8 @@ class Calls(Library):
             return new, Tuple((number(np.dtype(function.base).name),) * function.count, function)
         if isinstance(function, type) and hasattr(function, "_fields"):
             return new, self._namedtuple(function, args, named) if not starred else None
+        if function in (np.finfo, np.iinfo) and args and (named_type := _type_of(args[0][1])):
+            return new, Known(function(named_type))
         if isinstance(function, type):
             return self._type(new, function, args, starred)
         if isinstance(getattr(function, "dtype", None), np.dtype) and callable(function):  # a Numba type
@@ -207,6 +212,9 @@ class Calls(Library):
             return node, each if axes == 1 else Tuple((each,) * axes)
         if function in (shared.shared.array, shared.local.array) and len(args) == 2:
             return node, _declared(kinds)
+        if function is memory.load and isinstance(named := _type_of(kinds[1]) if len(kinds) > 1 else None, str):
+            count = kinds[2].value if len(kinds) > 2 and isinstance(kinds[2], Known) else 1
+            return node, Tuple((number(named),) * count) if isinstance(count, int) else None
         if function is shared.const.array_like:
             return node, kinds[0] if isinstance(kinds[0], Array) else None
         return None
@@ -275,8 +283,8 @@ def _array_attribute(kind: Array, name: str) -> Kind:
         return kind._replace(dtype=COMPLEX.get(kind.dtype or "", kind.dtype))
     if name == "flat":
         return kind._replace(axes=1)
-    if kind.record is not None and name in (kind.record.names or ()):
-        return array_of(kind.record[name], kind.axes)
+    if (part := column(kind, name)) is not None:
+        return part
     return Method(kind, name) if name != "ctypes" else None
 
 

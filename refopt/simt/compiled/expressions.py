@@ -24,6 +24,7 @@ from .kinds import (
     Record,
     Scalar,
     Tuple,
+    column,
     element,
     field,
     items_of,
@@ -209,7 +210,7 @@ class Expressions:
         if not isinstance(kind, Array):
             return None
         if isinstance(at, Known) and isinstance(at.value, str):
-            return None
+            return column(kind, at.value)
         parts = at.items if isinstance(at, Tuple) else (at,)
         written = index.elts if isinstance(index, ast.Tuple) else [index]
         if all(scalar(part) is not None for part in parts) and not any(isinstance(w, ast.Starred) for w in written):

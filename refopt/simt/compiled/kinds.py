@@ -190,6 +190,14 @@ def element(array: Array, axes: int = 0) -> Kind:
     return number(array.dtype) if array.dtype else Record(array.record) if array.record else None
 
 
+def column(array: Array, name: Any) -> Kind:
+    """The array of one field of an array of records."""
+    if array.record is None or name not in (array.record.names or ()):
+        return None
+    base, shape = array.record[name].subdtype or (array.record[name], ())
+    return array_of(base, array.axes + len(shape))
+
+
 def field(record: Record, name: Any) -> Kind:
     """A field of a record."""
     if not isinstance(name, str) or name not in (record.dtype.names or ()):

@@ -111,8 +111,18 @@ class Library(Operations):
         if function is print:
             node.func = self.constant(functions.printed, "print", node)
             return node, None
+        if function in (min, max) and len(args) == 1 and len(items := items_of(args[0][1]) or ()) > 1:
+            args = [(ast.Starred(args[0][0], ast.Load()), Tuple(items))]
+            return self._extreme(node, function is max, args, list(items))
         if function in (min, max) and len(args) > 1:
-            return self._extreme(node, function is max, args)
+            return self._extreme(node, function is max, args, [kind for _, kind in args])
+        if (symbol := operators.SYMBOL_OF.get(function)) and len(args) == 2:
+            return self.operation(node, symbol, *args)
+        if function in (isinstance, hasattr):
+            return node, BOOL
+        if args and isinstance(array := args[0][1], Array) and record.has(text := f"A.{function.__name__}()"):
+            rule = self.resolved(node, text, array.dtype or "") if len(args) == 1 else None
+            return node, any_number(rule[1]) if rule else None
         if function is len and isinstance(args[0][1], Array):
             return node, whole(0, SIZE)
         if function is len and (items := items_of(args[0][1])) is not None:
@@ -233,8 +243,8 @@ class Library(Operations):
             self.doubled(node, f"{name} of {' and '.join(names)}")
         return node, any_number(result)
 
-    def _extreme(self, node: ast.Call, greatest: bool, args: list[Typed]) -> Typed:
-        kinds = [scalar(kind) for _, kind in args]
+    def _extreme(self, node: ast.Call, greatest: bool, args: list[Typed], given: list[Kind]) -> Typed:
+        kinds = [scalar(kind) for kind in given]
         nodes = [arg for arg, _ in args]
         if any(kind is None for kind in kinds):
             return self.apply(dynamic.extreme(greatest), "max" if greatest else "min", node, *nodes), None
@@ -249,6 +259,7 @@ class Library(Operations):
         names = [kind.name for kind in known]
         if set(names) == {"int64"} or (joint.name == "int64" and all(kind.form == "py" for kind in known)):
             choose = max if greatest else min
+            node.args = nodes
             bounds = choose(kind.low for kind in known), choose(kind.high for kind in known)
             return node, Scalar("int64", joint.form if set(names) == {"int64"} else "py", *bounds)
         pick = operators.extreme(greatest, *names)
@@ -268,7 +279,8 @@ def _zipped(kinds: list[Kind], node: ast.Call) -> Kind:
 
 
 def is_function(value: Any) -> bool:
-    return isinstance(value, types.FunctionType | types.BuiltinFunctionType | types.MethodType | np.ufunc)
+    plain = types.FunctionType | types.BuiltinFunctionType | types.MethodType
+    return isinstance(value, plain | np.ufunc | type(np.sum))
 
 
 def _operand(kind: Kind, array: bool) -> str | None:

@@ -29,6 +29,7 @@ SYMBOLS: dict[str, Callable[[Any, Any], Any]] = {
 }
 _CUTOFF = 0x10000  # for larger exponents Numba computes powers in floats
 COMPARISONS = {"Lt", "LtE", "Gt", "GtE", "Eq", "NotEq"}
+SYMBOL_OF = {function: name for name, function in SYMBOLS.items() if name not in COMPARISONS}
 IN_PLACE = {
     name: getattr(operator, f"i{function.__name__.strip('_')}")
     for name, function in SYMBOLS.items()
