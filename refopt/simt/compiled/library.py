@@ -111,13 +111,13 @@ class Library(Operations):
         if function is print:
             node.func = self.constant(functions.printed, "print", node)
             return node, None
-        if function in (min, max) and len(args) == 1 and len(items := items_of(args[0][1]) or ()) > 1:
-            args = [(ast.Starred(args[0][0], ast.Load()), Tuple(items))]
-            return self._extreme(node, function is max, args, list(items))
+        if function in (min, max) and len(args) == 1 and len(several := items_of(args[0][1]) or ()) > 1:
+            args = [(ast.Starred(args[0][0], ast.Load()), Tuple(several))]
+            return self._extreme(node, function is max, args, list(several))
         if function in (min, max) and len(args) > 1:
             return self._extreme(node, function is max, args, [kind for _, kind in args])
         if (symbol := operators.SYMBOL_OF.get(function)) and len(args) == 2:
-            return self.operation(node, symbol, *args)
+            return self.operation(node, symbol, args[0], args[1])
         if function in (isinstance, hasattr):
             return node, BOOL
         if args and isinstance(array := args[0][1], Array) and record.has(text := f"A.{function.__name__}()"):
