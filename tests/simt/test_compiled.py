@@ -114,8 +114,7 @@ def squared_after_a_loop(x, n):
 def squared_in_a_loop(x, n):
     v, s = x, 0
     while s * v < n:
-        v = v + n
-        s += v * v
+        v, s = v + n, s + v * v
     return s + v
 
 
