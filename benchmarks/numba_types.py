@@ -138,7 +138,8 @@ def inferred(made: Any, text: str, given: tuple[str, ...]) -> tuple[str, ...] | 
         raise
     except Exception:
         return None
-    if isinstance(ufunc := getattr(np, text[3:].partition("(")[0], None), np.ufunc):  # it computes in a loop's types
+    ufunc = getattr(np, text.removeprefix("np.").partition("(")[0], None) if text.startswith("np.") else None
+    if isinstance(ufunc, np.ufunc):  # it computes in a loop's types
         return (*map(spelled, ufunc_find_matching_loop(ufunc, args).inputs), spelled(result))
     signatures = [call for call in calls.values() if call is not None]
     taken = [spelled(arg) for arg in signatures[-1].args] if signatures else list(given)
@@ -180,9 +181,10 @@ def table(text: str) -> list[Any] | None:
         signature = inferred(made, text, given)
         if signature is None:
             continue
-        if signature not in works:
-            works[signature] = compiles(made, text, given)
-        if works[signature]:
+        key = given if text.startswith("np.") else signature  # NumPy's are compiled as given
+        if key not in works:
+            works[key] = compiles(made, text, given)
+        if works[key]:
             found[given] = signature
     return packed(combinations, found) if found else None
 
