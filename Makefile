@@ -24,7 +24,7 @@ CHECK_PYTHON = @$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) an
 PIP_INSTALL := -m pip install -q --disable-pip-version-check --no-compile
 
 .PHONY: help verify test test-peers test-long test-gpu bench notebooks exercises site maps mutants oracle lint clean
-.PHONY: findings foreign ptx random-kernels records gpu-records wheels
+.PHONY: findings foreign numba-types ptx random-kernels records gpu-records wheels
 .DEFAULT_GOAL := help
 
 FIRST := verify|test|test-peers|lint|site|notebooks|bench|mutants
@@ -84,6 +84,9 @@ notebooks: $(INSTALLED) $(PEERS)  ## execute the notebooks again, in place
 	.venv/bin/jupyter nbconvert --to notebook --inplace --coalesce-streams --ClearMetadataPreprocessor.enabled=True \
 		--ClearMetadataPreprocessor.clear_notebook_metadata=False \
 		--ClearMetadataPreprocessor.preserve_cell_metadata_mask="['tags', 'jupyter']" notebooks/*.ipynb
+
+numba-types: $(INSTALLED)  ## record the types that numba-cuda infers again
+	.venv/bin/python -m benchmarks.numba_types
 
 exercises: $(INSTALLED)  ## make notebooks/exercises again from their solutions
 	cd notebooks && $(CURDIR)/.venv/bin/python -m exercise

@@ -55,13 +55,13 @@ such as ``mma.sync`` or ``ldmatrix``, at which all 32 lanes wait for each other;
 `over` makes a device array that shares a host array's memory. `claim("T4")`, in a with statement, makes the executor
 report another device than an H100, and refuse what that device would.
 
-Arithmetic is that of the kernel as Numba compiles it for CUDA: integers are computed in 64 bits and wrap, a Python
-float is a double, a variable of different types on different paths gets a type that holds both, and captured values
-are constant (`refopt.simt.compiled`). `observe(doubles="report")` lists the lines on which a kernel without fp64 arrays
-computes in fp64. Functions of `math` are correctly rounded in fp32, and NumPy's in fp64, where a GPU's are a few ULP
-off; nothing is contracted.
-``%`` and ``//`` of floats are exact here, where a GPU computes them from a rounded quotient; an atomic addition of
-float32 keeps subnormal numbers, which a GPU flushes in global memory.
+Arithmetic is that of the kernel as Numba compiles it for CUDA. The types of operators and calls are a record of Numba's
+compiler (`refopt.simt.base.record`): integers are computed in 64 bits and wrap, a Python float is a double, and a
+variable of different types on different paths gets a type that holds both. Captured values are constant.
+`observe(doubles="report")` lists the lines on which a kernel without fp64 arrays computes in fp64. Functions of `math`
+are correctly rounded in fp32, and NumPy's in fp64, where a GPU's are a few ULP off; nothing is contracted. ``%`` and
+``//`` of floats are computed from a rounded quotient, as in Numba's PTX. An atomic addition of float32 keeps subnormal
+numbers, which a GPU flushes in global memory.
 
 Code that Numba does not compile for CUDA is refused before the first launch, even on branches that are not taken: a
 `CompileError` says where, why, and what to write instead. With `observe(compile=True)` numba-cuda, if installed, also

@@ -8,6 +8,7 @@ from types import SimpleNamespace as _SimpleNamespace
 from typing import Any as _Any
 
 from .base import numba_types as _types
+from .base import record as _record
 from .base.places import unsupported as _unsupported
 from .base.state import blockDim, blockIdx, gridDim, threadIdx
 from .base.streams import (
@@ -108,6 +109,8 @@ types = _Types(**_types.TYPES)
 # The names of types: cuda.float32 and the like.
 _NAMED = {name: type_ for name, type_ in _types.TYPES.items() if isinstance(type_, _types.Type)}
 globals().update(_NAMED | _VECTORS)
+
+_record.spaces["cuda"] = _SimpleNamespace(**globals())
 
 # Everything imported and defined above; type checkers see that anyway.
 globals()["__all__"] = sorted(name for name in globals() if name[0].isalpha())

@@ -104,6 +104,20 @@ def taken_from_a_tuple(x, n):
     return last
 
 
+def squared_after_a_loop(x, n):
+    v = x
+    for _ in range(3):
+        v = v + n
+    return v * v
+
+
+def squared_in_a_loop(x, n):
+    v, s = x, 0
+    while s * v < n:
+        v, s = v + n, s + v * v
+    return s + v
+
+
 def two_returns(x, n):
     if n > 2:
         return x
@@ -111,7 +125,7 @@ def two_returns(x, n):
 
 
 NAMED = (if_only, redefined, summed, summed_from_a_float, broken_out_of, continued, nested, counted, taken_from_a_tuple,
-         two_returns)
+         squared_after_a_loop, squared_in_a_loop, two_returns)
 TYPED = {function.__name__: function for function in NAMED} | {
     "conditional": lambda x, n: x if n else 2, "any_of": lambda x, n: x and n, "greatest": lambda x, n: max(x, n, 1),
     "absolute": lambda x, n: abs(x) + n, "truncated": lambda x, n: int(x), "real": lambda x, n: float(n),
@@ -211,7 +225,7 @@ INTEGERS = np.array([1, 0x10000])
     (np.array([6, 4]), {"np.bitwise_and(x.size, 6)": 2, "x[0].bit_count()": 2, "float('1.5')": 1.5}),
     (ENDS, {"bool(x[0])": 1, "bool(-x[1])": 1, "bool(x[3])": 0, "x[3] or x[1]": 1, "not x[0]": 0}),
     # The bits of a number are those of its type, also where Python has the number.
-    (INTEGERS, {"(x.size + 2**62 - 1).view(np.float64)": 2 + 2.0**-51, "(x.size > 1).view(np.int8)": 1}),
+    (INTEGERS, {"(x.size + 2**62 - 1).view(np.float64)": 2 + 2.0**-51}),
     # Integers beyond 2**53 become float32s in one rounding.
     (np.array([3, 65537]), {"x[0] ** x[1] == 2**63 - 1": 1}),  # a double, which is clamped
     (np.array([1, 2]), {"math.hypot(x[0], x[1])": math.hypot(1, 2), "math.atan2(x[0], x[1])": math.atan2(1, 2)}),

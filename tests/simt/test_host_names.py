@@ -203,8 +203,7 @@ def test_vector_types():
     def kernel(out):
         two = cuda.float32x2(1, 2)
         four = cuda.float4(0, two, 3)
-        four.y = four.w + two.y
-        out[0], out[1], out[2], out[3] = four.x, four.y, four.z, four.w
+        out[0], out[1], out[2], out[3] = four.x, four.w + two.y, four.z, four.w
 
     out = np.zeros(4)
     kernel[1, 1](out)

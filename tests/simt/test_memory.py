@@ -100,14 +100,18 @@ def test_use_after_free(frozen):
     x = cuda.to_device(np.zeros(4))
     address = x.address
     view = x[1:3]
-    at_address(lambda: memory.load(address, np.float64))
+
+    def read():
+        memory.load(address, np.float64)
+
+    at_address(read)
     del x
     gc.collect()
-    at_address(lambda: memory.load(address, np.float64))  # the view keeps the allocation
+    at_address(read)  # the view keeps the allocation
     del view
     gc.collect()
     with pytest.raises(simt.OutOfBounds):
-        at_address(lambda: memory.load(address, np.float64))
+        at_address(read)
 
 
 def test_live_allocations_are_counted_and_addresses_never_reused(frozen):

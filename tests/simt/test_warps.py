@@ -42,7 +42,7 @@ def test_a_shuffle_from_lane_32_is_one_from_lane_0():
     assert got[31] == 0 and got[5] == 6
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.int32, np.uint64])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32])
 def test_shuffle_keeps_the_type(dtype):
     types = []
     note = simt.ptx_twin("int64")(lambda value: types.append(type(value)) or 0)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from .scalars import FLOATS, INTEGERS, SIGNED, UNSIGNED
+from .scalars import COMPLEX, FLOATS, INTEGERS, SIGNED, UNSIGNED
 from .state import current
 from .undefined import Undefined
 
@@ -111,6 +111,20 @@ def as_float16(x: Any) -> Any:
     return x.through(as_float16) if type(x) is Undefined else np.float16(np.float64(x))
 
 
+def _complex(name: str) -> Callable[[Any], Any]:
+    numpy_type = getattr(np, name)
+
+    def convert(x: Any) -> Any:
+        if type(x) is numpy_type:
+            return x
+        if isinstance(x, complex | np.complexfloating):
+            return numpy_type(x)
+        return numpy_type(CONVERSIONS[COMPLEX[name]](x))
+
+    convert.__name__ = f"as_{name}"
+    return convert
+
+
 def as_bool(x: Any) -> bool:
     """Any scalar as a truth value."""
     return bool(x != 0)
@@ -130,8 +144,8 @@ def convert_tuple(types: tuple) -> Callable[[tuple], tuple]:
 
 _FLOAT_TYPES = (float, np.floating)
 _NAMES: dict[type, str] = {
-    int: "int64", float: "float64", bool: "bool", np.bool_: "bool",
-    **{getattr(np, name): name for name in (*SIGNED, *UNSIGNED, *FLOATS)},
+    int: "int64", float: "float64", bool: "bool", np.bool_: "bool", complex: "complex128",
+    **{getattr(np, name): name for name in (*SIGNED, *UNSIGNED, *FLOATS, *COMPLEX)},
 }
 _NAMES[np.dtype("longlong").type] = "int64"
 _NAMES[np.dtype("ulonglong").type] = "uint64"
@@ -142,4 +156,5 @@ CONVERSIONS: dict[str, Callable[[Any], Any]] = {
     "float16": as_float16,
     "float32": as_float32,
     "float64": np.float64,
+    **{name: _complex(name) for name in COMPLEX},
 }

@@ -9,7 +9,7 @@ from ..base.conversions import CONVERSIONS
 from ..base.scalars import FLOATS, INTEGERS
 from . import dynamic
 from .calls import Calls
-from .expressions import Unsupported
+from .expressions import Typed, Unsupported
 from .kinds import Array, Kind, Known, Record, Scalar, field, items_of, limits, scalar, variable
 
 
@@ -93,8 +93,9 @@ class Assignments(Calls):
                 return value
             return self.apply(dynamic.conversion(name), f"to_{name}", value, value)
         low, high = limits(name)
-        if name in FLOATS:
-            exact = known.name in FLOATS or -(2**53) <= known.low <= known.high <= 2**53 or name == "float64"
+        if name not in INTEGERS:
+            small = -(2**53) <= known.low <= known.high <= 2**53
+            exact = known.name not in INTEGERS or small or name in ("float64", "complex128")
             return value if exact else self.converted(value, kind, name)
         if name in ("bool", known.name) or (known.name in INTEGERS and low <= known.low <= known.high <= high):
             return value
@@ -115,11 +116,15 @@ class Assignments(Calls):
             after = self.assign(node, new, self.apply(function, f"in_place_{symbol}", node, load, right), None)
         else:
             at = ast.copy_location(ast.Constant(None), node)
-            result = self.settled(*self.operation(at, symbol, (load, kind), self.raw(node.value)))
-            after = self.assign(node, new, *result)
+            result = self.settled(*self.operation(at, symbol, (load, kind), self.raw(node.value), True))
+            after = self.assign(node, new, *self.remembered(node, *result))
         for statement in before:  # each pass over a loop makes new temporaries, so with them types would never settle
             del self.scope[statement.targets[0].id]  # type: ignore[attr-defined]
         return [*before, *after]
+
+    def remembered(self, node: ast.AST, new: ast.expr, kind: Kind) -> Typed:
+        """A value converted to a type that holds those that it had in earlier passes too."""
+        raise NotImplementedError
 
     def _once(self, node: ast.expr, before: list[ast.stmt]) -> ast.expr:
         """An expression that can be used twice but is evaluated once, in a statement before."""

@@ -9,14 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from ..base import state
+from ..base import record, state
 from ..base.conversions import CONVERSIONS
-from ..base.scalars import INTEGERS
-from ..machine import atomics, barriers, indices, warps
+from ..base.scalars import COMPLEX, INTEGERS
+from ..machine import indices, warps
+from ..machine.vector_types import Vector
+from ..memory import buffers as memory
 from ..memory import shared
 from .expressions import Typed
 from .kinds import (
-    BOOL,
     Array,
     Kind,
     Known,
@@ -25,11 +26,13 @@ from .kinds import (
     Record,
     Scalar,
     Tuple,
+    any_number,
     array_of,
+    column,
     field,
     items_of,
-    joined,
     limits,
+    named_of,
     number,
     of_type,
     scalar,
@@ -47,22 +50,7 @@ _DIMENSIONS = {
     id(state.gridDim): whole(1, _MOST, "int32"),
 }
 _LANE = whole(0, 31, "int32")
-_INT32, _MASK = whole(-(2**31), _MOST, "int32"), whole(0, 2**32 - 1, "uint32")
-_RESULTS: dict[Any, Kind] = {
-    barriers.syncthreads_count: whole(0, 1024, "int32"),
-    barriers.syncthreads_and: whole(0, 1, "int32"),
-    barriers.syncthreads_or: whole(0, 1, "int32"),
-    warps.all_sync: BOOL,
-    warps.any_sync: BOOL,
-    warps.eq_sync: BOOL,
-    warps.ballot_sync: _INT32,
-    warps.match_any_sync: _INT32,
-    warps.match_all_sync: Tuple((_INT32, BOOL)),
-    warps.activemask: _MASK,
-    warps.lanemask_lt: _MASK,
-}
-_SHUFFLES = {warps.shfl_sync, warps.shfl_up_sync, warps.shfl_down_sync, warps.shfl_xor_sync}
-_BITS = {indices.popc, indices.clz, indices.ffs, indices.brev}
+_MASK = whole(0, 2**32 - 1, "uint32")
 
 
 class Calls(Library):
@@ -78,6 +66,10 @@ class Calls(Library):
 
     def attribute(self, node: ast.Attribute, kind: Kind, name: str) -> Typed:
         """An attribute of a value of a kind."""
+        if (number_of_it := scalar(kind)) is not None:
+            return self._part(node, number_of_it, name)
+        if (items := items_of(kind)) and name in (fields := getattr(named_of(kind), "_fields", ())):
+            return node, variable(items[fields.index(name)])
         if isinstance(kind, Known):
             if id(kind.value) in _DIMENSIONS and name in "xyz":
                 return node, _DIMENSIONS[id(kind.value)]
@@ -86,16 +78,22 @@ class Calls(Library):
             return node, _array_attribute(kind, name)
         if isinstance(kind, Record):
             return node, field(kind, name)
-        if isinstance(kind, Scalar):
-            return (node, kind) if name == "real" else (node, Method(kind, name))
-        if isinstance(kind, Tuple) and name in (fields := getattr(kind.named, "_fields", ())):
-            return node, variable(kind.items[fields.index(name)])
         return node, None
+
+    def _part(self, node: ast.Attribute, kind: Scalar, name: str) -> Typed:
+        """The real or imaginary part of a number, or a method of it."""
+        if name not in ("real", "imag"):
+            return node, Method(kind, name)
+        rule = self.resolved(node, f"a.{name}", kind.name, called=name)
+        if rule is None:
+            return node, None
+        same = name == "real" and rule[1] == kind.name
+        return node, kind if same else any_number(rule[1])
 
     def _known_attribute(self, node: ast.Attribute, value: Any, name: str) -> Typed:
         if name in ("laneid", "warpsize") and isinstance(value, types.ModuleType) and hasattr(value, "syncwarp"):
             return node, _LANE if name == "laneid" else Known(warps.WARP_SIZE)
-        if isinstance(value, types.ModuleType | types.SimpleNamespace | type | np.dtype):
+        if isinstance(value, types.ModuleType | types.SimpleNamespace | type | np.dtype | np.finfo | np.iinfo):
             try:
                 known = Known(getattr(value, name))
             except AttributeError:
@@ -118,9 +116,16 @@ class Calls(Library):
             return self._unknown(new), None
         called = kind.value  # or a kernel that another calls: as it is translated, or as it was written
         function = getattr(called, "function", getattr(called, "py_func", called))
-        starred = any(isinstance(arg, ast.Starred) for arg in node.args)
+        if id(function) in record.counts():
+            args = self._spread(args)
+            new.args = [arg for arg, _ in args]
+        starred = any(isinstance(arg, ast.Starred) for arg, _ in args)
+        if isinstance(function, type) and issubclass(function, Vector):
+            return new, Tuple((number(np.dtype(function.base).name),) * function.count, function)
         if isinstance(function, type) and hasattr(function, "_fields"):
             return new, self._namedtuple(function, args, named) if not starred else None
+        if function in (np.finfo, np.iinfo) and args and (named_type := _type_of(args[0][1])):
+            return new, Known(function(named_type))
         if isinstance(function, type):
             return self._type(new, function, args, starred)
         if isinstance(getattr(function, "dtype", None), np.dtype) and callable(function):  # a Numba type
@@ -133,6 +138,18 @@ class Calls(Library):
             return self._function(new, function, node, args, {name: kind for name, (_, kind) in named.items()})
         return new, None
 
+    def _spread(self, args: list[Typed]) -> list[Typed]:
+        """Arguments with the items of starred variables that are tuples, each by its index."""
+        new: list[Typed] = []
+        for arg, kind in args:
+            items = items_of(kind) if isinstance(arg, ast.Starred) and isinstance(arg.value, ast.Name) else None
+            for n, item in enumerate(items or ()):
+                index, _ = self.raw(ast.copy_location(ast.Constant(n), arg))
+                part = ast.copy_location(ast.Subscript(arg.value, index, ast.Load()), arg)  # type: ignore[attr-defined]
+                new.append((part, variable(item)))
+            new += [(arg, kind)] if items is None else []
+        return new
+
     def _namedtuple(self, function: Any, args: list[Typed], named: dict[str | None, Typed]) -> Kind:
         """The kind of a namedtuple that is constructed from all its fields."""
         parts = dict(zip(function._fields, (kind for _, kind in args), strict=False))
@@ -141,18 +158,36 @@ class Calls(Library):
         return Tuple(tuple(parts[name] for name in function._fields), function) if whole else None
 
     def _method(self, node: ast.Call, method: Method, args: list[Typed]) -> Typed:
-        """A method of a number."""
-        place = node.func
+        """A method of a number or of an array."""
+        place, owner = node.func, method.owner
         assert isinstance(place, ast.Attribute)
-        if method.name in ("item", "conjugate") and not args:
-            return place.value, method.owner
-        if method.owner.form != "np":
-            place.value = self.apply(getattr(np, method.owner.name), method.owner.name, node, place.value)
-        if method.name == "view" and len(args) == 1 and isinstance(kind := args[0][1], Known):
-            target = kind.value if isinstance(kind.value, type) else getattr(kind.value, "dtype", None)
-            name = np.dtype(target).name if target is not None else None
-            return node, number(name) if name in CONVERSIONS else None
-        return node, None
+        if isinstance(owner, Array):
+            return node, self._of_array(node, owner, method.name, args)
+        target = _type_of(args[0][1]) if method.name == "view" and len(args) == 1 else None
+        inside = f"np.{np.dtype(target).type.__name__}" if target else ""
+        rule = self.resolved(node, f"a.{method.name}({inside})", owner.name, called=method.name)
+        if rule is None:
+            return node, None
+        if method.name == "item" or (method.name == "conjugate" and owner.name not in COMPLEX):
+            return place.value, owner
+        if owner.form != "np":
+            place.value = self.apply(getattr(np, owner.name), owner.name, node, place.value)
+        return node, any_number(rule[1])
+
+    def _of_array(self, node: ast.Call, owner: Array, name: str, args: list[Typed]) -> Kind:
+        """The kind of the result of an array's method."""
+        kinds = [kind for _, kind in args]
+        if name == "reshape":
+            items = items_of(kinds[0]) if len(kinds) == 1 else kinds
+            return owner._replace(axes=1 if items is None else len(items))
+        if name == "view" and len(kinds) == 1 and (target := _type_of(kinds[0])):
+            return array_of(target, owner.axes)
+        if name in ("transpose", "conj", "conjugate", "ravel", "flatten"):
+            return owner
+        if owner.dtype is None or args or not record.has(f"A.{name}()"):
+            return None
+        rule = self.resolved(node, f"A.{name}()", owner.dtype, called=name)
+        return None if rule is None else any_number(rule[1])
 
     def _unknown(self, node: ast.Call) -> ast.expr:
         """A call of an object that is known only at run time."""
@@ -171,38 +206,19 @@ class Calls(Library):
         if owner is not None or not is_function(function):
             return None
         kinds = [kind for _, kind in args]
-        if function in _RESULTS:
-            return node, _RESULTS[function]
-        if function in _SHUFFLES and len(kinds) > 1:
-            return node, widened(kinds[1])
+        if function in (warps.activemask, warps.lanemask_lt):
+            return node, _MASK
         if function in (indices.grid, indices.gridsize) and kinds and isinstance(kinds[0], Known):
             each, axes = whole(0, 2**41), kinds[0].value
             return node, each if axes == 1 else Tuple((each,) * axes)
-        if function in _BITS:
-            return self._bits(node, function, args)
-        if function.__module__ == atomics.__name__ and kinds and isinstance(kinds[0], Array):
-            return node, number(kinds[0].dtype) if kinds[0].dtype else None
-        if function is indices.selp and len(kinds) == 3:
-            return node, joined(kinds[1], kinds[2])
         if function in (shared.shared.array, shared.local.array) and len(args) == 2:
             return node, _declared(kinds)
+        if function is memory.load and isinstance(named := _type_of(kinds[1]) if len(kinds) > 1 else None, str):
+            count = kinds[2].value if len(kinds) > 2 and isinstance(kinds[2], Known) else 1
+            return node, Tuple((number(named),) * count) if isinstance(count, int) else None
         if function is shared.const.array_like:
             return node, kinds[0] if isinstance(kinds[0], Array) else None
         return None
-
-    def _bits(self, node: ast.Call, function: Any, args: list[Typed]) -> Typed:
-        x, kind = args[0]
-        known = scalar(kind)
-        if known is None or known.name not in INTEGERS:
-            return node, None
-        name = known.name
-        if function is indices.brev:
-            name = "uint64" if name == "uint64" else "uint32"
-        if known.form != "np" or known.name != name:
-            node.args = [self.apply(np.int64 if name == "int64" else CONVERSIONS[name], f"box_{name}", node, x)]
-        if function is indices.brev:
-            return self.apply(CONVERSIONS[name], f"to_{name}", node, node), number(name)
-        return node, whole(0, 64, "uint32" if function is indices.ffs else "int8" if name == "bool" else name)
 
     def _function(
         self,
@@ -219,7 +235,7 @@ class Calls(Library):
         if len(signatures) == 1 and not named and (found := self._as_declared(node, function, args, *signatures)):
             return found
         if (result := getattr(function, "__simt_types__", None)) is not None:
-            kinds = tuple(number(name, "any" if name in INTEGERS else "np") for name in result)
+            kinds = tuple(any_number(name) for name in result)
             return node, kinds[0] if len(kinds) == 1 else Tuple(kinds) if kinds else Known(None)
         passed: list[Kind] = []
         for arg, (_, kind) in zip(old.args, args, strict=True):
@@ -298,4 +314,21 @@ def _array_attribute(kind: Array, name: str) -> Kind:
         return kind
     if name == "dtype" and kind.dtype:
         return Known(np.dtype(kind.dtype))
-    return None
+    if name in ("real", "imag"):
+        return kind._replace(dtype=COMPLEX.get(kind.dtype or "", kind.dtype))
+    if name == "flat":
+        return kind._replace(axes=1)
+    if (part := column(kind, name)) is not None:
+        return part
+    return Method(kind, name) if name != "ctypes" else None
+
+
+def _type_of(kind: Kind) -> str | None:
+    """The scalar type that a known type or dtype names."""
+    value = kind.value if isinstance(kind, Known) else None
+    target = value if isinstance(value, type) else getattr(value, "dtype", value)
+    try:
+        name = np.dtype(target).name if target is not None else None
+    except TypeError:
+        return None
+    return name if name in CONVERSIONS else None

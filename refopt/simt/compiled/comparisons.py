@@ -6,7 +6,7 @@ import ast
 
 import numpy as np
 
-from ..base.scalars import FLOATS, INTEGERS, binary
+from ..base.scalars import FLOATS, INTEGERS, SIGNS, binary
 from . import dynamic, operators
 from .constants import Constants
 from .expressions import Typed
@@ -20,7 +20,8 @@ class Comparisons(Constants):
         parts = [self.visit(part) for part in (node.left, *node.comparators)]
         pairs = list(zip(parts, parts[1:], node.ops, strict=False))
         for (_, a), (_, b), op in pairs:
-            self._compared(node, a, b, type(op).__name__)
+            if not self._compared(node, a, b, type(op).__name__):
+                return node, BOOL
         if all(self._compares(a, b, type(op).__name__) for (_, a), (_, b), op in pairs):
             new = ast.Compare(parts[0][0], node.ops, [part for part, _ in parts[1:]])
             return ast.copy_location(new, node), BOOL
@@ -42,18 +43,21 @@ class Comparisons(Constants):
         one, other = scalar(a), scalar(b)
         if one is None or other is None:
             return a is not None and b is not None
-        meet = binary("Compare", one.name, other.name)[0]  # type: ignore[index]
+        meet = binary(symbol, one.name, other.name)[0]  # type: ignore[index]
         if one.name in INTEGERS and other.name in INTEGERS:
             return meet != "float64"
         return self.meets(one, other, meet) or _exact(a, b) or _exact(b, a)
 
-    def _compared(self, node: ast.Compare, a: Kind, b: Kind, symbol: str) -> None:
-        """Note a comparison of narrower types that is made in fp64, except with a constant that is exact in them."""
+    def _compared(self, node: ast.Compare, a: Kind, b: Kind, symbol: str) -> bool:
+        """Whether Numba has a comparison. One of narrower types that is made in fp64 is noted, except with a constant
+        that is exact in them."""
         one, other = scalar(a), scalar(b)
         if one is None or other is None or symbol not in operators.COMPARISONS:
-            return
-        if binary("Compare", one.name, other.name)[0] == "float64" and not _exact(a, b) and not _exact(b, a):  # type: ignore[index]
+            return True
+        rule = self.resolved(node, f"a {SIGNS[symbol]} b", one.name, other.name)
+        if rule is not None and rule[0] == "float64" and not _exact(a, b) and not _exact(b, a):
             self.doubled(node, f"{one.name} and {other.name}")
+        return rule is not None
 
     def _comparison(self, node: ast.Compare, left: Typed, right: Typed, op: ast.cmpop) -> ast.expr:
         (x, a), (y, b) = left, right
@@ -62,7 +66,7 @@ class Comparisons(Constants):
             one, other = scalar(a), scalar(b)
             if one is None or other is None:
                 return self.apply(dynamic.binary(symbol), f"any_{symbol}", node, x, y)
-            meet = binary("Compare", one.name, other.name)[0]  # type: ignore[index]
+            meet = binary(symbol, one.name, other.name)[0]  # type: ignore[index]
             if one.name != meet:
                 x = self.converted(x, a, meet)
             if other.name != meet:

@@ -7,10 +7,12 @@ wrapped where it is used for anything but a further sum, difference or product: 
 from __future__ import annotations
 
 import ast
+import re
 from typing import Any
 
 import numpy as np
 
+from ..base import record
 from ..base.conversions import CONVERSIONS, computed, convert_tuple
 from ..base.scalars import FLOATS, INTEGERS, UNSIGNED
 from . import dynamic
@@ -22,6 +24,7 @@ from .kinds import (
     Record,
     Scalar,
     Tuple,
+    column,
     element,
     field,
     items_of,
@@ -33,6 +36,7 @@ from .kinds import (
 
 _LOW, _HIGH = limits("int64")
 _EXACT = 2**53  # float64 represents all integers up to here
+_OPERAND = re.compile(r"\b[abA]\b")  # of an expression of the record
 
 Typed = tuple[ast.expr, Kind]
 
@@ -63,7 +67,19 @@ class Expressions:
         """A call."""
         raise NotImplementedError
 
+    def refuse(self, node: ast.AST, reason: str, instead: str) -> None:
+        """Report that Numba refuses a place in the source."""
+        raise NotImplementedError
+
     # Helpers
+
+    def resolved(self, node: ast.AST, text: str, *names: str, called: str = "") -> record.Signature | None:
+        """The signature that Numba has for an expression's operands; if it has none, that is reported."""
+        found = record.signature(text, *names)
+        if found is None:
+            called = called or (text.partition("(")[0] if "(" in text else _OPERAND.sub("", text).strip())
+            self.refuse(node, f"{called} of {' and '.join(names)}", record.accepted(text, *names))
+        return found
 
     def doubled(self, node: ast.expr, operands: str) -> None:
         """Note that an operation computes in fp64."""
@@ -121,7 +137,7 @@ class Expressions:
                 value = CONVERSIONS[name](kind.value)
             return self.constant(value, f"{name}_{_spelled(value)}", node)
         if known.name == name:
-            if name in ("int64", "bool") or name in FLOATS or known.form == "np":
+            if name in ("int64", "bool") or name not in INTEGERS or known.form == "np":
                 return node
         elif name == "int64" and known.name != "uint64" and known.name in INTEGERS:
             return node if known.form == "py" and known.name != "bool" else self.apply(int, "int", node, node)
@@ -152,8 +168,10 @@ class Expressions:
         value = kind.value
         if type(value) is float:
             return self.constant(np.float64(value), f"float64_{_spelled(value)}", node)
-        if type(value) is int and value > _HIGH:
+        if type(value) is int and _HIGH < value < 2**64:
             return self.constant(np.uint64(value), f"uint64_{value}", node)
+        if type(value) is complex:
+            return self.constant(np.complex128(value), f"complex128_{_spelled(value)}", node)
         return node
 
     def _Name(self, node: ast.Name) -> Typed:
@@ -178,26 +196,21 @@ class Expressions:
 
     def item(self, kind: Kind, at: Kind, index: ast.expr) -> Kind:
         """The kind of an element, or of a view."""
-        if isinstance(kind, Known) and type(kind.value) is tuple and isinstance(at, Known):
-            try:
-                return variable(Known(kind.value[at.value]))
-            except (TypeError, IndexError):
-                return None
-        if isinstance(kind, Tuple):
+        if (items := items_of(kind)) is not None:
             if isinstance(index, ast.Slice):
-                return _slice(kind, index)
-            if isinstance(at, Known) and type(at.value) is int and -len(kind.items) <= at.value < len(kind.items):
-                return variable(kind.items[at.value])
-            first = kind.items[0] if kind.items else None
-            for other in kind.items[1:]:
+                return _slice(items, index)
+            if isinstance(at, Known) and type(at.value) is int and -len(items) <= at.value < len(items):
+                return variable(items[at.value])
+            first = items[0] if items else None
+            for other in items:
                 first = joined(first, other)
-            return first
+            return variable(first)
         if isinstance(kind, Record):
             return field(kind, at.value) if isinstance(at, Known) else None
         if not isinstance(kind, Array):
             return None
         if isinstance(at, Known) and isinstance(at.value, str):
-            return None
+            return column(kind, at.value)
         parts = at.items if isinstance(at, Tuple) else (at,)
         written = index.elts if isinstance(index, ast.Tuple) else [index]
         if all(scalar(part) is not None for part in parts) and not any(isinstance(w, ast.Starred) for w in written):
@@ -247,7 +260,7 @@ class Expressions:
     _JoinedStr = _Lambda = _GeneratorExp = _ListComp = _SetComp = _DictComp = _as_it_is
 
 
-def _slice(kind: Tuple, index: ast.Slice) -> Kind:
+def _slice(items: tuple, index: ast.Slice) -> Kind:
     parts: list[int | None] = []
     for part in (index.lower, index.upper, index.step):
         if part is None:
@@ -257,7 +270,7 @@ def _slice(kind: Tuple, index: ast.Slice) -> Kind:
             parts.append(ast.literal_eval(part))
         except ValueError:
             return None
-    return Tuple(kind.items[slice(*parts)])
+    return Tuple(items[slice(*parts)])
 
 
 def _types(kind: Kind) -> Any:

@@ -6,6 +6,7 @@ with integer results, which are exact in both.
 
 from __future__ import annotations
 
+import cmath
 import math
 from collections.abc import Callable
 from functools import cache
@@ -15,23 +16,22 @@ import numpy as np
 
 from ..base.conversions import CONVERSIONS
 from ..base.places import here
-from ..base.scalars import FLOATS, INTEGERS, SCALARS, binary, chosen
+from ..base.record import result, signature
+from ..base.scalars import binary
 from ..base.state import current
 from ..base.undefined import Undefined
 
-# Functions that Numba computes in fp16; the others convert fp16 to fp32.
-_HALF = {"sqrt", "exp", "log", "sin", "cos", "fabs", "floor", "ceil", "trunc", "log2", "log10", "exp2"}
 _SAME = {f"a{name}": f"arc{name}" for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh", "tan2")}
 TESTS = {math.isnan: np.isnan, math.isinf: np.isinf, math.isfinite: np.isfinite}
 ONE = {getattr(math, name): name for name in (
-    *_HALF, "tan", "tanh", "sinh", "cosh", "asin", "acos", "atan", "asinh", "acosh", "atanh", "expm1", "log1p", "erf",
-    "erfc", "gamma", "lgamma", "cbrt", "degrees", "radians",
+    "sqrt", "exp", "log", "sin", "cos", "fabs", "floor", "ceil", "trunc", "log2", "log10", "exp2", "tan", "tanh",
+    "sinh", "cosh", "asin", "acos", "atan", "asinh", "acosh", "atanh", "expm1", "log1p", "erf", "erfc", "gamma",
+    "lgamma", "cbrt", "degrees", "radians",
 )}
 TWO = {getattr(math, name): name for name in (
     "atan2", "fmod", "hypot", "copysign", "pow", "remainder", "ldexp", "nextafter",
 )}
-_ANY_WHOLE = {"hypot", "atan2"}  # these two also take int64s
-_OF_LOOPS = SCALARS.keys() - {"float16"}
+_ANGLES = {"degrees": 180 / math.pi, "radians": math.pi / 180}
 
 
 def _of_math(name: str) -> Callable[..., float]:
@@ -52,54 +52,45 @@ def _of_math(name: str) -> Callable[..., float]:
 
 @cache
 def one(name: str, a: str) -> tuple[Callable[[Any], Any], str]:
-    """A function of `math` for a scalar type, and the type of its result."""
-    result = "float64" if a in INTEGERS else "float32" if a == "float16" and name not in _HALF else a
+    """A function of `math` for a scalar type that Numba compiles, and the type of its result."""
+    kind = getattr(np, to := result(f"math.{name}(a)", a))  # type: ignore[arg-type]
+    if name in _ANGLES:
+        factor = kind(_ANGLES[name])
+        return lambda x: kind(x) * factor, to  # type: ignore[return-value]
     ufunc = getattr(np, _SAME.get(name, name), None)
-    kind, compute = getattr(np, result), ufunc if isinstance(ufunc, np.ufunc) else _of_math(name)
+    compute = ufunc if isinstance(ufunc, np.ufunc) else _of_math(name)
 
     def value(x: Any) -> Any:
         return kind(compute(np.float64(x)))
 
     value.ufunc = compute  # type: ignore[attr-defined]
-    return value, result
+    return value, to  # type: ignore[return-value]
 
 
 @cache
 def two(name: str, a: str, b: str) -> tuple[Callable[[Any, Any], Any], str]:
     """A function of two arguments."""
-    signatures = [("float32", "float32"), ("float64", "float64")]
-    if name in _ANY_WHOLE:
-        signatures = [("int64", "int64"), ("uint64", "uint64"), *signatures]
-    elif name == "pow":
-        signatures += [("float32", "int32"), ("float64", "int32")]
-    elif name == "ldexp":
-        signatures = [("float32", "int32"), ("float64", "int32")]
-    taken = chosen(tuple(signatures), (a, b))
-    result = taken[0] if taken[0] in FLOATS else "float64"
-    first, second = CONVERSIONS[taken[0]], CONVERSIONS[taken[1]]
-    kind = getattr(np, result)
+    to_a, to_b, to = signature(f"math.{name}(a, b)", a, b)  # type: ignore[misc]
+    first, second, kind = CONVERSIONS[to_a], CONVERSIONS[to_b], getattr(np, to)
     if name in ("nextafter", "copysign", "ldexp"):
         plain = getattr(np, name)
-        return lambda x, y: plain(first(x), second(y)), result
+        return lambda x, y: plain(first(x), second(y)), to
     ufunc = getattr(np, {"pow": "power", "remainder": "", **_SAME}.get(name, name), None)
     compute = ufunc if isinstance(ufunc, np.ufunc) else _of_math(name)
-    return lambda x, y: kind(compute(np.float64(first(x)), np.float64(second(y)))), result
+    return lambda x, y: kind(compute(np.float64(first(x)), np.float64(second(y)))), to
 
 
 @cache
-def parts(function: Callable[[float], tuple], a: str) -> tuple[Callable[[Any], tuple], tuple[str, str]]:
+def parts(function: Callable[[float], tuple], a: str) -> tuple[Callable[[Any], tuple], list[str]]:
     """`math.modf` and `math.frexp`."""
-    if function is math.frexp:
-        first, second = chosen((("float32",), ("float64",)), (a,))[0], "int32"
-    else:
-        first = second = "float32" if a == "float32" else "float64"
-    one, other = getattr(np, first), getattr(np, second)
+    names = result(f"math.{function.__name__}(a)", a).split(",")  # type: ignore[union-attr]
+    one, other = (getattr(np, name) for name in names)
 
     def compute(x: Any) -> tuple:
         x, y = function(float(x))
         return one(x), other(y)
 
-    return compute, (first, second)
+    return compute, names
 
 
 def printed(*values: Any) -> None:
@@ -129,38 +120,71 @@ def total(names: tuple[str, ...]) -> Callable[[tuple], Any]:
 
 
 @cache
-def loop(function: np.ufunc, *names: str) -> tuple[list[str], str] | None:
-    """The types that a NumPy function computes in, and that of its result; None if Numba has no loop for them.
+def of_cmath(name: str, a: str) -> tuple[Callable[[Any], Any], list[str]]:
+    """A function of `cmath`, with NaN where Python raises an error, and the types of its results."""
+    to, names = signature(f"cmath.{name}(a)", a)  # type: ignore[misc]
+    first, function, kinds = CONVERSIONS[to], getattr(cmath, name), [CONVERSIONS[each] for each in names.split(",")]
 
-    It is the first loop whose types hold the arguments; for an integer beside a float, any float will do. There are no
-    float16 loops.
-    """
-    mixed = any(name in FLOATS for name in names) and any(name in INTEGERS and name != "bool" for name in names)
-    for signature in function.types:
-        inputs, outputs = ([np.dtype(code).name for code in part] for part in signature.split("->"))
-        if len(inputs) == len(names) and len(outputs) == 1 and set((*inputs, *outputs)) <= _OF_LOOPS:
-            pairs = zip(names, inputs, strict=True)
-            if all(np.can_cast(a, to, "safe") or (mixed and a in INTEGERS and to in FLOATS) for a, to in pairs):
-                return inputs, outputs[0]
-    return None
+    def compute(x: Any) -> Any:
+        try:
+            value = function(complex(first(x)))
+        except (ValueError, OverflowError):
+            value = complex(math.nan, math.nan)
+        if len(kinds) == 1:
+            return kinds[0](value)
+        return tuple(kind(part) for kind, part in zip(kinds, value, strict=True))
+
+    return compute, names.split(",")
 
 
 @cache
 def rounding(a: str) -> Callable[[Any], int]:
     """``round`` of a scalar type with one argument: an int64, ties to even."""
-    to = "float64" if a == "float64" or (a in INTEGERS and (INTEGERS[a] >= 32 or a == "uint16")) else "float32"
-    convert, whole = CONVERSIONS[to], CONVERSIONS["int64"]
+    convert, whole = CONVERSIONS[signature("round(a)", a)[0]], CONVERSIONS["int64"]  # type: ignore[index]
     return lambda x: whole(np.rint(convert(x)))
 
 
 @cache
-def quotient(a: str, b: str) -> tuple[Callable[[Any, Any], Any], tuple[str, str]]:
+def rounding_to(a: str, b: str) -> tuple[Callable[[Any, Any], Any], str]:
+    """``round`` to a number of digits, by Numba's algorithm, which computes in fp64."""
+    from .operators import typed
+
+    to_a, to_b, to = signature("round(a, b)", a, b)  # type: ignore[misc]
+    first, second, last, whole = CONVERSIONS[to_a], CONVERSIONS[to_b], CONVERSIONS[to], CONVERSIONS["int64"]
+    power = typed("Pow", "float64", to_b)
+
+    def compute(x: Any, digits: Any) -> Any:
+        x, digits = first(x), second(digits)
+        if not np.isfinite(x):
+            return last(x)
+        n, ten, more = int(digits), np.float64(10), np.float64(1e22 if digits > 22 else 1)
+        by = power(ten, second(n - 22 if n > 22 else abs(n)))
+        with np.errstate(all="ignore"):
+            y = x * by * more if n >= 0 else x / by
+            if n >= 0 and np.isinf(y):
+                return last(x)
+            z = np.float64(whole(np.rint(y)))
+            if abs(y - z) == 0.5:
+                z = 2 * np.float64(whole(np.rint(y / 2)))
+            return last(z / more / by if n >= 0 else z * by)
+
+    return compute, to
+
+
+@cache
+def quotient(a: str, b: str) -> tuple[Callable[[Any, Any], Any], list[str]]:
     """``divmod``."""
     from .operators import typed
 
-    floor, mod = typed("FloorDiv", a, b), typed("Mod", a, b)
-    names = tuple(binary(symbol, a, b)[2] for symbol in ("FloorDiv", "Mod"))  # type: ignore[index]
-    return lambda x, y: (floor(x, y), mod(x, y)), names  # type: ignore[return-value]
+    to_a, to_b, to = signature("divmod(a, b)", a, b)  # type: ignore[misc]
+    first, second = CONVERSIONS[to_a], CONVERSIONS[to_b]
+    floor, mod = typed("FloorDiv", to_a, to_b), typed("Mod", to_a, to_b)
+
+    def compute(x: Any, y: Any) -> tuple:
+        x, y = first(x), second(y)
+        return floor(x, y), mod(x, y)
+
+    return compute, to.split(",")
 
 
 @cache

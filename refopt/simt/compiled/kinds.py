@@ -8,7 +8,7 @@ import numpy as np
 
 from ..base.conversions import name_of
 from ..base.numba_types import dtype_of
-from ..base.scalars import INTEGERS, SIGNED, UNSIGNED, unify
+from ..base.scalars import COMPLEX, FLOATS, INTEGERS, SIGNED, UNSIGNED, unify
 
 
 class Scalar(NamedTuple):
@@ -52,9 +52,9 @@ class Range(NamedTuple):
 
 
 class Method(NamedTuple):
-    """A method of a number."""
+    """A method of a number or of an array."""
 
-    owner: Scalar
+    owner: Scalar | Array
     name: str
 
 
@@ -120,6 +120,11 @@ def number(name: str, form: str = "np") -> Scalar:
     return Scalar(name, form, *limits(name)) if name in INTEGERS else Scalar(name)
 
 
+def any_number(name: str) -> Scalar:
+    """Any number of a type, an integer in either representation."""
+    return number(name, "any" if name in INTEGERS else "np")
+
+
 def whole(low: int, high: int, name: str = "int64") -> Scalar:
     """A Python int between limits."""
     return Scalar(name, "py", low, high)
@@ -154,11 +159,11 @@ def of_value(value: Any) -> Kind:
     if isinstance(value, tuple):
         return Tuple(tuple(of_value(item) for item in value), type(value) if hasattr(value, "_fields") else None)
     dtype = getattr(value, "dtype", None)
-    if isinstance(value, np.generic):  # of no scalar type: a record, a complex number, a date
+    if isinstance(value, np.generic):  # of no scalar type: a record, a date
         return Record(value.dtype) if value.dtype.names else None
     if isinstance(dtype, np.dtype) and hasattr(value, "ndim"):
         return array_of(dtype, value.ndim)
-    return None if isinstance(value, complex | list | dict | set) else Known(value)
+    return None if isinstance(value, list | dict | set) else Known(value)
 
 
 def of_type(type_: Any) -> Kind:
@@ -166,6 +171,8 @@ def of_type(type_: Any) -> Kind:
     dtype = dtype_of(type_)
     if isinstance(dtype, np.dtype):
         return number(dtype.name) if _scalar_name(dtype) else None
+    if isinstance(parts := getattr(type_, "types", None), tuple):
+        return Tuple(tuple(map(of_type, parts)))
     inner = dtype_of(getattr(type_, "dtype", None))
     return array_of(inner, type_.ndim) if isinstance(inner, np.dtype) and hasattr(type_, "ndim") else None
 
@@ -183,6 +190,14 @@ def element(array: Array, axes: int = 0) -> Kind:
     return number(array.dtype) if array.dtype else Record(array.record) if array.record else None
 
 
+def column(array: Array, name: Any) -> Kind:
+    """The array of one field of an array of records."""
+    if array.record is None or name not in (array.record.names or ()):
+        return None
+    base, shape = array.record[name].subdtype or (array.record[name], ())
+    return array_of(base, array.axes + len(shape))
+
+
 def field(record: Record, name: Any) -> Kind:
     """A field of a record."""
     if not isinstance(name, str) or name not in (record.dtype.names or ()):
@@ -194,7 +209,7 @@ def field(record: Record, name: Any) -> Kind:
 
 def _scalar_name(dtype: np.dtype) -> str | None:
     name = dtype.name
-    return name if name in INTEGERS or name in ("float16", "float32", "float64") else None
+    return name if name in INTEGERS or name in FLOATS or name in COMPLEX else None
 
 
 def widened(kind: Kind) -> Kind:

@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from ..base import record
 from ..base.conversions import CONVERSIONS
-from ..base.scalars import INTEGERS, UNSIGNED, binary, chosen
+from ..base.scalars import COMPLEX, INTEGERS, UNSIGNED
+from ..machine import barriers, indices, warps
 from . import dynamic, functions, operators
 from .expressions import Typed
 from .kinds import (
@@ -22,17 +24,25 @@ from .kinds import (
     Range,
     Scalar,
     Tuple,
+    any_number,
     items_of,
     joined,
     limits,
     number,
     scalar,
+    variable,
     whole,
 )
 from .operations import Operations
 
 SIZE = 2**48  # more elements or bytes than any memory has
-_PLAIN_TYPES: dict[Any, str] = {int: "int64", float: "float64", bool: "bool"}
+_PLAIN_TYPES: dict[Any, str] = {int: "int64", float: "float64", bool: "bool", complex: "complex128"}
+# The limits of results of the executor's functions.
+_LIMITS: dict[Any, tuple[int, int]] = {
+    barriers.syncthreads_count: (0, 1024), barriers.syncthreads_and: (0, 1), barriers.syncthreads_or: (0, 1),
+    indices.popc: (0, 64), indices.clz: (0, 64), indices.ffs: (0, 64),
+}
+_SHUFFLES = {warps.shfl_sync, warps.shfl_up_sync, warps.shfl_down_sync, warps.shfl_xor_sync}
 
 
 class Library(Operations):
@@ -49,30 +59,45 @@ class Library(Operations):
         name = _PLAIN_TYPES.get(function)
         if name is None and issubclass(function, np.generic):
             name = np.dtype(function).name
+        if function is complex and len(args) == 2 and not starred:
+            return self._complex(node, args)
         if name not in CONVERSIONS or len(args) != 1 or starred:
             return node, None
         x, kind = args[0]
         known = scalar(kind)
-        if function in (int, float) and known is not None and (known.name in INTEGERS) == (function is int):
-            name = "int64" if known.name == "bool" else known.name
-        elif known is None:
-            plain = {int: dynamic.whole, float: dynamic.real}.get(function, dynamic.conversion(name))
+        if known is None:
+            convert = {int: dynamic.whole, float: dynamic.real}.get(function, dynamic.conversion(name))
             kind = None if function in (int, float) else number(name)
-            return self.apply(plain, f"as_{function.__name__}", node, x), kind
-        elif function is float and known.name == "float16":
-            name = "float16"
-        if known.name in CONVERSIONS and known.name not in INTEGERS and name == known.name and function is not float:
-            return (node if isinstance(kind, Known) else x), number(name)
-        if isinstance(kind, Known) and function not in (int, float, bool) and name == "float64":
+            return self.apply(convert, f"as_{function.__name__}", node, x), kind
+        plain = function in _PLAIN_TYPES
+        spelled = function.__name__ if plain else f"np.{np.dtype(name).type.__name__}"
+        rule = self.resolved(node, f"{spelled}(a)", known.name)
+        if rule is None:
+            return node, None
+        name = rule[1]
+        if known.name == name and name not in INTEGERS:
+            return (node if isinstance(kind, Known) and not plain else x), number(name)
+        if isinstance(kind, Known) and not plain and name == "float64":
             return node, number(name)
         result = known if name == known.name else number(name, "py" if name in ("int64", "bool") else "np")
         return self.converted(x, kind, name), result
+
+    def _complex(self, node: ast.Call, args: list[Typed]) -> Typed:
+        """A complex number of two parts."""
+        names = [known.name for _, kind in args if (known := scalar(kind))]
+        if len(names) < 2 or (rule := self.resolved(node, "complex(a, b)", *names, called="complex")) is None:
+            return node, None
+        parts = [self.converted(*arg, COMPLEX[rule[2]]) for arg in args]
+        return self.apply(operators.complex_of, "complex_of", node, *parts), number(rule[2])
 
     def _range(self, node: ast.Call, args: list[Typed]) -> Typed:
         kinds = [known for _, kind in args if (known := scalar(kind))]
         if len(kinds) != len(args) or not kinds:
             return node, Range(INT64)
-        item = counted(kinds)
+        rule = self.resolved(node, f"range({', '.join('abc'[: len(kinds)])})", *(kind.name for kind in kinds))
+        if rule is None:
+            return node, Range(INT64)
+        item = counted(kinds, rule[-1])
         low, high = limits(item.name)
         for n, ((x, kind), known) in enumerate(zip(args, kinds, strict=True)):
             if known.name not in INTEGERS or known.low < low or known.high > high:
@@ -83,30 +108,71 @@ class Library(Operations):
         """A call of a function of Python, `math` or NumPy."""
         if not is_function(function):
             return None
-        kinds = [scalar(kind) for _, kind in args]
         if function is print:
             node.func = self.constant(functions.printed, "print", node)
             return node, None
+        if function in (min, max) and len(args) == 1 and len(several := items_of(args[0][1]) or ()) > 1:
+            args = [(ast.Starred(args[0][0], ast.Load()), Tuple(several))]
+            return self._extreme(node, function is max, args, list(several))
         if function in (min, max) and len(args) > 1:
-            return self._extreme(node, function is max, args)
+            return self._extreme(node, function is max, args, [kind for _, kind in args])
+        if (symbol := operators.SYMBOL_OF.get(function)) and len(args) == 2:
+            return self.operation(node, symbol, args[0], args[1])
+        if function in (isinstance, hasattr):
+            return node, BOOL
+        if args and isinstance(array := args[0][1], Array) and record.has(text := f"A.{function.__name__}()"):
+            rule = self.resolved(node, text, array.dtype or "") if len(args) == 1 else None
+            return node, any_number(rule[1]) if rule else None
         if function is len and isinstance(args[0][1], Array):
             return node, whole(0, SIZE)
         if function is len and (items := items_of(args[0][1])) is not None:
             return node, whole(len(items), len(items))
         if function is sum and len(args) == 1 and (items := items_of(args[0][1])):
             return self._sum(node, args[0][0], items)
-        if any(kind is None for kind in kinds) or not args:
-            return None
-        return self._of_scalars(node, function, args, [kind.name for kind in kinds if kind])
+        return self._recorded(node, function, args)
 
-    def _of_scalars(self, node: ast.Call, function: Any, args: list[Typed], names: list[str]) -> Typed | None:
-        """A call of such a function with scalars of known types."""
+    def _recorded(self, node: ast.Call, function: Any, args: list[Typed]) -> Typed | None:
+        """A call of a function for which there is a record of Numba's types."""
+        text, places = record.calls().get((id(function), len(args)), ("", ()))
+        names = [_operand(args[n][1], "A" in text and n == places[0]) for n in places]
+        if not text or None in names:
+            return None
+        rule = self.resolved(node, text, *names, called=ast.unparse(node.func))  # type: ignore[arg-type]
+        if rule is None:
+            return node, None
+        if text.startswith("cuda."):
+            return self._of_cuda(node, function, args, dict(zip(places, rule, strict=False)), rule[-1])
+        return self._of_scalars(node, function, args, names, rule)  # type: ignore[arg-type]
+
+    def _of_cuda(self, node: ast.Call, function: Any, args: list[Typed], to: dict[int, str], result: str) -> Typed:
+        """A call of a function of the executor, with the types that its operands are converted to."""
+        for n, name in to.items():
+            if scalar(args[n][1]) is not None:
+                node.args[n] = self.converted(*args[n], name)
+        if function in _SHUFFLES:
+            return node, variable(args[1][1])
+        if function is indices.selp:
+            return node, joined(args[1][1], args[2][1])
+        if result == "none":
+            return node, Known(None)
+        kinds = tuple(
+            whole(*_LIMITS[function], name) if function in _LIMITS else any_number(name) for name in result.split(",")
+        )
+        return node, kinds[0] if len(kinds) == 1 else Tuple(kinds)
+
+    def _of_scalars(
+        self, node: ast.Call, function: Any, args: list[Typed], names: list[str], rule: record.Signature
+    ) -> Typed | None:
+        """A call of a function of Python, `math` or NumPy with scalars of known types."""
         nodes = [arg for arg, _ in args]
         if function is abs:
             return self._absolute(node, args[0], names[0])
         if function is round and len(args) == 1:
             return self.apply(functions.rounding(names[0]), f"round_{names[0]}", node, *nodes), INT64
-        if function is pow and len(args) == 2:
+        if function is round:
+            rounded, result = functions.rounding_to(*names)
+            return self.apply(rounded, f"round_{'_'.join(names)}", node, *nodes), number(result)
+        if function is pow:
             return self.operation(node, "Pow", args[0], args[1])
         if function is divmod:
             pair, held = functions.quotient(*names)
@@ -115,8 +181,13 @@ class Library(Operations):
         if function in functions.TESTS:
             node.func = self.constant(functions.TESTS[function], function.__name__, node)
             return node, BOOL
+        if function.__module__ == "cmath":
+            compute, results = functions.of_cmath(function.__name__, names[0])
+            kinds = tuple(any_number(name) for name in results)
+            new = self.apply(compute, f"{function.__name__}_{names[0]}", node, *nodes)
+            return new, kinds[0] if len(kinds) == 1 else Tuple(kinds)
         if isinstance(function, np.ufunc):
-            return self._ufunc(node, function, args, names)
+            return self._ufunc(node, function.__name__, args, names, rule)
         return self._of_math(node, function, nodes, names)
 
     def _of_math(self, node: ast.Call, function: Any, nodes: list[ast.expr], names: list[str]) -> Typed | None:
@@ -142,7 +213,10 @@ class Library(Operations):
             return node, None
         names = tuple(kind.name for kind in kinds if kind)
         for name in names:
-            result = binary("Add", result, name)[2]  # type: ignore[index]
+            rule = self.resolved(node, "a + b", result, name, called="sum")
+            if rule is None:
+                return node, None
+            result = rule[2]
         compute = functions.total(names)
         form = "py" if result == "int64" else "np"
         return self.apply(compute, "_".join(["sum", *names]), node, arg), number(result, form)
@@ -152,38 +226,40 @@ class Library(Operations):
         assert known is not None
         if name == "int64" and known.form == "py":
             return node, whole(0, max(abs(known.low), abs(known.high)))
+        if name in COMPLEX:
+            return self.apply(operators.absolute, "absolute", node, arg[0]), number(COMPLEX[name])
         if name not in INTEGERS or (name in UNSIGNED and known.form == "np"):
             return node, number(name)
         name = "int8" if name == "bool" else name
         return self.apply(operators.absolute, "absolute", node, arg[0]), number(name, "any")
 
-    def _ufunc(self, node: ast.Call, function: np.ufunc, args: list[Typed], names: list[str]) -> Typed | None:
-        loop = functions.loop(function, *names)
-        if loop is None:
-            return None
-        inputs, result = loop
+    def _ufunc(self, node: ast.Call, name: str, args: list[Typed], names: list[str], rule: record.Signature) -> Typed:
+        *inputs, result = rule
         for n, (x, kind) in enumerate(args):
-            known = scalar(kind)
-            assert known is not None
             node.args[n] = self.converted(x, kind, inputs[n])
-            if inputs[n] == "int64" and not (known.name == "int64" and known.form == "np"):
+            if inputs[n] == "int64" and not (isinstance(kind, Scalar) and kind.name == "int64" and kind.form == "np"):
                 node.args[n] = self.apply(np.int64, "int64", node, node.args[n])
         if result == "float64" and set(names) != {"float64"}:
-            self.doubled(node, f"{function.__name__} of {' and '.join(names)}")
-        return node, number(result, "any" if result in INTEGERS else "np")
+            self.doubled(node, f"{name} of {' and '.join(names)}")
+        return node, any_number(result)
 
-    def _extreme(self, node: ast.Call, greatest: bool, args: list[Typed]) -> Typed:
-        kinds = [scalar(kind) for _, kind in args]
+    def _extreme(self, node: ast.Call, greatest: bool, args: list[Typed], given: list[Kind]) -> Typed:
+        kinds = [scalar(kind) for kind in given]
         nodes = [arg for arg, _ in args]
         if any(kind is None for kind in kinds):
             return self.apply(dynamic.extreme(greatest), "max" if greatest else "min", node, *nodes), None
         known = [kind for kind in kinds if kind]
+        for other in known[1:]:
+            pair = known[0].name, other.name
+            if self.resolved(node, "max(a, b)", *pair, called="max" if greatest else "min") is None:
+                return node, None
         joint = known[0]
         for other in known[1:]:
             joint = joined(joint, other)  # type: ignore[assignment]
         names = [kind.name for kind in known]
         if set(names) == {"int64"} or (joint.name == "int64" and all(kind.form == "py" for kind in known)):
             choose = max if greatest else min
+            node.args = nodes
             bounds = choose(kind.low for kind in known), choose(kind.high for kind in known)
             return node, Scalar("int64", joint.form if set(names) == {"int64"} else "py", *bounds)
         pick = operators.extreme(greatest, *names)
@@ -203,12 +279,23 @@ def _zipped(kinds: list[Kind], node: ast.Call) -> Kind:
 
 
 def is_function(value: Any) -> bool:
-    return isinstance(value, types.FunctionType | types.BuiltinFunctionType | types.MethodType | np.ufunc)
+    plain = types.FunctionType | types.BuiltinFunctionType | types.MethodType
+    return isinstance(value, plain | np.ufunc | type(np.sum))
 
 
-def counted(kinds: list[Scalar]) -> Scalar:
-    """The integers of a `range`, by the signature that converts its arguments most safely."""
-    name = chosen(tuple((to,) * len(kinds) for to in ("int32", "int64", "uint64")), tuple(k.name for k in kinds))[0]
+def _operand(kind: Kind, array: bool) -> str | None:
+    """The type of an operand: of an array that of its elements, of an index that is a tuple of integers int64."""
+    if array:
+        return kind.dtype if isinstance(kind, Array) else None
+    if (items := items_of(kind)) is not None:
+        names = {known.name for item in items if (known := scalar(item))}
+        return "int64" if names and names <= INTEGERS.keys() - {"bool"} else None
+    known = scalar(kind)
+    return known.name if known else None
+
+
+def counted(kinds: list[Scalar], name: str) -> Scalar:
+    """The integers of a `range` of a type."""
     start, stop = (whole(0, 0), kinds[0]) if len(kinds) == 1 else kinds[:2]
     step = kinds[2] if len(kinds) > 2 else whole(1, 1)
     low, high = limits(name)

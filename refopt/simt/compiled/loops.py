@@ -1,19 +1,60 @@
-"""Typing of loops: variables' types are unified where the next iteration begins, until they no longer change."""
+"""Typing of loops: variables' types are unified where the next iteration begins."""
 
 from __future__ import annotations
 
 import ast
 from typing import Any
 
-from .expressions import Unsupported
-from .kinds import LATE, Array, Kind, Known, Range, element, items_of, joined, scalar
+from ..base.scalars import unify
+from ..base.variables import stores
+from .expressions import Typed, Unsupported
+from .kinds import LATE, Array, Kind, Known, Range, any_number, element, items_of, joined, scalar
 from .statements import Scope, Statements, merged
 
-_ROUNDS = 12  # passes over a loop until its types no longer change
+_PASSES = 24  # over a function until its types no longer change
+_COMPUTED = ast.BinOp | ast.UnaryOp | ast.Call | ast.Subscript | ast.Attribute | ast.IfExp | ast.BoolOp
 
 
 class Loops(Statements):
-    """The visits of loops, `break` and `continue`."""
+    """The visits of loops, `break` and `continue`.
+
+    As in Numba, types are inferred in passes over the whole function: in the first, a loop's variables have the types
+    from before it, in the next also those from the end of its body, until nothing changes. The type of an expression
+    holds all that it had in these passes.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.altered = False
+        self.remembers = False
+        self.headers: dict[ast.AST, Scope] = {}  # of each loop, the kinds of what it changes where an iteration begins
+        self.types: dict[ast.AST, str] = {}  # of expressions in the passes so far
+
+    def settle(self, body: list[ast.stmt]) -> list[ast.stmt]:
+        """Type the statements of a function."""
+        scope = self.scope
+        self.remembers = any(isinstance(part, ast.For | ast.While) for each in body for part in ast.walk(each))
+        for _ in range(_PASSES):
+            self.scope, self.live, self.altered, self.temporaries = dict(scope), True, False, 0
+            self.returns, self.doubles, self.constants = [], set(), {}
+            new = self.block(body)
+            if not self.altered:
+                return new
+        raise Unsupported("types that do not settle in its loops")
+
+    def raw(self, node: ast.expr, test: bool = False) -> Typed:
+        new, kind = super().raw(node, test)
+        return self.remembered(node, new, kind) if isinstance(node, _COMPUTED) else (new, kind)
+
+    def remembered(self, node: ast.AST, new: ast.expr, kind: Kind) -> Typed:
+        """A value converted to a type that holds those that it had in earlier passes too."""
+        one = scalar(kind)
+        if one is None or not self.remembers:
+            return new, kind
+        name = self.types[node] = unify(self.types.get(node, one.name), one.name)
+        if name == one.name:
+            return new, kind
+        return self.converted(*self.settled(new, kind), name), any_number(name)
 
     def _do_Break(self, node: ast.stmt) -> list[ast.stmt]:
         new = ast.copy_location(type(node)(), node)
@@ -31,33 +72,35 @@ class Loops(Statements):
         return self._loop(node, iterated, _iterated(kind))
 
     def _loop(self, node: Any, iterated: ast.expr | None = None, element: Kind = None) -> list[ast.stmt]:
-        entry, header, noted = dict(self.scope), dict(self.scope), set(self.doubles)
-        for _ in range(_ROUNDS):
-            self.doubles = set(noted)
-            self.scope, self.live = dict(header), True
-            returns = len(self.returns)
-            self.jumps.append([])
-            if iterated is None:
-                test, _known = self.raw(node.test, test=True)
-                outside = dict(self.scope)
-            else:
-                target = self._target(node.target, element)
-                outside = dict(header)
-                for name in ast.walk(node.target):
-                    if isinstance(name, ast.Name):
-                        inside = self.scope.get(name.id)
-                        outside[name.id] = joined(header[name.id], inside) if name.id in header else inside
-            body = self.block(node.body)
-            jumps = self.jumps.pop()
-            ends: list[tuple[ast.stmt | None, Scope]] = [(None, self.scope)] if self.live else []
-            ends += [(jump, scope) for jump, scope in jumps if isinstance(jump, ast.Continue)]
-            new = _begun_again(entry, header, [scope for _, scope in ends])
-            if new == header:
-                break
-            header = new
-            del self.returns[returns:]
+        entry, returns = dict(self.scope), len(self.returns)
+        late = [name for name in stores(node.body) if entry.get(name) == Known(None)]
+        header = entry | dict.fromkeys(late, LATE) | {
+            name: joined(kind, entry[name], widen=True) if name in entry and kind is not LATE else kind
+            for name, kind in self.headers.get(node, {}).items()
+        }
+        self.scope = dict(header)
+        self.jumps.append([])
+        if iterated is None:
+            outer, self.remembers = self.remembers, False  # bytecode has the test twice: before the loop and at its end
+            test, _known = self.raw(node.test, test=True)
+            self.remembers = outer
+            outside = {name: kind for name, kind in self.scope.items() if kind is not header.get(name)}
         else:
-            raise Unsupported(f"types that do not settle in the loop of line {node.lineno}")
+            target = self._target(node.target, element)
+            outside = dict(header)
+            for name in ast.walk(node.target):
+                if isinstance(name, ast.Name):
+                    inside = self.scope.get(name.id)
+                    outside[name.id] = joined(header[name.id], inside) if name.id in header else inside
+        body = self.block(node.body)
+        jumps = self.jumps.pop()
+        ends: list[tuple[ast.stmt | None, Scope]] = [(None, self.scope)] if self.live else []
+        ends += [(jump, scope) for jump, scope in jumps if isinstance(jump, ast.Continue)]
+        new = _begun_again(entry, header, [scope for _, scope in ends])
+        if iterated is None:  # after it, a variable is that before the loop or that at the end of its body
+            outside = new | outside
+        self.altered |= new != header
+        self.headers[node] = {name: kind for name, kind in new.items() if kind is not entry.get(name, self)}
         way = self.decided(node.test, header) if iterated is None else None
         continued = any(isinstance(jump, ast.Continue) for jump, _ in jumps)
         first = self.decided(node.test, entry) if iterated is None and not continued else None

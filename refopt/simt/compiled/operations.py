@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 
+from ..base import record
 from ..base.conversions import CONVERSIONS
-from ..base.scalars import FLOATS, INTEGERS, UNSIGNED, binary, unary
+from ..base.scalars import FLOATS, INTEGERS, SIGNS, UNSIGNED
 from . import dynamic, operators
 from .comparisons import Comparisons
 from .constants import folded
@@ -27,7 +28,7 @@ from .kinds import (
 )
 
 _RING = {"Add", "Sub", "Mult"}
-_FLOAT = {"Add", "Sub", "Mult", "Div", "FloorDiv", "Mod"}
+_FLOAT = {"Add", "Sub", "Mult", "Div"}
 
 
 class Operations(Comparisons):
@@ -42,15 +43,16 @@ class Operations(Comparisons):
             return self.raw(plain)
         return self.operation(node, symbol, self.raw(node.left), self.raw(node.right))
 
-    def operation(self, node: ast.expr, symbol: str, left: Typed, right: Typed) -> Typed:
+    def operation(self, node: ast.expr, symbol: str, left: Typed, right: Typed, in_place: bool = False) -> Typed:
         """An arithmetic operator applied to two operands."""
         (x, a), (y, b) = left, right
         one, other = scalar(a), scalar(b)
         if one is None or other is None:
             return self._other_operation(node, symbol, self.settled(x, a), self.settled(y, b))
-        rule = binary(symbol, one.name, other.name)
+        text = f"a {SIGNS[symbol]}{'=' * in_place} b"
+        rule = self.resolved(node, text if record.has(text) else f"a {SIGNS[symbol]} b", one.name, other.name)
         if symbol == "Pow" and isinstance(b, Known) and type(b.value) is int and rule is not None:
-            return self._constant_power(node, self.settled(x, a), b.value)
+            return self._constant_power(node, self.settled(x, a), b.value, rule)
         result = rule[2] if rule else None
         if result == "float64":
             self.doubled(node, f"{one.name} and {other.name}")
@@ -75,16 +77,15 @@ class Operations(Comparisons):
             return self._infix(node, symbol, x, y), None
         return self.apply(dynamic.binary(symbol), f"any_{symbol}", node, x, y), None
 
-    def _constant_power(self, node: ast.expr, base: Typed, exponent: int) -> Typed:
+    def _constant_power(self, node: ast.expr, base: Typed, exponent: int, rule: tuple[str, ...]) -> Typed:
         x, a = base
         one = scalar(a)
         assert one is not None
         if one.name in INTEGERS:
             function = operators.typed("Pow", one.name, "int64")
-            result = binary("Pow", one.name, "int64")[2]  # type: ignore[index]
             power = ast.copy_location(ast.Constant(exponent), node)
-            return self.apply(function, function.__name__, node, x, power), _computed(result)
-        name = "float32" if one.name == "float16" else one.name
+            return self.apply(function, function.__name__, node, x, power), _computed(rule[2])
+        name = rule[0]
         x = self.converted(x, a, name)
         if exponent == 2:
             x, again = self._twice(x)
@@ -170,17 +171,21 @@ class Operations(Comparisons):
         one = scalar(a)
         if one is None:
             return self.apply(dynamic.unary(symbol), f"any_{symbol}", node, x), None
-        result = unary(symbol, one.name)
+        rule = self.resolved(node, f"{SIGNS[symbol]}a", one.name)
+        if rule is None:
+            return self.apply(dynamic.unary(symbol), f"any_{symbol}", node, x), None
+        result = rule[1]
         plain = ast.copy_location(ast.UnaryOp(node.op, x), node)
-        if result in FLOATS:
+        if result not in INTEGERS:
             return plain, number(result)
-        least = one.name != "int64" and one.low == limits(one.name)[0] and symbol == "USub" and one.name != "bool"
+        own = one.name not in ("bool", "int16", "int64")  # whether it is negated in its own width
+        least = own and one.low == limits(one.name)[0] and symbol == "USub"
         if result == "int64" and symbol != "Invert" and not least:
             plain.operand = self._python(x, one)
             bounds = (-one.high, -one.low) if symbol == "USub" else (one.low, one.high)
             return plain, whole(*bounds)
         function = operators.negation(symbol, one.name)
-        return self.apply(function, f"{symbol}_{one.name}", node, x), number(result or "int64", "any")
+        return self.apply(function, f"{symbol}_{one.name}", node, x), number(result, "any")
 
     def _BoolOp(self, node: ast.BoolOp, test: bool = False) -> Typed:
         if test:

@@ -17,7 +17,7 @@ import numpy as np
 from ..base.conversions import CONVERSIONS, computed, name_of, wrapped
 from ..base.errors import IntegerError
 from ..base.places import here, report
-from ..base.scalars import FLOATS, binary, unary, unify
+from ..base.scalars import COMPLEX, FLOATS, binary, unary, unify
 from ..base.state import current
 
 SYMBOLS: dict[str, Callable[[Any, Any], Any]] = {
@@ -29,6 +29,7 @@ SYMBOLS: dict[str, Callable[[Any, Any], Any]] = {
 }
 _CUTOFF = 0x10000  # for larger exponents Numba computes powers in floats
 COMPARISONS = {"Lt", "LtE", "Gt", "GtE", "Eq", "NotEq"}
+SYMBOL_OF = {function: name for name, function in SYMBOLS.items() if name not in COMPARISONS}
 IN_PLACE = {
     name: getattr(operator, f"i{function.__name__.strip('_')}")
     for name, function in SYMBOLS.items()
@@ -39,7 +40,7 @@ IN_PLACE = {
 @cache
 def typed(symbol: str, a: str, b: str) -> Callable[[Any, Any], Any]:
     """The operator for operands of two scalar types; it raises a TypeError if Numba refuses them."""
-    rule = binary("Compare" if symbol in COMPARISONS else symbol, a, b)
+    rule = binary(symbol, a, b)
     if rule is None:
         return _refused(symbol, a, b)
     to_a, to_b, result = rule
@@ -65,12 +66,14 @@ def _computation(symbol: str, a: str, b: str, result: str) -> Callable[[Any, Any
     plain = SYMBOLS[symbol]
     if symbol in COMPARISONS:
         return plain
+    if result in COMPLEX:
+        return lambda x, y: of_complex(symbol, x, y)
     if symbol == "Div" and result == "float64":
         return lambda x, y: np.float64(x) / np.float64(y)
     if symbol == "Pow":
         return _power(b, result)
     if result in FLOATS:
-        return plain
+        return divisions.get(symbol, plain)
     if symbol == "LShift":
         return _left(result)
     if symbol == "RShift":
@@ -80,6 +83,60 @@ def _computation(symbol: str, a: str, b: str, result: str) -> Callable[[Any, Any
     whole = {"FloorDiv": _floor, "Mod": lambda x, y: x % y if y else _by_zero()}.get(symbol, plain)
     narrow: Callable[[Any], Any] = wrapped if result == "int64" else CONVERSIONS[result]
     return lambda x, y: narrow(whole(_signed(int(x), result), _signed(int(y), result)))
+
+
+def of_complex(symbol: str, x: Any, y: Any) -> Any:
+    """A sum, difference, product or quotient of complex numbers, or of arrays of them, as Numba computes it."""
+    a, b, c, d = x.real, x.imag, y.real, y.imag
+    if symbol == "Mult":
+        return complex_of(a * c - b * d, a * d + b * c)
+    if symbol != "Div":
+        plain = SYMBOLS[symbol]
+        return complex_of(plain(a, c), plain(b, d))
+    with np.errstate(all="ignore"):  # the quotient of CPython
+        swap = ~(np.abs(c) >= np.abs(d))
+        larger, smaller = np.where(swap, d, c), np.where(swap, c, d)
+        ratio = smaller / larger
+        whole = larger + smaller * ratio
+        real = np.where(swap, b, a) + np.where(swap, a, b) * ratio
+        return complex_of(real / whole, np.where(swap, b * ratio - a, b - a * ratio) / whole)
+
+
+def complex_of(real: Any, imag: Any) -> Any:
+    """The complex number of two floats, or arrays, of one type."""
+    new = np.empty(np.broadcast_shapes(np.shape(real), np.shape(imag)), np.result_type(real, imag, np.complex64))
+    new.real, new.imag = real, imag
+    return new if new.ndim else new[()]
+
+
+def _remainder(x: Any, y: Any) -> Any:
+    """The remainder, with the sign of x, as in PTX: from the rounded quotient."""
+    left = np.abs(x) - np.floor(np.abs(x) / np.abs(y)) * np.abs(y)
+    return np.where(x < 0, -left, left)
+
+
+def _float_mod(x: Any, y: Any) -> Any:
+    """``x % y`` of floats, or arrays of them, as Numba and PTX compute it."""
+    with np.errstate(all="ignore"):
+        left = _remainder(x, y)
+        signed = np.where((y < 0) != (left < 0), left + y, left)
+        zero = np.where(y < 0, -np.zeros_like(y), np.zeros_like(y))
+        return np.where(y == 0, left, np.where(left != 0, signed, zero))[()]
+
+
+def _float_floor(x: Any, y: Any) -> Any:
+    """``x // y`` of floats, or arrays of them."""
+    with np.errstate(all="ignore"):
+        left = _remainder(x, y)
+        ratio = (x - left) / y
+        ratio = np.where((left != 0) & ((y < 0) != (left < 0)), ratio - 1, ratio)
+        whole = np.floor(ratio)
+        whole = np.where(ratio - whole > 0.5, whole + 1, whole)
+        found = np.where((ratio == 0) | (ratio != ratio), ratio * ratio * x / y, whole)
+        return np.where(y == 0, x / y, found)[()]
+
+
+divisions: dict[str, Callable[[Any, Any], Any]] = {"FloorDiv": _float_floor, "Mod": _float_mod}
 
 
 def _floor(x: int, y: int) -> int:
@@ -145,16 +202,17 @@ def squarings(x: Any, exponent: int) -> Any:
 
 @cache
 def negation(symbol: str, a: str) -> Callable[[Any], Any]:
-    """-x, +x or ~x of a scalar type. An integer is negated in its own width, then widened."""
+    """-x, +x or ~x of a scalar type. An integer is negated in its own width, then widened; an int16 is widened first,
+    since an H200 executes ``neg.s16`` in 32 bits."""
     result = unary(symbol, a)
     plain: Any = {"USub": operator.neg, "UAdd": operator.pos, "Invert": operator.invert}[symbol]
     if result is None:
         raise TypeError(f"{symbol} of {a}: Numba has no such operator for CUDA")
     if result == "bool":
         return lambda x: not x
-    if result in FLOATS:
+    if result in FLOATS or result in COMPLEX:
         return plain
-    own, wide = CONVERSIONS["int64" if a == "bool" else a], CONVERSIONS[result]
+    own, wide = CONVERSIONS["int64" if a in ("bool", "int16") else a], CONVERSIONS[result]
     return lambda x: wide(own(plain(int(x))))
 
 
@@ -191,10 +249,12 @@ def extreme(greatest: bool, *names: str) -> Callable[..., Any]:
 
 
 def absolute(x: Any) -> Any:
-    """``abs``, in the type of x; the smallest value of an integer type is returned unchanged."""
+    """``abs``, in the type of x, of a complex number in that of its parts; the least integer is returned unchanged."""
     name = name_of(x)
     if name in FLOATS:
         return abs(x)
+    if name in COMPLEX:
+        return x.real.dtype.type(np.hypot(np.float64(x.real), np.float64(x.imag)))
     new = CONVERSIONS["int8" if name == "bool" else name](abs(int(x)))  # type: ignore[index]
     if new < 0:
         computed(-int(x), name or "")

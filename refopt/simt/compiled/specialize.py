@@ -113,7 +113,7 @@ def _compile(function: types.FunctionType, kinds: tuple[Kind, ...]) -> Compiled:
     typer.read(node)
     body: list[ast.stmt]
     body = node.body if isinstance(node, ast.FunctionDef) else [ast.copy_location(ast.Return(node.body), node.body)]
-    new_body = typer.block(body)
+    new_body = typer.settle(body)
     result = typer.result()
     typer.changed |= _frozen(function.__defaults__) is not function.__defaults__
     calls, literals = tuple(typer.calls.values()), frozenset(typer.literals)
@@ -170,7 +170,7 @@ class Typer(Refusals):
     def named(self, name: str) -> Kind:
         """A global, or a variable of an enclosing function, which is constant as in Numba."""
         if name in self.captured:
-            return Known(self.captured[name])
+            return _captured(self.captured[name])
         try:
             if name in self.free:
                 value = self.free[name].cell_contents
@@ -187,9 +187,7 @@ class Typer(Refusals):
             self.named_function(self.free.get(name, self.function.__globals__), name, value)
         if frozen is not value:
             self.changed = True
-        if isinstance(frozen, np.ndarray):
-            return of_value(frozen)
-        return Known(value) if not isinstance(value, list | dict | set) else None
+        return _captured(frozen)
 
     def named_function(self, names: Any, name: str, value: Any) -> None:
         """Note where a device function was found."""
@@ -246,12 +244,21 @@ def _default(value: Any) -> Kind:
     return variable(Known(value))
 
 
+def _captured(value: Any) -> Kind:
+    """The kind of a captured value."""
+    if isinstance(value, np.ndarray):
+        return of_value(value)
+    return Known(value) if not isinstance(value, list | dict | set) else None
+
+
 def _frozen(value: Any) -> Any:
     """A captured value in a class that identifies its type."""
     if type(value) is float:
         return np.float64(value)
-    if type(value) is int and value > 2**63 - 1:
+    if type(value) is int and 2**63 <= value < 2**64:
         return np.uint64(value)
+    if type(value) is complex:
+        return np.complex128(value)
     if type(value) is tuple:
         items = tuple(_frozen(item) for item in value)
         return value if all(a is b for a, b in zip(items, value, strict=True)) else items

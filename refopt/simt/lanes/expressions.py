@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..base import state
+from ..base.scalars import COMPLEX
 from ..base.variables import reads, stores
 from ..compiled.kinds import Array, Known, Record, items_of, scalar
 from ..machine import atomics
@@ -121,8 +122,9 @@ class Expressions:
             return 'L.of("lane")'
         if (value := self.static(node)) is not NOTHING:
             return self.program.constant(value)
-        if scalar(kind) is not None and node.attr == "real":
-            return self.expr(node.value)
+        if (one := scalar(kind)) is not None and node.attr in ("real", "imag"):
+            whole = node.attr == "real" and one.name not in COMPLEX
+            return self.expr(node.value) if whole else f"{self.expr(node.value)}.{node.attr}"
         if not isinstance(kind, Array) or node.attr not in _OF_ARRAYS:
             raise Refused(f"attribute {node.attr}")
         return f"{self.expr(node.value)}.{node.attr}"
@@ -276,6 +278,8 @@ class Expressions:
         place = node.func
         if isinstance(place, ast.Attribute) and place.attr == "view" and scalar(_kind(place.value)):
             return f"{self.expr(place.value)}.view({self.expr(node.args[0])})"
+        if isinstance(place, ast.Attribute) and place.attr == "conjugate" and scalar(_kind(place.value)):
+            return f"{self.expr(place.value)}.conjugate()"
         if isinstance(place, ast.Attribute) and place.attr == "sync" and self.form.cooperative:
             return self.effect(f"{self.expr(place.value)}.sync(L)")
         raise Refused("a call of something that is known only at run time")

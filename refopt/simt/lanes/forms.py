@@ -26,7 +26,7 @@ _EXACT = {
 }
 _OF_VALUES: dict[Any, Callable | None] = {
     **dict.fromkeys(_EXACT), **device.PLAIN, tuple: tuple, zip: zip, len: places.length, wrapped: values.wrap,
-    range: values.lane_range, abs: np.abs, int: partial(values.cast, "int64"),
+    range: values.lane_range, abs: np.abs, operators.complex_of: None, int: partial(values.cast, "int64"),
     **{function: partial(values.extreme, function is max, ()) for function in (max, min)},
 }
 _SCALARS = tuple(module.__name__ for module in (functions, operators, conversions, half))

@@ -70,7 +70,7 @@ def typed(
     try:
         typer = LaneTyper(function, node, kinds, callee)
         body = node.body if isinstance(node, ast.FunctionDef) else ast.copy_location(ast.Return(node.body), node.body)
-        new = typer.block(body if isinstance(body, list) else [body])
+        new = typer.settle(body if isinstance(body, list) else [body])
         result = typer.result()
         typer.namespace()
     except Untypable as reason:

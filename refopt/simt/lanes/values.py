@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..base.conversions import CONVERSIONS
-from ..base.scalars import FLOATS, INTEGERS, SIGNED, unify
+from ..base.scalars import COMPLEX, FLOATS, INTEGERS, SIGNED, unify
 from ..compiled import operators
 from .places import View
 from .typed import Refused
@@ -77,7 +77,7 @@ def _joint(values: Iterable[Any]) -> np.dtype:
     """The common dtype of values of one type; integers may have several."""
     dtypes = {_dtype_of(value) for value in values}
     joint = np.result_type(*dtypes)
-    if len(dtypes) > 1 and joint.kind == "f":
+    if len(dtypes) > 1 and joint.kind in "fc":
         raise Refused("a value of two types")
     return joint
 
@@ -138,7 +138,7 @@ def cast(name: str, value: Any) -> Any:
         return value
     if name == "bool":
         return value != 0
-    if kind.kind != "f" or name in FLOATS:
+    if kind.kind != "f" or name not in INTEGERS:
         return value.astype(np.float64).astype(name) if name == "float16" else value.astype(name)
     return _whole(name, value)
 
@@ -172,8 +172,11 @@ def operate(scalar: Callable, symbol: str, rule: tuple[str, str, str], x: Any, y
     plain = operators.SYMBOLS[symbol]
     if symbol in operators.COMPARISONS:
         return plain(x, y)
+    if result in COMPLEX:
+        return operators.of_complex(symbol, x, y)
     if result in FLOATS and symbol != "Pow":
-        return plain(cast(result, x), cast(result, y)) if symbol == "Div" else plain(x, y)
+        x, y = (cast(result, x), cast(result, y)) if symbol == "Div" else (x, y)
+        return operators.divisions.get(symbol, plain)(x, y)
     if symbol in ("LShift", "RShift"):
         x, inside = cast(result, x), (y >= 0) & (y < 64)
         count = cast(result, np.where(inside, y, 0))

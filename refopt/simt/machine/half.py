@@ -13,10 +13,8 @@ from ..base.places import unsupported
 
 
 def fma(a: Any, b: Any, c: Any) -> Any:
-    """a * b + c, rounded once, in the widest type of the three."""
-    kind = np.result_type(*(x.dtype if isinstance(x, np.generic) else np.float64 for x in (a, b, c)))
-    if kind.kind != "f":
-        kind = np.dtype(np.float64)
+    """a * b + c of floats, rounded once, in the widest type of the three."""
+    kind = np.result_type(type(a), type(b), type(c))
     x, y, z = float(a), float(b), float(c)
     if not (math.isfinite(x) and math.isfinite(y) and math.isfinite(z)):
         if math.isfinite(x) and math.isfinite(y):  # however large the product is

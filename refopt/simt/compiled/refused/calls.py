@@ -12,16 +12,15 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from ...base import state
+from ...base import record, state
 from ...base.places import is_internal
 from ...machine import atomics, barriers, half, indices
 from ...machine.warps import syncwarp
 from ...memory import shared
-from .. import functions
 from ..kinds import TEXTS, Array, Kind, Known, Scalar, Tuple, items_of
 from .shapes import declared, not_constant
 from .syntax import NewArray, Refusal
-from .uses import ELEMENTS, described, sort, unfit
+from .uses import ELEMENTS, sort, unfit
 
 _OF_NUMBERS = (abs, int, float, bool, round, divmod, complex, pow, *vars(math).values())
 # The use that functions make of their arguments, by the functions' identity.
@@ -29,7 +28,6 @@ _USES = {
     id(function): use
     for use, functions_of_it in {
         "number": _OF_NUMBERS, "print": (print,), "range": (range,), "len": (len,), "tuple": (tuple,),
-        "predicate": (barriers.syncthreads_count, barriers.syncthreads_and, barriers.syncthreads_or),
     }.items()
     for function in functions_of_it
 }
@@ -39,7 +37,6 @@ _BY_PLACE = set(map(id, (
     half.cbrt, indices.selp, indices.popc, indices.clz, indices.brev, indices.ffs,
 )))
 _REDUCTIONS = {"sum", "prod", "mean", "std", "var", "all", "any", "argmax", "argmin", "item"}
-_WHOLE_ATOMICS = {"and_", "or_", "xor", "inc", "dec", "exch", "cas", "compare_and_swap"}
 _METHODS = {
     "append": "use cuda.local.array with a constant size, and count its elements",
     "copy": "copy element by element into a cuda.local.array",
@@ -154,14 +151,10 @@ def _counted(node: ast.Call, function: Any, name: str) -> Iterator[Refusal]:
     count = len(node.args)
     if any(isinstance(arg, ast.Starred) for arg in node.args):
         return
-    if function is pow and count > 2:
-        yield node, "pow with three arguments", "write pow(x, n) % m"
-    if function is int and count > 1:
-        yield node, "int with a base", "parse numbers in the caller"
-    of_math = isinstance(function, types.BuiltinFunctionType)
-    takes = 1 if of_math and function in functions.ONE else 2 if of_math and function in functions.TWO else count
-    if count != takes:
-        hint = "math.log(x) / math.log(base)" if function is math.log else f"pass {takes}"
+    takes = record.counts().get(id(function), [count])
+    plain = isinstance(function, types.BuiltinFunctionType | type) and function not in (max, min)
+    if plain and count not in takes:
+        hint = "math.log(x) / math.log(base)" if function is math.log else f"pass {takes[0]}"
         yield node, f"{name} with {count} argument{'s' * (count != 1)}", hint
 
 
@@ -185,11 +178,6 @@ def _atomic(node: ast.Call, operation: str, kinds: list[Kind], name: str) -> Ite
     yield from unfit("atomic", node.args[0], array, name)
     if not isinstance(array, Array) or array.dtype is None:
         return
-    allowed = atomics.COUNTERS if operation in ("inc", "dec") else atomics.WHOLE
-    types_of_it = allowed if operation in _WHOLE_ATOMICS else atomics.NUMBERS
-    if array.dtype not in types_of_it:
-        expected = ", ".join(sorted(types_of_it))
-        yield node, f"{name} on {described(array)}", f"it takes arrays of {expected}"
     if operation != "compare_and_swap" and len(kinds) > 1:
         parts = kinds[1].items if isinstance(kinds[1], Tuple) else (kinds[1],)
         single = isinstance(kinds[1], Tuple) and array.axes == 1

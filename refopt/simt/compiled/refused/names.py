@@ -5,7 +5,6 @@ from __future__ import annotations
 import builtins
 import cmath
 import enum
-import math
 import operator
 import sys
 import types
@@ -13,25 +12,19 @@ from typing import Any
 
 import numpy as np
 
+from ...base import record
 from ...base.numba_types import Type, is_numba_type
 from ...base.places import is_internal
 from .syntax import NewArray
 
-# As numba-cuda 0.30 has them.
+# As numba-cuda 0.30 has them, besides those of the record.
 _BUILTINS = """abs bool complex divmod enumerate float hasattr int isinstance iter len max min next pow print range
 round slice sum tuple type zip"""
-_MATH = """acos acosh asin asinh atan atan2 atanh ceil copysign cos cosh degrees erf erfc exp exp2 expm1 fabs floor fmod
-frexp gamma hypot isfinite isinf isnan ldexp lgamma log log10 log1p log2 modf nextafter pow radians remainder sin sinh
-sqrt tan tanh trunc"""
 _OPERATOR = """add and_ contains eq floordiv ge getitem gt iadd iand ifloordiv ilshift imod imul invert ior ipow irshift
 is_ is_not isub itruediv ixor le lshift lt mod mul ne neg not_ or_ pos pow rshift setitem sub truediv truth xor"""
-_NUMPY = """acos acosh all angle any arccos arccosh arcsin arcsinh arctan arctan2 arctanh argmax argmin array_equal
-asarray asin asinh atan atan2 atanh atleast_1d atleast_2d atleast_3d average bitwise_and bitwise_invert
-bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift bitwise_xor broadcast_shapes conj conjugate cos cosh
-count_nonzero deg2rad degrees divide dsplit dtype equal finfo fmax fmin greater greater_equal hypot iinfo imag invert
-iscomplexobj isnan isrealobj isscalar left_shift less less_equal log log10 log2 logical_and logical_not logical_or
-logical_xor maximum mean minimum nan_to_num nanmean nanprod nanstd nansum nanvar ndenumerate ndindex nditer not_equal
-prod rad2deg radians real right_shift searchsorted shape sin sinc sinh size std sum tan tanh true_divide var vsplit"""
+_NUMPY = """all angle any argmax argmin array_equal asarray atleast_1d atleast_2d atleast_3d average broadcast_shapes
+count_nonzero dsplit dtype finfo iinfo imag iscomplexobj isrealobj isscalar mean nan_to_num nanmean nanprod nanstd
+nansum nanvar ndenumerate ndindex nditer prod real searchsorted shape sinc size std sum var vsplit"""
 _TYPES = {np.dtype(code).type.__name__ for code in "?bhilqBHILQefdFD"}
 _INSTEAD = {
     "all": "write a loop, or cuda.syncthreads_and(int(...)) for the threads of a block",
@@ -65,8 +58,8 @@ def _by_identity(module: Any, names: str) -> set[int]:
 
 
 _COMPILED = (
-    _by_identity(builtins, _BUILTINS) | _by_identity(math, _MATH) | _by_identity(operator, _OPERATOR)
-    | _by_identity(np, _NUMPY) | set(map(id, vars(cmath).values()))
+    _by_identity(builtins, _BUILTINS) | _by_identity(operator, _OPERATOR) | _by_identity(np, _NUMPY)
+    | set(map(id, vars(cmath).values()))
 )
 _HOST = {"arrays", "devices", "elementwise", "host_memory", "kernel", "pinned", "reduction", "streams"}
 _HEAP = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class that was made by a class statement
@@ -74,7 +67,7 @@ _HEAP = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class that was made by a class statemen
 
 def refusal(value: Any, spelled: str) -> tuple[str, str] | None:
     """Why Numba refuses the value of a name or an attribute, and what to write instead; None if it accepts it."""
-    if id(value) in _COMPILED or value is builtins:
+    if id(value) in _COMPILED or id(value) in record.counts() or value is builtins:
         return None
     if getattr(value, "__name__", "") == "prange":
         return f"{spelled} is for the threads of a CPU", "write range, or let each thread of the grid take a step"

@@ -5,12 +5,13 @@ from __future__ import annotations
 import ast
 from typing import Any
 
+from ...base import record
 from ..expressions import Unsupported
 from ..kinds import Array, Kind, Known, Record, Scalar, items_of, scalar
 from . import syntax
 from .syntax import NewArray
 from .typed import Expressions
-from .uses import ELEMENTS, WHOLE, index, unfit
+from .uses import ELEMENTS, WHOLE, described, index, unfit
 
 
 class Refusals(Expressions):
@@ -102,6 +103,10 @@ class Refusals(Expressions):
             self.refuse(target, NewArray("a copy of a whole array"), instead)
         if isinstance(place, Scalar) and not (isinstance(kind, Array) and not kind.axes):
             self.hold(unfit("element", target, kind, place.name))
+            one = scalar(kind)
+            if one is not None and record.signature("A[0] = b", place.name, one.name) is None:
+                instead = record.accepted("A[0] = b", place.name, one.name)
+                self.refuse(target, f"{described(kind)} for an element of {place.name}", instead)
 
     def assign(self, node: ast.stmt, target: ast.expr, value: ast.expr, kind: Kind) -> list[ast.stmt]:
         new = super().assign(node, target, value, kind)

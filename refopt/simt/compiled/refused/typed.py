@@ -12,7 +12,7 @@ from typing import Any
 
 from ...base.errors import CompileError, Place
 from ...base.places import is_internal
-from ...base.scalars import FLOATS
+from ...base.scalars import COMPLEX, FLOATS
 from ..expressions import Typed, Unsupported
 from ..kinds import Array, Clash, Kind, Known, items_of, named_of, scalar
 from ..loops import Loops
@@ -29,7 +29,6 @@ _TEXT = frozenset((
     "find", "index", "isalnum", "isalpha", "isascii", "isdecimal", "isdigit", "islower", "isspace", "istitle",
     "isupper", "rfind", "rindex",
 ))
-_BITWISE = {"BitAnd", "BitOr", "BitXor", "LShift", "RShift"}
 _MISSING = object()
 
 
@@ -44,6 +43,7 @@ class Expressions(Loops):
         self.literals: dict[str, ast.expr] = {}  # parameters that must be literals, and where
         self.parameters: frozenset[str] = frozenset()
         self._text: ast.AST | None = None
+        self._negated: ast.AST | None = None  # the operand of ``not``
         self._listed: set[ast.AST] = set()  # lists that are iterated over or searched: the compiler makes them tuples
 
     def refused(self, node: ast.AST, reason: str, instead: str) -> CompileError:
@@ -118,6 +118,9 @@ class Expressions(Loops):
         self.kinds[node] = kind
         if isinstance(kind, Known) and isinstance(kind.value, Clash):
             self.refuse(node, self._clash(node, kind.value), "use a variable for each")
+        value = kind.value if isinstance(kind, Known) else None
+        if type(value) is int and not -(2**63) <= value < 2**64:
+            self.refuse(node, f"the number {value} has more than 64 bits", f"write a float: {float(value)!r}")
         if isinstance(node, ast.Name | ast.Attribute):
             held = self.captured.get(node.id, _MISSING) if isinstance(node, ast.Name) else _MISSING
             if isinstance(node, ast.Name) and node.id in self.scope:
@@ -127,8 +130,14 @@ class Expressions(Loops):
             if held is not _MISSING and (found := names.refusal(held, ast.unparse(node))):
                 self.refuse(node, *found)
         if test:
-            self.hold(unfit("truth", node, kind))
+            self.truth(node, kind)
         return new, kind
+
+    def truth(self, node: ast.expr, kind: Kind) -> None:
+        """Check a value whose truth is tested."""
+        self.hold(unfit("truth", node, kind))
+        if (one := scalar(kind)) is not None:
+            self.resolved(node, "not a" if node is self._negated else "1 if a else 0", one.name, called="the truth")
 
     def _clash(self, node: ast.expr, clash: Clash) -> str:
         what = f"{node.id} is" if isinstance(node, ast.Name) else "this is"
@@ -152,7 +161,8 @@ class Expressions(Loops):
 
     def attribute(self, node: ast.Attribute, kind: Kind, name: str) -> Typed:
         spelled = f"{ast.unparse(node.value)}.{name}" if isinstance(node.value, ast.Name | ast.Attribute) else name
-        parts: tuple[str, ...] = ("conj", "conjugate", "imag") if isinstance(kind, Array) and kind.dtype is None else ()
+        of_complex = isinstance(kind, Array) and (kind.dtype is None or kind.dtype in COMPLEX)
+        parts: tuple[str, ...] = ("conj", "conjugate", "imag") if of_complex else ()
         parts += kind.record.names or () if isinstance(kind, Array) and kind.record else ()
         if isinstance(kind, Array) and name not in (*_ARRAY, *parts):
             self.refuse(node, NewArray(f"{spelled}: an array in a kernel has no {name}"), calls.method(name))
@@ -173,16 +183,12 @@ class Expressions(Loops):
         self.hold(index(node, self.kinds.get(node.value), self.kinds.get(node.slice)))
         return typed
 
-    def operation(self, node: ast.expr, symbol: str, left: Typed, right: Typed) -> Typed:
+    def operation(self, node: ast.expr, symbol: str, left: Typed, right: Typed, in_place: bool = False) -> Typed:
         kinds = left[1], right[1]
         one, other = sorts = [sort(kind) for kind in kinds]
         for kind in kinds:
             self.hold(unfit("operand", node, kind))
-        if set(sorts) <= {"int", "float", "bool"}:
-            if symbol in _BITWISE and "float" in sorts:
-                reason = "a bitwise operator on {} and {}".format(*(scalar(k).name for k in kinds))  # type: ignore
-                self.refuse(node, reason, "convert to an integer first: int(x), or x.view(np.int32) for its bits")
-        elif None not in kinds:
+        if None not in kinds and not {*sorts} <= {"int", "float", "bool", "complex"}:
             both = f"{described(kinds[0])} and {described(kinds[1])} in one operation"
             if (sorts.count("tuple") == 1 and symbol != "Mult") or any(map(named_of, kinds)):
                 self.refuse(node, both, "use its items: t[0]")
@@ -192,13 +198,14 @@ class Expressions(Loops):
                 self.refuse(node, "None in a computation", "use a number that stands for nothing, such as -1")
             if "object" in sorts:
                 self.refuse(node, both, "use numbers")
-        return super().operation(node, symbol, left, right)
+        return super().operation(node, symbol, left, right, in_place)
 
     def _UnaryOp(self, node: ast.UnaryOp) -> Typed:
-        if not isinstance(node.op, ast.Not):
+        if isinstance(node.op, ast.Not):
+            self._negated = node.operand
+        else:
             kind = self.visit(node.operand)[1]
             self.hold(unfit("sign", node, kind))
-            self.hold(unfit("invert" if isinstance(node.op, ast.Invert) else "", node, kind))
         return super()._UnaryOp(node)
 
     def _Compare(self, node: ast.Compare) -> Typed:
@@ -220,7 +227,7 @@ class Expressions(Loops):
     def _BoolOp(self, node: ast.BoolOp, test: bool = False) -> Typed:
         typed = super()._BoolOp(node, test)
         for value in node.values[:-1]:
-            self.hold(unfit("truth", value, self.kinds.get(value)))
+            self.truth(value, self.kinds.get(value))
         return typed
 
     def _Lambda(self, node: ast.Lambda) -> Typed:

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from ...base import state
-from ...base.scalars import FLOATS
-from ..kinds import Array, Kind, Known, Range, Record, Scalar, Tuple, Varying, items_of, scalar
+from ...base.scalars import COMPLEX, FLOATS
+from ...machine.vector_types import Vector
+from ..kinds import Array, Kind, Known, Range, Record, Scalar, Tuple, Varying, items_of, named_of, scalar
 from .syntax import NewArray, Refusal
 
 ELEMENTS = "loop over the elements, or let each thread take one: x[i]"
@@ -19,33 +20,32 @@ _PARTS = "use its items: t[0]"
 # The use, the sorts of values it does not allow, the reason ({} is the value), and what to write instead.
 _UNFIT: tuple[tuple[str, str, str, str], ...] = (
     ("call", f"{_NUMBER} array tuple record text None", "a call of {}", "an element is x[i], with brackets"),
-    ("loop", _NUMBER, "a loop over {}", "loop over range(n)"),
+    ("loop", f"{_NUMBER} vector", "a loop over {}", "loop over range(n)"),
     ("loop", "text texts", "a loop over text", "loop over a tuple of numbers"),
     ("loop", "mixed", "a loop over a tuple of several types", "make them one type, or unroll the loop"),
     ("truth", "array", "the truth of an array", "test an element, or x is not None"),
     ("operand", "array", WHOLE, ELEMENTS),
     ("operand", "texts", "an operator on text", "format text in the caller"),
     ("sign", "array", WHOLE, ELEMENTS),
-    ("sign", "tuple text", "{} with a sign", _PARTS),
-    ("invert", "float", "~ of {type}", "convert to an integer first: int(x)"),
+    ("operand", "vector", "an operator on {}", "use its parts: v.x"),
+    ("sign", "tuple text vector", "{} with a sign", _PARTS),
     ("compare", "array", NewArray("a comparison of a whole array, whose result would be a new array"), ELEMENTS),
-    ("indexed", _NUMBER, "{name} {}", "index an array: a number has no elements"),
+    ("indexed", f"{_NUMBER} complex vector", "{name} {}", "index an array: a number has no elements"),
     ("indexed", "texts", "an index into text", "compare the whole text"),
     ("indexed", "range", "an index into a range", "compute the number: start + i * step"),
-    ("index", "float bool", "an index of type {type}", "convert it: int(i), or i // 2 instead of i / 2"),
+    ("index", "float bool complex", "an index of type {type}", "convert it: int(i), or i // 2 instead of i / 2"),
     ("load index", "array", NewArray("an array as index, whose result would be a new array"),
      "index by one number at a time"),
-    ("element", "array tuple text texts complex object None", "{} for an element of {name}", "store one number"),
+    ("element", "array tuple text texts vector object None", "{} for an element of {name}", "store one number"),
     ("print", "array complex None", "print of {}", "print its elements"),
     ("print", "texts", "print of {}", "print in each branch"),
     ("range", "array tuple text", "range of {}", "write range(x.size) or range(len(x))"),
-    ("len", _NUMBER, "len of {}", "should this argument be an array?"),
+    ("len", f"{_NUMBER} vector", "len of {}", "should this argument be an array?"),
     ("tuple", "array", "a tuple of an array", "index the array: its length is known only at run time"),
-    ("number", "array tuple text", "{name} of {}", ELEMENTS),
+    ("number", "array tuple text vector", "{name} of {}", ELEMENTS),
     ("type", "text", "{name} of text", "write the number"),
-    ("predicate", "float bool", "{name} of {}", "make it an integer: int(...)"),
     ("atomic", f"{_NUMBER} tuple", "{name} on {}", "it takes an array, an index and a value"),
-    ("operand of an atomic", "array tuple text None", "{name} of {}", "pass one number"),
+    ("operand of an atomic", "array tuple text vector None", "{name} of {}", "pass one number"),
 )
 _BY_USE = {use: [row[1:] for row in _UNFIT if row[0] == use] for use, *_ in _UNFIT}
 
@@ -65,16 +65,18 @@ def unfit(use: str, node: ast.AST, kind: Kind, name: str = "") -> Iterator[Refus
 
 
 def sort(kind: Kind) -> str:
-    """The sort of a value: int, float, bool, array, tuple, record, range, text, None, complex, object; or unknown."""
+    """The sort of a value: int, float, bool, complex, array, tuple, vector, record, range, text, None, object; else
+    unknown."""
     if (one := scalar(kind)) is not None:
-        return "float" if one.name in FLOATS else "bool" if one.name == "bool" else "int"
+        plain = {"bool": "bool"} | dict.fromkeys(FLOATS, "float") | dict.fromkeys(COMPLEX, "complex")
+        return plain.get(one.name, "int")
     if items_of(kind) is not None:
-        return "tuple"
+        return "vector" if isinstance(named := named_of(kind), type) and issubclass(named, Vector) else "tuple"
     if not isinstance(kind, Known):
         return {Array: "array", Record: "record", Range: "range"}.get(type(kind), "unknown")
     if isinstance(kind.value, Varying):
         return kind.value.sort
-    known = {str: "text", type(None): "None", complex: "complex"}.get(type(kind.value))
+    known = {str: "text", type(None): "None"}.get(type(kind.value))
     is_object = callable(kind.value) or isinstance(kind.value, types.ModuleType | state.Dim3)
     return known or ("object" if is_object else "unknown")
 
