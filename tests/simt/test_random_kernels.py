@@ -16,8 +16,7 @@ OFTEN = 60  # seeds that `make test` runs; `make test-long` runs all
 H200 = record.load()
 LENIENT = "float-range", "int32-overflow", "zero-division"  # rules that the kernels break on purpose
 
-# Seeds for which the executor does otherwise, by what it does and why: it leaves other bits (differs), raises an error
-# where a GPU runs (fails), or runs what numba-cuda refuses (accepted).
+# Seeds for which the executor leaves other bits, by the reason.
 DIFFERENT = {
     "undefined: a float beyond the range of the integer that it is converted to": [215, 364, 381],
     "undefined: signed overflow, of a sum that is compared": [60, 198],
