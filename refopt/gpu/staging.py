@@ -1,6 +1,5 @@
 """Copies from the host to a GPU in stream order, without waiting: memory stays unchanged until its copy is done."""
 
-import contextlib
 import ctypes
 
 import numpy as np
@@ -26,7 +25,7 @@ class Pinned:
 
     def __del__(self) -> None:
         if hasattr(self, "address"):
-            driver.cuCtxSynchronize()  # copies may be in progress
+            driver.cuCtxSynchronize()  # copies may be in progress, and their events destroyed
             driver.cuMemFreeHost(self.address)
 
 
@@ -77,8 +76,3 @@ class Staging:
         self._blocks.insert(self._next, made)  # before the oldest, so after the one used last
         self._next = (self._next + 1) % len(self._blocks)
         return made
-
-    def __del__(self) -> None:
-        for _, done in self._blocks:
-            with contextlib.suppress(RuntimeError):  # the context is gone, or a capture is in progress
-                done.synchronize()

@@ -308,6 +308,18 @@ def test_uploads_that_nobody_waits_for(late, monkeypatch):
     assert not late.memory
 
 
+def test_a_cycle_of_garbage_uses_no_event_that_is_destroyed(late):
+    """Python finalizes the parts of a cycle in any order."""
+    target = np.zeros(2, np.int64)
+    one = staging.Staging(target.ctypes.data, target.nbytes)
+    one.upload(0, np.ones(2, np.int64), 7)
+    one.itself = one
+    late.finish(1)
+    del one
+    gc.collect()
+    assert late.count("cuEventSynchronize") == 0 and late.count("cuEventDestroy") == 1 and not late.memory
+
+
 def test_uploads_of_a_capture(late):
     """Made at each replay, from memory that nothing else is written to; no event is asked, which a capture forbids."""
     target = np.zeros(2, np.int64)
