@@ -119,7 +119,6 @@ LEFT_OPEN = [
      "`signed-overflow`"],
     ["`abs(x)` of the smallest int16, stored in an int64", "-32768", "32768", "`signed-overflow`"],
     ["an integer divided by zero", "0", "", "`zero-division`"],
-    ["`%` and `//` of floats", "exact", "from a rounded quotient", "none"],
     ["functions in fp32", "the nearest float", "a few ULPs off", "none"],
     ["functions in fp64", "NumPy's or the C library's, as below", "a few ULPs off", "none"],
 ]
@@ -128,16 +127,14 @@ LEFT_OPEN = [
 def with_left_open(page: str) -> str:
     """docs/executor-finds.md with what CUDA leaves open, and how functions in fp64 are rounded."""
     lines = [["operation", "executor", "H200", "rule that reports it"], ["---"] * 4, *LEFT_OPEN]
-    measured = (RESULTS / "left_open-h200.json").is_file()
-    record = _record("left_open-h200.json" if measured else "left_open.json")
+    record = _record("left_open-h200.json")
     for row in record["conversions"] + record["overflow"]:
         if row.get("differing"):
             *given, there, here = row["first"][0]
             what = f"`{row['expression']}`, {row['of']} {', '.join(map(str, given))}"
             lines.append([what, str(here), f"{there}; {row['differing']} of {row['inputs']} inputs differ", ""])
-    keys = {"executor_not_nearest": "not nearest, executor", "executor_error": "largest error, ULPs"}
-    if measured:
-        keys |= {"gpu_not_nearest": "not nearest, H200", "gpu_error": "largest error, ULPs", "differing": "differ"}
+    keys = {"executor_not_nearest": "not nearest, executor", "executor_error": "largest error, ULPs",
+            "gpu_not_nearest": "not nearest, H200", "gpu_error": "largest error, ULPs", "differing": "differ"}
     rounded = [["function, fp64", "inputs", *keys.values()], ["---", *["---:"] * (len(keys) + 1)]]
     for row in record["functions"]:
         if "executor_error" in row:
