@@ -157,3 +157,19 @@ def test_atomics_in_the_order_of_the_threads(body, by_lanes):
 
 def test_compare_and_swap(by_lanes):
     both_are([words(128)], np.zeros(8, np.int64), swaps, by_lanes, 2, 64)
+
+
+def test_an_index_past_the_end_of_a_view_is_an_error():
+    """Also where the array that it is a view of goes on."""
+
+    @cuda.jit
+    def kernel(x, n, out):
+        i = cuda.grid(1)
+        out[i] = x[i : i + 2][n]
+
+    x, out = np.arange(300), np.zeros(256, np.int64)
+    kernel[4, 64](x, 1, out)
+    assert simt.how(kernel[4, 64], x, 1, out).by == "lanes" and np.array_equal(out, np.arange(1, 257))
+    for n in (2, -3):
+        with pytest.raises(IndexError):
+            kernel[4, 64](x, n, out)
