@@ -116,6 +116,10 @@ def test_cube_roots():
     assert cuda.cbrt(-8) == -2
     x = np.arange(1, 2000, dtype=np.float32) / 7
     assert [cuda.cbrt(each) for each in x] == np.cbrt(x.astype(np.float64)).astype(np.float32).tolist()
+    for each in x.astype(np.float64):
+        root = cuda.cbrt(each)
+        most = Fraction(501, 1000) * Fraction(np.spacing(root))
+        assert (Fraction(root) - most) ** 3 <= Fraction(each) <= (Fraction(root) + most) ** 3
 
 
 def test_what_is_missing():
