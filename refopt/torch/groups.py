@@ -10,9 +10,9 @@ from torch.optim import Optimizer
 from refopt.torch import host, options
 from refopt.torch.arrays import has_memory, refusal, require_apart, unusable
 from refopt.torch.formulas import Formula, plain
-from refopt.torch.masters import DTYPES, MASTER, restore
+from refopt.torch.masters import DTYPES, MASTER
 from refopt.torch.sharded import is_cut, local
-from refopt.torch.states import kept_dtype
+from refopt.torch.states import kept_dtype, restore
 
 Group = dict[str, Any]
 NO_OPTIONS = "params", "param_names"  # entries of a group

@@ -1,6 +1,6 @@
-"""Masters of 16-bit parameters: making and restoring them, and following other code's writes to the parameters."""
+"""Masters of 16-bit parameters: making them, and following other code's writes to the parameters."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from refopt.torch import host
-from refopt.torch.arrays import FLOATS
 from refopt.torch.sharded import is_dtensor, like, local
 
 MASTER = "master_param"
@@ -42,30 +41,6 @@ def follow(master: Tensor, param: Tensor) -> None:
         mine.zero_()
     else:
         mine.copy_(torch.where(mine.to(part.dtype) == part, mine, part.to(mine.dtype)))
-
-
-def restore(
-    states: Mapping[Tensor, dict[str, Any]], params: Mapping[Any, Tensor], saved: Mapping[Any, Any],
-    masters: Mapping[Tensor, str | None],
-) -> None:
-    """Replace loaded states by copies of the saved ones, which stay wider than the parameter if they are.
-
-    PyTorch's ``load_state_dict`` casts all to the parameter's dtype, and shares tensors with the dictionary.
-
-    Args:
-        states: the states that it has loaded, by parameter.
-        params: the parameters, by index in the saved states.
-        saved: the saved states, by index.
-        masters: the kind of masters, by parameter; states beside one are at least fp32.
-    """
-    for i, param in params.items():
-        for key, value in saved.get(i, {}).items():
-            if isinstance(value, Tensor):
-                loaded, dtype = states[param][key], value.dtype
-                if dtype in FLOATS:
-                    least = torch.float32 if has_master(param, masters[param]) else loaded.dtype
-                    dtype = torch.promote_types(least, dtype)
-                states[param][key] = value.detach().to(loaded.device, dtype, copy=True)
 
 
 class Masters:

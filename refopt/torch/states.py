@@ -110,6 +110,30 @@ def _fitting(where: str, held: Any, param: Tensor, dtype: torch.dtype) -> Tensor
     return like(param, copy.copy_(mine.detach()))
 
 
+def restore(
+    states: Mapping[Tensor, dict[str, Any]], params: Mapping[Any, Tensor], saved: Mapping[Any, Any],
+    masters: Mapping[Tensor, str | None],
+) -> None:
+    """Replace loaded states by copies of the saved ones, which stay wider than the parameter if they are.
+
+    PyTorch's ``load_state_dict`` casts all to the parameter's dtype, and shares tensors with the dictionary.
+
+    Args:
+        states: the states that it has loaded, by parameter.
+        params: the parameters, by index in the saved states.
+        saved: the saved states, by index.
+        masters: the kind of masters, by parameter; states beside one are at least fp32.
+    """
+    for i, param in params.items():
+        for key, value in saved.get(i, {}).items():
+            if isinstance(value, Tensor):
+                loaded, dtype = states[param][key], value.dtype
+                if dtype in FLOATS:
+                    least = torch.float32 if has_master(param, masters[param]) else loaded.dtype
+                    dtype = torch.promote_types(least, dtype)
+                states[param][key] = value.detach().to(loaded.device, dtype, copy=True)
+
+
 class Scalars:
     """The scalars of a bucket's tensors.
 
