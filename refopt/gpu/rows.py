@@ -177,7 +177,8 @@ class Slots:
     """
 
     def __init__(self, routine: Routine, dtypes: tuple) -> None:
-        self.dtypes, self.real = dict(zip(routine.slot_names, dtypes, strict=True)), arithmetic(dtypes[0])
+        self.dtypes = dict(zip(routine.slot_names, dtypes, strict=True))
+        self.real: Any = arithmetic(dtypes[0])
         self.present = frozenset(name for name, dtype in self.dtypes.items() if dtype)
         self._row = {name: row for row, name in enumerate(routine.slot_names)}
         self._exact = {None: "params", "uint16": "joined"}.get(dtypes[-1], "master_params")
