@@ -103,10 +103,9 @@ def joined_access(policy: str = "") -> Access:
             x[a, 0], x[a, 1], x[a, 2], x[a, 3] = load4(p, r)
             x[a, 4], x[a, 5], x[a, 6], x[a, 7] = load4(p + 2 * SECOND, r + 2 * SECOND)
         else:
-            for e in range(4):
-                far = SECOND + e
-                x[a, e] = load1(p + 2 * e, r + 2 * e) if i + e < stop else zero
-                x[a, 4 + e] = load1(p + 2 * far, r + 2 * far) if i + far < stop else zero
+            left = stop - i
+            for e in range(8):
+                x[a, e] = load1(p + 2 * OFFSETS[e], r + 2 * OFFSETS[e]) if OFFSETS[e] < left else zero
 
     @device_function
     def store(addresses, i, stop, whole, x, a):
@@ -115,11 +114,12 @@ def joined_access(policy: str = "") -> Access:
             store4(p, r, (x[a, 0], x[a, 1], x[a, 2], x[a, 3]))
             store4(p + 2 * SECOND, r + 2 * SECOND, (x[a, 4], x[a, 5], x[a, 6], x[a, 7]))
         else:
+            left = stop - i
             for e in range(4):
                 far = SECOND + e
-                if i + e < stop:
+                if e < left:
                     store1(p + 2 * e, r + 2 * e, x[a, e])
-                if i + far < stop:
+                if far < left:
                     store1(p + 2 * far, r + 2 * far, x[a, 4 + e])
 
     return Access(load, store)
