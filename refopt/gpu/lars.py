@@ -143,7 +143,7 @@ def lars_update_and_norm(
             p = x[params, e] if whole or i + OFFSETS[e] < stop else zero
             s[0, e] = s[0, e] + p * p
 
-    update_tile = tile_sums(update_row, 1, real)
+    update_tile = tile_sums(update_row, 1, real, stores=True)
 
     @kernel(UPDATE_AND_NORM_BOUNDS)
     def merged_lars_update_and_norm(addresses, chunks, sums, numbers, hyper, factor_at, found_at):

@@ -92,7 +92,7 @@ def phases(routine: Routine, dtypes: tuple, choices: tuple, factor: str | None) 
     real: Any = slots.real
     rule: NormRule = rule_for(routine, real, slots.present, dict(choices))
     norms, close = norms_taken(routine, rule, real), rule.close
-    tile = tile_sums(norm_row(slots, routine, rule, norms), norms, real)
+    tile = tile_sums(norm_row(slots, routine, rule, norms), norms, real, stores=rule.moments is not None)
     update_row, arrays = updated_row(slots, routine, rule)
     found, factor_of = gate(real, factor)
     addresses_of, hypers_of, numbers_of = map(column, (len(routine.slots), len(routine.hypers), len(rule.numbers)))

@@ -81,11 +81,9 @@ def access(dtype: str, real: Any, policy: str = "") -> Access:
             store4(at + size * SECOND, (x[a, 4], x[a, 5], x[a, 6], x[a, 7]))
         else:
             left = stop - i
-            for e in range(4):
-                if e < left:
-                    store1(at + size * e, x[a, e])
-                if SECOND + e < left:
-                    store1(at + size * (SECOND + e), x[a, 4 + e])
+            for e in range(8):
+                if OFFSETS[e] < left:
+                    store1(at + size * OFFSETS[e], x[a, e])
 
     return Access(load, store)
 
@@ -115,12 +113,9 @@ def joined_access(policy: str = "") -> Access:
             store4(p + 2 * SECOND, r + 2 * SECOND, (x[a, 4], x[a, 5], x[a, 6], x[a, 7]))
         else:
             left = stop - i
-            for e in range(4):
-                far = SECOND + e
-                if e < left:
-                    store1(p + 2 * e, r + 2 * e, x[a, e])
-                if far < left:
-                    store1(p + 2 * far, r + 2 * far, x[a, 4 + e])
+            for e in range(8):
+                if OFFSETS[e] < left:
+                    store1(p + 2 * OFFSETS[e], r + 2 * OFFSETS[e], x[a, e])
 
     return Access(load, store)
 

@@ -78,11 +78,12 @@ def rows_of(first, stop):
     return min((stop - first + ROW - 1) // ROW, ROWS)
 
 
-def tile_sums(add_row: Callable, norms: int, real: Any) -> Callable:
+def tile_sums(add_row: Callable, norms: int, real: Any, stores: bool = False) -> Callable:
     """``tile_of(at, first, stop, aligned, k)``: a warp's sums of squares over a tile, of one or two values per element.
 
     ``add_row(at, i, stop, whole, k, s)`` adds the squares of a thread's eight elements of a row, from i on, to its lanes
-    s[n, 0:8] of each norm n. ``at`` and ``k`` are passed on to it.
+    s[n, 0:8] of each norm n. ``at`` and ``k`` are passed on to it. Unless it also ``stores``, which loads of the next
+    row would have to wait for, the loads of all rows of a tile can be in flight at a time.
 
     Every thread of the warp has a single sum; of two, even threads have the first and odd ones the second.
     """
@@ -96,10 +97,14 @@ def tile_sums(add_row: Callable, norms: int, real: Any) -> Callable:
                 s[n, e] = zero
         if aligned and first + TILE <= stop:
             i = own(first)
-            add_row(at, i, stop, WHOLE, k, s)
-            add_row(at, i + ROW, stop, WHOLE, k, s)
-            add_row(at, i + 2 * ROW, stop, WHOLE, k, s)
-            add_row(at, i + 3 * ROW, stop, WHOLE, k, s)
+            if stores:
+                for row in range(ROWS):
+                    add_row(at, i + ROW * row, stop, WHOLE, k, s)
+            else:  # the compiler would not unroll a loop of this size
+                add_row(at, i, stop, WHOLE, k, s)
+                add_row(at, i + ROW, stop, WHOLE, k, s)
+                add_row(at, i + 2 * ROW, stop, WHOLE, k, s)
+                add_row(at, i + 3 * ROW, stop, WHOLE, k, s)
         else:
             for row in range(rows_of(first, stop)):
                 add_row(at, own(first + ROW * row), stop, PARTIAL, k, s)
