@@ -128,7 +128,7 @@ def lars_update_and_norm(
     """The second launch with a carried norm, a block for every two tiles: it also stores the tile sums of the new p."""
     phase = phases(routine, dtypes, choices, factor)
     real: Any = phase.slots.real
-    zero, arrays, params, chunk_pairs = real(0), phase.arrays, phase.rule.updates.index("params"), chunk_tiles // 2
+    arrays, params, chunk_pairs = phase.arrays, phase.rule.updates.index("params"), chunk_tiles // 2
     # The next step's norm reads new parameters exact, or rounded as they are stored.
     as_stored = phase.slots.as_stored({phase.rule.reads[0]: params})
     rounds = as_stored is not None
@@ -140,8 +140,8 @@ def lars_update_and_norm(
         if rounds:
             as_stored(at, i, stop, whole, x)
         for e in range(8):
-            p = x[params, e] if whole or i + OFFSETS[e] < stop else zero
-            s[0, e] = s[0, e] + p * p
+            if whole or i + OFFSETS[e] < stop:
+                s[0, e] = s[0, e] + x[params, e] * x[params, e]
 
     update_tile = tile_sums(update_row, 1, real, stores=True)
 

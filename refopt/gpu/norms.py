@@ -176,7 +176,7 @@ def norm_row(slots: Slots, routine: Routine, rule: NormRule, norms: int) -> Call
     store, as_stored = slots.store(states) if states else None, slots.as_stored(states)
     rounds, moved, written = as_stored is not None, len(states), tuple(states.values())
     arrays, grads, rescale = len(array), array.get("grads", -1), len(routine.hypers) - 1
-    elements, moments, normed, real, zero = column(arrays), rule.moments, rule.normed, slots.real, slots.real(0)
+    elements, moments, normed, real = column(arrays), rule.moments, rule.normed, slots.real
 
     @device_function
     def add_row(at, i, stop, whole, k, s):
@@ -195,10 +195,9 @@ def norm_row(slots: Slots, routine: Routine, rule: NormRule, norms: int) -> Call
                 as_stored(at, i, stop, whole, x)
         for e in range(8):
             y = normed(*elements(x, e), k)
-            here = whole or i + OFFSETS[e] < stop
-            for n in range(norms):
-                z = y[n] if here else zero
-                s[n, e] = s[n, e] + z * z
+            if whole or i + OFFSETS[e] < stop:
+                for n in range(norms):
+                    s[n, e] = s[n, e] + y[n] * y[n]
 
     return add_row
 
