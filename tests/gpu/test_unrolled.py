@@ -6,32 +6,17 @@ from itertools import takewhile
 
 import pytest
 
-from refopt.catalog import LAMB, LARS_MOMENTUM
-from refopt.checks.dtypes import arithmetic
-from refopt.gpu import matmul, products, rules, unroll
-from refopt.gpu.norms import chunks, elements
+from refopt.gpu import matmul, products, unroll
 from refopt.gpu.tensor_core import ldmatrix4
-
-FP32 = ("float32",) * 3 + (None,)
-
-
-def norm_rule(routine):
-    choices = {name: values[0] for name, values in routine.choices.items() if name != "rounding"}
-    return rules.RULES[routine.name](arithmetic("float32"), frozenset(), **choices)
-
 
 def step(v, g, k):
     return v + g * k
 
 
-LARS = LARS_MOMENTUM, FP32, norm_rule(LARS_MOMENTUM)
 # Who shows it, and what makes it.
 MADE = [
     (unroll.gather, lambda: unroll.gather("hypers_of", "hyper[{k}, tensor]", "hyper, tensor", 3)),
     (unroll.map8, lambda: unroll.map8(step, 2)),
-    (elements.norm_row, lambda: elements.norm_row(*LARS, 2)(False)),
-    (elements.update_row, lambda: elements.update_row(*LARS)(False)),
-    (chunks._leave, lambda: chunks._leave(LAMB, norm_rule(LAMB), arithmetic("float32"))),
     (products.storer, lambda: products.storer("bfloat16", True, True)),
     (matmul.storer, lambda: matmul.storer("bfloat16", "rounded")),
     (matmul.multiplier, lambda: matmul.multiplier("bfloat16", ldmatrix4, ldmatrix4)),
