@@ -24,10 +24,9 @@ import numpy as np
 from refopt.gpu import cuda
 from refopt.gpu.kernels import factory
 from refopt.gpu.matmul import ZERO
-from refopt.gpu.products import ADDED, ALONG, OUT, A, B, K, M, N, kind
+from refopt.gpu.products import ADDED, ALONG, OUT, A, B, K, M, N, kernel_name
 from refopt.gpu.target import device_function
 from refopt.gpu.tensor_core import ldmatrix4
-from refopt.gpu.unroll import named, tuple_of, written
 from refopt.gpu.vectors import FORMATS
 from refopt.gpu.warpgroup import (
     BOX,
@@ -114,7 +113,7 @@ def loader(own: Layout, square: bool, symmetric: bool) -> Callable:
                 if at == stages:
                     at, parity = 0, 1 - parity
 
-    return named(load, "load", *kind(square, symmetric, False))
+    return load
 
 
 def saver(own: Layout, symmetric: bool, adds: bool) -> Callable:
@@ -142,7 +141,7 @@ def saver(own: Layout, symmetric: bool, adds: bool) -> Callable:
             turn = 1 - turn
         wait_for_stores()
 
-    return named(save, "save", *kind(False, symmetric, adds))
+    return save
 
 
 def adder(dtype: str, own: Layout, a_along: bool, b_along: bool) -> Callable:
@@ -166,7 +165,20 @@ def adder(dtype: str, own: Layout, a_along: bool, b_along: bool) -> Callable:
                 at, parity = 0, 1 - parity
         return sums, at, parity
 
-    return named(add_up, multiply.__name__.replace("multiply", "add_up"))
+    return add_up
+
+
+def of_twice(finish: Callable, count: int) -> Callable:
+    """``finish`` for a tuple of twice ``count`` sums. A tuple in registers has only constant indices, so nothing loops.
+    """
+    columns = count // 8  # of 16 each
+
+    @device_function
+    def both(sums, q, memory, at, mirror, line, part, alpha, beta):
+        finish(sums[:count], q, memory, at, mirror, line, part, alpha, beta)
+        finish(sums[count:], q + columns, memory, at, mirror, line, part, alpha, beta)
+
+    return both
 
 
 def finisher(dtype: str, own: Layout, symmetric: bool, adds: bool) -> Callable:
@@ -176,6 +188,7 @@ def finisher(dtype: str, own: Layout, symmetric: bool, adds: bool) -> Callable:
     """
     short = {"bfloat16": "bf16x2", "float16": "f16x2"}[dtype]
     widen = FORMATS[dtype].widen_pair.format(w="$2", x="$0", y="$1")
+    tile, mirrored, width = own.tile, own.mirror, own.width
 
     @hopper(f"cvt.rn.{short}.f32 $0, $2, $1;", "=r,f,f", "r", "ff")
     def narrowed(numbers):
@@ -194,27 +207,35 @@ def finisher(dtype: str, own: Layout, symmetric: bool, adds: bool) -> Callable:
     def put(memory, at, mirror_at, x, alpha, beta):
         if adds:
             c = ldmatrix4(memory, at)
-            words = (rounded(c[0], x[0], alpha, beta), rounded(c[1], x[1], alpha, beta),
-                     rounded(c[2], x[2], alpha, beta), rounded(c[3], x[3], alpha, beta))
+            words = (rounded(c[0], x[0:2], alpha, beta), rounded(c[1], x[2:4], alpha, beta),
+                     rounded(c[2], x[4:6], alpha, beta), rounded(c[3], x[6:8], alpha, beta))
         else:
-            words = narrowed(x[0]), narrowed(x[1]), narrowed(x[2]), narrowed(x[3])
+            words = narrowed(x[0:2]), narrowed(x[2:4]), narrowed(x[4:6]), narrowed(x[6:8])
         stmatrix4(memory, at, words)
         if symmetric:
             stmatrix4_transposed(memory, mirror_at, words)
 
-    words = kind(False, symmetric, adds)
-    named(put, "put", *words)
-    # A lane has the address of a row of one of four matrices of 8 x 8. A row of the mirrored tile is a column of the
-    # tile.
-    lines = [f"at = {own.tile} + (row + lane % 16) * {BOX}",
-             f"mirror = {own.mirror} + row // {BOX} * {own.width * BOX} + (lane // 16 * 8 + lane % 8) * {BOX}",
-             "line, part = lane % 8, lane // 16",
-             f"across = (row % {BOX} // 8 + lane // 8 % 2 ^ line) * 8"]
-    for q in range(own.width // 16):
-        x = ", ".join(f"(sums[{8 * q + 2 * k}], sums[{8 * q + 2 * k + 1}])" for k in range(4))
-        spot = f"at + {q // 4 * HEIGHT * BOX} + ({q % 4 * 2} + part ^ line) * 8"
-        lines.append(f"put(memory, {spot}, mirror + across + {q * 16 * BOX}, ({x}), alpha, beta)")
-    return named(written("finish", "sums, memory, row, lane, alpha, beta", lines, put=put), "finish", *words)
+    @device_function
+    def finish8(sums, q, memory, at, mirror, line, part, alpha, beta):
+        """Round a lane's eight sums in columns 16 q to 16 q + 15."""
+        spot = at + q // 4 * (HEIGHT * BOX) + (q % 4 * 2 + part ^ line) * 8
+        put(memory, spot, mirror + q * (16 * BOX), sums, alpha, beta)
+
+    every, count = finish8, 8
+    while count < width // 2:
+        every, count = of_twice(every, count), 2 * count
+
+    @device_function
+    def finish(sums, memory, row, lane, alpha, beta):
+        # A lane has the address of a row of one of four matrices of 8 x 8. A row of the mirrored tile is a column of
+        # the tile.
+        line, part = lane % 8, lane // 16
+        at = tile + (row + lane % 16) * BOX
+        across = (row % BOX // 8 + lane // 8 % 2 ^ line) * 8
+        mirror = mirrored + row // BOX * (width * BOX) + (part * 8 + line) * BOX + across
+        every(sums, 0, memory, at, mirror, line, part, alpha, beta)
+
+    return finish
 
 
 @device_function
@@ -230,14 +251,14 @@ def summer(dtype: str, own: Layout, square: bool, symmetric: bool, adds: bool) -
     add_up, add_along = adder(dtype, own, False, not symmetric), adder(dtype, own, True, True)
     finish, tile, mirror, width = finisher(dtype, own, symmetric, adds), own.tile, own.mirror, own.width
     ready, finished = own.ready, own.finished
-    zeros = written(f"zeros{width // 2}", "", [f"return {tuple_of(['ZERO'] * (width // 2))}"], ZERO=ZERO)
+    zeros = (ZERO,) * (width // 2)
 
     @device_function
     def sum_up(memory, tiles, products, alpha, beta):
         at, parity, turn = 0, 0, 0
         top, lane = cuda.threadIdx.x // 32 * 16, cuda.threadIdx.x % 32
         for n in range(cuda.blockIdx.x, tiles.shape[0], cuda.gridDim.x):
-            i, sums = tiles[n, 0], zeros()
+            i, sums = tiles[n, 0], zeros
             if square and products[i, ALONG] != 0:
                 sums, at, parity = add_along(sums, memory, products[i, K], at, parity)
             else:
@@ -259,7 +280,7 @@ def summer(dtype: str, own: Layout, square: bool, symmetric: bool, adds: bool) -
                 arrive(memory, finished)
             turn = 1 - turn
 
-    return named(sum_up, "sum_up", *kind(square, symmetric, adds))
+    return sum_up
 
 
 @factory
@@ -289,5 +310,5 @@ def merged(dtype: str, square: bool, symmetric: bool, adds: bool) -> Any:
             else:
                 save(memory, tiles, products)
 
-    named(warpgroup_products, "warpgroup_products", *kind(square, symmetric, adds))
+    warpgroup_products.__name__ = kernel_name("warpgroup_products", square, symmetric, adds)
     return cuda.jit(launch_bounds=(THREADS, 1), dynamic_shared=own.nbytes)(warpgroup_products)
