@@ -115,19 +115,15 @@ def storer(dtype: str, kind: str) -> Callable:
     store_one, size, adds = (store_float32, 4, False) if kind == "sums" else (store_narrow, 2, kind == "added")
 
     @cuda.jit(device=True)
-    def put(x, row, column, out, m, n, alpha, beta, c):
-        if row < m and column < n:
-            here = row * n + column
-            store_one(out + size * here, beta * load_narrow(c + 2 * here) + alpha * x if adds else x)
-
-    @cuda.jit(device=True)
     def store(sums, out, row, column, lane, m, n, alpha, beta, c):
         row, column = row + lane // 4, column + lane % 4 * 2
         for i in range(DOWN):
             for j in range(ACROSS):
                 for e in range(4):
-                    r, s = row + 16 * i + e // 2 * 8, column + 8 * j + e % 2
-                    put(sums[i, j, e], r, s, out, m, n, alpha, beta, c)
+                    x, r, s = sums[i, j, e], row + 16 * i + e // 2 * 8, column + 8 * j + e % 2
+                    if r < m and s < n:
+                        here = r * n + s
+                        store_one(out + size * here, beta * load_narrow(c + 2 * here) + alpha * x if adds else x)
 
     return store
 

@@ -74,27 +74,22 @@ def storer(dtype: str, adds: bool, mirrored: bool) -> Callable:
     load2, store2, store1 = (getattr(vectors, f"{what}_{dtype}") for what in ("load2", "store2", "store"))
 
     @cuda.jit(device=True)
-    def put(x, y, row, column, out, m, n, mirror, alpha, beta, added):
-        if row < m and column < n:
-            pitch, both = padded_size(n), column + 1 < n
-            here = row * pitch + column
-            if adds:
-                low, high = load2(added + 2 * here)
-                x, y = beta * low + alpha * x, beta * high + alpha * y
-            store2(out + 2 * here, (x, y if both else ZERO))
-            if mirrored and mirror:
-                store1(out + 2 * (column * pitch + row), x)
-                if both:
-                    store1(out + 2 * ((column + 1) * pitch + row), y)
-
-    @cuda.jit(device=True)
     def store(sums, row, column, lane, out, m, n, mirror, alpha, beta, added):
-        row, column = row + lane // 4, column + lane % 4 * 2
+        row, column, pitch = row + lane // 4, column + lane % 4 * 2, padded_size(n)
         for i in range(DOWN):
             for j in range(ACROSS):
                 for half in range(2):
                     x, y, r, s = sums[i, j, 2 * half], sums[i, j, 2 * half + 1], row + 16 * i + 8 * half, column + 8 * j
-                    put(x, y, r, s, out, m, n, mirror, alpha, beta, added)
+                    if r < m and s < n:
+                        here, both = r * pitch + s, s + 1 < n
+                        if adds:
+                            low, high = load2(added + 2 * here)
+                            x, y = beta * low + alpha * x, beta * high + alpha * y
+                        store2(out + 2 * here, (x, y if both else ZERO))
+                        if mirrored and mirror:
+                            store1(out + 2 * (s * pitch + r), x)
+                            if both:
+                                store1(out + 2 * ((s + 1) * pitch + r), y)
 
     return store
 

@@ -174,9 +174,9 @@ def of_twice(finish: Callable, count: int) -> Callable:
     columns = count // 8  # of 16 each
 
     @device_function
-    def both(sums, q, memory, at, mirror, line, part, alpha, beta):
-        finish(sums[:count], q, memory, at, mirror, line, part, alpha, beta)
-        finish(sums[count:], q + columns, memory, at, mirror, line, part, alpha, beta)
+    def both(sums, q, *where):
+        finish(sums[:count], q, *where)
+        finish(sums[count:], q + columns, *where)
 
     return both
 
@@ -204,22 +204,18 @@ def finisher(dtype: str, own: Layout, symmetric: bool, adds: bool) -> Callable:
         return narrowed((beta * low + alpha * sums[0], beta * high + alpha * sums[1]))
 
     @device_function
-    def put(memory, at, mirror_at, x, alpha, beta):
+    def finish8(x, q, memory, at, mirror, line, part, alpha, beta):
+        """Round a lane's eight sums in columns 16 q to 16 q + 15."""
+        spot = at + q // 4 * (HEIGHT * BOX) + (q % 4 * 2 + part ^ line) * 8
         if adds:
-            c = ldmatrix4(memory, at)
+            c = ldmatrix4(memory, spot)
             words = (rounded(c[0], x[0:2], alpha, beta), rounded(c[1], x[2:4], alpha, beta),
                      rounded(c[2], x[4:6], alpha, beta), rounded(c[3], x[6:8], alpha, beta))
         else:
             words = narrowed(x[0:2]), narrowed(x[2:4]), narrowed(x[4:6]), narrowed(x[6:8])
-        stmatrix4(memory, at, words)
+        stmatrix4(memory, spot, words)
         if symmetric:
-            stmatrix4_transposed(memory, mirror_at, words)
-
-    @device_function
-    def finish8(sums, q, memory, at, mirror, line, part, alpha, beta):
-        """Round a lane's eight sums in columns 16 q to 16 q + 15."""
-        spot = at + q // 4 * (HEIGHT * BOX) + (q % 4 * 2 + part ^ line) * 8
-        put(memory, spot, mirror + q * (16 * BOX), sums, alpha, beta)
+            stmatrix4_transposed(memory, mirror + q * (16 * BOX), words)
 
     every, count = finish8, 8
     while count < width // 2:

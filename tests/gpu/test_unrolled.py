@@ -8,9 +8,8 @@ import pytest
 
 from refopt.catalog import LAMB, LARS_MOMENTUM
 from refopt.checks.dtypes import arithmetic
-from refopt.gpu import matmul, products, rules, unroll
+from refopt.gpu import rules, unroll
 from refopt.gpu.norms import chunks, elements
-from refopt.gpu.tensor_core import ldmatrix4
 
 FP32 = ("float32",) * 3 + (None,)
 
@@ -32,9 +31,6 @@ MADE = [
     (elements.norm_row, lambda: elements.norm_row(*LARS, 2)(False)),
     (elements.update_row, lambda: elements.update_row(*LARS)(False)),
     (chunks._leave, lambda: chunks._leave(LAMB, norm_rule(LAMB), arithmetic("float32"))),
-    (products.storer, lambda: products.storer("bfloat16", True, True)),
-    (matmul.storer, lambda: matmul.storer("bfloat16", "rounded")),
-    (matmul.multiplier, lambda: matmul.multiplier("bfloat16", ldmatrix4, ldmatrix4)),
 ]
 
 
