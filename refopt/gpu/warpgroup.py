@@ -140,10 +140,11 @@ def multiplier(dtype: str, columns: int, a_along: bool, b_along: bool) -> Callab
     lines.append("wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0; }")
     tied = [*["=f"] * count, "l", "l", *(str(k) for k in range(count)), "~{memory}"]
 
+    @hopper(" ".join(lines), ",".join(tied), "f" * count, "ll" + "f" * count)
     def multiply(a, b, sums):
         """The sums with the products."""
 
-    return hopper(" ".join(lines), ",".join(tied), "f" * count, "ll" + "f" * count)(multiply)
+    return multiply
 
 
 def descriptor(along: bool) -> Callable:

@@ -10,6 +10,9 @@ loads the matrices to add. They synchronize only at barriers:
     ready      the tile to add has arrived, and the previous tile has left shared memory
     finished   all warps have rounded their sums
 
+A multiplying warp has 16 rows of the tile. A lane has four numbers of every eight columns, as of `C` in
+`refopt.gpu.tensor_core`: a tuple of 64 or 128 sums, since ``wgmma`` takes and returns all of them.
+
 There is a block for each multiprocessor. It goes from tile to tile, and loads the next one while a tile ends.
 
 Here the table of products has the addresses of tensor maps. B is stored with a row for each k, unless the product is
