@@ -106,7 +106,8 @@ def lars_grad_norm(routine: Routine, dtypes: tuple, choices: tuple, factor: str 
 
     The update has every new p in a register, so it also sums their squares and stores the tile sums. The next step then
     reads only g for its norms: 24 bytes per element instead of 28 in fp32. This is valid as long as nothing else writes
-    p; a plan that is told of a write runs the first launch of form 3 once. A skipped step writes neither p nor its sums.
+    p; after a write that it is told of, a plan takes the first launch of form 3 once. A skipped step writes neither p
+    nor its sums.
     """
     phase = phases(routine, dtypes, choices, factor)
     of_grads = phase.rule._replace(reads=("grads",), normed=device_function(lambda g, k: (g,)))

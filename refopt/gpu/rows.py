@@ -22,7 +22,6 @@ from refopt.catalog import Routine
 from refopt.checks.dtypes import ITEM_SIZES, SIZES, arithmetic
 from refopt.gpu import remainder, vectors
 from refopt.gpu.target import cuda, device_function
-from refopt.gpu.unroll import named
 
 ROW = 256
 SECOND = 128  # from a thread's first four elements of a row to its other four
@@ -122,7 +121,7 @@ def joined_access(policy: str = "") -> Access:
 
 @lru_cache
 def rounding(dtype: str) -> Callable:
-    """Round array a of x as a store in a 16-bit dtype does; for "uint16", as parameters beside remainders are stored."""
+    """Round array a of x as a store in a 16-bit dtype does; for "uint16", as parameters with remainders are stored."""
     if dtype == "uint16":
 
         @device_function
@@ -176,9 +175,9 @@ def in_turn(moves: Sequence[Move]) -> Callable:
 
     Each is for a dtype of its own, and Numba cannot loop over functions, so each function calls the next.
     """
-    (do, a, row, paired), *others = moves
-    rest, is_last = in_turn(others) if others else None, not others
-    a = np.int64(a)  # as `WHOLE`
+    (do, number, row, paired), *others = moves
+    rest: Any = in_turn(others) if others else None
+    is_last, a = not others, np.int64(number)  # as `WHOLE`
 
     @device_function
     def move(at, i, stop, whole, x):
@@ -224,7 +223,7 @@ class Slots:
         return in_turn([self._move(1, name, a) for name, a in arrays.items() if name != same])
 
     def as_stored(self, arrays: Mapping[str, int]) -> Callable | None:
-        """Round arrays of x, each given with its slot, to what a load of the slot would return; None if none changes."""
+        """Round arrays of x, each given with its slot, to what a load of the slot returns; None if none changes."""
         exact, stored = self.dtypes.get(self._exact), "uint16" if self._exact == "joined" else self.dtypes["params"]
         dtypes = self.dtypes | {"params": exact, "stored_params": stored}
         rounded = [(dtypes[name], a) for name, a in arrays.items() if ITEM_SIZES.get(dtypes[name]) == 2]
@@ -235,26 +234,3 @@ class Slots:
         if name == "joined":
             return Move(joined_access(policy)[which], a, self._row["params"], self._row["master_params"])
         return Move(access(self.dtypes[name], self.real, policy)[which], a, self._row[name])
-
-
-def either(name: str, variant: Callable[[bool], Callable], length: int) -> Callable:
-    """``either(at, first, stop, aligned, common)``: the full or partial variant for ``length`` elements at ``first``.
-
-    ``at`` locates the tensor's arrays, and ``common`` has what all its elements share: both are passed on unchanged.
-    ``variant(partial)`` makes the variants, as ``row(at, first, stop, common)``. The full one assumes that all elements
-    exist and are aligned, and loads four at a time. The partial one is for the end of a tensor and for unaligned
-    arrays; it accesses one element at a time. All threads of a warp take the same branch, so none waits for the others.
-
-    Listings name the three after ``name``, such as update, update_full and update_partial.
-    """
-    full, partial = variant(False), variant(True)
-    for function, word in (full, "full"), (partial, "partial"):
-        named(function, name, word)
-
-    @device_function
-    def either(at, first, stop, aligned, common):
-        if aligned and first + length <= stop:
-            return full(at, first, stop, common)
-        return partial(at, first, stop, common)
-
-    return named(either, name)

@@ -1,7 +1,7 @@
 """The tile tree of ``refopt.cpu.reduce``, as a warp and a block compute it (numerics, N6).
 
-A warp takes a tile (`tile_sums`). Each of its threads has eight of the 256 lanes, adds a row at a time to them, and joins
-them neighbours first: eight in the thread, then by shuffles. Tile sums go to memory, and `climb` joins them: the
+A warp takes a tile (`tile_sums`). Each of its threads has eight of the 256 lanes, adds a row at a time to them, and
+joins them neighbours first: eight in the thread, then by shuffles. Tile sums go to memory, and `climb` joins them: the
 last block to finish under a node of the tree adds the sums of the node's children, so every sum is computed once, by
 whichever block is last, always in the same order. `chunk_sums` is all of this for a block.
 """
@@ -16,7 +16,16 @@ import numpy as np
 from refopt.cpu.reduce import LANES, TILE
 from refopt.gpu.rows import PARTIAL, ROW, WHOLE, of_warp, own
 from refopt.gpu.tables import (
-    ALIGNED, ARRIVALS, CHILDREN, FIRST_CHILD, NODE, OWN_SUM, PARENT, SLOT, START, STOP,
+    ALIGNED,
+    ARRIVALS,
+    CHILDREN,
+    FIRST_CHILD,
+    NODE,
+    OWN_SUM,
+    PARENT,
+    SLOT,
+    START,
+    STOP,
 )
 from refopt.gpu.target import cuda, device_function, fence
 
@@ -81,9 +90,9 @@ def rows_of(first, stop):
 def tile_sums(add_row: Callable, norms: int, real: Any, stores: bool = False) -> Callable:
     """``tile_of(at, first, stop, aligned, k)``: a warp's sums of squares over a tile, of one or two values per element.
 
-    ``add_row(at, i, stop, whole, k, s)`` adds the squares of a thread's eight elements of a row, from i on, to its lanes
-    s[n, 0:8] of each norm n. ``at`` and ``k`` are passed on to it. Unless it also ``stores``, which loads of the next
-    row would have to wait for, the loads of all rows of a tile can be in flight at a time.
+    ``add_row(at, i, stop, whole, k, s)`` adds the squares of a thread's eight elements of a row, from i on, to its
+    lanes s[n, 0:8] of each norm n. ``at`` and ``k`` are passed on to it. Unless it also ``stores``, for which loads of
+    the next row would have to wait, the loads of all rows of a tile can be in flight at a time.
 
     Every thread of the warp has a single sum; of two, even threads have the first and odd ones the second.
     """

@@ -9,7 +9,18 @@ from refopt.cpu.reduce import TILE
 from refopt.gpu import tables
 from refopt.gpu.machine import Properties
 from refopt.gpu.tables import (
-    ALIGNED, ARRIVALS, CHILDREN, FANOUT, FIRST_CHILD, NODE, OWN_SUM, PARENT, SLOT, START, STOP, TENSOR,
+    ALIGNED,
+    ARRIVALS,
+    CHILDREN,
+    FANOUT,
+    FIRST_CHILD,
+    NODE,
+    OWN_SUM,
+    PARENT,
+    SLOT,
+    START,
+    STOP,
+    TENSOR,
 )
 
 sizes = st.lists(st.one_of(st.integers(0, 5000),

@@ -18,24 +18,17 @@ pytestmark = pytest.mark.clause("N1")
 SMALL = ["float16", "bfloat16"]
 
 
-def copier(load, store, real, whole, rounded=None):
-    """A kernel that copies rows, one to a block; whole ones or not, and rounded between load and store if asked."""
-    rounds = rounded is not None
+def copied(machine, values, target, real=np.float32, partial=False, shift=0):
+    """Values as they are after a load and a store by a kernel, one row to a block; whole rows unless partial."""
+    load, store, whole = access(values.dtype.name, real).load, access(target, real).store, PARTIAL if partial else WHOLE
 
     @kernel()
     def copy(x, y, stop):
-        first, row = cuda.blockIdx.x * ROW + 4 * cuda.threadIdx.x, cuda.local.array((1, 8), real)
-        load(x, first, stop, whole, row, 0)
-        if rounds:
-            rounded(x, first, stop, whole, row, 0)
-        store(y, first, stop, whole, row, 0)
+        i = cuda.blockIdx.x * ROW + 4 * cuda.threadIdx.x
+        elements = cuda.local.array((1, 8), real)
+        load(x, i, stop, whole, elements, 0)
+        store(y, i, stop, whole, elements, 0)
 
-    return copy
-
-
-def copied(machine, values, target, real=np.float32, partial=False, shift=0):
-    """Values as they are after a load and a store by a kernel, one row to a block; whole rows unless partial."""
-    copy = copier(access(values.dtype.name, real).load, access(target, real).store, real, not partial)
     rows = -(-values.size // ROW)
     size = values.size if partial else rows * ROW
     host = np.zeros(size, values.dtype)
@@ -92,7 +85,16 @@ def test_rounding_at_half_way(machine, dtype, partial):
 @pytest.mark.parametrize("dtype", SMALL)
 def test_rounding_in_registers(machine, dtype):
     """What is carried on as the stored value is the stored value."""
-    roundtrip = copier(*access("float32", np.float32), np.float32, True, rounding(dtype))
+    (load, store), rounded = access("float32", np.float32), rounding(dtype)
+
+    @kernel()
+    def roundtrip(x, y, stop):
+        i = cuda.blockIdx.x * ROW + 4 * cuda.threadIdx.x
+        elements = cuda.local.array((1, 8), np.float32)
+        load(x, i, stop, WHOLE, elements, 0)
+        rounded(x, i, stop, WHOLE, elements, 0)
+        store(y, i, stop, WHOLE, elements, 0)
+
     values = halfway(dtype)
     values = values[: values.size // ROW * ROW]
     x, y = Placed(machine, values), Placed(machine, np.zeros_like(values))
@@ -127,9 +129,9 @@ def test_partial_loads_are_zero_beyond_the_end(machine, dtype, size):
 
     @kernel()
     def spread(x, y, stop):
-        i, row = 4 * cuda.threadIdx.x, cuda.local.array((1, 8), real)
-        load(x, i, stop, PARTIAL, row, 0)
-        store(y, i, stop, WHOLE, row, 0)
+        elements = cuda.local.array((1, 8), real)
+        load(x, 4 * cuda.threadIdx.x, stop, PARTIAL, elements, 0)
+        store(y, 4 * cuda.threadIdx.x, stop, WHOLE, elements, 0)
 
     x, y = Placed(machine, np.ones(size, numpy_dtype(dtype))), Placed(machine, np.full(ROW, -7, real))
     machine.prepare(spread, 1, 32, (address(x._memory), address(y.array), 0))(machine.stream(0))
