@@ -16,7 +16,7 @@ def names(row: Routine) -> dict[str, tuple[str, dict[str, Any]]]:
 
     LARS has forms of its own; the others have one kernel, launched for each tensor or for all of them.
     """
-    if row.told:
+    if row.matrix_arguments:
         others = {"float32": {"compute": "float32"}, "hopper": {"hopper": True}}
         return {row.name: (row.merged_form, {}), **{
             f"{row.name}_{name}": (row.merged_form, choices) for name, choices in others.items()}}

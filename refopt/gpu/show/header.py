@@ -24,7 +24,7 @@ def header(asked: Request, launches: Launches) -> str:
     lines += _wrapped("rows of hyper: ", hypers)
     if routine.scalars and routine.elementwise:
         lines += _wrapped("rows of carried: ", [f"{k} {name}" for k, name in enumerate(routine.scalars)])
-    lines += ["", *_launched(launches, "matrices" if routine.told else "tensors"), ""]
+    lines += ["", *_launched(launches, "matrices" if routine.matrix_arguments else "tensors"), ""]
     lines += _wrapped("", [HOW + ALONE * hopper])
     return "\n".join(f"# {line}".rstrip() for line in lines)
 
