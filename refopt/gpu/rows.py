@@ -22,7 +22,6 @@ from refopt.catalog import Routine
 from refopt.checks.dtypes import ITEM_SIZES, SIZES, arithmetic
 from refopt.gpu import remainder, vectors
 from refopt.gpu.target import cuda, device_function
-from refopt.gpu.unroll import named
 
 ROW = 256
 SECOND = 128  # from a thread's first four elements of a row to its other four
@@ -235,26 +234,3 @@ class Slots:
         if name == "joined":
             return Move(joined_access(policy)[which], a, self._row["params"], self._row["master_params"])
         return Move(access(self.dtypes[name], self.real, policy)[which], a, self._row[name])
-
-
-def either(name: str, variant: Callable[[bool], Callable], length: int) -> Callable:
-    """``either(at, first, stop, aligned, common)``: the full or partial variant for ``length`` elements at ``first``.
-
-    ``at`` locates the tensor's arrays, and ``common`` has what all its elements share: both are passed on unchanged.
-    ``variant(partial)`` makes the variants, as ``row(at, first, stop, common)``. The full one assumes that all elements
-    exist and are aligned, and loads four at a time. The partial one is for the end of a tensor and for unaligned
-    arrays; it accesses one element at a time. All threads of a warp take the same branch, so none waits for the others.
-
-    Listings name the three after ``name``, such as update, update_full and update_partial.
-    """
-    full, partial = variant(False), variant(True)
-    for function, word in (full, "full"), (partial, "partial"):
-        named(function, name, word)
-
-    @device_function
-    def either(at, first, stop, aligned, common):
-        if aligned and first + length <= stop:
-            return full(at, first, stop, common)
-        return partial(at, first, stop, common)
-
-    return named(either, name)

@@ -9,7 +9,7 @@ import needs
 import numpy as np
 import pytest
 
-from refopt.gpu import cuda, exactness, unroll
+from refopt.gpu import cuda, exactness
 from refopt.gpu.kernels import kernel
 from refopt.gpu.ladder import adam
 from refopt.gpu.notes import digest
@@ -139,22 +139,6 @@ def test_calls_are_named_from_the_inside_out():
     calls = line_of(through_another, "call"), line_of(through_two.function, "call")
     assert one.calls == tuple((__file__, line) for line in calls)
     assert f"called at test_exactness.py:{calls[0]}, called at test_exactness.py:{calls[1]}" in str(one)
-
-
-def test_a_rule_of_eight_elements():
-    """Through a function that is written out, which has a file of no folder."""
-
-    @device_function
-    def rule(x, k):
-        return one_minus(x) * k
-
-    eight = unroll.map8(rule, 1)
-
-    @kernel()
-    def eightfold(x):
-        x[0] = eight((x[0], x[1], x[2], x[0], x[1], x[2], x[0], x[1]), x[2])[7]
-
-    assert any(x.line == line_of(one_minus, "planted") for x in eightfold.inexact(X))
 
 
 tenth = device_function(lambda x: x * 0.1)
