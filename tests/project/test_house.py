@@ -120,7 +120,7 @@ def test_a_raised_budget_is_in_the_changelog():
 
 
 def test_lines_of_code_are_those_with_code():
-    text = '"""Of it."""\n\nx = (1,\n     2)  # beside\n# above\ndef f():\n    """Of\n    f."""\n    return """\n\n#"""\n'
+    text = '"""Of it."""\n\nx = (1,\n     2)  # beside\n# above\ndef f():\n    """Of\n    f."""\n    y = """\n\n#"""\n'
     assert lines_of_code(text) == 6
 
 
