@@ -14,18 +14,15 @@ from typing import Any
 import numpy as np
 
 from refopt.catalog import Routine
-from refopt.checks.dtypes import arithmetic
-from refopt.gpu import philox, unroll, vectors
+from refopt.gpu import vectors
 from refopt.gpu.gate import gate
 from refopt.gpu.group import Group
 from refopt.gpu.kernels import Kernel, factory, kernel
 from refopt.gpu.launches import Alternating, Launches
-from refopt.gpu.rows import either, of_warp
-from refopt.gpu.rules import Rule
-from refopt.gpu.slots import Slots
+from refopt.gpu.philox import by_chance
+from refopt.gpu.rows import ROW, Slots, column, of_warp, own
 from refopt.gpu.tables import ALIGNED, START, STOP, TENSOR
-from refopt.gpu.target import cuda
-from refopt.gpu.tiles import ROW
+from refopt.gpu.target import cuda, device_function
 from refopt.gpu.tried import rule_for
 
 BLOCK = 64  # threads
@@ -34,37 +31,77 @@ BLOCK = 64  # threads
 @factory
 def merged_update(routine: Routine, dtypes: tuple, choices: tuple, factor: str = "float32") -> Kernel:
     """The kernel of a routine for a dtype signature, the routine's choices and the dtype of ``grad_factor``."""
-    real: Any = arithmetic(dtypes[0])
-    present = frozenset(name for name, dtype in zip(routine.slot_names, dtypes, strict=True) if dtype)
-    named = dict(choices)
+    slots, named = Slots(routine, dtypes), dict(choices)
+    real: Any = slots.real
     stochastic = named.pop("rounding") == "stochastic"
-    rule = rule_for(routine, real, present, named)
+    rule, prepare, advance = rule_for(routine, real, slots.present, named)
     found, factor_of = gate(real, factor)
-    update = either("update", lambda partial: row_of(routine, dtypes, rule, factor_of, stochastic, partial), ROW)
-    hypers_of = unroll.gather("hypers_of", "hyper[{k}, tensor]", "hyper, tensor", len(routine.hypers) - 1)
-    scalars_of = unroll.gather(
-        "scalars_of", "carried[phase, {k}, tensor]", "carried, phase, tensor", len(routine.scalars)
-    )
-    carries = bool(routine.scalars)
-    leave, stay = _leave(routine, rule.advance, real), _stay(routine)
+    # The arrays of x: exact parameters, gradients and states; and, if rounded by chance, parameters to store.
+    states = [name for name in routine.states if name in slots.present]
+    array = {name: a for a, name in enumerate(["params", "grads", *states])}
+    last, arrays = len(array), len(array) + stochastic
+    to_round = by_chance(tuple(chance_rows(routine, slots, array | {"params": last})) if stochastic else ())
+    load, elements = slots.load([*array]), column(last)
+    written = {name: a for name, a in array.items() if name != "grads"}
+    store = slots.store(written | {"stored_params": last if stochastic else 0})
+    hypers_of, scalars_of = column(len(routine.hypers) - 1), column(len(routine.scalars))
+    addresses_of, seed_row, results, scalars = column(len(dtypes)), len(routine.hypers) - 1, last - 1, len(routine.scalars)
+    first_scalar = routine.slot_names.index(routine.scalars[0]) if scalars else 0
+    store_scalar = getattr(vectors, f"store_{np.dtype(real).name}")
+
+    @device_function
+    def update(at, i, stop, whole, h, s, factor_at, seed):
+        """A thread's eight elements of a row."""
+        x = cuda.local.array((arrays, 8), real)
+        load(at, i, stop, whole, x)
+        rescale, k = h[-1] * factor_of(factor_at), prepare(h, s)  # computed while the loads are in flight
+        for e in range(8):
+            x[1, e] = rescale * x[1, e]
+            new = rule(*elements(x, e), k)
+            x[0, e] = new[0]
+            for n in range(1, results):
+                x[n + 1, e] = new[n]
+        if stochastic:
+            for e in range(8):
+                x[last, e] = x[0, e]
+            to_round(i, seed, x)
+        store(at, i, stop, whole, x)
 
     def merged(addresses, chunks, hyper, carried, phase, first_chunk, factor_at, found_at):
         c = first_chunk + cuda.blockIdx.x
         tensor, start, stop = chunks[c, TENSOR], chunks[c, START], chunks[c, STOP]
-        h, s = hypers_of(hyper, tensor), scalars_of(carried, phase, tensor)
+        h, s = hypers_of(hyper, tensor), scalars_of(carried[phase], tensor)
         opens = start == 0 and cuda.threadIdx.x == 0
         if found(found_at):
-            if carries and opens:
-                stay(tensor, s, carried, 1 - phase)
+            if scalars and opens:  # they pass to the next step unchanged
+                for n in range(scalars):
+                    carried[1 - phase, n, tensor] = carried[phase, n, tensor]
             return
-        at, common = (addresses, hyper, tensor), (h, s, factor_at)
+        at, seed = addresses_of(addresses, tensor), np.int64(hyper[seed_row, tensor])
         for first in of_warp(start, stop, ROW):
-            update(at, first, stop, chunks[c, ALIGNED], common)
-        if carries and opens:
-            leave(addresses, tensor, h, s, carried, 1 - phase)
+            if chunks[c, ALIGNED] and first + ROW <= stop:
+                update(at, own(first), stop, True, h, s, factor_at, seed)
+            else:
+                update(at, own(first), stop, False, h, s, factor_at, seed)
+        if scalars and opens:
+            after = advance(h, s)
+            for n in range(scalars):
+                carried[1 - phase, n, tensor] = after[n]
+                store_scalar(at[first_scalar + n], after[n])
 
     merged.__name__ = routine.merged_name
-    return kernel((BLOCK, resident(real, len(present.intersection(routine.states)))))(merged)
+    return kernel((BLOCK, resident(real, len(states))))(merged)
+
+
+def chance_rows(routine: Routine, slots: Slots, array: dict[str, int]) -> list[int]:
+    """By number in `refopt.cpu.stochastic.random16`, the array of x to round to bf16, or -1.
+
+    A parameter with a remainder is stored exactly.
+    """
+    names = ["params", *routine.states]
+    exact = "params" if slots.dtypes["master_params"] == "uint16" else ""
+    rows = [array[n] if slots.dtypes[n] == "bfloat16" and n != exact else -1 for n in names]
+    return rows + [-1] * (len(rows) % 2)
 
 
 def resident(real: Any, states: int) -> int:
@@ -75,62 +112,6 @@ def resident(real: Any, states: int) -> int:
     if real is np.float64:
         return 6
     return 12 if states < 3 else 10
-
-
-def row_of(
-    routine: Routine, dtypes: tuple, rule: Rule, factor_of: Callable, stochastic: bool, partial: bool
-) -> Callable:
-    """The update of a thread's eight elements of a row, which all these kernels share; `refopt.gpu.slots` shows one."""
-    slots = Slots(routine, dtypes, partial, at="addresses[{}, tensor]")
-    states = [name for name in routine.states if dtypes[slots.rows[name]]]
-    elements, results = ["params", "rescale * grads", *states], ["params", *states]
-    lines = [f"addresses, {'hyper' if stochastic else '_'}, tensor = at", "h, s, factor_at = common"]
-    lines += map(slots.load, ["params", "grads", *states])
-    # What all elements share is computed while the loads are in flight.
-    lines.append("rescale, k = h[-1] * factor_of(factor_at), prepare(h, s)")
-    lines += slots.apply("rule", rule.rule, elements, results, "k")
-    slots.scope |= {"factor_of": factor_of, "prepare": rule.prepare}
-    lines.append("exact = params")
-    if stochastic:
-        rounding, called = philox.by_chance(_by_chance(routine, dtypes, results))
-        lines += [f"seed = int64(hyper[{len(routine.hypers) - 1}, tensor])", *rounding]
-        slots.scope |= {"int64": np.int64, **called}
-    return slots.row([*lines, *(slots.store(name, "exact") for name in results)])
-
-
-def _by_chance(routine: Routine, dtypes: tuple, results: list[str]) -> dict[str, int]:
-    """The new values that are stored as bf16, with their numbers; a parameter with a remainder is stored exactly."""
-    dtype_of = dict(zip(routine.slot_names, dtypes, strict=True))
-    exact = "params" if dtypes[-1] == "uint16" else ""
-    numbers = {name: number for number, name in enumerate(("params", *routine.states))}
-    return {name: numbers[name] for name in results if dtype_of[name] == "bfloat16" and name != exact}
-
-
-def _leave(routine: Routine, advance: Callable | None, real: type) -> Callable:
-    """Write the scalars of the next step, where that step reads them and to the caller's arrays. For Adamax::
-
-        def leave(addresses, tensor, h, s, carried, next_phase):
-            after = advance(h, s)
-            carried[next_phase, 0, tensor] = after[0]
-            store(addresses[4, tensor], after[0])
-    """
-    store = getattr(vectors, f"store_{np.dtype(real).name}")
-    lines = ["after = advance(h, s)"] if routine.scalars else ["pass"]
-    for k, name in enumerate(routine.scalars):
-        row = routine.slot_names.index(name)
-        lines += [f"carried[next_phase, {k}, tensor] = after[{k}]", f"store(addresses[{row}, tensor], after[{k}])"]
-    parameters = "addresses, tensor, h, s, carried, next_phase"
-    return unroll.written("leave", parameters, lines, advance=advance, store=store)
-
-
-def _stay(routine: Routine) -> Callable:
-    """Pass the scalars unchanged to the next step if this one is skipped. For Adamax::
-
-        def stay(tensor, s, carried, next_phase):
-            carried[next_phase, 0, tensor] = s[0]
-    """
-    lines = [f"carried[next_phase, {k}, tensor] = s[{k}]" for k in range(len(routine.scalars))]
-    return unroll.written("stay", "tensor, s, carried, next_phase", lines or ["pass"])
 
 
 @factory

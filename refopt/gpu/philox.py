@@ -1,6 +1,6 @@
 """Stochastic rounding to bf16: ``refopt.cpu.stochastic`` for a thread's four neighbouring elements (N16)."""
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -8,8 +8,8 @@ import numpy as np
 
 from refopt.cpu.stochastic import KEY_STEPS, MULTIPLIERS, ROUNDS, dither, philox
 from refopt.gpu.patterns import WIDENED, pattern_of
-from refopt.gpu.target import intrinsic
-from refopt.gpu.vectors import SECOND
+from refopt.gpu.rows import SECOND
+from refopt.gpu.target import device_function, intrinsic
 
 WORD = 0xFFFFFFFF
 
@@ -76,24 +76,26 @@ def _dithered(value: Any, bits: int) -> Any:
     return value if pattern & 0x7F800000 == 0x7F800000 else WIDENED[pattern + bits >> 16]
 
 
-def by_chance(arrays: Mapping[str, int]) -> tuple[list[str], dict[str, object]]:
-    """Lines that round arrays to bf16 stochastically, eight values of each, and the functions that the lines call.
+def by_chance(rows: tuple[int, ...]) -> Callable:
+    """``round_by_chance(i, seed, x)``: rounds a thread's elements of arrays to bf16 stochastically, in x.
 
-    ``arrays`` gives the number of each variable in `refopt.cpu.stochastic.random16`. Arrays 2n and 2n + 1 share their
-    words and take half of each. For Adam with a master::
-
-        x0 = random4(i >> 2, 0, seed)
-        y0 = random4((i + 128) >> 2, 0, seed)
-        x1 = random4(i >> 2, 1, seed)
-        y1 = random4((i + 128) >> 2, 1, seed)
-        params = low(params[:4], x0) + low(params[4:], y0)
-        moment1 = high(moment1[:4], x0) + high(moment1[4:], y0)
-        moment2 = low(moment2[:4], x1) + low(moment2[4:], y1)
+    ``rows[n]`` is the array of x that has number n in `refopt.cpu.stochastic.random16`, or -1 if it is not rounded.
+    Arrays 2n and 2n + 1 share their words, and take half of each.
     """
-    lines = []
-    for pair in sorted({number // 2 for number in arrays.values()}):
-        lines += [f"x{pair} = random4(i >> 2, {pair}, seed)", f"y{pair} = random4((i + {SECOND}) >> 2, {pair}, seed)"]
-    for name, number in arrays.items():
-        half, pair = ("low", "high")[number % 2], number // 2
-        lines.append(f"{name} = {half}({name}[:4], x{pair}) + {half}({name}[4:], y{pair})")
-    return lines, {"random4": random4, "low": dither4_low, "high": dither4_high}
+    pairs = len(rows) // 2
+
+    @device_function
+    def round_by_chance(i, seed, x):
+        for pair in range(pairs):
+            low, high = rows[2 * pair], rows[2 * pair + 1]
+            if low >= 0 or high >= 0:
+                for half in range(2):
+                    e, words = 4 * half, random4(i + SECOND * half >> 2, pair, seed)
+                    if low >= 0:
+                        new = dither4_low((x[low, e], x[low, e + 1], x[low, e + 2], x[low, e + 3]), words)
+                        x[low, e], x[low, e + 1], x[low, e + 2], x[low, e + 3] = new
+                    if high >= 0:
+                        new = dither4_high((x[high, e], x[high, e + 1], x[high, e + 2], x[high, e + 3]), words)
+                        x[high, e], x[high, e + 1], x[high, e + 2], x[high, e + 3] = new
+
+    return round_by_chance

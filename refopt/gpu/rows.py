@@ -1,13 +1,31 @@
-"""How the warps of a block divide the elements of a chunk, and which elements of a row each thread has.
+"""A thread's elements of a row: which they are, and how it loads, stores and rounds them.
 
 A **warp** is 32 threads that are issued together, a **lane** one of these threads, and a **row** 256 elements. A warp
-takes a row at a time, and each of its lanes eight elements of the row.
+takes a row at a time. Lane t has elements 4t to 4t + 3 of it, and the four that are 128 further: each access of a warp
+is contiguous, so it reads whole lines of memory.
+
+A thread has its eight elements of several arrays in a local array: ``x[a, e]`` is element e of array a. Every index is
+a constant once the compiler has unrolled the loops, so ``x`` is in registers.
+
+``whole`` is whether all 256 elements exist and all arrays are aligned. A thread then accesses four elements at a time;
+if not, one at a time, and it loads 0 from ``stop`` on, and stores nothing there. Kernels call a function for both, with
+True and with False, and the compiler makes a version of each. All threads of a warp take the same branch.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
 
+import numpy as np
+
+from refopt.catalog import Routine
+from refopt.checks.dtypes import SIZES, arithmetic
+from refopt.gpu import remainder, vectors
 from refopt.gpu.target import cuda, device_function
 from refopt.gpu.unroll import named
+
+ROW = 256
+SECOND = 128  # from a thread's first four elements of a row to its other four
 
 
 @device_function
@@ -18,13 +36,172 @@ def of_warp(start, stop, length):
 
 @device_function
 def own(first):
-    """This thread's first element of a row: lane t of a warp has 4t to 4t + 3, and the four that are 128 further.
-
-    So the loads of a warp's lanes are contiguous and read whole lines of memory: they are coalesced.
-    """
+    """This thread's first element of the row at ``first``."""
     return first + 4 * (cuda.threadIdx.x % 32)
 
 
+class Access(NamedTuple):
+    """How a thread loads and stores its eight elements of a row: ``load(at, i, stop, whole, x, a)``, and ``store``.
+
+    ``at`` is the address of the array, ``i`` the index of the thread's first element. The elements are x[a, 0:8].
+    """
+
+    load: Callable
+    store: Callable
+
+
+@lru_cache
+def access(dtype: str, real: Any, policy: str = "") -> Access:
+    """The access to an array of a dtype, with values of an arithmetic type.
+
+    Loads of whole rows may have a policy for the L2 cache.
+    """
+    size, zero = SIZES[dtype], real(0)
+    load1, load4, store1, store4 = vectors.of_dtype(dtype, policy)
+
+    @device_function
+    def load(address, i, stop, whole, x, a):
+        at = address + size * i
+        if whole:
+            x[a, 0], x[a, 1], x[a, 2], x[a, 3] = load4(at)
+            x[a, 4], x[a, 5], x[a, 6], x[a, 7] = load4(at + size * SECOND)
+        else:
+            for e in range(4):
+                x[a, e] = real(load1(at + size * e)) if i + e < stop else zero
+                x[a, 4 + e] = real(load1(at + size * (SECOND + e))) if i + SECOND + e < stop else zero
+
+    @device_function
+    def store(address, i, stop, whole, x, a):
+        at = address + size * i
+        if whole:
+            store4(at, (x[a, 0], x[a, 1], x[a, 2], x[a, 3]))
+            store4(at + size * SECOND, (x[a, 4], x[a, 5], x[a, 6], x[a, 7]))
+        else:
+            for e in range(4):
+                if i + e < stop:
+                    store1(at + size * e, x[a, e])
+                if i + SECOND + e < stop:
+                    store1(at + size * (SECOND + e), x[a, 4 + e])
+
+    return Access(load, store)
+
+
+@lru_cache
+def joined_access(policy: str = "") -> Access:
+    """The access to bf16 parameters and their remainders, together exact fp32; ``at`` has both addresses."""
+    load1, store1, store4 = remainder.load_joined, remainder.store_joined, remainder.store4_joined
+    load4, zero = vectors.with_policy(remainder.load4_joined, policy), np.float32(0)
+
+    @device_function
+    def load(addresses, i, stop, whole, x, a):
+        p, r = addresses[0] + 2 * i, addresses[1] + 2 * i
+        if whole:
+            x[a, 0], x[a, 1], x[a, 2], x[a, 3] = load4(p, r)
+            x[a, 4], x[a, 5], x[a, 6], x[a, 7] = load4(p + 2 * SECOND, r + 2 * SECOND)
+        else:
+            for e in range(4):
+                far = SECOND + e
+                x[a, e] = load1(p + 2 * e, r + 2 * e) if i + e < stop else zero
+                x[a, 4 + e] = load1(p + 2 * far, r + 2 * far) if i + far < stop else zero
+
+    @device_function
+    def store(addresses, i, stop, whole, x, a):
+        p, r = addresses[0] + 2 * i, addresses[1] + 2 * i
+        if whole:
+            store4(p, r, (x[a, 0], x[a, 1], x[a, 2], x[a, 3]))
+            store4(p + 2 * SECOND, r + 2 * SECOND, (x[a, 4], x[a, 5], x[a, 6], x[a, 7]))
+        else:
+            for e in range(4):
+                far = SECOND + e
+                if i + e < stop:
+                    store1(p + 2 * e, r + 2 * e, x[a, e])
+                if i + far < stop:
+                    store1(p + 2 * far, r + 2 * far, x[a, 4 + e])
+
+    return Access(load, store)
+
+
+Move = Callable  # ``move(at, i, stop, whole, x)``: a load or store of arrays whose addresses are in ``at``
+
+
+def located(move: Callable, rows: tuple[int, ...], a: int) -> Move:
+    """The load or store of array a of x, whose address is ``at[rows[0]]``; of a pair, also ``at[rows[1]]``."""
+    first, second = rows[0], rows[-1]
+
+    @device_function
+    def moved(at, i, stop, whole, x):
+        move(at[first], i, stop, whole, x, a)
+
+    @device_function
+    def moved_pair(at, i, stop, whole, x):
+        move((at[first], at[second]), i, stop, whole, x, a)
+
+    return moved if first == second else moved_pair
+
+
+def in_turn(moves: Sequence[Move]) -> Move:
+    """All the moves as one. Each is for a dtype of its own, and Numba cannot loop over functions: so one calls the next.
+    """
+    first, *others = moves
+    if not others:
+        return first
+    rest = in_turn(others)
+
+    @device_function
+    def every(at, i, stop, whole, x):
+        first(at, i, stop, whole, x)
+        rest(at, i, stop, whole, x)
+
+    return every
+
+
+@lru_cache
+def column(count: int) -> Callable:
+    """``numbers(table, j)``: the first ``count`` numbers of column j, as a tuple."""
+    if count == 0:
+        return device_function(lambda table, j: ())
+    before, last = column(count - 1), count - 1
+
+    @device_function
+    def numbers(table, j):
+        return before(table, j) + (table[last, j],)
+
+    return numbers
+
+
+class Slots:
+    """The loads and stores of a routine's slots, for the dtypes of its arrays.
+
+    "params" are the exact parameters: in the master, or joined from parameter and remainder, if there is either.
+    "stored_params" are those that the parameter's dtype can hold.
+    """
+
+    def __init__(self, routine: Routine, dtypes: tuple) -> None:
+        self.dtypes = dict(zip(routine.slot_names, dtypes, strict=True))
+        self.real: Any = arithmetic(dtypes[0])
+        self.present = frozenset(name for name, dtype in self.dtypes.items() if dtype)
+        self._row = {name: row for row, name in enumerate(routine.slot_names)}
+        self._exact = {None: "params", "uint16": "joined"}.get(dtypes[-1], "master_params")
+
+    def load(self, names: Sequence[str], policy: str = "") -> Move:
+        """Load slots: the first to x[0, 0:8], the next to x[1, 0:8], and so on."""
+        moves = []
+        for a, name in enumerate(names):
+            # The update overwrites stored parameters beside masters, and does not read them.
+            passes = name == "stored_params" and self._exact == "master_params"
+            moves.append(self._move(0, name, a, policy and ("pass" if passes else policy)))
+        return in_turn(moves)
+
+    def store(self, arrays: Mapping[str, int]) -> Move:
+        """Store slots, each from the array of x that is given with its name."""
+        same = {"params": "params", "joined": "stored_params"}.get(self._exact)  # stored by the other of the two
+        return in_turn([self._move(1, name, a) for name, a in arrays.items() if name != same])
+
+    def _move(self, which: int, name: str, a: int, policy: str = "") -> Move:
+        name = {"params": self._exact, "stored_params": "params"}.get(name, name)
+        if name == "joined":
+            return located(joined_access(policy)[which], (self._row["params"], self._row["master_params"]), a)
+        return located(access(self.dtypes[name], self.real, policy)[which], (self._row[name],), a)
 def either(name: str, variant: Callable[[bool], Callable], length: int) -> Callable:
     """``either(at, first, stop, aligned, common)``: the full or partial variant for ``length`` elements at ``first``.
 

@@ -31,8 +31,7 @@ from refopt.checks.dtypes import SIZES
 from refopt.gpu import remainder
 from refopt.gpu.machine import OLDEST
 from refopt.gpu.patterns import narrow_bfloat16, widen_bfloat16
-from refopt.gpu.rows import own
-from refopt.gpu.target import device_function, intrinsic
+from refopt.gpu.target import cuda, device_function, intrinsic
 from refopt.gpu.unroll import map8, named
 from refopt.simt import memory
 
@@ -201,7 +200,15 @@ def store4_float64(address, values):
     store2_float64(address + 16, values[2:])
 
 
-def _with_policy(load: Callable, policy: str) -> Callable:
+def of_dtype(dtype: str, policy: str = "") -> tuple[Callable, Callable, Callable, Callable]:
+    """The loads of one element and of four, and the stores. The load of four may have a policy for the L2 cache."""
+    load1, load4, store1, store4 = (globals()[f"{what}_{dtype}"] for what in ("load", "load4", "store", "store4"))
+    if dtype != "float64":  # whose four elements are two loads
+        load4 = with_policy(load4, policy)
+    return load1, load4, store1, store4
+
+
+def with_policy(load: Callable, policy: str) -> Callable:
     """A vector load with a cache policy, if one is given; it is a hint, omitted on GPUs before 8.0."""
     if not policy:
         return load
@@ -211,6 +218,11 @@ def _with_policy(load: Callable, policy: str) -> Callable:
     twin = FunctionType(load.__code__, load.__globals__, None, None, load.__closure__)
     named(twin, load.__name__, policy)
     return intrinsic(asm, constraints, result, arguments, (8, 0), plain, True)(twin)
+
+
+@device_function
+def own(first):
+    return first + 4 * (cuda.threadIdx.x % 32)
 
 
 class Access(NamedTuple):
@@ -234,7 +246,7 @@ def access(dtype: str, real: type, partial: bool, policy: str = "") -> Access:
     load1, store1 = names[f"load_{dtype}"], names[f"store_{dtype}"]
     load4, store4 = names[f"load4_{dtype}"], names[f"store4_{dtype}"]
     if dtype != "float64":  # whose four elements are two loads
-        load4 = _with_policy(load4, policy)
+        load4 = with_policy(load4, policy)
     widens = real is np.float64 and dtype != "float64"
 
     @device_function
@@ -334,7 +346,7 @@ def exact_access(param: str, master: str | None, real: type, partial: bool, poli
 def _joined_access(partial: bool, policy: str) -> Access:
     """The access to parameters by a pair of addresses, of the bf16 and of its remainder."""
     load1, store1, store4 = remainder.load_joined, remainder.store_joined, remainder.store4_joined
-    load4 = _with_policy(remainder.load4_joined, policy)
+    load4 = with_policy(remainder.load4_joined, policy)
 
     @device_function
     def moved(pair, elements):

@@ -79,7 +79,7 @@ INTRINSICS = {
     f"{module.__name__}.{name}": value
     for module in (target, vectors, words, remainder, philox, stored, cast)
     for name, value in vars(module).items() if hasattr(value, "asm")
-} | {f"{name} {policy}": vectors._with_policy(getattr(vectors, name), policy)
+} | {f"{name} {policy}": vectors.with_policy(getattr(vectors, name), policy)
      for name in ("load4_float32", "load4_bfloat16") for policy in vectors.POLICIES
 } | {f"tensor_core.{x.__name__}": x for x in (
     tensor_core.begin_copy16, tensor_core.end_group, tensor_core.wait_but(1), tensor_core.ldmatrix4,

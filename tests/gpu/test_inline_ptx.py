@@ -97,7 +97,7 @@ def followed(asm, registers, memory):
 FUNCTIONS = {
     name: value for module in (vectors, words, remainder, philox, stored, cast)
     for name, value in vars(module).items() if hasattr(value, "asm")
-} | {f"load4_float32 {policy}": vectors._with_policy(vectors.load4_float32, policy) for policy in vectors.POLICIES}
+} | {f"load4_float32 {policy}": vectors.with_policy(vectors.load4_float32, policy) for policy in vectors.POLICIES}
 FORMS = [pytest.param(value, asm, id=f"{name} {form}") for name, value in FUNCTIONS.items()
          for form, asm in (("now", value.asm[0]), ("before", value.before)) if asm]
 

@@ -6,14 +6,13 @@ from itertools import takewhile
 
 import pytest
 
-from refopt.catalog import ADAM, ADAMAX, LAMB, LARS_MOMENTUM
+from refopt.catalog import LAMB, LARS_MOMENTUM
 from refopt.checks.dtypes import arithmetic
-from refopt.gpu import elementwise, matmul, philox, products, rules, slots, unroll
-from refopt.gpu.gate import gate
+from refopt.gpu import matmul, products, rules, unroll
 from refopt.gpu.norms import chunks, elements
 from refopt.gpu.tensor_core import ldmatrix4
 
-FP32 = {4: ("float32",) * 3 + (None,), 8: ("float32",) * 6 + (None, "float32")}
+FP32 = ("float32",) * 3 + (None,)
 
 
 def norm_rule(routine):
@@ -21,23 +20,15 @@ def norm_rule(routine):
     return rules.RULES[routine.name](arithmetic("float32"), frozenset(), **choices)
 
 
-def adam():
-    rule = rules.RULES["adam"](arithmetic("float32"), frozenset(), "corrected", "in_gradient", False)
-    return elementwise.row_of(ADAM, FP32[8], rule, gate(arithmetic("float32"), "float32")[1], False, False)
-
-
 def step(v, g, k):
     return v + g * k
 
 
-LARS = LARS_MOMENTUM, FP32[4], norm_rule(LARS_MOMENTUM)
+LARS = LARS_MOMENTUM, FP32, norm_rule(LARS_MOMENTUM)
 # Who shows it, and what makes it.
 MADE = [
-    (slots, adam),
     (unroll.gather, lambda: unroll.gather("hypers_of", "hyper[{k}, tensor]", "hyper, tensor", 3)),
     (unroll.map8, lambda: unroll.map8(step, 2)),
-    (elementwise._leave, lambda: elementwise._leave(ADAMAX, step, arithmetic("float32"))),
-    (elementwise._stay, lambda: elementwise._stay(ADAMAX)),
     (elements.norm_row, lambda: elements.norm_row(*LARS, 2)(False)),
     (elements.update_row, lambda: elements.update_row(*LARS)(False)),
     (chunks._leave, lambda: chunks._leave(LAMB, norm_rule(LAMB), arithmetic("float32"))),
@@ -60,11 +51,6 @@ def pattern(docstring, first):
 def test_a_docstring_shows_what_is_made(shows, make):
     text = "".join(linecache.getlines(make().__code__.co_filename))
     assert re.fullmatch(pattern(shows.__doc__, "def "), text), text
-
-
-def test_a_docstring_shows_the_lines_of_stochastic_rounding():
-    lines, _ = philox.by_chance({"params": 0, "moment1": 1, "moment2": 2})
-    assert re.fullmatch(pattern(philox.by_chance.__doc__, "x0 = "), "\n".join(lines))
 
 
 @pytest.mark.parametrize("text", [

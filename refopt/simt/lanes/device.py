@@ -58,7 +58,7 @@ def shared_array(lanes: Lanes, site: int, shape: Any, dtype: Any) -> Shared:
 
 def local_array(lanes: Lanes, shape: Any, dtype: Any) -> Local:
     """`cuda.local.array`: a new one for each thread."""
-    return Local(shared.poisoned((lanes.batch.count, *shared.extents(shape)), element("dtype", dtype)))
+    return Local(lanes, shared.extents(shape), element("dtype", dtype))
 
 
 # Barriers and warps

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..base.threads import WARP_SIZE
+from ..memory.shared import poisoned
 from .typed import Refused
 
 
@@ -142,13 +143,67 @@ class Shared(Memory):
 
 
 class Local(Memory):
-    """A local array: the first axis is the thread."""
+    """A local array of the lanes that declared it, the first axis of `data`.
+
+    As long as all indices are shared by the lanes, as in a loop that a compiler unrolls, an element is kept as it was
+    assigned, like a variable: in `elements`, by its index. The first other index makes `data` of them.
+    """
 
     kept = 1
 
+    def __init__(self, lanes: Lanes, extents: tuple[int, ...], dtype: np.dtype) -> None:
+        self.lanes, self.extents = lanes, extents
+        self.elements: dict[tuple[int, ...], Any] = {}
+        self.unwritten = poisoned((1,), dtype)[0]
+
+    shape = property(lambda self: self.extents)
+    ndim = property(lambda self: len(self.extents))
+    dtype = property(lambda self: self.unwritten.dtype)
+    itemsize = property(lambda self: self.dtype.itemsize)
+
+    @cached_property
+    def data(self) -> np.ndarray:  # type: ignore[override]
+        """All elements of all lanes, from now on the only copy."""
+        data = np.full((self.lanes.count, *self.extents), self.unwritten)
+        for index, value in self.elements.items():
+            data.reshape(-1, self.size)[:, np.ravel_multi_index(index, self.extents)] = value
+        return data
+
     def at(self, lanes: Lanes) -> tuple:
-        """The thread."""
-        return (lanes.of("thread"),)
+        """The lanes' positions among those that declared the array."""
+        if lanes.count == self.lanes.count:
+            return (np.arange(lanes.count),)
+        numbers = lanes.of("thread")
+        return (numbers if self.lanes.numbers is None else np.searchsorted(self.lanes.numbers, numbers),)
+
+    def _element(self, index: Any) -> tuple[int, ...] | None:
+        """The index of an element that all lanes share, while elements are kept as they were assigned."""
+        parts = index if type(index) is tuple else (index,)
+        if "data" in self.__dict__ or len(parts) != len(self.extents) or any(type(part) is not int for part in parts):
+            return None
+        return tuple(range(extent)[part] for part, extent in zip(parts, self.extents, strict=True))
+
+    def get(self, lanes: Lanes, index: Any) -> Any:
+        """Like `Memory.get`."""
+        element = self._element(index)
+        if element is None:
+            return super().get(lanes, index)
+        value = self.elements.get(element, self.unwritten)
+        whole = lanes.count == self.lanes.count or type(value) is not np.ndarray
+        return value if whole else value[self.at(lanes)]
+
+    def put(self, lanes: Lanes, index: Any, value: Any) -> None:
+        """Like `Memory.put`."""
+        element = self._element(index)
+        if element is None:
+            super().put(lanes, index, value)
+            return
+        new = value.astype(self.dtype, copy=False) if type(value) is np.ndarray else self.dtype.type(value)
+        if lanes.count < self.lanes.count:
+            every = np.array(np.broadcast_to(self.elements.get(element, self.unwritten), self.lanes.count))
+            every[self.at(lanes)] = new
+            new = every
+        self.elements[element] = new
 
 
 def _is_view(where: tuple, axes: int) -> bool:
