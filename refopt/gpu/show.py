@@ -114,7 +114,8 @@ def source(asked: Request) -> str:
     parts = [_header(asked, launches)]
     for path, functions in files(launches.kernels).items():
         lead = f"---- {path.relative_to(FOLDER.parents[1]).as_posix()}: "
-        parts.append(_commented(_wrapped(lead, dict.fromkeys(x.__name__ for x in functions))) + path.read_text())
+        own = dict.fromkeys(x.__name__ for x in functions if x.__name__.isidentifier())  # no lambda
+        parts.append(_commented(_wrapped(lead, own)) + path.read_text())
     return "\n\n".join(parts)
 
 
