@@ -21,7 +21,8 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from refopt import cpu, gpu, simt
-from refopt.gpu.show import files, launches_of, request
+from refopt.gpu.show import launches_of, request
+from refopt.gpu.target import called
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"  # of the wheel; in a clone they are the records themselves
@@ -90,7 +91,7 @@ class Walk:
 
     def _list(self, kernels: Sequence, after: "Walk | None") -> None:
         self._texts: dict[str, dict[str, None]] = {}  # functions for two dtypes may have one text
-        for function in chain(*files(kernels).values()):
+        for function in chain(*(called(kernel.function) for kernel in kernels)):
             ptx = f"# PTX: {function.asm[0]}\n" if hasattr(function, "asm") else ""
             text = ptx + textwrap.dedent(inspect.getsource(function)).strip()
             self._texts.setdefault(function.__name__, {})[text] = None
