@@ -8,6 +8,7 @@ import inspect
 import io
 import json
 import os
+import re
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
@@ -64,6 +65,12 @@ def pair(title: str, ours: Any, theirs: Any, names: tuple[str, str] = ("NumPy", 
     display({"text/html": html, "text/plain": f"{title}\n\n{plain}"}, raw=True)
 
 
+def constants(*modules: Any) -> Code:
+    """The lines of files that name their constants."""
+    lines = [line for module in modules for line in inspect.getsource(module).splitlines()]
+    return Quote("\n".join(line for line in lines if re.match("[A-Z, ]+ = [^{]", line)), language="python")
+
+
 def kernel(build: Callable) -> Code:
     """The source of the kernel that a function builds, without the function around it."""
     text = inspect.getsource(inspect.unwrap(build))
@@ -92,14 +99,19 @@ class Walk:
     def _list(self, kernels: Sequence, after: "Walk | None") -> None:
         self._texts: dict[str, dict[str, None]] = {}  # functions for two dtypes may have one text
         for function in chain(*(called(kernel.function) for kernel in kernels)):
-            ptx = f"# PTX: {function.asm[0]}\n" if hasattr(function, "asm") else ""
-            text = ptx + textwrap.dedent(inspect.getsource(function)).strip()
+            asm = getattr(function, "asm", None)
+            ptx = textwrap.wrap(f"{function.__name__} on a GPU: {asm[0]}", 118) if asm else []
+            above = "".join(f"# {line}\n" for line in (ptx if len(ptx) < 8 else [*ptx[:5], "..."]))
+            text = above + textwrap.dedent(inspect.getsource(function)).strip()
             self._texts.setdefault(function.__name__, {})[text] = None
         self._quoted: set[str] = after._quoted if after else set()
-        self.left = [name for name, texts in self._texts.items() if not self._quoted.issuperset(texts)]
+        self.left = [name for name in self._texts if self._new(name)]
+
+    def _new(self, name: str) -> list[str]:
+        return [text for text in self._texts[name] if text not in self._quoted]
 
     def __call__(self, *names: str) -> Code:
-        texts = [text for name in names for text in self._texts[name]]
+        texts = [text for name in names for text in self._new(name) or self._texts[name]]
         self._quoted |= {*texts}
         self.left = [name for name in self.left if name not in names]
         return Quote("\n\n\n".join(dict.fromkeys(texts)), language="python")
