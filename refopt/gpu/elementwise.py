@@ -20,7 +20,7 @@ from refopt.gpu.group import Group
 from refopt.gpu.kernels import Kernel, factory, kernel
 from refopt.gpu.launches import Alternating, Launches
 from refopt.gpu.philox import by_chance
-from refopt.gpu.rows import ROW, Slots, column, of_warp, own
+from refopt.gpu.rows import PARTIAL, ROW, WHOLE, Slots, column, of_warp, own
 from refopt.gpu.tables import ALIGNED, START, STOP, TENSOR
 from refopt.gpu.target import cuda, device_function
 from refopt.gpu.tried import rule_for
@@ -80,9 +80,9 @@ def merged_update(routine: Routine, dtypes: tuple, choices: tuple, factor: str =
         at, seed = addresses_of(addresses, tensor), np.int64(hyper[seed_row, tensor])
         for first in of_warp(start, stop, ROW):
             if chunks[c, ALIGNED] and first + ROW <= stop:
-                update(at, own(first), stop, True, h, s, factor_at, seed)
+                update(at, own(first), stop, WHOLE, h, s, factor_at, seed)
             else:
-                update(at, own(first), stop, False, h, s, factor_at, seed)
+                update(at, own(first), stop, PARTIAL, h, s, factor_at, seed)
         if scalars and opens:
             after = advance(h, s)
             for n in range(scalars):

@@ -9,7 +9,7 @@ a constant once the compiler has unrolled the loops, so ``x`` is in registers.
 
 ``whole`` is whether all 256 elements exist and all arrays are aligned. A thread then accesses four elements at a time;
 if not, one at a time, and it loads 0 from ``stop`` on, and stores nothing there. Kernels call a function for both, with
-True and with False, and the compiler makes a version of each. All threads of a warp take the same branch.
+`WHOLE` and with `PARTIAL`, and the compiler makes a version of each. All threads of a warp take the same branch.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +26,8 @@ from refopt.gpu.unroll import named
 
 ROW = 256
 SECOND = 128  # from a thread's first four elements of a row to its other four
+# Of NumPy's type, since Numba compiles a function anew for every Python constant that it is given.
+WHOLE, PARTIAL = np.bool_(True), np.bool_(False)
 
 
 @device_function
@@ -121,52 +123,57 @@ def joined_access(policy: str = "") -> Access:
     return Access(load, store)
 
 
-Move = Callable  # ``move(at, i, stop, whole, x)``: a load or store of arrays whose addresses are in ``at``
-
-
-def located(move: Callable, rows: tuple[int, ...], a: int) -> Move:
-    """The load or store of array a of x, whose address is ``at[rows[0]]``; of a pair, also ``at[rows[1]]``."""
-    first, second = rows[0], rows[-1]
-
-    @device_function
-    def moved(at, i, stop, whole, x):
-        move(at[first], i, stop, whole, x, a)
-
-    @device_function
-    def moved_pair(at, i, stop, whole, x):
-        move((at[first], at[second]), i, stop, whole, x, a)
-
-    return moved if first == second else moved_pair
-
-
-def in_turn(moves: Sequence[Move]) -> Move:
-    """All the moves as one. Each is for a dtype of its own, and Numba cannot loop over functions: so one calls the next.
-    """
-    first, *others = moves
-    if not others:
-        return first
-    rest = in_turn(others)
-
-    @device_function
-    def every(at, i, stop, whole, x):
-        first(at, i, stop, whole, x)
-        rest(at, i, stop, whole, x)
-
-    return every
-
-
 @lru_cache
-def column(count: int) -> Callable:
-    """``numbers(table, j)``: the first ``count`` numbers of column j, as a tuple."""
-    if count == 0:
-        return device_function(lambda table, j: ())
-    before, last = column(count - 1), count - 1
+def column(count: int, first: int = 0) -> Callable:
+    """``numbers(table, j)``: ``count`` numbers of column j as a tuple, from row ``first`` on.
+
+    Numba compiles no loop that builds a tuple, so lengths up to four are written out, and others are made of these.
+    """
+    second, third, fourth = first + 1, first + 2, first + 3
+    if count > 4:
+        four, others = column(4, first), column(count - 4, first + 4)
+        return device_function(lambda table, j: four(table, j) + others(table, j))
+    lengths = (
+        lambda table, j: (),
+        lambda table, j: (table[first, j],),
+        lambda table, j: (table[first, j], table[second, j]),
+        lambda table, j: (table[first, j], table[second, j], table[third, j]),
+        lambda table, j: (table[first, j], table[second, j], table[third, j], table[fourth, j]),
+    )
+    return device_function(lengths[count])
+
+
+class Move(NamedTuple):
+    """A load or store between array a of x and the array whose address is ``at[row]``; joined, also ``at[paired]``."""
+
+    do: Callable
+    a: int
+    row: int
+    paired: int | None = None
+
+
+def in_turn(moves: Sequence[Move]) -> Callable:
+    """``move(at, i, stop, whole, x)``: makes all moves.
+
+    Each is for a dtype of its own, and Numba cannot loop over functions, so each function calls the next.
+    """
+    (do, a, row, paired), *others = moves
+    rest, is_last = in_turn(others) if others else None, not others
+    a = np.int64(a)  # as `WHOLE`
 
     @device_function
-    def numbers(table, j):
-        return before(table, j) + (table[last, j],)
+    def move(at, i, stop, whole, x):
+        do(at[row], i, stop, whole, x, a)
+        if not is_last:
+            rest(at, i, stop, whole, x)
 
-    return numbers
+    @device_function
+    def move_pair(at, i, stop, whole, x):
+        do((at[row], at[paired]), i, stop, whole, x, a)
+        if not is_last:
+            rest(at, i, stop, whole, x)
+
+    return move if paired is None else move_pair
 
 
 class Slots:
@@ -183,7 +190,7 @@ class Slots:
         self._row = {name: row for row, name in enumerate(routine.slot_names)}
         self._exact = {None: "params", "uint16": "joined"}.get(dtypes[-1], "master_params")
 
-    def load(self, names: Sequence[str], policy: str = "") -> Move:
+    def load(self, names: Sequence[str], policy: str = "") -> Callable:
         """Load slots: the first to x[0, 0:8], the next to x[1, 0:8], and so on."""
         moves = []
         for a, name in enumerate(names):
@@ -192,7 +199,7 @@ class Slots:
             moves.append(self._move(0, name, a, policy and ("pass" if passes else policy)))
         return in_turn(moves)
 
-    def store(self, arrays: Mapping[str, int]) -> Move:
+    def store(self, arrays: Mapping[str, int]) -> Callable:
         """Store slots, each from the array of x that is given with its name."""
         same = {"params": "params", "joined": "stored_params"}.get(self._exact)  # stored by the other of the two
         return in_turn([self._move(1, name, a) for name, a in arrays.items() if name != same])
@@ -200,8 +207,10 @@ class Slots:
     def _move(self, which: int, name: str, a: int, policy: str = "") -> Move:
         name = {"params": self._exact, "stored_params": "params"}.get(name, name)
         if name == "joined":
-            return located(joined_access(policy)[which], (self._row["params"], self._row["master_params"]), a)
-        return located(access(self.dtypes[name], self.real, policy)[which], (self._row[name],), a)
+            return Move(joined_access(policy)[which], a, self._row["params"], self._row["master_params"])
+        return Move(access(self.dtypes[name], self.real, policy)[which], a, self._row[name])
+
+
 def either(name: str, variant: Callable[[bool], Callable], length: int) -> Callable:
     """``either(at, first, stop, aligned, common)``: the full or partial variant for ``length`` elements at ``first``.
 

@@ -20,6 +20,38 @@ def rows_of_arrays(x, out):
     out[i] = own[1, 2] + row[0] * row.size + row.shape[0] + row.ndim + shared[63 - cuda.threadIdx.x] * len(shared)
 
 
+FIRST = np.int64(0)
+
+
+def constant_indices(x, out):
+    """Elements of a local array as variables: written by all lanes and by some, then read by an index of each lane."""
+    i = cuda.grid(1)
+    own = cuda.local.array((2, 4), np.int16)
+    for a in range(2):
+        for e in range(4):
+            own[a, e] = x[i] * (a + 1) + e
+    kept = own[0, 1]
+    own[FIRST, 1], own[1, -1] = own[1, 2], 70_000
+    if x[i] % 3:
+        own[0, 0] = own[0, 1] + own[1, 3]
+        if x[i] % 2:
+            own[0, 2] = own[0, 0]
+    total = own[0, 0] + own[0, 2] * 3 + own[1, 3] + kept * 5
+    for turn in range(x[i] & 3):
+        own[1, 0] = own[1, 0] + own[0, turn]
+        total += own[1, 0]
+    own[x[i] & 1, 2] += 7
+    wide = cuda.local.array(2, np.float64)
+    wide[0], wide[1] = np.float32(x[i]) / np.float32(3), 2
+    out[i] = total + own[0, 2] * 2 + own[1, x[i] & 3] * 9 + int(wide[0] * wide[0] / wide[1] * 1e9) % 1000
+    if i % 3:
+        later = cuda.local.array(2, np.int64)
+        later[0], later[1] = i, x[i]
+        if i % 2:
+            later[0] = later[1] + x[i]
+        out[i] += later[0]
+
+
 def bits_and_parts(x, out):
     i = cuda.grid(1)
     out[i] = np.float32(x[i]).view(np.int32) + x[i].real + np.bool_(x[i] % 3) + 2 * bool(x[i] & 1)
@@ -38,7 +70,7 @@ def asserted(x, out):
     out[i] = x[i]
 
 
-@pytest.mark.parametrize("body", [rows_of_arrays, bits_and_parts, in_order, asserted])
+@pytest.mark.parametrize("body", [rows_of_arrays, constant_indices, bits_and_parts, in_order, asserted])
 def test_kernels(body, by_lanes):
     both_are([words(128, np.int32) >> 8], np.zeros(128, np.int64), body, by_lanes, 2, 64)
 

@@ -159,7 +159,7 @@ class Local(Memory):
     shape = property(lambda self: self.extents)
     ndim = property(lambda self: len(self.extents))
     dtype = property(lambda self: self.unwritten.dtype)
-    itemsize = property(lambda self: self.dtype.itemsize)
+    itemsize = property(lambda self: self.unwritten.itemsize)
 
     @cached_property
     def data(self) -> np.ndarray:  # type: ignore[override]
@@ -167,6 +167,7 @@ class Local(Memory):
         data = np.full((self.lanes.count, *self.extents), self.unwritten)
         for index, value in self.elements.items():
             data.reshape(-1, self.size)[:, np.ravel_multi_index(index, self.extents)] = value
+        self.elements.clear()
         return data
 
     def at(self, lanes: Lanes) -> tuple:
@@ -178,8 +179,14 @@ class Local(Memory):
 
     def _element(self, index: Any) -> tuple[int, ...] | None:
         """The index of an element that all lanes share, while elements are kept as they were assigned."""
+        try:
+            if index in self.elements:
+                return index
+        except TypeError:  # the index of a lane
+            return None
         parts = index if type(index) is tuple else (index,)
-        if "data" in self.__dict__ or len(parts) != len(self.extents) or any(type(part) is not int for part in parts):
+        shared = all(type(part) is int or isinstance(part, np.integer) for part in parts)
+        if not shared or len(parts) != len(self.extents) or "data" in self.__dict__:
             return None
         return tuple(range(extent)[part] for part, extent in zip(parts, self.extents, strict=True))
 
