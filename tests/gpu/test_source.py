@@ -25,12 +25,10 @@ def requests(routine):
     """Every dtype, form, choice and optional state of a routine; and Hopper's kernels."""
     optional = [slot.name for slot in routine.slots if slot.optional and slot.name != "master_params"]
     for dtype, form in itertools.product([name for name in DTYPES if offered(routine, name)], routine.forms):
-        for values in itertools.product(*routine.choices.values()):
-            choices = dict(zip(routine.choices, values, strict=True))
-            if routine.told and choices["compute"] not in show.computed(DTYPES[dtype].param):
-                continue
-            for states in ((), optional) if optional else ((),):
-                yield show.request(routine.name, dtype, form, states, choices)
+        others = [{name: value} for name, values in routine.choices.items() for value in values[1:]
+                  if name != "compute" or value in show.computed(DTYPES[dtype].param)]
+        yield from (show.request(routine.name, dtype, form, optional, choices) for choices in ({}, *others))
+        yield show.request(routine.name, dtype, form)
     if routine.told:
         yield show.request(routine.name, hopper=True)
 
