@@ -61,19 +61,19 @@ def text_of(code):
 
 @pytest.mark.parametrize("routine", KNOWN.values(), ids=lambda x: x.name)
 def test_every_function_of_a_kernel_is_in_a_printed_file(routine):
-    """Verbatim, in the file that stands first if it is a kernel."""
+    """Verbatim; the kernel's own file is the first."""
     kernels = {}
     for asked in requests(routine):
         kernels |= dict.fromkeys(show.launches_of(asked, [(5, 3), (2000, 2)]).kernels)
     assert kernels
     for kernel in kernels:
-        (first, _), *others = show.files([kernel]).items()
-        printed = {path: path.read_text() for path in (first, *dict(others))}
-        assert text_of(kernel.function.__code__) in printed[first] and all(FOLDER in path.parents for path in printed)
-        for function in named_in(kernel.function, set()):
-            code = inspect.unwrap(function).__code__
-            if not code.co_filename.startswith("<unrolled"):
-                assert text_of(code) in printed[Path(code.co_filename)], function
+        files = show.files([kernel])
+        assert next(iter(files.values()))[0] == kernel.function and all(FOLDER in path.parents for path in files)
+        for path, functions in files.items():
+            text = path.read_text()
+            assert all(text_of(inspect.unwrap(function).__code__) in text for function in functions)
+        called = {x for x in named_in(kernel.function, set()) if not x.__code__.co_filename.startswith("<unrolled")}
+        assert {kernel.function, *called} == {*itertools.chain(*files.values())}
 
 
 @pytest.mark.parametrize("routine", KNOWN.values(), ids=lambda x: x.name)
