@@ -61,7 +61,7 @@ class Case(NamedTuple):
     @property
     def choices(self) -> dict[str, Any]:
         """The choices that are not the routine's defaults."""
-        if self.routine.told:
+        if self.routine.matrix_arguments:
             kinds = ("convolution" if len(tensor.shape) > 2 else "matrix" for tensor in self.workload.tensors)
             wide = {"compute": "float64"} if DTYPES[self.dtype].param == "float64" else {}
             return {"blocks": [cpu.Blocks(of=kind) for kind in kinds]} | wide
@@ -77,7 +77,7 @@ class Case(NamedTuple):
 def unavailable(dtype: str, routine: Routine | None = None) -> str:
     """Why this installation lacks a dtype configuration, in general or of a routine; empty if it has it."""
     param = DTYPES[dtype].param
-    iterates = routine is not None and routine.told and param != "float64"  # Muon does, in bf16
+    iterates = routine is not None and routine.matrix_arguments and param != "float64"  # Muon does, in bf16
     return lacking("bfloat16" if iterates else param)
 
 

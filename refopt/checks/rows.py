@@ -99,7 +99,7 @@ class _Row(NamedTuple):
     trial: Mapping[str, float]
     elementwise: bool
     own: Mapping[str, Any] = {}
-    told: Callable[..., list[dict[str, Any]]] | None = None
+    matrix_arguments: Callable[..., list[dict[str, Any]]] | None = None
 
 
 class Routine(_Row):
@@ -109,8 +109,8 @@ class Routine(_Row):
     calls it. ``trial`` has numbers for ``refopt verify`` if the usual ones would make the gradient negligible.
     ``elementwise`` says that elements are updated independently: in one pass, by the kernel that such routines share.
     ``own`` has the function's arguments other than numbers and choices, with their defaults, and
-    ``told(params, numbers, **own)`` returns additional arguments of the rule for each tensor, which then must be a
-    matrix, or several.
+    ``matrix_arguments(params, numbers, **own)`` returns more arguments of the rule for each tensor, then always a
+    matrix or several.
 
     Raises:
         TypeError: when a row is constructed, naming what is missing or misplaced.
@@ -169,7 +169,7 @@ class Routine(_Row):
     @property
     def whole(self) -> str:
         """Why tensors cannot be split; empty for elementwise routines."""
-        needed = "iterates matrices, each as a whole" if self.told else "has norms of tensors"
+        needed = "iterates matrices, each as a whole" if self.matrix_arguments else "has norms of tensors"
         return "" if self.elementwise else f"{self.name} {needed}"
 
     @property

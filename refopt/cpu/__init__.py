@@ -40,7 +40,7 @@ ROWS: dict[str, Routine] = {}
 for _found in list(iter_modules(__path__)):
     _module = import_module(f"{__name__}.{_found.name}")
     for _row in [x for x in vars(_module).values() if isinstance(x, Routine) and hasattr(_module, x.merged_name)]:
-        if not _row.told:  # for tensors of every shape
+        if not _row.matrix_arguments:  # for tensors of every shape
             ROWS[_row.name] = _row
         _names = _row.merged_name, _row.name
         globals().update({_name: getattr(_module, _name) for _name in _names})

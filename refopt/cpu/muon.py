@@ -127,7 +127,7 @@ def merged_muon(
     step(MUON, locals())
 
 
-def told(params, numbers, *, coefficients=COEFFICIENTS, blocks=WHOLE):
+def matrix_arguments(params, numbers, *, coefficients=COEFFICIENTS, blocks=WHOLE):
     """The rule's extra arguments for each parameter: its matrices and the coefficients; raises if it has no matrix."""
     name = MUON.merged_name
     triples = schedule(f"{name}: coefficients", coefficients, int(numbers.get("iterations", 0)))
@@ -162,6 +162,6 @@ MUON = routine(
     },
     forms={"merged": Form(3, iterated=3)},
     trial={"iterations": 2},  # each takes the executor as long as everything else
-    told=told,
+    matrix_arguments=matrix_arguments,
 )
 muon = single(merged_muon)

@@ -39,7 +39,7 @@ def routine(
     function: Callable[..., None], rule: Callable[..., tuple], *, source: str, states: Iterable[Slot] = (),
     limits: Mapping[str, Limit] = NONE, choices: Mapping[str, tuple] = NONE, launches: int = 1,
     passes: Mapping[str, int] | Callable[..., dict[str, int]] = NONE, forms: Mapping[str, Form] = NONE,
-    trial: Mapping[str, float] = NONE, told: Callable[..., list[dict[str, Any]]] | None = None,
+    trial: Mapping[str, float] = NONE, matrix_arguments: Callable[..., list[dict[str, Any]]] | None = None,
 ) -> Routine:
     """The row of a merged function; also completes the function's docstring with the shared arguments.
 
@@ -58,7 +58,7 @@ def routine(
             a function of form, dtypes and choices.
         forms: the forms on the device, if there are others than by tensor and merged.
         trial: numbers for ``refopt verify``, if its usual ones would leave little of a gradient.
-        told: as in the row.
+        matrix_arguments: as in the row.
 
     Raises:
         TypeError: signature, docstring and row do not match.
@@ -84,7 +84,7 @@ def routine(
         trial=trial,
         elementwise=launches == 1 and not forms,
         own={name: x for name, x in own.items() if isinstance(x, tuple)},
-        told=told,
+        matrix_arguments=matrix_arguments,
     )
     function.__doc__ = documented(where, function.__doc__, list(parameters), source)
     return row

@@ -45,7 +45,8 @@ def merged_update(routine: Routine, dtypes: tuple, choices: tuple, factor: str =
     written = {name: a for name, a in array.items() if name != "grads"}
     store = slots.store(written | {"stored_params": last if stochastic else 0})
     hypers_of, scalars_of = column(len(routine.hypers) - 1), column(len(routine.scalars))
-    addresses_of, seed_row, results, scalars = column(len(dtypes)), len(routine.hypers) - 1, last - 1, len(routine.scalars)
+    addresses_of, seed_row, results = column(len(dtypes)), len(routine.hypers) - 1, last - 1
+    scalars = len(routine.scalars)
     first_scalar = routine.slot_names.index(routine.scalars[0]) if scalars else 0
     store_scalar = getattr(vectors, f"store_{np.dtype(real).name}")
 

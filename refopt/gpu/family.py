@@ -27,7 +27,7 @@ def planner(routine: Routine) -> Callable[..., Plan]:
     """`refopt.gpu.plan` for a routine; raises TypeError if its rule is incomplete."""
     required = [slot.name for slot in routine.slots if not slot.optional]
     optional = [slot.name for slot in routine.slots if slot.optional]
-    if routine.told:
+    if routine.matrix_arguments:
         make: Callable[..., Plan] = MuonPlan
     else:
         defaults = {name: values[0] for name, values in routine.choices.items() if name != "rounding"}

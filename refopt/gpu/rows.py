@@ -157,9 +157,9 @@ def in_turn(moves: Sequence[Move]) -> Callable:
 
     Each is for a dtype of its own, and Numba cannot loop over functions, so each function calls the next.
     """
-    (do, a, row, paired), *others = moves
-    rest, is_last = in_turn(others) if others else None, not others
-    a = np.int64(a)  # as `WHOLE`
+    (do, number, row, paired), *others = moves
+    rest: Any = in_turn(others) if others else None
+    is_last, a = not others, np.int64(number)  # as `WHOLE`
 
     @device_function
     def move(at, i, stop, whole, x):

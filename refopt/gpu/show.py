@@ -86,7 +86,7 @@ def request(
     present |= {"master_params"} if asked.master or asked.remainder else set()
     every = {name: values[0] for name, values in row.choices.items()}
     every |= {"rounding": "stochastic"} if asked.chance else {}
-    kinds = computed(asked.param) if row.told else ()
+    kinds = computed(asked.param) if row.matrix_arguments else ()
     every |= {"compute": kinds[0]} if kinds else {}
     for name, value in (choices or {}).items():
         name = chosen("show: choices", name, row.choices)
@@ -194,7 +194,7 @@ def launches_of(asked: Request, shapes: Sequence[tuple[int, ...]] = ()) -> Launc
     routine, dtypes, form, choices, hopper = asked
     if not shapes:
         every = workloads.load(WORKLOAD)
-        shapes = [tensor.shape for tensor in (every.matrices() if routine.told else every).tensors]
+        shapes = [tensor.shape for tensor in (every.matrices() if routine.matrix_arguments else every).tensors]
     machine = Recorder(hopper)
     # Descriptions of arrays for the tables; nothing is at these addresses.
     arrays: dict[str, list[Array | None]] = {
@@ -203,7 +203,7 @@ def launches_of(asked: Request, shapes: Sequence[tuple[int, ...]] = ()) -> Launc
     }
     signature = tuple(dtypes.get(name) for name in routine.slot_names)
     group = Group(machine, routine, signature, list(range(len(shapes))), arrays, {})
-    if routine.told:
+    if routine.matrix_arguments:
         step: Any = _of_matrices(group, [x for x in arrays["params"] if x], choices)
     else:
         step = family.launches_of(routine)(group, form, **choices)
@@ -236,7 +236,7 @@ def _header(asked: Request, launches: Launches) -> str:
     lines += _wrapped("rows of hyper: ", hypers)
     if routine.scalars and routine.elementwise:
         lines += _wrapped("rows of carried: ", [f"{k} {name}" for k, name in enumerate(routine.scalars)])
-    what = "matrices" if routine.told else "tensors"
+    what = "matrices" if routine.matrix_arguments else "tensors"
     lines += ["", f"Launches for the {what} of {WORKLOAD}, as kernel[blocks, threads]:"]
     lines += _wrapped("before the first step: ", _in_words(launches.before))
     if [x.kernel for x in launches.first] != [x.kernel for x in launches.steady]:

@@ -24,7 +24,7 @@ MOST = 0.25  # the largest tolerance, whatever is measured
 NO_ERROR, LONGEST = "expected no error", 300  # the most characters of an error that a step raises
 
 
-class Came(NamedTuple):
+class Outcome(NamedTuple):
     """The parameters and states after a run."""
 
     params: list[np.ndarray]
@@ -165,15 +165,15 @@ class Running:
                 return
         self.axes, self.why_not = usual, told[0]
 
-    def came(self, run: Run) -> Came:
-        return self.tried(lambda: Came(run.params(), run.states()))
+    def outcome(self, run: Run) -> Outcome:
+        return self.tried(lambda: Outcome(run.params(), run.states()))
 
-    def after(self, params: Sequence[Any], grads: Sequence[Sequence[Any]], apart: bool = False) -> Came:
+    def after(self, params: Sequence[Any], grads: Sequence[Sequence[Any]], apart: bool = False) -> Outcome:
         """The results of steps with some gradients."""
         run = self.start(params, apart=apart)
         for of_step in grads:
             self.step(run, of_step)
-        return self.came(run)
+        return self.outcome(run)
 
     def steps(self, shapes: Sequence[tuple[int, ...]], count: int = STEPS) -> list[list[np.ndarray]]:
         """The gradients of some steps."""
@@ -185,7 +185,7 @@ class Running:
         return self.params(shapes), self.steps(shapes, count)
 
     def same(
-        self, expected: Came, got: Came, what: str, first: Sequence[np.ndarray], bits: bool = False, at: int = 0
+        self, expected: Outcome, got: Outcome, what: str, first: Sequence[np.ndarray], bits: bool = False, at: int = 0
     ) -> None:
         """Raise `Broken` unless two runs have equal results: the same bits, or within the tolerance.
 

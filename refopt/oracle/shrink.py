@@ -126,7 +126,7 @@ def _parts(case: Case, broken: Broken) -> Iterator[Case]:
         if where is not None:
             yield case.only([where.tensor])
         yield from _without_some(case)
-    for i in range(0 if case.routine.told else min(count, 4)):
+    for i in range(0 if case.routine.matrix_arguments else min(count, 4)):
         size = memory(case.params[i]).size
         if where is not None and where.tensor == i and size > 1:
             yield case.part(i, where.element, where.element + 1)

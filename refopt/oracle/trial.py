@@ -50,7 +50,7 @@ class Trial(Running):
     ) -> None:
         super().__init__(subject, dtype, seed, tolerance=tolerance)
         self.row, self.fixed, self.dtypes = row, dict(fixed), tuple(dtypes)
-        self.axes = 2 if row.told else 1
+        self.axes = 2 if row.matrix_arguments else 1
         self.real: Any = arithmetic(dtype)
         self.apart: dict[str, float] = {}
         self.rounded: dict[str, float] = {}
@@ -99,7 +99,7 @@ class Trial(Running):
 
     def case_shape(self, shape: Any) -> tuple[int, ...]:
         """A shape with a number of elements; if it must be a matrix, one small enough to iterate."""
-        if not self.row.told or (not isinstance(shape, int) and len(shape) == 2):
+        if not self.row.matrix_arguments or (not isinstance(shape, int) and len(shape) == 2):
             return self.shape(shape)
         size = shape if isinstance(shape, int) else math.prod(shape)
         return LARGE if size > LARGEST else self.shape(size) if size else EMPTY

@@ -76,7 +76,7 @@ class Reader {
     std::memset(present.mutable_data(), 0, present.nbytes());
   }
 
-  py::object look(const py::object& grads) {
+  py::object compare(const py::object& grads) {
     bool others = false;
     for (size_t i = 0; i < kinds_.size(); ++i) {
       const Tensor& grad = gradient(grads, i);
@@ -145,7 +145,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   py::class_<Steady>(module, "Steady").def(py::init<const py::list&>()).def("__call__", &Steady::operator());
   py::class_<Reader>(module, "Reader")
       .def(py::init<const py::list&>())
-      .def("look", &Reader::look, py::arg("grads") = py::none())
+      .def("compare", &Reader::compare, py::arg("grads") = py::none())
       .def("note", &Reader::note)
       .def_readonly("places", &Reader::places)
       .def_readonly("present", &Reader::present);

@@ -40,7 +40,7 @@ class Watched:
         self._sharded = any(map(is_dtensor, tensors))
         self._steady, self._spreads = host.form().Steady(self._parts()), self._spreads_now()
 
-    def stand(self) -> bool:
+    def is_current(self) -> bool:
         """Whether they still are; whoever has looked at them in between."""
         return self._steady(self._parts()) and self._spreads_now() == self._spreads
 
@@ -118,7 +118,7 @@ class Bucket:
         """Make a plan that reads the numbers of a gate on the same device."""
         self._gate = gate
         self._plans.use(self.gradients.kind, _Planned(self._made()))
-        self.gradients.give(self._now.plan)
+        self.gradients.pass_to(self._now.plan)
 
     def commit(self) -> None:
         """Put the tensors that kernels write in the parameters' states, where PyTorch has them."""
@@ -169,9 +169,9 @@ class Bucket:
         keys |= {ours.removesuffix("s"): f": state[{key!r}]" for ours, key in self._formula.states.items()}
         return f"{where}{keys.get(slot, '')}: {found[3]}"
 
-    def stands(self) -> bool:
+    def is_current(self) -> bool:
         """Whether parameters and states are the tensors that the plans have; ``param.data = x`` moves one."""
-        if not all(watched.stand() for watched in self._watched):
+        if not all(watched.is_current() for watched in self._watched):
             return False
         if self._formula.counts and self.steps.written():
             self.steps.begin(whole(self._labels, self.steps.shown.tolist()))
@@ -181,9 +181,9 @@ class Bucket:
             self._now.plan.refresh()
         return True
 
-    def look(self) -> bool:
+    def compare(self) -> bool:
         """Look up the gradients; returns whether any has moved, appeared or disappeared since the last step."""
-        self._moved |= (moved := self.gradients.look())
+        self._moved |= (moved := self.gradients.compare())
         if self.gradients.kind is not self._plans.last and self.gradients.kind != self._plans.last:
             self.settle()
             self._choose(self.gradients.kind)
@@ -212,7 +212,7 @@ class Bucket:
         if self._hidden:
             self._show_hidden()
         if self._moved:
-            self.gradients.give(self._now.plan)
+            self.gradients.pass_to(self._now.plan)
             self._moved = False
         if not self._stepped:
             return

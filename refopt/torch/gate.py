@@ -93,7 +93,7 @@ class Gate:
             check, moved = gpu.gradient_check(grads, loss_scale=scale), self._on_gpu
         self._checks.use(kind, check)
         if moved:
-            places, arrays = zip(*(each.there() for each in self._gradients), strict=True)
+            places, arrays = zip(*(each.located() for each in self._gradients), strict=True)
             check.move(np.concatenate(places), None if self._on_gpu else list(chain(*arrays)))
         return check
 

@@ -50,15 +50,15 @@ class Gradients:
             return parts
         return grads
 
-    def look(self) -> bool:
-        """Whether any gradient has moved, appeared or disappeared since the last look.
+    def compare(self) -> bool:
+        """Whether any gradient has moved, appeared or disappeared since the last call.
 
         Raises:
             RuntimeError, TypeError: a gradient is sparse, has no memory of its own, or is of a dtype that no kernel
                 has; the message names it.
         """
         grads = self._now() if self._sharded else None  # which C++ asks for itself
-        found = self._reader.look(grads)
+        found = self._reader.compare(grads)
         if found is None:
             self._read(self._now() if grads is None else grads)
             return True
@@ -73,14 +73,14 @@ class Gradients:
         kept = self._placed | self._copies
         return arrays_of([kept.get(i, local(param.grad)) for i, param in enumerate(self._owners)])
 
-    def there(self) -> tuple[Any, list[Any] | None]:
+    def located(self) -> tuple[Any, list[Any] | None]:
         """Addresses, and the arrays to keep alive: on a GPU none, since PyTorch may reuse the memory."""
         arrays = None if self._on_gpu else self.arrays()
         return self.places if arrays is None else [0 if x is None else x.address for x in arrays], arrays
 
-    def give(self, plan: Any) -> None:
+    def pass_to(self, plan: Any) -> None:
         """Make a plan for gradients of this kind read them at their current addresses."""
-        plan.move("grads", *self.there())
+        plan.move("grads", *self.located())
 
     def _read(self, grads: list[Tensor | None]) -> None:
         """Examine all gradients; errors name the gradient, and are raised before anything has changed."""

@@ -161,7 +161,7 @@ def check_state(where: str, state: Mapping[str, Any], formula: Formula) -> None:
             raise TypeError(f"{where}[{key!r}]: {because}")
 
 
-class Said:
+class Recorded:
     """The options and parameters of groups when plans were made for them."""
 
     def __init__(self, groups: list[Group]) -> None:

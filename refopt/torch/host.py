@@ -149,7 +149,7 @@ class Reader:
         self._all = np.ones(len(params), bool)
         self._masks: Recent[bytes, Alike] = Recent()  # what gradients are like, by which there are
 
-    def look(self, grads: list[Tensor | None] | None = None) -> int | None:
+    def compare(self, grads: list[Tensor | None] | None = None) -> int | None:
         """`STAY`, `MOVED` or `OTHERS` since the last call; ``None``, changing nothing, if one does not match.
 
         ``grads`` replace those of the parameters.

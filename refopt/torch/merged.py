@@ -11,7 +11,7 @@ from refopt.torch import options
 from refopt.torch.arrays import has_memory
 from refopt.torch.bucket import Bucket
 from refopt.torch.gate import Gate
-from refopt.torch.groups import Grouped, Said, check_state, options_of
+from refopt.torch.groups import Grouped, Recorded, check_state, options_of
 from refopt.torch.norm import clipping, require_finite, unscaled
 from refopt.torch.sharded import is_dtensor, total_norm
 from refopt.torch.states import Member, real_dtype
@@ -164,7 +164,7 @@ class Merged(Grouped):
         assert self._buckets is not None
         moved = False
         for bucket in self._buckets:
-            moved |= bucket.look()
+            moved |= bucket.compare()
         factor = None
         if self._max_norm is not None and not self._clips_here:
             norm = total_norm([param for group in self.param_groups for param in group["params"]], self._norm_type)
@@ -223,7 +223,7 @@ class Merged(Grouped):
         self._state.keep()
         self._buckets, self._gates, self._gated = buckets, gates, (*gated, self._multiplied)
         self._dormant, self._formulas = dormant, formulas
-        self._said = Said(self.param_groups)
+        self._recorded = Recorded(self.param_groups)
 
     def _takes_norm_here(self, kinds: Mapping[tuple, list[Member]]) -> bool:
         """Whether one check computes the norm of all gradients: one device and arithmetic type, nothing sharded."""
@@ -233,16 +233,16 @@ class Merged(Grouped):
 
     def _holds(self) -> bool:
         """Whether the buckets have the right parameters and states, and after this call the right numbers."""
-        if self._state.changed or not self._said.same_params(self.param_groups):
+        if self._state.changed or not self._recorded.same_params(self.param_groups):
             return False
         if any(param.grad is not None for param in self._dormant if has_memory(param)):
             return False
-        if not all(bucket.stands() for bucket in self._buckets or ()):
+        if not all(bucket.is_current() for bucket in self._buckets or ()):
             return False
-        if self._said.same_objects(self.param_groups):
+        if self._recorded.same_objects(self.param_groups):
             return True
         now, formulas = options_of(self.param_groups), list(self._formulas)
-        for k, (group, new, old) in enumerate(zip(self.param_groups, now, self._said.options, strict=True)):
+        for k, (group, new, old) in enumerate(zip(self.param_groups, now, self._recorded.options, strict=True)):
             if new != old:
                 if new.keys() != old.keys() or self._masters_of(new) != self._masters_of(old):
                     return False
@@ -254,7 +254,7 @@ class Merged(Grouped):
         for bucket in self._buckets or ():
             bucket.set(formulas)
         self._formulas = formulas
-        self._said.keep(self.param_groups, now)
+        self._recorded.keep(self.param_groups, now)
         return True
 
     def _give_up(self) -> None:

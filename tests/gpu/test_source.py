@@ -29,7 +29,7 @@ def requests(routine):
                   if name != "compute" or value in show.computed(DTYPES[dtype].param)]
         yield from (show.request(routine.name, dtype, form, optional, choices) for choices in ({}, *others))
         yield show.request(routine.name, dtype, form)
-    if routine.told:
+    if routine.matrix_arguments:
         yield show.request(routine.name, hopper=True)
 
 
@@ -84,7 +84,7 @@ def test_what_is_printed(routine):
     head, *parts = re.split(r"(?m)^# ---- (\S+): .*\n(?:#      .*\n)*", text)
     for path, part in zip(parts[::2], parts[1::2], strict=True):
         assert part.rstrip("\n") == (FOLDER.parents[1] / path).read_text().rstrip("\n")
-    assert len({*parts[::2]}) == len(parts[::2]) and (routine.told or f"refopt/gpu/rules/{routine.name}.py" in parts)
+    assert len({*parts[::2]}) == len(parts[::2]) and (routine.matrix_arguments or f"refopt/gpu/rules/{routine.name}.py" in parts)
     assert {*re.findall(r"(\w+)\[(?:\d|as many)", head)} >= {x.kernel.name for x in show.launches_of(asked).steady}
     said = " ".join(re.sub("(?m)^#", "", head).split())
     given = [slot.name for slot in routine.slots if not slot.optional]
@@ -94,7 +94,7 @@ def test_what_is_printed(routine):
         assert re.findall(r"\d+ (\w+)", rows) == names
     assert all(f"{name}={values[0]}" in said for name, values in routine.choices.items() if name != "rounding")
     form = routine.forms[asked.form]
-    if not routine.told:
+    if not routine.matrix_arguments:
         assert len(show.launches_of(asked).steady) == form.launches
 
 

@@ -25,7 +25,7 @@ def drawn(row, choices=None, numbers=None, count=3, dtype="float32"):
     of_row = {hyper.name: number(hyper) for hyper in row.hypers} | {"rescale_grad": 1.0} | (numbers or {})
     every = {name: values[0] for name, values in row.choices.items()} | (choices or {})
     optional = [slot.name for slot in row.slots if slot.optional and slot.name != "master_params"]
-    kinds, shape = [Dtypes(dtype, dtype, dtype)], (5, 8) if row.told else (40,)
+    kinds, shape = [Dtypes(dtype, dtype, dtype)], (5, 8) if row.matrix_arguments else (40,)
     return draw(row, [shape], kinds, seed=0, numbers=of_row, choices=every, optional=optional, count=count)
 
 

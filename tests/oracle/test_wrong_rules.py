@@ -40,7 +40,7 @@ def step_of(routine, rule):
     pytest.param(x, marks=[pytest.mark.slow] * (x not in ("sgd", "lion", "lars_momentum", "novograd"))) for x in RULES])
 def test_wrong_formulas_are_found(routine, monkeypatch):
     """By far, or where the bound is one of random roundings by much; nobody asks for the smallest example."""
-    far = 5 if KNOWN[routine].told else 20
+    far = 5 if KNOWN[routine].matrix_arguments else 20
     monkeypatch.setattr(shrink, "smallest", lambda case, holds, broken, until: (case, broken))
     for name, rule in RULES[routine].items():
         laws = ["L6"] if name == "NanTakenForZero" else ["L1"]

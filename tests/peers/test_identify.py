@@ -59,7 +59,7 @@ EVERY = [*of_torch(), *of_optax()]
 def check_named(found, routine, choices):
     assert holds(found, routine, choices), str(found)
     assert found.routine == routine or found.ambiguous, str(found)
-    assert found.matches[0].off < (2.0**-3 if ROUTINES[routine].told else 2.0**-16)
+    assert found.matches[0].off < (2.0**-3 if ROUTINES[routine].matrix_arguments else 2.0**-16)
 
 
 @pytest.mark.parametrize(("routine", "kind", "options", "choices"), EVERY)

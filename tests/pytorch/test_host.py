@@ -62,43 +62,43 @@ def test_a_reader_of_gradients(form):
     """It tells where gradients are, and keeps nothing of what it has not been told to expect."""
     params = [torch.nn.Parameter(torch.ones(shape)) for shape in ((3, 3), (4,), (0,))]
     reader = form.Reader(params)
-    assert reader.look() in (None, host.STAY) and not reader.present.any()
+    assert reader.compare() in (None, host.STAY) and not reader.present.any()
     for p in params:
         p.grad = torch.ones_like(p)
-    assert reader.look() is None
+    assert reader.compare() is None
     reader.note([p.grad for p in params], [])
     first = [p.grad.data_ptr() for p in params]
-    assert reader.places.tolist() == first and reader.present.all() and reader.look() == host.STAY
+    assert reader.places.tolist() == first and reader.present.all() and reader.compare() == host.STAY
     kept, params[0].grad = params[0].grad, torch.zeros(3, 3)
-    assert reader.look() == host.MOVED and reader.look() == host.STAY
+    assert reader.compare() == host.MOVED and reader.compare() == host.STAY
     assert reader.places.tolist() == [params[0].grad.data_ptr(), *first[1:]]
     params[0].grad = kept.clone().t()
-    assert reader.look() is None and reader.places[0] != params[0].grad.data_ptr()
+    assert reader.compare() is None and reader.places[0] != params[0].grad.data_ptr()
     params[0].grad = kept
-    assert reader.look() == host.MOVED
+    assert reader.compare() == host.MOVED
     plain, params[1].grad = params[1].grad, torch._efficientzerotensor(4)
-    assert reader.look() is None
+    assert reader.compare() is None
     params[1].grad = plain
-    assert reader.look() == host.STAY
+    assert reader.compare() == host.STAY
     params[1].grad = None
-    if reader.look() is None:  # a form may want each set of gradients to be noted
+    if reader.compare() is None:  # a form may want each set of gradients to be noted
         reader.note([p.grad for p in params], [])
     assert reader.present.tolist() == [True, False, True] and reader.places.tolist() == [first[0], 0, 0]
     params[1].grad = torch.ones(4).to_sparse()
-    assert reader.look() is None and not reader.present[1]
+    assert reader.compare() is None and not reader.present[1]
     params[1].grad = torch.ones(4)
-    assert reader.look() == host.OTHERS and reader.look() == host.STAY and reader.present.all()
+    assert reader.compare() == host.OTHERS and reader.compare() == host.STAY and reader.present.all()
     grads = [p.grad for p in params]
     reader.note(grads, [1])
-    assert reader.look() is None and reader.look([grads[0], None, grads[2]]) is not None
+    assert reader.compare() is None and reader.compare([grads[0], None, grads[2]]) is not None
 
 
 def test_what_a_reader_tells_apart(form):
     square, line = (torch.nn.Parameter(torch.ones(shape)) for shape in ((3, 3), (4,)))
     reader = form.Reader([square, line])
     reader.note([torch.ones(3, 3), torch.ones(4)], [])
-    assert reader.look([torch.zeros(3, 3), torch.full((4,), float("nan"))]) == host.MOVED
-    assert all(reader.look(grads) is None for grads in others_than(torch.ones(3, 3), torch.ones(4)))
+    assert reader.compare([torch.zeros(3, 3), torch.full((4,), float("nan"))]) == host.MOVED
+    assert all(reader.compare(grads) is None for grads in others_than(torch.ones(3, 3), torch.ones(4)))
 
 
 def test_versions(form):

@@ -103,7 +103,8 @@ def _chosen(
     small, _ = verify.extents(whole, machine.name, most, norms=False)
     matrices = verify.matrices(whole, machine.name, most)
     tasks = [
-        Task(routine.name, dtype, small if routine.elementwise else matrices if routine.told else workload, (*forms,))
+        Task(routine.name, dtype, matrices if routine.matrix_arguments else small if routine.elementwise else workload,
+             (*forms,))
         for routine in routines
         if (forms := _forms(routine, args.form))
         for dtype in dtypes
@@ -248,7 +249,7 @@ def _rows(
             first, routine = len(rows), KNOWN.get(name)
             compared = f", compared after each of {steps} steps" if routine else ""
             say(f"\n{name}: CPU reference and kernels{compared}\n")
-            if routine and routine.told:
+            if routine and routine.matrix_arguments:
                 say(_matrices(next(task.workload for task in tasks if task.name == name), whole) + "\n")
             say(table.HEADER)
             for _, row in of_name:

@@ -42,8 +42,9 @@ class Task(NamedTuple):
             return 8.0 * self.workload.elements
         arrays = sum(not (slot.optional or slot.scalar) for slot in routine.slots)
         apart = sum(not routine.forms[form].merged for form in self.forms)
-        rows = (min(x.shape[0], x.elements // x.shape[0]) if routine.told else 1 for x in self.workload.tensors)
-        elements = sum(x.elements * n for x, n in zip(self.workload.tensors, rows, strict=True))
+        iterates, tensors = routine.matrix_arguments, self.workload.tensors
+        rows = (min(x.shape[0], x.elements // x.shape[0]) if iterates else 1 for x in tensors)
+        elements = sum(x.elements * n for x, n in zip(tensors, rows, strict=True))
         return float(elements * arrays * (self.stages(steps) + APART * steps * apart))
 
     def rows(self, machine: Any, steps: int, report: Report) -> Iterator[Row]:

@@ -140,8 +140,8 @@ def evaluate(
         x = held.get(name)
         return None if x is None else lift(x.reshape(-1)[0] if name in routine.scalars else x.astype(real))
 
-    if routine.told:
-        values |= routine.told([arrays["params"]], {})[0]
+    if routine.matrix_arguments:
+        values |= routine.matrix_arguments([arrays["params"]], {})[0]
     if not routine.elementwise:
         values["stored"] = _stored(routine, held, after or {}, lambda x: lift(x.astype(real)))
     run = rebound(rule or rule_of(routine))

@@ -127,8 +127,8 @@ def expect(
     gate = {name: given.get(name) for name in GATE}
     try:
         call = checks.check(row, slots, numbers, checks.host_array, gate)
-        if row.told:
-            row.told(call.arrays["params"], call.hypers)
+        if row.matrix_arguments:
+            row.matrix_arguments(call.arrays["params"], call.hypers)
     except (TypeError, ValueError) as error:
         raise type(error)(str(error).replace(f"{row.merged_name}:", "expect:", 1)) from None
     factor, skipped = gate["grad_factor"], _is_set(gate["found_inf"])

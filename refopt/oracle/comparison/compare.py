@@ -21,7 +21,7 @@ from refopt.oracle.exact.cases import has
 from refopt.oracle.exceptions import reasons
 from refopt.oracle.item import SKIPPED, Item
 from refopt.oracle.laws import Law, Try
-from refopt.oracle.running import Came, Running
+from refopt.oracle.running import Outcome, Running
 from refopt.oracle.subject import Optimizer
 from refopt.oracle.subjects import optimizer_of
 from refopt.oracle.trying import Tried
@@ -147,7 +147,7 @@ def record(
             trial.settle()
             for data in every(trial):
                 try:
-                    recorder.add(dtype, data, _came(trial, data))
+                    recorder.add(dtype, data, _outcome(trial, data))
                 except (Skipped, Broken) as error:
                     recorder.add(dtype, data, None, str(error))
     recorder.save(file)
@@ -188,7 +188,7 @@ def _of_dtype(first: Any, second: Running, dtype: str, wanted: Iterable[str]) ->
     return tried.items
 
 
-def _came(trial: Running, data: Data) -> Came:
+def _outcome(trial: Running, data: Data) -> Outcome:
     """The results of a case."""
     return trial.after(*data.placed())
 
@@ -197,24 +197,24 @@ def _same(first: Any, second: Running, data: Data) -> None:
     """Raise `Broken` if the two differ, or one of them fails."""
     if isinstance(first, Recorded):
         try:
-            came, name = first.came(second.dtype, data), first.name
+            came, name = first.outcome(second.dtype, data), first.name
         except NotImplementedError as error:
             raise Skipped(str(error)) from None
     else:
         name = first.subject.name
         try:
-            came = _came(first, data)
+            came = _outcome(first, data)
         except Crashed:
             raise
         except Broken as broken:
             try:
-                _came(second, data)
+                _outcome(second, data)
             except Crashed:
                 raise
             except Broken:
                 raise Skipped(f"both fail: {broken}") from None
             raise Misconduct(f"the first fails, and the second does not: {broken}") from None
-    second.same(came, _came(second, data), f"as in {name}", data.params)
+    second.same(came, _outcome(second, data), f"as in {name}", data.params)
 
 
 def _smaller(first: Any, second: Running, data: Data) -> str:

@@ -12,7 +12,7 @@ import refopt
 from refopt.checks.dtypes import numpy_dtype
 from refopt.checks.files import replaced
 from refopt.oracle.comparison.data import Data
-from refopt.oracle.running import Came
+from refopt.oracle.running import Outcome
 
 SCHEMA = "refopt.record/1"
 
@@ -39,7 +39,7 @@ class Recorded:
         self.name, self.dtypes, self.seed = index["subject"], index["dtypes"], index["seed"]
         self.cases: dict[str, Any] = index["cases"]
 
-    def came(self, dtype: str, data: Data) -> Came:
+    def outcome(self, dtype: str, data: Data) -> Outcome:
         """The recorded results of a case; raises NotImplementedError if there are none."""
         key = f"{dtype}/{data.part}/{data.label}"
         case = self.cases.get(key)
@@ -50,7 +50,7 @@ class Recorded:
         params = [self._array(f"{key}/{i}/params", dtype) for i in range(len(data.params))]
         states = [{name: self._array(f"{key}/{i}/state/{name}", kind) for name, kind in of.items()}
                   for i, of in enumerate(case["states"])]
-        return Came(params, states)
+        return Outcome(params, states)
 
     def _array(self, name: str, dtype: str) -> np.ndarray:
         x = self.arrays[name]
@@ -67,7 +67,7 @@ class Recorder:
         }
         self.arrays: dict[str, Any] = {}
 
-    def add(self, dtype: str, data: Data, came: Came | None, why: str = "") -> None:
+    def add(self, dtype: str, data: Data, came: Outcome | None, why: str = "") -> None:
         """Add a case with its results, or the reason for having none."""
         key = f"{dtype}/{data.part}/{data.label}"
         states: list[dict[str, str]] = []

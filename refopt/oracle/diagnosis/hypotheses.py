@@ -66,7 +66,7 @@ def with_variants(s: Situation) -> Situation | None:
 
 def _rules(row: Routine) -> Iterator[Hypothesis]:
     yield from _written(OF[row.name].values())
-    if not (row.elementwise or row.told):  # the rule itself takes norms, of vectors
+    if not (row.elementwise or row.matrix_arguments):  # the rule itself takes norms, of vectors
         for text, elements in norms.summands():
             named = f"norms of {text.format('the elements')}", {"sum_of_squares(": "squares("}
             yield from _written([Wrong(*named, {"squares": partial(_summed, elements=elements)})], paired=False)

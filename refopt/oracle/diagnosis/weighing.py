@@ -63,7 +63,7 @@ class Weighing:
 
     def __init__(self, trial: Trial, failures: Sequence[Failure], passed: Sequence[Case], glances: float) -> None:
         self.trial, self.row = trial, trial.row
-        self.work = Work(glances / ITERATED if self.row.told else glances)
+        self.work = Work(glances / ITERATED if self.row.matrix_arguments else glances)
         tensors: list[Tensor] = []
         failures = [x for x in failures if not _is_skipped(x.case)]
         for law in dict.fromkeys(x.law for x in failures):

@@ -164,10 +164,10 @@ def _found(
     for of in _every(optimizer, names):
         if of.ones and matches:
             break
-        if any(x.ndim != 2 for x in params) if of.row.told else shaped:
+        if any(x.ndim != 2 for x in params) if of.row.matrix_arguments else shaped:
             continue
         tried += 1
-        enough = ROUGH if of.row.told else max(COARSE, ENOUGH[dtype])
+        enough = ROUGH if of.row.matrix_arguments else max(COARSE, ENOUGH[dtype])
         steps, away = off(of, params, grads, came, enough)
         match = _match(of, away)
         if steps == len(grads):

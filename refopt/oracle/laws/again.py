@@ -8,7 +8,7 @@ import numpy as np
 
 from refopt.oracle.broken import Skipped
 from refopt.oracle.laws.law import Try, of_runs
-from refopt.oracle.running import Came, Running, skipping, state_dict_of
+from refopt.oracle.running import Outcome, Running, skipping, state_dict_of
 from refopt.oracle.subject import Run
 
 SIZES = 45, 7, 300, (4, 5)
@@ -32,7 +32,7 @@ def determinism(trial: Running) -> Iterator[Try]:
         for of in grads:
             trial.step(mine, of)
             trial.step(other, [-x for x in of])
-        trial.same(trial.after(params, grads), trial.came(mine), "the result of the run alone", params, bits=True)
+        trial.same(trial.after(params, grads), trial.outcome(mine), "the result of the run alone", params, bits=True)
 
     yield of_runs("the same steps, five times", partial(again, SIZES, 4))
     yield of_runs("a large tensor", partial(again, [LARGE if trial.axes == 1 else (120, 90)], 2))
@@ -42,18 +42,18 @@ def determinism(trial: Running) -> Iterator[Try]:
 def resume(trial: Running) -> Iterator[Try]:
     params, grads = trial.made(SIZES, STEPS)
 
-    def ran(stops: Sequence[int], slowed: int | None) -> Came:
+    def ran(stops: Sequence[int], slowed: int | None) -> Outcome:
         """Save before some steps and load in another run, with a third run in between."""
         run = trial.start(params)
         for k, of in enumerate(grads):
             if k == slowed:
                 trial.slow(run)
             if k in stops:
-                saved, now = trial.save(run), trial.came(run).params
+                saved, now = trial.save(run), trial.outcome(run).params
                 trial.after([-x for x in params], [[x + x for x in of] for of in grads[:2]])
                 run = trial.start(now, saved)
             trial.step(run, of)
-        return trial.came(run)
+        return trial.outcome(run)
 
     def stopped(*stops: int, slowed: int | None = None) -> None:
         got = ran(stops, slowed)
@@ -85,20 +85,20 @@ def independent(
     for of in grads[:before]:
         trial.step(first, of)
         trial.step(alone, of)
-    now, state, of_file = trial.came(first).params, trial.tried(saved, first), trial.save(first)
+    now, state, of_file = trial.outcome(first).params, trial.tried(saved, first), trial.save(first)
     runs = [first, trial.start(now, state), trial.start(now, state)]
     expected = [alone, trial.start(now, of_file), trial.start(now, of_file)]
     if slowed is not None:
         trial.slow(runs[slowed])
         trial.slow(expected[slowed])
     for k in turns * 2:
-        stood = [trial.came(run) for run in runs]
+        stood = [trial.outcome(run) for run in runs]
         trial.step(runs[k], grads[before + k])
         trial.step(expected[k], grads[before + k])
         for other in {0, 1, 2} - {k}:
-            trial.same(stood[other], trial.came(runs[other]), SHARED, params, bits=True)
+            trial.same(stood[other], trial.outcome(runs[other]), SHARED, params, bits=True)
     for one, run in zip(expected, runs, strict=True):
-        trial.same(trial.came(one), trial.came(run), "the result with a file between the runs", params, bits=True)
+        trial.same(trial.outcome(one), trial.outcome(run), "the result with a file between the runs", params, bits=True)
 
 
 def loading(trial: Running) -> Iterator[Try]:
@@ -130,7 +130,7 @@ def gate(trial: Running) -> Iterator[Try]:
 
     def restored(begin: Callable[[], Run]) -> Run:
         run = begin()
-        return trial.start(trial.came(run).params, trial.save(run))
+        return trial.start(trial.outcome(run).params, trial.save(run))
 
     def after_skipped() -> Run:
         run = after_steps()
@@ -141,14 +141,14 @@ def gate(trial: Running) -> Iterator[Try]:
         """The skipped step changes nothing, and does not affect later steps."""
         need()
         run, plain = begin(), begin()
-        before = trial.came(run)
+        before = trial.outcome(run)
         trial.step(run, given, 1.0)
-        trial.same(before, trial.came(run), "unchanged, since found_inf is 1", params, bits=True)
+        trial.same(before, trial.outcome(run), "unchanged, since found_inf is 1", params, bits=True)
         for of in grads[2:]:
             for one in (run, plain):
                 trial.step(one, of, 0.0)
         what = "the result of the same steps without the skipped one"
-        trial.same(trial.came(plain), trial.came(run), what, params, bits=True)
+        trial.same(trial.outcome(plain), trial.outcome(run), what, params, bits=True)
 
     def finite() -> None:
         """A flag of 0 has no effect."""
@@ -156,7 +156,7 @@ def gate(trial: Running) -> Iterator[Try]:
         run = fresh()
         for of in grads:
             trial.step(run, of, 0.0)
-        trial.same(trial.after(params, grads), trial.came(run), "the result without a gate", params)
+        trial.same(trial.after(params, grads), trial.outcome(run), "the result without a gate", params)
 
     yield of_runs("after steps", partial(skipped, after_steps, lost))
     yield of_runs("after steps, finite gradients", partial(skipped, after_steps, grads[1]))

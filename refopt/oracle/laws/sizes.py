@@ -19,7 +19,7 @@ HUGE = 2**20 + 3  # elements; a part left out of a norm shows only if it is larg
 
 
 def sizes(trial: Trial) -> Iterator[Try]:
-    if trial.row.told:
+    if trial.row.matrix_arguments:
         yield from matrices.sizes(trial)
         return
     first, count = trial.dtype == "float32", 2 if trial.row.elementwise else LATE

@@ -30,7 +30,7 @@ def tries(trial: Trial) -> Iterator[Try]:
         yield of_bound(trial, f"step {count}", [SIZE], count=count)
     yield from _of_row(trial)
     yield from _of_sizes(trial)
-    if trial.row.told:
+    if trial.row.matrix_arguments:
         yield from matrices.step(trial)
     if "second_moment" in trial.row.scalars and not trial.takes("step"):
         yield Try("second_moment zero", partial(zeroed, trial, ("second_moment",)), trial.hold)

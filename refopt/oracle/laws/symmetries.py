@@ -9,7 +9,7 @@ import numpy as np
 
 from refopt.oracle.broken import Skipped
 from refopt.oracle.laws.law import Law, Try, of_runs
-from refopt.oracle.running import Came, Running
+from refopt.oracle.running import Outcome, Running
 
 SIZES = 45, 7, 300, (4, 5), (15, 20)
 
@@ -19,8 +19,8 @@ def sign(trial: Running) -> Iterator[Try]:
         params, grads = trial.made(SIZES, steps)
         got = trial.after([-x for x in params], [[-x for x in of] for of in grads])
         expected = trial.after(params, grads)
-        mirrored = Came([-x + 0 for x in got.params], [{} for _ in params])
-        plain = Came([x + 0 for x in expected.params], [{} for _ in params])  # both zeros are the same
+        mirrored = Outcome([-x + 0 for x in got.params], [{} for _ in params])
+        plain = Outcome([x + 0 for x in expected.params], [{} for _ in params])  # both zeros are the same
         trial.same(plain, mirrored, "the result of the negated data, negated", params)
 
     yield of_runs("one step of negated data", partial(negated, 1))
@@ -38,8 +38,8 @@ def elements(trial: Running) -> Iterator[Try]:
 
         expected = trial.after(params, grads)
         got = trial.after([moved(x) for x in params], [[moved(x) for x in of] for of in grads])
-        plain = Came([moved(x) for x in expected.params], [{}])
-        trial.same(plain, Came(got.params, [{}]), "the result in the other order", [moved(x) for x in params])
+        plain = Outcome([moved(x) for x in expected.params], [{}])
+        trial.same(plain, Outcome(got.params, [{}]), "the result in the other order", [moved(x) for x in params])
 
     def cut(size: int, pieces: Sequence[Any]) -> None:
         """A tensor's results are those of its pieces as separate tensors."""
@@ -50,7 +50,7 @@ def elements(trial: Running) -> Iterator[Try]:
         parts = [slice(int(a), int(b)) for a, b in pairwise(edges)]
         expected = [trial.after([params[0][one]], [[of[0][one]] for of in grads]).params[0] for one in parts]
         got = trial.after(params, grads).params
-        trial.same(Came([np.concatenate(expected)], [{}]), Came(got, [{}]), "the results of its pieces", params)
+        trial.same(Outcome([np.concatenate(expected)], [{}]), Outcome(got, [{}]), "the results of its pieces", params)
 
     for shape in trial.shapes([7, 300, (15, 20), 4099]):
         yield of_runs(f"another order of {'x'.join(map(str, shape))} elements", partial(permuted, shape))
@@ -65,8 +65,8 @@ def zero(trial: Running) -> Iterator[Try]:
     def stays() -> None:
         params = trial.params(shapes)
         got = trial.after(params, [[np.zeros_like(x) for x in params]])
-        expected = Came(params, [{} for _ in params])
-        trial.same(expected, Came(got.params, expected.states), "unchanged by zero gradients", params, bits=True)
+        expected = Outcome(params, [{} for _ in params])
+        trial.same(expected, Outcome(got.params, expected.states), "unchanged by zero gradients", params, bits=True)
 
     yield of_runs("zero gradients in the first step", stays)
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from refopt.oracle.cases import PATTERNS
 from refopt.oracle.laws.law import Try, of_runs
-from refopt.oracle.running import Came, Running, skipping
+from refopt.oracle.running import Outcome, Running, skipping
 
 SIZES = 45, 7, 300, 1, 64
 LARGE = 70_000, 7, 131_073, 45
@@ -17,17 +17,17 @@ RECOMPILED = 111  # the most tensors if each list is compiled
 SAME = "the result of the tensor alone"
 
 
-def part(came: Came, indices: Sequence[int]) -> Came:
+def part(came: Outcome, indices: Sequence[int]) -> Outcome:
     """The results of some tensors."""
-    return Came([came.params[i] for i in indices], [came.states[i] for i in indices])
+    return Outcome([came.params[i] for i in indices], [came.states[i] for i in indices])
 
 
 def merging(trial: Running) -> Iterator[Try]:
     params, grads = trial.made(SIZES)
 
-    def alone(params: Sequence[np.ndarray], grads: Sequence[Sequence[np.ndarray]]) -> Came:
+    def alone(params: Sequence[np.ndarray], grads: Sequence[Sequence[np.ndarray]]) -> Outcome:
         runs = [trial.after([p], [[of[i]] for of in grads]) for i, p in enumerate(params)]
-        return Came([run.params[0] for run in runs], [run.states[0] for run in runs])
+        return Outcome([run.params[0] for run in runs], [run.states[0] for run in runs])
 
     def together(sizes: Sequence[Any]) -> None:
         params, grads = trial.made(sizes)
@@ -53,9 +53,9 @@ def merging(trial: Running) -> Iterator[Try]:
             trial.step(run, of)
             for one, g in zip(runs, of, strict=True):
                 trial.step(one, [g])
-        came = [trial.came(one) for one in runs]
-        expected = Came([x.params[0] for x in came], [x.states[0] for x in came])
-        trial.same(expected, trial.came(run), SAME, params)
+        came = [trial.outcome(one) for one in runs]
+        expected = Outcome([x.params[0] for x in came], [x.states[0] for x in came])
+        trial.same(expected, trial.outcome(run), SAME, params)
 
     def groups() -> None:
         trial.same(trial.after(params, grads), trial.after(params, grads, apart=True), "those in one group", params)
@@ -95,7 +95,7 @@ def order(trial: Running) -> Iterator[Try]:
 
 def number(trial: Running) -> Iterator[Try]:
     sizes = [0 if k % 12 == 5 else 1 + (7 * k) % 33 for k in range(PATTERNS)]
-    alone: dict[tuple[int, bool], Came] = {}
+    alone: dict[tuple[int, bool], Outcome] = {}
 
     def many(count: int, empty: bool) -> None:
         """A long list with repeated tensors: each gets the result that it gets alone."""
@@ -135,7 +135,7 @@ def without(trial: Running) -> Iterator[Try]:
         given = [[None if i in absent and t >= first else g for i, g in enumerate(of)] for t, of in enumerate(grads)]
         with skipping("takes no gradients of None"):  # as law L15 has it
             got = trial.after(params, given)
-        still = trial.after(params, grads[:first]) if first else Came(params, [{}] * len(params))
+        still = trial.after(params, grads[:first]) if first else Outcome(params, [{}] * len(params))
         expected = part(still, absent).params
         for i, before in zip(absent, expected, strict=True):
             trial.alike(f"params[{i}]", "params", before, got.params[i], 0, "unchanged, without a gradient", True)

@@ -13,7 +13,7 @@ from refopt.oracle.laws.calls import SIZES, STEPS, after, repeated, row_of_steps
 from refopt.oracle.laws.law import Law, Try, both, of_runs
 from refopt.oracle.laws.step import free
 from refopt.oracle.requiring import require_same
-from refopt.oracle.running import Came, Running
+from refopt.oracle.running import Outcome, Running
 from refopt.oracle.trial import Trial
 
 ALIKE = (45,) * 5
@@ -69,7 +69,7 @@ def of_an_optimizer(trial: Running) -> Iterator[Try]:
         run = trial.start(params)
         for of in grads:
             trial.step(run, of, refill=True)
-        trial.same(trial.after(params, grads), trial.came(run), "the result of new gradients in each step", params)
+        trial.same(trial.after(params, grads), trial.outcome(run), "the result of new gradients in each step", params)
 
     def added() -> None:
         """A group that is added later gets the results that it gets alone; learning rates are per group."""
@@ -83,9 +83,9 @@ def of_an_optimizer(trial: Running) -> Iterator[Try]:
             trial.step(runs[0], of[:2])
             if k >= 2:
                 trial.step(runs[1], of[2:])
-        came = [trial.came(one) for one in runs]
-        expected = Came(came[0].params + came[1].params, came[0].states + came[1].states)
-        trial.same(expected, trial.came(run), "the results of the two groups alone", params)
+        came = [trial.outcome(one) for one in runs]
+        expected = Outcome(came[0].params + came[1].params, came[0].states + came[1].states)
+        trial.same(expected, trial.outcome(run), "the results of the two groups alone", params)
 
     yield of_runs("gradients that keep their memory", refilled)
     yield of_runs("a group that is added later", added)

@@ -72,8 +72,8 @@ def _cases(row: Routine, dtype: str, fixed: Mapping[str, Any], more: int, seed: 
         choices = {x: changed.get(x, value) for x, value in usual.items()}
         own = {x: changed.get(x, value) for x, value in numbers.items()}
         case = cases.draw(
-            row, [(3, size // 3) if row.told else (size,)], [cases.alike(dtype)], seed=seed + 1000 * k, numbers=own,
-            choices=choices, optional=(*optional, *steps), count=count,
+            row, [(3, size // 3) if row.matrix_arguments else (size,)], [cases.alike(dtype)], seed=seed + 1000 * k,
+            numbers=own, choices=choices, optional=(*optional, *steps), count=count,
         )
         return name, case
 

@@ -113,7 +113,7 @@ class OptaxRoutine(OptaxOptimizer):
     def _fields(self, numbers: dict[str, Any]) -> set[str]:
         """The names in the state for a small parameter."""
         with refusing(self.name, EXPECTED):
-            state = self.made(numbers).init([self.arrays.jax.numpy.ones((4, 4) if self.row.told else 1)])
+            state = self.made(numbers).init([self.arrays.jax.numpy.ones((4, 4) if self.row.matrix_arguments else 1)])
         return {name for name, _ in self._leaves(state)}
 
     def _leaves(self, state: Any) -> dict[tuple[str, int | None], Any]:

@@ -14,7 +14,7 @@ _LIMITS = "limit", "send_limit"
 _FROM_1 = "world_size", "accumulate", "chunk", "gradient"
 
 
-def there(counts: dict[str, int]) -> dict[str, int]:
+def nonzero(counts: dict[str, int]) -> dict[str, int]:
     """The counts that are not 0."""
     return {kind: count for kind, count in counts.items() if count}
 

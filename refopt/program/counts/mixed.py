@@ -36,7 +36,7 @@ from collections.abc import Mapping, Sequence
 from refopt.checks.arguments import listed, mapped, number, whole
 from refopt.checks.dtypes import ITEM_SIZES
 from refopt.comm import Counted
-from refopt.program.counts.arguments import check, there
+from refopt.program.counts.arguments import check, nonzero
 from refopt.program.model import BYTES, UNKNOWN
 from refopt.program.program import Program, expect_program
 from refopt.program.step import find_routine
@@ -111,7 +111,7 @@ def mixed_step(
         merged: int(owned is not None and ours == 0),  # an update without tensors
         "broadcast": params if owned is not None else 0,
     }
-    return there(counts)
+    return nonzero(counts)
 
 
 def collectives(
@@ -143,7 +143,7 @@ def collectives(
 def startup(sizes: Sequence[int], eligible: Sequence[bool], *, optimize_cast: bool) -> dict[str, int]:
     """Ops at startup by type, the same on each of several ranks: broadcasts in fp32, and then casts."""
     check("startup", sizes=sizes, eligible=eligible, optimize_cast=optimize_cast)
-    return there({"broadcast": len(sizes), "cast": sum(eligible) if optimize_cast else 0})
+    return nonzero({"broadcast": len(sizes), "cast": sum(eligible) if optimize_cast else 0})
 
 
 def memory(

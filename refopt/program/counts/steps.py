@@ -25,7 +25,7 @@ from collections.abc import Collection
 
 from refopt.catalog import Routine
 from refopt.checks.arguments import chosen, names
-from refopt.program.counts.arguments import check_plain, there
+from refopt.program.counts.arguments import check_plain, nonzero
 
 
 def step(
@@ -42,7 +42,7 @@ def step(
     """
     check_plain("step", routine, early=early, tensors=tensors, sparse=sparse, world_size=world_size)
     ranks = world_size > 1
-    return there({
+    return nonzero({
         "backward": tensors,
         "all_reduce": ranks * (tensors - sparse),
         "all_gather": ranks * sparse,
@@ -79,7 +79,7 @@ def fused_step(
         routine.name: sparse,
     }
     counts[fused] = counts.get(fused, 0) + units
-    return there(counts)
+    return nonzero(counts)
 
 
 def coalesce_ops(routine: Routine, *, optional: Collection[str] = (), units: int = 1, gradients: int = 0) -> int:

@@ -89,7 +89,7 @@ def check_update(graph: Graph, op: Op, routine: Routine, fit: set[Hashable] | No
 def _alike(graph: Graph, op: Op, routine: Routine) -> Hashable:
     """A key that updates of one tensor share if all or none of them are valid; ``None`` for other updates."""
     params = op.inputs.get("params", ())
-    plain = not routine.told and all(isinstance(x, _PLAIN) for x in op.attrs.values())
+    plain = not routine.matrix_arguments and all(isinstance(x, _PLAIN) for x in op.attrs.values())
     if len(params) != 1 or len({*op.reads}) != len(op.reads) or not plain:
         return None
     vars, shape = graph.vars, graph.vars[params[0]].shape
@@ -117,8 +117,8 @@ def _check_routine(graph: Graph, op: Op, routine: Routine) -> None:
     shared = {slot: graph.vars[op.inputs[slot][0]] for slot in SHARED if slot in op.inputs}
     numbers, own = routine.parted(op.attrs)
     call = checks.check(routine, {name: None for name in routine.slot_names} | vars, numbers, Describer(), shared)
-    if routine.told:
-        routine.told(call.arrays["params"], call.hypers, **own)
+    if routine.matrix_arguments:
+        routine.matrix_arguments(call.arrays["params"], call.hypers, **own)
 
 
 def _check_inputs(graph: Graph, op: Op) -> None:
@@ -182,7 +182,7 @@ class Update(Runner):
     def check(self, name: str, value: Any) -> None:
         row = next(hyper for hyper in self._routine.hypers if hyper.name == name)
         checks.check_hyper(self._routine, row, value, self._count, {arithmetic(dtype) for dtype in self._dtypes})
-        if row.whole and self._routine.told:  # there may be one triple per iteration
+        if row.whole and self._routine.matrix_arguments:  # there may be one triple per iteration
             changed = self._op.replace(attrs={**self._op.attrs, name: value})
             _check_routine(self._context.program, changed, self._routine)
 

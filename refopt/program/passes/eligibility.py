@@ -45,7 +45,7 @@ def eligible(program: Program) -> Eligible:
     expect_program("eligible", program)
     search = _Search(program)
     for i, op in enumerate(program.main):
-        search.look(i, op)
+        search.examine(i, op)
     return search.answer()
 
 
@@ -63,7 +63,7 @@ class _Search:
         self._old: set[str] = set()  # copies that are older than their parameter
         self._cast_to: dict[str, set[str]] = {}  # by parameter, its copies
 
-    def look(self, place: int, op: Op) -> None:
+    def examine(self, place: int, op: Op) -> None:
         """Examine one op."""
         for name in op.reads:
             if name in self._old:
