@@ -84,7 +84,8 @@ def test_what_is_printed(routine):
     head, *parts = re.split(r"(?m)^# ---- (\S+): .*\n(?:#      .*\n)*", text)
     for path, part in zip(parts[::2], parts[1::2], strict=True):
         assert part.rstrip("\n") == (FOLDER.parents[1] / path).read_text().rstrip("\n")
-    assert len({*parts[::2]}) == len(parts[::2]) and (routine.matrix_arguments or f"refopt/gpu/rules/{routine.name}.py" in parts)
+    assert len({*parts[::2]}) == len(parts[::2])
+    assert routine.matrix_arguments or f"refopt/gpu/rules/{routine.name}.py" in parts
     assert {*re.findall(r"(\w+)\[(?:\d|as many)", head)} >= {x.kernel.name for x in show.launches_of(asked).steady}
     said = " ".join(re.sub("(?m)^#", "", head).split())
     given = [slot.name for slot in routine.slots if not slot.optional]
