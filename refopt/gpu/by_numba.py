@@ -138,20 +138,3 @@ def inline_ptx(asm: str, constraints: str, result: str, arguments: str) -> Any:
              for name in ("typingctx", *(f"x{k}" for k in range(len(takes))))]
     typed.__signature__ = inspect.Signature(given)  # type: ignore[attr-defined]
     return intrinsic(typed)
-
-
-def transposed() -> Any:
-    """`Compiler.transposed`."""
-
-    def typed(typingctx: Any, rows: Any) -> Any:
-        columns = nb.UniTuple(nb.Tuple([row.dtype for row in rows]), rows[0].count)
-
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            whole = ir.Constant(context.get_value_type(columns), ir.Undefined)
-            for i, j in itertools.product(range(rows.count), range(columns.count)):
-                whole = builder.insert_value(whole, builder.extract_value(args[0], (i, j)), (j, i))
-            return whole
-
-        return columns(rows), codegen
-
-    return intrinsic(typed)

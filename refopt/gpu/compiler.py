@@ -56,6 +56,3 @@ class Compiler(Protocol):
 
     def inline_ptx(self, asm: str, constraints: str, result: str, arguments: str) -> Any:
         """The compiled form of an intrinsic, as `refopt.gpu.target.intrinsic` describes it."""
-
-    def transposed(self) -> Any:
-        """The compiled form of `refopt.gpu.target.transposed`."""

@@ -13,7 +13,6 @@ rows of a tile are always rows in memory.
 """
 
 from collections.abc import Callable
-from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,14 +26,27 @@ from refopt.gpu.cuda import Launch, address
 from refopt.gpu.kernels import factory
 from refopt.gpu.runtime import device
 from refopt.gpu.tensor_core import MMA, begin_copy16, end_group, ldmatrix4, ldmatrix4_transposed, wait_but
-from refopt.gpu.unroll import named, written
 from refopt.gpu.vectors import store_float32
 
 TILE = 64  # rows and columns of a block's tile
 PART = 32  # rows and columns of a warp's part of the tile
+DOWN, ACROSS = PART // 16, PART // 8  # products of 16 x 8 in that part
 THREADS = 128
 STEP, CHUNK = 32, 8  # the step of k; the elements in 16 bytes, which a thread copies at a time
 ZERO = np.float32(0)
+
+# A lane has four numbers of each of these products, those of `C` in `refopt.gpu.tensor_core`. In a local array they are
+# ``sums[i, j, 0:4]``, for rows from 16 i and columns from 8 j of the warp's part. All loops over them have constant
+# lengths, so the compiler unrolls them, and the sums are in registers.
+
+
+@cuda.jit(device=True)
+def clear(sums):
+    """Set a lane's sums to 0."""
+    for i in range(DOWN):
+        for j in range(ACROSS):
+            for e in range(4):
+                sums[i, j, e] = ZERO
 
 
 def operand(along_k: bool) -> tuple[Callable, Callable, Callable, int]:
@@ -80,8 +92,6 @@ def operand(along_k: bool) -> tuple[Callable, Callable, Callable, int]:
             return load(tile, base + spot(k + k_apart + line, (first + apart) // CHUNK))
         return load(tile, base + spot(first + apart + line, (k + k_apart) // CHUNK))
 
-    for function in (spot, fill, begin, fragment):
-        named(function, function.__name__, "along" if along_k else "across")
     return fill, begin, fragment, rows * columns
 
 
@@ -98,68 +108,52 @@ def place(tiles):
     return cuda.blockIdx.x // tiles * TILE, cuda.blockIdx.x % tiles * TILE, *part()
 
 
-# The pairs of a lane's sums in neighbouring columns: the index of the first sum, its row and its column.
-PAIRS = [(4 * n + 2 * low, i + 8 * low, j)
-         for n, (i, j) in enumerate(product(range(0, PART, 16), range(0, PART, 8))) for low in range(2)]
-
-
 def storer(dtype: str, kind: str) -> Callable:
     """A function that stores a warp's sums as fp32, ``"rounded"`` to the dtype, or ``"added"`` to a matrix and rounded.
-
-    It generates::
-
-        def store(sums, out, row, column, lane, m, n, alpha, beta, c):
-            row, column = row + lane // 4, column + lane % 4 * 2
-            put(sums[0], row + 0, column + 0, out, m, n, alpha, beta, c)
-            put(sums[1], row + 0, column + 1, out, m, n, alpha, beta, c)
-            put(sums[2], row + 8, column + 0, out, m, n, alpha, beta, c)
-            ...
     """
     load_narrow, store_narrow = (getattr(vectors, f"{what}_{dtype}") for what in ("load", "store"))
     store_one, size, adds = (store_float32, 4, False) if kind == "sums" else (store_narrow, 2, kind == "added")
 
     @cuda.jit(device=True)
-    def put(x, row, column, out, m, n, alpha, beta, c):
-        if row < m and column < n:
-            here = row * n + column
-            store_one(out + size * here, beta * load_narrow(c + 2 * here) + alpha * x if adds else x)
+    def store(sums, out, row, column, lane, m, n, alpha, beta, c):
+        row, column = row + lane // 4, column + lane % 4 * 2
+        for i in range(DOWN):
+            for j in range(ACROSS):
+                for e in range(4):
+                    x, r, s = sums[i, j, e], row + 16 * i + e // 2 * 8, column + 8 * j + e % 2
+                    if r < m and s < n:
+                        here = r * n + s
+                        store_one(out + size * here, beta * load_narrow(c + 2 * here) + alpha * x if adds else x)
 
-    # Of each 16 x 8, lane 4 g + t has rows g and g + 8, and columns 2 t and 2 t + 1.
-    lines = ["row, column = row + lane // 4, column + lane % 4 * 2"]
-    for k, i, j in PAIRS:
-        for e in range(2):
-            lines.append(f"put(sums[{k + e}], row + {i}, column + {j + e}, out, m, n, alpha, beta, c)")
-    return written("store", "sums, out, row, column, lane, m, n, alpha, beta, c", lines, put=put)
+    return store
 
 
 def multiplier(dtype: str, fragment_a: Callable, fragment_b: Callable) -> Callable:
-    """A function that adds the products of two tiles, at given elements of shared memory, to a warp's sums::
+    """A function that adds the products of two tiles, at given elements of shared memory, to a warp's sums."""
+    mma = MMA[dtype]
 
-        def multiply(tile_a, base_a, tile_b, base_b, sums, top, left, lane):
-            odd, late = lane // 8 % 2 * 8, lane // 16 * 8
-            x0 = fragment_a(tile_a, base_a, top + 0, 0, odd, late)
-            x16 = fragment_a(tile_a, base_a, top + 16, 0, odd, late)
-            y = fragment_b(tile_b, base_b, left + 0, 0, late, odd)
-            sums[0], sums[1], sums[2], sums[3] = mma((x0[0], x0[1], x0[2], x0[3], y[0], y[1]), (sums[0], ...))
-            ...
-    """
-    # In one direction matrices 1 and 3 begin eight elements after the others, in the other direction 2 and 3.
-    lines = ["odd, late = lane // 8 % 2 * 8, lane // 16 * 8"]
-    for step in range(0, STEP, 16):
-        # Fragments have 16 x 16 numbers; one of B serves two products of 16 x 8.
-        rows = range(0, PART, 16)
-        lines += [f"x{i} = fragment_a(tile_a, base_a, top + {i}, {step}, odd, late)" for i in rows]
-        for j in range(0, PART, 16):
-            lines.append(f"y = fragment_b(tile_b, base_b, left + {j}, {step}, late, odd)")
-            for i in rows:
-                for half in range(2):
-                    first = (i // 16 * (PART // 8) + j // 8 + half) * 4
-                    four = ", ".join(f"sums[{first + k}]" for k in range(4))
-                    words = ", ".join([*(f"x{i}[{k}]" for k in range(4)), f"y[{2 * half}], y[{2 * half + 1}]"])
-                    lines.append(f"{four} = mma(({words}), ({four}))")
-    scope = {"fragment_a": fragment_a, "fragment_b": fragment_b, "mma": MMA[dtype]}
-    multiply = written("multiply", "tile_a, base_a, tile_b, base_b, sums, top, left, lane", lines, **scope)
-    return named(multiply, "multiply", *(x.__name__.removeprefix("fragment_") for x in (fragment_a, fragment_b)))
+    @cuda.jit(device=True)
+    def add(sums, i, j, x, low, high):
+        s = sums[i, j, 0], sums[i, j, 1], sums[i, j, 2], sums[i, j, 3]
+        s = mma((x[i, 0], x[i, 1], x[i, 2], x[i, 3], low, high), s)
+        sums[i, j, 0], sums[i, j, 1], sums[i, j, 2], sums[i, j, 3] = s
+
+    @cuda.jit(device=True)
+    def multiply(tile_a, base_a, tile_b, base_b, sums, top, left, lane):
+        # In one direction matrices 1 and 3 begin eight elements after the others, in the other direction 2 and 3.
+        odd, late = lane // 8 % 2 * 8, lane // 16 * 8
+        x = cuda.local.array((DOWN, 4), np.uint32)
+        for k in range(0, STEP, 16):
+            # Fragments have 16 x 16 numbers; one of B serves two products of 16 x 8.
+            for i in range(DOWN):
+                x[i, 0], x[i, 1], x[i, 2], x[i, 3] = fragment_a(tile_a, base_a, top + 16 * i, k, odd, late)
+            for j in range(0, ACROSS, 2):
+                y = fragment_b(tile_b, base_b, left + 8 * j, k, late, odd)
+                for i in range(DOWN):
+                    add(sums, i, j, x, y[0], y[1])
+                    add(sums, i, j + 1, x, y[2], y[3])
+
+    return multiply
 
 
 @factory
@@ -173,9 +167,8 @@ def kernel(dtype: str, a_transposed: bool, b_transposed: bool, kind: str) -> Any
     def product(a, b, out, m, n, k, alpha, beta, c):
         tile_a = cuda.shared.array(a_size, np.uint16, alignment=16)
         tile_b = cuda.shared.array(b_size, np.uint16, alignment=16)
-        sums = cuda.local.array(32, np.float32)
-        for i in range(32):
-            sums[i] = ZERO
+        sums = cuda.local.array((DOWN, ACROSS, 4), np.float32)
+        clear(sums)
         row, column, top, left, lane = place((n + TILE - 1) // TILE)
         for first in range(0, k, STEP):
             fill_a(tile_a, a, row, m, first, k)
@@ -227,7 +220,6 @@ def pipeline(
             if inside:
                 multiply(tile_a, stage * a_size, tile_b, stage * b_size, sums, top, left, lane)
 
-    named(add_up, multiply.__name__.replace("multiply", "add_up"))
     return add_up, STAGES * a_size, STAGES * b_size
 
 
@@ -241,9 +233,8 @@ def staged(dtype: str, a_transposed: bool, b_transposed: bool, kind: str) -> Any
     def product(a, b, out, m, n, k, alpha, beta, c):
         tile_a = cuda.shared.array(a_sizes, np.uint16, alignment=16)
         tile_b = cuda.shared.array(b_sizes, np.uint16, alignment=16)
-        sums = cuda.local.array(32, np.float32)
-        for i in range(32):
-            sums[i] = ZERO
+        sums = cuda.local.array((DOWN, ACROSS, 4), np.float32)
+        clear(sums)
         row, column, top, left, lane = place((n + TILE - 1) // TILE)
         add_up(sums, tile_a, tile_b, a, b, row, column, m, n, k, top, left, lane)
         store(sums, out, row + top, column + left, lane, m, n, alpha, beta, c)

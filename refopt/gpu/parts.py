@@ -1,9 +1,8 @@
 """Parts for your own merged kernels: every tensor of a model in one launch, with the same bits as NumPy.
 
 A `Table` has the addresses of the tensors and cuts them into chunks, one for each block. The warps of a block take the
-rows of its chunk in turn (`rows`), 256 elements at a time. A thread has eight of them: it loads and stores them with
-`access`, and applies a function of one element to each (`eight`). `refopt.gpu.cuda` replaces ``numba.cuda`` in such
-kernels.
+rows of its chunk in turn (`rows`), 256 elements at a time. A thread has eight of them: it loads them to a local array,
+computes in a loop, and stores them (`access`). `refopt.gpu.cuda` replaces ``numba.cuda`` in such kernels.
 
 A running average of parameters, for any number of tensors:
 
@@ -14,15 +13,16 @@ A running average of parameters, for any number of tensors:
     >>> @parts.device_function
     ... def blend(average, param, decay):
     ...     return decay * average + (one - decay) * param
-    >>> blend8 = parts.eight(blend, 2)
+    >>> load, store = parts.access("float32")
     >>> @parts.rows
-    ... def update(partial):
-    ...     load, store = parts.access("float32", partial)
-    ...     @parts.device_function
-    ...     def row(addresses, tensor, i, stop, decay):
-    ...         average, param = addresses[0, tensor], addresses[1, tensor]
-    ...         store(average, i, stop, blend8(load(average, i, stop), load(param, i, stop), decay))
-    ...     return row
+    ... @parts.device_function
+    ... def update(addresses, tensor, i, stop, whole, decay):
+    ...     x = cuda.local.array((2, 8), np.float32)
+    ...     for a in range(2):
+    ...         load(addresses[a, tensor], i, stop, whole, x, a)
+    ...     for e in range(8):
+    ...         x[0, e] = blend(x[0, e], x[1, e], decay)
+    ...     store(addresses[0, tensor], i, stop, whole, x, 0)
     >>> @cuda.jit(launch_bounds=(64, 16))
     ... def ema(addresses, chunks, decay):
     ...     update(addresses, chunks, cuda.blockIdx.x, decay)
@@ -43,20 +43,19 @@ from refopt.checks.arguments import chosen, flag, listed, whole
 from refopt.checks.arrays import check_like
 from refopt.checks.dtypes import SIZES
 from refopt.cpu.reduce import TILE
-from refopt.gpu import tables, vectors
+from refopt.gpu import rows as rows_of_warps
+from refopt.gpu import tables
 from refopt.gpu.arrays import describer, device_of_lists
 from refopt.gpu.cuda import Kernel, Launch
-from refopt.gpu.rows import either, of_warp, own
+from refopt.gpu.rows import PARTIAL, ROW, WHOLE, Access, of_warp, own
 from refopt.gpu.runtime import device
-from refopt.gpu.tables import ALIGNED, NODE, SLOT, START, STOP, TENSOR
+from refopt.gpu.tables import ALIGNED, ARRIVALS, NODE, SLOT, START, STOP, TENSOR
 from refopt.gpu.target import argument_spelled, device_function, sqrt
-from refopt.gpu.tiles import ARRIVALS, add_squares, joiner, lane_tree, rows_of, scale8
-from refopt.gpu.unroll import map8
-from refopt.gpu.vectors import ROW, Access
+from refopt.gpu.tiles import joiner, lane_tree, rows_of
 
 __all__ = [
     "ALIGNED", "ARRIVALS", "NODE", "ROW", "SLOT", "START", "STOP", "TENSOR", "TILE", "Access", "Launch", "Table",
-    "access", "add_squares", "device_function", "eight", "joiner", "lane_tree", "rows", "rows_of", "scale8", "sqrt",
+    "access", "device_function", "joiner", "lane_tree", "rows", "rows_of", "sqrt",
 ]
 
 
@@ -150,7 +149,7 @@ def _described(lists: Sequence[Sequence[Any]], describe: Callable) -> list[list[
     return rows
 
 
-def access(dtype: str, partial: bool, real: type = np.float32) -> Access:
+def access(dtype: str, real: type = np.float32) -> Access:
     """How a thread loads and stores its eight elements of a row, as numbers of the arithmetic type.
 
     They are elements i to i + 3 and i + 128 to i + 131, so that a warp's accesses are contiguous. Loads widen 16-bit
@@ -158,46 +157,36 @@ def access(dtype: str, partial: bool, real: type = np.float32) -> Access:
 
     Args:
         dtype: of the array: float16, bfloat16, float32, float64.
-        partial: whether elements from ``stop`` on are loaded as 0 and not stored. If not, which is faster, all eight
-            must exist, and the address must be a multiple of four elements or of 16 bytes, whichever is smaller.
         real: the arithmetic type, ``np.float32`` or ``np.float64``, at least as wide as the dtype.
 
     Returns:
-        ``load(address, i, stop)``, a tuple of eight, and ``store(address, i, stop, values)``, for kernels.
+        ``load(address, i, stop, whole, x, a)`` and ``store`` with the same arguments, for kernels. The elements are
+        x[a, 0:8] of a local array. If ``whole``, which is faster, all eight must exist, and the address must be a
+        multiple of four elements or of 16 bytes, whichever is smaller; if not, elements from ``stop`` on are loaded as
+        0 and not stored.
     """
     name = chosen("access: dtype", dtype, SIZES)
     if real not in (np.float32, np.float64) or SIZES[name] > np.dtype(real).itemsize:
         raise ValueError(f"access: real: expected np.float32 or np.float64, no narrower than {name}, got {real!r}")
-    return vectors.access(name, real, flag("access: partial", partial))
+    return rows_of_warps.access(name, real)
 
 
-def eight(function: Callable, arrays: int) -> Callable:
-    """For kernels: apply a device function of one element of each array, and of k, to eight elements: ``(x0, ..., k)``.
-
-    k is what all elements share: a number, or a tuple.
-    """
-    return map8(function, whole("eight: arrays", arrays, 1))
-
-
-def rows(make: Callable[[bool], Callable]) -> Callable:
+def rows(row: Callable) -> Callable:
     """For kernels: a device function that processes all rows of chunk number c: ``(addresses, chunks, c, k)``.
 
     Args:
-        make: returns a device function ``(addresses, tensor, i, stop, k)`` for a thread's eight elements of a row, from
-            i on. It is called twice, with whether a row may be partial or unaligned; see `access`. k is what all
-            elements share: a number, or a tuple.
+        row: a device function ``(addresses, tensor, i, stop, whole, k)`` for a thread's eight elements of a row, from i
+            on. ``whole`` is for `access`: whether the row is complete and all arrays of the tensor are aligned. k is
+            what all elements share: a number, or a tuple.
     """
 
-    def variant(partial: bool) -> Callable:
-        row = make(partial)
-        return device_function(lambda at, first, stop, common: row(at[0], at[1], own(first), stop, common))
-
-    row = either("row", variant, ROW)
-
     @device_function
-    def over_rows(addresses, chunks, c, common):
-        at, start, stop = (addresses, chunks[c, TENSOR]), chunks[c, START], chunks[c, STOP]
+    def over_rows(addresses, chunks, c, k):
+        tensor, start, stop = chunks[c, TENSOR], chunks[c, START], chunks[c, STOP]
         for first in of_warp(start, stop, ROW):
-            row(at, first, stop, chunks[c, ALIGNED], common)
+            if chunks[c, ALIGNED] and first + ROW <= stop:
+                row(addresses, tensor, own(first), stop, WHOLE, k)
+            else:
+                row(addresses, tensor, own(first), stop, PARTIAL, k)
 
     return over_rows

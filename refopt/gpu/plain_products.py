@@ -15,8 +15,7 @@ from refopt.checks.dtypes import SIZES
 from refopt.gpu import cuda, vectors
 from refopt.gpu.kernels import factory
 from refopt.gpu.matmul import TILE
-from refopt.gpu.products import ADDED, ALONG, OUT, A, B, K, M, N, kind, padded_size
-from refopt.gpu.unroll import named
+from refopt.gpu.products import ADDED, ALONG, OUT, A, B, K, M, N, kernel_name, padded_size
 
 EDGE = 64  # rows and columns of a tile
 STEP, SIDE = 16, 16  # the step of k; threads in a row or column of the block
@@ -79,5 +78,5 @@ def merged(dtype: str, square: bool, symmetric: bool, adds: bool) -> Any:
                 if symmetric and row != column:
                     store(out + size * (c * pitch + r), x)
 
-    name = "plain_products", *kind(square, symmetric, adds)
-    return cuda.jit(launch_bounds=(THREADS, 2))(named(plain_products, *name))
+    plain_products.__name__ = kernel_name("plain_products", square, symmetric, adds)
+    return cuda.jit(launch_bounds=(THREADS, 2))(plain_products)

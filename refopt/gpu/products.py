@@ -19,8 +19,7 @@ import numpy as np
 
 from refopt.gpu import cuda, vectors
 from refopt.gpu.kernels import factory
-from refopt.gpu.matmul import PAIRS, PART, THREADS, ZERO, part, pipeline
-from refopt.gpu.unroll import named, written
+from refopt.gpu.matmul import ACROSS, DOWN, THREADS, ZERO, clear, part, pipeline
 
 # Columns of the table of products: the fields of a `Product`. Columns of the table of tiles: product, row and column.
 A, B, OUT, ADDED, M, N, K, ALONG = range(8)
@@ -70,42 +69,34 @@ def padded_size(size):
 def storer(dtype: str, adds: bool, mirrored: bool) -> Callable:
     """A function that rounds a warp's sums and stores them, two at a time; with ``mirror``, the transposed tile, too.
 
-    If it ``adds``, it first adds ``beta`` times a matrix to ``alpha`` times the sums. It generates::
-
-        def store(sums, row, column, lane, out, m, n, mirror, alpha, beta, added):
-            row, column = row + lane // 4, column + lane % 4 * 2
-            put(sums[0], sums[1], row + 0, column + 0, out, m, n, mirror, alpha, beta, added)
-            put(sums[2], sums[3], row + 8, column + 0, out, m, n, mirror, alpha, beta, added)
-            put(sums[4], sums[5], row + 0, column + 8, out, m, n, mirror, alpha, beta, added)
-            ...
+    If it ``adds``, it first adds ``beta`` times a matrix to ``alpha`` times the sums.
     """
     load2, store2, store1 = (getattr(vectors, f"{what}_{dtype}") for what in ("load2", "store2", "store"))
 
     @cuda.jit(device=True)
-    def put(x, y, row, column, out, m, n, mirror, alpha, beta, added):
-        if row < m and column < n:
-            pitch, both = padded_size(n), column + 1 < n
-            here = row * pitch + column
-            if adds:
-                low, high = load2(added + 2 * here)
-                x, y = beta * low + alpha * x, beta * high + alpha * y
-            store2(out + 2 * here, (x, y if both else ZERO))
-            if mirrored and mirror:
-                store1(out + 2 * (column * pitch + row), x)
-                if both:
-                    store1(out + 2 * ((column + 1) * pitch + row), y)
+    def store(sums, row, column, lane, out, m, n, mirror, alpha, beta, added):
+        row, column, pitch = row + lane // 4, column + lane % 4 * 2, padded_size(n)
+        for i in range(DOWN):
+            for j in range(ACROSS):
+                for half in range(2):
+                    x, y, r, s = sums[i, j, 2 * half], sums[i, j, 2 * half + 1], row + 16 * i + 8 * half, column + 8 * j
+                    if r < m and s < n:
+                        here, both = r * pitch + s, s + 1 < n
+                        if adds:
+                            low, high = load2(added + 2 * here)
+                            x, y = beta * low + alpha * x, beta * high + alpha * y
+                        store2(out + 2 * here, (x, y if both else ZERO))
+                        if mirrored and mirror:
+                            store1(out + 2 * (s * pitch + r), x)
+                            if both:
+                                store1(out + 2 * ((s + 1) * pitch + r), y)
 
-    common = "out, m, n, mirror, alpha, beta, added"
-    lines = ["row, column = row + lane // 4, column + lane % 4 * 2"]
-    lines += [f"put(sums[{k}], sums[{k + 1}], row + {i}, column + {j}, {common})" for k, i, j in PAIRS]
-    words = ["added"] * adds + ["mirrored"] * mirrored
-    named(put, "put", *words)
-    return named(written("store", f"sums, row, column, lane, {common}", lines, put=put), "store", *words)
+    return store
 
 
-def kind(square: bool, symmetric: bool, adds: bool) -> list[str]:
-    """Words for the name of a kernel."""
-    return ["square"] * square + ["symmetric"] * symmetric + ["added"] * adds
+def kernel_name(base: str, square: bool, symmetric: bool, adds: bool) -> str:
+    """The name of a kernel, such as products_symmetric_added."""
+    return base + "_square" * square + "_symmetric" * symmetric + "_added" * adds
 
 
 @factory
@@ -114,14 +105,13 @@ def merged(dtype: str, square: bool, symmetric: bool, adds: bool) -> Any:
     add_up, a_elements, b_elements = pipeline(dtype, False, square)
     add_along, a_others, b_others = pipeline(dtype, square, False)
     a_elements, b_elements = max(a_elements, a_others), max(b_elements, b_others)
-    store, count = storer(dtype, adds, symmetric), PART * PART // 32
+    store = storer(dtype, adds, symmetric)
 
     def products(tiles, table, alpha, beta):
         tile_a = cuda.shared.array(a_elements, np.uint16, alignment=16)
         tile_b = cuda.shared.array(b_elements, np.uint16, alignment=16)
-        sums = cuda.local.array(count, np.float32)
-        for i in range(count):
-            sums[i] = ZERO
+        sums = cuda.local.array((DOWN, ACROSS, 4), np.float32)
+        clear(sums)
         top, left, lane = part()
         i, row, column = tiles[cuda.blockIdx.x, 0], tiles[cuda.blockIdx.x, 1], tiles[cuda.blockIdx.x, 2]
         a, b, m, n = table[i, A], table[i, B], table[i, M], table[i, N]
@@ -133,4 +123,5 @@ def merged(dtype: str, square: bool, symmetric: bool, adds: bool) -> Any:
         out, added = table[i, OUT], table[i, ADDED]
         store(sums, row + top, column + left, lane, out, m, n, row != column, alpha, beta, added)
 
-    return cuda.jit(launch_bounds=(THREADS, 4))(named(products, "products", *kind(square, symmetric, adds)))
+    products.__name__ = kernel_name("products", square, symmetric, adds)
+    return cuda.jit(launch_bounds=(THREADS, 4))(products)

@@ -302,14 +302,3 @@ def sqrt(x: np.floating) -> np.floating:
 
 sqrt.__refopt_numba__ = lambda: math.sqrt  # type: ignore[attr-defined]
 cuda.jit(device=True)(sqrt)
-
-
-def transposed(rows: tuple) -> tuple:
-    """The columns of a tuple of tuples. On a GPU it moves nothing, and only renames registers."""
-    return tuple(zip(*rows))  # noqa: B905
-
-
-cuda.jit(device=True)(transposed)
-
-
-transposed.__refopt_numba__ = lambda: compiler().transposed()  # type: ignore[attr-defined]

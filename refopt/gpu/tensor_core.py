@@ -22,7 +22,6 @@ import numpy as np
 from refopt.checks.dtypes import numpy_dtype
 from refopt.cpu.matmul import accumulate, exponents
 from refopt.gpu.target import intrinsic
-from refopt.gpu.unroll import named
 from refopt.simt import memory, vectors
 
 SINCE = 9, 0  # the compute capability of tensor cores whose arithmetic is known
@@ -68,7 +67,8 @@ def _mma(dtype: str, short: str) -> Callable:
     def mma(words, numbers):
         return (*words, *numbers)
 
-    return named(mma, "mma", dtype)
+    mma.__name__ = f"mma_{dtype}"
+    return mma
 
 
 mma_bfloat16, mma_float16 = _mma("bfloat16", "bf16"), _mma("float16", "f16")

@@ -10,34 +10,22 @@ table of dtypes, `FORMATS`.
 Values are fp32 or fp64. fp16 and bf16 are for storage only: a separate instruction widens a number after it is loaded,
 which is exact, and another rounds it to nearest even before it is stored (numerics, N1).
 
-A warp works on rows of 256 elements. Thread t holds elements 4t..4t+3 and 128+4t..128+4t+3 of a row, so
-each access of the warp is contiguous: 16 bytes per thread for fp32, 8 for fp16 and bf16, twice 16 for fp64.
-A tail, the last elements of a tensor that do not fill a row, is accessed one element at a time, as is every tensor
-whose address is not a multiple of the vector size.
-
 Loads are ``ld.global``. The read-only path, ``ld.global.nc``, is for memory that nothing writes while the kernel runs;
 here the thread that loads an element usually also stores it. Gradients are only read, but a launch reads each of them
 once, so a cache in front of L2 gains nothing.
 """
 
 from collections.abc import Callable
-from functools import lru_cache
 from types import FunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from refopt.checks.dtypes import SIZES
-from refopt.gpu import remainder
 from refopt.gpu.machine import OLDEST
 from refopt.gpu.patterns import narrow_bfloat16, widen_bfloat16
-from refopt.gpu.target import cuda, device_function, intrinsic
-from refopt.gpu.unroll import map8, named
+from refopt.gpu.target import device_function, intrinsic
 from refopt.simt import memory
 
-ROW = 256
-SECOND = 128  # from a thread's first four elements of a row to its other four
-OFFSETS = 0, 1, 2, 3, SECOND, SECOND + 1, SECOND + 2, SECOND + 3  # from a thread's first element of a row to its eight
 # What the L2 cache should do with a line: keep it longest, since the next launch reads it again, or evict it first, so
 # that it displaces nothing that is read again. The numbers are results of the PTX instruction createpolicy; as
 # constants they take no register.
@@ -216,184 +204,5 @@ def with_policy(load: Callable, policy: str) -> Callable:
     asm = plain.replace("ld.global.", "ld.global.L2::cache_hint.").replace("];", "], policy;")
     asm = f"{{ .reg .b64 policy; mov.b64 policy, {POLICIES[policy]:#x}; {asm} }}"
     twin = FunctionType(load.__code__, load.__globals__, None, None, load.__closure__)
-    named(twin, load.__name__, policy)
+    twin.__name__ = f"{load.__name__}_{policy}"
     return intrinsic(asm, constraints, result, arguments, (8, 0), plain, True)(twin)
-
-
-@device_function
-def own(first):
-    return first + 4 * (cuda.threadIdx.x % 32)
-
-
-class Access(NamedTuple):
-    """How a thread loads and stores its eight elements of a row: ``load(address, i, stop)``, ``store(..., values)``.
-
-    ``address`` is that of the array, ``i`` the index of the thread's first element, and elements end before ``stop``.
-    """
-
-    load: Callable
-    store: Callable
-
-
-@lru_cache
-def access(dtype: str, real: type, partial: bool, policy: str = "") -> Access:
-    """The access to rows of a dtype, with values of an arithmetic type.
-
-    Full access assumes a complete, aligned row; its loads may have a policy for the L2 cache.
-    Partial access loads 0 for elements at or beyond ``stop`` and does not store them.
-    """
-    size, names = SIZES[dtype], globals()
-    load1, store1 = names[f"load_{dtype}"], names[f"store_{dtype}"]
-    load4, store4 = names[f"load4_{dtype}"], names[f"store4_{dtype}"]
-    if dtype != "float64":  # whose four elements are two loads
-        load4 = with_policy(load4, policy)
-    widens = real is np.float64 and dtype != "float64"
-
-    @device_function
-    def moved(address, elements):
-        return address + size * elements
-
-    return _access(dtype, policy, named(moved, "moved", dtype), load1, load4, store1, store4, real, widens, partial)
-
-
-def _access(
-    dtype: str, policy: str, moved: Callable, load1: Callable, load4: Callable, store1: Callable, store4: Callable,
-    real: Any, widens: bool, partial: bool,
-) -> Access:
-    """Access by loads and stores of one element and of four; ``moved`` advances an address by a number of elements.
-
-    Listings show ``load8`` as load8_float32, or load8_float32_keep with a policy, and so on.
-    """
-    zero = real(0)
-
-    @device_function
-    def load8(address, i, stop):
-        begin = moved(address, i)
-        return load4(begin) + load4(moved(begin, SECOND))
-
-    @device_function
-    def widened(x):
-        return real(x)
-
-    widened8 = map8(widened, 1)
-
-    @device_function
-    def load8_widened(address, i, stop):
-        return widened8(load8(address, i, stop))
-
-    @device_function
-    def store8(address, i, stop, values):
-        begin = moved(address, i)
-        store4(begin, values[:4])
-        store4(moved(begin, SECOND), values[4:])
-
-    @device_function
-    def load_or_zero(offset, begin, left):
-        if offset < left:
-            return real(load1(moved(begin, offset)))
-        return zero
-
-    load_or_zero8 = named(map8(load_or_zero, 1), "load_or_zero8", dtype)
-    named(load_or_zero, "load_or_zero", dtype)
-
-    @device_function
-    def load_some(address, i, stop):
-        return load_or_zero8(OFFSETS, moved(address, i), stop - i)
-
-    @device_function
-    def store_some(address, i, stop, values):
-        begin, left = moved(address, i), stop - i
-        for e in range(4):
-            if left > e:
-                store1(moved(begin, e), values[e])
-            if left > SECOND + e:
-                store1(moved(begin, SECOND + e), values[e + 4])
-
-    if partial:
-        return Access(named(load_some, "load_some", dtype), named(store_some, "store_some", dtype))
-    named(load8, "load8", dtype, policy)
-    named(load8_widened, "load8_widened", dtype, policy)
-    return Access(load8_widened if widens else load8, named(store8, "store8", dtype))
-
-
-@lru_cache
-def exact_access(param: str, master: str | None, real: type, partial: bool, policy: str = "") -> Access:
-    """The access to the exact parameters, with or without master or remainder: ``load(param_at, master_at, i, stop)``.
-
-    ``param_at`` is the address of the parameter, ``master_at`` that of its master or remainder, 0 if it has neither.
-    ``store`` takes the exact values, and the values to round for the parameter unless there is a remainder.
-    """
-    if master == "uint16":
-        return _joined_access(partial, policy)
-    rounded, own = access(param, real, partial), access(master or param, real, partial, policy)
-    load_exact, store_exact, store_rounded = own.load, own.store, rounded.store
-    has_master = master is not None
-
-    @device_function
-    def load_params(param_at, master_at, i, stop):
-        return load_exact(master_at if has_master else param_at, i, stop)
-
-    @device_function
-    def store_params(param_at, master_at, i, stop, exact, rounded):
-        store_rounded(param_at, i, stop, rounded)
-        if has_master:
-            store_exact(master_at, i, stop, exact)
-
-    some = "some" if partial else ""
-    return Access(named(load_params, "load_params", some), named(store_params, "store_params", some))
-
-
-def _joined_access(partial: bool, policy: str) -> Access:
-    """The access to parameters by a pair of addresses, of the bf16 and of its remainder."""
-    load1, store1, store4 = remainder.load_joined, remainder.store_joined, remainder.store4_joined
-    load4 = with_policy(remainder.load4_joined, policy)
-
-    @device_function
-    def moved(pair, elements):
-        return pair[0] + 2 * elements, pair[1] + 2 * elements
-
-    load_pair, store_pair = _access(
-        "joined", policy, named(moved, "moved", "joined"),
-        named(device_function(lambda pair: load1(pair[0], pair[1])), "load1_of_pair"),
-        named(device_function(lambda pair: load4(pair[0], pair[1])), "load4_of_pair"),
-        named(device_function(lambda pair, value: store1(pair[0], pair[1], value)), "store1_of_pair"),
-        named(device_function(lambda pair, values: store4(pair[0], pair[1], values)), "store4_of_pair"),
-        np.float32, False, partial,
-    )
-
-    @device_function
-    def load_params(param_at, remainder_at, i, stop):
-        return load_pair((param_at, remainder_at), i, stop)
-
-    @device_function
-    def store_params(param_at, remainder_at, i, stop, exact, rounded):
-        store_pair((param_at, remainder_at), i, stop, exact)
-
-    some = "some" if partial else ""
-    return Access(named(load_params, "load_params", some), named(store_params, "store_params", some))
-
-
-@lru_cache
-def rounded8(dtype: str) -> Callable:
-    """Round eight values as a store in the dtype does."""
-    if SIZES[dtype] > 2:
-        return named(device_function(lambda x: x), "round8", dtype)
-    return named(map8(globals()[f"round_{dtype}"], 1), "round8", dtype)
-
-
-@lru_cache
-def kept8(real: type, partial: bool) -> Callable:
-    """Eight values of the row at ``first``; if access is partial, those at or beyond ``stop`` become 0."""
-    zero = real(0)
-
-    @device_function
-    def value_or_zero(offset, x, i, stop):
-        return x if i + offset < stop else zero
-
-    value_or_zero8 = map8(value_or_zero, 2)
-
-    @device_function
-    def kept(x, first, stop):
-        return value_or_zero8(OFFSETS, x, own(first), stop) if partial else x
-
-    return named(kept, "kept", "some" if partial else "")

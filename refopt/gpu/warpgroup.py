@@ -21,11 +21,9 @@ from collections.abc import Callable
 
 from refopt.gpu.machine import WARPGROUPS
 from refopt.gpu.target import device_function, intrinsic
-from refopt.gpu.unroll import named
 
 BOX = 64  # rows and columns of a box of 16-bit elements
 ELEMENTS = BOX * BOX
-WAYS = "across", "along"  # how a matrix may lie to k
 # Fields of a descriptor: chunks are swizzled within 128 bytes, and eight rows of a box, 1,024 bytes, are a group.
 SWIZZLED, GROUPS = 1 << 62, (1024 >> 4) << 32
 
@@ -142,11 +140,11 @@ def multiplier(dtype: str, columns: int, a_along: bool, b_along: bool) -> Callab
     lines.append("wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0; }")
     tied = [*["=f"] * count, "l", "l", *(str(k) for k in range(count)), "~{memory}"]
 
+    @hopper(" ".join(lines), ",".join(tied), "f" * count, "ll" + "f" * count)
     def multiply(a, b, sums):
         """The sums with the products."""
 
-    named(multiply, "multiply", WAYS[a_along], WAYS[b_along], f"to{columns}")
-    return hopper(" ".join(lines), ",".join(tied), "f" * count, "ll" + "f" * count)(multiply)
+    return multiply
 
 
 def descriptor(along: bool) -> Callable:
@@ -158,4 +156,4 @@ def descriptor(along: bool) -> Callable:
     def describe(array, index):
         return (shared_address(array, index) & 0x3FFFF) >> 4 | constant
 
-    return named(describe, "describe", WAYS[along])
+    return describe

@@ -10,12 +10,16 @@ loads the matrices to add. They synchronize only at barriers:
     ready      the tile to add has arrived, and the previous tile has left shared memory
     finished   all warps have rounded their sums
 
+A multiplying warp has 16 rows of the tile. A lane has four numbers of every eight columns, as of `C` in
+`refopt.gpu.tensor_core`: a tuple of 64 or 128 sums, since ``wgmma`` takes and returns all of them.
+
 There is a block for each multiprocessor. It goes from tile to tile, and loads the next one while a tile ends.
 
 Here the table of products has the addresses of tensor maps. B is stored with a row for each k, unless the product is
 symmetric: then B is the transpose of A, and its memory is A's.
 """
 
+from collections import namedtuple
 from collections.abc import Callable
 from typing import Any
 
@@ -24,10 +28,9 @@ import numpy as np
 from refopt.gpu import cuda
 from refopt.gpu.kernels import factory
 from refopt.gpu.matmul import ZERO
-from refopt.gpu.products import ADDED, ALONG, OUT, A, B, K, M, N, kind
+from refopt.gpu.products import ADDED, ALONG, OUT, A, B, K, M, N, kernel_name
 from refopt.gpu.target import device_function
 from refopt.gpu.tensor_core import ldmatrix4
-from refopt.gpu.unroll import named, tuple_of, written
 from refopt.gpu.vectors import FORMATS
 from refopt.gpu.warpgroup import (
     BOX,
@@ -55,24 +58,25 @@ THREADS = 32 * (MULTIPLYING + 2)
 BARRIER = 4  # elements of 16 bits
 
 
-class Layout:
+Layout = namedtuple("Layout", "width stages b stage tile mirror full empty ready finished nbytes")
+
+
+def layout_of(symmetric: bool) -> Layout:
     """The layout of shared memory, in elements of 16 bits: the ring, a tile, the mirrored tile, the barriers.
 
     Tiles are 128 x 256, or 128 x 128 if there is a mirrored one, too. In all of them, boxes that are above each other
     are consecutive in memory.
     """
-
-    def __init__(self, symmetric: bool) -> None:
-        self.width, self.stages = (128, 5) if symmetric else (256, 3)
-        self.b = HEIGHT * BOX  # in a stage
-        self.stage = self.b + self.width * BOX
-        self.tile = self.stages * self.stage
-        self.mirror = self.tile + HEIGHT * self.width
-        self.full = self.mirror + HEIGHT * self.width * symmetric
-        self.empty = self.full + self.stages * BARRIER
-        self.ready = self.empty + self.stages * BARRIER
-        self.finished = self.ready + BARRIER
-        self.nbytes = 2 * (self.finished + BARRIER)
+    width, stages = (128, 5) if symmetric else (256, 3)
+    b = HEIGHT * BOX  # in a stage, which begins with the rows of A
+    stage = b + width * BOX
+    tile = stages * stage
+    mirror = tile + HEIGHT * width
+    full = mirror + HEIGHT * width * symmetric
+    empty = full + stages * BARRIER
+    ready = empty + stages * BARRIER
+    finished = ready + BARRIER
+    return Layout(width, stages, b, stage, tile, mirror, full, empty, ready, finished, 2 * (finished + BARRIER))
 
 
 @device_function
@@ -92,11 +96,8 @@ def store_boxes(memory, at, tensor_map, row, column, height, width):
             store_box(tensor_map, (np.uint32(column + j), np.uint32(row + i)), memory, at + j * height + i * BOX)
 
 
-def loader(own: Layout, square: bool, symmetric: bool) -> Callable:
+def loader(layout: Layout, square: bool, symmetric: bool) -> Callable:
     """The work of the loading thread."""
-    stages, stage, b_at, full, empty = own.stages, own.stage, own.b, own.full, own.empty
-    nbytes, width = 2 * own.stage, own.width
-
     @device_function
     def load(memory, tiles, products):
         at, parity = 0, 1  # at a new barrier, a wait for parity 1 returns at once
@@ -105,23 +106,20 @@ def loader(own: Layout, square: bool, symmetric: bool) -> Callable:
             a, b, a_along = products[i, A], products[i, B], square and products[i, ALONG] != 0
             b_along = a_along or not symmetric
             for k in range(0, products[i, K], BOX):
-                came, start = full + at * BARRIER, at * stage
-                wait(memory, empty + at * BARRIER, parity)
-                expect(memory, came, nbytes)
+                came, start = layout.full + at * BARRIER, at * layout.stage
+                wait(memory, layout.empty + at * BARRIER, parity)
+                expect(memory, came, 2 * layout.stage)
                 load_boxes(memory, start, a, row, k, a_along, HEIGHT, came)
-                load_boxes(memory, start + b_at, b, column, k, b_along, width, came)
+                load_boxes(memory, start + layout.b, b, column, k, b_along, layout.width, came)
                 at += 1
-                if at == stages:
+                if at == layout.stages:
                     at, parity = 0, 1 - parity
 
-    return named(load, "load", *kind(square, symmetric, False))
+    return load
 
 
-def saver(own: Layout, symmetric: bool, adds: bool) -> Callable:
+def saver(layout: Layout, symmetric: bool, adds: bool) -> Callable:
     """The work of the storing thread."""
-    tile, mirror, ready, finished, width = own.tile, own.mirror, own.ready, own.finished, own.width
-    nbytes = 2 * HEIGHT * width
-
     @device_function
     def save(memory, tiles, products):
         turn = 0
@@ -129,47 +127,60 @@ def saver(own: Layout, symmetric: bool, adds: bool) -> Callable:
             i, row, column = tiles[n, 0], tiles[n, 1], tiles[n, 2]
             out = products[i, OUT]
             if adds:
-                expect(memory, ready, nbytes)
-                for j in range(0, width, BOX):
-                    load_boxes(memory, tile + j * HEIGHT, products[i, ADDED], row, column + j, False, HEIGHT, ready)
+                expect(memory, layout.ready, 2 * HEIGHT * layout.width)
+                for j in range(0, layout.width, BOX):
+                    at = layout.tile + j * HEIGHT
+                    load_boxes(memory, at, products[i, ADDED], row, column + j, False, HEIGHT, layout.ready)
             else:
-                arrive(memory, ready)
-            wait(memory, finished, turn)
-            store_boxes(memory, tile, out, row, column, HEIGHT, width)
+                arrive(memory, layout.ready)
+            wait(memory, layout.finished, turn)
+            store_boxes(memory, layout.tile, out, row, column, HEIGHT, layout.width)
             if symmetric and row != column:
-                store_boxes(memory, mirror, out, column, row, width, HEIGHT)
+                store_boxes(memory, layout.mirror, out, column, row, layout.width, HEIGHT)
             wait_for_reads()
             turn = 1 - turn
         wait_for_stores()
 
-    return named(save, "save", *kind(False, symmetric, adds))
+    return save
 
 
-def adder(dtype: str, own: Layout, a_along: bool, b_along: bool) -> Callable:
+def adder(dtype: str, layout: Layout, a_along: bool, b_along: bool) -> Callable:
     """A function that sums the products of a warpgroup's rows of a tile, and returns the next stage and its parity."""
-    multiply = multiplier(dtype, own.width, a_along, b_along)
+    multiply = multiplier(dtype, layout.width, a_along, b_along)
     describe_a, describe_b = descriptor(a_along), descriptor(b_along)
-    stages, stage, b_at, full, empty = own.stages, own.stage, own.b, own.full, own.empty
 
     @device_function
     def add_up(sums, memory, depth, at, parity):
         a = describe_a(memory, cuda.threadIdx.x // 128 * ELEMENTS)
-        b = describe_b(memory, b_at)
+        b = describe_b(memory, layout.b)
         for _ in range(0, depth, BOX):
-            wait(memory, full + at * BARRIER, parity)
-            away = at * (2 * stage >> 4)  # as descriptors count
+            wait(memory, layout.full + at * BARRIER, parity)
+            away = at * (2 * layout.stage >> 4)  # as descriptors count
             sums = multiply(a + away, b + away, sums)
             if cuda.threadIdx.x % 32 == 0:
-                arrive(memory, empty + at * BARRIER)
+                arrive(memory, layout.empty + at * BARRIER)
             at += 1
-            if at == stages:
+            if at == layout.stages:
                 at, parity = 0, 1 - parity
         return sums, at, parity
 
-    return named(add_up, multiply.__name__.replace("multiply", "add_up"))
+    return add_up
 
 
-def finisher(dtype: str, own: Layout, symmetric: bool, adds: bool) -> Callable:
+def of_twice(finish: Callable, count: int) -> Callable:
+    """``finish`` for a tuple of twice ``count`` sums. A tuple in registers has only constant indices, so nothing loops.
+    """
+    columns = count // 8  # of 16 each
+
+    @device_function
+    def both(sums, q, *where):
+        finish(sums[:count], q, *where)
+        finish(sums[count:], q + columns, *where)
+
+    return both
+
+
+def finisher(dtype: str, layout: Layout, symmetric: bool, adds: bool) -> Callable:
     """A function that rounds a warp's sums, 16 rows of a tile, into the tile and the mirrored one.
 
     If it ``adds``, it first adds ``beta`` times the tile's elements to ``alpha`` times the sums.
@@ -191,30 +202,34 @@ def finisher(dtype: str, own: Layout, symmetric: bool, adds: bool) -> Callable:
         return narrowed((beta * low + alpha * sums[0], beta * high + alpha * sums[1]))
 
     @device_function
-    def put(memory, at, mirror_at, x, alpha, beta):
+    def finish8(x, q, memory, at, mirror, line, part, alpha, beta):
+        """Round a lane's eight sums in columns 16 q to 16 q + 15."""
+        spot = at + q // 4 * (HEIGHT * BOX) + (q % 4 * 2 + part ^ line) * 8
         if adds:
-            c = ldmatrix4(memory, at)
-            words = (rounded(c[0], x[0], alpha, beta), rounded(c[1], x[1], alpha, beta),
-                     rounded(c[2], x[2], alpha, beta), rounded(c[3], x[3], alpha, beta))
+            c = ldmatrix4(memory, spot)
+            words = (rounded(c[0], x[0:2], alpha, beta), rounded(c[1], x[2:4], alpha, beta),
+                     rounded(c[2], x[4:6], alpha, beta), rounded(c[3], x[6:8], alpha, beta))
         else:
-            words = narrowed(x[0]), narrowed(x[1]), narrowed(x[2]), narrowed(x[3])
-        stmatrix4(memory, at, words)
+            words = narrowed(x[0:2]), narrowed(x[2:4]), narrowed(x[4:6]), narrowed(x[6:8])
+        stmatrix4(memory, spot, words)
         if symmetric:
-            stmatrix4_transposed(memory, mirror_at, words)
+            stmatrix4_transposed(memory, mirror + q * (16 * BOX), words)
 
-    words = kind(False, symmetric, adds)
-    named(put, "put", *words)
-    # A lane has the address of a row of one of four matrices of 8 x 8. A row of the mirrored tile is a column of the
-    # tile.
-    lines = [f"at = {own.tile} + (row + lane % 16) * {BOX}",
-             f"mirror = {own.mirror} + row // {BOX} * {own.width * BOX} + (lane // 16 * 8 + lane % 8) * {BOX}",
-             "line, part = lane % 8, lane // 16",
-             f"across = (row % {BOX} // 8 + lane // 8 % 2 ^ line) * 8"]
-    for q in range(own.width // 16):
-        x = ", ".join(f"(sums[{8 * q + 2 * k}], sums[{8 * q + 2 * k + 1}])" for k in range(4))
-        spot = f"at + {q // 4 * HEIGHT * BOX} + ({q % 4 * 2} + part ^ line) * 8"
-        lines.append(f"put(memory, {spot}, mirror + across + {q * 16 * BOX}, ({x}), alpha, beta)")
-    return named(written("finish", "sums, memory, row, lane, alpha, beta", lines, put=put), "finish", *words)
+    every, count = finish8, 8
+    while count < layout.width // 2:
+        every, count = of_twice(every, count), 2 * count
+
+    @device_function
+    def finish(sums, memory, row, lane, alpha, beta):
+        # A lane has the address of a row of one of four matrices of 8 x 8. A row of the mirrored tile is a column of
+        # the tile.
+        line, part = lane % 8, lane // 16
+        at = layout.tile + (row + lane % 16) * BOX
+        across = (row % BOX // 8 + lane // 8 % 2 ^ line) * 8
+        mirror = layout.mirror + row // BOX * (layout.width * BOX) + (part * 8 + line) * BOX + across
+        every(sums, 0, memory, at, mirror, line, part, alpha, beta)
+
+    return finish
 
 
 @device_function
@@ -225,60 +240,57 @@ def clear(memory, at, height, row, column):
         memory[at + c // BOX * height * BOX + row * BOX + chunk * 8 + c % 8] = 0
 
 
-def summer(dtype: str, own: Layout, square: bool, symmetric: bool, adds: bool) -> Callable:
+def summer(dtype: str, layout: Layout, square: bool, symmetric: bool, adds: bool) -> Callable:
     """The work of the multiplying warps."""
-    add_up, add_along = adder(dtype, own, False, not symmetric), adder(dtype, own, True, True)
-    finish, tile, mirror, width = finisher(dtype, own, symmetric, adds), own.tile, own.mirror, own.width
-    ready, finished = own.ready, own.finished
-    zeros = written(f"zeros{width // 2}", "", [f"return {tuple_of(['ZERO'] * (width // 2))}"], ZERO=ZERO)
+    add_up, add_along = adder(dtype, layout, False, not symmetric), adder(dtype, layout, True, True)
+    finish, zeros = finisher(dtype, layout, symmetric, adds), (ZERO,) * (layout.width // 2)
 
     @device_function
     def sum_up(memory, tiles, products, alpha, beta):
         at, parity, turn = 0, 0, 0
         top, lane = cuda.threadIdx.x // 32 * 16, cuda.threadIdx.x % 32
         for n in range(cuda.blockIdx.x, tiles.shape[0], cuda.gridDim.x):
-            i, sums = tiles[n, 0], zeros()
+            i, sums = tiles[n, 0], zeros
             if square and products[i, ALONG] != 0:
                 sums, at, parity = add_along(sums, memory, products[i, K], at, parity)
             else:
                 sums, at, parity = add_up(sums, memory, products[i, K], at, parity)
-            wait(memory, ready, turn)
+            wait(memory, layout.ready, turn)
             finish(sums, memory, top, lane, alpha, beta)
             # A store skips whole chunks of eight elements beyond the matrix, but no part of a chunk. Sums there can be
             # NaN times 0, but padding must stay 0.
             below, right = products[i, M] - tiles[n, 1], products[i, N] - tiles[n, 2]
             cuda.syncwarp()
-            if right < width and lane < 16:
-                clear(memory, tile, HEIGHT, top + lane, right)
+            if right < layout.width and lane < 16:
+                clear(memory, layout.tile, HEIGHT, top + lane, right)
             if symmetric and top <= below < top + 16:
-                for line in range(lane, width, 32):
-                    clear(memory, mirror, width, line, below)
+                for line in range(lane, layout.width, 32):
+                    clear(memory, layout.mirror, layout.width, line, below)
             show_to_copies()
             cuda.syncwarp()
             if lane == 0:
-                arrive(memory, finished)
+                arrive(memory, layout.finished)
             turn = 1 - turn
 
-    return named(sum_up, "sum_up", *kind(square, symmetric, adds))
+    return sum_up
 
 
 @factory
 def merged(dtype: str, square: bool, symmetric: bool, adds: bool) -> Any:
     """The kernel of `products.merged`, with the same arguments, for the tiles of `Layout`."""
-    own = Layout(symmetric)
-    load, save = loader(own, square, symmetric), saver(own, symmetric, adds)
-    sum_up = summer(dtype, own, square, symmetric, adds)
-    full, empty, ready, finished, stages = own.full, own.empty, own.ready, own.finished, own.stages
+    layout = layout_of(symmetric)
+    load, save = loader(layout, square, symmetric), saver(layout, symmetric, adds)
+    sum_up = summer(dtype, layout, square, symmetric, adds)
 
     def warpgroup_products(tiles, products, alpha, beta):
         memory = cuda.shared.array(0, np.uint16, alignment=1024)
         warp, lane = cuda.threadIdx.x // 32, cuda.threadIdx.x % 32
         if cuda.threadIdx.x == 0:
-            for s in range(stages):
-                init_barrier(memory, full + s * BARRIER, 1)
-                init_barrier(memory, empty + s * BARRIER, MULTIPLYING)
-            init_barrier(memory, ready, 1)
-            init_barrier(memory, finished, MULTIPLYING)
+            for s in range(layout.stages):
+                init_barrier(memory, layout.full + s * BARRIER, 1)
+                init_barrier(memory, layout.empty + s * BARRIER, MULTIPLYING)
+            init_barrier(memory, layout.ready, 1)
+            init_barrier(memory, layout.finished, MULTIPLYING)
             show_barriers()
         cuda.syncthreads()
         if warp < MULTIPLYING:
@@ -289,5 +301,5 @@ def merged(dtype: str, square: bool, symmetric: bool, adds: bool) -> Any:
             else:
                 save(memory, tiles, products)
 
-    named(warpgroup_products, "warpgroup_products", *kind(square, symmetric, adds))
-    return cuda.jit(launch_bounds=(THREADS, 1), dynamic_shared=own.nbytes)(warpgroup_products)
+    warpgroup_products.__name__ = kernel_name("warpgroup_products", square, symmetric, adds)
+    return cuda.jit(launch_bounds=(THREADS, 1), dynamic_shared=layout.nbytes)(warpgroup_products)

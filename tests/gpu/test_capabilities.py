@@ -21,7 +21,6 @@ from benchmarks import capabilities
 from benchmarks.capabilities import CAPABILITIES, judged, of_routine
 from refopt.catalog import ROUTINES
 from refopt.gpu import cast, elementwise, philox, remainder, tensor_core, vectors, words
-from refopt.gpu.lars import stored
 from refopt.gpu.machine import OLDEST, Properties
 
 pytestmark = pytest.mark.skipif(not capabilities.ptxas(), reason="no ptxas, which nvidia-cuda-nvcc has")
@@ -77,7 +76,7 @@ def takes(intrinsic, asm, capability):
 
 INTRINSICS = {
     f"{module.__name__}.{name}": value
-    for module in (target, vectors, words, remainder, philox, stored, cast)
+    for module in (target, vectors, words, remainder, philox, cast)
     for name, value in vars(module).items() if hasattr(value, "asm")
 } | {f"{name} {policy}": vectors.with_policy(getattr(vectors, name), policy)
      for name in ("load4_float32", "load4_bfloat16") for policy in vectors.POLICIES

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from refopt import simt
 from refopt.checks.dtypes import numpy_dtype
 from refopt.gpu import cast, philox, remainder, vectors, words
-from refopt.gpu.lars import stored
 
 WORD, LONG = 0xFFFFFFFF, 2**64 - 1
 anything = st.integers(0, WORD)
@@ -95,7 +94,7 @@ def followed(asm, registers, memory):
 
 
 FUNCTIONS = {
-    name: value for module in (vectors, words, remainder, philox, stored, cast)
+    name: value for module in (vectors, words, remainder, philox, cast)
     for name, value in vars(module).items() if hasattr(value, "asm")
 } | {f"load4_float32 {policy}": vectors.with_policy(vectors.load4_float32, policy) for policy in vectors.POLICIES}
 FORMS = [pytest.param(value, asm, id=f"{name} {form}") for name, value in FUNCTIONS.items()

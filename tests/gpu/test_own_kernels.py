@@ -73,19 +73,17 @@ def blend(average, param, decay):
 
 def average_of(*dtypes):
     """The kernel for averages and parameters of two dtypes."""
-    blend8 = parts.eight(blend, 2)
+    (load, store), load_param = parts.access(dtypes[0]), parts.access(dtypes[1]).load
 
     @parts.rows
-    def update(partial):
-        access, load_param = parts.access(dtypes[0], partial), parts.access(dtypes[1], partial).load
-        load, store = access
-
-        @parts.device_function
-        def row(addresses, tensor, i, stop, decay):
-            average, param = addresses[0, tensor], addresses[1, tensor]
-            store(average, i, stop, blend8(load(average, i, stop), load_param(param, i, stop), decay))
-
-        return row
+    @parts.device_function
+    def update(addresses, tensor, i, stop, whole, decay):
+        x = cuda.local.array((2, 8), np.float32)
+        load(addresses[0, tensor], i, stop, whole, x, 0)
+        load_param(addresses[1, tensor], i, stop, whole, x, 1)
+        for e in range(8):
+            x[0, e] = blend(x[0, e], x[1, e], decay)
+        store(addresses[0, tensor], i, stop, whole, x, 0)
 
     @cuda.jit(launch_bounds=(64, 16))
     def ema(addresses, chunks, decay):
@@ -203,31 +201,32 @@ def test_a_launch_keeps_its_arrays(executor):
 
 # A clip of the norm of each tensor, in one launch whose blocks wait for each other.
 
-LOAD, LOAD_SOME = parts.access("float32", False).load, parts.access("float32", True).load
-ZEROS = (np.float32(0),) * 8
+LOAD, STORE = parts.access("float32")
+ZERO = np.float32(0)
 climb = parts.joiner(np.float32).climb
 
 
 @parts.device_function
 def squares(x, first, stop, aligned):
     """The sum of the squares of a tile, by a warp."""
-    i, sums = first + 4 * (cuda.threadIdx.x % 32), ZEROS
+    i, s = first + 4 * (cuda.threadIdx.x % 32), cuda.local.array((2, 8), np.float32)
+    for e in range(8):
+        s[0, e] = ZERO
     for row in range(parts.rows_of(first, stop)):
-        at = i + parts.ROW * row
-        whole = aligned and first + parts.ROW * (row + 1) <= stop
-        sums = parts.add_squares(sums, LOAD(x, at, stop) if whole else LOAD_SOME(x, at, stop))
-    return parts.lane_tree(sums)
+        LOAD(x, i + parts.ROW * row, stop, aligned and first + parts.ROW * (row + 1) <= stop, s, 1)
+        for e in range(8):
+            s[0, e] += s[1, e] * s[1, e]
+    return parts.lane_tree(s, 0)
 
 
 @parts.rows
-def scale(partial):
-    load, store = parts.access("float32", partial)
-
-    @parts.device_function
-    def row(addresses, tensor, i, stop, factor):
-        store(addresses[0, tensor], i, stop, parts.scale8(factor, load(addresses[0, tensor], i, stop)))
-
-    return row
+@parts.device_function
+def scale(addresses, tensor, i, stop, whole, factor):
+    x = cuda.local.array((1, 8), np.float32)
+    LOAD(addresses[0, tensor], i, stop, whole, x, 0)
+    for e in range(8):
+        x[0, e] = factor * x[0, e]
+    STORE(addresses[0, tensor], i, stop, whole, x, 0)
 
 
 @cuda.jit(launch_bounds=(128, 4))
@@ -366,14 +365,10 @@ def twice(x, factor):
 def test_parts_that_are_refused():
     for dtype in ("int32", np.float32):
         with pytest.raises(ValueError, match=r"^access: dtype: expected one of float16, bfloat16, float32, float64"):
-            parts.access(dtype, False)
+            parts.access(dtype)
     with pytest.raises(ValueError, match=r"^access: real: expected np.float32 or np.float64, no narrower than float64"):
-        parts.access("float64", False)
-    assert parts.access("float64", False, np.float64) and parts.access("float16", False, np.float64)
-    with pytest.raises(TypeError, match=r"^access: partial: expected True or False, got 'no'$"):
-        parts.access("float32", "no")
-    with pytest.raises(ValueError, match=r"^eight: arrays: expected an integer of at least 1, got 0$"):
-        parts.eight(blend, 0)
+        parts.access("float64")
+    assert parts.access("float64", np.float64) and parts.access("float16", np.float64)
 
 
 # The decorator, and the machine.

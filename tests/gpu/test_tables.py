@@ -8,8 +8,20 @@ from hypothesis import strategies as st
 from refopt.cpu.reduce import TILE
 from refopt.gpu import tables
 from refopt.gpu.machine import Properties
-from refopt.gpu.tables import ALIGNED, NODE, SLOT, START, STOP, TENSOR
-from refopt.gpu.tiles import ARRIVALS, CHILDREN, FANOUT, FIRST_CHILD, OWN_SUM, PARENT
+from refopt.gpu.tables import (
+    ALIGNED,
+    ARRIVALS,
+    CHILDREN,
+    FANOUT,
+    FIRST_CHILD,
+    NODE,
+    OWN_SUM,
+    PARENT,
+    SLOT,
+    START,
+    STOP,
+    TENSOR,
+)
 
 sizes = st.lists(st.one_of(st.integers(0, 5000),
                            st.sampled_from([0, 1, 8191, 8192, 8193, 2**20, 2**20 + 1, 2**21 + 5, 2**23])), max_size=8)

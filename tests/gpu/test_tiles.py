@@ -8,9 +8,10 @@ import pytest
 from refopt.cpu.reduce import LANES, TILE, tree_sum
 from refopt.gpu import tables
 from refopt.gpu.kernels import kernel
-from refopt.gpu.tables import NODE
+from refopt.gpu.rows import OFFSETS
+from refopt.gpu.tables import ARRIVALS, NODE
 from refopt.gpu.target import cuda
-from refopt.gpu.tiles import ARRIVALS, WHOLE_WARP, joiner, lane_tree, lane_tree_2, warp_tree_2
+from refopt.gpu.tiles import WHOLE_WARP, joiner, lane_tree, lane_tree_2, warp_tree_2
 
 pytestmark = pytest.mark.clause("N6")
 
@@ -31,27 +32,28 @@ def noise(*shape, real):
     return np.random.default_rng(shape).uniform(0, 1, size=shape).astype(real)
 
 
-def test_lane_trees(machine):
+@reals
+def test_lane_trees(machine, real):
     """256 lanes, four and four to a thread, in 6 shuffles; two sets of lanes in 7."""
 
     @kernel()
     def trees(x, y, out):
         t = cuda.threadIdx.x
-        a, b = 4 * t, 128 + 4 * t
-        s = x[a], x[a + 1], x[a + 2], x[a + 3], x[b], x[b + 1], x[b + 2], x[b + 3]
-        u = y[a], y[a + 1], y[a + 2], y[a + 3], y[b], y[b + 1], y[b + 2], y[b + 3]
-        out[0, t] = lane_tree(s)
-        out[1, t] = lane_tree_2(s, u)
+        s = cuda.local.array((2, 8), real)
+        for e in range(8):
+            s[0, e], s[1, e] = x[4 * t + OFFSETS[e]], y[4 * t + OFFSETS[e]]
+        out[0, t], out[3, t] = lane_tree(s, 0), lane_tree(s, 1)
+        out[1, t] = lane_tree_2(s)
         out[2, t] = warp_tree_2(x[t], y[t])
 
-    for real in REALS:
-        for seed in range(10):
-            x, y = noise(2, LANES + seed, real=real)[:, :LANES]
-            out = machine.to_device(np.zeros((3, 32), real))
-            launch(machine, trees, 1, 32, machine.to_device(x), machine.to_device(y), out)
-            one, two, warp = out.copy_to_host()
-            assert (one == tree_sum(x)).all() and (two[0::2] == tree_sum(x)).all() and (two[1::2] == tree_sum(y)).all()
-            assert (warp[0::2] == tree_sum(x[:32])).all() and (warp[1::2] == tree_sum(y[:32])).all()
+    for seed in range(10):
+        x, y = noise(2, LANES + seed, real=real)[:, :LANES]
+        out = machine.to_device(np.zeros((4, 32), real))
+        launch(machine, trees, 1, 32, machine.to_device(x), machine.to_device(y), out)
+        one, two, warp, other = out.copy_to_host()
+        assert (one == tree_sum(x)).all() and (two[0::2] == tree_sum(x)).all() and (two[1::2] == tree_sum(y)).all()
+        assert (warp[0::2] == tree_sum(x[:32])).all() and (warp[1::2] == tree_sum(y[:32])).all()
+        assert (other == tree_sum(y)).all()
 
 
 @reals

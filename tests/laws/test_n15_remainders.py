@@ -9,7 +9,6 @@ from refopt.cpu.remainder import join, split, split_numbers
 from refopt.gpu import remainder, tables
 from refopt.gpu.arrays import describer
 from refopt.gpu.kernels import kernel
-from refopt.gpu.lars.stored import round4_away
 from refopt.gpu.target import cuda
 from refopt.oracle.exact.build import SMALL, make, remainders, step_of
 from refopt.oracle.exact.cases import assert_same
@@ -146,7 +145,7 @@ def test_both_halves_end_with_their_chunk_without_a_trace(machine, routine, form
 def ROUND(x, out):
     i = 4 * cuda.grid(1)
     if i < x.size:
-        y = round4_away((x[i], x[i + 1], x[i + 2], x[i + 3]))
+        y = remainder.round4_away((x[i], x[i + 1], x[i + 2], x[i + 3]))
         for k in range(4):
             out[i + k] = y[k]
 

@@ -7,8 +7,8 @@ Explained in: ../../docs/adding-an-optimizer.md
 
 # %% [markdown]
 # Lion takes a step of fixed size, in the direction of the sign of a blend of momentum and gradient. Write the rule for
-# one element. The rest is given: `parts.eight` applies the rule to the eight elements that a thread holds, `parts.rows`
-# loops over a chunk, and `parts.Table` over all tensors. The specification is refopt's reference, `cpu.merged_lion`:
+# one element. The rest is given: `update` applies the rule to the eight elements that a thread holds, `parts.rows` loops
+# over a chunk, and `parts.Table` over all tensors. The specification is refopt's reference, `cpu.merged_lion`:
 #
 #     c = beta1 * m + (1 - beta1) * g
 #     p = p * (1 - lr * coeff) - lr * sign(c)        with the old m
@@ -20,7 +20,6 @@ import numpy as np
 from exercise import Exercise
 from refopt import cpu
 from refopt.gpu import cuda, parts
-from refopt.gpu.target import transposed
 
 ONE, ZERO = np.float32(1), np.float32(0)
 
@@ -30,20 +29,18 @@ def spec(params, grads, moments, lr, beta1, beta2, coeff):
 
 
 def launch(rule, params, grads, moments, lr, beta1, beta2, coeff):
-    rule8 = parts.eight(rule, 3)
+    load, store = parts.access("float32")
 
     @parts.rows
-    def update(partial):
-        load, store = parts.access("float32", partial)
-
-        @parts.device_function
-        def row(addresses, tensor, i, stop, k):
-            p, g, m = addresses[0, tensor], addresses[1, tensor], addresses[2, tensor]
-            new_p, new_m = transposed(rule8(load(p, i, stop), load(g, i, stop), load(m, i, stop), k))
-            store(p, i, stop, new_p)
-            store(m, i, stop, new_m)
-
-        return row
+    @parts.device_function
+    def update(addresses, tensor, i, stop, whole, k):
+        x = cuda.local.array((3, 8), np.float32)
+        for a in range(3):
+            load(addresses[a, tensor], i, stop, whole, x, a)
+        for e in range(8):
+            x[0, e], x[2, e] = rule(x[0, e], x[1, e], x[2, e], k)
+        store(addresses[0, tensor], i, stop, whole, x, 0)
+        store(addresses[2, tensor], i, stop, whole, x, 2)
 
     @cuda.jit
     def lion(addresses, chunks, lr, beta1, beta2, coeff):

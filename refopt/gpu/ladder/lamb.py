@@ -29,7 +29,7 @@ Versions:
     lamb_2  sums in the reference's order, by a tree in shared memory, so its bits from here on; r computed twice
     lamb_3  all tensors in three launches; a warp to a tile, 16-byte loads and stores, a tree of shuffles
     lamb_4  two launches: the last block of a tensor to finish computes its rate
-    lamb    ``refopt/gpu/norms``, which is what ``gpu.merged_lamb`` runs
+    lamb    ``refopt/gpu/norms.py``, which is what ``gpu.merged_lamb`` runs
 
 The numbers are lr, beta1, beta2, epsilon, decay, beta1_pow and beta2_pow; the caller advances the powers. All rungs
 are in fp32, and all except lamb_1 match the reference bit for bit, on the executor and on a GPU; lamb_1 stays within

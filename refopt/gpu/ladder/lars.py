@@ -24,7 +24,7 @@ Versions:
     lars_2        sums in the reference's order, by a tree in shared memory, so its bits from here on
     lars_3        all tensors in three launches; a warp to a tile, 16-byte loads, a tree of shuffles
     lars_4        two launches: the last block of a tensor to finish computes its rate
-    two_launches  ``refopt/gpu/norms``, which is what ``gpu.merged_lars_momentum`` runs
+    two_launches  ``refopt/gpu/norms.py``, which is what ``gpu.merged_lars_momentum`` runs
 
 The numbers are lr, mu, coeff, decay and epsilon. All rungs are in fp32, and all except lars_1 match the reference bit
 for bit, on the executor and on a GPU; lars_1 stays within the rounding error of a sum in any order.

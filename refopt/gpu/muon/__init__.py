@@ -117,7 +117,7 @@ def launches_of(
     normalize = normalize_kernel(group.real, compute, group.chunk_tiles)
     steps.append(machine.prepare(normalize, pieces, threads, (places, chunks, norms)))
     steps += launches(machine, work, triples, compute)
-    update = update_kernel(group.dtypes[0], group.dtypes[-1], compute, factor, group.chunk_tiles)
+    update = update_kernel(group.dtypes, compute, factor, group.chunk_tiles)
     moved = group.addresses, places, chunks, uploaded(machine, ratios, group.real), group.hypers.values, found_at
     steps.append(machine.prepare(update, pieces, threads, moved))
     return Launches(machine, steps), work

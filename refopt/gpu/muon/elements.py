@@ -4,8 +4,9 @@ The first updates the momentum, stores the matrix to orthogonalize in the arithm
 matrix, along the tree of `refopt.gpu.tiles`. The second divides by the norm and rounds to the dtype of the iterations.
 The third updates the parameters.
 
-A contiguous matrix is accessed four elements at a time. In other matrices, and at the ends, the kernels compute the
-position of each element: element e, in memory order, is in row e // inner and column e % inner.
+The elements of a matrix are numbered in memory order, and a warp takes a row of 256 of them; `refopt.gpu.rows` says
+which eight a thread has. In a contiguous matrix it accesses four at a time. In other matrices, and at the ends, it
+accesses them singly, and computes where each is: element n is in row n // inner and column n % inner.
 """
 
 from collections.abc import Callable
@@ -14,43 +15,40 @@ from typing import Any
 import numpy as np
 
 from refopt.checks.dtypes import SIZES, arithmetic
+from refopt.cpu.muon import MUON
 from refopt.cpu.reduce import TILE
-from refopt.gpu import remainder, unroll, vectors
+from refopt.gpu import remainder, vectors
 from refopt.gpu.gate import gate
 from refopt.gpu.kernels import Kernel, factory, kernel
 from refopt.gpu.muon.matrices import FIRST_X, INNER, INNER_STRIDE, LAST_X, LOOKAHEAD, OF_TENSOR, OFFSET, OUTER_STRIDE
 from refopt.gpu.norms import NORM_BOUNDS, UPDATE_BOUNDS
-from refopt.gpu.norms.chunks import chunk_sums
-from refopt.gpu.norms.elements import tile_sums
 from refopt.gpu.products import padded_size
-from refopt.gpu.rows import either, of_warp, own
+from refopt.gpu.rows import ROW, SECOND, Slots, access, of_warp, own
 from refopt.gpu.tables import ALIGNED, START, STOP, TENSOR
-from refopt.gpu.target import cuda, device_function, sqrt, transposed
-from refopt.gpu.tiles import ROW, scale8
-from refopt.gpu.unroll import named
-from refopt.gpu.vectors import OFFSETS, SECOND
+from refopt.gpu.target import cuda, device_function, sqrt
+from refopt.gpu.tiles import chunk_sums, tile_sums
 
 PARAMS, GRADS, VELOCITIES, MASTERS = range(4)  # rows of the addresses
 LR, MU, DECAY, EPSILON, ITERATIONS, RESCALE = range(6)  # rows of the hyperparameters
 
 
 @device_function
-def index_of(place, e):
-    """The distance of element e of a matrix from the first, in elements."""
+def number(i, e):
+    """The number of a thread's element e of a row, from that of its first."""
+    return i + e % 4 + e // 4 * SECOND
+
+
+@device_function
+def index_of(place, n):
+    """The distance of element n of a matrix from the first, in elements."""
     inner, outer_stride, inner_stride = place
-    return e // inner * outer_stride + e % inner * inner_stride
+    return n // inner * outer_stride + n % inner * inner_stride
 
 
 @device_function
-def index_of_x(inner, e):
+def index_of_x(inner, n):
     """The same in the memory of the iterations, where rows are `padded`."""
-    return e // inner * padded_size(inner) + e % inner
-
-
-@device_function
-def element_of(first, n):
-    """The index in the matrix of a thread's n-th element of the row at ``first``."""
-    return own(first) + n % 4 + n // 4 * SECOND
+    return n // inner * padded_size(inner) + n % inner
 
 
 def one_access(dtype: str) -> tuple[Callable, Callable]:
@@ -62,51 +60,45 @@ def one_access(dtype: str) -> tuple[Callable, Callable]:
 def momentum_kernel(dtypes: tuple, use_nesterov: bool, average: bool, factor: str | None) -> Kernel:
     """The first launch, a block for each chunk."""
     real: Any = arithmetic(dtypes[0])
-    wide, zero, whole = np.dtype(real).name, real(0), real(1)
-    g_size, v_size, u_size = SIZES[dtypes[GRADS]], SIZES[dtypes[VELOCITIES]], SIZES[wide]
-    (load_g, _), (load_v, store_v), (_, store_u) = (one_access(x) for x in (*dtypes[1:3], wide))
-    grads8, velocities8, wide8 = (vectors.access(x, real, False) for x in (*dtypes[1:3], wide))
-    load_g8, load_v8, store_v8, store_u8 = grads8.load, velocities8.load, velocities8.store, wide8.store
+    of_g, of_v, of_u = dtypes[GRADS], dtypes[VELOCITIES], np.dtype(real).name
+    g_size, v_size, u_size, zero, one = SIZES[of_g], SIZES[of_v], SIZES[of_u], real(0), real(1)
+    (load8_g, _), (load8_v, store8_v), (_, store8_u) = (access(x, real) for x in (of_g, of_v, of_u))
+    (load_g, _), (load_v, store_v), (_, store_u) = (one_access(x) for x in (of_g, of_v, of_u))
     found, factor_of = gate(real, factor)
 
     @device_function
-    def step(v, g, common):
-        mu, rest, _ = common
+    def step(v, g, k):
+        mu, rest, rescale = k
+        g = rescale * g
         entering = rest * g if average else g
         v = mu * v + entering
         return v, mu * v + entering if use_nesterov else v
 
-    step8 = unroll.map8(step, 2)
-
     @device_function
-    def full(at, first, stop, common):
-        g_at, v_at, u_at, _ = at
-        i = own(first)
-        g = scale8(common[2], load_g8(g_at, i, stop))
-        v, u = transposed(step8(load_v8(v_at, i, stop), g, common))
-        store_v8(v_at, i, stop, v)
-        store_u8(u_at, i, stop, u)
-        return (u,)
-
-    @device_function
-    def step_element(offset, i, stop, at, common):
+    def add_row(at, i, stop, whole, k, s):
+        """Eight elements: x[0] are the gradients, x[1] the velocities, and x[2] what is orthogonalized and normed."""
         g_at, v_at, u_at, place = at
-        if i + offset >= stop:
-            return zero
-        there = index_of(place, i + offset)
-        v, u = step(real(load_v(v_at + v_size * there)), common[2] * real(load_g(g_at + g_size * there)), common)
-        store_v(v_at + v_size * there, v)
-        store_u(u_at + u_size * (i + offset), u)
-        return u
+        x = cuda.local.array((3, 8), real)
+        if whole:
+            load8_g(g_at, i, stop, whole, x, 0)
+            load8_v(v_at, i, stop, whole, x, 1)
+            for e in range(8):
+                x[1, e], x[2, e] = step(x[1, e], x[0, e], k)
+            store8_v(v_at, i, stop, whole, x, 1)
+            store8_u(u_at, i, stop, whole, x, 2)
+        else:
+            for e in range(8):
+                n, x[2, e] = number(i, e), zero
+                if n < stop:
+                    there = index_of(place, n)
+                    v, u = step(real(load_v(v_at + v_size * there)), real(load_g(g_at + g_size * there)), k)
+                    store_v(v_at + v_size * there, v)
+                    store_u(u_at + u_size * n, u)
+                    x[2, e] = u
+        for e in range(8):
+            s[0, e] = s[0, e] + x[2, e] * x[2, e]
 
-    step_element8 = unroll.map8(step_element, 1)
-
-    @device_function
-    def partial(at, first, stop, common):
-        return (step_element8(OFFSETS, own(first), stop, at, common),)
-
-    tile = tile_sums("momentum", lambda by_element: partial if by_element else full, 1, real)
-    sums_of = chunk_sums(tile, real, (0, 1))
+    sums_of = chunk_sums(tile_sums(add_row, 1, real, stores=True), real, (0, 1))
 
     @kernel(NORM_BOUNDS)
     def merged_muon_momentum(
@@ -120,9 +112,9 @@ def momentum_kernel(dtypes: tuple, use_nesterov: bool, average: bool, factor: st
             g_at = addresses[GRADS, tensor] + g_size * offset
             v_at = addresses[VELOCITIES, tensor] + v_size * offset
             mu = hyper[MU, tensor]
-            common = mu, whole - mu, hyper[RESCALE, tensor] * factor_of(factor_at)
+            k = mu, one - mu, hyper[RESCALE, tensor] * factor_of(factor_at)
             at = g_at, v_at, places[matrix, LOOKAHEAD], place
-            closes, squares = sums_of(c, at, chunks, nodes, counters, sums, common)
+            closes, squares = sums_of(c, at, chunks, nodes, counters, sums, k)
             if closes and cuda.threadIdx.x == 0:
                 norm, epsilon = sqrt(squares[0]), hyper[EPSILON, tensor]
                 norms[matrix] = epsilon if norm < epsilon else norm
@@ -130,59 +122,44 @@ def momentum_kernel(dtypes: tuple, use_nesterov: bool, average: bool, factor: st
     return merged_muon_momentum
 
 
-def walk(row: Callable) -> Callable:
-    """``over_rows(c, offset, chunks, at, common)``: calls ``row`` for each row of a tile, a warp for each."""
-
-    @device_function
-    def over_rows(c, offset, chunks, at, common):
-        start = chunks[c, START] + offset
-        stop = min(chunks[c, STOP], start + TILE)
-        for first in of_warp(start, stop, ROW):
-            row(at, first, stop, chunks[c, ALIGNED], common)
-
-    return named(over_rows, "over_rows_to", row.__name__)
-
-
 @factory
 def normalize_kernel(real: Any, compute: str, chunk_tiles: int) -> Kernel:
-    """The second launch: x = u / norm, rounded."""
+    """The second launch, a block for each tile: x = u / norm, rounded."""
     wide = np.dtype(real).name
-    load_u8, store_x8 = vectors.access(wide, real, False).load, vectors.access(compute, real, False).store
+    load8_u, store8_x = access(wide, real).load, access(compute, real).store
     load_u, store_x, u_size, x_size = one_access(wide)[0], one_access(compute)[1], SIZES[wide], SIZES[compute]
 
     @device_function
-    def divided(u, norm):
-        return u / norm
-
-    divided8 = unroll.map8(divided, 1)
-
-    @device_function
-    def full(at, first, stop, norm):
-        u_at, x_at, _ = at
-        i = own(first)
-        store_x8(x_at, i, stop, divided8(load_u8(u_at, i, stop), norm))
-
-    @device_function
-    def partial(at, first, stop, norm):
-        u_at, x_at, inner = at
-        for n in range(8):
-            e = element_of(first, n)
-            if e < stop:
-                store_x(x_at + x_size * index_of_x(inner, e), load_u(u_at + u_size * e) / norm)
-
-    over_rows = walk(either("normalize", lambda by_element: partial if by_element else full, ROW))
+    def normalize(u_at, x_at, inner, i, stop, whole, norm):
+        """Eight elements."""
+        if whole:
+            x = cuda.local.array((1, 8), real)
+            load8_u(u_at, i, stop, whole, x, 0)
+            for e in range(8):
+                x[0, e] = x[0, e] / norm
+            store8_x(x_at, i, stop, whole, x, 0)
+        else:
+            for e in range(8):
+                n = number(i, e)
+                if n < stop:
+                    store_x(x_at + x_size * index_of_x(inner, n), load_u(u_at + u_size * n) / norm)
 
     @kernel(UPDATE_BOUNDS)
     def merged_muon_normalize(places, chunks, norms):
         c, offset = cuda.blockIdx.x // chunk_tiles, cuda.blockIdx.x % chunk_tiles * TILE
         matrix = chunks[c, TENSOR]
-        at = places[matrix, LOOKAHEAD], places[matrix, FIRST_X], places[matrix, INNER]
-        over_rows(c, offset, chunks, at, norms[matrix])
+        u_at, x_at, inner = places[matrix, LOOKAHEAD], places[matrix, FIRST_X], places[matrix, INNER]
+        norm = norms[matrix]
+        start = chunks[c, START] + offset
+        stop = min(chunks[c, STOP], start + TILE)
+        for first in of_warp(start, stop, ROW):
+            whole = chunks[c, ALIGNED] != 0 and first + ROW <= stop
+            normalize(u_at, x_at, inner, own(first), stop, whole, norm)
 
     return merged_muon_normalize
 
 
-def exact_one(param: str, master: str | None) -> tuple[Callable, Callable]:
+def one_exact(param: str, master: str | None) -> tuple[Callable, Callable]:
     """Load and store of one exact parameter, by the addresses of parameter and master or remainder."""
     if master == "uint16":
         return remainder.load_joined, remainder.store_joined
@@ -203,50 +180,51 @@ def exact_one(param: str, master: str | None) -> tuple[Callable, Callable]:
 
 
 @factory
-def update_kernel(param: str, master: str | None, compute: str, factor: str | None, chunk_tiles: int) -> Kernel:
-    """The last launch: it decays the parameter and moves it by x."""
-    real: Any = arithmetic(param)
-    exact8, narrow8 = vectors.exact_access(param, master, real, False), vectors.access(compute, real, False)
-    load_p8, store_p8, load_x8 = exact8.load, exact8.store, narrow8.load
-    (load_p, store_p), load_x = exact_one(param, master), one_access(compute)[0]
+def update_kernel(dtypes: tuple, compute: str, factor: str | None, chunk_tiles: int) -> Kernel:
+    """The last launch, a block for each tile: it decays the parameter and moves it by x."""
+    slots, param, master = Slots(MUON, dtypes), dtypes[PARAMS], dtypes[MASTERS]
+    real: Any = slots.real
+    load8_p, store8_p = slots.load(["params"]), slots.store({"params": 0, "stored_params": 0})
+    (load_p, store_p), load8_x, load_x = one_exact(param, master), access(compute, real).load, one_access(compute)[0]
     p_size, x_size, m_size, one = SIZES[param], SIZES[compute], 2 if master == "uint16" else 4, real(1)
     found, _ = gate(real, factor)
 
     @device_function
-    def updated(p, x, common):
-        return p * common[0] - common[1] * x
-
-    updated8 = unroll.map8(updated, 2)
+    def updated(p, x, k):
+        return p * k[0] - k[1] * x
 
     @device_function
-    def full(at, first, stop, common):
-        p_at, m_at, x_at, _ = at
-        i = own(first)
-        p = updated8(load_p8(p_at, m_at, i, stop), load_x8(x_at, i, stop), common)
-        store_p8(p_at, m_at, i, stop, p, p)
-
-    @device_function
-    def partial(at, first, stop, common):
-        p_at, m_at, x_at, place = at
-        for n in range(8):
-            e = element_of(first, n)
-            if e < stop:
-                there = index_of(place, e)
-                p, m = p_at + p_size * there, m_at + m_size * there
-                store_p(p, m, updated(load_p(p, m), load_x(x_at + x_size * index_of_x(place[0], e)), common))
-
-    over_rows = walk(either("update", lambda by_element: partial if by_element else full, ROW))
+    def update(p_at, m_at, x_at, place, i, stop, whole, k):
+        """Eight elements: x[0] are the parameters, and x[1] what they are moved by."""
+        if whole:
+            x, at = cuda.local.array((2, 8), real), (p_at, 0, 0, m_at)
+            load8_p(at, i, stop, whole, x)
+            load8_x(x_at, i, stop, whole, x, 1)
+            for e in range(8):
+                x[0, e] = updated(x[0, e], x[1, e], k)
+            store8_p(at, i, stop, whole, x)
+        else:
+            for e in range(8):
+                n = number(i, e)
+                if n < stop:
+                    there = index_of(place, n)
+                    p, m = p_at + p_size * there, m_at + m_size * there
+                    store_p(p, m, updated(load_p(p, m), load_x(x_at + x_size * index_of_x(place[0], n)), k))
 
     @kernel(UPDATE_BOUNDS)
     def merged_muon_update(addresses, places, chunks, ratios, hyper, found_at):
         c, offset = cuda.blockIdx.x // chunk_tiles, cuda.blockIdx.x % chunk_tiles * TILE
         if not found(found_at):
             matrix = chunks[c, TENSOR]
-            tensor, first = places[matrix, OF_TENSOR], places[matrix, OFFSET]
+            tensor, origin = places[matrix, OF_TENSOR], places[matrix, OFFSET]
             place = places[matrix, INNER], places[matrix, OUTER_STRIDE], places[matrix, INNER_STRIDE]
-            lr = hyper[LR, tensor]
-            at = (addresses[PARAMS, tensor] + p_size * first, addresses[MASTERS, tensor] + m_size * first,
-                  places[matrix, LAST_X], place)
-            over_rows(c, offset, chunks, at, (one - lr * hyper[DECAY, tensor], lr * ratios[matrix]))
+            p_at, m_at = addresses[PARAMS, tensor] + p_size * origin, addresses[MASTERS, tensor] + m_size * origin
+            x_at, lr = places[matrix, LAST_X], hyper[LR, tensor]
+            k = one - lr * hyper[DECAY, tensor], lr * ratios[matrix]
+            start = chunks[c, START] + offset
+            stop = min(chunks[c, STOP], start + TILE)
+            for first in of_warp(start, stop, ROW):
+                whole = chunks[c, ALIGNED] != 0 and first + ROW <= stop
+                update(p_at, m_at, x_at, place, own(first), stop, whole, k)
 
     return merged_muon_update

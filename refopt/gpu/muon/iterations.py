@@ -43,7 +43,7 @@ def _launch(machine: Device, work: Workspace, n: int, which: int, compute: str) 
         height = width = matmul.TILE
         kernel, threads, mode = plain_products.merged(compute, *kind), plain_products.THREADS, "whole"
     elif work.mapped and are_large(rows):
-        height, width = warpgroup_products.HEIGHT, warpgroup_products.Layout(kind[1]).width
+        height, width = warpgroup_products.HEIGHT, warpgroup_products.layout_of(kind[1]).width
         rows = work.products(n, mapped=True)[which]
         kernel, threads, mode = warpgroup_products.merged(compute, *kind), warpgroup_products.THREADS, ""
         most = machine.properties.multiprocessors

@@ -2,12 +2,11 @@
 
 from refopt.gpu.rules import Rule, device_function, next_powers
 from refopt.gpu.rules.adam import adam
-from refopt.gpu.unroll import named
 
 
 def adamw(real: type, present: frozenset[str], epsilon_at: str, maximize: bool) -> Rule:
     one, inner = real(1), adam(real, present, epsilon_at, "decoupled", maximize)
-    adam_rule, adam_prepare = inner.rule, named(inner.prepare, "adam_prepare")
+    adam_rule, adam_prepare = inner.rule, inner.prepare
 
     @device_function
     def prepare(h, s):
