@@ -17,13 +17,10 @@ from refopt.gpu import tables, vectors, words
 from refopt.gpu.arrays import describer, device_of_lists
 from refopt.gpu.exclusive import Exclusive, in_turn
 from refopt.gpu.kernels import Kernel, factory, kernel
-from refopt.gpu.rows import either, of_warp, own
+from refopt.gpu.rows import PARTIAL, ROW, WHOLE, access, of_warp, own
 from refopt.gpu.runtime import device
 from refopt.gpu.tables import ALIGNED, START, STOP, TENSOR
 from refopt.gpu.target import cuda, device_function, intrinsic
-from refopt.gpu.tiles import scale8
-from refopt.gpu.unroll import map8, named
-from refopt.gpu.vectors import ROW
 
 BOUNDS = 64, 16  # threads of a block, and blocks that must fit on a multiprocessor
 CHUNK_TILES = 2  # of elements, in a cast
@@ -49,51 +46,35 @@ def to_odd(value):
     return (near.view(np.uint32) | np.uint32(back != value)).view(np.float32)
 
 
-@device_function
-def to_single(value):
-    return np.float32(value)
-
-
-def narrowed8(dtype: str, real: Any) -> Callable:
-    """Eight values of the arithmetic type in the type that the stores of a dtype take; any final rounding is theirs."""
-    if real is np.float32 or dtype == "float64":
-        return named(device_function(lambda x: x), "narrowed8")
-    return map8(to_single if dtype == "float32" else to_odd, 1)
-
-
 @factory
 def caster(source: str, target: str, scale: str) -> Kernel:
     """The kernel for a pair of dtypes and the dtype of the scale, empty if there is none."""
     real: Any = checks.cast_type(source, target)
-    row = either("cast_row", lambda partial: _variant(source, target, real, scale, partial), ROW)
+    given: Any = np.float64 if target == "float64" else np.float32  # what the stores of the target take
+    load, store = access(source, real).load, access(target, given).store
     load_scale, one = getattr(vectors, f"load_{scale or 'float32'}"), real(1)
-    scale_of = device_function((lambda scale_at: real(load_scale(scale_at))) if scale else (lambda scale_at: one))
-    named(scale_of, "scale_of")
+    scaled, narrowed = bool(scale), to_odd if real is not given and target != "float32" else given  # stores round
+
+    @device_function
+    def cast_row(at, i, stop, whole, factor):
+        x, y = cuda.local.array((1, 8), real), cuda.local.array((1, 8), given)
+        load(at[0], i, stop, whole, x, 0)
+        for e in range(8):
+            y[0, e] = narrowed(factor * x[0, e] if scaled else x[0, e])
+        store(at[1], i, stop, whole, y, 0)
 
     @kernel(BOUNDS)
     def merged_cast(addresses, chunks, scale_at):
         c = cuda.blockIdx.x
         tensor, start, stop = chunks[c, TENSOR], chunks[c, START], chunks[c, STOP]
-        at, factor = (addresses[0, tensor], addresses[1, tensor]), scale_of(scale_at)
+        at, factor = (addresses[0, tensor], addresses[1, tensor]), real(load_scale(scale_at)) if scaled else one
         for first in of_warp(start, stop, ROW):
-            row(at, first, stop, chunks[c, ALIGNED], factor)
+            if chunks[c, ALIGNED] and first + ROW <= stop:
+                cast_row(at, own(first), stop, WHOLE, factor)
+            else:
+                cast_row(at, own(first), stop, PARTIAL, factor)
 
     return merged_cast
-
-
-def _variant(source: str, target: str, real: Any, scale: str, partial: bool) -> Callable:
-    """The cast of a thread's eight elements of a row; ``at`` has both addresses."""
-    load = vectors.access(source, real, partial).load
-    store = vectors.access(target, np.float64 if target == "float64" else np.float32, partial).store
-    narrowed, scaled = narrowed8(target, real), bool(scale)
-
-    @device_function
-    def row(at, first, stop, factor):
-        i = own(first)
-        x = load(at[0], i, stop)
-        store(at[1], i, stop, narrowed(scale8(factor, x) if scaled else x))
-
-    return row
 
 
 class CastPlan(Exclusive):

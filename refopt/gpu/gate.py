@@ -6,7 +6,6 @@ from typing import Any
 
 from refopt.gpu import vectors
 from refopt.gpu.target import device_function
-from refopt.gpu.unroll import named
 
 
 @lru_cache
@@ -19,8 +18,7 @@ def gate(real: Any, factor: str | None) -> tuple[Callable, Callable]:
     """
     zero, one = real(0), real(1)
     if factor is None:
-        never, alone = device_function(lambda found_at: False), device_function(lambda factor_at: one)
-        return named(never, "found"), named(alone, "factor_of")
+        return device_function(lambda found_at: False), device_function(lambda factor_at: one)
     load_found, load_factor = vectors.load_float32, getattr(vectors, f"load_{factor}")
 
     @device_function

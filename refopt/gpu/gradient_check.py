@@ -16,14 +16,11 @@ from refopt.checks.dtypes import SIZES
 from refopt.gpu import tables, vectors
 from refopt.gpu.address_table import AddressTable
 from refopt.gpu.kernels import Kernel, factory, kernel
-from refopt.gpu.norms.chunks import chunk_sums
-from refopt.gpu.norms.elements import tile_sums
-from refopt.gpu.rows import own
+from refopt.gpu.rows import PARTIAL, ROW, access, own
 from refopt.gpu.runtime import Device
-from refopt.gpu.tables import TENSOR
+from refopt.gpu.tables import FANOUT, TENSOR
 from refopt.gpu.target import cuda, device_function, sqrt
-from refopt.gpu.tiles import FANOUT, ROW, WHOLE_WARP, joiner, rows_of
-from refopt.gpu.unroll import named
+from refopt.gpu.tiles import WHOLE_WARP, chunk_sums, joiner, rows_of, tile_sums
 
 # The fastest of 8 bounds and 3 chunk sizes on an H200. Chunks of any dtype are as large as those of 4-byte elements.
 BOUNDS, CHUNK_ITEM = (128, 8), 4
@@ -34,50 +31,34 @@ MAX_NORM, EPSILON = range(2)
 FIRST, COUNT, FREE, PLACE = range(4)
 
 
-@device_function
-def oddness(x):
-    """0 if all eight elements are finite, else NaN."""
-    return (
-        ((x[0] - x[0]) + (x[1] - x[1]))
-        + ((x[2] - x[2]) + (x[3] - x[3]))
-        + ((x[4] - x[4]) + (x[5] - x[5]))
-        + ((x[6] - x[6]) + (x[7] - x[7]))
-    )
-
-
 @factory
 def checker(dtype: str, real: Any) -> Kernel:
     """The kernel for gradients of a dtype: the sum of squares of each tensor, and whether all elements are finite."""
-    zero = real(0)
-
-    def row(partial: bool) -> Callable:
-        load = vectors.access(dtype, real, partial).load
-
-        @device_function
-        def values(g, first, stop, common):
-            return (load(g, own(first), stop),)
-
-        return values
-
-    squares_of, elements_of = tile_sums("grads", row, 1, real), named(row(True), "grads_partial")
+    zero, load = real(0), access(dtype, real).load
 
     @device_function
-    def oddness_of(g, first, stop, common):
-        odd = zero
-        for n in range(rows_of(first, stop)):
-            odd += oddness(elements_of(g, first + ROW * n, stop, common)[0])
-        return odd
+    def add_row(g, i, stop, whole, odd_ones, s):
+        x = cuda.local.array((1, 8), real)
+        load(g, i, stop, whole, x, 0)
+        for e in range(8):
+            s[0, e] = s[0, e] + x[0, e] * x[0, e]
+
+    squares_of = tile_sums(add_row, 1, real)
 
     @device_function
-    def tile_of_checked(g, first, stop, aligned, odd_ones):
+    def tile_of(g, first, stop, aligned, odd_ones):
         squares = squares_of(g, first, stop, aligned, odd_ones)
         if squares - squares != zero:
-            odd = oddness_of(g, first, stop, odd_ones)
+            x, odd = cuda.local.array((1, 8), real), zero
+            for row in range(rows_of(first, stop)):
+                load(g, own(first + ROW * row), stop, PARTIAL, x, 0)
+                for e in range(8):
+                    odd += x[0, e] - x[0, e]  # 0 if it is finite, else NaN
             if cuda.any_sync(WHOLE_WARP, odd != zero) and cuda.threadIdx.x % 32 == 0:
                 cuda.atomic.max(odd_ones, 0, 1)
         return squares
 
-    sums_of = chunk_sums(tile_of_checked, real, (0, 1))
+    sums_of = chunk_sums(tile_of, real, (0, 1))
 
     @kernel(BOUNDS)
     def check_gradients(addresses, positions, chunks, nodes, counters, sums, roots, odd_ones):

@@ -5,7 +5,7 @@ On the executor they are ``refopt.cpu.remainder``, for one element of one thread
 
 import numpy as np
 
-from refopt.cpu.remainder import HALF, INFINITY, halves, join, number
+from refopt.cpu.remainder import HALF, INFINITY, halves, join, number, split_numbers
 from refopt.gpu.patterns import pattern_of
 from refopt.gpu.target import intrinsic
 from refopt.simt import memory
@@ -72,6 +72,21 @@ def load_joined(param, remainder):
 def store_joined(param, remainder, value):
     for address, words in zip((param, remainder), _halves((value,)), strict=True):
         memory.store(address, np.uint16, words)
+
+
+_AWAY = (
+    "mov.b32 d, ${x}; add.u32 d, d, 0x8000; and.b32 d, d, 0xffff0000; setp.nan.f32 q, ${x}, ${x}; "
+    "selp.b32 d, 0x7fc00000, d, q; mov.b32 ${k}, d; "
+)
+
+
+@intrinsic(
+    "{ .reg .b32 d; .reg .pred q; " + "".join(_AWAY.format(k=k, x=k + 4) for k in range(4)) + "}",
+    "=f,=f,=f,=f,f,f,f,f", "ffff", "ffff", lanes=True,
+)
+def round4_away(x):
+    """Four values rounded to bf16, ties away from zero: the stored parameters beside remainders (numerics, N15)."""
+    return tuple(split_numbers(np.array(x, np.float32))[0].astype(np.float32))  # of many threads, four rows
 
 
 def _joined(params, remainders):

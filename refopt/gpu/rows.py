@@ -19,13 +19,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from refopt.catalog import Routine
-from refopt.checks.dtypes import SIZES, arithmetic
+from refopt.checks.dtypes import ITEM_SIZES, SIZES, arithmetic
 from refopt.gpu import remainder, vectors
 from refopt.gpu.target import cuda, device_function
 from refopt.gpu.unroll import named
 
 ROW = 256
 SECOND = 128  # from a thread's first four elements of a row to its other four
+OFFSETS = 0, 1, 2, 3, SECOND, SECOND + 1, SECOND + 2, SECOND + 3  # from a thread's first element of a row to its eight
 # Of NumPy's type, since Numba compiles a function anew for every Python constant that it is given.
 WHOLE, PARTIAL = np.bool_(True), np.bool_(False)
 
@@ -68,9 +69,9 @@ def access(dtype: str, real: Any, policy: str = "") -> Access:
             x[a, 0], x[a, 1], x[a, 2], x[a, 3] = load4(at)
             x[a, 4], x[a, 5], x[a, 6], x[a, 7] = load4(at + size * SECOND)
         else:
-            for e in range(4):
-                x[a, e] = real(load1(at + size * e)) if i + e < stop else zero
-                x[a, 4 + e] = real(load1(at + size * (SECOND + e))) if i + SECOND + e < stop else zero
+            left = stop - i
+            for e in range(8):
+                x[a, e] = real(load1(at + size * OFFSETS[e])) if OFFSETS[e] < left else zero
 
     @device_function
     def store(address, i, stop, whole, x, a):
@@ -79,10 +80,11 @@ def access(dtype: str, real: Any, policy: str = "") -> Access:
             store4(at, (x[a, 0], x[a, 1], x[a, 2], x[a, 3]))
             store4(at + size * SECOND, (x[a, 4], x[a, 5], x[a, 6], x[a, 7]))
         else:
+            left = stop - i
             for e in range(4):
-                if i + e < stop:
+                if e < left:
                     store1(at + size * e, x[a, e])
-                if i + SECOND + e < stop:
+                if SECOND + e < left:
                     store1(at + size * (SECOND + e), x[a, 4 + e])
 
     return Access(load, store)
@@ -101,10 +103,9 @@ def joined_access(policy: str = "") -> Access:
             x[a, 0], x[a, 1], x[a, 2], x[a, 3] = load4(p, r)
             x[a, 4], x[a, 5], x[a, 6], x[a, 7] = load4(p + 2 * SECOND, r + 2 * SECOND)
         else:
-            for e in range(4):
-                far = SECOND + e
-                x[a, e] = load1(p + 2 * e, r + 2 * e) if i + e < stop else zero
-                x[a, 4 + e] = load1(p + 2 * far, r + 2 * far) if i + far < stop else zero
+            left = stop - i
+            for e in range(8):
+                x[a, e] = load1(p + 2 * OFFSETS[e], r + 2 * OFFSETS[e]) if OFFSETS[e] < left else zero
 
     @device_function
     def store(addresses, i, stop, whole, x, a):
@@ -113,14 +114,37 @@ def joined_access(policy: str = "") -> Access:
             store4(p, r, (x[a, 0], x[a, 1], x[a, 2], x[a, 3]))
             store4(p + 2 * SECOND, r + 2 * SECOND, (x[a, 4], x[a, 5], x[a, 6], x[a, 7]))
         else:
+            left = stop - i
             for e in range(4):
                 far = SECOND + e
-                if i + e < stop:
+                if e < left:
                     store1(p + 2 * e, r + 2 * e, x[a, e])
-                if i + far < stop:
+                if far < left:
                     store1(p + 2 * far, r + 2 * far, x[a, 4 + e])
 
     return Access(load, store)
+
+
+@lru_cache
+def rounding(dtype: str) -> Callable:
+    """Round array a of x as a store in a 16-bit dtype does; for "uint16", as parameters beside remainders are stored."""
+    if dtype == "uint16":
+
+        @device_function
+        def round_away(address, i, stop, whole, x, a):
+            for e in range(0, 8, 4):
+                new = remainder.round4_away((x[a, e], x[a, e + 1], x[a, e + 2], x[a, e + 3]))
+                x[a, e], x[a, e + 1], x[a, e + 2], x[a, e + 3] = new
+
+        return round_away
+    rounded = getattr(vectors, f"round_{dtype}")
+
+    @device_function
+    def round_to_even(address, i, stop, whole, x, a):
+        for e in range(8):
+            x[a, e] = rounded(x[a, e])
+
+    return round_to_even
 
 
 @lru_cache
@@ -203,6 +227,13 @@ class Slots:
         """Store slots, each from the array of x that is given with its name."""
         same = {"params": "params", "joined": "stored_params"}.get(self._exact)  # stored by the other of the two
         return in_turn([self._move(1, name, a) for name, a in arrays.items() if name != same])
+
+    def as_stored(self, arrays: Mapping[str, int]) -> Callable | None:
+        """Round arrays of x, each given with its slot, to what a load of the slot would return; None if none changes."""
+        exact, stored = self.dtypes.get(self._exact), "uint16" if self._exact == "joined" else self.dtypes["params"]
+        dtypes = self.dtypes | {"params": exact, "stored_params": stored}
+        rounded = [(dtypes[name], a) for name, a in arrays.items() if ITEM_SIZES.get(dtypes[name]) == 2]
+        return in_turn([Move(rounding(dtype), a, 0) for dtype, a in rounded]) if rounded else None
 
     def _move(self, which: int, name: str, a: int, policy: str = "") -> Move:
         name = {"params": self._exact, "stored_params": "params"}.get(name, name)

@@ -10,11 +10,15 @@ import numpy as np
 
 from refopt.cpu.reduce import TILE
 from refopt.gpu.machine import Properties
-from refopt.gpu.tiles import FANOUT
 
 # Columns of the chunk table: the tensor, the first element and the last + 1, the slot of the first tile's sum, the node
 # that counts the chunk, and whether vectors can access all arrays of the tensor.
 TENSOR, START, STOP, SLOT, NODE, ALIGNED = range(6)
+
+# Columns of the node table: the slot of the first child's sum, the number of children, the slot of the node's own sum,
+# the number of arrivals that it waits for, and its parent or -1.
+FIRST_CHILD, CHILDREN, OWN_SUM, ARRIVALS, PARENT = range(5)
+FANOUT = 1024  # the most children of a node
 
 # Bytes of parameter and gradient whose norms a block takes, the fastest on an H200; fewer on a GPU whose L2 cache has
 # less than twice that per multiprocessor, since the update starts with what is in the cache.
@@ -22,7 +26,7 @@ CHUNK_BYTES = 65536
 
 
 class Tables(NamedTuple):
-    """Host copies: ``chunks`` (C, 6), ``nodes`` (N, 5) as in gpu/tiles.py, and ``slots``, how many sums a row has."""
+    """Host copies: ``chunks`` (C, 6), ``nodes`` (N, 5) and ``slots``, how many sums a row has."""
 
     chunks: np.ndarray
     nodes: np.ndarray

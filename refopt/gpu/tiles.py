@@ -1,35 +1,29 @@
 """The tile tree of ``refopt.cpu.reduce``, as a warp and a block compute it (numerics, N6).
 
-A warp takes a tile. Each of its threads has eight of the 256 lanes, adds a row at a time to them, and joins them
-neighbours first: eight in the thread, then by shuffles. Tile sums go to memory, and `climb` joins them: the
+A warp takes a tile (`tile_sums`). Each of its threads has eight of the 256 lanes, adds a row at a time to them, and joins
+them neighbours first: eight in the thread, then by shuffles. Tile sums go to memory, and `climb` joins them: the
 last block to finish under a node of the tree adds the sums of the node's children, so every sum is computed once, by
-whichever block is last, always in the same order.
+whichever block is last, always in the same order. `chunk_sums` is all of this for a block.
 """
 
+from collections.abc import Callable
 from functools import lru_cache
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
 from refopt.cpu.reduce import LANES, TILE
+from refopt.gpu.rows import PARTIAL, ROW, WHOLE, of_warp, own
+from refopt.gpu.tables import (
+    ALIGNED, ARRIVALS, CHILDREN, FIRST_CHILD, NODE, OWN_SUM, PARENT, SLOT, START, STOP,
+)
 from refopt.gpu.target import cuda, device_function, fence
-from refopt.gpu.unroll import gather
-from refopt.gpu.vectors import ROW
 
 ROWS = TILE // LANES
-FANOUT = 1024
 WHOLE_WARP = 0xFFFFFFFF
 
-# Columns of the node table: the slot of the first child's sum, the number of children, the slot of the node's own sum,
-# the number of arrivals that it waits for, and its parent or -1.
-FIRST_CHILD, CHILDREN, OWN_SUM, ARRIVALS, PARENT = range(5)
-
 assert ROW == LANES, "a thread's eight elements of a row are its eight lanes"
-
-
-# Add the square of its element to each of eight lanes; and scale eight elements.
-add_squares = gather("add_squares", "sums[{k}] + x[{k}] * x[{k}]", "sums, x", 8)
-scale8 = gather("scale8", "factor * x[{k}]", "factor, x", 8)
 
 
 @device_function
@@ -40,14 +34,14 @@ def swap_join(odd, x, y, distance):
 
 
 @device_function
-def lane_tree(s):
-    """The sum of 256 lanes. Thread t has lanes 4t to 4t + 3, and the four that are 128 further.
+def lane_tree(s, a):
+    """The sum of 256 lanes. Thread t has lanes 4t to 4t + 3, and the four that are 128 further, in s[a, 0:8].
 
     It takes 6 shuffles, not 10: from the first level on, even threads compute the tree of lanes 0 to 127 and
     odd threads that of the others.
     """
     odd = cuda.threadIdx.x & 1
-    x = swap_join(odd, (s[0] + s[1]) + (s[2] + s[3]), (s[4] + s[5]) + (s[6] + s[7]), 1)
+    x = swap_join(odd, (s[a, 0] + s[a, 1]) + (s[a, 2] + s[a, 3]), (s[a, 4] + s[a, 5]) + (s[a, 6] + s[a, 7]), 1)
     x = x + cuda.shfl_xor_sync(WHOLE_WARP, x, 2)
     x = x + cuda.shfl_xor_sync(WHOLE_WARP, x, 4)
     x = x + cuda.shfl_xor_sync(WHOLE_WARP, x, 8)
@@ -56,11 +50,11 @@ def lane_tree(s):
 
 
 @device_function
-def lane_tree_2(s, t):
-    """``lane_tree`` of s on even threads and of t on odd ones, in 7 shuffles for both."""
+def lane_tree_2(s):
+    """``lane_tree`` of s[0] on even threads and of s[1] on odd ones, in 7 shuffles for both."""
     odd, second = cuda.threadIdx.x & 1, cuda.threadIdx.x & 2
-    x = swap_join(odd, (s[0] + s[1]) + (s[2] + s[3]), (t[0] + t[1]) + (t[2] + t[3]), 1)
-    y = swap_join(odd, (s[4] + s[5]) + (s[6] + s[7]), (t[4] + t[5]) + (t[6] + t[7]), 1)
+    x = swap_join(odd, (s[0, 0] + s[0, 1]) + (s[0, 2] + s[0, 3]), (s[1, 0] + s[1, 1]) + (s[1, 2] + s[1, 3]), 1)
+    y = swap_join(odd, (s[0, 4] + s[0, 5]) + (s[0, 6] + s[0, 7]), (s[1, 4] + s[1, 5]) + (s[1, 6] + s[1, 7]), 1)
     x = swap_join(second, x, y, 2)
     x = x + cuda.shfl_xor_sync(WHOLE_WARP, x, 4)
     x = x + cuda.shfl_xor_sync(WHOLE_WARP, x, 8)
@@ -82,6 +76,38 @@ def warp_tree_2(x, y):
 def rows_of(first, stop):
     """How many rows of the tile at ``first`` hold elements before ``stop``."""
     return min((stop - first + ROW - 1) // ROW, ROWS)
+
+
+def tile_sums(add_row: Callable, norms: int, real: Any) -> Callable:
+    """``tile_of(at, first, stop, aligned, k)``: a warp's sums of squares over a tile, of one or two values per element.
+
+    ``add_row(at, i, stop, whole, k, s)`` adds the squares of a thread's eight elements of a row, from i on, to its lanes
+    s[n, 0:8] of each norm n. ``at`` and ``k`` are passed on to it.
+
+    Every thread of the warp has a single sum; of two, even threads have the first and odd ones the second.
+    """
+    zero = real(0)
+
+    @device_function
+    def tile_of(at, first, stop, aligned, k):
+        s = cuda.local.array((norms, 8), real)
+        for n in range(norms):
+            for e in range(8):
+                s[n, e] = zero
+        if aligned and first + TILE <= stop:
+            i = own(first)
+            add_row(at, i, stop, WHOLE, k, s)
+            add_row(at, i + ROW, stop, WHOLE, k, s)
+            add_row(at, i + 2 * ROW, stop, WHOLE, k, s)
+            add_row(at, i + 3 * ROW, stop, WHOLE, k, s)
+        else:
+            for row in range(rows_of(first, stop)):
+                add_row(at, own(first + ROW * row), stop, PARTIAL, k, s)
+        if norms == 2:
+            return lane_tree_2(s)
+        return lane_tree(s, 0)
+
+    return tile_of
 
 
 @lru_cache
@@ -143,3 +169,33 @@ def joiner(real: type) -> SimpleNamespace:
         return True, x
 
     return SimpleNamespace(join=join_sums, climb=climb)
+
+
+def chunk_sums(tile: Callable, real: Any, rows: tuple[int, int] = (0, 2)) -> Callable:
+    """``sums_of(c, at, chunks, nodes, counters, sums, k)``: a chunk's sums of squares and, in the tensor's last block,
+    the tensor's.
+
+    ``tile(at, first, stop, aligned, k)`` sums a tile, as `tile_sums` makes it. The lane of number n writes row n of
+    ``sums``, for n from ``rows[0]`` to ``rows[1] - 1``. It returns whether this block is the last of the tensor and, if
+    so, on even threads the tensor's sums of both rows.
+    """
+    climb, zero = joiner(real).climb, real(0)
+    first_row, stop_row = rows
+
+    @device_function
+    def sums_of(c, at, chunks, nodes, counters, sums, k):
+        start, stop, slot, node = chunks[c, START], chunks[c, STOP], chunks[c, SLOT], chunks[c, NODE]
+        # How many chunks the node counts. Loaded early, since the last block to finish would have to wait for it.
+        arrivals = nodes[node, ARRIVALS]
+        lane = cuda.threadIdx.x % 32
+        for first in of_warp(start, stop, TILE):
+            x = tile(at, first, stop, chunks[c, ALIGNED], k)
+            if first_row <= lane < stop_row:
+                sums[lane, slot + (first - start) // TILE] = x
+        # The last block to finish under a node of the tree joins its sums, so none waits for another.
+        closes, x = climb(node, arrivals, nodes, counters, sums)
+        if closes:
+            return True, (x, cuda.shfl_xor_sync(WHOLE_WARP, x, 1))
+        return False, (zero, zero)
+
+    return sums_of

@@ -17,7 +17,7 @@ from types import CodeType
 
 from refopt.gpu.target import device_function
 
-MAKERS = __name__, "refopt.gpu.slots"
+MAKERS = (__name__,)
 _files = count()
 
 

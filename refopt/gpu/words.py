@@ -12,7 +12,6 @@ import numpy as np
 from refopt.gpu.kernels import kernel
 from refopt.gpu.tables import START, STOP, TENSOR
 from refopt.gpu.target import cuda, device_function, intrinsic
-from refopt.gpu.unroll import named
 from refopt.simt import memory
 
 BOUNDS = 64, 16  # threads of a block, and blocks that must fit on a multiprocessor
@@ -48,7 +47,8 @@ def _word(size: int, ptx: str, memory_type: Any) -> tuple[Callable, Callable]:
     def store(address, word):
         memory.store(address, memory_type, (word,))
 
-    return named(load, f"load{size}"), named(store, f"store{size}")
+    load.__name__, store.__name__ = f"load{size}", f"store{size}"
+    return load, store
 
 
 load8, store8 = _word(8, "b64", np.int64)
@@ -80,7 +80,7 @@ def _mover(width: int, load: Callable, store: Callable) -> Callable:
         if end + lane < stop:
             store1(target + end + lane, load1(source + end + lane))
 
-    return named(move, f"move{width}")
+    return move
 
 
 move16, move8 = _mover(16, load16, store16), _mover(8, load8, store8)

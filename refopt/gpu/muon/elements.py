@@ -20,13 +20,12 @@ from refopt.gpu.gate import gate
 from refopt.gpu.kernels import Kernel, factory, kernel
 from refopt.gpu.muon.matrices import FIRST_X, INNER, INNER_STRIDE, LAST_X, LOOKAHEAD, OF_TENSOR, OFFSET, OUTER_STRIDE
 from refopt.gpu.norms import NORM_BOUNDS, UPDATE_BOUNDS
-from refopt.gpu.norms.chunks import chunk_sums
-from refopt.gpu.norms.elements import tile_sums
+from refopt.gpu.muon.sums import scale8, tile_sums
 from refopt.gpu.products import padded_size
 from refopt.gpu.rows import either, of_warp, own
 from refopt.gpu.tables import ALIGNED, START, STOP, TENSOR
 from refopt.gpu.target import cuda, device_function, sqrt, transposed
-from refopt.gpu.tiles import ROW, scale8
+from refopt.gpu.tiles import ROW, chunk_sums
 from refopt.gpu.unroll import named
 from refopt.gpu.vectors import OFFSETS, SECOND
 
