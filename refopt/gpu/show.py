@@ -113,9 +113,9 @@ def source(asked: Request) -> str:
     launches = launches_of(asked)
     parts = [_header(asked, launches)]
     for path, functions in files(launches.kernels).items():
-        lead = f"---- {path.relative_to(FOLDER.parents[1]).as_posix()}: "
+        lead = f"---- {path.relative_to(FOLDER.parents[1]).as_posix()}"
         own = dict.fromkeys(x.__name__ for x in functions if x.__name__.isidentifier())  # no lambda
-        parts.append(_commented(_wrapped(lead, own)) + path.read_text())
+        parts.append(_commented(_wrapped(f"{lead}: ", own) or [lead]) + path.read_text())
     return "\n\n".join(parts)
 
 

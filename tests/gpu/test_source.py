@@ -81,7 +81,7 @@ def test_what_is_printed(routine):
     """The catalogue's arrays and numbers; then each file under its name, whole, the rule's among them."""
     asked = show.request(routine.name)
     text = show.source(asked)
-    head, *parts = re.split(r"(?m)^# ---- (\S+): .*\n(?:#      .*\n)*", text)
+    head, *parts = re.split(r"(?m)^# ---- (\S+\.py)(?:: .*)?\n(?:#      .*\n)*", text)
     for path, part in zip(parts[::2], parts[1::2], strict=True):
         assert part.rstrip("\n") == (FOLDER.parents[1] / path).read_text().rstrip("\n")
     assert len({*parts[::2]}) == len(parts[::2])
