@@ -95,7 +95,7 @@ site: $(SITE)  ## the documentation as web pages, links checked
 	.venv-site/bin/sphinx-build -n -W --keep-going -q -c docs/_site -d build/doctrees . build/site
 	.venv-site/bin/python docs/_site/check.py build/site
 
-maps: $(INSTALLED)  ## generate pages of docs/, kernels/ and types again
+maps: $(INSTALLED)  ## generate pages of docs/ and types again
 	PYTHONPATH=tests .venv/bin/python -m maps
 	$(if $(wildcard $(PEERS)),PYTHONPATH=tests .venv-peers/bin/python -m maps.torch_options)
 

@@ -32,7 +32,7 @@ from refopt.checks.dtypes import SIZES
 from refopt.gpu import cast, exactness, loss_scale, words
 from refopt.gpu.gradient_check import checker, finisher
 from refopt.gpu.machine import dotted
-from refopt.gpu.show.kernels import launches_of, request
+from refopt.gpu.show import launches_of, request
 from refopt.gpu.target import MEASURED, Compilable, signature_of, spelled
 from refopt.program.gpu import mixed_precision, sparse
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from benchmarks import sections, torch_pages
 from benchmarks.sections import with_section
 from refopt.catalog import KNOWN, Spec
+from refopt.gpu import show
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -134,8 +135,8 @@ def elements() -> str:
 def routines() -> str:
     """A line for each routine of the catalogue."""
     lines = [
-        ["routine", "what it is", "states", "launches", "fp32", "amp", "source"],
-        ["---"] * 4 + ["---:"] * 2 + ["---"],
+        ["routine", "what it is", "code", "states", "launches", "fp32", "amp", "source"],
+        ["---"] * 5 + ["---:"] * 2 + ["---"],
     ]
     for routine in KNOWN.values():
         title = (importlib.import_module(f"refopt.cpu.{routine.name}").__doc__ or "").partition(":")[0]
@@ -150,8 +151,17 @@ def routines() -> str:
         launches = str(routine.forms[form].launches)
         launches += f" + {routine.forms[form].iterated} n" if routine.forms[form].iterated else ""
         names = ", ".join(f"`{name}`" for name in states)
-        lines.append([f"[`{routine.name}`](kernels/{routine.name}.py)", title, names, launches, *moved, routine.source])
+        code = ", ".join(f"[{word}]({path})" for word, path in code_of(routine.name).items())
+        lines.append([f"`{routine.name}`", title, code, names, launches, *moved, routine.source])
     return sections.table(lines)
+
+
+def code_of(name: str) -> dict[str, str]:
+    """The file of a routine's formula; of its rule, if it has one; and of the first kernel of a step."""
+    first = show.launches_of(show.request(name), [(5, 3)]).steady[0].kernel
+    files = {"formula": f"refopt/cpu/{name}.py", "rule": f"refopt/gpu/rules/{name}.py",
+             "kernel": next(iter(show.files([first]))).relative_to(ROOT).as_posix()}
+    return {word: file for word, file in files.items() if (ROOT / file).exists()}
 
 
 def with_tables(text: str) -> str:

@@ -11,6 +11,7 @@ import os
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,8 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from refopt import cpu, gpu, simt
-from refopt.gpu.show import listing, request
-from refopt.gpu.show.kernels import launches_of
+from refopt.gpu.show import launches_of, request
+from refopt.gpu.target import called
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"  # of the wheel; in a clone they are the records themselves
@@ -64,6 +65,12 @@ def pair(title: str, ours: Any, theirs: Any, names: tuple[str, str] = ("NumPy", 
     display({"text/html": html, "text/plain": f"{title}\n\n{plain}"}, raw=True)
 
 
+def constants(*modules: Any) -> Code:
+    """The lines of files that name their constants."""
+    lines = [line for module in modules for line in inspect.getsource(module).splitlines()]
+    return Quote("\n".join(line for line in lines if re.match("[A-Z, ]+ = [^{]", line)), language="python")
+
+
 def kernel(build: Callable) -> Code:
     """The source of the kernel that a function builds, without the function around it."""
     text = inspect.getsource(inspect.unwrap(build))
@@ -71,14 +78,14 @@ def kernel(build: Callable) -> Code:
 
 
 class Walk:
-    """A walk through all that kernels consist of, as ``refopt show`` lists it: a call quotes functions by their names.
+    """A walk through all functions that kernels consist of: a call quotes functions by their names.
 
     Attributes:
         left: the names of functions that have not been quoted yet, callers first.
     """
 
     def __init__(self, routine: str, *forms: str, dtype: str = "fp32", after: "Walk | None" = None) -> None:
-        """Functions that an earlier walk has quoted, perhaps under other names, are not left."""
+        """Functions that an earlier walk has quoted are not left."""
         launches = [launches_of(request(routine, dtype, form)) for form in forms or (None,)]
         self._list([kernel for launch in launches for kernel in launch.kernels], after)
 
@@ -90,29 +97,29 @@ class Walk:
         return walk
 
     def _list(self, kernels: Sequence, after: "Walk | None") -> None:
-        text = listing(kernels).text
-        self._head, *blocks = text.rstrip().split("\n\n\n")
-        self._blocks = {re.findall(r"^def (\w+)", block, re.MULTILINE)[0]: block for block in blocks}
-        self._digests: dict[str, int] = {}  # of texts that have digests in the place of names
-        for name, block in reversed(self._blocks.items()):  # callees first
-            known = self._digests | {name: 0}
-            self._digests[name] = hash(tuple(known.get(word, word) for word in re.split(r"(\w+(?=\())", block)))
-        self._quoted: set[int] = after._quoted if after else set()
-        self.left = [name for name in self._blocks if self._digests[name] not in self._quoted]
+        self._texts: dict[str, dict[str, None]] = {}  # functions for two dtypes may have one text
+        for function in chain(*(called(kernel.function) for kernel in kernels)):
+            asm = getattr(function, "asm", None)
+            ptx = textwrap.wrap(f"{function.__name__} on a GPU: {asm[0]}", 118) if asm else []
+            above = "".join(f"# {line}\n" for line in (ptx if len(ptx) < 8 else [*ptx[:5], "..."]))
+            text = above + textwrap.dedent(inspect.getsource(function)).strip()
+            self._texts.setdefault(function.__name__, {})[text] = None
+        self._quoted: set[str] = after._quoted if after else set()
+        self.left = [name for name in self._texts if self._new(name)]
+
+    def _new(self, name: str) -> list[str]:
+        return [text for text in self._texts[name] if text not in self._quoted]
 
     def __call__(self, *names: str) -> Code:
-        self._quoted |= {self._digests[name] for name in names}
+        texts = [text for name in names for text in self._new(name) or self._texts[name]]
+        self._quoted |= {*texts}
         self.left = [name for name in self.left if name not in names]
-        return Quote("\n\n\n".join(self._blocks[name] for name in names), language="python")
+        return Quote("\n\n\n".join(dict.fromkeys(texts)), language="python")
 
     def known(self) -> "Walk":
         """The walk itself, with all that is left taken for quoted: what another notebook has quoted."""
         self(*self.left)
         return self
-
-    def constants(self) -> Code:
-        """What the functions know besides their arguments."""
-        return Quote(self._head[self._head.index("\n\nfrom refopt") :].split("\n\n", 2)[2], language="python")
 
 
 def differing_bytes(ours: Iterable[np.ndarray], theirs: Iterable[np.ndarray]) -> int:

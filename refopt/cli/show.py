@@ -1,4 +1,4 @@
-"""``refopt show``: print the kernels of a routine as Python source or as PTX."""
+"""``refopt show``: print the files of a routine's kernels, or their PTX."""
 
 import argparse
 from typing import Any
@@ -8,7 +8,7 @@ from refopt.catalog.data import DTYPES
 from refopt.cli.check import pairs
 from refopt.cli.output import EQUAL, SEVERAL, Unusable, write
 from refopt.cli.report_file import save
-from refopt.gpu.show import ptx, request, whole
+from refopt.gpu.show import ptx, request, source
 from refopt.gpu.target import INSTALL, no_compiler
 
 
@@ -16,10 +16,9 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
     """Add the command and its arguments to those of ``refopt``."""
     command = commands.add_parser(
         "show",
-        help="print the complete kernels of a routine",
-        description="Print all code that a GPU runs for a routine as one Python file: every function once, callers "
-        "first, specialized for the dtypes and the choices, each PTX intrinsic with its twin. It runs unchanged on the "
-        "executor, with the same bits.",
+        help="print the files of a routine's kernels",
+        description="Print what a GPU runs for a routine: its arrays, choices and launches, then the files of its "
+        "kernels as they are, callers first: the kernel, its rule, and the loads, stores and sums that it calls.",
         epilog="Exit status: 0, 2 for arguments or files that cannot be used, 3 if the command itself fails; 130, 141 "
         "and 143 for Ctrl-C, a closed pipe and SIGTERM.",
     )
@@ -55,7 +54,7 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         parser.error(str(error).removeprefix("show: "))
     if args.ptx and (reason := no_compiler()):
         raise Unusable(f"--ptx: {reason}; {INSTALL}")
-    text = ptx(asked) if args.ptx else whole(asked)
+    text = ptx(asked) if args.ptx else source(asked)
     if args.out is None:
         write(text)
     else:

@@ -8,6 +8,7 @@ contract after all; the decorator form ``@cuda.jit(lto=False)`` drops the argume
 
 import contextlib
 import functools
+import inspect
 import itertools
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -129,11 +130,11 @@ def inline_ptx(asm: str, constraints: str, result: str, arguments: str) -> Any:
             return cgutils.pack_array(builder, cgutils.unpack_tuple(builder, answer, len(results)))
         return answer if results else context.get_dummy_value()
 
+    def typed(typingctx: Any, *kinds: Any) -> Any:
+        return returns(*(kind or of for kind, of in zip(takes, kinds, strict=True))), codegen
+
     # Numba examines the number of an intrinsic's parameters, and their names.
-    given = ", ".join(f"x{k}" for k in range(len(takes)))
-
-    def typed(*kinds: Any) -> Any:
-        return returns(*(kind or of for kind, of in zip(takes, kinds, strict=True)))
-
-    scope = {"typed": typed, "codegen": codegen}
-    return intrinsic(eval(f"lambda typingctx, {given}: (typed({given}), codegen)", scope))
+    given = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+             for name in ("typingctx", *(f"x{k}" for k in range(len(takes))))]
+    typed.__signature__ = inspect.Signature(given)  # type: ignore[attr-defined]
+    return intrinsic(typed)

@@ -112,7 +112,7 @@ def instructions(ptx: str) -> list[str]:
 def _placed(ptx: str) -> Iterator[tuple[str, _Stack]]:
     """Every opcode with the lines that it comes from."""
     code = re.sub(r"//[^\n]*|/\*.*?\*/", "", ptx, flags=re.DOTALL)
-    # Functions made from text have file names in <>, which Numba assumes to be in the current folder.
+    # Functions of a prompt, or made from text, have file names in <>, which Numba assumes to be in the current folder.
     files = dict(re.findall(r'(?m)^\s*\.file\s+(\d+)\s+"(?:[^"\n]*/(?=<))?([^"\n]*)"', code))
     callers: dict[_Place, _Place | None] = {}
     stack: _Stack = (("", 0),)

@@ -1,4 +1,4 @@
-"""Kernels, with their compiled form, their listing, and a check that compiling keeps their bits."""
+"""Kernels, with their compiled form and a check that compiling keeps their bits."""
 
 import functools
 import os
@@ -14,7 +14,7 @@ from refopt.gpu.target import Compilable, oldest
 
 
 class Kernel(Compilable):
-    """A kernel that can be run on a GPU, listed and checked; `kernel` and `factory` make it."""
+    """A kernel that can be run on a GPU and checked; `kernel` and `factory` make it."""
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
@@ -51,17 +51,6 @@ class Kernel(Compilable):
             code = made.linked(self.form(), signature, wanted)
         cache.write(key, self.name, code)
         return code
-
-    def source(self) -> str:
-        """All code of the kernel as one Python text, which the executor runs with the same bits: `refopt.gpu.show`.
-
-        Raises:
-            OSError: the source file of a function cannot be read.
-            LookupError: a value in it cannot be written as text.
-        """
-        from refopt.gpu.listing.text import listing
-
-        return listing([self]).text
 
     def inexact(self, *args: Any, double: bool = False, capability: tuple[int, int] = (9, 0)) -> list[Any]:
         """The instructions that change bits, by lines of Python: `refopt.gpu.exactness.check`. No GPU is needed."""

@@ -11,7 +11,7 @@ import dis
 import functools
 import math
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -221,18 +221,25 @@ def is_device_function(value: Any) -> bool:
     return isinstance(value, types.FunctionType) and hasattr(value, "__refopt_numba__")
 
 
-def intrinsics(function: Callable) -> list[Any]:
-    """The functions with inline PTX that a kernel calls, directly or through device functions, each once."""
+def called(function: Callable, holds: Callable[[Any], Iterable[Any]] = held) -> list[Any]:
+    """A kernel's function and the device functions and intrinsics that it calls, callers first, each once.
+
+    ``holds`` returns the values that a function holds, in the order in which they are to be visited.
+    """
     waiting: list[Any] = [function]
     seen: dict[int, Any] = {}
-    while waiting:
-        value = waiting.pop()
+    for value in waiting:
         if isinstance(value, types.SimpleNamespace):
             waiting += vars(value).values()
         elif id(value) not in seen and (value is function or is_device_function(value)):
             seen[id(value)] = value
-            waiting += [] if hasattr(value, "asm") else held(value)
-    return [value for value in seen.values() if hasattr(value, "asm")]
+            waiting += [] if hasattr(value, "asm") else holds(value)
+    return [*seen.values()]
+
+
+def intrinsics(function: Callable) -> list[Any]:
+    """The functions with inline PTX that a kernel calls, directly or through device functions, each once."""
+    return [value for value in called(function) if hasattr(value, "asm")]
 
 
 def _form(function: Callable) -> Callable:

@@ -104,8 +104,8 @@ def tile_sums(add_row: Callable, norms: int, real: Any, stores: bool = False) ->
         for n in range(norms):
             for e in range(8):
                 s[n, e] = zero
+        i = own(first)
         if aligned and first + TILE <= stop:
-            i = own(first)
             if stores:
                 for row in range(ROWS):
                     add_row(at, i + ROW * row, stop, WHOLE, k, s)
@@ -114,9 +114,13 @@ def tile_sums(add_row: Callable, norms: int, real: Any, stores: bool = False) ->
                 add_row(at, i + ROW, stop, WHOLE, k, s)
                 add_row(at, i + 2 * ROW, stop, WHOLE, k, s)
                 add_row(at, i + 3 * ROW, stop, WHOLE, k, s)
-        else:
+        elif stores:
             for row in range(rows_of(first, stop)):
-                add_row(at, own(first + ROW * row), stop, PARTIAL, k, s)
+                add_row(at, i + ROW * row, stop, PARTIAL, k, s)
+        else:  # two rows at a time, so that their loads are in flight together; a row beyond the end adds zeros
+            for row in range(0, rows_of(first, stop), 2):
+                add_row(at, i + ROW * row, stop, PARTIAL, k, s)
+                add_row(at, i + ROW * row + ROW, stop, PARTIAL, k, s)
         if norms == 2:
             return lane_tree_2(s)
         return lane_tree(s, 0)

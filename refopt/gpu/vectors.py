@@ -10,6 +10,9 @@ table of dtypes, `FORMATS`.
 Values are fp32 or fp64. fp16 and bf16 are for storage only: a separate instruction widens a number after it is loaded,
 which is exact, and another rounds it to nearest even before it is stored (numerics, N1).
 
+Four elements are 16 bytes of fp32, 8 of fp16 and bf16, and twice 16 of fp64. `refopt.gpu.rows` decides which elements
+a thread accesses, and where one at a time.
+
 Loads are ``ld.global``. The read-only path, ``ld.global.nc``, is for memory that nothing writes while the kernel runs;
 here the thread that loads an element usually also stores it. Gradients are only read, but a launch reads each of them
 once, so a cache in front of L2 gains nothing.
@@ -203,6 +206,5 @@ def with_policy(load: Callable, policy: str) -> Callable:
     plain, constraints, result, arguments = load.asm  # type: ignore[attr-defined]
     asm = plain.replace("ld.global.", "ld.global.L2::cache_hint.").replace("];", "], policy;")
     asm = f"{{ .reg .b64 policy; mov.b64 policy, {POLICIES[policy]:#x}; {asm} }}"
-    twin = FunctionType(load.__code__, load.__globals__, None, None, load.__closure__)
-    twin.__name__ = f"{load.__name__}_{policy}"
+    twin = FunctionType(load.__code__, load.__globals__, f"{load.__name__}_{policy}", None, load.__closure__)
     return intrinsic(asm, constraints, result, arguments, (8, 0), plain, True)(twin)

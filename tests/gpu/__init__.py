@@ -1,1 +1,1 @@
-"""Kernels, tables and plans: access, sums over threads, PTX, other libraries' arrays, ladders and listings."""
+"""Kernels, tables and plans: access, sums over threads, PTX, others' arrays, ladders, the files of kernels."""

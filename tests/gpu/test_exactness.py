@@ -141,23 +141,6 @@ def test_calls_are_named_from_the_inside_out():
     assert f"called at test_exactness.py:{calls[0]}, called at test_exactness.py:{calls[1]}" in str(one)
 
 
-def test_a_rule_of_eight_elements():
-    """In registers, by a loop that the compiler unrolls."""
-
-    @device_function
-    def rule(x, k):
-        return one_minus(x) * k
-
-    @kernel()
-    def eightfold(x):
-        eight = cuda.local.array(8, np.float32)
-        for e in range(8):
-            eight[e] = rule(x[e % 3], x[2])
-        x[0] = eight[7]
-
-    assert any(x.line == line_of(one_minus, "planted") for x in eightfold.inexact(X))
-
-
 tenth = device_function(lambda x: x * 0.1)
 further = device_function(
     lambda x:

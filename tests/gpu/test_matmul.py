@@ -8,7 +8,6 @@ from pathlib import Path
 import needs
 import numpy as np
 import pytest
-import texts
 
 from gpu import kept_ptx
 from refopt import cpu, gpu, simt
@@ -337,16 +336,3 @@ def test_nothing_is_a_product_too():
     for m, n, k in ((3, 8, 0), (3, 5, 0), (0, 5, 8), (3, 0, 8)):
         got = product(machine, np.ones((m, k), bfloat16), np.ones((k, n), bfloat16))
         same(got, np.zeros((m, n), np.float32))
-
-
-def test_a_listing_of_a_kernel_of_warps_imports_what_they_do_together():
-    """And makes the same product."""
-    x, machine = np.random.default_rng(0).normal(size=(20, 24)).astype(bfloat16), gpu.device("executor")
-    launch, out = prepared(machine, x, x.T)
-    scope = texts.executed(text := launch.kernel.source())
-    assert "from refopt.gpu.tensor_core import ldmatrix4, ldmatrix4_transposed, mma_bfloat16\n" in text
-    launch()
-    expected, again = out.copy_to_host(), machine.to_device(np.zeros(out.size, np.float32))
-    scope["product"][launch.grid, launch.block](*(cuda.address(again) if x == cuda.address(out) else x
-                                                  for x in launch.args))
-    same(again.copy_to_host(), expected)

@@ -280,24 +280,6 @@ def test_a_clip_is_exact(executor):
     assert step.kernel.inexact(*step.args) == []
 
 
-def test_listings_of_ones_own_kernels_run(executor):
-    """`Kernel.source`: with the same bits, the functions of one's own among those of the parts."""
-    results = []
-    for listed in (False, True):
-        xs, ys = ([executor.to_device(x) for x in random(k, "float32")] for k in (0, 1))
-        steps = [parts.Table(xs, ys).launch(average_of("float32", "float32"), np.float32(0.75)),
-                 clip_of(executor, xs, ONE, cooperative=True)]
-        for step in steps:
-            if listed:
-                scope = {}
-                exec(step.kernel.source(), scope)
-                scope[step.kernel.name][step.grid, step.block](*step.args)
-            else:
-                step()
-        results.append([x.copy_to_host().tobytes() for x in xs])
-    assert results[0] == results[1]
-
-
 def test_a_cooperative_launch_has_no_more_blocks_than_are_resident(executor):
     params = [executor.to_device(np.ones(100_000, np.float32))]
     assert clip_of(executor, params, ONE, cooperative=True).grid == 4 < clip_of(executor, params, ONE).grid

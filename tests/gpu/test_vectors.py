@@ -8,7 +8,7 @@ import pytest
 from refopt.checks.dtypes import SIZES, numpy_dtype
 from refopt.gpu.cuda import address
 from refopt.gpu.kernels import kernel
-from refopt.gpu.rows import PARTIAL, ROW, WHOLE, access, rounding
+from refopt.gpu.rows import ROW, access, rounding
 from refopt.gpu.target import cuda
 from refopt.oracle.exact.cases import same_bits
 from refopt.oracle.exact.placed import Placed
@@ -20,14 +20,13 @@ SMALL = ["float16", "bfloat16"]
 
 def copied(machine, values, target, real=np.float32, partial=False, shift=0):
     """Values as they are after a load and a store by a kernel, one row to a block; whole rows unless partial."""
-    load, store, whole = access(values.dtype.name, real).load, access(target, real).store, PARTIAL if partial else WHOLE
+    load, store, whole = access(values.dtype.name, real).load, access(target, real).store, not partial
 
     @kernel()
     def copy(x, y, stop):
-        i = cuda.blockIdx.x * ROW + 4 * cuda.threadIdx.x
-        elements = cuda.local.array((1, 8), real)
-        load(x, i, stop, whole, elements, 0)
-        store(y, i, stop, whole, elements, 0)
+        first, eight = cuda.blockIdx.x * ROW + 4 * cuda.threadIdx.x, cuda.local.array((1, 8), real)
+        load(x, first, stop, whole, eight, 0)
+        store(y, first, stop, whole, eight, 0)
 
     rows = -(-values.size // ROW)
     size = values.size if partial else rows * ROW
@@ -85,15 +84,14 @@ def test_rounding_at_half_way(machine, dtype, partial):
 @pytest.mark.parametrize("dtype", SMALL)
 def test_rounding_in_registers(machine, dtype):
     """What is carried on as the stored value is the stored value."""
-    (load, store), rounded = access("float32", np.float32), rounding(dtype)
+    load, store, rounded = *access("float32", np.float32), rounding(dtype)
 
     @kernel()
     def roundtrip(x, y, stop):
-        i = cuda.blockIdx.x * ROW + 4 * cuda.threadIdx.x
-        elements = cuda.local.array((1, 8), np.float32)
-        load(x, i, stop, WHOLE, elements, 0)
-        rounded(x, i, stop, WHOLE, elements, 0)
-        store(y, i, stop, WHOLE, elements, 0)
+        first, eight = cuda.blockIdx.x * ROW + 4 * cuda.threadIdx.x, cuda.local.array((1, 8), np.float32)
+        load(x, first, stop, True, eight, 0)
+        rounded(y, first, stop, True, eight, 0)
+        store(y, first, stop, True, eight, 0)
 
     values = halfway(dtype)
     values = values[: values.size // ROW * ROW]
@@ -129,9 +127,9 @@ def test_partial_loads_are_zero_beyond_the_end(machine, dtype, size):
 
     @kernel()
     def spread(x, y, stop):
-        elements = cuda.local.array((1, 8), real)
-        load(x, 4 * cuda.threadIdx.x, stop, PARTIAL, elements, 0)
-        store(y, 4 * cuda.threadIdx.x, stop, WHOLE, elements, 0)
+        eight = cuda.local.array((1, 8), real)
+        load(x, 4 * cuda.threadIdx.x, stop, False, eight, 0)
+        store(y, 4 * cuda.threadIdx.x, stop, True, eight, 0)
 
     x, y = Placed(machine, np.ones(size, numpy_dtype(dtype))), Placed(machine, np.full(ROW, -7, real))
     machine.prepare(spread, 1, 32, (address(x._memory), address(y.array), 0))(machine.stream(0))

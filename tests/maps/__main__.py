@@ -7,7 +7,6 @@ from maps import (
     evidence,
     finds,
     interface,
-    kernels,
     names,
     non_finite,
     specification,
@@ -18,7 +17,6 @@ from maps.collect import suite
 
 if __name__ == "__main__":
     architecture.write()
-    kernels.write()
     stubs.write()
     for path, text in api.pages().items():
         path.write_text(text)

@@ -3,9 +3,8 @@
 import ast
 import importlib
 import inspect
-import io
 import re
-import tokenize
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,14 @@ grimp = pytest.importorskip("grimp")
 
 ROOT = Path(__file__).parents[2]
 NEEDS_PYTORCH = "torch"  # the one package that is not imported without another library
+DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+# The most lines of code of each package of refopt, of the tests and of the benchmarks. What RAISED has instead needs a
+# line in the CHANGELOG: "`gpu` may have 9,000 lines of code: ...".
+BUDGET = {
+    "catalog": 284, "checks": 875, "cli": 1347, "comm": 1279, "cpu": 1305, "gpu": 6669, "oracle": 10_989,
+    "program": 6585, "simt": 11_435, "state": 692, "torch": 1522, "tests": 50_940, "benchmarks": 7748,
+}
+RAISED: dict[str, int] = {}
 PACKAGES = sorted(x.name for x in (ROOT / "refopt").iterdir() if x.is_dir() and x.name != "__pycache__")
 
 
@@ -75,26 +82,46 @@ def test_others_come_in_by_the_door(graph):
 
 def lines_of_code(text):
     """How many lines of a text in Python are neither blank nor of a comment or a docstring."""
-    none = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
-    lines = {line for token in tokenize.generate_tokens(io.StringIO(text).readline) if token.type not in none
-             for line in range(token.start[0], token.end[0] + 1)}
+    lines = {k for k, line in enumerate(text.split("\n"), 1) if line.strip() and not line.lstrip().startswith("#")}
+    docstrings = set()
     for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
-            lines -= {*range(node.body[0].lineno, node.body[0].end_lineno + 1)}
-    return len(lines)
+        if isinstance(node, ast.JoinedStr) or isinstance(getattr(node, "value", None), str):
+            lines |= {*range(node.lineno, node.end_lineno + 1)}  # a string may have blank lines
+        elif isinstance(node, DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
+            docstrings |= {*range(node.body[0].lineno, node.body[0].end_lineno + 1)}
+    return len(lines - docstrings)
+
+
+@lru_cache
+def counts(folder):
+    """The lines of code of each file."""
+    return {path: lines_of_code(path.read_text()) for path in (ROOT / folder).rglob("*.py")}
 
 
 def test_files_are_as_short_as_contributing_says():
     said = re.search(r"(\d+) lines of code, one of the\s+tests (\d+)", (ROOT / "CONTRIBUTING.md").read_text())
     for folder, most in zip(("refopt", "tests"), map(int, said.groups()), strict=True):
-        texts = {str(path): path.read_text() for path in (ROOT / folder).rglob("*.py")}
-        long = {path: lines_of_code(text) for path, text in texts.items() if text.count("\n") > most}
-        assert len(texts) > 100 and not {path: count for path, count in long.items() if count > most}
+        assert len(counts(folder)) > 100 and not {path: n for path, n in counts(folder).items() if n > most}
+
+
+@pytest.mark.parametrize("name", [*PACKAGES, "tests", "benchmarks"])
+def test_code_lines_stay_within_their_budget(name):
+    """If this fails, delete what can go. Lower a row that has room."""
+    count = sum(counts(name if (ROOT / name).is_dir() else f"refopt/{name}").values())
+    most = RAISED.get(name, BUDGET[name])
+    assert count <= most <= 1.03 * count, f"{name}: {count} lines of code, budget {most}"
+
+
+def test_a_raised_budget_is_in_the_changelog():
+    newest = (ROOT / "CHANGELOG.md").read_text().split("\n## ")[1]
+    for name, most in RAISED.items():
+        assert most > BUDGET[name] and re.search(rf"`{name}` may have {most:,} lines of code: \w", newest), name
+    assert {*BUDGET} == {*PACKAGES, "tests", "benchmarks"}
 
 
 def test_lines_of_code_are_those_with_code():
-    text = '"""Of it."""\n\nx = (1,\n     2)  # beside\n# above\ndef f():\n    """Of\n    f."""\n    return """\n"""\n'
-    assert lines_of_code(text) == 5
+    text = '"""Of it."""\n\nx = (1,\n     2)  # beside\n# above\ndef f():\n    """Of\n    f."""\n    y = """\n\n#"""\n'
+    assert lines_of_code(text) == 6
 
 
 def test_no_private_name_crosses_a_package():

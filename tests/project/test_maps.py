@@ -4,9 +4,8 @@ import json
 import re
 
 import pytest
-import texts
 from evidence.cells import cells
-from maps import api, commands, evidence, finds, interface, kernels, names, non_finite, specification, stubs, variants
+from maps import api, commands, evidence, finds, interface, names, non_finite, specification, stubs, variants
 from maps.collect import ROOT, Item, described, suite
 from mutation.covered import READERS
 
@@ -61,20 +60,6 @@ def test_the_architecture_is_that_of_the_imports():
 def test_every_door_has_a_page():
     """If this fails, run make maps."""
     assert {path: path.read_text() for path in api.DOCS.glob("api-*.md")} == api.pages()
-
-
-def test_the_files_of_kernels_are_what_runs():
-    """If this fails, run make maps."""
-    assert {path: path.read_text() for path in kernels.FOLDER.glob("*.py")} == kernels.files()
-
-
-@pytest.mark.parametrize("path", sorted(kernels.FOLDER.glob("*.py")), ids=lambda path: path.stem)
-def test_the_files_of_kernels_are_programs(path):
-    """Which define the kernels that their heads name, the first of them before all else."""
-    scope = texts.executed(text := path.read_text())
-    named = re.findall(r"(\w+)\[(?:\d|as many)", text.partition("\n\n")[0])
-    assert named and all(callable(scope[name][1, 32]) for name in named)
-    assert re.search(r"^def (\w+)", text, re.MULTILINE)[1] in named
 
 
 def test_types_are_those_of_the_catalogue():

@@ -23,19 +23,13 @@ from refopt.gpu.kernels import Kernel, factory, kernel
 from refopt.gpu.muon.matrices import FIRST_X, INNER, INNER_STRIDE, LAST_X, LOOKAHEAD, OF_TENSOR, OFFSET, OUTER_STRIDE
 from refopt.gpu.norms import NORM_BOUNDS, UPDATE_BOUNDS
 from refopt.gpu.products import padded_size
-from refopt.gpu.rows import ROW, SECOND, Slots, access, of_warp, own
+from refopt.gpu.rows import OFFSETS, ROW, WHOLE, Slots, access, of_warp, own
 from refopt.gpu.tables import ALIGNED, START, STOP, TENSOR
 from refopt.gpu.target import cuda, device_function, sqrt
 from refopt.gpu.tiles import chunk_sums, tile_sums
 
 PARAMS, GRADS, VELOCITIES, MASTERS = range(4)  # rows of the addresses
 LR, MU, DECAY, EPSILON, ITERATIONS, RESCALE = range(6)  # rows of the hyperparameters
-
-
-@device_function
-def number(i, e):
-    """The number of a thread's element e of a row, from that of its first."""
-    return i + e % 4 + e // 4 * SECOND
 
 
 @device_function
@@ -76,19 +70,22 @@ def momentum_kernel(dtypes: tuple, use_nesterov: bool, average: bool, factor: st
 
     @device_function
     def add_row(at, i, stop, whole, k, s):
-        """Eight elements: x[0] are the gradients, x[1] the velocities, and x[2] what is orthogonalized and normed."""
+        """Update eight velocities, and add the squares of what is orthogonalized to the thread's lanes s[0, 0:8].
+
+        x[0] are the gradients, x[1] the velocities, and x[2] what is orthogonalized.
+        """
         g_at, v_at, u_at, place = at
         x = cuda.local.array((3, 8), real)
         if whole:
-            load8_g(g_at, i, stop, whole, x, 0)
-            load8_v(v_at, i, stop, whole, x, 1)
+            load8_g(g_at, i, stop, WHOLE, x, 0)
+            load8_v(v_at, i, stop, WHOLE, x, 1)
             for e in range(8):
                 x[1, e], x[2, e] = step(x[1, e], x[0, e], k)
-            store8_v(v_at, i, stop, whole, x, 1)
-            store8_u(u_at, i, stop, whole, x, 2)
+            store8_v(v_at, i, stop, WHOLE, x, 1)
+            store8_u(u_at, i, stop, WHOLE, x, 2)
         else:
             for e in range(8):
-                n, x[2, e] = number(i, e), zero
+                n, x[2, e] = i + OFFSETS[e], zero
                 if n < stop:
                     there = index_of(place, n)
                     v, u = step(real(load_v(v_at + v_size * there)), real(load_g(g_at + g_size * there)), k)
@@ -134,13 +131,13 @@ def normalize_kernel(real: Any, compute: str, chunk_tiles: int) -> Kernel:
         """Eight elements."""
         if whole:
             x = cuda.local.array((1, 8), real)
-            load8_u(u_at, i, stop, whole, x, 0)
+            load8_u(u_at, i, stop, WHOLE, x, 0)
             for e in range(8):
                 x[0, e] = x[0, e] / norm
-            store8_x(x_at, i, stop, whole, x, 0)
+            store8_x(x_at, i, stop, WHOLE, x, 0)
         else:
             for e in range(8):
-                n = number(i, e)
+                n = i + OFFSETS[e]
                 if n < stop:
                     store_x(x_at + x_size * index_of_x(inner, n), load_u(u_at + u_size * n) / norm)
 
@@ -198,14 +195,14 @@ def update_kernel(dtypes: tuple, compute: str, factor: str | None, chunk_tiles: 
         """Eight elements: x[0] are the parameters, and x[1] what they are moved by."""
         if whole:
             x, at = cuda.local.array((2, 8), real), (p_at, 0, 0, m_at)
-            load8_p(at, i, stop, whole, x)
-            load8_x(x_at, i, stop, whole, x, 1)
+            load8_p(at, i, stop, WHOLE, x)
+            load8_x(x_at, i, stop, WHOLE, x, 1)
             for e in range(8):
                 x[0, e] = updated(x[0, e], x[1, e], k)
-            store8_p(at, i, stop, whole, x)
+            store8_p(at, i, stop, WHOLE, x)
         else:
             for e in range(8):
-                n = number(i, e)
+                n = i + OFFSETS[e]
                 if n < stop:
                     there = index_of(place, n)
                     p, m = p_at + p_size * there, m_at + m_size * there
