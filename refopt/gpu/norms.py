@@ -174,10 +174,12 @@ def norm_row(slots: Slots, routine: Routine, rule: NormRule, norms: int) -> Call
     array = {name: a for a, name in enumerate(rule.reads)}
     states = {name: a for name, a in array.items() if rule.moments and name in routine.states}
     load = slots.load(rule.reads, "" if rule.moments else "keep")
-    store, as_stored = slots.store(states) if states else None, slots.as_stored(states)
+    store: Any = slots.store(states) if states else None
+    as_stored: Any = slots.as_stored(states)
     rounds, moved, written = as_stored is not None, len(states), tuple(states.values())
     arrays, grads, rescale = len(array), array.get("grads", -1), len(routine.hypers) - 1
-    elements, moments, normed, real = column(arrays), rule.moments, rule.normed, slots.real
+    moments: Any = rule.moments
+    elements, normed, real = column(arrays), rule.normed, slots.real
 
     @device_function
     def add_row(at, i, stop, whole, k, s):
