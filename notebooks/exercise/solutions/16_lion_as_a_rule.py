@@ -7,8 +7,8 @@ Explained in: ../../docs/adding-an-optimizer.md
 
 # %% [markdown]
 # Lion takes a step of fixed size, in the direction of the sign of a blend of momentum and gradient. Write the rule for
-# one element. The rest is given: `update` applies the rule to the eight elements that a thread holds, `parts.rows` loops
-# over a chunk, and `parts.Table` over all tensors. The specification is refopt's reference, `cpu.merged_lion`:
+# one element. The rest is given: `update` applies the rule to the eight elements that a thread holds, `parts.rows`
+# loops over a chunk, and `parts.Table` over all tensors. The specification is refopt's reference, `cpu.merged_lion`:
 #
 #     c = beta1 * m + (1 - beta1) * g
 #     p = p * (1 - lr * coeff) - lr * sign(c)        with the old m
