@@ -20,11 +20,12 @@ from refopt.checks.dtypes import ITEM_SIZES, numpy_dtype
 from refopt.gpu import memory
 from refopt.gpu.arrays import describer
 from refopt.gpu.compiler import Linked
+from refopt.gpu.instructions import OVERLAPS
 from refopt.gpu.kernels import Kernel
 from refopt.gpu.machine import WARPGROUPS, Filler, Properties, Writer
 from refopt.gpu.staging import Pinned, Staging
 from refopt.gpu.streams import Event, Stream, capturing, checked, context, handle_of, primary
-from refopt.gpu.target import OVERLAPS, signature_of
+from refopt.gpu.target import signature_of
 
 
 class Sequenced:

@@ -40,7 +40,7 @@ def merged_update(routine: Routine, dtypes: tuple, choices: tuple, factor: str =
     states = [name for name in routine.states if name in slots.present]
     array = {name: a for a, name in enumerate(["params", "grads", *states])}
     last, arrays = len(array), len(array) + stochastic
-    to_round = by_chance(tuple(chance_rows(routine, slots, array | {"params": last})) if stochastic else ())
+    to_round: Any = by_chance(tuple(chance_rows(routine, slots, array | {"params": last}))) if stochastic else None
     load, elements = slots.load([*array]), column(last)
     written = {name: a for name, a in array.items() if name != "grads"}
     store = slots.store(written | {"stored_params": last if stochastic else 0})

@@ -15,11 +15,12 @@ from refopt.checks import Array
 from refopt.checks.dtypes import SIZES
 from refopt.gpu import tables, vectors
 from refopt.gpu.address_table import AddressTable
+from refopt.gpu.instructions import sqrt
 from refopt.gpu.kernels import Kernel, factory, kernel
 from refopt.gpu.rows import PARTIAL, ROW, access, own
 from refopt.gpu.runtime import Device
 from refopt.gpu.tables import FANOUT, TENSOR
-from refopt.gpu.target import cuda, device_function, sqrt
+from refopt.gpu.target import cuda, device_function
 from refopt.gpu.tiles import WHOLE_WARP, chunk_sums, joiner, rows_of, tile_sums
 
 # The fastest of 8 bounds and 3 chunk sizes on an H200. Chunks of any dtype are as large as those of 4-byte elements.

@@ -15,12 +15,13 @@ from refopt.catalog import Routine
 from refopt.cpu.reduce import TILE
 from refopt.gpu import norms
 from refopt.gpu.group import Group
+from refopt.gpu.instructions import wait_for_previous_launch
 from refopt.gpu.kernels import Kernel, factory, kernel
 from refopt.gpu.launches import Launches
 from refopt.gpu.norms import NORM_BOUNDS, norm_row, phases
 from refopt.gpu.rows import OFFSETS, ROW, of_warp
 from refopt.gpu.tables import ALIGNED, FANOUT, SLOT, START, STOP, TENSOR
-from refopt.gpu.target import cuda, device_function, wait_for_previous_launch
+from refopt.gpu.target import cuda, device_function
 from refopt.gpu.tiles import joiner, tile_sums
 
 PAIR = 2 * TILE

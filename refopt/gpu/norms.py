@@ -36,12 +36,13 @@ from refopt.cpu.reduce import TILE
 from refopt.gpu import vectors
 from refopt.gpu.gate import gate
 from refopt.gpu.group import Group
+from refopt.gpu.instructions import let_next_launch_begin, wait_for_previous_launch
 from refopt.gpu.kernels import Kernel, factory, kernel
 from refopt.gpu.launches import Launches
 from refopt.gpu.rows import OFFSETS, PARTIAL, ROW, WHOLE, Slots, column, of_warp, own
 from refopt.gpu.rules import NormRule
 from refopt.gpu.tables import ALIGNED, START, STOP, TENSOR
-from refopt.gpu.target import cuda, device_function, let_next_launch_begin, wait_for_previous_launch
+from refopt.gpu.target import cuda, device_function
 from refopt.gpu.tiles import chunk_sums, tile_sums
 from refopt.gpu.tried import norms_taken, rule_for
 

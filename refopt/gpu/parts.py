@@ -47,10 +47,11 @@ from refopt.gpu import rows as rows_of_warps
 from refopt.gpu import tables
 from refopt.gpu.arrays import describer, device_of_lists
 from refopt.gpu.cuda import Kernel, Launch
+from refopt.gpu.instructions import sqrt
 from refopt.gpu.rows import PARTIAL, ROW, WHOLE, Access, of_warp, own
 from refopt.gpu.runtime import device
 from refopt.gpu.tables import ALIGNED, ARRIVALS, NODE, SLOT, START, STOP, TENSOR
-from refopt.gpu.target import argument_spelled, device_function, sqrt
+from refopt.gpu.target import argument_spelled, device_function
 from refopt.gpu.tiles import joiner, lane_tree, rows_of
 
 __all__ = [

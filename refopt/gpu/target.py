@@ -9,7 +9,6 @@ Instructions that only newer GPUs have are inline PTX, with an alternative for o
 
 import dis
 import functools
-import math
 import types
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -24,7 +23,7 @@ from refopt.gpu.compiling import INSTALL, compiler, compiling, in_hand, no_compi
 from refopt.gpu.machine import OLDEST, Properties, dotted, require
 from refopt.simt import cuda
 
-__all__ = ["INSTALL", "Compilable", "cuda", "device_function", "intrinsic", "no_compiler", "sqrt"]
+__all__ = ["INSTALL", "Compilable", "cuda", "device_function", "intrinsic", "no_compiler"]
 
 MEASURED = 9, 0  # the compute capability for which launch bounds were chosen, on an H200
 _since: set[tuple[int, int]] = set()  # the capabilities that introduced instructions of intrinsics
@@ -250,27 +249,6 @@ def _form(function: Callable) -> Callable:
     return types.FunctionType(function.__code__, scope, function.__name__, function.__defaults__, cells)
 
 
-@intrinsic("fence.acq_rel.gpu;", "", "", "")
-def fence():
-    """Order memory between blocks around an atomic: a lighter ``cuda.threadfence()``."""
-    cuda.threadfence()
-
-
-# The compute capability from which launches may overlap. The two functions are hints: on older GPUs a launch starts
-# when the previous one has ended.
-OVERLAPS = 9, 0
-
-
-@intrinsic("griddepcontrol.launch_dependents;", "", "", "", since=OVERLAPS, before="")
-def let_next_launch_begin():
-    """Let a launch prepared with ``overlaps`` start its blocks; they wait where they need this one's results."""
-
-
-@intrinsic("griddepcontrol.wait;", "", "", "", since=OVERLAPS, before="")
-def wait_for_previous_launch():
-    """Wait until the previous launch is complete and its writes are visible."""
-
-
 def spelled(signature: tuple) -> list[str]:
     """The types of kernel arguments in words: int64, or an array's dtype and number of axes, float32[2]."""
     return [f"{kind.dtype}[{kind.ndim}]" if hasattr(kind, "ndim") else str(kind) for kind in signature]
@@ -289,16 +267,6 @@ def argument_spelled(where: str, arg: Any) -> str:
     return f"{name_of(arg.dtype)}[{len(arg.shape)}]"
 
 
-
 def signature_of(args: tuple) -> tuple:
     """The types of kernel arguments: C-contiguous device arrays, 64-bit integers and fp32 numbers."""
     return tuple(argument_spelled(f"kernel: args[{k}]", arg) for k, arg in enumerate(args))
-
-
-def sqrt(x: np.floating) -> np.floating:
-    """The square root, rounded once: ``sqrt.rn`` in the kernel."""
-    return math.sqrt(x)  # type: ignore[return-value]
-
-
-sqrt.__refopt_numba__ = lambda: math.sqrt  # type: ignore[attr-defined]
-cuda.jit(device=True)(sqrt)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from refopt.cpu.reduce import LANES, TILE
+from refopt.gpu.instructions import fence
 from refopt.gpu.rows import PARTIAL, ROW, WHOLE, of_warp, own
 from refopt.gpu.tables import (
     ALIGNED,
@@ -27,7 +28,7 @@ from refopt.gpu.tables import (
     START,
     STOP,
 )
-from refopt.gpu.target import cuda, device_function, fence
+from refopt.gpu.target import cuda, device_function
 
 ROWS = TILE // LANES
 WHOLE_WARP = 0xFFFFFFFF

@@ -56,7 +56,7 @@ def test_launches_are_told(args, capsys):
 
 @pytest.mark.parametrize(("args", "there", "gone"), [
     (["adam", "--set", "epsilon_at=uncorrected"], "epsilon_at=uncorrected", "=corrected"),
-    (["adam"], "rules/adam.py: .*rule", "remainder.py"),
+    (["adam"], "rules/adam.py: .*rule", "philox.py"),
     (["adam", "--state", "moment2_max"], "rules/adam.py: .*amsgrad", "remainder.py"),
     (["adam", "--dtype", "fp16-amp"], "params float16, grads float16, moment1 float32", "bfloat16"),
     (["adam", "--dtype", "bf16+16"], "master_params uint16", "=stochastic"),

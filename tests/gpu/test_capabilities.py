@@ -20,7 +20,7 @@ needs.compiler()
 from benchmarks import capabilities
 from benchmarks.capabilities import CAPABILITIES, judged, of_routine
 from refopt.catalog import ROUTINES
-from refopt.gpu import cast, elementwise, philox, remainder, tensor_core, vectors, words
+from refopt.gpu import cast, elementwise, instructions, philox, remainder, tensor_core, vectors, words
 from refopt.gpu.machine import OLDEST, Properties
 
 pytestmark = pytest.mark.skipif(not capabilities.ptxas(), reason="no ptxas, which nvidia-cuda-nvcc has")
@@ -76,7 +76,7 @@ def takes(intrinsic, asm, capability):
 
 INTRINSICS = {
     f"{module.__name__}.{name}": value
-    for module in (target, vectors, words, remainder, philox, cast)
+    for module in (instructions, vectors, words, remainder, philox, cast)
     for name, value in vars(module).items() if hasattr(value, "asm")
 } | {f"{name} {policy}": vectors.with_policy(getattr(vectors, name), policy)
      for name in ("load4_float32", "load4_bfloat16") for policy in vectors.POLICIES
@@ -103,7 +103,7 @@ def test_an_intrinsic_says_from_where_on_its_instructions_exist(name):
 
 def test_a_hint_is_left_out():
     """Nothing is compiled in its place, and not for newer GPUs."""
-    wait = target.wait_for_previous_launch
+    wait = instructions.wait_for_previous_launch
 
     @kernel()
     def waits(x):

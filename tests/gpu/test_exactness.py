@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from refopt.gpu import cuda, exactness
+from refopt.gpu.instructions import sqrt
 from refopt.gpu.kernels import kernel
 from refopt.gpu.ladder import adam
 from refopt.gpu.notes import digest
-from refopt.gpu.target import device_function, sqrt
+from refopt.gpu.target import device_function
 
 X = np.ones(3, np.float32)
 

@@ -19,13 +19,14 @@ from refopt.cpu.muon import MUON
 from refopt.cpu.reduce import TILE
 from refopt.gpu import remainder, vectors
 from refopt.gpu.gate import gate
+from refopt.gpu.instructions import sqrt
 from refopt.gpu.kernels import Kernel, factory, kernel
 from refopt.gpu.muon.matrices import FIRST_X, INNER, INNER_STRIDE, LAST_X, LOOKAHEAD, OF_TENSOR, OFFSET, OUTER_STRIDE
 from refopt.gpu.norms import NORM_BOUNDS, UPDATE_BOUNDS
 from refopt.gpu.products import padded_size
 from refopt.gpu.rows import OFFSETS, ROW, WHOLE, Slots, access, of_warp, own
 from refopt.gpu.tables import ALIGNED, START, STOP, TENSOR
-from refopt.gpu.target import cuda, device_function, sqrt
+from refopt.gpu.target import cuda, device_function
 from refopt.gpu.tiles import chunk_sums, tile_sums
 
 PARAMS, GRADS, VELOCITIES, MASTERS = range(4)  # rows of the addresses

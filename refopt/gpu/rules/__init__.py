@@ -12,7 +12,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from refopt.catalog import ROUTINES, Routine
-from refopt.gpu.target import device_function, sqrt
+from refopt.gpu.instructions import sqrt
+from refopt.gpu.target import device_function
 
 __all__ = [
     "RULES", "NormRule", "Rule", "decay_and_sign", "device_function", "larger", "moments", "next_powers", "rule_of",

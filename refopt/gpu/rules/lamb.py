@@ -6,8 +6,9 @@ would move as many bytes, and need memory.
 
 from typing import Any
 
+from refopt.gpu.instructions import sqrt
 from refopt.gpu.rules import NormRule
-from refopt.gpu.target import device_function, sqrt
+from refopt.gpu.target import device_function
 
 
 def lamb(real: Any, present: frozenset[str], always_adapt: bool) -> NormRule:

@@ -2,8 +2,9 @@
 
 from typing import Any
 
+from refopt.gpu.instructions import sqrt
 from refopt.gpu.rules import NormRule
-from refopt.gpu.target import device_function, sqrt
+from refopt.gpu.target import device_function
 
 
 def lars_momentum(real: Any, present: frozenset[str], adapt: str, norm_of: str) -> NormRule:

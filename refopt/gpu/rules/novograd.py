@@ -2,8 +2,9 @@
 
 from typing import Any
 
+from refopt.gpu.instructions import sqrt
 from refopt.gpu.rules import NormRule
-from refopt.gpu.target import device_function, sqrt
+from refopt.gpu.target import device_function
 
 
 def novograd(real: Any, present: frozenset[str], grad_averaging: bool) -> NormRule:
