@@ -9,6 +9,7 @@ import numpy as np
 from ..base.conversions import name_of
 from ..base.numba_types import dtype_of
 from ..base.scalars import COMPLEX, FLOATS, INTEGERS, SIGNED, UNSIGNED, unify
+from ..memory.shared import Records, with_fields
 
 
 class Scalar(NamedTuple):
@@ -46,15 +47,15 @@ class Tuple(NamedTuple):
 
 
 class Range(NamedTuple):
-    """A `range` of integers of a kind."""
+    """A `range`, or another iterator: items of a kind."""
 
-    item: Scalar
+    item: Any
 
 
 class Method(NamedTuple):
-    """A method of a number or of an array."""
+    """A method of a number, an array or text."""
 
-    owner: Scalar | Array
+    owner: Any
     name: str
 
 
@@ -125,6 +126,17 @@ def any_number(name: str) -> Scalar:
     return number(name, "any" if name in INTEGERS else "np")
 
 
+def made(name: str) -> Scalar:
+    """Any number of a type, as a conversion to it gives it."""
+    return number(name, "py" if name in ("int64", "bool") else "np")
+
+
+def several(names: str) -> Kind:
+    """The kind of a result: of one type, or a tuple of several; `none` for None."""
+    kinds = tuple(any_number(name) for name in names.split(",")) if names != "none" else (Known(None),)
+    return kinds[0] if len(kinds) == 1 else Tuple(kinds)
+
+
 def whole(low: int, high: int, name: str = "int64") -> Scalar:
     """A Python int between limits."""
     return Scalar(name, "py", low, high)
@@ -144,6 +156,14 @@ def scalar(kind: Kind) -> Scalar | None:
     if name in INTEGERS:
         return Scalar(name, "py" if type(value) in (int, bool) and name != "uint64" else "np", int(value), int(value))
     return Scalar(name)
+
+
+def operand(kind: Kind, array: bool = False) -> str | None:
+    """The type of a number, or of an array's elements."""
+    if array:
+        return kind.dtype if isinstance(kind, Array) else None
+    known = scalar(kind)
+    return known.name if known else None
 
 
 def variable(kind: Kind) -> Kind:
@@ -168,11 +188,11 @@ def of_value(value: Any) -> Kind:
 
 def of_type(type_: Any) -> Kind:
     """The kind of a value of a Numba type, as far as a signature determines it."""
+    if isinstance(parts := getattr(type_, "types", None), tuple):
+        return Tuple(tuple(map(of_type, parts)))
     dtype = dtype_of(type_)
     if isinstance(dtype, np.dtype):
         return number(dtype.name) if _scalar_name(dtype) else None
-    if isinstance(parts := getattr(type_, "types", None), tuple):
-        return Tuple(tuple(map(of_type, parts)))
     inner = dtype_of(getattr(type_, "dtype", None))
     return array_of(inner, type_.ndim) if isinstance(inner, np.dtype) and hasattr(type_, "ndim") else None
 
@@ -244,7 +264,7 @@ def joined(a: Kind, b: Kind, widen: bool = False) -> Kind:
         low, high = min(one.low, other.low), max(one.high, other.high)
         if widen or name not in (one.name, other.name):
             low, high = limits(name)
-        forms = {each.form if each.name == name else _converted(name) for each in (one, other)}
+        forms = {each.form if each.name == name else made(name).form for each in (one, other)}
         return Scalar(name, forms.pop() if len(forms) == 1 else "any", low, high)
     first, second = items_of(a), items_of(b)
     if first is not None and second is not None and _sort(a) == _sort(b):
@@ -277,6 +297,23 @@ def _sort(kind: Kind) -> Any:
     return None
 
 
+def item_of(kind: Kind) -> Kind:
+    """The kind of the items in a loop over a value."""
+    if isinstance(kind, Range):
+        return kind.item
+    if items := items_of(kind):
+        first = items[0]
+        for other in items[1:]:
+            first = joined(first, other)
+        return first if all(_type_of(item) == _type_of(first) for item in items) else None
+    return element(kind, kind.axes - 1) if isinstance(kind, Array) else None
+
+
+def _type_of(kind: Kind) -> Any:
+    known = scalar(kind)
+    return known.name if known else kind
+
+
 def items_of(kind: Kind) -> tuple | None:
     """The kinds of a tuple's items, if it is one."""
     if isinstance(kind, Tuple):
@@ -292,6 +329,19 @@ def named_of(kind: Kind) -> Any:
     return named if hasattr(named, "_fields") else None
 
 
-def _converted(name: str) -> str:
-    """The form of the result of a conversion to a type."""
-    return "py" if name in ("int64", "bool") else "np"
+def frozen_value(value: Any) -> Any:
+    """A captured value in a class that identifies its type; an array as it is now, as Numba's constants are."""
+    if type(value) is float:
+        return np.float64(value)
+    if type(value) is int and 2**63 <= value < 2**64:
+        return np.uint64(value)
+    if type(value) is complex:
+        return np.complex128(value)
+    if type(value) in (np.ndarray, Records):
+        copy = np.array(value)
+        copy.flags.writeable = False
+        return with_fields(copy)
+    if type(value) is tuple:
+        items = tuple(frozen_value(item) for item in value)
+        return value if all(a is b for a, b in zip(items, value, strict=True)) else items
+    return value

@@ -44,12 +44,9 @@ def _shuffles(function: FunctionType, seen: set[FunctionType]) -> bool:
     seen.add(function)
     names = function.__globals__
     return SHUFFLES in names and (
-        names[SHUFFLES] or any(_shuffles(value, seen) for value in names.values() if _is_new(value, seen))
+        names[SHUFFLES]
+        or any(_shuffles(one, seen) for one in names.values() if isinstance(one, FunctionType) and one not in seen)
     )
-
-
-def _is_new(value: Any, seen: set[FunctionType]) -> bool:
-    return isinstance(value, FunctionType) and SHUFFLES in value.__globals__ and value not in seen
 
 
 def _copy(function: FunctionType, known: dict[FunctionType, FunctionType]) -> FunctionType:
@@ -72,12 +69,8 @@ def _lifted(name: str, value: Any, known: dict[FunctionType, FunctionType]) -> A
         return _Module(value, _OF_CUDA)
     if isinstance(value, type) and issubclass(value, np.generic):
         return _type(value)
-    ours = value is _BUILTINS.get(name) or (name.startswith(_PREFIX) and _is_of_scalars(value))
+    ours = value is _BUILTINS.get(name) or (name.startswith(_PREFIX) and callable(value))
     return lifted(value) if ours else value
-
-
-def _is_of_scalars(value: Any) -> bool:
-    return callable(value) and "_resolved" not in getattr(value, "__qualname__", "")
 
 
 class _Module:
