@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 from typing import Any
 
 from ..base.conversions import CONVERSIONS
@@ -118,9 +119,7 @@ class Assignments(Calls):
             del self.scope[statement.targets[0].id]  # type: ignore[attr-defined]
         return [*before, *after]
 
-    def remembered(self, node: ast.AST, new: ast.expr, kind: Kind) -> Typed:
-        """A value converted to a type that holds those that it had in earlier passes too."""
-        raise NotImplementedError
+    remembered: Callable[[ast.AST, ast.expr, Kind], Typed]
 
     def _once(self, node: ast.expr, before: list[ast.stmt]) -> ast.expr:
         """An expression that can be used twice but is evaluated once, in a statement before."""

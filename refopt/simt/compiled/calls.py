@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import types
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,6 @@ from .kinds import (
     Tuple,
     any_number,
     array_of,
-    column,
     element,
     field,
     items_of,
@@ -48,7 +48,7 @@ from .kinds import (
     whole,
     widened,
 )
-from .library import SIZE, Library, is_function
+from .library import Library, array_attribute, is_function
 from .refused.uses import described
 
 Callee = tuple[Any, Kind]
@@ -65,22 +65,16 @@ _LANE = whole(0, 31, "int32")
 class Calls(Library):
     """The visits of calls and of attributes."""
 
-    def device_function(self, node: ast.AST, function: types.FunctionType, kinds: list[Kind]) -> Callee | None:
-        """A device function typed for the arguments of a call, and the kind of its result; None if it runs as it is."""
-        raise NotImplementedError
-
-    def captured_by(self, node: ast.Call, function: types.FunctionType) -> dict[str, ast.expr]:
-        """What an inner function captures, and the defaults of its parameters, by the names it takes them by."""
-        raise NotImplementedError
-
-    def named_function(self, names: Any, name: str, value: Any) -> None:
-        """Note where a device function was found."""
-        raise NotImplementedError
+    device_function: Callable[[ast.AST, types.FunctionType, list[Kind]], Callee | None]
+    captured_by: Callable[[ast.Call, types.FunctionType], dict[str, ast.expr]]
+    named_function: Callable[[Any, str, Any], None]
 
     def attribute(self, node: ast.Attribute, kind: Kind, name: str) -> Typed:
         """An attribute of a value of a kind."""
         if (number_of_it := scalar(kind)) is not None:
             return self._part(node, number_of_it, name)
+        if isinstance(kind, Method) and (kind.name, name) == ("ctypes", "data"):
+            return node, number("uint64", "any")
         if (items := items_of(kind)) and name in (fields := getattr(named_of(kind), "_fields", ())):
             return node, variable(items[fields.index(name)])
         if isinstance(kind, Known) and kind is not TEXTS:
@@ -90,7 +84,7 @@ class Calls(Library):
                 return node, _DIMENSIONS[id(kind.value)]
             return self._known_attribute(node, kind.value, name)
         if isinstance(kind, Array):
-            return node, _array_attribute(kind, name)
+            return node, array_attribute(kind, name)
         if isinstance(kind, Record):
             return node, field(kind, name)
         return node, Method(kind, name) if kind is TEXTS else None
@@ -148,7 +142,7 @@ class Calls(Library):
             return self._type(new, function.dtype.type, args, starred)
         if not starred and not keywords and (handled := self._builtin(new, function, args)):
             return handled
-        if (executor := self._executor(new, function, args)) is not None:
+        if (executor := self._executor(new, function, args, named)) is not None:
             return executor
         if isinstance(function, types.FunctionType):
             return self._function(new, function, node, args, {name: kind for name, (_, kind) in named.items()})
@@ -210,7 +204,7 @@ class Calls(Library):
             return node, None
         raise Unsupported(f"the call in line {node.lineno} has no type")
 
-    def _executor(self, node: ast.Call, function: Any, args: list[Typed]) -> Typed | None:
+    def _executor(self, node: ast.Call, function: Any, args: list[Typed], named: dict) -> Typed | None:
         """A function of the executor's `cuda`."""
         owner = getattr(function, "__self__", None)
         if owner is not None or not is_function(function):
@@ -221,8 +215,9 @@ class Calls(Library):
             return node, each if axes == 1 else Tuple((each,) * axes)
         if function is indices.elements:
             return node, Tuple(tuple(map(element, items_of(kinds[0]) or ())))
-        if function in (shared.shared.array, shared.local.array) and len(args) == 2:
-            return node, _declared(kinds)
+        if function in (shared.shared.array, shared.local.array):
+            given = dict(zip(("shape", "dtype"), args, strict=False)) | named
+            return node, _declared(given["shape"][1], given["dtype"][1]) if {"shape", "dtype"} <= given.keys() else None
         if function is memory.load and isinstance(named := _type_of(kinds[1]) if len(kinds) > 1 else None, str):
             count = kinds[2].value if len(kinds) > 2 and isinstance(kinds[2], Known) else 1
             return node, Tuple((number(named),) * count) if isinstance(count, int) else None
@@ -316,35 +311,12 @@ def _changes(kind: Kind, type_: Kind) -> bool:
     return operand(kind) != operand(type_)
 
 
-def _declared(kinds: list[Kind]) -> Kind:
-    axes = items_of(kinds[0])
+def _declared(shape: Kind, dtype: Kind) -> Kind:
+    axes = items_of(shape)
     try:
-        return array_of(kinds[1].value, 1 if axes is None else len(axes)) if isinstance(kinds[1], Known) else None
+        return array_of(dtype.value, 1 if axes is None else len(axes)) if isinstance(dtype, Known) else None
     except TypeError:
         return None
-
-
-def _array_attribute(kind: Array, name: str) -> Kind:
-    size = whole(0, SIZE)
-    if name in ("size", "nbytes", "itemsize"):
-        return size
-    if name == "shape":
-        return Tuple((size,) * kind.axes)
-    if name == "strides":
-        return Tuple((whole(-SIZE, SIZE),) * kind.axes)
-    if name == "ndim":
-        return Known(kind.axes)
-    if name == "T":
-        return kind
-    if name == "dtype" and kind.dtype:
-        return Known(np.dtype(kind.dtype))
-    if name in ("real", "imag"):
-        return kind._replace(dtype=COMPLEX.get(kind.dtype or "", kind.dtype))
-    if name == "flat":
-        return kind._replace(axes=1)
-    if (part := column(kind, name)) is not None:
-        return part
-    return Method(kind, name) if name != "ctypes" else None
 
 
 def _type_of(kind: Kind) -> str | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -49,13 +50,10 @@ class Unsupported(Exception):
 
 
 class Later(Exception):
-    """Raised for a refusal that counts only if it still applies in the last pass over a function."""
-
-    def __init__(self, error: Exception) -> None:
-        self.error = error
+    """Raised for an error that counts only if it still occurs in the last pass over a function."""
 
 
-class Untyped(Unsupported):
+class Untyped(Unsupported, Later):
     """Raised for a computation with a value of unknown type, such as the result of a function without source."""
 
     def __init__(self, node: ast.AST) -> None:
@@ -76,13 +74,9 @@ class Expressions:
 
     # Defined by subclasses
 
-    def named(self, name: str) -> Kind:
-        """The kind of a name that is not a local variable."""
-        raise NotImplementedError
-
-    def called(self, node: ast.Call, test: bool) -> Typed:
-        """A call."""
-        raise NotImplementedError
+    named: Callable[[str], Kind]  # of a name that is not a local variable
+    called: Callable[[ast.Call, bool], Typed]
+    attribute: Callable[[ast.Attribute, Kind, str], Typed]  # of a value of a kind
 
     def refuse(self, node: ast.AST, reason: str, instead: str, later: bool = False) -> None:
         """Report that Numba refuses a place in the source; with ``later``, if it does so in the last pass."""
@@ -209,10 +203,6 @@ class Expressions:
         base, kind = self.visit(node.value)
         new = ast.copy_location(ast.Attribute(base, node.attr, ast.Load()), node)
         return self.attribute(new, kind, node.attr)
-
-    def attribute(self, node: ast.Attribute, kind: Kind, name: str) -> Typed:
-        """An attribute of a value of a kind."""
-        raise NotImplementedError
 
     def _Subscript(self, node: ast.Subscript) -> Typed:
         base, kind = self.visit(node.value)

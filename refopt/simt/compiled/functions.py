@@ -15,25 +15,29 @@ import numpy as np
 
 from ..base.conversions import CONVERSIONS
 from ..base.places import here
+from ..base.scalars import COMPLEX
 from ..base.state import current
 from ..base.undefined import Undefined
 from . import operators
 
 TESTS = {math.isnan: np.isnan, math.isinf: np.isinf, math.isfinite: np.isfinite}
 ANGLES = {math.degrees: 180 / math.pi, math.radians: math.pi / 180}
+_OF_OPERANDS = {round, math.nextafter, math.copysign, math.ldexp, np.angle, np.real, np.imag, np.nan_to_num}
 _ARCS = {f"a{name}": f"arc{name}" for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh", "tan2")}
 _OTHERWISE = {"pow": "power", "remainder": "", **_ARCS}  # NumPy's names for functions of `math`
 
 
 @cache
 def typed(function: Callable[..., Any], *rule: str) -> Callable[..., Any]:
-    """A function of Python, `math` or `cmath` for the types of its operands and that of its result.
+    """A function of Python, `math`, `cmath` or NumPy for the types of its operands and that of its result.
 
-    It computes in fp64, except those that are exact in the types of the operands.
+    It computes in fp64, except those that take the operands in their types.
     """
     *taken, result = rule
     converts, kinds = [CONVERSIONS[name] for name in taken], [CONVERSIONS[name] for name in result.split(",")]
-    wide = complex if function.__module__ == "cmath" else np.float64
+    wide: Any = complex if function.__module__ == "cmath" or taken[0] in COMPLEX else np.float64
+    if function in _OF_OPERANDS:
+        wide = _same
     compute, kind = _computation(function), kinds[0]
     if len(taken) == len(kinds) == 1:
 
@@ -42,11 +46,9 @@ def typed(function: Callable[..., Any], *rule: str) -> Callable[..., Any]:
 
         value.ufunc = compute  # type: ignore[attr-defined]
         return value
-    exact = function in (round, math.nextafter, math.copysign, math.ldexp)
 
     def values(*args: Any) -> Any:
-        operands = [convert(arg) for convert, arg in zip(converts, args, strict=True)]
-        found = compute(*operands) if exact else compute(*map(wide, operands))
+        found = compute(*(wide(convert(arg)) for convert, arg in zip(converts, args, strict=True)))
         return kind(found) if len(kinds) == 1 else tuple(kind(part) for kind, part in zip(kinds, found, strict=True))
 
     return values
@@ -55,8 +57,8 @@ def typed(function: Callable[..., Any], *rule: str) -> Callable[..., Any]:
 def _computation(function: Any) -> Callable[..., Any]:
     """A function that computes in fp64, or in complex128: NumPy's, or Python's with infinities and NaN instead of
     errors."""
-    if function is round:
-        return _rounded
+    if function in (round, np.angle):
+        return _rounded if function is round else _angle
     name = function.__name__
     ufunc = getattr(np, _OTHERWISE.get(name, name), None)
     if isinstance(ufunc, np.ufunc) and function.__module__ == "math":
@@ -73,6 +75,17 @@ def _computation(function: Any) -> Callable[..., Any]:
             return complex(math.nan, math.nan) if function.__module__ == "cmath" else math.nan
 
     return value
+
+
+def _same(x: Any) -> Any:
+    return x
+
+
+def _angle(z: Any, degrees: Any = False) -> Any:
+    """`np.angle`: the arc tangent in the type of the number's parts, as a float64."""
+    angle = np.arctan2(np.float64(z.imag), np.float64(z.real))
+    angle = np.float64(np.float32(angle)) if type(z.real) is np.float32 else angle
+    return angle * (180 / math.pi) if degrees else angle
 
 
 def _rounded(x: Any, digits: Any = None) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -150,11 +151,13 @@ def scalar(kind: Kind) -> Scalar | None:
     if isinstance(kind, Scalar):
         return kind
     name = name_of(kind.value) if isinstance(kind, Known) else None
+    if isinstance(kind, Known) and isinstance(kind.value, enum.IntEnum):
+        name = "int64"
     if name is None:
         return None
     value = kind.value  # type: ignore[union-attr]
     if name in INTEGERS:
-        return Scalar(name, "py" if type(value) in (int, bool) and name != "uint64" else "np", int(value), int(value))
+        return Scalar(name, "py" if isinstance(value, int) and name != "uint64" else "np", int(value), int(value))
     return Scalar(name)
 
 
@@ -305,13 +308,19 @@ def item_of(kind: Kind) -> Kind:
         first = items[0]
         for other in items[1:]:
             first = joined(first, other)
-        return first if all(_type_of(item) == _type_of(first) for item in items) else None
+        return first if all(type_of(item) == type_of(first) for item in items) else None
     return element(kind, kind.axes - 1) if isinstance(kind, Array) else None
 
 
-def _type_of(kind: Kind) -> Any:
-    known = scalar(kind)
-    return known.name if known else kind
+def type_of(kind: Kind) -> Any:
+    """The types that a kind has in Numba; None if they are not known."""
+    if (one := scalar(kind)) is not None:
+        return one.name
+    if isinstance(kind, Array):
+        return ("array", kind.dtype, kind.axes) if kind.dtype else None
+    inner = items_of(kind)
+    types_of = tuple(map(type_of, inner)) if inner is not None else (None,)
+    return None if None in types_of else types_of
 
 
 def items_of(kind: Kind) -> tuple | None:

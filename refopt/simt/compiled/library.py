@@ -20,10 +20,12 @@ from .kinds import (
     Array,
     Kind,
     Known,
+    Method,
     Range,
     Scalar,
     Tuple,
     any_number,
+    column,
     element,
     item_of,
     items_of,
@@ -101,14 +103,16 @@ class Library(Operations):
         if function is print:
             node.func = self.constant(functions.printed, "print", node)
             return node, None
-        if function in (min, max) and len(args) == 1 and len(several := items_of(args[0][1]) or ()) > 1:
-            args = [(ast.Starred(args[0][0], ast.Load()), Tuple(several))]
-            return self._extreme(node, function is max, args, list(several))
-        if function in (min, max) and len(args) > 1:
-            return self._extreme(node, function is max, args, [kind for _, kind in args])
+        if function in (min, max) and (len(args) > 1 or items_of(args[0][1])):
+            given = [kind for _, kind in args] if len(args) > 1 else [*(items_of(args[0][1]) or ())]
+            args = args if len(args) > 1 else [(ast.Starred(args[0][0], ast.Load()), None)]
+            return self._extreme(node, function is max, args, given)
         if (symbol := operators.IN_PLACE.get(function)) and len(args) == 2:
             return self.operation(node, symbol, args[0], args[1], True)
-        if function in (isinstance, hasattr):
+        if function in (iter, next):
+            item = item_of(args[0][1])
+            return node, Range(item) if function is iter else item
+        if function in (isinstance, hasattr, np.iscomplexobj, np.isrealobj):
             return node, BOOL
         if args and isinstance(array := args[0][1], Array) and record.has(text := f"A.{function.__name__}()"):
             return node, any_number(self.resolved(node, text, array)[1]) if len(args) == 1 else None
@@ -130,6 +134,9 @@ class Library(Operations):
         kinds = [args[n][1] for n in places]
         if text.startswith("cuda.ld") and (items := items_of(kinds[1])):  # the index
             kinds[1] = functools.reduce(joined, items)
+        if function in (np.shape, np.size) and isinstance(kinds[0], Array):
+            attribute = ast.copy_location(ast.Attribute(args[0][0], function.__name__, ast.Load()), node)
+            return attribute, array_attribute(kinds[0], function.__name__)
         rule = self.resolved(node, text, *kinds, called=ast.unparse(node.func))
         if text.startswith("cuda."):
             return self._of_cuda(node, args, dict(zip(places, rule, strict=False)), rule[-1])
@@ -255,3 +262,26 @@ def counted(kinds: list[Scalar], name: str) -> Scalar:
     if step.low > 0:
         return whole(start.low, max(start.low, stop.high - 1), name)
     return whole(min(start.low, stop.low), max(start.high, stop.high), name)
+
+
+def array_attribute(kind: Array, name: str) -> Kind:
+    size = whole(0, SIZE)
+    if name in ("size", "nbytes", "itemsize"):
+        return size
+    if name == "shape":
+        return Tuple((size,) * kind.axes)
+    if name == "strides":
+        return Tuple((whole(-SIZE, SIZE),) * kind.axes)
+    if name == "ndim":
+        return Known(kind.axes)
+    if name == "T":
+        return kind
+    if name == "dtype" and kind.dtype:
+        return Known(np.dtype(kind.dtype))
+    if name in ("real", "imag"):
+        return kind._replace(dtype=COMPLEX.get(kind.dtype or "", kind.dtype))
+    if name == "flat":
+        return kind._replace(axes=1)
+    if (part := column(kind, name)) is not None:
+        return part
+    return Method(kind, name)

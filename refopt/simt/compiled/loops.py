@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 from typing import Any
 
 from ..base.scalars import unify
@@ -41,13 +42,11 @@ class Loops(Statements):
             if self.altered | self.returns_more():
                 continue
             if self.failed is not None:
-                raise self.failed
+                raise self.failed.__cause__ or self.failed
             return new
         raise Unsupported("types that do not settle in its loops")
 
-    def returns_more(self) -> bool:
-        """Whether the function calls itself, and returned other kinds in the passes before."""
-        raise NotImplementedError
+    returns_more: Callable[[], bool]
 
     def raw(self, node: ast.expr, test: bool = False) -> Typed:
         new, kind = super().raw(node, test)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 import functools
+import inspect
 import types
 import warnings
 from typing import Any, NamedTuple
@@ -23,6 +24,7 @@ from .facts import facts_of
 from .inner import is_inner, sees, separate
 from .kinds import Kind, Known, Named, Tuple, Varying, frozen_value, joined, of_value, scalar, variable, widened
 from .lifted import SHUFFLES
+from .refused import syntax
 from .refused.statements import Refusals
 
 
@@ -151,25 +153,23 @@ class Typer(Refusals):
         self.returned: Any = ...  # the kind of its result, as far as it is known
         self.local_names, self.maybe = self.facts.stored, self.facts.unassigned
         self.calls: dict[tuple[int, str], tuple[Any, str, Any]] = {}
-        self.scope = self._bound(node.args, kinds)
+        self.scope = self._bound(kinds)
         self.free = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
 
-    def _bound(self, args: ast.arguments, kinds: tuple[Kind, ...]) -> dict[str, Kind]:
-        names = [a.arg for a in (*args.posonlyargs, *args.args)]
+    def _bound(self, kinds: tuple[Kind, ...]) -> dict[str, Kind]:
+        """The kinds of the parameters."""
+        signature = inspect.signature(self.function, follow_wrapped=False)
         named = {each.name: each.kind for each in kinds if isinstance(each, Named)}
-        kinds = tuple(kind for kind in kinds if not isinstance(kind, Named))
-        parameters = {a.arg for a in (*args.args, *args.kwonlyargs)} - set(names[: len(kinds)])
-        if args.kwarg or named.keys() - parameters or (len(kinds) > len(names) and not args.vararg):
-            raise Unsupported("its arguments do not match its parameters")
-        defaults = self.function.__defaults__ or ()
-        scope: dict[str, Kind] = dict(zip(names[len(names) - len(defaults) :], map(_default, defaults), strict=True))
-        scope |= dict(zip(names, kinds, strict=False)) | named
-        if missing := [name for name in names if name not in scope]:
-            raise Unsupported(f"no argument {missing[0]}")
-        if args.vararg:
-            scope[args.vararg.arg] = Tuple(kinds[len(names) :])
-        for name, value in (self.function.__kwdefaults__ or {}).items():
-            scope.setdefault(name, _default(value))
+        try:
+            given = signature.bind(*(kind for kind in kinds if not isinstance(kind, Named)), **named).arguments
+        except TypeError as error:
+            raise Unsupported(f"its arguments do not match its parameters: {error}") from None
+        scope: dict[str, Kind] = {}
+        for name, parameter in signature.parameters.items():
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                scope[name] = Tuple(given.get(name, ()))
+            else:  # a default is no constant, unless it is None
+                scope[name] = given[name] if name in given else variable(_captured(parameter.default))
         return scope
 
     def named(self, name: str) -> Kind:
@@ -201,12 +201,6 @@ class Typer(Refusals):
 
     def namespace(self) -> dict[str, Any]:
         """The globals of the typed function."""
-        for name in self.facts.names:
-            if name not in self.scope and name not in self.captured:
-                try:
-                    self.named(name)
-                except Unsupported:
-                    continue
         scope = {"__builtins__": builtins, "__name__": self.function.__module__, SHUFFLES: self.facts.shuffles}
         return scope | self.captured | self.constants
 
@@ -253,7 +247,7 @@ class Typer(Refusals):
         self.recursive = True
         if self.returned is ...:
             instead = "end on one path: if n < 2: return n"
-            raise Later(self.refused(node, f"{name} calls itself on every path", instead))
+            raise Later from self.refused(node, f"{name} calls itself on every path", instead)
         return lambda *args, **named: _typed(function, kinds).function(*args, **named), self.returned  # type: ignore
 
     def _Name(self, node: ast.Name) -> Typed:
@@ -261,17 +255,16 @@ class Typer(Refusals):
         return (self.constant(kind.value, node.id, node) if is_inner(kind) else new), kind  # type: ignore[union-attr]
 
     def _Lambda(self, node: ast.Lambda) -> Typed:
-        super()._Lambda(node)
         kind = self._separate(node)
         return self.constant(kind.value, "lambda", node), kind
 
     def _do_FunctionDef(self, node: ast.FunctionDef) -> list[ast.stmt]:
-        super()._do_FunctionDef(node)
         self.scope[node.name] = self._separate(node)
         return []
 
     def _separate(self, node: ast.FunctionDef | ast.Lambda) -> Known:
         """An inner function, made a device function once."""
+        self.hold(syntax.inner(node))
         if node not in self.inner:
             self.inner[node] = separate(node, self.function, self.scope, self.local_names | self.scope.keys())
         return self.inner[node]
@@ -283,11 +276,6 @@ class Typer(Refusals):
             reason = f"{function.__name__}, which captures variables, is passed on"
             self.refuse(node, reason, "pass the variables as arguments")
         return captured
-
-def _default(value: Any) -> Kind:
-    """The kind of a default: not a constant, unless it is None."""
-    return variable(Known(value))
-
 
 def _captured(value: Any) -> Kind:
     """The kind of a captured value."""

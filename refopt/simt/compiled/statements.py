@@ -40,7 +40,7 @@ class Statements(Assignments):
             try:
                 new += visitor(statement)
             except Later as later:  # what it assigns has no type in this pass
-                self.failed = self.failed or later.error
+                self.failed = self.failed or later
                 self.live = not isinstance(statement, ast.Return)
         return new or [ast.copy_location(ast.Pass(), body[0])]
 
@@ -70,8 +70,6 @@ class Statements(Assignments):
     def _do_Expr(self, node: ast.Expr) -> list[ast.stmt]:
         if isinstance(node.value, ast.Constant):
             return []
-        if isinstance(node.value, ast.Yield | ast.YieldFrom | ast.Await):
-            raise Unsupported(f"{type(node.value).__name__} in line {node.lineno}")
         return [ast.copy_location(ast.Expr(self.raw(node.value)[0]), node)]
 
     def _do_Pass(self, node: ast.stmt) -> list[ast.stmt]:

@@ -34,7 +34,7 @@ class LaneTyper(Typer):
     def refuse(self, node: ast.AST, reason: str, instead: str, later: bool = False) -> None:
         """Numba's refusals were reported when the kernel was typed for threads."""
         if later:
-            raise Later(Untypable(reason))
+            raise Later from Untypable(reason)
 
     def raw(self, node: ast.expr, test: bool = False) -> Typed:
         """An expression, with its kind as an attribute."""

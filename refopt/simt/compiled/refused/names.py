@@ -22,9 +22,9 @@ _BUILTINS = """abs bool complex divmod enumerate float hasattr int isinstance it
 round slice sum tuple type zip"""
 _OPERATOR = """add and_ contains eq floordiv ge getitem gt iadd iand ifloordiv ilshift imod imul invert ior ipow irshift
 is_ is_not isub itruediv ixor le lshift lt mod mul ne neg not_ or_ pos pow rshift setitem sub truediv truth xor"""
-_NUMPY = """all angle any argmax argmin array_equal asarray atleast_1d atleast_2d atleast_3d average broadcast_shapes
-count_nonzero dsplit dtype finfo iinfo imag iscomplexobj isrealobj isscalar mean nan_to_num nanmean nanprod nanstd
-nansum nanvar ndenumerate ndindex nditer prod real searchsorted shape sinc size std sum var vsplit"""
+_NUMPY = """all any argmax argmin array_equal asarray atleast_1d atleast_2d atleast_3d average broadcast_shapes
+count_nonzero dsplit dtype finfo iinfo iscomplexobj isrealobj isscalar mean nanmean nanprod nanstd nansum nanvar
+ndenumerate ndindex nditer prod searchsorted std sum var vsplit"""
 _TYPES = {np.dtype(code).type.__name__ for code in "?bhilqBHILQefdFD"}
 _INSTEAD = {
     "all": "write a loop, or cuda.syncthreads_and(int(...)) for the threads of a block",

@@ -16,10 +16,6 @@ from .uses import ELEMENTS, unfit
 class Refusals(Expressions):
     """The visits of statements."""
 
-    def _do_Expr(self, node: ast.Expr) -> list[ast.stmt]:
-        self.hold(syntax.expression(node.value))
-        return super()._do_Expr(node)
-
     def _do_Try(self, node: ast.Try) -> list[ast.stmt]:
         self.hold(syntax.expression(node))
         raise Unsupported("try")
@@ -48,12 +44,6 @@ class Refusals(Expressions):
         kind = self.visit(node)[1]
         if kind is not None and not isinstance(kind, Known) and not isinstance(node, ast.Tuple):
             self.refuse(node, "an exception with a value that is not constant", "use constant text, or print the value")
-
-    def _do_FunctionDef(self, node: ast.FunctionDef) -> Any:
-        for decorator in node.decorator_list:
-            if not isinstance(decorator, ast.Lambda):
-                self.refuse(decorator, "a decorator inside a kernel", "define the function outside the kernel")
-        self.hold(syntax.inner(node))
 
     def _do_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> list[ast.stmt]:
         self.scope[node.name] = None

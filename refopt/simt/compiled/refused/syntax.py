@@ -83,10 +83,12 @@ def expression(node: ast.AST, listed: bool = False) -> Iterator[Refusal]:
         yield node, "@ of matrices", "write the loops of the product"
 
 
-def inner(function: ast.AST) -> Iterator[Refusal]:
+def inner(function: ast.FunctionDef | ast.Lambda) -> Iterator[Refusal]:
     """What Numba refuses in a function, or lambda, inside a kernel."""
     name = getattr(function, "name", None)
-    if getattr(function, "args", None) and function.args.kwonlyargs:  # type: ignore[attr-defined]
+    for decorator in getattr(function, "decorator_list", ()):
+        yield decorator, "a decorator inside a kernel", "define the function outside the kernel"
+    if function.args.kwonlyargs:
         yield function, "keyword-only parameters of a function inside a kernel", "make them ordinary parameters"
     if any(isinstance(part, ast.Name) and part.id == name for part in ast.walk(function)):
         yield function, f"{name} calls itself", "write a loop"

@@ -61,7 +61,9 @@ class Expressions(Loops):
         arrays = isinstance(reason, NewArray) and _allocates()
         if not own and not arrays:
             error = self.refused(node, reason, instead)
-            raise Later(error) if later else error
+            if later:
+                raise Later from error
+            raise error
 
     def hold(self, found: Iterable[Refusal]) -> None:
         """Raise the first refusal that applies."""
@@ -206,9 +208,6 @@ class Expressions(Loops):
         for value in node.values[:-1]:
             self.truth(value, self.kinds.get(value))
         return typed
-
-    def _Lambda(self, node: ast.Lambda) -> Any:
-        self.hold(syntax.inner(node))
 
     def called(self, node: ast.Call, test: bool) -> Typed:
         typed = super().called(node, test)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import ast
 import types
 from collections.abc import Iterator
-from typing import Any
 
 from ...base import state
 from ...base.scalars import COMPLEX, FLOATS
 from ...machine.vector_types import Vector
-from ..kinds import Array, Kind, Known, Range, Record, Scalar, Tuple, Varying, items_of, named_of, scalar
+from ..kinds import Array, Kind, Known, Range, Record, Scalar, Tuple, Varying, items_of, named_of, scalar, type_of
 from .syntax import NewArray, Refusal
 
 ELEMENTS = "loop over the elements, or let each thread take one: x[i]"
@@ -114,18 +113,8 @@ def described(kind: Kind) -> str:
 
 def is_mixed(kind: Kind) -> bool:
     """Whether a tuple has items of several types, as far as they are known."""
-    types_of = {_type(item) for item in items_of(kind) or ()}
+    types_of = {type_of(item) for item in items_of(kind) or ()}
     return len(types_of) > 1 and None not in types_of
-
-
-def _type(kind: Kind) -> Any:
-    if (one := scalar(kind)) is not None:
-        return one.name
-    if isinstance(kind, Array):
-        return ("array", kind.dtype, kind.axes) if kind.dtype else None
-    inner = items_of(kind)
-    types_of = tuple(map(_type, inner)) if inner is not None else (None,)
-    return None if None in types_of else types_of
 
 
 def index(node: ast.Subscript, base: Kind, at: Kind) -> Iterator[Refusal]:
