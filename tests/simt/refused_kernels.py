@@ -63,6 +63,35 @@ def recursive(k):
 
 
 @cuda.jit(device=True)
+def there(k):
+    return 1 if k < 2 else back(k - 1)
+
+
+@cuda.jit(device=True)
+def back(k):
+    return there(k - 1)
+
+
+@cuda.jit(device=True)
+def factorial(k):
+    if k < 2:
+        return 1.0
+    return k * factorial(k - 1)
+
+
+@cuda.jit(device=True)
+def walk(a, k):
+    if k > 0:
+        walk(a, k - 1)
+        a[k] = k
+
+
+@cuda.jit(device=True)
+def applied(f, a):
+    return f(a)
+
+
+@cuda.jit(device=True)
 def one_or_other(a):
     if a[0] > 1:
         return a
@@ -309,6 +338,13 @@ REFUSED = {
     "a shape with an argument, by a variable": (
         "k = 4, n\na = cuda.local.array(k, np.float32)\ny[0] = a[0, 0]", "the size k of an array"),
     "a host class": ("y[0] = isinstance(x, cuda.Out)", "cuda.Out is for the host"),
+    "functions that call each other": ("y[0] = there(n)", "call each other"),
+    "a captured variable that is passed on": ("y[0] = applied(lambda a: a + n, 1)", "is passed on"),
+    "a NaN of a float": ("y[0] = np.nan_to_num(x[0])", "np.nan_to_num of float32"),
+    "the real part of an array": ("y[0] = np.real(x)[0]", "np.real of a whole array"),
+    "the size of a number": ("y[0] = np.size(x[0])", "np.size of a number"),
+    "a shuffle of 8 bits at first": (
+        "v = np.uint8(n)\nfor i in range(n):\n    v = cuda.shfl_sync(-1, v, 0) + 1\ny[0] = v", "shfl_sync of uint8"),
     "a loop over an array and a number": ("for i in (x, 1):\n    y[0] = 1", "a tuple of several types"),
 }
 
@@ -379,7 +415,18 @@ RIGHT = {
     "methods of numbers": "y[0] = x[0].item() + n.real + x[0].conjugate() + x[0].view(np.int32) + n.item()",
     "NumPy's functions":
         "y[0] = np.maximum(x[0], 0) + np.sin(x[0]) + np.isnan(x[0]) + np.arctan2(x[0], 1)\nnp.sin(x, y)",
-    "operator": "y[0] = operator.add(n, 2) + operator.mul(x[0], 2)",
+    "operator":
+        "y[0] = operator.add(n, 2) + operator.mul(x[0], 2) + operator.neg(n) + operator.iadd(n, 1)\n"
+        "y[1] = 1 if operator.lt(n, 2) and operator.contains(TRIPLE, n) else operator.getitem(x, 1)",
+    "functions that call themselves": "y[0] = factorial(n)\nwalk(y, n)",
+    "what functions inside capture":
+        "k = n\ndef f(a, b=k):\n    return a * b + x[0]\ng = f\ny[0] = g(2) + g(2, 3)\n"
+        "y[1] = applied(lambda a: a + 1, x[1]) + (lambda a: f(a) - k)(2)",
+    "parts and sizes by NumPy":
+        "y[0] = np.angle(x[0] + 1j) + np.angle(n, True) + np.sinc(x[0]) + np.real(n) + np.imag(1j)\n"
+        "y[1] = np.nan_to_num(n) + np.size(x) + np.shape(x)[0]",
+    "a type that is right in a later pass":
+        "v = np.uint8(n)\nfor i in range(n):\n    y[i] = cuda.ffs(v)\n    v = v + 1",
     "iter and next": "i = iter(x)\ny[0] = next(i)",
     "a table": "y[0] = TABLE[n] + TABLE.size + len(TABLE)\nfor a in TABLE:\n    y[0] += a",
     "and and or of numbers": "y[0] = n and x[0]\ny[1] = n or 2.5\ny[n > 2 and 1 or 0] = 1",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import operator
 import types
 from collections.abc import Callable
 from typing import Any
@@ -107,6 +108,8 @@ class Calls(Library):
                 return node, None
             if isinstance(value, types.ModuleType):
                 self.named_function(value.__dict__, name, known.value)
+            if is_function(known.value):
+                return self.constant(known.value, name, node), known
             kind = of_value(known.value) if isinstance(known.value, np.ndarray) else known
             return self.fixed(node, known), kind
         return node, None
@@ -204,7 +207,7 @@ class Calls(Library):
             return node, None
         raise Unsupported(f"the call in line {node.lineno} has no type")
 
-    def _executor(self, node: ast.Call, function: Any, args: list[Typed], named: dict) -> Typed | None:
+    def _executor(self, node: ast.Call, function: Any, args: list[Typed], named: dict[Any, Typed]) -> Typed | None:
         """A function of the executor's `cuda`."""
         owner = getattr(function, "__self__", None)
         if owner is not None or not is_function(function):
@@ -218,9 +221,9 @@ class Calls(Library):
         if function in (shared.shared.array, shared.local.array):
             given = dict(zip(("shape", "dtype"), args, strict=False)) | named
             return node, _declared(given["shape"][1], given["dtype"][1]) if {"shape", "dtype"} <= given.keys() else None
-        if function is memory.load and isinstance(named := _type_of(kinds[1]) if len(kinds) > 1 else None, str):
+        if function is memory.load and isinstance(one := _type_of(kinds[1]) if len(kinds) > 1 else None, str):
             count = kinds[2].value if len(kinds) > 2 and isinstance(kinds[2], Known) else 1
-            return node, Tuple((number(named),) * count) if isinstance(count, int) else None
+            return node, Tuple((number(one),) * count) if isinstance(count, int) else None
         if function is shared.const.array_like:
             return node, kinds[0] if isinstance(kinds[0], Array) else None
         return None
@@ -272,7 +275,8 @@ class Calls(Library):
             reason = f"{function.__name__} is compiled for other arguments than {given}"
             self.refuse(node, reason, f"pass ({') or ('.join(', '.join(map(str, types)) for _, types in signatures)})")
             raise Untyped(node)
-        returned, taken = min(fitting, key=lambda each: sum(map(_changes, kinds, each[1])))
+        types_of = [operand(kind) for kind in kinds]
+        returned, taken = min(fitting, key=lambda each: sum(map(operator.ne, types_of, map(operand, each[1]))))
         new = [self._passed(*arg, type_) for arg, type_ in zip(args, taken, strict=True)]
         typed = self.device_function(node, function, [kind for _, kind in new])
         if typed is None:
@@ -304,11 +308,6 @@ def _fits(kind: Kind, type_: Kind) -> bool:
         items = items_of(kind) or ()
         return len(items) == len(type_.items) and all(map(_fits, items, type_.items))
     return type_ is None or scalar(kind) is not None
-
-
-def _changes(kind: Kind, type_: Kind) -> bool:
-    """Whether a declared type is another than that of an argument."""
-    return operand(kind) != operand(type_)
 
 
 def _declared(shape: Kind, dtype: Kind) -> Kind:

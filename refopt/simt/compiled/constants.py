@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -91,7 +90,8 @@ class Constants(Expressions):
 
 def as_operator(node: ast.Call, function: Any) -> ast.expr | None:
     """The expression with an operator for a call of a function of `operator`; None for other calls."""
-    kind, new = _SYNTAX.get(id(function), ast.operator), None
+    kind: Any = _SYNTAX.get(id(function), ast.operator)
+    new: ast.expr | None = None
     match node.args:
         case [x] if issubclass(kind, ast.unaryop):
             new = ast.UnaryOp(kind(), x)
@@ -108,7 +108,7 @@ def as_operator(node: ast.Call, function: Any) -> ast.expr | None:
 
 def folded(node: ast.expr) -> ast.expr:
     """The literal that Python's compiler folds an expression of literals to."""
-    function: Callable[..., Any]
+    function: Any
     if isinstance(node, ast.UnaryOp):
         operands, function = [folded(node.operand)], _UNARY[type(node.op)]
     elif isinstance(node, ast.BinOp) and type(node.op).__name__ in SYMBOLS:

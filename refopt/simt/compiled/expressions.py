@@ -7,6 +7,7 @@ wrapped where it is used for anything but a further sum, difference or product: 
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Callable
 from typing import Any
@@ -93,7 +94,7 @@ class Expressions:
             Unsupported: it has none, but the function is not to be refused.
         """
         names = [operand(kind, "A" in text and not n) for n, kind in enumerate(kinds)]
-        if None not in names and (found := record.signature(text, *names)):  # type: ignore[arg-type]
+        if None not in names and (found := record.signature(text, *names)):
             return found
         called = called or (text.partition("(")[0] if "(" in text else _OPERAND.sub("", text).strip())
         if None in names:
@@ -129,6 +130,18 @@ class Expressions:
         """A call of a function of the executor."""
         call = ast.Call(self.constant(function, label, at), list(args), [])
         return ast.copy_location(call, at)
+
+    def _twice(self, node: ast.expr) -> tuple[ast.expr, ast.expr]:
+        """An expression, and one that returns the same value again later."""
+        if isinstance(node, ast.Name | ast.Constant):
+            return node, node
+        return self._held(node)
+
+    def _held(self, node: ast.expr) -> tuple[ast.expr, ast.expr]:
+        """An expression that stores its value in a variable, and the variable."""
+        name = self.temporary()
+        stored = ast.copy_location(ast.Name(name, ast.Store()), node)
+        return ast.copy_location(ast.NamedExpr(stored, node), node), ast.copy_location(ast.Name(name, ast.Load()), node)
 
     def settled(self, node: ast.expr, kind: Kind) -> Typed:
         """An integer wrapped to 64 bits."""
@@ -217,10 +230,7 @@ class Expressions:
                 return _slice(items, index)
             if isinstance(at, Known) and type(at.value) is int and -len(items) <= at.value < len(items):
                 return variable(items[at.value])
-            first = items[0] if items else None
-            for other in items:
-                first = joined(first, other)
-            return variable(first)
+            return variable(functools.reduce(joined, items)) if items else None
         if isinstance(kind, Record):
             return field(kind, at.value) if isinstance(at, Known) else None
         if not isinstance(kind, Array):

@@ -37,7 +37,7 @@ def typed(function: Callable[..., Any], *rule: str) -> Callable[..., Any]:
     converts, kinds = [CONVERSIONS[name] for name in taken], [CONVERSIONS[name] for name in result.split(",")]
     wide: Any = complex if function.__module__ == "cmath" or taken[0] in COMPLEX else np.float64
     if function in _OF_OPERANDS:
-        wide = _same
+        wide = lambda x: x  # noqa: E731
     compute, kind = _computation(function), kinds[0]
     if len(taken) == len(kinds) == 1:
 
@@ -75,10 +75,6 @@ def _computation(function: Any) -> Callable[..., Any]:
             return complex(math.nan, math.nan) if function.__module__ == "cmath" else math.nan
 
     return value
-
-
-def _same(x: Any) -> Any:
-    return x
 
 
 def _angle(z: Any, degrees: Any = False) -> Any:

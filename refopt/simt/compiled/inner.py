@@ -11,19 +11,20 @@ from ..base.variables import reads, stores
 from .kinds import Kind, Known
 
 
-def separate(node: ast.FunctionDef | ast.Lambda, outer: FunctionType, scope: dict[str, Kind], local: set[str]) -> Kind:
+def separate(node: ast.FunctionDef | ast.Lambda, outer: FunctionType, scope: dict[str, Kind], local: set[str]) -> Known:
     """The kind of a function that does the same as one inside another, but captures no local variable.
 
     Its keyword arguments are those variables, and its attribute ``__simt_captured__`` has expressions for them and for
     the defaults of its parameters, to be evaluated where it is called.
     """
+    body: list[ast.stmt]
     body = node.body if isinstance(node, ast.FunctionDef) else [ast.copy_location(ast.Return(node.body), node.body)]
     places, defaults = [*node.args.posonlyargs, *node.args.args], node.args.defaults
     own = {part.arg for part in ast.walk(node.args) if isinstance(part, ast.arg)} | stores(body)
     names = reads(body) & local - own
     for kind in map(scope.get, [*names]):
-        inside = getattr(kind.value, "__simt_captured__", {}) if is_inner(kind) else {}
-        names |= reads(inside.values()) & local
+        if isinstance(kind, Known) and is_inner(kind):
+            names |= reads(vars(kind.value)["__simt_captured__"].values()) & local
     keywords = [ast.arg(name) for name in sorted(names)]
     nothing: list[ast.expr | None] = [None for _ in names]
     args = ast.arguments(node.args.posonlyargs, node.args.args, node.args.vararg, keywords, nothing, None, [])

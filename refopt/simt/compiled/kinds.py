@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import functools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -217,17 +218,16 @@ def column(array: Array, name: Any) -> Kind:
     """The array of one field of an array of records."""
     if array.record is None or name not in (array.record.names or ()):
         return None
-    base, shape = array.record[name].subdtype or (array.record[name], ())
-    return array_of(base, array.axes + len(shape))
+    part = array.record[name]
+    return array_of(part.base, array.axes + len(part.shape))
 
 
 def field(record: Record, name: Any) -> Kind:
     """A field of a record."""
     if not isinstance(name, str) or name not in (record.dtype.names or ()):
         return None
-    dtype = record.dtype[name]
-    base, shape = dtype.subdtype or (dtype, ())
-    return element(array_of(base, 0), len(shape))
+    part = record.dtype[name]
+    return element(array_of(part.base, 0), len(part.shape))
 
 
 def _scalar_name(dtype: np.dtype) -> str | None:
@@ -248,7 +248,7 @@ def widened(kind: Kind) -> Kind:
         return Scalar(known.name, known.form, low, high)
     if (items := items_of(kind)) is not None:
         return Tuple(tuple(widened(item) for item in items), named_of(kind))
-    return Range(widened(kind.item)) if isinstance(kind, Range) else kind  # type: ignore[arg-type]
+    return Range(widened(kind.item)) if isinstance(kind, Range) else kind
 
 
 def joined(a: Kind, b: Kind, widen: bool = False) -> Kind:
@@ -305,10 +305,8 @@ def item_of(kind: Kind) -> Kind:
     if isinstance(kind, Range):
         return kind.item
     if items := items_of(kind):
-        first = items[0]
-        for other in items[1:]:
-            first = joined(first, other)
-        return first if all(type_of(item) == type_of(first) for item in items) else None
+        types = set(map(type_of, items))
+        return functools.reduce(joined, items) if len(types) == 1 and None not in types else None
     return element(kind, kind.axes - 1) if isinstance(kind, Array) else None
 
 

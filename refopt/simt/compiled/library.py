@@ -70,10 +70,11 @@ class Library(Operations):
             return self.apply(np.float64, name, node, node), number(name)
         plain = function in _PLAIN_TYPES
         spelled = function.__name__ if plain else f"np.{np.dtype(name).type.__name__}"
-        name = self.resolved(node, f"{spelled}(a)", kind, called=ast.unparse(node.func))[1]
+        name = self.resolved(node, f"{spelled}(a)", kind)[1]
         known = scalar(kind)
         assert known is not None
         if known.name == name and name not in INTEGERS:
+            self.changed = True
             return (node if isinstance(kind, Known) and not plain else x), number(name)
         if isinstance(kind, Known) and not plain and name == "float64":
             return node, number(name)
@@ -137,7 +138,7 @@ class Library(Operations):
         if function in (np.shape, np.size) and isinstance(kinds[0], Array):
             attribute = ast.copy_location(ast.Attribute(args[0][0], function.__name__, ast.Load()), node)
             return attribute, array_attribute(kinds[0], function.__name__)
-        rule = self.resolved(node, text, *kinds, called=ast.unparse(node.func))
+        rule = self.resolved(node, text, *kinds)
         if text.startswith("cuda."):
             return self._of_cuda(node, args, dict(zip(places, rule, strict=False)), rule[-1])
         return self._of_scalars(node, function, args, [operand(kind) or "" for kind in kinds], rule)
@@ -178,8 +179,8 @@ class Library(Operations):
         pairs = [self._twice(self.converted(*arg, name)) for arg, name in zip(args, rule, strict=False)]
         kinds = any_number(rule[0]), any_number(rule[1])
         parts = [
-            self.settled(*self.operation(node, symbol, *zip(operands, kinds, strict=True)))
-            for symbol, operands in zip(("FloorDiv", "Mod"), zip(*pairs, strict=True), strict=True)
+            self.settled(*self.operation(node, symbol, (x, kinds[0]), (y, kinds[1])))
+            for symbol, (x, y) in zip(("FloorDiv", "Mod"), zip(*pairs, strict=True), strict=True)
         ]
         both = ast.Tuple([part for part, _ in parts], ast.Load())
         return ast.copy_location(both, node), Tuple(tuple(kind for _, kind in parts))
@@ -218,9 +219,7 @@ class Library(Operations):
         for other in given[1:]:
             self.resolved(node, "max(a, b)", given[0], other, called="max" if greatest else "min")
         nodes, known = [arg for arg, _ in args], [one for kind in given if (one := scalar(kind))]
-        joint = known[0]
-        for other in known[1:]:
-            joint = joined(joint, other)  # type: ignore[assignment]
+        joint: Any = functools.reduce(joined, known)
         names = [kind.name for kind in known]
         if set(names) == {"int64"} or (joint.name == "int64" and all(kind.form == "py" for kind in known)):
             choose = max if greatest else min
@@ -240,7 +239,7 @@ def _iterator(function: Any, kinds: list[Kind], starred: bool) -> Kind:
     if starred:
         rows = [items_of(item) for item in rows[0] or ()]
     if function is zip and None not in rows:
-        return Tuple(tuple(Tuple(column) for column in zip(*rows, strict=False)))  # type: ignore[arg-type]
+        return Tuple(tuple(Tuple(column) for column in zip(*rows, strict=False)))
     items = tuple(map(item_of, kinds))
     if function is np.ndenumerate and isinstance(array := kinds[0], Array):
         return Range(Tuple((Tuple((INT64,) * array.axes), element(array))))

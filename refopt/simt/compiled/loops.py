@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -126,11 +127,10 @@ class Loops(Statements):
         orelse = at_exit + (self.block(node.orelse) if node.orelse else [])
         breaks = [(jump, scope) for jump, scope in jumps if isinstance(jump, ast.Break)]
         ways = [self.scope] if self.live and not way else []
-        after: Scope | None = None
-        for scope in [*ways, *(scope for _, scope in breaks)]:
-            after = dict(scope) if after is None else merged(after, scope)
-        self.live = after is not None
-        if after is not None:
+        left = [*ways, *(scope for _, scope in breaks)]
+        self.live = bool(left)
+        if left:
+            after = functools.reduce(merged, left)
             if ways:
                 orelse += self.conversions(ways[0], after, node)
             inserted |= {id(jump): self.conversions(scope, after, node) for jump, scope in breaks}

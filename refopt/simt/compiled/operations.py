@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ast
 
+import numpy as np
+
 from ..base import record
 from ..base.conversions import CONVERSIONS
 from ..base.scalars import FLOATS, INTEGERS, SIGNS, UNSIGNED
 from . import operators
-from .comparisons import Comparisons
-from .constants import folded
+from .constants import Constants, folded
 from .expressions import Typed, Unsupported
 from .kinds import (
     BOOL,
@@ -27,12 +28,13 @@ from .kinds import (
     scalar,
     whole,
 )
+from .refused.uses import incomparable, sort
 
 _RING = {"Add", "Sub", "Mult"}
 _FLOAT = {"Add", "Sub", "Mult", "Div"}
 
 
-class Operations(Comparisons):
+class Operations(Constants):
     """The visits of operators."""
 
     def _BinOp(self, node: ast.BinOp) -> Typed:
@@ -47,7 +49,7 @@ class Operations(Comparisons):
     def operation(self, node: ast.expr, symbol: str, left: Typed, right: Typed, in_place: bool = False) -> Typed:
         """An arithmetic operator applied to two operands."""
         (x, a), (y, b) = left, right
-        if (items := _of_tuples(symbol, a, b)) is not None or (_is_text(a) and _is_text(b) and symbol == "Add"):
+        if (items := _of_tuples(symbol, a, b)) is not None or (symbol == "Add" and sort(a) == sort(b) == "text"):
             return self._infix(node, symbol, x, y), Tuple(items) if items is not None else None
         text = f"a {SIGNS[symbol]}{'=' * in_place} b"
         rule = self.resolved(node, text if record.has(text) else f"a {SIGNS[symbol]} b", a, b)
@@ -133,18 +135,6 @@ class Operations(Comparisons):
         choice = ast.fix_missing_locations(ast.copy_location(ast.IfExp(within, plain, rest), node))
         return choice, INT64
 
-    def _twice(self, node: ast.expr) -> tuple[ast.expr, ast.expr]:
-        """An expression, and one that returns the same value again later."""
-        if isinstance(node, ast.Name | ast.Constant):
-            return node, node
-        return self._held(node)
-
-    def _held(self, node: ast.expr) -> tuple[ast.expr, ast.expr]:
-        """An expression that stores its value in a variable, and the variable."""
-        name = self.temporary()
-        stored = ast.copy_location(ast.Name(name, ast.Store()), node)
-        return ast.copy_location(ast.NamedExpr(stored, node), node), ast.copy_location(ast.Name(name, ast.Load()), node)
-
     def _python(self, node: ast.expr, kind: Scalar) -> ast.expr:
         """An integer as a Python int."""
         if kind.form == "py" and kind.name != "bool":
@@ -173,6 +163,39 @@ class Operations(Comparisons):
             return plain, whole(*bounds)
         function = operators.negation(symbol, one.name)
         return self.apply(function, f"{symbol}_{one.name}", node, x), number(result, "any")
+
+    def _Compare(self, node: ast.Compare) -> Typed:
+        parts = [self.visit(part) for part in (node.left, *node.comparators)]
+        kinds = [kind for _, kind in parts]
+        meets = [self._meet(node, *pair) for pair in zip(kinds, kinds[1:], node.ops, strict=False)]
+        if not any(meets):
+            new = ast.Compare(parts[0][0], node.ops, [part for part, _ in parts[1:]])
+            return ast.copy_location(new, node), BOOL
+        tests: list[ast.expr] = []
+        (x, a), *others = parts
+        for n, ((y, b), op, meet) in enumerate(zip(others, node.ops, meets, strict=True)):
+            y, again = self._twice(y) if n + 1 < len(others) else (y, y)
+            pair = [self.converted(z, kind, meet) if meet else z for z, kind in ((x, a), (y, b))]
+            tests.append(ast.copy_location(ast.Compare(pair[0], [op], pair[1:]), node))
+            x, a = again, b
+        return tests[0] if len(tests) == 1 else ast.copy_location(ast.BoolOp(ast.And(), tests), node), BOOL
+
+    def _meet(self, node: ast.Compare, a: Kind, b: Kind, op: ast.cmpop) -> str:
+        """The type in which Numba compares two operands; empty if Python compares them so anyway.
+
+        A comparison of narrower types that is made in fp64 is noted, except with a constant that is exact in them.
+        """
+        one, other, symbol = scalar(a), scalar(b), type(op).__name__
+        if symbol not in operators.COMPARISONS or ((one is None or other is None) and not incomparable(symbol, a, b)):
+            return ""
+        meet, exact = self.resolved(node, f"a {SIGNS[symbol]} b", a, b)[0], _exact(a, b) or _exact(b, a)
+        assert one is not None and other is not None
+        if meet == "float64" and not exact:
+            self.doubled(node, f"{one.name} and {other.name}")
+        if one.name in INTEGERS and other.name in INTEGERS:
+            return meet if meet == "float64" else ""
+        promoted = one.form == other.form == "np" and np.result_type(one.name, other.name).name == meet
+        return "" if exact or promoted or {one.name, other.name} <= FLOATS.keys() else meet
 
     def _BoolOp(self, node: ast.BoolOp, test: bool = False) -> Typed:
         if test:
@@ -211,6 +234,17 @@ class Operations(Comparisons):
         return ast.copy_location(ast.IfExp(test, x, y), node), kind
 
 
+def _exact(constant: Kind, other: Kind) -> bool:
+    """Whether a constant is exact in the float type of the other operand."""
+    known = scalar(other)
+    if not isinstance(constant, Known) or known is None or known.name not in FLOATS:
+        return False
+    if type(constant.value) not in (int, float):
+        return False
+    with np.errstate(all="ignore"):
+        return float(getattr(np, known.name)(np.float64(constant.value))) == constant.value
+
+
 def _of_tuples(symbol: str, a: Kind, b: Kind) -> tuple | None:
     """The items of a sum of tuples, or of a tuple that is repeated; None for other operands."""
     one, other = items_of(a), items_of(b)
@@ -219,10 +253,6 @@ def _of_tuples(symbol: str, a: Kind, b: Kind) -> tuple | None:
     if symbol == "Mult" and isinstance(b, Known) and type(b.value) is int:
         return one * b.value
     return (*one, *other) if symbol == "Add" and other is not None else None
-
-
-def _is_text(kind: Kind) -> bool:
-    return isinstance(kind, Known) and isinstance(kind.value, str)
 
 
 def _bounds(symbol: str, a: Scalar, b: Scalar) -> tuple[int, int] | None:

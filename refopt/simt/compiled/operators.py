@@ -217,8 +217,8 @@ def extreme(greatest: bool, *names: str) -> Callable[..., Any]:
         first, last = (x, y) if greatest else (y, x)
         return y if last > first else x if last < first else pick(x, y)
 
-    choose = pick_one if len(names) == 2 and names[0] == names[1] else pick
-    choose.spec = greatest, names  # type: ignore[attr-defined]
+    choose: Any = pick_one if len(names) == 2 and names[0] == names[1] else pick
+    choose.spec = greatest, names
     return choose
 
 

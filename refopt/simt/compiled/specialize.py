@@ -94,20 +94,16 @@ def _typed(function: types.FunctionType, kinds: tuple[Kind, ...]) -> Compiled | 
             known[kinds] = _compile(function, kinds)
         except Unsupported as reason:
             known[kinds] = Compiled(None, None, untyped=str(reason))
-            _warn(function, reason)
+            code = function.__code__
+            where = f"{function.__name__} ({code.co_filename}:{code.co_firstlineno})"
+            text = f"{where} is computed by NumPy's rules, not in the types that Numba gives it: {reason}"
+            warnings.warn(text, UntypedWarning, stacklevel=2)
         except BaseException:
             del known[kinds]
             raise
     typed = known[kinds]
     # The table does not store the function itself, which would keep it alive.
     return typed if typed is None or typed.function is not None else typed._replace(function=function)
-
-
-def _warn(function: types.FunctionType, reason: Unsupported) -> None:
-    code = function.__code__
-    where = f"{function.__name__} ({code.co_filename}:{code.co_firstlineno})"
-    text = f"{where} is computed by NumPy's rules, not in the types that Numba gives it: {reason}"
-    warnings.warn(text, UntypedWarning, stacklevel=2)
 
 
 def _compile(function: types.FunctionType, kinds: tuple[Kind, ...]) -> Compiled:
@@ -266,7 +262,7 @@ class Typer(Refusals):
         """An inner function, made a device function once."""
         self.hold(syntax.inner(node))
         if node not in self.inner:
-            self.inner[node] = separate(node, self.function, self.scope, self.local_names | self.scope.keys())
+            self.inner[node] = separate(node, self.function, self.scope, {*self.local_names, *self.scope})
         return self.inner[node]
 
     def captured_by(self, node: ast.Call, function: types.FunctionType) -> dict[str, ast.expr]:

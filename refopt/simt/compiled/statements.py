@@ -149,10 +149,4 @@ def _matches(pattern: ast.pattern | None, subject: ast.expr) -> ast.expr:
 
 def merged(a: Scope, b: Scope, widen: bool = False) -> Scope:
     """The variables after two paths meet."""
-    merged = dict(a)
-    for name, kind in b.items():
-        if name not in merged:
-            merged[name] = kind
-        else:
-            merged[name] = joined(merged[name], kind, widen)
-    return merged
+    return a | {name: joined(a[name], kind, widen) if name in a else kind for name, kind in b.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
@@ -116,26 +116,17 @@ class Context:
 _context = Context(Device())
 
 
-class _Devices:
+class _Devices(tuple):
     """`cuda.gpus`: the list of devices."""
 
-    lst = (_context,)
     current = _context
-
-    def __getitem__(self, number: int) -> Context:
-        return self.lst[number]
-
-    def __len__(self) -> int:
-        return 1
-
-    def __iter__(self) -> Iterator[Context]:
-        return iter(self.lst)
+    lst = property(tuple)
 
     def __repr__(self) -> str:
         return "<Managed Device 0>"
 
 
-gpus = _Devices()
+gpus = _Devices((_context,))
 
 
 def list_devices() -> _Devices:

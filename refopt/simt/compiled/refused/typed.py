@@ -156,6 +156,8 @@ class Expressions(Loops):
             case ast.Call(ast.Name("isinstance"), [ast.Name(name), ast.Name("int" | "float" as of)], []):
                 if (one := scalar(known.get(name))) is not None and one.name != "bool":
                     return (one.name in FLOATS) == (of == "float")
+                if sort(known.get(name)) in ("tuple", "array"):
+                    return False
         try:
             return super().decided(test, scope)
         except Unsupported as reason:
