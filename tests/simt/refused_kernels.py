@@ -73,20 +73,6 @@ def back(k):
 
 
 @cuda.jit(device=True)
-def factorial(k):
-    if k < 2:
-        return 1.0
-    return k * factorial(k - 1)
-
-
-@cuda.jit(device=True)
-def walk(a, k):
-    if k > 0:
-        walk(a, k - 1)
-        a[k] = k
-
-
-@cuda.jit(device=True)
 def applied(f, a):
     return f(a)
 
@@ -418,7 +404,6 @@ RIGHT = {
     "operator":
         "y[0] = operator.add(n, 2) + operator.mul(x[0], 2) + operator.neg(n) + operator.iadd(n, 1)\n"
         "y[1] = 1 if operator.lt(n, 2) and operator.contains(TRIPLE, n) else operator.getitem(x, 1)",
-    "functions that call themselves": "y[0] = factorial(n)\nwalk(y, n)",
     "what functions inside capture":
         "k = n\ndef f(a, b=k):\n    return a * b + x[0]\ng = f\ny[0] = g(2) + g(2, 3)\n"
         "y[1] = applied(lambda a: a + 1, x[1]) + (lambda a: f(a) - k)(2)",

@@ -1,5 +1,8 @@
 """Device functions with explicit signatures convert arguments and results, as in a call of C."""
 
+import math
+from contextlib import nullcontext
+
 import numba.cuda
 import numpy as np
 import pytest
@@ -180,3 +183,52 @@ def test_those_of_numba_keep_their_signatures():
         of_numba.overloads.clear()
         of_numba._can_compile = True
     assert x[0] == 2
+
+
+@cuda.jit(device=True)
+def factorial(k):
+    if k < 2:
+        return np.float32(1)
+    return k * factorial(k - 1)
+
+
+@cuda.jit(device=True)
+def fill(x, k):
+    if k > 0:
+        fill(x, k - 1)
+        x[k] = k
+
+
+@pytest.mark.filterwarnings("error::refopt.simt.UntypedWarning")
+def test_a_function_that_calls_itself_has_the_type_of_its_other_returns():
+    """In which its result is computed: as float64, since the product of an int64 and a float32 is one."""
+
+    @cuda.jit
+    def kernel(x, k):
+        fill(x, k)
+        x[0] = factorial(21) / 3
+
+    x = np.zeros(5)
+    kernel[1, 1](x, 4)
+    assert x.tolist() == [math.factorial(21) / 3, 1, 2, 3, 4]
+
+
+@pytest.mark.filterwarnings("error::refopt.simt.UntypedWarning")
+def test_functions_inside_take_what_they_capture_as_it_is_where_they_are_called():
+    @cuda.jit
+    def kernel(x, n):
+        k = 3
+        scaled = lambda a, b=n: a * k + b  # noqa: E731
+        k = np.float32(2.5)
+
+        def twice(a):
+            return scaled(a) + scaled(a, 1)
+
+        x[cuda.grid(1)] = twice(0.1)
+
+    for watch in (None, False, True):
+        x = np.zeros(256)
+        with nullcontext() if watch is None else simt.observe(watch=watch):
+            kernel[1, 256](x, 7)
+        assert x.tolist() == [(0.1 * 2.5 + 7) + (0.1 * 2.5 + 1)] * 256
+    assert simt.how(kernel[1, 256], x, 7).by == "lanes"

@@ -218,7 +218,8 @@ class Library(Operations):
     def _extreme(self, node: ast.Call, greatest: bool, args: list[Typed], given: list[Kind]) -> Typed:
         for other in given[1:]:
             self.resolved(node, "max(a, b)", given[0], other, called="max" if greatest else "min")
-        nodes, known = [arg for arg, _ in args], [one for kind in given if (one := scalar(kind))]
+        nodes: list[ast.expr] = [arg for arg, _ in args]
+        known: list[Any] = [scalar(kind) for kind in given]
         joint: Any = functools.reduce(joined, known)
         names = [kind.name for kind in known]
         if set(names) == {"int64"} or (joint.name == "int64" and all(kind.form == "py" for kind in known)):
