@@ -63,16 +63,6 @@ def recursive(k):
 
 
 @cuda.jit(device=True)
-def there(k):
-    return 1 if k < 2 else back(k - 1)
-
-
-@cuda.jit(device=True)
-def back(k):
-    return there(k - 1)
-
-
-@cuda.jit(device=True)
 def applied(f, a):
     return f(a)
 
@@ -324,7 +314,6 @@ REFUSED = {
     "a shape with an argument, by a variable": (
         "k = 4, n\na = cuda.local.array(k, np.float32)\ny[0] = a[0, 0]", "the size k of an array"),
     "a host class": ("y[0] = isinstance(x, cuda.Out)", "cuda.Out is for the host"),
-    "functions that call each other": ("y[0] = there(n)", "call each other"),
     "a captured variable that is passed on": ("y[0] = applied(lambda a: a + n, 1)", "is passed on"),
     "a NaN of a float": ("y[0] = np.nan_to_num(x[0])", "np.nan_to_num of float32"),
     "the real part of an array": ("y[0] = np.real(x)[0]", "np.real of a whole array"),

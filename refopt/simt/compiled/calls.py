@@ -50,7 +50,7 @@ from .kinds import (
     widened,
 )
 from .library import Library, array_attribute, is_function
-from .refused.uses import described
+from .uses import described
 
 Callee = tuple[Any, Kind]
 _MOST = 2**31 - 1

@@ -36,7 +36,7 @@ from .kinds import (
     scalar,
     variable,
 )
-from .refused.uses import unfit_operand
+from .uses import unfit_operand
 
 _LOW, _HIGH = limits("int64")
 _EXACT = 2**53  # float64 represents all integers up to here

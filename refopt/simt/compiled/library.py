@@ -40,7 +40,7 @@ from .kinds import (
     whole,
 )
 from .operations import Operations
-from .refused.uses import sort
+from .uses import sort
 
 SIZE = 2**48  # more elements or bytes than any memory has
 _PLAIN_TYPES: dict[Any, str] = {int: "int64", float: "float64", bool: "bool", complex: "complex128"}

@@ -28,7 +28,7 @@ from .kinds import (
     scalar,
     whole,
 )
-from .refused.uses import incomparable, sort
+from .uses import incomparable, sort
 
 _RING = {"Add", "Sub", "Mult"}
 _FLOAT = {"Add", "Sub", "Mult", "Div"}

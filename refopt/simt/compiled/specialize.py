@@ -18,13 +18,13 @@ from ..base.errors import CompileError
 from ..base.places import is_kernels
 from ..base.source import Definition, code_of, definition
 from ..base.threads import EARLY
+from . import syntax
 from .calls import Callee
 from .expressions import Later, Typed, Unsupported
 from .facts import facts_of
 from .inner import is_inner, sees, separate
 from .kinds import Kind, Known, Named, Tuple, Varying, frozen_value, joined, of_value, scalar, variable, widened
 from .lifted import SHUFFLES
-from .refused import syntax
 from .refused.statements import Refusals
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 from ..base.arguments import whole
@@ -188,7 +188,13 @@ def detect() -> bool:
     return True
 
 
-defer_cleanup = profiling = nullcontext  # arrays are freed with their last reference, and there is no profiler
+@contextmanager
+def defer_cleanup() -> Iterator[None]:
+    """Does nothing: arrays are freed with their last reference."""
+    yield
+
+
+profiling = defer_cleanup  # there is no profiler either
 
 
 def profile_start() -> None:

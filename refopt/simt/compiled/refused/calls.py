@@ -18,9 +18,9 @@ from ...machine import atomics, barriers, half, indices
 from ...machine.warps import syncwarp
 from ...memory import shared
 from ..kinds import TEXTS, Array, Kind, Known, Scalar, Tuple, items_of
+from ..syntax import NewArray, Refusal
+from ..uses import sort, unfit
 from .shapes import declared, not_constant
-from .syntax import NewArray, Refusal
-from .uses import sort, unfit
 
 _USES = {id(function): function.__name__ for function in (print, len, tuple)}
 # Functions that take no keyword arguments, besides atomics.

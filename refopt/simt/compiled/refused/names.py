@@ -15,7 +15,7 @@ import numpy as np
 from ...base import record
 from ...base.numba_types import Type, is_numba_type
 from ...base.places import is_internal
-from .syntax import NewArray
+from ..syntax import NewArray
 
 # As numba-cuda 0.30 has them, besides those of the record.
 _BUILTINS = """abs bool complex divmod enumerate float hasattr int isinstance iter len max min next pow print range

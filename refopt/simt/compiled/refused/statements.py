@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 from typing import Any
 
+from .. import syntax
 from ..expressions import Unsupported
 from ..kinds import Array, Kind, Known, Record, Scalar, array_of, items_of, scalar
-from . import syntax
-from .syntax import NewArray
+from ..syntax import NewArray
+from ..uses import ELEMENTS, unfit
 from .typed import Expressions
-from .uses import ELEMENTS, unfit
 
 
 class Refusals(Expressions):

@@ -13,12 +13,13 @@ from typing import Any
 from ...base.errors import CompileError, Place
 from ...base.places import is_internal
 from ...base.scalars import COMPLEX, FLOATS
+from .. import syntax
 from ..expressions import Later, Typed, Unsupported
 from ..kinds import LATE, Array, Clash, Kind, Known, Tuple, items_of, named_of, scalar
 from ..loops import Loops
-from . import calls, names, syntax
-from .syntax import NewArray, Refusal
-from .uses import described, index, sort
+from ..syntax import NewArray, Refusal
+from ..uses import described, index, sort
+from . import calls, names
 
 _ARRAY = frozenset((
     "T", "all", "any", "argmax", "argmin", "ctypes", "dtype", "fill", "flat", "item", "itemsize", "mean", "nbytes",

@@ -6,10 +6,10 @@ import ast
 import types
 from collections.abc import Iterator
 
-from ...base import state
-from ...base.scalars import COMPLEX, FLOATS
-from ...machine.vector_types import Vector
-from ..kinds import Array, Kind, Known, Range, Record, Scalar, Tuple, Varying, items_of, named_of, scalar, type_of
+from ..base import state
+from ..base.scalars import COMPLEX, FLOATS
+from ..machine.vector_types import Vector
+from .kinds import Array, Kind, Known, Range, Record, Scalar, Tuple, Varying, items_of, named_of, scalar, type_of
 from .syntax import NewArray, Refusal
 
 ELEMENTS = "loop over the elements, or let each thread take one: x[i]"
