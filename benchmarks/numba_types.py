@@ -82,6 +82,8 @@ def expressions() -> list[str]:
     for name in sorted(vars(np)):
         if isinstance(ufunc := getattr(np, name), np.ufunc) and ufunc.nin < 3 and ufunc.signature is None:
             found.append(f"np.{name}({'a, b' if ufunc.nin == 2 else 'a'})")
+    found += ["np.angle(a)", "np.angle(a, b)", "np.imag(a)", "np.nan_to_num(a)", "np.real(a)", "np.sinc(a)"]
+    found += ["np.shape(A)", "np.size(A)"]
     found += [f"cuda.{name}(a)" for name in ("popc", "clz", "ffs", "brev", "cbrt", "nanosleep", "syncwarp")]
     found += [f"cuda.syncthreads_{name}(a)" for name in ("count", "and", "or")]
     found += [f"cuda.{name}_sync(-1, a)" for name in ("all", "any", "eq", "ballot", "match_any", "match_all")]

@@ -63,6 +63,11 @@ def recursive(k):
 
 
 @cuda.jit(device=True)
+def applied(f, a):
+    return f(a)
+
+
+@cuda.jit(device=True)
 def one_or_other(a):
     if a[0] > 1:
         return a
@@ -120,7 +125,7 @@ REFUSED = {
     "a class": ("class A:\n    pass\ny[0] = 1", "a class"),
     "an f-string": ('s = f"{n}"\ny[0] = 1', "f-string"),
     "a printed f-string": ('print(f"n is {n}")', "f-string"),
-    "text with a value": ('s = "%d" % n\ny[0] = 1', "operator on text"),
+    "text with a value": ('s = "%d" % n\ny[0] = 1', "% of text"),
     "format": ('s = "{}".format(n)\ny[0] = 1', "text has no format"),
     "str": ("s = str(n)\ny[0] = 1", "str"),
     "a growing list": ("l = []\nl.append(1.0)\ny[0] = l[0]", "a list"),
@@ -184,11 +189,11 @@ REFUSED = {
     "isinstance of an array": ("y[0] = isinstance(x, np.ndarray)", "np.ndarray"),
     "id": ("y[0] = id(x)", "id"),
     "list": ("a = list((1, 2))\ny[0] = 1", "list"),
-    "range of an array": ("for i in range(x):\n    y[0] = i", "range of an array"),
+    "range of an array": ("for i in range(x):\n    y[0] = i", "range of a whole array"),
     "enumerate by name": ("for i, a in enumerate(x, start=1):\n    y[0] = a", "with the keyword argument start"),
     "math.factorial": ("y[0] = math.factorial(n)", "math.factorial"),
     "math.gcd": ("y[0] = math.gcd(n, 4)", "math.gcd"),
-    "math of an array": ("y[0] = math.sqrt(x)", "math.sqrt of an array"),
+    "math of an array": ("y[0] = math.sqrt(x)", "math.sqrt of a whole array"),
     "log to a base": ("y[0] = math.log(x[0], 2)", "math.log with 2 arguments"),
     "np.sqrt": ("y[0] = np.sqrt(x[0])", "np.sqrt"),
     "np.where": ("y[0] = np.where(x[0] > 0, x[0], 0)", "np.where"),
@@ -197,14 +202,14 @@ REFUSED = {
     "np.linalg": ("y[0] = np.linalg.norm(x)", "np.linalg.norm"),
     "np.random": ("y[0] = np.random.rand()", "np.random.rand"),
     "np.float128": ("y[0] = np.longdouble(1)", "np.longdouble"),
-    "a sum of arrays": ("z = x + y\ny[0] = z[0]", "an operator on a whole array"),
+    "a sum of arrays": ("z = x + y\ny[0] = z[0]", "+ of a whole array"),
     "an array that is scaled": ("x *= 2", "an operator on a whole array"),
     "a view that is scaled": ("x[:] *= 2", "an operator on a view"),
     "a copy by slices": ("y[1:3] = x[1:3]", "a copy of a whole array"),
-    "a mask": ("y[0] = x[x > 0][0]", "a comparison of a whole array"),
-    "the truth of an array": ("if x:\n    y[0] = 1", "the truth of an array"),
-    "an array that is compared": ("if x > 0:\n    y[0] = 1", "a comparison of a whole array"),
-    "an index that is a float": ("y[n / 2] = 1", "an index of type float64"),
+    "a mask": ("y[0] = x[x > 0][0]", "> of a whole array"),
+    "the truth of an array": ("if x:\n    y[0] = 1", "the truth of a whole array"),
+    "an array that is compared": ("if x > 0:\n    y[0] = 1", "> of a whole array"),
+    "an index that is a float": ("y[n / 2] = 1", "an index of float64"),
     "too many indices": ("y[0] = x[0, 1]", "2 indices"),
     "an index of two parts": ("i = cuda.grid(2)\ny[i] = 1", "2 indices"),
     "an index into a number": ("y[0] = n[0]", "an index into a number"),
@@ -237,7 +242,7 @@ REFUSED = {
     "a host function": ("cuda.synchronize()", "is for the host"),
     "to_device": ("z = cuda.to_device(x)\ny[0] = 1", "is for the host"),
     "a truth value for a count": ("y[0] = cuda.syncthreads_count(n > 3)", "cuda.syncthreads_count of bool"),
-    "an atomic on a number": ("cuda.atomic.add(n, 0, 1)", "cuda.atomic.add on a number"),
+    "an atomic on a number": ("cuda.atomic.add(n, 0, 1)", "cuda.atomic.add of a number"),
     "an atomic with too few arguments": ("cuda.atomic.add(y, 0)", "missing a required argument"),
     "bits of floats by an atomic": ("cuda.atomic.xor(y, 0, 2)", "cuda.atomic.xor of float32 and int64"),
     "a call of a number": ("n()", "a call of a number"),
@@ -247,7 +252,7 @@ REFUSED = {
     "an attribute that is set with others": ("x.bar, a = 1, 2\ny[0] = a", "an assignment to .bar"),
     "an attribute in a chain": ("a = x.bar = 1\ny[0] = a", "an assignment to .bar"),
     "a field that is set": ("p = Pair(n, 2)\np.first = 3", "an assignment to .first"),
-    "a sum of namedtuples": ("y[0] = (Pair(n, 2) + (3,))[2]", "in one operation"),
+    "a sum of namedtuples": ("y[0] = (Pair(n, 2) + (3,))[2]", "+ of a tuple of 2"),
     "namedtuples of several types": ("p = Pair(n, 1)\nif n:\n    p = Pair(n, 1.5)\ny[0] = p.first", "on one path"),
     "prange": ("for i in prange(4):\n    y[i] = 1", "prange is for the threads of a CPU"),
     "prange by its module": ("for i in numba.prange(4):\n    y[i] = 1", "numba.prange is for the threads"),
@@ -259,7 +264,7 @@ REFUSED = {
     "a loop over chosen text": ('s = "a" if n else "b"\nfor c in s:\n    y[0] = 1', "a loop over text"),
     "a method of chosen text": ('s = "a" if n else "b"\ns.foo()', "text has no foo"),
     "a part of chosen text": ('s = "a" if n else "b"\ny[0] = s[0] == "a"', "an index into text"),
-    "chosen text and more": ('s = ("a" if n else "b") + "c"\ny[0] = s == "ac"', "an operator on text"),
+    "chosen text and more": ('s = ("a" if n else "b") + "c"\ny[0] = s == "ac"', "+ of text that is chosen"),
     "None before a loop": ("a = None\nfor i in range(n):\n    a = i\ny[0] = a", "None before its loop"),
     "the greatest from None on": (
         "a = None\nfor i in range(n):\n    if a is None or a + 1 < x[i]:\n        a = x[i]\ny[0] = 1", "None"),
@@ -296,19 +301,25 @@ REFUSED = {
     "pow with three arguments": ("y[0] = pow(n, 2, 3)", "pow with 3 arguments"),
     "int with a base": ("y[0] = int(n, 8)", "int with 2 arguments"),
     "too few names": ("a, b = TRIPLE\ny[0] = a", "2 names for a tuple of 3"),
-    "an exception with a sum": ("if n < 0:\n    raise ValueError(n + 1)\ny[0] = 1", "a computed value"),
+    "an exception with a sum": ("if n < 0:\n    raise ValueError(n + 1)\ny[0] = 1", "not constant"),
     "two functions, tested": ("f = math.sqrt\nif n:\n    f = math.sin\nif f:\n    y[0] = 1", "f is the function sin"),
     "the count of a tuple": ("y[0] = TRIPLE.count(1)", "TRIPLE.count: a tuple in a kernel has no count"),
-    "a sum with None": ("a = None\ny[0] = a + n", "None in a computation"),
-    "a sum with a module": ("y[0] = n + math", "a number (int64) and the module math in one operation"),
-    "a sum with the thread's indices": ("y[0] = cuda.threadIdx + 1", "indices of three axes and a number (int64)"),
-    "a sum with a function": ("y[0] = math.sqrt + n", "the function sqrt and a number (int64) in one operation"),
-    "text that is compared with a number": ("y[0] = 'a' < n", "a comparison of text with something else"),
+    "a sum with None": ("a = None\ny[0] = a + n", "+ of None"),
+    "a sum with a module": ("y[0] = n + math", "+ of the module math"),
+    "a sum with the thread's indices": ("y[0] = cuda.threadIdx + 1", "+ of indices of three axes"),
+    "a sum with a function": ("y[0] = math.sqrt + n", "+ of the function sqrt"),
+    "text that is compared with a number": ("y[0] = 'a' < n", "< of text"),
     "a field of an array without any": ("y[0] = x['a']", "the field 'a' of an array without fields"),
     "an array without a type, by name": ("a = cuda.local.array(shape=4)\ny[0] = 1", "without a size or a type"),
     "a shape with an argument, by a variable": (
         "k = 4, n\na = cuda.local.array(k, np.float32)\ny[0] = a[0, 0]", "the size k of an array"),
     "a host class": ("y[0] = isinstance(x, cuda.Out)", "cuda.Out is for the host"),
+    "a captured variable that is passed on": ("y[0] = applied(lambda a: a + n, 1)", "is passed on"),
+    "a NaN of a float": ("y[0] = np.nan_to_num(x[0])", "np.nan_to_num of float32"),
+    "the real part of an array": ("y[0] = np.real(x)[0]", "np.real of a whole array"),
+    "the size of a number": ("y[0] = np.size(x[0])", "np.size of a number"),
+    "a shuffle of 8 bits at first": (
+        "v = np.uint8(n)\nfor i in range(n):\n    v = cuda.shfl_sync(-1, v, 0) + 1\ny[0] = v", "shfl_sync of uint8"),
     "a loop over an array and a number": ("for i in (x, 1):\n    y[0] = 1", "a tuple of several types"),
 }
 
@@ -379,7 +390,17 @@ RIGHT = {
     "methods of numbers": "y[0] = x[0].item() + n.real + x[0].conjugate() + x[0].view(np.int32) + n.item()",
     "NumPy's functions":
         "y[0] = np.maximum(x[0], 0) + np.sin(x[0]) + np.isnan(x[0]) + np.arctan2(x[0], 1)\nnp.sin(x, y)",
-    "operator": "y[0] = operator.add(n, 2) + operator.mul(x[0], 2)",
+    "operator":
+        "y[0] = operator.add(n, 2) + operator.mul(x[0], 2) + operator.neg(n) + operator.iadd(n, 1)\n"
+        "y[1] = 1 if operator.lt(n, 2) and operator.contains(TRIPLE, n) else operator.getitem(x, 1)",
+    "what functions inside capture":
+        "k = n\ndef f(a, b=k):\n    return a * b + x[0]\ng = f\ny[0] = g(2) + g(2, 3)\n"
+        "y[1] = applied(lambda a: a + 1, x[1]) + (lambda a: f(a) - k)(2)",
+    "parts and sizes by NumPy":
+        "y[0] = np.angle(x[0] + 1j) + np.angle(n, True) + np.sinc(x[0]) + np.real(n) + np.imag(1j)\n"
+        "y[1] = np.nan_to_num(n) + np.size(x) + np.shape(x)[0]",
+    "a type that is right in a later pass":
+        "v = np.uint8(n)\nfor i in range(n):\n    y[i] = cuda.ffs(v)\n    v = v + 1",
     "iter and next": "i = iter(x)\ny[0] = next(i)",
     "a table": "y[0] = TABLE[n] + TABLE.size + len(TABLE)\nfor a in TABLE:\n    y[0] += a",
     "and and or of numbers": "y[0] = n and x[0]\ny[1] = n or 2.5\ny[n > 2 and 1 or 0] = 1",

@@ -12,8 +12,8 @@ from texts import executed
 
 from refopt import simt
 from refopt.simt import cuda
-from refopt.simt.base import scalars
-from refopt.simt.compiled import dynamic
+from refopt.simt.base import record, scalars
+from refopt.simt.compiled import operators
 
 numba = pytest.importorskip("numba")
 
@@ -34,20 +34,14 @@ COMPARISONS = ("Lt", "LtE", "Gt", "GtE", "Eq", "NotEq")
 SIGNS = {"USub": operator.neg, "UAdd": operator.pos, "Invert": operator.invert}
 
 
-def test_operators_of_values_known_at_run_time():
-    """An integer has its own width when it is negated, and what Numba refuses has an error."""
+def test_operators_of_one_operand():
+    """An integer has its own width when it is negated."""
     for (symbol, function), name in itertools.product(SIGNS.items(), SCALARS):
-        x, result = np.dtype(name).type(3), scalars.unary(symbol, name)
-        if result is None:
-            with pytest.raises(TypeError, match=rf"^{symbol} of {name}: Numba has no such operator for CUDA$"):
-                dynamic.unary(symbol)(x)
-        else:
+        x, result = np.dtype(name).type(3), record.result(f"{scalars.SIGNS[symbol]}a", name)
+        if result is not None:
             own = function(np.array(x)) if name != "bool" else function(1) if result == "int64" else False
-            got = dynamic.unary(symbol)(x)
+            got = operators.negation(symbol, name)(x)
             assert got == own and np.asarray(got).dtype == result, (symbol, name)
-    with pytest.raises(TypeError, match=r"^BitAnd of float64 and int32: Numba has no such operator for CUDA$"):
-        dynamic.binary("BitAnd")(np.float64(1), np.int32(1))
-    assert dynamic.binary("Div")(np.int32(1), 4) == 0.25
 
 
 def compute(expression, *values, **scope):
@@ -120,7 +114,7 @@ def test_values_are_those_that_numba_computes(symbol, a, data):
     b = data.draw(st.sampled_from(SCALARS))
     x, y = data.draw(numbers(a)), data.draw(numbers(b))
     compare = symbol in COMPARISONS
-    rule = scalars.binary(symbol, a, b)
+    rule = record.signature(f"a {OPERATORS[symbol]} b", a, b)
     expression = f"a[0] {OPERATORS[symbol]} b[0]"
     if rule is None:
         with pytest.raises(simt.CompileError, match=" of "):
@@ -158,7 +152,7 @@ def test_constants_of_pythons_are_int64_or_float64(symbol, kinds):
     for a, constant in itertools.product(kinds, CONSTANTS):
         b = "float64" if isinstance(constant, float) else "uint64" if constant > 2**63 - 1 else "int64"
         first = bool(rng.integers(2))
-        rule = scalars.binary(symbol, *((a, b) if first else (b, a)))
+        rule = record.signature(f"a {OPERATORS[symbol]} b", *((a, b) if first else (b, a)))
         if rule is None or (symbol == "Pow" and (not first or abs(constant) > 100)):
             continue
         bits = rng.integers(0, 2**64, dtype=np.uint64)

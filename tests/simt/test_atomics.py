@@ -70,7 +70,7 @@ def test_others_get_a_turn_after_eight_atomics():
 @pytest.mark.parametrize(
     ("operation", "dtype"), [("add", np.int8), ("add", np.float16), ("exch", np.float32), ("inc", np.int32)])
 def test_types_that_numba_has_no_atomic_for(operation, dtype):
-    words = rf"operation of {dtype.__name__} and int64[^$]* uint32,"
+    words = rf"cuda.atomic.{operation} of {dtype.__name__} and int64[^$]* uint32,"
     with pytest.raises(simt.CompileError, match=words):
         once(getattr(cuda.atomic, operation), 1, 2, dtype=dtype)
 

@@ -185,20 +185,6 @@ def test_divergent_barriers_are_errors(body, schedule):
     assert caught.value.line in {line for *_, line in body.__code__.co_lines()}
 
 
-@pytest.mark.filterwarnings("ignore::refopt.simt.UntypedWarning")
-@pytest.mark.parametrize("count", [255, 256])
-def test_a_return_in_a_kernel_of_many_constants(count):
-    """With 256, bytecode has no room for the mark of a return statement: the thread counts as one that ran off."""
-    head, scope = "def kernel(out):\n    if cuda.threadIdx.x >= 3:\n        return\n", {"cuda": cuda}
-    exec(head, scope)
-    values = [k + 0.5 for k in range(count - len(scope["kernel"].__code__.co_consts))]
-    exec(head + "".join(f"    out[cuda.threadIdx.x] = {x}\n" for x in values) + "    cuda.syncthreads()\n", scope)
-    out = np.zeros(4)
-    with nullcontext() if count == 255 else pytest.raises(simt.BarrierDivergence):
-        cuda.jit(scope["kernel"])[1, 4](out)
-        assert out.tolist() == [values[-1]] * 3 + [0]
-
-
 @pytest.mark.parametrize("schedule", ["forward", "reverse", "random"])
 def test_a_return_may_stand_behind_its_condition(schedule):
     """On one line with it, or in a kernel without a file."""

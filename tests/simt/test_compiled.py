@@ -422,23 +422,6 @@ def test_items_of_tuples_are_converted_where_branches_meet():
     assert results(kernel, x, 3)[:3] == [float(x[0]) ** 2 / 2, float(x[0]) ** 2, float(x[0]) ** 2]
 
 
-def test_what_is_known_only_at_run_time_is_computed_by_the_same_rules():
-    def kernel(x, functions, out):
-        values = given(x)
-        out[0] = values[0] * 0.1 + values[1]
-        out[1] = values[2] + values[2]
-        total = values[1]
-        total += x[0]
-        out[2] = total
-        out[3] = max(values[0], values[1])
-        out[4] = -values[0]
-
-    given = simt.ptx_twin()(lambda x: (x[0], 2, x[1]))  # nothing says what it returns
-
-    x = np.array([100, 100], np.int8)
-    assert results(kernel, x, None, size=5) == [12, 200, 102, 100, -100]
-
-
 def test_an_atomic_gives_a_value_of_its_arrays_type():
     @cuda.jit
     def kernel(x, out):

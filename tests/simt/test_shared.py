@@ -127,8 +127,11 @@ def test_limits(static, dynamic, threads):
 @pytest.mark.parametrize("make", [cuda.shared.array, cuda.local.array])
 @pytest.mark.parametrize(("wrong", "error"), [(3, ValueError), (0, ValueError), ("8", TypeError), (True, TypeError)])
 def test_alignments(make, wrong, error):
+    def body(out):
+        make(4, np.int8, wrong)
+
     with pytest.raises(error, match=f"alignment: expected .*, got {wrong!r}"):
-        run(lambda out: make(4, np.int8, wrong))
+        run(body)
 
 
 FOUR = np.arange(4)

@@ -136,16 +136,6 @@ def test_a_default_is_a_double():
     assert value("    out[0] = scaled(x[0])\n", X, 0, scaled=scaled)[0] == float(X[0]) * 0.1 * 0.7
 
 
-def test_what_is_known_only_at_run_time():
-    itself, pair = simt.ptx_twin()(lambda n: n), simt.ptx_twin()(lambda n: (n, n))
-    body = "    a = 1, *pair(n)\n    out[0], out[1] = a[2] - 1, sum((1, itself(n)))\n"
-    body += "    out[2], out[3] = cuda.popc(itself(n)), int(itself('12'))\n"
-    assert value(body, X, 3, itself=itself, pair=pair) == [2, 4, 2, 12]
-    body = "    for i in range(np.uint32(3)):\n        s = i\n        if n > 5:\n            s = itself(n)\n"
-    body += "    out[0] = -s\n"
-    assert value(body, X, 3, itself=itself)[0] == 2.0**64
-
-
 def test_constants_that_are_not_folded():
     assert value("    out[0], out[1] = 2 if 1 // 0 else 3, 5 + (1 << 200)\n", X, 0)[:2] == [3, 5]
 

@@ -111,6 +111,13 @@ def unsupported(name: str, why: str = "", among: Iterable[str] = ()) -> Unsuppor
     return Unsupported(f"the executor has no {name}{f': {why}' if why else ''}", here())
 
 
+class Namespace(type):
+    """The type of classes that stand for namespaces of `cuda`."""
+
+    def __getattr__(cls, name: str) -> Any:
+        raise unsupported(f"cuda.{cls.__name__}.{name}", among=vars(cls))
+
+
 @cache  # a kernel's modules are asked for the same few names, again and again
 def _nearest(own: str, among: tuple[str, ...]) -> str:
     """The name most like a name in lower case; empty if none is like it."""

@@ -69,7 +69,7 @@ def calls() -> dict[tuple[int, int], tuple[str, tuple[int, ...]]]:
         if (call := re.fullmatch(r"([a-z][\w.]*)\(([^()]*)\)", text)) and not text.startswith(("a.", "A.")):
             home, *names = call[1].split(".")
             function = spaces[home] if names else getattr(builtins, home)
-            arguments = call[2].split(", ")
+            arguments = call[2].split(", ") if call[2] else []
             function = functools.reduce(lambda owner, name: getattr(owner, name, None), names, function)
             places = tuple(arguments.index(name) for name in "aAbc" if name in arguments)
             found[id(function), len(arguments)] = text, places

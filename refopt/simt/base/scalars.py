@@ -20,21 +20,6 @@ SIGNS = {
 
 
 @cache
-def binary(operator: str, a: str, b: str) -> tuple[str, str, str] | None:
-    """The types that the operands are converted to, and the result's type; None if Numba refuses the operands.
-
-    ``operator`` is the name of a class of `ast`.
-    """
-    return record.signature(f"a {SIGNS[operator]} b", a, b)  # type: ignore[return-value]
-
-
-@cache
-def unary(operator: str, a: str) -> str | None:
-    """The type of -a, +a, ~a or not a."""
-    return record.result(f"{SIGNS[operator]}a", a)
-
-
-@cache
 def unify(a: str, b: str) -> str:
     """The type of a variable that may be either type."""
     return record.result("unified", a, b)  # type: ignore[return-value]

@@ -11,12 +11,13 @@ from typing import Any
 Definition = ast.FunctionDef | ast.Lambda
 _by_code: dict[CodeType, Definition] = {}
 _compiled: dict[str, tuple[Any, dict[int, list[CodeType]]]] = {}
-_trusted: set[CodeType] = set()
 _trees: dict[str, tuple[Any, dict[int, list[Definition]]]] = {}
 
 
 def definition(function: FunctionType) -> Definition | None:
     """The definition of a function in its file; None if that cannot be read or is a different function."""
+    if (known := getattr(function, "__simt_definition__", None)) is not None:
+        return known
     code = function.__code__
     for changed in (False, True):
         if code in _by_code:
@@ -29,13 +30,12 @@ def definition(function: FunctionType) -> Definition | None:
     return _by_code.get(code)
 
 
-def trust(code: CodeType) -> None:
-    """Trust that the functions inside code compiled from a definition are those of its file.
-
-    Their code may still differ: CPython compiles a call of a function of a module imported in the same source
-    differently.
-    """
-    _trusted.update(each for each in _codes(code) if each is not code)
+def code_of(node: ast.FunctionDef, at: ast.AST, file: str) -> CodeType:
+    """The code of a function whose definition was written anew, at the place of another in a file."""
+    node.type_params = []  # type: ignore[attr-defined]  # from Python 3.12 on
+    tree = ast.fix_missing_locations(ast.Module([ast.copy_location(node, at)], []))
+    module = compile(tree, file, "exec", dont_inherit=True)
+    return next(constant for constant in module.co_consts if isinstance(constant, CodeType))
 
 
 def _definition(code: CodeType) -> Definition | None:
@@ -57,8 +57,6 @@ def _is_compiled_from_its_file(code: CodeType) -> bool:
 
     pytest rewrites assertions; code that contains any is trusted.
     """
-    if code in _trusted:
-        return True
     file = code.co_filename
     lines = linecache.getlines(file)
     if file not in _compiled or _compiled[file][0] is not lines:

@@ -10,6 +10,7 @@ from .arguments import shown, whole
 from .state import current
 
 WARP_SIZE = 32
+EARLY = object()  # what a kernel gives back that ends by a return statement, not at its last line
 
 Index = tuple[int, int, int]
 

@@ -9,7 +9,7 @@ call, and `dynamic` the operations on values whose types are known only when the
 layers of one visitor: each adds to the one before it. `specialize` applies it to a function.
 """
 
-from .specialize import Compiled, UntypedWarning, compiled, resolved
+from .specialize import Compiled, UntypedWarning, compiled
 from .twin import ptx_twin
 
-__all__ = ["Compiled", "UntypedWarning", "compiled", "ptx_twin", "resolved"]
+__all__ = ["Compiled", "UntypedWarning", "compiled", "ptx_twin"]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 from typing import Any
 
 from ..base.conversions import CONVERSIONS
-from ..base.scalars import FLOATS, INTEGERS
-from . import dynamic
+from ..base.scalars import INTEGERS
 from .calls import Calls
-from .expressions import Typed, Unsupported
+from .expressions import Typed, Unsupported, Untyped
 from .kinds import Array, Kind, Known, Record, Scalar, field, items_of, limits, scalar, variable
 
 
@@ -89,9 +89,9 @@ class Assignments(Calls):
         """A value converted to an element type."""
         known = scalar(kind)
         if known is None:
-            if kind is not None or name in FLOATS:
-                return value
-            return self.apply(dynamic.conversion(name), f"to_{name}", value, value)
+            if kind is None and name in INTEGERS:
+                raise Untyped(value)
+            return value
         low, high = limits(name)
         if name not in INTEGERS:
             small = -(2**53) <= known.low <= known.high <= 2**53
@@ -111,9 +111,6 @@ class Assignments(Calls):
         load, kind = self.visit(old)
         if isinstance(kind, Array | Record) or (isinstance(kind, Known) and scalar(kind) is None):
             after = self.changed_in_place(node, new, kind)
-        elif kind is None:
-            function, right = dynamic.binary(symbol, True), self.visit(node.value)[0]
-            after = self.assign(node, new, self.apply(function, f"in_place_{symbol}", node, load, right), None)
         else:
             at = ast.copy_location(ast.Constant(None), node)
             result = self.settled(*self.operation(at, symbol, (load, kind), self.raw(node.value), True))
@@ -122,9 +119,7 @@ class Assignments(Calls):
             del self.scope[statement.targets[0].id]  # type: ignore[attr-defined]
         return [*before, *after]
 
-    def remembered(self, node: ast.AST, new: ast.expr, kind: Kind) -> Typed:
-        """A value converted to a type that holds those that it had in earlier passes too."""
-        raise NotImplementedError
+    remembered: Callable[[ast.AST, ast.expr, Kind], Typed]
 
     def _once(self, node: ast.expr, before: list[ast.stmt]) -> ast.expr:
         """An expression that can be used twice but is evaluated once, in a statement before."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import operator
 import types
 from collections.abc import Callable
 from typing import Any
@@ -16,8 +17,12 @@ from ..machine import indices, warps
 from ..machine.vector_types import Vector
 from ..memory import buffers as memory
 from ..memory import shared
-from .expressions import Typed
+from .constants import as_operator
+from .expressions import Typed, Unsupported, Untyped
 from .kinds import (
+    BOOL,
+    INT64,
+    TEXTS,
     Array,
     Kind,
     Known,
@@ -28,20 +33,26 @@ from .kinds import (
     Tuple,
     any_number,
     array_of,
-    column,
+    element,
     field,
     items_of,
     limits,
+    made,
     named_of,
     number,
     of_type,
+    of_value,
+    operand,
     scalar,
+    several,
     variable,
     whole,
     widened,
 )
-from .library import SIZE, Library, is_function
+from .library import Library, array_attribute, is_function
+from .uses import described
 
+Callee = tuple[Any, Kind]
 _MOST = 2**31 - 1
 _DIMENSIONS = {
     id(state.threadIdx): whole(0, 1023, "int32"),
@@ -50,43 +61,40 @@ _DIMENSIONS = {
     id(state.gridDim): whole(1, _MOST, "int32"),
 }
 _LANE = whole(0, 31, "int32")
-_MASK = whole(0, 2**32 - 1, "uint32")
 
 
 class Calls(Library):
     """The visits of calls and of attributes."""
 
-    def device_function(self, function: types.FunctionType, kinds: list[Kind]) -> tuple[Any, Kind] | None:
-        """A device function typed for arguments, and the kind of its result; None if it runs unchanged."""
-        raise NotImplementedError
-
-    def named_function(self, names: Any, name: str, value: Any) -> None:
-        """Note where a device function was found."""
-        raise NotImplementedError
+    device_function: Callable[[ast.AST, types.FunctionType, list[Kind]], Callee | None]
+    captured_by: Callable[[ast.Call, types.FunctionType], dict[str, ast.expr]]
+    named_function: Callable[[Any, str, Any], None]
 
     def attribute(self, node: ast.Attribute, kind: Kind, name: str) -> Typed:
         """An attribute of a value of a kind."""
         if (number_of_it := scalar(kind)) is not None:
             return self._part(node, number_of_it, name)
+        if isinstance(kind, Method) and (kind.name, name) == ("ctypes", "data"):
+            return node, number("uint64", "any")
         if (items := items_of(kind)) and name in (fields := getattr(named_of(kind), "_fields", ())):
             return node, variable(items[fields.index(name)])
-        if isinstance(kind, Known):
+        if isinstance(kind, Known) and kind is not TEXTS:
+            if isinstance(kind.value, str):
+                return node, Method(kind, name)
             if id(kind.value) in _DIMENSIONS and name in "xyz":
                 return node, _DIMENSIONS[id(kind.value)]
             return self._known_attribute(node, kind.value, name)
         if isinstance(kind, Array):
-            return node, _array_attribute(kind, name)
+            return node, array_attribute(kind, name)
         if isinstance(kind, Record):
             return node, field(kind, name)
-        return node, None
+        return node, Method(kind, name) if kind is TEXTS else None
 
     def _part(self, node: ast.Attribute, kind: Scalar, name: str) -> Typed:
         """The real or imaginary part of a number, or a method of it."""
         if name not in ("real", "imag"):
             return node, Method(kind, name)
-        rule = self.resolved(node, f"a.{name}", kind.name, called=name)
-        if rule is None:
-            return node, None
+        rule = self.resolved(node, f"a.{name}", kind, called=name)
         same = name == "real" and rule[1] == kind.name
         return node, kind if same else any_number(rule[1])
 
@@ -100,7 +108,10 @@ class Calls(Library):
                 return node, None
             if isinstance(value, types.ModuleType):
                 self.named_function(value.__dict__, name, known.value)
-            return self.fixed(node, known), known
+            if is_function(known.value):
+                return self.constant(known.value, name, node), known
+            kind = of_value(known.value) if isinstance(known.value, np.ndarray) else known
+            return self.fixed(node, known), kind
         return node, None
 
     def called(self, node: ast.Call, test: bool) -> Typed:
@@ -113,9 +124,11 @@ class Calls(Library):
         if isinstance(kind, Method):
             return self._method(new, kind, args)
         if not isinstance(kind, Known):
-            return self._unknown(new), None
+            return self._unknown(new) if kind is None else (new, None)
         called = kind.value  # or a kernel that another calls: as it is translated, or as it was written
         function = getattr(called, "function", getattr(called, "py_func", called))
+        if (operation := as_operator(node, function)) is not None:
+            return self.raw(operation, test)
         if id(function) in record.counts():
             args = self._spread(args)
             new.args = [arg for arg, _ in args]
@@ -132,7 +145,7 @@ class Calls(Library):
             return self._type(new, function.dtype.type, args, starred)
         if not starred and not keywords and (handled := self._builtin(new, function, args)):
             return handled
-        if (executor := self._executor(new, function, args)) is not None:
+        if (executor := self._executor(new, function, args, named)) is not None:
             return executor
         if isinstance(function, types.FunctionType):
             return self._function(new, function, node, args, {name: kind for name, (_, kind) in named.items()})
@@ -163,11 +176,11 @@ class Calls(Library):
         assert isinstance(place, ast.Attribute)
         if isinstance(owner, Array):
             return node, self._of_array(node, owner, method.name, args)
+        if not isinstance(owner, Scalar):  # text
+            return node, BOOL if method.name.startswith("is") else INT64
         target = _type_of(args[0][1]) if method.name == "view" and len(args) == 1 else None
         inside = f"np.{np.dtype(target).type.__name__}" if target else ""
-        rule = self.resolved(node, f"a.{method.name}({inside})", owner.name, called=method.name)
-        if rule is None:
-            return node, None
+        rule = self.resolved(node, f"a.{method.name}({inside})", owner, called=method.name)
         if method.name == "item" or (method.name == "conjugate" and owner.name not in COMPLEX):
             return place.value, owner
         if owner.form != "np":
@@ -186,36 +199,31 @@ class Calls(Library):
             return owner
         if owner.dtype is None or args or not record.has(f"A.{name}()"):
             return None
-        rule = self.resolved(node, f"A.{name}()", owner.dtype, called=name)
-        return None if rule is None else any_number(rule[1])
+        return any_number(self.resolved(node, f"A.{name}()", owner, called=name)[1])
 
-    def _unknown(self, node: ast.Call) -> ast.expr:
-        """A call of an object that is known only at run time."""
+    def _unknown(self, node: ast.Call) -> Typed:
+        """A call that cannot be typed."""
         if isinstance(node.func, ast.Attribute | ast.Call):
-            return node
-        node.func = self.apply(self.resolver(), "device", node, node.func)
-        return node
+            return node, None
+        raise Unsupported(f"the call in line {node.lineno} has no type")
 
-    def resolver(self) -> Callable[[Any], Any]:
-        """The function that wraps a function so that it is typed when it is called."""
-        raise NotImplementedError
-
-    def _executor(self, node: ast.Call, function: Any, args: list[Typed]) -> Typed | None:
+    def _executor(self, node: ast.Call, function: Any, args: list[Typed], named: dict[Any, Typed]) -> Typed | None:
         """A function of the executor's `cuda`."""
         owner = getattr(function, "__self__", None)
         if owner is not None or not is_function(function):
             return None
         kinds = [kind for _, kind in args]
-        if function in (warps.activemask, warps.lanemask_lt):
-            return node, _MASK
         if function in (indices.grid, indices.gridsize) and kinds and isinstance(kinds[0], Known):
             each, axes = whole(0, 2**41), kinds[0].value
             return node, each if axes == 1 else Tuple((each,) * axes)
-        if function in (shared.shared.array, shared.local.array) and len(args) == 2:
-            return node, _declared(kinds)
-        if function is memory.load and isinstance(named := _type_of(kinds[1]) if len(kinds) > 1 else None, str):
+        if function is indices.elements:
+            return node, Tuple(tuple(map(element, items_of(kinds[0]) or ())))
+        if function in (shared.shared.array, shared.local.array):
+            given = dict(zip(("shape", "dtype"), args, strict=False)) | named
+            return node, _declared(given["shape"][1], given["dtype"][1]) if {"shape", "dtype"} <= given.keys() else None
+        if function is memory.load and isinstance(one := _type_of(kinds[1]) if len(kinds) > 1 else None, str):
             count = kinds[2].value if len(kinds) > 2 and isinstance(kinds[2], Known) else 1
-            return node, Tuple((number(named),) * count) if isinstance(count, int) else None
+            return node, Tuple((number(one),) * count) if isinstance(count, int) else None
         if function is shared.const.array_like:
             return node, kinds[0] if isinstance(kinds[0], Array) else None
         return None
@@ -229,14 +237,10 @@ class Calls(Library):
         named: dict[str | None, Kind],
     ) -> Typed:
         """A device function, or a Python function."""
-        signatures = getattr(function, "__simt_signatures__", ())
-        for _, taken in signatures:
-            self.device_function(_inner(function), [of_type(type_) for type_ in taken])  # for its side effects
-        if len(signatures) == 1 and not named and (found := self._as_declared(node, function, args, *signatures)):
-            return found
+        if signatures := getattr(function, "__simt_signatures__", ()):
+            return self._by_signature(node, function, args, signatures)
         if (result := getattr(function, "__simt_types__", None)) is not None:
-            kinds = tuple(any_number(name) for name in result)
-            return node, kinds[0] if len(kinds) == 1 else Tuple(kinds) if kinds else Known(None)
+            return node, several(",".join(result) or "none")
         passed: list[Kind] = []
         for arg, (_, kind) in zip(old.args, args, strict=True):
             if not isinstance(arg, ast.Starred):
@@ -244,83 +248,74 @@ class Calls(Library):
             elif (items := items_of(kind)) is not None:
                 passed += [widened(item) for item in items]
             else:
-                return self._unknown(node), None
+                return self._unknown(node)
         if None in named:
-            return self._unknown(node), None
+            return self._unknown(node)
+        for name, value in self.captured_by(node, function).items():
+            if name not in named and name not in function.__code__.co_varnames[: len(passed)]:
+                new, named[name] = self.visit(value)
+                node.keywords.append(ast.keyword(name, new))
         passed += [Named(str(name), widened(kind)) for name, kind in named.items()]
-        typed = self.device_function(function, passed)
+        typed = self.device_function(node, function, passed)
         if typed is None:
             return node, None
-        if typed[0] is not function:
-            node.func = self.constant(typed[0], f"typed_{function.__name__.strip('<>')}", node)
+        node.func = self.constant(typed[0], f"typed_{function.__name__.strip('<>')}", node)
         return node, typed[1]
 
-    def _as_declared(self, node: ast.Call, function: Any, args: list[Typed], signature: Any) -> Typed | None:
-        """A call of a device function with one explicit signature; None if only the values decide what it does."""
-        returned, taken = signature[0], [of_type(type_) for type_ in signature[1]]
-        if len(args) != len(taken) or not all(map(_fits, (kind for _, kind in args), taken)):
-            return None
+    def _by_signature(self, node: ast.Call, function: Any, args: list[Typed], signatures: tuple) -> Typed:
+        """A call of a device function with explicit signatures: the first that changes the fewest types is taken."""
+        args = self._spread(args)
+        count = len(args) + len(function.__defaults__ or ()) - function.__code__.co_argcount
+        args = args + [(self.constant(x, "default", node), Known(x)) for x in (function.__defaults__ or ())[count:]]
+        kinds = [kind for _, kind in args]
+        found = [(returned, [of_type(type_) for type_ in types]) for returned, types in signatures]
+        fitting = [each for each in found if len(each[1]) == len(kinds) and all(map(_fits, kinds, each[1]))]
+        if not fitting:
+            given = ", ".join(map(described, kinds))
+            reason = f"{function.__name__} is compiled for other arguments than {given}"
+            self.refuse(node, reason, f"pass ({') or ('.join(', '.join(map(str, types)) for _, types in signatures)})")
+            raise Untyped(node)
+        types_of = [operand(kind) for kind in kinds]
+        returned, taken = min(fitting, key=lambda each: sum(map(operator.ne, types_of, map(operand, each[1]))))
         new = [self._passed(*arg, type_) for arg, type_ in zip(args, taken, strict=True)]
-        typed = self.device_function(_inner(function), [kind for _, kind in new])
-        result = of_type(returned)
-        if typed is None or (scalar(typed[1]) is None if result else str(returned or "none") != "none"):
-            return None
+        typed = self.device_function(node, function, [kind for _, kind in new])
+        if typed is None:
+            raise Untyped(node)
         callee = self.constant(typed[0], f"typed_{function.__name__}", node)
         call = ast.copy_location(ast.Call(callee, [arg for arg, _ in new], []), node)
-        return self._passed(call, typed[1], result)
+        result = None if returned is None else of_type(returned)
+        return (call, typed[1]) if result is None else self._passed(call, typed[1], result)
 
     def _passed(self, node: ast.expr, kind: Kind, type_: Kind) -> Typed:
         """A value passed for a type: a number is converted, unless it is an int within the limits of the type."""
         one, other = scalar(kind), scalar(type_)
-        if one is None or other is None or one.name == other.name:
+        if one is None or other is None:
+            tuples = items_of(kind) is not None and isinstance(type_, Tuple)
+            return (self.brought(node, kind, type_), type_) if tuples else (node, widened(kind))
+        if one.name == other.name:
             return node, widened(kind)
         low, high = limits(other.name) if other.name in INTEGERS and one.name != "bool" else (0, -1)
         if one.form == "py" and low <= one.low <= one.high <= high and other.name != "bool":
             return node, widened(one._replace(name=other.name))
-        form = "py" if other.name in ("int64", "bool") else "np"
-        return self.converted(node, kind, other.name), number(other.name, form)
+        return self.converted(node, kind, other.name), made(other.name)
 
 
 def _fits(kind: Kind, type_: Kind) -> bool:
-    """Whether a declared type certainly accepts an argument."""
-    known = isinstance(type_, Array) and (type_.dtype or type_.record)
-    return kind == type_ if known else isinstance(type_, Scalar) and scalar(kind) is not None
+    """Whether a declared type accepts an argument."""
+    if isinstance(type_, Array):
+        return kind == type_ if type_.dtype or type_.record else isinstance(kind, Array)
+    if isinstance(type_, Tuple):
+        items = items_of(kind) or ()
+        return len(items) == len(type_.items) and all(map(_fits, items, type_.items))
+    return type_ is None or scalar(kind) is not None
 
 
-def _inner(call: types.FunctionType) -> types.FunctionType:
-    """The function inside a wrapper with explicit signatures (`device_functions.declared`)."""
-    return dict(zip(call.__code__.co_freevars, call.__closure__ or (), strict=True))["function"].cell_contents
-
-
-def _declared(kinds: list[Kind]) -> Kind:
-    axes = items_of(kinds[0])
+def _declared(shape: Kind, dtype: Kind) -> Kind:
+    axes = items_of(shape)
     try:
-        return array_of(kinds[1].value, 1 if axes is None else len(axes)) if isinstance(kinds[1], Known) else None
+        return array_of(dtype.value, 1 if axes is None else len(axes)) if isinstance(dtype, Known) else None
     except TypeError:
         return None
-
-
-def _array_attribute(kind: Array, name: str) -> Kind:
-    size = whole(0, SIZE)
-    if name in ("size", "nbytes", "itemsize"):
-        return size
-    if name == "shape":
-        return Tuple((size,) * kind.axes)
-    if name == "strides":
-        return Tuple((whole(-SIZE, SIZE),) * kind.axes)
-    if name == "ndim":
-        return Known(kind.axes)
-    if name == "T":
-        return kind
-    if name == "dtype" and kind.dtype:
-        return Known(np.dtype(kind.dtype))
-    if name in ("real", "imag"):
-        return kind._replace(dtype=COMPLEX.get(kind.dtype or "", kind.dtype))
-    if name == "flat":
-        return kind._replace(axes=1)
-    if (part := column(kind, name)) is not None:
-        return part
-    return Method(kind, name) if name != "ctypes" else None
 
 
 def _type_of(kind: Kind) -> str | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,17 +12,10 @@ from .expressions import Expressions
 from .kinds import Array, Clash, Kind, Known, Varying, items_of
 from .operators import SYMBOLS
 
-_COMPARE = {
-    **{getattr(ast, name): function for name, function in SYMBOLS.items()},
-    ast.Is: operator.is_,
-    ast.IsNot: operator.is_not,
-}
-_UNARY: dict[type, Callable[[Any], Any]] = {
-    ast.USub: operator.neg,
-    ast.UAdd: operator.pos,
-    ast.Invert: operator.invert,
-    ast.Not: operator.not_,
-}
+_BINARY = {getattr(ast, name): function for name, function in SYMBOLS.items()}
+_BINARY |= {ast.Is: operator.is_, ast.IsNot: operator.is_not}
+_UNARY = {ast.USub: operator.neg, ast.UAdd: operator.pos, ast.Invert: operator.invert, ast.Not: operator.not_}
+_SYNTAX = {id(function): kind for kind, function in (*_BINARY.items(), *_UNARY.items())}
 _NOTHING = object()
 
 
@@ -61,9 +53,9 @@ class Constants(Expressions):
 
     def _operator(self, test: ast.expr) -> tuple[Any, ast.expr | None, ast.expr | None]:
         if isinstance(test, ast.Compare) and len(test.ops) == 1:
-            return _COMPARE.get(type(test.ops[0])), test.left, test.comparators[0]
+            return _BINARY.get(type(test.ops[0])), test.left, test.comparators[0]
         if isinstance(test, ast.BinOp):
-            return _COMPARE.get(type(test.op)), test.left, test.right
+            return _BINARY.get(type(test.op)), test.left, test.right
         return None, None, None
 
     def _constant(self, node: ast.expr) -> Any:
@@ -96,9 +88,27 @@ class Constants(Expressions):
         return [*values, node.values[-1]]
 
 
+def as_operator(node: ast.Call, function: Any) -> ast.expr | None:
+    """The expression with an operator for a call of a function of `operator`; None for other calls."""
+    kind: Any = _SYNTAX.get(id(function), ast.operator)
+    new: ast.expr | None = None
+    match node.args:
+        case [x] if issubclass(kind, ast.unaryop):
+            new = ast.UnaryOp(kind(), x)
+        case [x, y] if function is operator.contains:
+            new = ast.Compare(y, [ast.In()], [x])
+        case [x, y] if function is operator.getitem:
+            new = ast.Subscript(x, y, ast.Load())
+        case [x, y] if issubclass(kind, ast.cmpop):
+            new = ast.Compare(x, [kind()], [y])
+        case [x, y] if kind is not ast.operator:
+            new = ast.BinOp(x, kind(), y)
+    return new and ast.copy_location(new, node)
+
+
 def folded(node: ast.expr) -> ast.expr:
     """The literal that Python's compiler folds an expression of literals to."""
-    function: Callable[..., Any]
+    function: Any
     if isinstance(node, ast.UnaryOp):
         operands, function = [folded(node.operand)], _UNARY[type(node.op)]
     elif isinstance(node, ast.BinOp) and type(node.op).__name__ in SYMBOLS:

@@ -7,7 +7,9 @@ wrapped where it is used for anything but a further sum, difference or product: 
 from __future__ import annotations
 
 import ast
+import functools
 import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,6 @@ import numpy as np
 from ..base import record
 from ..base.conversions import CONVERSIONS, computed, convert_tuple
 from ..base.scalars import FLOATS, INTEGERS, UNSIGNED
-from . import dynamic
 from .kinds import (
     INT64,
     Array,
@@ -27,15 +28,19 @@ from .kinds import (
     column,
     element,
     field,
+    frozen_value,
     items_of,
     joined,
     limits,
+    operand,
     scalar,
     variable,
 )
+from .uses import unfit_operand
 
 _LOW, _HIGH = limits("int64")
 _EXACT = 2**53  # float64 represents all integers up to here
+_EXTENDED = ("cuda.popc", "cuda.clz", "cuda.ffs", "cuda.brev")  # functions that Numba types like operators
 _OPERAND = re.compile(r"\b[abA]\b")  # of an expression of the record
 
 Typed = tuple[ast.expr, Kind]
@@ -43,6 +48,17 @@ Typed = tuple[ast.expr, Kind]
 
 class Unsupported(Exception):
     """Raised for code that cannot be typed: the function runs unchanged."""
+
+
+class Later(Exception):
+    """Raised for an error that counts only if it still occurs in the last pass over a function."""
+
+
+class Untyped(Unsupported, Later):
+    """Raised for a computation with a value of unknown type, such as the result of a function without source."""
+
+    def __init__(self, node: ast.AST) -> None:
+        super().__init__(f"an operand in line {node.lineno} has no type")  # type: ignore[attr-defined]
 
 
 class Expressions:
@@ -59,27 +75,39 @@ class Expressions:
 
     # Defined by subclasses
 
-    def named(self, name: str) -> Kind:
-        """The kind of a name that is not a local variable."""
-        raise NotImplementedError
+    named: Callable[[str], Kind]  # of a name that is not a local variable
+    called: Callable[[ast.Call, bool], Typed]
+    attribute: Callable[[ast.Attribute, Kind, str], Typed]  # of a value of a kind
 
-    def called(self, node: ast.Call, test: bool) -> Typed:
-        """A call."""
-        raise NotImplementedError
-
-    def refuse(self, node: ast.AST, reason: str, instead: str) -> None:
-        """Report that Numba refuses a place in the source."""
+    def refuse(self, node: ast.AST, reason: str, instead: str, later: bool = False) -> None:
+        """Report that Numba refuses a place in the source; with ``later``, if it does so in the last pass."""
         raise NotImplementedError
 
     # Helpers
 
-    def resolved(self, node: ast.AST, text: str, *names: str, called: str = "") -> record.Signature | None:
-        """The signature that Numba has for an expression's operands; if it has none, that is reported."""
-        found = record.signature(text, *names)
-        if found is None:
-            called = called or (text.partition("(")[0] if "(" in text else _OPERAND.sub("", text).strip())
-            self.refuse(node, f"{called} of {' and '.join(names)}", record.accepted(text, *names))
-        return found
+    def resolved(self, node: ast.AST, text: str, *kinds: Kind, called: str = "") -> record.Signature:
+        """The signature that Numba has for an expression's operands, of which A is an array.
+
+        Raises:
+            CompileError: it has none.
+            Untyped: the type of an operand is not known.
+            Unsupported: it has none, but the function is not to be refused.
+        """
+        names = [operand(kind, "A" in text and not n) for n, kind in enumerate(kinds)]
+        if None not in names and (found := record.signature(text, *names)):
+            return found
+        called = called or (text.partition("(")[0] if "(" in text else _OPERAND.sub("", text).strip())
+        if None in names:
+            strange = kinds[names.index(None)]
+            if strange is None or (isinstance(strange, Array) and strange is kinds[0] and "A" in text):
+                raise Untyped(node)
+            self.refuse(node, *unfit_operand(strange, called))
+        else:
+            later = "(" not in text or text.startswith(_EXTENDED)
+            instead = record.accepted(text, *names)  # type: ignore[arg-type]
+            shown = " and ".join(map(str, names[text.startswith("A[") :]))
+            self.refuse(node, called.format(shown) if "{" in called else f"{called} of {shown}", instead, later)
+        raise Unsupported(f"{called} in line {getattr(node, 'lineno', 0)}")
 
     def doubled(self, node: ast.expr, operands: str) -> None:
         """Note that an operation computes in fp64."""
@@ -102,6 +130,18 @@ class Expressions:
         """A call of a function of the executor."""
         call = ast.Call(self.constant(function, label, at), list(args), [])
         return ast.copy_location(call, at)
+
+    def _twice(self, node: ast.expr) -> tuple[ast.expr, ast.expr]:
+        """An expression, and one that returns the same value again later."""
+        if isinstance(node, ast.Name | ast.Constant):
+            return node, node
+        return self._held(node)
+
+    def _held(self, node: ast.expr) -> tuple[ast.expr, ast.expr]:
+        """An expression that stores its value in a variable, and the variable."""
+        name = self.temporary()
+        stored = ast.copy_location(ast.Name(name, ast.Store()), node)
+        return ast.copy_location(ast.NamedExpr(stored, node), node), ast.copy_location(ast.Name(name, ast.Load()), node)
 
     def settled(self, node: ast.expr, kind: Kind) -> Typed:
         """An integer wrapped to 64 bits."""
@@ -130,8 +170,7 @@ class Expressions:
     def converted(self, node: ast.expr, kind: Kind, name: str) -> ast.expr:
         """A scalar converted to a type, unless it already has that type."""
         known = scalar(kind)
-        if known is None:
-            return self.apply(dynamic.conversion(name), f"to_{name}", node, node)
+        assert known is not None
         if isinstance(kind, Known) and (known.name != name or name in ("float16", "float32")):
             with np.errstate(all="ignore"):
                 value = CONVERSIONS[name](kind.value)
@@ -151,7 +190,7 @@ class Expressions:
         """A value of a kind converted to the kind that it was joined to."""
         joint = scalar(target)
         if joint is not None:
-            return self.converted(node, kind, joint.name)
+            return node if scalar(kind) is None else self.converted(node, kind, joint.name)
         types = _types(target)
         if types is None or _types(kind) == types:
             return node
@@ -165,14 +204,8 @@ class Expressions:
 
     def fixed(self, node: ast.expr, kind: Known) -> ast.expr:
         """A constant in the class that identifies its type: a float is a float64, an int above int64 a uint64."""
-        value = kind.value
-        if type(value) is float:
-            return self.constant(np.float64(value), f"float64_{_spelled(value)}", node)
-        if type(value) is int and _HIGH < value < 2**64:
-            return self.constant(np.uint64(value), f"uint64_{value}", node)
-        if type(value) is complex:
-            return self.constant(np.complex128(value), f"complex128_{_spelled(value)}", node)
-        return node
+        value = frozen_value(kind.value)
+        return node if value is kind.value else self.constant(value, f"{type(value).__name__}_{_spelled(value)}", node)
 
     def _Name(self, node: ast.Name) -> Typed:
         if node.id in self.scope:
@@ -183,10 +216,6 @@ class Expressions:
         base, kind = self.visit(node.value)
         new = ast.copy_location(ast.Attribute(base, node.attr, ast.Load()), node)
         return self.attribute(new, kind, node.attr)
-
-    def attribute(self, node: ast.Attribute, kind: Kind, name: str) -> Typed:
-        """An attribute of a value of a kind."""
-        raise NotImplementedError
 
     def _Subscript(self, node: ast.Subscript) -> Typed:
         base, kind = self.visit(node.value)
@@ -201,10 +230,7 @@ class Expressions:
                 return _slice(items, index)
             if isinstance(at, Known) and type(at.value) is int and -len(items) <= at.value < len(items):
                 return variable(items[at.value])
-            first = items[0] if items else None
-            for other in items:
-                first = joined(first, other)
-            return variable(first)
+            return variable(functools.reduce(joined, items)) if items else None
         if isinstance(kind, Record):
             return field(kind, at.value) if isinstance(at, Known) else None
         if not isinstance(kind, Array):
@@ -213,14 +239,11 @@ class Expressions:
             return column(kind, at.value)
         parts = at.items if isinstance(at, Tuple) else (at,)
         written = index.elts if isinstance(index, ast.Tuple) else [index]
-        if all(scalar(part) is not None for part in parts) and not any(isinstance(w, ast.Starred) for w in written):
-            return element(kind, kind.axes - len(parts)) if len(parts) <= kind.axes else None
-        if len(written) == len(parts) and all(
-            scalar(part) is not None or isinstance(w, ast.Slice) or (isinstance(w, ast.Constant) and w.value is ...)
-            for part, w in zip(parts, written, strict=True)
-        ):
-            return kind._replace(axes=kind.axes - sum(scalar(part) is not None for part in parts))
-        return None
+        slices = [isinstance(w, ast.Slice) or (isinstance(w, ast.Constant) and w.value is ...) for w in written]
+        axes = kind.axes - sum(scalar(part) is not None for part in parts)
+        if axes < 0 or axes + len(parts) != kind.axes + sum(slices) or any(isinstance(w, ast.Starred) for w in written):
+            return None
+        return kind._replace(axes=axes) if any(slices) else element(kind, axes)
 
     def _Slice(self, node: ast.Slice) -> Typed:
         parts = [self.visit(part)[0] if part else None for part in (node.lower, node.upper, node.step)]
@@ -257,7 +280,7 @@ class Expressions:
     def _as_it_is(self, node: Any) -> Typed:
         return node, None
 
-    _JoinedStr = _Lambda = _GeneratorExp = _ListComp = _SetComp = _DictComp = _as_it_is
+    _JoinedStr = _GeneratorExp = _ListComp = _SetComp = _DictComp = _as_it_is
 
 
 def _slice(items: tuple, index: ast.Slice) -> Kind:

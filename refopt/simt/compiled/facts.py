@@ -14,12 +14,11 @@ class Facts(NamedTuple):
     """Properties of a definition.
 
     Attributes:
-        names, stored: all of its names, and those that are assigned.
+        stored: the names that are assigned.
         unassigned: variables that may be read before they are assigned.
         shuffles: whether a shuffle may give it an undefined value, so that it needs a namespace of its own.
     """
 
-    names: frozenset[str]
     stored: frozenset[str]
     unassigned: set[str]
     shuffles: bool
@@ -32,4 +31,4 @@ def facts_of(node: Definition) -> Facts:
     names = [part for part in parts if isinstance(part, ast.Name)]
     shuffles = any(str(getattr(part, "attr", getattr(part, "id", ""))).startswith("shfl_") for part in parts)
     stored = frozenset(name.id for name in names if isinstance(name.ctx, ast.Store))
-    return Facts(frozenset(name.id for name in names), stored, unassigned(node), shuffles)
+    return Facts(stored, unassigned(node), shuffles)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import enum
+import functools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,6 +11,7 @@ import numpy as np
 from ..base.conversions import name_of
 from ..base.numba_types import dtype_of
 from ..base.scalars import COMPLEX, FLOATS, INTEGERS, SIGNED, UNSIGNED, unify
+from ..memory.shared import Records, with_fields
 
 
 class Scalar(NamedTuple):
@@ -46,15 +49,15 @@ class Tuple(NamedTuple):
 
 
 class Range(NamedTuple):
-    """A `range` of integers of a kind."""
+    """A `range`, or another iterator: items of a kind."""
 
-    item: Scalar
+    item: Any
 
 
 class Method(NamedTuple):
-    """A method of a number or of an array."""
+    """A method of a number, an array or text."""
 
-    owner: Scalar | Array
+    owner: Any
     name: str
 
 
@@ -125,6 +128,17 @@ def any_number(name: str) -> Scalar:
     return number(name, "any" if name in INTEGERS else "np")
 
 
+def made(name: str) -> Scalar:
+    """Any number of a type, as a conversion to it gives it."""
+    return number(name, "py" if name in ("int64", "bool") else "np")
+
+
+def several(names: str) -> Kind:
+    """The kind of a result: of one type, or a tuple of several; `none` for None."""
+    kinds = tuple(any_number(name) for name in names.split(",")) if names != "none" else (Known(None),)
+    return kinds[0] if len(kinds) == 1 else Tuple(kinds)
+
+
 def whole(low: int, high: int, name: str = "int64") -> Scalar:
     """A Python int between limits."""
     return Scalar(name, "py", low, high)
@@ -138,12 +152,22 @@ def scalar(kind: Kind) -> Scalar | None:
     if isinstance(kind, Scalar):
         return kind
     name = name_of(kind.value) if isinstance(kind, Known) else None
+    if isinstance(kind, Known) and isinstance(kind.value, enum.IntEnum):
+        name = "int64"
     if name is None:
         return None
     value = kind.value  # type: ignore[union-attr]
     if name in INTEGERS:
-        return Scalar(name, "py" if type(value) in (int, bool) and name != "uint64" else "np", int(value), int(value))
+        return Scalar(name, "py" if isinstance(value, int) and name != "uint64" else "np", int(value), int(value))
     return Scalar(name)
+
+
+def operand(kind: Kind, array: bool = False) -> str | None:
+    """The type of a number, or of an array's elements."""
+    if array:
+        return kind.dtype if isinstance(kind, Array) else None
+    known = scalar(kind)
+    return known.name if known else None
 
 
 def variable(kind: Kind) -> Kind:
@@ -168,11 +192,11 @@ def of_value(value: Any) -> Kind:
 
 def of_type(type_: Any) -> Kind:
     """The kind of a value of a Numba type, as far as a signature determines it."""
+    if isinstance(parts := getattr(type_, "types", None), tuple):
+        return Tuple(tuple(map(of_type, parts)))
     dtype = dtype_of(type_)
     if isinstance(dtype, np.dtype):
         return number(dtype.name) if _scalar_name(dtype) else None
-    if isinstance(parts := getattr(type_, "types", None), tuple):
-        return Tuple(tuple(map(of_type, parts)))
     inner = dtype_of(getattr(type_, "dtype", None))
     return array_of(inner, type_.ndim) if isinstance(inner, np.dtype) and hasattr(type_, "ndim") else None
 
@@ -194,17 +218,16 @@ def column(array: Array, name: Any) -> Kind:
     """The array of one field of an array of records."""
     if array.record is None or name not in (array.record.names or ()):
         return None
-    base, shape = array.record[name].subdtype or (array.record[name], ())
-    return array_of(base, array.axes + len(shape))
+    part = array.record[name]
+    return array_of(part.base, array.axes + len(part.shape))
 
 
 def field(record: Record, name: Any) -> Kind:
     """A field of a record."""
     if not isinstance(name, str) or name not in (record.dtype.names or ()):
         return None
-    dtype = record.dtype[name]
-    base, shape = dtype.subdtype or (dtype, ())
-    return element(array_of(base, 0), len(shape))
+    part = record.dtype[name]
+    return element(array_of(part.base, 0), len(part.shape))
 
 
 def _scalar_name(dtype: np.dtype) -> str | None:
@@ -225,7 +248,7 @@ def widened(kind: Kind) -> Kind:
         return Scalar(known.name, known.form, low, high)
     if (items := items_of(kind)) is not None:
         return Tuple(tuple(widened(item) for item in items), named_of(kind))
-    return Range(widened(kind.item)) if isinstance(kind, Range) else kind  # type: ignore[arg-type]
+    return Range(widened(kind.item)) if isinstance(kind, Range) else kind
 
 
 def joined(a: Kind, b: Kind, widen: bool = False) -> Kind:
@@ -244,7 +267,7 @@ def joined(a: Kind, b: Kind, widen: bool = False) -> Kind:
         low, high = min(one.low, other.low), max(one.high, other.high)
         if widen or name not in (one.name, other.name):
             low, high = limits(name)
-        forms = {each.form if each.name == name else _converted(name) for each in (one, other)}
+        forms = {each.form if each.name == name else made(name).form for each in (one, other)}
         return Scalar(name, forms.pop() if len(forms) == 1 else "any", low, high)
     first, second = items_of(a), items_of(b)
     if first is not None and second is not None and _sort(a) == _sort(b):
@@ -277,6 +300,27 @@ def _sort(kind: Kind) -> Any:
     return None
 
 
+def item_of(kind: Kind) -> Kind:
+    """The kind of the items in a loop over a value."""
+    if isinstance(kind, Range):
+        return kind.item
+    if items := items_of(kind):
+        types = set(map(type_of, items))
+        return functools.reduce(joined, items) if len(types) == 1 and None not in types else None
+    return element(kind, kind.axes - 1) if isinstance(kind, Array) else None
+
+
+def type_of(kind: Kind) -> Any:
+    """The types that a kind has in Numba; None if they are not known."""
+    if (one := scalar(kind)) is not None:
+        return one.name
+    if isinstance(kind, Array):
+        return ("array", kind.dtype, kind.axes) if kind.dtype else None
+    inner = items_of(kind)
+    types_of = tuple(map(type_of, inner)) if inner is not None else (None,)
+    return None if None in types_of else types_of
+
+
 def items_of(kind: Kind) -> tuple | None:
     """The kinds of a tuple's items, if it is one."""
     if isinstance(kind, Tuple):
@@ -292,6 +336,19 @@ def named_of(kind: Kind) -> Any:
     return named if hasattr(named, "_fields") else None
 
 
-def _converted(name: str) -> str:
-    """The form of the result of a conversion to a type."""
-    return "py" if name in ("int64", "bool") else "np"
+def frozen_value(value: Any) -> Any:
+    """A captured value in a class that identifies its type; an array as it is now, as Numba's constants are."""
+    if type(value) is float:
+        return np.float64(value)
+    if type(value) is int and 2**63 <= value < 2**64:
+        return np.uint64(value)
+    if type(value) is complex:
+        return np.complex128(value)
+    if type(value) in (np.ndarray, Records):
+        copy = np.array(value)
+        copy.flags.writeable = False
+        return with_fields(copy)
+    if type(value) is tuple:
+        items = tuple(frozen_value(item) for item in value)
+        return value if all(a is b for a, b in zip(items, value, strict=True)) else items
+    return value

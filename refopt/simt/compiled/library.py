@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-import math
+import functools
 import types
 from typing import Any
 
@@ -12,8 +12,7 @@ import numpy as np
 from ..base import record
 from ..base.conversions import CONVERSIONS
 from ..base.scalars import COMPLEX, INTEGERS, UNSIGNED
-from ..machine import barriers, indices, warps
-from . import dynamic, functions, operators
+from . import functions, operators
 from .expressions import Typed
 from .kinds import (
     BOOL,
@@ -21,28 +20,31 @@ from .kinds import (
     Array,
     Kind,
     Known,
+    Method,
     Range,
     Scalar,
     Tuple,
     any_number,
+    column,
+    element,
+    item_of,
     items_of,
     joined,
     limits,
+    made,
     number,
+    operand,
     scalar,
+    several,
     variable,
     whole,
 )
 from .operations import Operations
+from .uses import sort
 
 SIZE = 2**48  # more elements or bytes than any memory has
 _PLAIN_TYPES: dict[Any, str] = {int: "int64", float: "float64", bool: "bool", complex: "complex128"}
-# The limits of results of the executor's functions.
-_LIMITS: dict[Any, tuple[int, int]] = {
-    barriers.syncthreads_count: (0, 1024), barriers.syncthreads_and: (0, 1), barriers.syncthreads_or: (0, 1),
-    indices.popc: (0, 64), indices.clz: (0, 64), indices.ffs: (0, 64),
-}
-_SHUFFLES = {warps.shfl_sync, warps.shfl_up_sync, warps.shfl_down_sync, warps.shfl_xor_sync}
+_ITERATORS = {zip, enumerate, np.ndenumerate, np.ndindex}
 
 
 class Library(Operations):
@@ -54,8 +56,8 @@ class Library(Operations):
             return node, args[0][1] if isinstance(args[0][1], Tuple) else None
         if function is range and not starred:
             return self._range(node, args)
-        if function is zip:
-            return node, _zipped([kind for _, kind in args], node)
+        if function in _ITERATORS:
+            return node, _iterator(function, [kind for _, kind in args], starred)
         name = _PLAIN_TYPES.get(function)
         if name is None and issubclass(function, np.generic):
             name = np.dtype(function).name
@@ -64,39 +66,30 @@ class Library(Operations):
         if name not in CONVERSIONS or len(args) != 1 or starred:
             return node, None
         x, kind = args[0]
-        known = scalar(kind)
-        if known is None:
-            convert = {int: dynamic.whole, float: dynamic.real}.get(function, dynamic.conversion(name))
-            kind = None if function in (int, float) else number(name)
-            return self.apply(convert, f"as_{function.__name__}", node, x), kind
+        if function is float and isinstance(kind, Known) and isinstance(kind.value, str):
+            return self.apply(np.float64, name, node, node), number(name)
         plain = function in _PLAIN_TYPES
         spelled = function.__name__ if plain else f"np.{np.dtype(name).type.__name__}"
-        rule = self.resolved(node, f"{spelled}(a)", known.name)
-        if rule is None:
-            return node, None
-        name = rule[1]
+        name = self.resolved(node, f"{spelled}(a)", kind)[1]
+        known = scalar(kind)
+        assert known is not None
         if known.name == name and name not in INTEGERS:
+            self.changed = True
             return (node if isinstance(kind, Known) and not plain else x), number(name)
         if isinstance(kind, Known) and not plain and name == "float64":
             return node, number(name)
-        result = known if name == known.name else number(name, "py" if name in ("int64", "bool") else "np")
+        result = known if name == known.name else made(name)
         return self.converted(x, kind, name), result
 
     def _complex(self, node: ast.Call, args: list[Typed]) -> Typed:
         """A complex number of two parts."""
-        names = [known.name for _, kind in args if (known := scalar(kind))]
-        if len(names) < 2 or (rule := self.resolved(node, "complex(a, b)", *names, called="complex")) is None:
-            return node, None
+        rule = self.resolved(node, "complex(a, b)", *(kind for _, kind in args))
         parts = [self.converted(*arg, COMPLEX[rule[2]]) for arg in args]
         return self.apply(operators.complex_of, "complex_of", node, *parts), number(rule[2])
 
     def _range(self, node: ast.Call, args: list[Typed]) -> Typed:
+        rule = self.resolved(node, f"range({', '.join('abc'[: len(args)])})", *(kind for _, kind in args))
         kinds = [known for _, kind in args if (known := scalar(kind))]
-        if len(kinds) != len(args) or not kinds:
-            return node, Range(INT64)
-        rule = self.resolved(node, f"range({', '.join('abc'[: len(kinds)])})", *(kind.name for kind in kinds))
-        if rule is None:
-            return node, Range(INT64)
         item = counted(kinds, rule[-1])
         low, high = limits(item.name)
         for n, ((x, kind), known) in enumerate(zip(args, kinds, strict=True)):
@@ -111,19 +104,22 @@ class Library(Operations):
         if function is print:
             node.func = self.constant(functions.printed, "print", node)
             return node, None
-        if function in (min, max) and len(args) == 1 and len(several := items_of(args[0][1]) or ()) > 1:
-            args = [(ast.Starred(args[0][0], ast.Load()), Tuple(several))]
-            return self._extreme(node, function is max, args, list(several))
-        if function in (min, max) and len(args) > 1:
-            return self._extreme(node, function is max, args, [kind for _, kind in args])
-        if (symbol := operators.SYMBOL_OF.get(function)) and len(args) == 2:
-            return self.operation(node, symbol, args[0], args[1])
-        if function in (isinstance, hasattr):
+        if function in (min, max) and (len(args) > 1 or items_of(args[0][1])):
+            given = [kind for _, kind in args] if len(args) > 1 else [*(items_of(args[0][1]) or ())]
+            args = args if len(args) > 1 else [(ast.Starred(args[0][0], ast.Load()), None)]
+            return self._extreme(node, function is max, args, given)
+        if (symbol := operators.IN_PLACE.get(function)) and len(args) == 2:
+            return self.operation(node, symbol, args[0], args[1], True)
+        if function in (iter, next):
+            item = item_of(args[0][1])
+            return node, Range(item) if function is iter else item
+        if function in (isinstance, hasattr, np.iscomplexobj, np.isrealobj):
             return node, BOOL
         if args and isinstance(array := args[0][1], Array) and record.has(text := f"A.{function.__name__}()"):
-            rule = self.resolved(node, text, array.dtype or "") if len(args) == 1 else None
-            return node, any_number(rule[1]) if rule else None
-        if function is len and isinstance(args[0][1], Array):
+            return node, any_number(self.resolved(node, text, array)[1]) if len(args) == 1 else None
+        if function in (min, max) and args and isinstance(args[0][1], Array):
+            return node, element(args[0][1])
+        if function is len and (isinstance(args[0][1], Array) or sort(args[0][1]) in ("text", "texts")):
             return node, whole(0, SIZE)
         if function is len and (items := items_of(args[0][1])) is not None:
             return node, whole(len(items), len(items))
@@ -134,31 +130,25 @@ class Library(Operations):
     def _recorded(self, node: ast.Call, function: Any, args: list[Typed]) -> Typed | None:
         """A call of a function for which there is a record of Numba's types."""
         text, places = record.calls().get((id(function), len(args)), ("", ()))
-        names = [_operand(args[n][1], "A" in text and n == places[0]) for n in places]
-        if not text or None in names:
+        if not text:
             return None
-        rule = self.resolved(node, text, *names, called=ast.unparse(node.func))  # type: ignore[arg-type]
-        if rule is None:
-            return node, None
+        kinds = [args[n][1] for n in places]
+        if text.startswith("cuda.ld") and (items := items_of(kinds[1])):  # the index
+            kinds[1] = functools.reduce(joined, items)
+        if function in (np.shape, np.size) and isinstance(kinds[0], Array):
+            attribute = ast.copy_location(ast.Attribute(args[0][0], function.__name__, ast.Load()), node)
+            return attribute, array_attribute(kinds[0], function.__name__)
+        rule = self.resolved(node, text, *kinds)
         if text.startswith("cuda."):
-            return self._of_cuda(node, function, args, dict(zip(places, rule, strict=False)), rule[-1])
-        return self._of_scalars(node, function, args, names, rule)  # type: ignore[arg-type]
+            return self._of_cuda(node, args, dict(zip(places, rule, strict=False)), rule[-1])
+        return self._of_scalars(node, function, args, [operand(kind) or "" for kind in kinds], rule)
 
-    def _of_cuda(self, node: ast.Call, function: Any, args: list[Typed], to: dict[int, str], result: str) -> Typed:
+    def _of_cuda(self, node: ast.Call, args: list[Typed], to: dict[int, str], result: str) -> Typed:
         """A call of a function of the executor, with the types that its operands are converted to."""
         for n, name in to.items():
             if scalar(args[n][1]) is not None:
                 node.args[n] = self.converted(*args[n], name)
-        if function in _SHUFFLES:
-            return node, variable(args[1][1])
-        if function is indices.selp:
-            return node, joined(args[1][1], args[2][1])
-        if result == "none":
-            return node, Known(None)
-        kinds = tuple(
-            whole(*_LIMITS[function], name) if function in _LIMITS else any_number(name) for name in result.split(",")
-        )
-        return node, kinds[0] if len(kinds) == 1 else Tuple(kinds)
+        return node, several(result)
 
     def _of_scalars(
         self, node: ast.Call, function: Any, args: list[Typed], names: list[str], rule: record.Signature
@@ -167,59 +157,43 @@ class Library(Operations):
         nodes = [arg for arg, _ in args]
         if function is abs:
             return self._absolute(node, args[0], names[0])
-        if function is round and len(args) == 1:
-            return self.apply(functions.rounding(names[0]), f"round_{names[0]}", node, *nodes), INT64
-        if function is round:
-            rounded, result = functions.rounding_to(*names)
-            return self.apply(rounded, f"round_{'_'.join(names)}", node, *nodes), number(result)
         if function is pow:
             return self.operation(node, "Pow", args[0], args[1])
         if function is divmod:
-            pair, held = functions.quotient(*names)
-            parts = tuple(number(name, "py" if name == "int64" else "np") for name in held)
-            return self.apply(pair, f"divmod_{names[0]}_{names[1]}", node, *nodes), Tuple(parts)
+            return self._divmod(node, args, rule)
         if function in functions.TESTS:
             node.func = self.constant(functions.TESTS[function], function.__name__, node)
             return node, BOOL
-        if function.__module__ == "cmath":
-            compute, results = functions.of_cmath(function.__name__, names[0])
-            kinds = tuple(any_number(name) for name in results)
-            new = self.apply(compute, f"{function.__name__}_{names[0]}", node, *nodes)
-            return new, kinds[0] if len(kinds) == 1 else Tuple(kinds)
+        if rule[-1] == "float64":
+            self.doubled(node, f"{function.__name__} of {' and '.join(names)}")
         if isinstance(function, np.ufunc):
-            return self._ufunc(node, function.__name__, args, names, rule)
-        return self._of_math(node, function, nodes, names)
+            return self._ufunc(node, args, rule)
+        if function in functions.ANGLES:
+            factor = self.constant(getattr(np, rule[-1])(functions.ANGLES[function]), f"per_{rule[-1]}", node)
+            return self._infix(node, "Mult", self.converted(*args[0], rule[-1]), factor), number(rule[-1])
+        label = "_".join([function.__name__, *names])
+        return self.apply(functions.typed(function, *rule), label, node, *nodes), several(rule[-1])
 
-    def _of_math(self, node: ast.Call, function: Any, nodes: list[ast.expr], names: list[str]) -> Typed | None:
-        compute: Any
-        if function in (math.modf, math.frexp) and len(nodes) == 1:
-            compute, results = functions.parts(function, names[0])
-            parts = tuple(number(name) for name in results)
-            return self.apply(compute, f"{function.__name__}_{names[0]}", node, *nodes), Tuple(parts)
-        if function in functions.ONE and len(nodes) == 1:
-            compute, result = functions.one(functions.ONE[function], names[0])
-        elif function in functions.TWO and len(nodes) == 2:
-            compute, result = functions.two(functions.TWO[function], *names)
-        else:
-            return None
-        if result == "float64":
-            self.doubled(node, f"{function.__name__} of {names[0]}")
-        return self.apply(compute, f"{function.__name__}_{'_'.join(names)}", node, *nodes), number(result)
+    def _divmod(self, node: ast.Call, args: list[Typed], rule: record.Signature) -> Typed:
+        """The floor of a quotient, and the remainder."""
+        pairs = [self._twice(self.converted(*arg, name)) for arg, name in zip(args, rule, strict=False)]
+        kinds = any_number(rule[0]), any_number(rule[1])
+        parts = [
+            self.settled(*self.operation(node, symbol, (x, kinds[0]), (y, kinds[1])))
+            for symbol, (x, y) in zip(("FloorDiv", "Mod"), zip(*pairs, strict=True), strict=True)
+        ]
+        both = ast.Tuple([part for part, _ in parts], ast.Load())
+        return ast.copy_location(both, node), Tuple(tuple(kind for _, kind in parts))
 
     def _sum(self, node: ast.Call, arg: ast.expr, items: tuple) -> Typed:
         """`sum` of a tuple, starting from the int64 0."""
-        kinds, result = [scalar(item) for item in items], "int64"
-        if any(kind is None for kind in kinds):
-            return node, None
-        names = tuple(kind.name for kind in kinds if kind)
-        for name in names:
-            rule = self.resolved(node, "a + b", result, name, called="sum")
-            if rule is None:
-                return node, None
-            result = rule[2]
-        compute = functions.total(names)
-        form = "py" if result == "int64" else "np"
-        return self.apply(compute, "_".join(["sum", *names]), node, arg), number(result, form)
+        first, again = self._twice(arg)
+        total: Typed = ast.copy_location(ast.Constant(0), node), Known(0)
+        for n, item in enumerate(items):
+            index = ast.copy_location(ast.Constant(n), node)
+            part = ast.copy_location(ast.Subscript(again if n else first, index, ast.Load()), node)
+            total = self.operation(node, "Add", total, (part, variable(item)))
+        return total
 
     def _absolute(self, node: ast.Call, arg: Typed, name: str) -> Typed:
         known = scalar(arg[1])
@@ -233,29 +207,20 @@ class Library(Operations):
         name = "int8" if name == "bool" else name
         return self.apply(operators.absolute, "absolute", node, arg[0]), number(name, "any")
 
-    def _ufunc(self, node: ast.Call, name: str, args: list[Typed], names: list[str], rule: record.Signature) -> Typed:
+    def _ufunc(self, node: ast.Call, args: list[Typed], rule: record.Signature) -> Typed:
         *inputs, result = rule
         for n, (x, kind) in enumerate(args):
             node.args[n] = self.converted(x, kind, inputs[n])
             if inputs[n] == "int64" and not (isinstance(kind, Scalar) and kind.name == "int64" and kind.form == "np"):
                 node.args[n] = self.apply(np.int64, "int64", node, node.args[n])
-        if result == "float64" and set(names) != {"float64"}:
-            self.doubled(node, f"{name} of {' and '.join(names)}")
         return node, any_number(result)
 
     def _extreme(self, node: ast.Call, greatest: bool, args: list[Typed], given: list[Kind]) -> Typed:
-        kinds = [scalar(kind) for kind in given]
-        nodes = [arg for arg, _ in args]
-        if any(kind is None for kind in kinds):
-            return self.apply(dynamic.extreme(greatest), "max" if greatest else "min", node, *nodes), None
-        known = [kind for kind in kinds if kind]
-        for other in known[1:]:
-            pair = known[0].name, other.name
-            if self.resolved(node, "max(a, b)", *pair, called="max" if greatest else "min") is None:
-                return node, None
-        joint = known[0]
-        for other in known[1:]:
-            joint = joined(joint, other)  # type: ignore[assignment]
+        for other in given[1:]:
+            self.resolved(node, "max(a, b)", given[0], other, called="max" if greatest else "min")
+        nodes: list[ast.expr] = [arg for arg, _ in args]
+        known: list[Any] = [scalar(kind) for kind in given]
+        joint: Any = functools.reduce(joined, known)
         names = [kind.name for kind in known]
         if set(names) == {"int64"} or (joint.name == "int64" and all(kind.form == "py" for kind in known)):
             choose = max if greatest else min
@@ -264,34 +229,27 @@ class Library(Operations):
             return node, Scalar("int64", joint.form if set(names) == {"int64"} else "py", *bounds)
         pick = operators.extreme(greatest, *names)
         label = "_".join(["max" if greatest else "min", *names])
-        return self.apply(pick, label, node, *nodes), number(joint.name, "py" if joint.name == "int64" else "np")
+        return self.apply(pick, label, node, *nodes), made(joint.name)
 
 
-def _zipped(kinds: list[Kind], node: ast.Call) -> Kind:
-    """The kind of `zip` of tuples."""
-    rows: list[tuple] = []
-    for kind, arg in zip(kinds, node.args, strict=True):
-        items = items_of(kind)
-        if items is None:
-            return None
-        rows += [items_of(item) or () for item in items] if isinstance(arg, ast.Starred) else [items]
-    return Tuple(tuple(Tuple(column) for column in zip(*rows, strict=False)))
+def _iterator(function: Any, kinds: list[Kind], starred: bool) -> Kind:
+    """The kind of what gives tuples in a loop; that of `zip` of tuples is a tuple."""
+    rows = [items_of(kind) for kind in kinds]
+    if function is np.ndindex:
+        return Range(Tuple((INT64,) * len((rows[0] if rows else None) or kinds)))
+    if starred:
+        rows = [items_of(item) for item in rows[0] or ()]
+    if function is zip and None not in rows:
+        return Tuple(tuple(Tuple(column) for column in zip(*rows, strict=False)))
+    items = tuple(map(item_of, kinds))
+    if function is np.ndenumerate and isinstance(array := kinds[0], Array):
+        return Range(Tuple((Tuple((INT64,) * array.axes), element(array))))
+    return Range(Tuple((INT64, *items) if function is enumerate else items))
 
 
 def is_function(value: Any) -> bool:
     plain = types.FunctionType | types.BuiltinFunctionType | types.MethodType
     return isinstance(value, plain | np.ufunc | type(np.sum))
-
-
-def _operand(kind: Kind, array: bool) -> str | None:
-    """The type of an operand: of an array that of its elements, of an index that is a tuple of integers int64."""
-    if array:
-        return kind.dtype if isinstance(kind, Array) else None
-    if (items := items_of(kind)) is not None:
-        names = {known.name for item in items if (known := scalar(item))}
-        return "int64" if names and names <= INTEGERS.keys() - {"bool"} else None
-    known = scalar(kind)
-    return known.name if known else None
 
 
 def counted(kinds: list[Scalar], name: str) -> Scalar:
@@ -304,3 +262,26 @@ def counted(kinds: list[Scalar], name: str) -> Scalar:
     if step.low > 0:
         return whole(start.low, max(start.low, stop.high - 1), name)
     return whole(min(start.low, stop.low), max(start.high, stop.high), name)
+
+
+def array_attribute(kind: Array, name: str) -> Kind:
+    size = whole(0, SIZE)
+    if name in ("size", "nbytes", "itemsize"):
+        return size
+    if name == "shape":
+        return Tuple((size,) * kind.axes)
+    if name == "strides":
+        return Tuple((whole(-SIZE, SIZE),) * kind.axes)
+    if name == "ndim":
+        return Known(kind.axes)
+    if name == "T":
+        return kind
+    if name == "dtype" and kind.dtype:
+        return Known(np.dtype(kind.dtype))
+    if name in ("real", "imag"):
+        return kind._replace(dtype=COMPLEX.get(kind.dtype or "", kind.dtype))
+    if name == "flat":
+        return kind._replace(axes=1)
+    if (part := column(kind, name)) is not None:
+        return part
+    return Method(kind, name)

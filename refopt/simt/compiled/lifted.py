@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
 import weakref
 from collections.abc import Callable
-from types import FunctionType, ModuleType
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,11 @@ from ..base.undefined import Undefined
 from .captures import global_names
 
 _BUILTINS = {one.__name__: one for one in (abs, bool, complex, divmod, float, int, max, min, pow, round)}
-_OF_CUDA = {"popc", "clz", "ffs", "brev", "selp", "fma", "cbrt", "fp16"}  # only these are functions of scalars
+# Where the functions are that act on threads or memory: these report undefined values, or pass them on.
+_ACTS = tuple(
+    f"{__package__.rpartition('.')[0]}.{name}"
+    for name in ("machine.atomics", "machine.barriers", "machine.cache_hints", "machine.warps", "memory", "vectors")
+)
 _SCALARS = bool, int, float, complex, np.generic
 _PREFIX = "_simt_"  # of the executor's functions in a compiled namespace
 SHUFFLES = "_simt_shuffles"  # in the namespace of a compiled function: whether it contains a shuffle
@@ -44,12 +47,9 @@ def _shuffles(function: FunctionType, seen: set[FunctionType]) -> bool:
     seen.add(function)
     names = function.__globals__
     return SHUFFLES in names and (
-        names[SHUFFLES] or any(_shuffles(value, seen) for value in names.values() if _is_new(value, seen))
+        names[SHUFFLES]
+        or any(_shuffles(one, seen) for one in names.values() if isinstance(one, FunctionType) and one not in seen)
     )
-
-
-def _is_new(value: Any, seen: set[FunctionType]) -> bool:
-    return isinstance(value, FunctionType) and SHUFFLES in value.__globals__ and value not in seen
 
 
 def _copy(function: FunctionType, known: dict[FunctionType, FunctionType]) -> FunctionType:
@@ -66,38 +66,11 @@ def _lifted(name: str, value: Any, known: dict[FunctionType, FunctionType]) -> A
     """The value in a copy for a name of a compiled namespace."""
     if isinstance(value, FunctionType) and (SHUFFLES in value.__globals__ or is_kernels(value.__code__.co_filename)):
         return _copy(value, known)
-    if value is math or value is np:
-        return _Module(value, None)
-    if getattr(value, "__name__", None) == f"{__package__.rpartition('.')[0]}.cuda":
-        return _Module(value, _OF_CUDA)
     if isinstance(value, type) and issubclass(value, np.generic):
         return _type(value)
-    ours = value is _BUILTINS.get(name) or (name.startswith(_PREFIX) and _is_of_scalars(value))
+    acts = not callable(value) or str(getattr(value, "__module__", "")).startswith(_ACTS)
+    ours = value is _BUILTINS.get(name) or (name.startswith(_PREFIX) and not acts)
     return lifted(value) if ours else value
-
-
-def _is_of_scalars(value: Any) -> bool:
-    return callable(value) and "_resolved" not in getattr(value, "__qualname__", "")
-
-
-class _Module:
-    """A module, or a class, whose functions are lifted: all, or only some."""
-
-    def __init__(self, module: Any, only: set[str] | None) -> None:
-        self.__dict__.update(_module=module, _only=only)
-
-    def __getattr__(self, name: str) -> Any:
-        value = getattr(self._module, name)
-        if self._only is not None and name not in self._only:
-            return value
-        if isinstance(value, ModuleType) or name == "fp16":
-            return _Module(value, None)
-        if not callable(value):
-            return value
-        if isinstance(value, type):
-            return _type(value) if issubclass(value, np.generic) else value
-        self.__dict__[name] = wrapper = lifted(value)
-        return wrapper
 
 
 def lifted(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -113,7 +86,7 @@ def lifted(function: Callable[..., Any]) -> Callable[..., Any]:
         if not all(isinstance(arg, (Undefined, *_SCALARS)) for arg in args):
             return function(*args, **named)
         # Both truth values are tried: `o | True` is true whatever o is.
-        ways = [(False, True) if _is_open(arg) else (_value(arg),) for arg in args]
+        ways = [(False, True) if _is_open(arg) else (arg.value if type(arg) is Undefined else arg,) for arg in args]
         results = [function(*values, **named) for values in itertools.product(*ways)]
         if all(_is_open(arg) or type(arg) is not Undefined for arg in args) and all(r == results[0] for r in results):
             return results[0]
@@ -136,10 +109,6 @@ def _type(base: Any) -> Any:
         compute = lifted(base)
         _types[base] = type(base.__name__, (base,), {"__new__": lambda cls, *args: compute(*args)})
     return _types[base]
-
-
-def _value(arg: Any) -> Any:
-    return arg.value if type(arg) is Undefined else arg
 
 
 def _is_open(arg: Any) -> bool:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import functools
+from collections.abc import Callable
 from typing import Any
 
 from ..base.scalars import unify
 from ..base.variables import stores
 from .expressions import Typed, Unsupported
-from .kinds import LATE, Array, Kind, Known, Range, any_number, element, items_of, joined, scalar
+from .kinds import LATE, Kind, Known, any_number, item_of, joined, scalar
 from .statements import Scope, Statements, merged
 
 _PASSES = 24  # over a function until its types no longer change
@@ -36,11 +38,16 @@ class Loops(Statements):
         self.remembers = any(isinstance(part, ast.For | ast.While) for each in body for part in ast.walk(each))
         for _ in range(_PASSES):
             self.scope, self.live, self.altered, self.temporaries = dict(scope), True, False, 0
-            self.returns, self.doubles, self.constants = [], set(), {}
+            self.returns, self.doubles, self.constants, self.failed = [], set(), {}, None
             new = self.block(body)
-            if not self.altered:
-                return new
+            if self.altered | self.returns_more():
+                continue
+            if self.failed is not None:
+                raise self.failed.__cause__ or self.failed
+            return new
         raise Unsupported("types that do not settle in its loops")
+
+    returns_more: Callable[[], bool]
 
     def raw(self, node: ast.expr, test: bool = False) -> Typed:
         new, kind = super().raw(node, test)
@@ -69,7 +76,7 @@ class Loops(Statements):
 
     def _do_For(self, node: ast.For) -> list[ast.stmt]:
         iterated, kind = self.visit(node.iter)
-        return self._loop(node, iterated, _iterated(kind))
+        return self._loop(node, iterated, item_of(kind))
 
     def _loop(self, node: Any, iterated: ast.expr | None = None, element: Kind = None) -> list[ast.stmt]:
         entry, returns = dict(self.scope), len(self.returns)
@@ -120,11 +127,10 @@ class Loops(Statements):
         orelse = at_exit + (self.block(node.orelse) if node.orelse else [])
         breaks = [(jump, scope) for jump, scope in jumps if isinstance(jump, ast.Break)]
         ways = [self.scope] if self.live and not way else []
-        after: Scope | None = None
-        for scope in [*ways, *(scope for _, scope in breaks)]:
-            after = dict(scope) if after is None else merged(after, scope)
-        self.live = after is not None
-        if after is not None:
+        left = [*ways, *(scope for _, scope in breaks)]
+        self.live = bool(left)
+        if left:
+            after = functools.reduce(merged, left)
             if ways:
                 orelse += self.conversions(ways[0], after, node)
             inserted |= {id(jump): self.conversions(scope, after, node) for jump, scope in breaks}
@@ -144,24 +150,6 @@ def _begun_again(entry: Scope, header: Scope, ends: list[Scope]) -> Scope:
         header = merged(header, scope, widen=True)
     changed = {name for name, kind in header.items() if kind != Known(None) == entry.get(name)}
     return header | dict.fromkeys(changed, LATE)
-
-
-def _iterated(kind: Kind) -> Kind:
-    """The kind of the items in a loop over a value."""
-    if isinstance(kind, Range):
-        return kind.item
-    items = items_of(kind)
-    if items:
-        first = items[0]
-        for other in items[1:]:
-            first = joined(first, other)
-        return first if all(_type_of(item) == _type_of(first) for item in items) else None
-    return element(kind, kind.axes - 1) if isinstance(kind, Array) else None
-
-
-def _type_of(kind: Kind) -> Any:
-    known = scalar(kind)
-    return known.name if known else kind
 
 
 def _with_inserted(body: list[ast.stmt], inserted: dict[int, list[ast.stmt]]) -> list[ast.stmt]:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import ast
 
+import numpy as np
+
 from ..base import record
 from ..base.conversions import CONVERSIONS
 from ..base.scalars import FLOATS, INTEGERS, SIGNS, UNSIGNED
-from . import dynamic, operators
-from .comparisons import Comparisons
-from .constants import folded
+from . import operators
+from .constants import Constants, folded
 from .expressions import Typed, Unsupported
 from .kinds import (
     BOOL,
     INT64,
-    Array,
     Kind,
     Known,
     Scalar,
@@ -22,16 +22,19 @@ from .kinds import (
     items_of,
     joined,
     limits,
+    made,
+    named_of,
     number,
     scalar,
     whole,
 )
+from .uses import incomparable, sort
 
 _RING = {"Add", "Sub", "Mult"}
 _FLOAT = {"Add", "Sub", "Mult", "Div"}
 
 
-class Operations(Comparisons):
+class Operations(Constants):
     """The visits of operators."""
 
     def _BinOp(self, node: ast.BinOp) -> Typed:
@@ -46,36 +49,27 @@ class Operations(Comparisons):
     def operation(self, node: ast.expr, symbol: str, left: Typed, right: Typed, in_place: bool = False) -> Typed:
         """An arithmetic operator applied to two operands."""
         (x, a), (y, b) = left, right
-        one, other = scalar(a), scalar(b)
-        if one is None or other is None:
-            return self._other_operation(node, symbol, self.settled(x, a), self.settled(y, b))
+        if (items := _of_tuples(symbol, a, b)) is not None or (symbol == "Add" and sort(a) == sort(b) == "text"):
+            return self._infix(node, symbol, x, y), Tuple(items) if items is not None else None
         text = f"a {SIGNS[symbol]}{'=' * in_place} b"
-        rule = self.resolved(node, text if record.has(text) else f"a {SIGNS[symbol]} b", one.name, other.name)
-        if symbol == "Pow" and isinstance(b, Known) and type(b.value) is int and rule is not None:
+        rule = self.resolved(node, text if record.has(text) else f"a {SIGNS[symbol]} b", a, b)
+        one, other, result = scalar(a), scalar(b), rule[2]
+        assert one is not None and other is not None
+        if symbol == "Pow" and isinstance(b, Known) and type(b.value) is int:
             return self._constant_power(node, self.settled(x, a), b.value, rule)
-        result = rule[2] if rule else None
         if result == "float64":
             self.doubled(node, f"{one.name} and {other.name}")
-        if rule is not None and result in FLOATS and symbol in _FLOAT:
-            x, y = (self.converted(*self.settled(*operand), rule[2]) for operand in (left, right))
-            return self._infix(node, symbol, x, y), number(rule[2])
+        if result in FLOATS and symbol in _FLOAT:
+            x, y = (self.converted(*self.settled(*operand), result) for operand in (left, right))
+            return self._infix(node, symbol, x, y), number(result)
         if result == "int64" and (new := self._whole_operation(node, symbol, (x, one), (y, other))):
             return new
         (x, _), (y, _) = self.settled(x, a), self.settled(y, b)
         function = operators.typed(symbol, one.name, other.name)
-        return self.apply(function, function.__name__, node, x, y), _computed(result) if result else None
+        return self.apply(function, function.__name__, node, x, y), made(result)
 
     def _infix(self, node: ast.expr, symbol: str, x: ast.expr, y: ast.expr) -> ast.expr:
         return ast.copy_location(ast.BinOp(x, getattr(ast, symbol)(), y), node)
-
-    def _other_operation(self, node: ast.expr, symbol: str, left: Typed, right: Typed) -> Typed:
-        """An operator whose operands are not known to be scalars."""
-        (x, a), (y, b) = left, right
-        if symbol == "Add" and (one := items_of(a)) is not None and (other := items_of(b)) is not None:
-            return self._infix(node, symbol, x, y), Tuple((*one, *other))
-        if isinstance(a, Tuple | Array) or isinstance(b, Tuple | Array):
-            return self._infix(node, symbol, x, y), None
-        return self.apply(dynamic.binary(symbol), f"any_{symbol}", node, x, y), None
 
     def _constant_power(self, node: ast.expr, base: Typed, exponent: int, rule: tuple[str, ...]) -> Typed:
         x, a = base
@@ -84,7 +78,7 @@ class Operations(Comparisons):
         if one.name in INTEGERS:
             function = operators.typed("Pow", one.name, "int64")
             power = ast.copy_location(ast.Constant(exponent), node)
-            return self.apply(function, function.__name__, node, x, power), _computed(rule[2])
+            return self.apply(function, function.__name__, node, x, power), made(rule[2])
         name = rule[0]
         x = self.converted(x, a, name)
         if exponent == 2:
@@ -141,18 +135,6 @@ class Operations(Comparisons):
         choice = ast.fix_missing_locations(ast.copy_location(ast.IfExp(within, plain, rest), node))
         return choice, INT64
 
-    def _twice(self, node: ast.expr) -> tuple[ast.expr, ast.expr]:
-        """An expression, and one that returns the same value again later."""
-        if isinstance(node, ast.Name | ast.Constant):
-            return node, node
-        return self._held(node)
-
-    def _held(self, node: ast.expr) -> tuple[ast.expr, ast.expr]:
-        """An expression that stores its value in a variable, and the variable."""
-        name = self.temporary()
-        stored = ast.copy_location(ast.Name(name, ast.Store()), node)
-        return ast.copy_location(ast.NamedExpr(stored, node), node), ast.copy_location(ast.Name(name, ast.Load()), node)
-
     def _python(self, node: ast.expr, kind: Scalar) -> ast.expr:
         """An integer as a Python int."""
         if kind.form == "py" and kind.name != "bool":
@@ -168,14 +150,9 @@ class Operations(Comparisons):
             self.changed = True
             return self.raw(plain)
         x, a = self.visit(node.operand)
-        one = scalar(a)
-        if one is None:
-            return self.apply(dynamic.unary(symbol), f"any_{symbol}", node, x), None
-        rule = self.resolved(node, f"{SIGNS[symbol]}a", one.name)
-        if rule is None:
-            return self.apply(dynamic.unary(symbol), f"any_{symbol}", node, x), None
-        result = rule[1]
         plain = ast.copy_location(ast.UnaryOp(node.op, x), node)
+        one, result = scalar(a), self.resolved(node, f"{SIGNS[symbol]}a", a)[1]
+        assert one is not None
         if result not in INTEGERS:
             return plain, number(result)
         own = one.name not in ("bool", "int16", "int64")  # whether it is negated in its own width
@@ -186,6 +163,39 @@ class Operations(Comparisons):
             return plain, whole(*bounds)
         function = operators.negation(symbol, one.name)
         return self.apply(function, f"{symbol}_{one.name}", node, x), number(result, "any")
+
+    def _Compare(self, node: ast.Compare) -> Typed:
+        parts = [self.visit(part) for part in (node.left, *node.comparators)]
+        kinds = [kind for _, kind in parts]
+        meets = [self._meet(node, *pair) for pair in zip(kinds, kinds[1:], node.ops, strict=False)]
+        if not any(meets):
+            new = ast.Compare(parts[0][0], node.ops, [part for part, _ in parts[1:]])
+            return ast.copy_location(new, node), BOOL
+        tests: list[ast.expr] = []
+        (x, a), *others = parts
+        for n, ((y, b), op, meet) in enumerate(zip(others, node.ops, meets, strict=True)):
+            y, again = self._twice(y) if n + 1 < len(others) else (y, y)
+            pair = [self.converted(z, kind, meet) if meet else z for z, kind in ((x, a), (y, b))]
+            tests.append(ast.copy_location(ast.Compare(pair[0], [op], pair[1:]), node))
+            x, a = again, b
+        return tests[0] if len(tests) == 1 else ast.copy_location(ast.BoolOp(ast.And(), tests), node), BOOL
+
+    def _meet(self, node: ast.Compare, a: Kind, b: Kind, op: ast.cmpop) -> str:
+        """The type in which Numba compares two operands; empty if Python compares them so anyway.
+
+        A comparison of narrower types that is made in fp64 is noted, except with a constant that is exact in them.
+        """
+        one, other, symbol = scalar(a), scalar(b), type(op).__name__
+        if symbol not in operators.COMPARISONS or ((one is None or other is None) and not incomparable(symbol, a, b)):
+            return ""
+        meet, exact = self.resolved(node, f"a {SIGNS[symbol]} b", a, b)[0], _exact(a, b) or _exact(b, a)
+        assert one is not None and other is not None
+        if meet == "float64" and not exact:
+            self.doubled(node, f"{one.name} and {other.name}")
+        if one.name in INTEGERS and other.name in INTEGERS:
+            return meet if meet == "float64" else ""
+        promoted = one.form == other.form == "np" and np.result_type(one.name, other.name).name == meet
+        return "" if exact or promoted or {one.name, other.name} <= FLOATS.keys() else meet
 
     def _BoolOp(self, node: ast.BoolOp, test: bool = False) -> Typed:
         if test:
@@ -224,9 +234,25 @@ class Operations(Comparisons):
         return ast.copy_location(ast.IfExp(test, x, y), node), kind
 
 
-def _computed(name: str) -> Scalar:
-    """The kind of the result of a function of `operators`."""
-    return number(name, "py" if name == "int64" else "np")
+def _exact(constant: Kind, other: Kind) -> bool:
+    """Whether a constant is exact in the float type of the other operand."""
+    known = scalar(other)
+    if not isinstance(constant, Known) or known is None or known.name not in FLOATS:
+        return False
+    if type(constant.value) not in (int, float):
+        return False
+    with np.errstate(all="ignore"):
+        return float(getattr(np, known.name)(np.float64(constant.value))) == constant.value
+
+
+def _of_tuples(symbol: str, a: Kind, b: Kind) -> tuple | None:
+    """The items of a sum of tuples, or of a tuple that is repeated; None for other operands."""
+    one, other = items_of(a), items_of(b)
+    if one is None or named_of(a) or named_of(b):
+        return None
+    if symbol == "Mult" and isinstance(b, Known) and type(b.value) is int:
+        return one * b.value
+    return (*one, *other) if symbol == "Add" and other is not None else None
 
 
 def _bounds(symbol: str, a: Scalar, b: Scalar) -> tuple[int, int] | None:
@@ -235,20 +261,12 @@ def _bounds(symbol: str, a: Scalar, b: Scalar) -> tuple[int, int] | None:
         return a.low + b.low, a.high + b.high
     if symbol == "Sub":
         return a.low - b.high, a.high - b.low
-    if symbol == "Mult":
-        corners = [x * y for x in (a.low, a.high) for y in (b.low, b.high)]
-        return min(corners), max(corners)
-    if symbol == "FloorDiv" and b.low > 0:
-        corners = [x // y for x in (a.low, a.high) for y in (b.low, b.high)]
+    is_shift = symbol in ("LShift", "RShift") and 0 <= b.low <= b.high < 64 and a.name not in UNSIGNED
+    if symbol == "Mult" or (symbol == "FloorDiv" and b.low > 0) or is_shift:
+        corners = [operators.SYMBOLS[symbol](x, y) for x in (a.low, a.high) for y in (b.low, b.high)]
         return min(corners), max(corners)
     if symbol == "Mod" and b.low > 0:
         return 0, b.high - 1 if a.low < 0 else min(a.high, b.high - 1)
-    if symbol == "RShift" and 0 <= b.low <= b.high < 64 and a.name not in UNSIGNED:
-        corners = [x >> y for x in (a.low, a.high) for y in (b.low, b.high)]
-        return min(corners), max(corners)
-    if symbol == "LShift" and 0 <= b.low <= b.high < 64 and a.name not in UNSIGNED:
-        corners = [x << y for x in (a.low, a.high) for y in (b.low, b.high)]
-        return min(corners), max(corners)
     if symbol == "BitAnd" and (a.low >= 0 or b.low >= 0):
         return 0, min(x.high for x in (a, b) if x.low >= 0)
     if symbol in ("BitAnd", "BitOr", "BitXor"):

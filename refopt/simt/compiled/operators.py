@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from ..base import record
 from ..base.conversions import CONVERSIONS, computed, name_of, wrapped
 from ..base.errors import IntegerError
 from ..base.places import here, report
-from ..base.scalars import COMPLEX, FLOATS, binary, unary, unify
+from ..base.scalars import COMPLEX, FLOATS, SIGNS, unify
 from ..base.state import current
 
 SYMBOLS: dict[str, Callable[[Any, Any], Any]] = {
@@ -29,9 +30,8 @@ SYMBOLS: dict[str, Callable[[Any, Any], Any]] = {
 }
 _CUTOFF = 0x10000  # for larger exponents Numba computes powers in floats
 COMPARISONS = {"Lt", "LtE", "Gt", "GtE", "Eq", "NotEq"}
-SYMBOL_OF = {function: name for name, function in SYMBOLS.items() if name not in COMPARISONS}
 IN_PLACE = {
-    name: getattr(operator, f"i{function.__name__.strip('_')}")
+    getattr(operator, f"i{function.__name__.strip('_')}"): name
     for name, function in SYMBOLS.items()
     if name not in COMPARISONS
 }
@@ -39,11 +39,9 @@ IN_PLACE = {
 
 @cache
 def typed(symbol: str, a: str, b: str) -> Callable[[Any, Any], Any]:
-    """The operator for operands of two scalar types; it raises a TypeError if Numba refuses them."""
-    rule = binary(symbol, a, b)
-    if rule is None:
-        return _refused(symbol, a, b)
-    to_a, to_b, result = rule
+    """The operator for operands of two scalar types that Numba accepts."""
+    rule = record.signature(f"a {SIGNS[symbol]} b", a, b)
+    to_a, to_b, result = rule  # type: ignore[misc]
     first, second, compute = CONVERSIONS[to_a], CONVERSIONS[to_b], _computation(symbol, to_a, to_b, result)
 
     def apply(x: Any, y: Any) -> Any:
@@ -52,13 +50,6 @@ def typed(symbol: str, a: str, b: str) -> Callable[[Any, Any], Any]:
     apply.__name__ = f"{symbol}_{a}_{b}"
     apply.spec = symbol, rule  # type: ignore[attr-defined]
     return apply
-
-
-def _refused(symbol: str, a: str, b: str) -> Callable[[Any, Any], Any]:
-    def refuse(x: Any, y: Any) -> Any:
-        raise TypeError(f"{symbol} of {a} and {b}: Numba has no such operator for CUDA")
-
-    return refuse
 
 
 def _computation(symbol: str, a: str, b: str, result: str) -> Callable[[Any, Any], Any]:
@@ -204,10 +195,9 @@ def squarings(x: Any, exponent: int) -> Any:
 def negation(symbol: str, a: str) -> Callable[[Any], Any]:
     """-x, +x or ~x of a scalar type. An integer is negated in its own width, then widened; an int16 is widened first,
     since an H200 executes ``neg.s16`` in 32 bits."""
-    result = unary(symbol, a)
+    result = record.result(f"{SIGNS[symbol]}a", a)
     plain: Any = {"USub": operator.neg, "UAdd": operator.pos, "Invert": operator.invert}[symbol]
-    if result is None:
-        raise TypeError(f"{symbol} of {a}: Numba has no such operator for CUDA")
+    assert result is not None
     if result == "bool":
         return lambda x: not x
     if result in FLOATS or result in COMPLEX:
@@ -218,34 +208,40 @@ def negation(symbol: str, a: str) -> Callable[[Any], Any]:
 
 @cache
 def extreme(greatest: bool, *names: str) -> Callable[..., Any]:
-    """``max`` or ``min`` of scalar types, in the unified type.
+    """``max`` or ``min`` of scalar types, in the unified type."""
+
+    def pick(*values: Any) -> Any:
+        return folded_extreme(greatest, names, values)
+
+    def pick_one(x: Any, y: Any) -> Any:
+        first, last = (x, y) if greatest else (y, x)
+        return y if last > first else x if last < first else pick(x, y)
+
+    choose: Any = pick_one if len(names) == 2 and names[0] == names[1] else pick
+    choose.spec = greatest, names
+    return choose
+
+
+def folded_extreme(
+    greatest: bool, names: tuple[str, ...], values: tuple,
+    convert: Callable[[str, Any], Any] = lambda name, x: CONVERSIONS[name](x),
+    choose: Callable[[Any, Any, Any], Any] = lambda test, x, y: x if test else y,
+) -> Any:
+    """The greatest or least value; by lanes, with their conversion and choice.
 
     For two floats, float32 or float64, it is PTX's instruction, which returns the other operand for a NaN; otherwise
     it is Python's loop, in which a NaN is kept only if it comes first.
     """
-    above = operator.gt if greatest else operator.lt
     instruction = len(names) == 2 and set(names) <= {"float32", "float64"}
-
-    def pick(*values: Any) -> Any:
-        best, name = values[0], names[0]
-        for value, other in zip(values[1:], names[1:], strict=True):
-            name = unify(name, other)
-            best, value = CONVERSIONS[name](best), CONVERSIONS[name](value)
-            if above(value, best) or (
-                instruction and (best != best or (value == best == 0 and np.signbit(best) == greatest))
-            ):
-                best = value
-        return best
-
-    pick.spec = greatest, names  # type: ignore[attr-defined]
-    if len(names) != 2 or names[0] != names[1]:
-        return pick
-
-    def pick_one(x: Any, y: Any) -> Any:
-        return y if above(y, x) else x if above(x, y) else pick(x, y)
-
-    pick_one.spec = pick.spec  # type: ignore[attr-defined]
-    return pick_one
+    best, name = values[0], names[0]
+    for value, other in zip(values[1:], names[1:], strict=True):
+        name = unify(name, other)
+        best, value = convert(name, best), convert(name, value)
+        above = value > best if greatest else value < best
+        if instruction:
+            above = above | (best != best) | ((value == best) & (best == 0) & (np.signbit(best) == greatest))
+        best = choose(above, value, best)
+    return best
 
 
 def absolute(x: Any) -> Any:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import builtins
+import functools
+import inspect
 import types
 import warnings
 from typing import Any, NamedTuple
@@ -14,10 +16,14 @@ import numpy as np
 from ..base.copies import copied
 from ..base.errors import CompileError
 from ..base.places import is_kernels
-from ..base.source import Definition, definition, trust
-from .expressions import Unsupported
+from ..base.source import Definition, code_of, definition
+from ..base.threads import EARLY
+from . import syntax
+from .calls import Callee
+from .expressions import Later, Typed, Unsupported
 from .facts import facts_of
-from .kinds import Kind, Known, Named, Tuple, Varying, joined, of_value, scalar, variable, widened
+from .inner import is_inner, sees, separate
+from .kinds import Kind, Known, Named, Tuple, Varying, frozen_value, joined, of_value, scalar, variable, widened
 from .lifted import SHUFFLES
 from .refused.statements import Refusals
 
@@ -80,7 +86,7 @@ def _current(names: Any, name: str) -> Any:
 
 
 def _typed(function: types.FunctionType, kinds: tuple[Kind, ...]) -> Compiled | None:
-    """A function typed for kinds of arguments; None while it is being typed, that is for a recursive call."""
+    """A function typed for kinds of arguments; None while it is being typed."""
     known = _compiled.setdefault(function, {})
     if kinds not in known:
         known[kinds] = None
@@ -88,20 +94,16 @@ def _typed(function: types.FunctionType, kinds: tuple[Kind, ...]) -> Compiled | 
             known[kinds] = _compile(function, kinds)
         except Unsupported as reason:
             known[kinds] = Compiled(None, None, untyped=str(reason))
-            _warn(function, reason)
+            code = function.__code__
+            where = f"{function.__name__} ({code.co_filename}:{code.co_firstlineno})"
+            text = f"{where} is computed by NumPy's rules, not in the types that Numba gives it: {reason}"
+            warnings.warn(text, UntypedWarning, stacklevel=2)
         except BaseException:
             del known[kinds]
             raise
     typed = known[kinds]
     # The table does not store the function itself, which would keep it alive.
     return typed if typed is None or typed.function is not None else typed._replace(function=function)
-
-
-def _warn(function: types.FunctionType, reason: Unsupported) -> None:
-    code = function.__code__
-    where = f"{function.__name__} ({code.co_filename}:{code.co_firstlineno})"
-    text = f"{where} is computed by NumPy's rules, not in the types that Numba gives it: {reason}"
-    warnings.warn(text, UntypedWarning, stacklevel=2)
 
 
 def _compile(function: types.FunctionType, kinds: tuple[Kind, ...]) -> Compiled:
@@ -115,7 +117,10 @@ def _compile(function: types.FunctionType, kinds: tuple[Kind, ...]) -> Compiled:
     body = node.body if isinstance(node, ast.FunctionDef) else [ast.copy_location(ast.Return(node.body), node.body)]
     new_body = typer.settle(body)
     result = typer.result()
-    typer.changed |= _frozen(function.__defaults__) is not function.__defaults__
+    for end, _ in typer.returns if result == Known(None) else ():
+        if end.value is None or isinstance(end.value, ast.Constant):
+            end.value = typer.constant(EARLY, "early", end)
+    typer.changed |= frozen_value(function.__defaults__) is not function.__defaults__
     calls, literals = tuple(typer.calls.values()), frozenset(typer.literals)
     found = Compiled(None, result, frozenset(typer.doubles), "", calls, literals, typer.as_kernel())
     if not typer.changed and not typer.facts.shuffles:
@@ -124,17 +129,12 @@ def _compile(function: types.FunctionType, kinds: tuple[Kind, ...]) -> Compiled:
     first, plain, named_only = ([ast.arg(a.arg) for a in each] for each in places)
     starred = ast.arg(node.args.vararg.arg) if node.args.vararg else None
     arguments = ast.arguments(first, plain, starred, named_only, [None for _ in named_only], None, [])
-    new = ast.FunctionDef("typed", arguments, new_body, [], None)
-    new.type_params = []  # type: ignore[attr-defined]  # from Python 3.12 on
-    tree = ast.fix_missing_locations(ast.Module([ast.copy_location(new, node)], []))
     code = function.__code__
-    module = compile(tree, code.co_filename, "exec", dont_inherit=True)
-    (inner,) = (constant for constant in module.co_consts if isinstance(constant, types.CodeType))
-    trust(inner)
-    inner = inner.replace(co_name=code.co_name, co_qualname=code.co_qualname)
-    typed = copied(function, typer.namespace(), (), inner)
-    named, typed.__defaults__ = function.__kwdefaults__, _frozen(function.__defaults__)
-    typed.__kwdefaults__ = {name: _frozen(value) for name, value in named.items()} if named else named
+    new_code = code_of(ast.FunctionDef("typed", arguments, new_body, [], None), node, code.co_filename)
+    new_code = new_code.replace(co_name=code.co_name, co_qualname=code.co_qualname)
+    typed = copied(function, typer.namespace(), (), new_code)
+    named, typed.__defaults__ = function.__kwdefaults__, frozen_value(function.__defaults__)
+    typed.__kwdefaults__ = {name: frozen_value(value) for name, value in named.items()} if named else named
     return found._replace(function=typed)
 
 
@@ -143,28 +143,29 @@ class Typer(Refusals):
 
     def __init__(self, function: types.FunctionType, node: Definition, kinds: tuple[Kind, ...]) -> None:
         super().__init__()
-        self.function, self.facts = function, facts_of(node)
+        self.function, self.facts, self.given = function, facts_of(node), kinds
+        self.inner: dict[ast.AST, Known] = {}  # the functions in it
+        self.recursive = False
+        self.returned: Any = ...  # the kind of its result, as far as it is known
         self.local_names, self.maybe = self.facts.stored, self.facts.unassigned
         self.calls: dict[tuple[int, str], tuple[Any, str, Any]] = {}
-        self.scope = self._bound(node.args, kinds)
+        self.scope = self._bound(kinds)
         self.free = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
 
-    def _bound(self, args: ast.arguments, kinds: tuple[Kind, ...]) -> dict[str, Kind]:
-        names = [a.arg for a in (*args.posonlyargs, *args.args)]
+    def _bound(self, kinds: tuple[Kind, ...]) -> dict[str, Kind]:
+        """The kinds of the parameters."""
+        signature = inspect.signature(self.function, follow_wrapped=False)
         named = {each.name: each.kind for each in kinds if isinstance(each, Named)}
-        kinds = tuple(kind for kind in kinds if not isinstance(kind, Named))
-        parameters = {a.arg for a in (*args.args, *args.kwonlyargs)} - set(names[: len(kinds)])
-        if args.kwarg or named.keys() - parameters or (len(kinds) > len(names) and not args.vararg):
-            raise Unsupported("its arguments do not match its parameters")
-        defaults = self.function.__defaults__ or ()
-        scope: dict[str, Kind] = dict(zip(names[len(names) - len(defaults) :], map(_default, defaults), strict=True))
-        scope |= dict(zip(names, kinds, strict=False)) | named
-        if missing := [name for name in names if name not in scope]:
-            raise Unsupported(f"no argument {missing[0]}")
-        if args.vararg:
-            scope[args.vararg.arg] = Tuple(kinds[len(names) :])
-        for name, value in (self.function.__kwdefaults__ or {}).items():
-            scope.setdefault(name, _default(value))
+        try:
+            given = signature.bind(*(kind for kind in kinds if not isinstance(kind, Named)), **named).arguments
+        except TypeError as error:
+            raise Unsupported(f"its arguments do not match its parameters: {error}") from None
+        scope: dict[str, Kind] = {}
+        for name, parameter in signature.parameters.items():
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                scope[name] = Tuple(given.get(name, ()))
+            else:  # a default is no constant, unless it is None
+                scope[name] = given[name] if name in given else variable(_captured(parameter.default))
         return scope
 
     def named(self, name: str) -> Kind:
@@ -182,7 +183,7 @@ class Typer(Refusals):
             if name in self.function.__code__.co_varnames:
                 return None
             raise Unsupported(f"name {name} is not defined") from None
-        self.captured[name] = frozen = _frozen(value)
+        self.captured[name] = frozen = frozen_value(value)
         if name in self.free or name in self.function.__globals__:
             self.named_function(self.free.get(name, self.function.__globals__), name, value)
         if frozen is not value:
@@ -196,12 +197,6 @@ class Typer(Refusals):
 
     def namespace(self) -> dict[str, Any]:
         """The globals of the typed function."""
-        for name in self.facts.names:
-            if name not in self.scope and name not in self.captured:
-                try:
-                    self.named(name)
-                except Unsupported:
-                    continue
         scope = {"__builtins__": builtins, "__name__": self.function.__module__, SHUFFLES: self.facts.shuffles}
         return scope | self.captured | self.constants
 
@@ -209,9 +204,7 @@ class Typer(Refusals):
         """The kind of the function's result, after its return values are converted to one type."""
         if not self.returns:
             return Known(None)
-        kind = self.returns[0][1]
-        for _, other in self.returns[1:]:
-            kind = joined(kind, other)
+        kind = functools.reduce(joined, (kind for _, kind in self.returns))
         self.agree(kind)
         if isinstance(kind, Known) and isinstance(kind.value, Varying):
             kind = None
@@ -222,59 +215,66 @@ class Typer(Refusals):
                 node.value = self.brought(node.value, each, kind)
         return widened(kind)
 
-    def device_function(self, function: types.FunctionType, kinds: list[Kind]) -> tuple[Any, Kind] | None:
-        """A device function typed for arguments, and the kind of its result; None if it runs unchanged."""
+    def returns_more(self) -> bool:
+        """Whether the function calls itself, and returned other kinds in the passes before."""
+        before = self.returned
+        if self.recursive and (self.returns or self.live):
+            kinds = [kind for _, kind in self.returns] or [Known(None)]
+            self.returned = widened(functools.reduce(joined, kinds))
+        return self.returned != before
+
+    def device_function(self, node: ast.AST, function: types.FunctionType, kinds: list[Kind]) -> Callee | None:
+        """A device function typed for the arguments of a call, and the kind of its result; None if it runs as it is."""
         if not is_kernels(function.__code__.co_filename):
             return None
         typed = _typed(function, tuple(kinds))
         if typed is None:
-            return resolved(function), None
+            return self._recursive(node, function, tuple(kinds))
         self.needed = typed.literals
         self.doubles |= typed.doubles
         self.calls |= {(id(names), name): (names, name, value) for names, name, value in typed.calls}
         return typed.function, typed.result
 
-    def resolver(self) -> Any:
-        """The function that wraps a function so that it is typed when it is called."""
-        return resolved
+    def _recursive(self, node: ast.AST, function: types.FunctionType, kinds: tuple[Kind, ...]) -> Callee:
+        """A call of the function itself, whose result gets a type from the other returns."""
+        name = function.__name__
+        if function is not self.function or kinds != self.given:
+            raise self.refused(node, f"{self.function.__name__} and {name} call each other", "write one function")
+        self.recursive = True
+        if self.returned is ...:
+            instead = "end on one path: if n < 2: return n"
+            raise Later from self.refused(node, f"{name} calls itself on every path", instead)
+        return lambda *args, **named: _typed(function, kinds).function(*args, **named), self.returned  # type: ignore
 
+    def _Name(self, node: ast.Name) -> Typed:
+        new, kind = super()._Name(node)
+        return (self.constant(kind.value, node.id, node) if is_inner(kind) else new), kind  # type: ignore[union-attr]
 
-def _default(value: Any) -> Kind:
-    """The kind of a default: not a constant, unless it is None."""
-    return variable(Known(value))
+    def _Lambda(self, node: ast.Lambda) -> Typed:
+        kind = self._separate(node)
+        return self.constant(kind.value, "lambda", node), kind
 
+    def _do_FunctionDef(self, node: ast.FunctionDef) -> list[ast.stmt]:
+        self.scope[node.name] = self._separate(node)
+        return []
+
+    def _separate(self, node: ast.FunctionDef | ast.Lambda) -> Known:
+        """An inner function, made a device function once."""
+        self.hold(syntax.inner(node))
+        if node not in self.inner:
+            self.inner[node] = separate(node, self.function, self.scope, {*self.local_names, *self.scope})
+        return self.inner[node]
+
+    def captured_by(self, node: ast.Call, function: types.FunctionType) -> dict[str, ast.expr]:
+        """What an inner function captures, and the defaults of its parameters, by the names it takes them by."""
+        captured = vars(function).get("__simt_captured__", {})
+        if captured and not sees(self.function, function):
+            reason = f"{function.__name__}, which captures variables, is passed on"
+            self.refuse(node, reason, "pass the variables as arguments")
+        return captured
 
 def _captured(value: Any) -> Kind:
     """The kind of a captured value."""
     if isinstance(value, np.ndarray):
         return of_value(value)
     return Known(value) if not isinstance(value, list | dict | set) else None
-
-
-def _frozen(value: Any) -> Any:
-    """A captured value in a class that identifies its type."""
-    if type(value) is float:
-        return np.float64(value)
-    if type(value) is int and 2**63 <= value < 2**64:
-        return np.uint64(value)
-    if type(value) is complex:
-        return np.complex128(value)
-    if type(value) is tuple:
-        items = tuple(_frozen(item) for item in value)
-        return value if all(a is b for a, b in zip(items, value, strict=True)) else items
-    return value
-
-
-def resolved(function: Any) -> Any:
-    """A wrapper that types a function by its arguments when it is called; anything else is returned unchanged."""
-    own = isinstance(function, types.FunctionType) and is_kernels(function.__code__.co_filename)
-    if not own or hasattr(function, "__simt_types__"):
-        return function
-
-    def call(*args: Any, **named: Any) -> Any:
-        kinds = [widened(of_value(arg)) for arg in args]
-        kinds += [Named(name, widened(of_value(arg))) for name, arg in named.items()]
-        typed = _typed(function, tuple(kinds))
-        return (typed.function if typed else function)(*args, **named)
-
-    return call

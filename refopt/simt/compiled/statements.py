@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 
 from .assignments import Assignments, assigned, loaded
-from .expressions import Unsupported
+from .expressions import Later, Unsupported
 from .functions import nothing
 from .kinds import Kind, Known, joined, scalar
 
@@ -22,6 +22,7 @@ class Statements(Assignments):
     def __init__(self) -> None:
         super().__init__()
         self.live = True
+        self.failed: Exception | None = None  # the first error of a pass
         self.maybe: set[str] = set()  # variables that may be read unassigned
         self.returns: list[tuple[ast.Return, Kind]] = []
         self.local_names: frozenset[str] = frozenset()
@@ -36,7 +37,11 @@ class Statements(Assignments):
             visitor = getattr(self, f"_do_{type(statement).__name__}", None)
             if visitor is None:
                 raise Unsupported(f"{type(statement).__name__} in line {statement.lineno}")
-            new += visitor(statement)
+            try:
+                new += visitor(statement)
+            except Later as later:  # what it assigns has no type in this pass
+                self.failed = self.failed or later
+                self.live = not isinstance(statement, ast.Return)
         return new or [ast.copy_location(ast.Pass(), body[0])]
 
     def conversions(self, scope: Scope, target: Scope, at: ast.AST) -> list[ast.stmt]:
@@ -45,11 +50,8 @@ class Statements(Assignments):
         for name, kind in scope.items():
             if name not in target or target[name] == kind:
                 continue
-            load, one = loaded(name, at), scalar(kind)
-            if target[name] is None and one is not None and one.form == "py" and one.name not in ("int64", "bool"):
-                value = self.converted(load, kind, one.name)  # so that its class identifies its type
-            else:
-                value = self.brought(load, kind, target[name])
+            load = loaded(name, at)
+            value = self.brought(load, kind, target[name])
             if value is not load:
                 new.append(assigned(name, value, at))
         return [*new, *self.absent(scope, target, at)]
@@ -68,8 +70,6 @@ class Statements(Assignments):
     def _do_Expr(self, node: ast.Expr) -> list[ast.stmt]:
         if isinstance(node.value, ast.Constant):
             return []
-        if isinstance(node.value, ast.Yield | ast.YieldFrom | ast.Await):
-            raise Unsupported(f"{type(node.value).__name__} in line {node.lineno}")
         return [ast.copy_location(ast.Expr(self.raw(node.value)[0]), node)]
 
     def _do_Pass(self, node: ast.stmt) -> list[ast.stmt]:
@@ -102,10 +102,6 @@ class Statements(Assignments):
 
     def _do_Raise(self, node: ast.Raise) -> list[ast.stmt]:
         self.live = False
-        return [node]
-
-    def _do_FunctionDef(self, node: ast.FunctionDef) -> list[ast.stmt]:
-        self.scope[node.name] = None
         return [node]
 
     def _do_Return(self, node: ast.Return) -> list[ast.stmt]:
@@ -153,10 +149,4 @@ def _matches(pattern: ast.pattern | None, subject: ast.expr) -> ast.expr:
 
 def merged(a: Scope, b: Scope, widen: bool = False) -> Scope:
     """The variables after two paths meet."""
-    merged = dict(a)
-    for name, kind in b.items():
-        if name not in merged:
-            merged[name] = kind
-        else:
-            merged[name] = joined(merged[name], kind, widen)
-    return merged
+    return a | {name: joined(a[name], kind, widen) if name in a else kind for name, kind in b.items()}

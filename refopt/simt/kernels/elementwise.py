@@ -32,7 +32,7 @@ class Vectorized:
         def apply(out: Any, inputs: Any) -> None:
             i = indices.grid(1)
             if i < out.shape[0]:
-                out[i] = function(*[x[i] for x in inputs])
+                out[i] = function(*indices.elements(inputs, i))
 
         apply.__name__ = self.__name__
         self._kernel = jit(apply)

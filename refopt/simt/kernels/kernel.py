@@ -25,7 +25,6 @@ from ..machine import launch as launching
 from ..machine.devices import Device
 from ..machine.launch import Launch
 from ..machine.occupancy import resident_blocks
-from .device_functions import declared
 from .passed import Copies, argument
 from .signatures import as_declared, parsed
 
@@ -61,7 +60,8 @@ def jit(func_or_sig: Any = None, argtypes: Any = None, device: bool = False, **o
             raise TypeError(f"cuda.jit: expected a function, got {shown(function)}")
         vars(function)["__simt_device__"] = True  # as in Numba, a kernel may call it, even if it is a kernel itself
         if device:
-            return declared(function, signatures) if signatures else function
+            vars(function)["__simt_signatures__"] = signatures  # to which calls convert arguments and results
+            return function
         return Kernel(function, tuple(args for _, args in signatures), options)
 
     return decorate
@@ -226,12 +226,13 @@ class Configured(NamedTuple):
         kernel, observer = self.kernel, current.observer
         if observer is not None:
             observer.typed(kernel, args, typed)
-        prepare = with_undefined if observer is not None and observer.watching else None
-        function = bound(typed.function, lambda array, name: argument(array, name, []), prepare)
+        prepare = with_undefined if observer is not None and observer.watching else lambda function: function
+        function = bound(prepare(typed.function), lambda array, name: argument(array, name, []))
         operation = self.stream.enqueue(kernel.__name__)
 
         def once() -> None:
-            run = Launch(function, kernel.__name__, self.grid, self.block, self.dynamic_bytes)
+            untyped = bool(typed.untyped)
+            run = Launch(function, kernel.__name__, self.grid, self.block, self.dynamic_bytes, untyped)
             with observer.launch(run, operation, self.stream) if observer is not None else nullcontext():
                 run.run(args)
 

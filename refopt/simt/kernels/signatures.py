@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -51,21 +50,13 @@ class Mismatch(Exception):
 
 
 def as_declared(kernel: str, parameters: list[str], signatures: tuple[tuple, ...], args: tuple) -> tuple:
-    """The arguments of a launch converted to a signature.
+    """The arguments of a launch converted to a signature: of those that accept them, the first that changes the fewest.
 
     Raises:
         TypeError: no signature accepts them; the message names the first mismatch for each.
     """
-    return chosen(f"kernel {kernel}", parameters, signatures, args, convert)[1]
-
-
-def chosen(
-    what: str, parameters: list[str], signatures: tuple[tuple, ...], args: tuple, convert: Callable[..., Any]
-) -> tuple[int, tuple]:
-    """Of the signatures that accept the arguments, the first that changes the fewest types: its number, and the
-    converted arguments."""
     reasons, best, fewest = [], None, len(args) + 1
-    for number, types in enumerate(signatures):
+    for types in signatures:
         try:
             if len(types) != len(args):
                 raise Mismatch(f"{len(types)} arguments expected, got {len(args)}")
@@ -76,9 +67,9 @@ def chosen(
             continue
         changed = sum(_type_of(old) != _type_of(new) for old, new in zip(args, declared, strict=True))
         if changed < fewest:
-            best, fewest = (number, declared), changed
+            best, fewest = declared, changed
     if best is None:
-        raise TypeError(f"{what} is compiled for other arguments: {'; '.join(reasons)}")
+        raise TypeError(f"kernel {kernel} is compiled for other arguments: {'; '.join(reasons)}")
     return best
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..base import state
-from ..base.scalars import COMPLEX
+from ..base.scalars import COMPLEX, SIGNS
 from ..base.variables import reads, stores
 from ..compiled.kinds import Array, Known, Record, items_of, scalar
 from ..machine import atomics
@@ -24,12 +24,7 @@ from .forms import Form, Program, of_values
 from .typed import LaneTyper, Refused
 
 _DIMENSIONS = {id(getattr(state, name)): name for name in ("threadIdx", "blockIdx", "blockDim", "gridDim")}
-OPERATORS = {
-    ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%", ast.LShift: "<<",
-    ast.RShift: ">>", ast.BitAnd: "&", ast.BitOr: "|", ast.BitXor: "^", ast.USub: "-", ast.UAdd: "+", ast.Invert: "~",
-    ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!=", ast.Is: "is",
-    ast.IsNot: "is not",
-}
+OPERATORS = {getattr(ast, name): sign for name, sign in SIGNS.items()} | {ast.Is: "is", ast.IsNot: "is not"}
 _OF_ARRAYS = ["shape", "size", "ndim", "dtype", "itemsize", "nbytes", "strides", "T"]
 NOTHING = object()
 

@@ -11,7 +11,8 @@ from ..base.conversions import wrapped
 from ..base.places import is_kernels
 from ..base.scalars import UNSIGNED
 from ..base.source import definition
-from ..compiled.expressions import Typed
+from ..compiled.calls import Callee
+from ..compiled.expressions import Later, Typed
 from ..compiled.expressions import Unsupported as Untypable
 from ..compiled.kinds import INT64, Kind, Scalar, limits
 from ..compiled.specialize import Typer
@@ -30,8 +31,10 @@ class LaneTyper(Typer):
         super().__init__(function, node, kinds)
         self.callee = callee
 
-    def refuse(self, node: ast.AST, reason: str, instead: str) -> None:
-        """Nothing to do: Numba's refusals were reported when the kernel was typed for threads."""
+    def refuse(self, node: ast.AST, reason: str, instead: str, later: bool = False) -> None:
+        """Numba's refusals were reported when the kernel was typed for threads."""
+        if later:
+            raise Later from Untypable(reason)
 
     def raw(self, node: ast.expr, test: bool = False) -> Typed:
         """An expression, with its kind as an attribute."""
@@ -49,7 +52,7 @@ class LaneTyper(Typer):
     def _guarded(self, *_: Any) -> None:
         """None, so that a division or a shift calls its function, which tests the second operand."""
 
-    def device_function(self, function: types.FunctionType, kinds: list[Kind]) -> tuple[Any, Kind] | None:
+    def device_function(self, node: ast.AST, function: types.FunctionType, kinds: list[Kind]) -> Callee | None:
         """The form of a device function for lanes, and the kind of its result."""
         return self.callee(function, tuple(kinds)) if is_kernels(function.__code__.co_filename) else None
 

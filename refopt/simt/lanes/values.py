@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..base.conversions import CONVERSIONS
-from ..base.scalars import COMPLEX, FLOATS, INTEGERS, SIGNED, unify
+from ..base.scalars import COMPLEX, FLOATS, INTEGERS, SIGNED
 from ..compiled import operators
 from .places import View
 from .typed import Refused
@@ -195,16 +195,7 @@ def extreme(greatest: bool, names: tuple[str, ...], *values: Any) -> Any:
     names = names or ("int64",) * len(values)
     if not any(type(value) is np.ndarray for value in values):
         return operators.extreme(greatest, *names)(*values)
-    instruction = len(names) == 2 and set(names) <= {"float32", "float64"}
-    best, name = values[0], names[0]
-    for value, other in zip(values[1:], names[1:], strict=True):
-        name = unify(name, other)
-        best, value = cast(name, best), cast(name, value)
-        above = value > best if greatest else value < best
-        if instruction:
-            above = above | (best != best) | ((value == best) & (best == 0) & (np.signbit(best) == greatest))
-        best = pick(above, value, best)
-    return best
+    return operators.folded_extreme(greatest, names, values, cast, pick)
 
 
 @cache

@@ -7,7 +7,7 @@ from types import FrameType
 from typing import Any
 
 from ..base.diagnosis import divergence
-from ..base.places import unsupported
+from ..base.places import Namespace
 from ..base.state import current
 from ..base.threads import Block, Thread, Warp
 
@@ -125,12 +125,7 @@ def complete_grid(launch: Any) -> None:
         launch.release(threads)
 
 
-class _Groups(type):
-    def __getattr__(cls, name: str) -> Any:
-        raise unsupported(f"cuda.cg.{name}", among=vars(cls))
-
-
-class cg(metaclass=_Groups):
+class cg(metaclass=Namespace):
     """Cooperative groups."""
 
     @staticmethod

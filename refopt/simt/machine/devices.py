@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 from ..base.arguments import whole
@@ -70,10 +70,7 @@ class _Deallocations:
     def __len__(self) -> int:
         return 0
 
-    @contextmanager
-    def disable(self) -> Iterator[None]:
-        """Free nothing in a with block."""
-        yield
+    disable = staticmethod(nullcontext)
 
 
 class Context:
@@ -119,26 +116,17 @@ class Context:
 _context = Context(Device())
 
 
-class _Devices:
+class _Devices(tuple):
     """`cuda.gpus`: the list of devices."""
 
-    lst = (_context,)
     current = _context
-
-    def __getitem__(self, number: int) -> Context:
-        return self.lst[number]
-
-    def __len__(self) -> int:
-        return 1
-
-    def __iter__(self) -> Iterator[Context]:
-        return iter(self.lst)
+    lst = property(tuple)
 
     def __repr__(self) -> str:
         return "<Managed Device 0>"
 
 
-gpus = _Devices()
+gpus = _Devices((_context,))
 
 
 def list_devices() -> _Devices:
@@ -206,15 +194,12 @@ def defer_cleanup() -> Iterator[None]:
     yield
 
 
+profiling = defer_cleanup  # there is no profiler either
+
+
 def profile_start() -> None:
     """Does nothing: there is no profiler."""
 
 
 def profile_stop() -> None:
     """Does nothing, like `profile_start`."""
-
-
-@contextmanager
-def profiling() -> Iterator[None]:
-    """Does nothing, like `profile_start`."""
-    yield

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..base.places import unsupported
+from ..base.places import Namespace
 
 
 def fma(a: Any, b: Any, c: Any) -> Any:
@@ -71,12 +71,7 @@ def _minmax(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     return lambda a, b: np.float16(function(np.float16(a), np.float16(b)))
 
 
-class _Half(type):
-    def __getattr__(cls, name: str) -> Any:
-        raise unsupported(f"cuda.fp16.{name}", among=vars(cls))
-
-
-class fp16(metaclass=_Half):
+class fp16(metaclass=Namespace):
     """Functions of float16s."""
 
     hadd = staticmethod(_half(lambda a, b: a + b))

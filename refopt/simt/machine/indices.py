@@ -14,7 +14,7 @@ def grid(ndim: int) -> Any:
     x = blockIdx.x * blockDim.x + threadIdx.x
     if ndim == 1:
         return x
-    return (x, blockIdx.y * blockDim.y + threadIdx.y, blockIdx.z * blockDim.z + threadIdx.z)[: _dimensions(ndim)]
+    return (x, blockIdx.y * blockDim.y + threadIdx.y, blockIdx.z * blockDim.z + threadIdx.z)[:ndim]
 
 
 def gridsize(ndim: int) -> Any:
@@ -22,13 +22,12 @@ def gridsize(ndim: int) -> Any:
     x = blockDim.x * gridDim.x
     if ndim == 1:
         return x
-    return (x, blockDim.y * gridDim.y, blockDim.z * gridDim.z)[: _dimensions(ndim)]
+    return (x, blockDim.y * gridDim.y, blockDim.z * gridDim.z)[:ndim]
 
 
-def _dimensions(ndim: int) -> int:
-    if ndim not in (1, 2, 3):
-        raise ValueError("the number of dimensions must be 1, 2 or 3")
-    return ndim
+def elements(arrays: tuple, index: Any) -> tuple:
+    """An element of each array."""
+    return tuple(array[index] for array in arrays)
 
 
 def _bits(x: Any) -> tuple[int, int]:

@@ -24,9 +24,8 @@ except ModuleNotFoundError:  # as in a browser's Python: launches by lanes do no
 from ..base.diagnosis import divergence, is_outside, outside, place_of
 from ..base.errors import LaunchError, SimtError, TimeLimitExceeded
 from ..base.places import here
-from ..base.returns import EARLY, marked
 from ..base.state import blockDim, blockIdx, current, gridDim, threadIdx
-from ..base.threads import FORWARD, Block, Index, Schedule, Thread
+from ..base.threads import EARLY, FORWARD, Block, Index, Schedule, Thread
 from ..base.watchdog import Stopped, limits, watch
 from ..rules import DEFAULT, Rules
 from . import spins as spinning
@@ -40,8 +39,11 @@ PATIENCE = 8  # atomics in a row that a thread may do before the others get a tu
 class Launch:
     """A kernel launch from start to end."""
 
-    def __init__(self, function: Callable, name: str, grid: Index, block: Index, dynamic_bytes: int) -> None:
-        self.function, self.name = marked(function), name
+    def __init__(
+        self, function: Callable, name: str, grid: Index, block: Index, dynamic_bytes: int, untyped: bool
+    ) -> None:
+        self.function, self.name = function, name
+        self.untyped = untyped  # so that its return statements cannot be told from its end
         self.grid, self.block, self.dynamic_bytes = grid, block, dynamic_bytes
         observer = current.observer
         self.schedule: Schedule = observer.schedule if observer is not None else FORWARD
@@ -188,7 +190,7 @@ class Launch:
         """Run threads that have not started, until the next one is suspended."""
         worker = getcurrent()
         while True:
-            self._exit(current.thread, self.function(*self.args) is EARLY)
+            self._exit(current.thread, self.function(*self.args) is EARLY or self.untyped)
             thread = self._next()
             if thread is None or thread.greenlet is not None:
                 return thread

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..base.arguments import element, shown
 from ..base.errors import LaunchError
-from ..base.places import here, unsupported
+from ..base.places import Namespace, here
 from ..base.state import current
 from .buffers import POISON, Buffer
 
@@ -49,12 +49,7 @@ def _aligned(alignment: Any) -> None:
         raise ValueError(f"alignment: expected a power of two, got {alignment}")
 
 
-class _Namespace(type):
-    def __getattr__(cls, name: str) -> Any:
-        raise unsupported(f"cuda.{cls.__name__}.{name}", among=vars(cls))
-
-
-class shared(metaclass=_Namespace):
+class shared(metaclass=Namespace):
     """Memory shared by the threads of a block."""
 
     @staticmethod
@@ -138,7 +133,7 @@ def with_fields(value: Any) -> Any:
     return plain if plain.dtype.names is None else plain.view(np.dtype((Record, plain.dtype))).view(Records)
 
 
-class local(metaclass=_Namespace):
+class local(metaclass=Namespace):
     """Memory of one thread."""
 
     @staticmethod
@@ -164,7 +159,7 @@ def _observed(shape: tuple[int, ...], kind: np.dtype, frame: FrameType) -> Any:
     return current.observer.local(buffer, np.ndarray(shape, kind, buffer.data))
 
 
-class const(metaclass=_Namespace):
+class const(metaclass=Namespace):
     """Constant memory."""
 
     @staticmethod

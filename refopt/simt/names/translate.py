@@ -16,7 +16,6 @@ from ..base.arguments import shown
 from ..base.copies import content, names_in, replaced
 from ..base.numba_types import TYPES, Scalar, is_numba_type
 from ..base.places import unsupported
-from ..kernels.device_functions import declared
 from ..kernels.kernel import Kernel
 from .modules import CUDA, PACKAGES, replacements
 
@@ -120,7 +119,7 @@ class _Translation:
         if function is not value:  # Numba has compiled it, or would
             vars(new)["__simt_device__"] = True
         if signatures := _signatures(value):
-            return declared(new, signatures)
+            vars(new)["__simt_signatures__"] = signatures
         return value if new is function and value is function else new
 
     def _counterpart(self, value: Any) -> Any:

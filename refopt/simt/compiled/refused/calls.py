@@ -18,23 +18,15 @@ from ...machine import atomics, barriers, half, indices
 from ...machine.warps import syncwarp
 from ...memory import shared
 from ..kinds import TEXTS, Array, Kind, Known, Scalar, Tuple, items_of
+from ..syntax import NewArray, Refusal
+from ..uses import sort, unfit
 from .shapes import declared, not_constant
-from .syntax import NewArray, Refusal
-from .uses import ELEMENTS, sort, unfit
 
-_OF_NUMBERS = (abs, int, float, bool, round, divmod, complex, pow, *vars(math).values())
-# The use that functions make of their arguments, by the functions' identity.
-_USES = {
-    id(function): use
-    for use, functions_of_it in {
-        "number": _OF_NUMBERS, "print": (print,), "range": (range,), "len": (len,), "tuple": (tuple,),
-    }.items()
-    for function in functions_of_it
-}
+_USES = {id(function): function.__name__ for function in (print, len, tuple)}
 # Functions that take no keyword arguments, besides atomics.
 _BY_PLACE = set(map(id, (
-    *_OF_NUMBERS[:8], min, max, enumerate, zip, range, len, tuple, print, syncwarp, barriers.nanosleep, half.fma,
-    half.cbrt, indices.selp, indices.popc, indices.clz, indices.brev, indices.ffs,
+    abs, int, float, bool, round, divmod, complex, pow, min, max, enumerate, zip, range, len, tuple, print, syncwarp,
+    barriers.nanosleep, half.fma, half.cbrt, indices.selp, indices.popc, indices.clz, indices.brev, indices.ffs,
 )))
 _REDUCTIONS = {"sum", "prod", "mean", "std", "var", "all", "any", "argmax", "argmin", "item"}
 _METHODS = {
@@ -92,12 +84,16 @@ def device(node: ast.Call, function: types.FunctionType) -> Iterator[Refusal]:
         return
     if function.__code__.co_flags & inspect.CO_VARKEYWORDS:
         yield node, f"{function.__name__} has a ** parameter", "name each parameter"
-    if any(isinstance(arg, ast.Starred) for arg in node.args):
-        return
-    try:
-        _signature(function).bind(*node.args, **{str(keyword.arg): None for keyword in node.keywords})
-    except TypeError as error:
-        yield node, f"a call of {function.__name__} with the wrong arguments: {error}", "see its parameters"
+    yield from _arguments(node, function, f"a call of {function.__name__} with the wrong arguments")
+
+
+def _arguments(node: ast.Call, function: types.FunctionType, what: str) -> Iterator[Refusal]:
+    """Arguments that a function does not take."""
+    if not any(isinstance(arg, ast.Starred) for arg in node.args):
+        try:
+            _signature(function).bind(*node.args, **{str(keyword.arg): None for keyword in node.keywords})
+        except TypeError as error:
+            yield node, f"{what}: {error}", "see its parameters"
 
 
 def literals(typer: Any, node: ast.Call, function: types.FunctionType, needed: frozenset[str]) -> Iterator[Refusal]:
@@ -126,20 +122,15 @@ def call(typer: Any, node: ast.Call) -> Iterator[Refusal]:
     if node.keywords and (id(function) in _BY_PLACE or atomic):
         reason = f"{name} with the keyword argument {node.keywords[0].arg}"
         yield node.keywords[0].value, reason, "pass arguments by position, or write a loop"
-    converts = isinstance(function, type) and issubclass(function, np.generic)
-    use = "type" if converts else _USES.get(id(function), "")
+    use = _USES.get(id(function), "")
     for arg, given in zip(node.args, kinds, strict=True):
         if use == "print" and any(sort(part) == "text" for part in items_of(given) or ()):
             given = TEXTS  # Numba prints constant text, but not inside a tuple
-        if function is not float or sort(given) != "text":
-            yield from unfit(use, arg, given, name)
+        yield from unfit(use, arg, given, name)
     yield from _counted(node, function, name)
-    if isinstance(function, np.ufunc):
-        if node.keywords:
-            instead = "pass the array for the result as the last argument"
-            yield node.keywords[0].value, f"{name} with {node.keywords[0].arg}", instead
-        elif any(isinstance(kind, Array) for kind in kinds) and len(kinds) <= function.nin:
-            yield node, NewArray(f"{name} of a whole array, whose result would be a new array"), ELEMENTS
+    if isinstance(function, np.ufunc) and node.keywords:
+        instead = "pass the array for the result as the last argument"
+        yield node.keywords[0].value, f"{name} with {node.keywords[0].arg}", instead
     if executors:
         yield from _executors(typer, node, function, name)
     if atomic and kinds:
@@ -160,11 +151,8 @@ def _counted(node: ast.Call, function: Any, name: str) -> Iterator[Refusal]:
 
 def _executors(typer: Any, node: ast.Call, function: types.FunctionType, name: str) -> Iterator[Refusal]:
     """What Numba refuses in a call of a `numba.cuda` function."""
-    if not node.keywords and not any(isinstance(arg, ast.Starred) for arg in node.args):
-        try:
-            _signature(function).bind(*node.args)
-        except TypeError as error:
-            yield node, f"{name}: {error}", "see its parameters"
+    if not node.keywords:
+        yield from _arguments(node, function, name)
     if function in (shared.shared.array, shared.local.array):
         yield from declared(typer, node)
     if function in (indices.grid, indices.gridsize):
@@ -175,7 +163,6 @@ def _executors(typer: Any, node: ast.Call, function: types.FunctionType, name: s
 
 def _atomic(node: ast.Call, operation: str, kinds: list[Kind], name: str) -> Iterator[Refusal]:
     array = kinds[0]
-    yield from unfit("atomic", node.args[0], array, name)
     if not isinstance(array, Array) or array.dtype is None:
         return
     if operation != "compare_and_swap" and len(kinds) > 1:
@@ -184,5 +171,3 @@ def _atomic(node: ast.Call, operation: str, kinds: list[Kind], name: str) -> Ite
         if isinstance(kinds[1], Tuple | Scalar | Known) and (len(parts) != array.axes or single):
             reason = f"{name} with {len(parts)} of {array.axes} indices"
             yield node, reason, "give one for each dimension, two or three in a tuple"
-    for arg, kind in zip(node.args[2:], kinds[2:], strict=True):
-        yield from unfit("operand of an atomic", arg, kind, name)

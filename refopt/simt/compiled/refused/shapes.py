@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..kinds import Kind, Known, Scalar, Tuple, items_of
-from .syntax import Refusal
+from ..syntax import Refusal
 
 _SIZE = "write a number, or the name of a global that is one: N = 64 outside the kernel"
 

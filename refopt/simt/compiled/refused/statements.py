@@ -5,21 +5,16 @@ from __future__ import annotations
 import ast
 from typing import Any
 
-from ...base import record
+from .. import syntax
 from ..expressions import Unsupported
-from ..kinds import Array, Kind, Known, Record, Scalar, items_of, scalar
-from . import syntax
-from .syntax import NewArray
+from ..kinds import Array, Kind, Known, Record, Scalar, array_of, items_of, scalar
+from ..syntax import NewArray
+from ..uses import ELEMENTS, unfit
 from .typed import Expressions
-from .uses import ELEMENTS, WHOLE, described, index, unfit
 
 
 class Refusals(Expressions):
     """The visits of statements."""
-
-    def _do_Expr(self, node: ast.Expr) -> list[ast.stmt]:
-        self.hold(syntax.expression(node.value))
-        return super()._do_Expr(node)
 
     def _do_Try(self, node: ast.Try) -> list[ast.stmt]:
         self.hold(syntax.expression(node))
@@ -33,7 +28,8 @@ class Refusals(Expressions):
         return super()._do_Assert(node)
 
     def _do_Raise(self, node: ast.Raise) -> list[ast.stmt]:
-        self.hold(syntax.raised(node))
+        if node.cause is not None:
+            self.refuse(node.cause, "raise ... from", "raise an exception with only constants")
         if node.exc is not None:
             raised = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
             kind = self.visit(raised)[1]
@@ -48,13 +44,6 @@ class Refusals(Expressions):
         kind = self.visit(node)[1]
         if kind is not None and not isinstance(kind, Known) and not isinstance(node, ast.Tuple):
             self.refuse(node, "an exception with a value that is not constant", "use constant text, or print the value")
-
-    def _do_FunctionDef(self, node: ast.FunctionDef) -> list[ast.stmt]:
-        for decorator in node.decorator_list:
-            if not isinstance(decorator, ast.Lambda):
-                self.refuse(decorator, "a decorator inside a kernel", "define the function outside the kernel")
-        self.hold(syntax.inner(node))
-        return super()._do_FunctionDef(node)
 
     def _do_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> list[ast.stmt]:
         self.scope[node.name] = None
@@ -90,7 +79,7 @@ class Refusals(Expressions):
     def _stored_at(self, target: ast.Subscript, kind: Kind) -> None:
         """Check an assignment of a value of a kind to an element or a view."""
         base, at = self.kinds.get(target.value), self.kinds.get(target.slice)
-        self.hold(index(target, base, at))
+        self.indexed(target)
         if items_of(base) is not None:
             self.refuse(target, "an assignment to an item of a tuple", "make it an array: cuda.local.array")
         inner = target.value
@@ -101,12 +90,9 @@ class Refusals(Expressions):
         if isinstance(place, Array) and isinstance(kind, Array):
             instead = "copy element by element, in a loop or one per thread"
             self.refuse(target, NewArray("a copy of a whole array"), instead)
-        if isinstance(place, Scalar) and not (isinstance(kind, Array) and not kind.axes):
-            self.hold(unfit("element", target, kind, place.name))
-            one = scalar(kind)
-            if one is not None and record.signature("A[0] = b", place.name, one.name) is None:
-                instead = record.accepted("A[0] = b", place.name, one.name)
-                self.refuse(target, f"{described(kind)} for an element of {place.name}", instead)
+        if isinstance(place, Scalar) and kind is not None and not (isinstance(kind, Array) and not kind.axes):
+            called = f"{{}} for an element of {place.name}"
+            self.resolved(target, "A[0] = b", array_of(place.name, 1), kind, called=called)
 
     def assign(self, node: ast.stmt, target: ast.expr, value: ast.expr, kind: Kind) -> list[ast.stmt]:
         new = super().assign(node, target, value, kind)
@@ -119,5 +105,6 @@ class Refusals(Expressions):
     def changed_in_place(self, node: ast.AugAssign, place: ast.expr, kind: Kind) -> list[ast.stmt]:
         if isinstance(kind, Array):
             whole = isinstance(node.target, ast.Name)
-            self.refuse(node.target, WHOLE if whole else NewArray("an operator on a view of an array"), ELEMENTS)
+            what = "whole array, whose result would be a new array" if whole else "view of an array"
+            self.refuse(node.target, NewArray(f"an operator on a {what}"), ELEMENTS)
         return super().changed_in_place(node, place, kind)

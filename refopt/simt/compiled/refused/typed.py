@@ -13,12 +13,13 @@ from typing import Any
 from ...base.errors import CompileError, Place
 from ...base.places import is_internal
 from ...base.scalars import COMPLEX, FLOATS
-from ..expressions import Typed, Unsupported
-from ..kinds import Array, Clash, Kind, Known, items_of, named_of, scalar
+from .. import syntax
+from ..expressions import Later, Typed, Unsupported
+from ..kinds import LATE, Array, Clash, Kind, Known, Tuple, items_of, named_of, scalar
 from ..loops import Loops
-from . import calls, names, syntax
-from .syntax import NewArray, Refusal
-from .uses import described, index, sort, unfit
+from ..syntax import NewArray, Refusal
+from ..uses import described, index, sort
+from . import calls, names
 
 _ARRAY = frozenset((
     "T", "all", "any", "argmax", "argmin", "ctypes", "dtype", "fill", "flat", "item", "itemsize", "mean", "nbytes",
@@ -54,13 +55,16 @@ class Expressions(Loops):
         place = Place(self.function.__name__, code.co_filename, line, None, None)
         return CompileError(reason, place, len(prefix) + 1, source.rstrip(), instead)
 
-    def refuse(self, node: ast.AST, reason: str, instead: str) -> None:
+    def refuse(self, node: ast.AST, reason: str, instead: str, later: bool = False) -> None:
         """Report that Numba refuses a place in the source, except in the executor's own functions and in those that
         `overload` implements, since these stand in for compiled code."""
         own = is_internal(self.function.__code__.co_filename) or names.is_overloaded(self.function)
         arrays = isinstance(reason, NewArray) and _allocates()
         if not own and not arrays:
-            raise self.refused(node, reason, instead)
+            error = self.refused(node, reason, instead)
+            if later:
+                raise Later from error
+            raise error
 
     def hold(self, found: Iterable[Refusal]) -> None:
         """Raise the first refusal that applies."""
@@ -135,9 +139,8 @@ class Expressions(Loops):
 
     def truth(self, node: ast.expr, kind: Kind) -> None:
         """Check a value whose truth is tested."""
-        self.hold(unfit("truth", node, kind))
-        if (one := scalar(kind)) is not None:
-            self.resolved(node, "not a" if node is self._negated else "1 if a else 0", one.name, called="the truth")
+        if scalar(kind) is not None or isinstance(kind, Array) or kind is LATE:
+            self.resolved(node, "not a" if node is self._negated else "1 if a else 0", kind, called="the truth")
 
     def _clash(self, node: ast.expr, clash: Clash) -> str:
         what = f"{node.id} is" if isinstance(node, ast.Name) else "this is"
@@ -154,6 +157,8 @@ class Expressions(Loops):
             case ast.Call(ast.Name("isinstance"), [ast.Name(name), ast.Name("int" | "float" as of)], []):
                 if (one := scalar(known.get(name))) is not None and one.name != "bool":
                     return (one.name in FLOATS) == (of == "float")
+                if sort(known.get(name)) in ("tuple", "array"):
+                    return False
         try:
             return super().decided(test, scope)
         except Unsupported as reason:
@@ -180,59 +185,32 @@ class Expressions(Loops):
 
     def _Subscript(self, node: ast.Subscript) -> Typed:
         typed = super()._Subscript(node)
-        self.hold(index(node, self.kinds.get(node.value), self.kinds.get(node.slice)))
+        self.indexed(node)
         return typed
 
-    def operation(self, node: ast.expr, symbol: str, left: Typed, right: Typed, in_place: bool = False) -> Typed:
-        kinds = left[1], right[1]
-        one, other = sorts = [sort(kind) for kind in kinds]
-        for kind in kinds:
-            self.hold(unfit("operand", node, kind))
-        if None not in kinds and not {*sorts} <= {"int", "float", "bool", "complex"}:
-            both = f"{described(kinds[0])} and {described(kinds[1])} in one operation"
-            if (sorts.count("tuple") == 1 and symbol != "Mult") or any(map(named_of, kinds)):
-                self.refuse(node, both, "use its items: t[0]")
-            if "text" in sorts and not (one == other and symbol == "Add"):
-                self.refuse(node, "an operator on text", 'print takes several values: print("x is", x)')
-            if "None" in sorts:
-                self.refuse(node, "None in a computation", "use a number that stands for nothing, such as -1")
-            if "object" in sorts:
-                self.refuse(node, both, "use numbers")
-        return super().operation(node, symbol, left, right, in_place)
+    def indexed(self, node: ast.Subscript) -> None:
+        """Check an index."""
+        base, at = self.kinds.get(node.value), self.kinds.get(node.slice)
+        for part in (at.items if isinstance(at, Tuple) else (at,)) if isinstance(base, Array) and base.dtype else ():
+            if scalar(part) is not None or part is LATE:
+                self.resolved(node, "A[b]", base, part, called="an index")
+        self.hold(index(node, base, at))
 
     def _UnaryOp(self, node: ast.UnaryOp) -> Typed:
         if isinstance(node.op, ast.Not):
             self._negated = node.operand
-        else:
-            kind = self.visit(node.operand)[1]
-            self.hold(unfit("sign", node, kind))
         return super()._UnaryOp(node)
 
     def _Compare(self, node: ast.Compare) -> Typed:
         pairs = zip(node.ops, node.comparators, strict=True)
         self._listed |= {part for op, part in pairs if isinstance(op, ast.In | ast.NotIn)}
-        typed = super()._Compare(node)
-        parts = [self.kinds.get(part) for part in (node.left, *node.comparators)]
-        for *kinds, op in zip(parts, parts[1:], node.ops, strict=False):
-            sorts = [sort(kind) for kind in kinds]
-            if isinstance(op, ast.Is | ast.IsNot | ast.In | ast.NotIn):
-                continue
-            for kind in kinds if "None" not in sorts else ():
-                self.hold(unfit("compare", node, kind))
-            one_is_text = sum(each in ("text", "texts") for each in sorts) == 1 and None not in kinds
-            if one_is_text and not isinstance(op, ast.Eq | ast.NotEq):
-                self.refuse(node, "a comparison of text with something else", "compare numbers")
-        return typed
+        return super()._Compare(node)
 
     def _BoolOp(self, node: ast.BoolOp, test: bool = False) -> Typed:
         typed = super()._BoolOp(node, test)
         for value in node.values[:-1]:
             self.truth(value, self.kinds.get(value))
         return typed
-
-    def _Lambda(self, node: ast.Lambda) -> Typed:
-        self.hold(syntax.inner(node))
-        return super()._Lambda(node)
 
     def called(self, node: ast.Call, test: bool) -> Typed:
         typed = super().called(node, test)

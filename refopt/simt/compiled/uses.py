@@ -5,47 +5,36 @@ from __future__ import annotations
 import ast
 import types
 from collections.abc import Iterator
-from typing import Any
 
-from ...base import state
-from ...base.scalars import COMPLEX, FLOATS
-from ...machine.vector_types import Vector
-from ..kinds import Array, Kind, Known, Range, Record, Scalar, Tuple, Varying, items_of, named_of, scalar
+from ..base import state
+from ..base.scalars import COMPLEX, FLOATS
+from ..machine.vector_types import Vector
+from .kinds import Array, Kind, Known, Range, Record, Scalar, Tuple, Varying, items_of, named_of, scalar, type_of
 from .syntax import NewArray, Refusal
 
 ELEMENTS = "loop over the elements, or let each thread take one: x[i]"
-WHOLE = NewArray("an operator on a whole array, whose result would be a new array")
 _NUMBER = "int float bool"
-_PARTS = "use its items: t[0]"
+# What to write instead of an operand of a sort.
+_OPERANDS = {
+    "array": ELEMENTS, "tuple": "use its items: t[0]", "vector": "use its parts: v.x", "record": "use its fields",
+    "text": 'print takes several values: print("x is", x)', "texts": "format text in the caller",
+    "None": "use a number that stands for nothing, such as -1", "late": "initialize it with its type, not with None",
+}
 # The use, the sorts of values it does not allow, the reason ({} is the value), and what to write instead.
 _UNFIT: tuple[tuple[str, str, str, str], ...] = (
     ("call", f"{_NUMBER} array tuple record text None", "a call of {}", "an element is x[i], with brackets"),
     ("loop", f"{_NUMBER} vector", "a loop over {}", "loop over range(n)"),
     ("loop", "text texts", "a loop over text", "loop over a tuple of numbers"),
     ("loop", "mixed", "a loop over a tuple of several types", "make them one type, or unroll the loop"),
-    ("truth", "array", "the truth of an array", "test an element, or x is not None"),
-    ("operand", "array", WHOLE, ELEMENTS),
-    ("operand", "texts", "an operator on text", "format text in the caller"),
-    ("sign", "array", WHOLE, ELEMENTS),
-    ("operand", "vector", "an operator on {}", "use its parts: v.x"),
-    ("sign", "tuple text vector", "{} with a sign", _PARTS),
-    ("compare", "array", NewArray("a comparison of a whole array, whose result would be a new array"), ELEMENTS),
     ("indexed", f"{_NUMBER} complex vector", "{name} {}", "index an array: a number has no elements"),
     ("indexed", "texts", "an index into text", "compare the whole text"),
     ("indexed", "range", "an index into a range", "compute the number: start + i * step"),
-    ("index", "float bool complex", "an index of type {type}", "convert it: int(i), or i // 2 instead of i / 2"),
     ("load index", "array", NewArray("an array as index, whose result would be a new array"),
      "index by one number at a time"),
-    ("element", "array tuple text texts vector object None", "{} for an element of {name}", "store one number"),
     ("print", "array complex None", "print of {}", "print its elements"),
     ("print", "texts", "print of {}", "print in each branch"),
-    ("range", "array tuple text", "range of {}", "write range(x.size) or range(len(x))"),
     ("len", f"{_NUMBER} vector", "len of {}", "should this argument be an array?"),
     ("tuple", "array", "a tuple of an array", "index the array: its length is known only at run time"),
-    ("number", "array tuple text vector", "{name} of {}", ELEMENTS),
-    ("type", "text", "{name} of text", "write the number"),
-    ("atomic", f"{_NUMBER} tuple", "{name} on {}", "it takes an array, an index and a value"),
-    ("operand of an atomic", "array tuple text vector None", "{name} of {}", "pass one number"),
 )
 _BY_USE = {use: [row[1:] for row in _UNFIT if row[0] == use] for use, *_ in _UNFIT}
 
@@ -55,13 +44,30 @@ def unfit(use: str, node: ast.AST, kind: Kind, name: str = "") -> Iterator[Refus
     if not use:
         return
     found = sort(kind) if not isinstance(node, ast.Starred) else "several"
-    if found == "late" and use != "compare":
-        yield node, f"{described(kind)} is used as if it had a value", "initialize it with its type, not with None"
+    if found == "late":
+        yield node, f"{described(kind)} is used as if it had a value", _OPERANDS["late"]
     for sorts, reason, instead in _BY_USE.get(use, ()):
         if found in sorts.split() or ("mixed" in sorts and is_mixed(kind)):
             one = scalar(kind)
             text = reason.format(described(kind), name=name, type=one.name if one is not None else "")
             yield node, type(reason)(text), instead
+
+
+def unfit_operand(kind: Kind, called: str) -> tuple[str, str]:
+    """Why a value that is no number cannot be an operand, and what to write instead."""
+    found = sort(kind)
+    if found == "array":
+        return NewArray(f"{called} of a whole array, whose result would be a new array"), ELEMENTS
+    reason = called.format(described(kind)) if "{" in called else f"{called} of {described(kind)}"
+    return reason, _OPERANDS.get(found, "use numbers")
+
+
+def incomparable(symbol: str, a: Kind, b: Kind) -> bool:
+    """Whether Numba refuses to compare two values that are not both numbers: arrays, or the order of text."""
+    sorts = [sort(a), sort(b)]
+    texts = sum(each in ("text", "texts") for each in sorts)
+    return ("array" in sorts and "None" not in sorts) or (
+        texts == 1 and None not in (a, b) and symbol not in ("Eq", "NotEq"))
 
 
 def sort(kind: Kind) -> str:
@@ -107,18 +113,8 @@ def described(kind: Kind) -> str:
 
 def is_mixed(kind: Kind) -> bool:
     """Whether a tuple has items of several types, as far as they are known."""
-    types_of = {_type(item) for item in items_of(kind) or ()}
+    types_of = {type_of(item) for item in items_of(kind) or ()}
     return len(types_of) > 1 and None not in types_of
-
-
-def _type(kind: Kind) -> Any:
-    if (one := scalar(kind)) is not None:
-        return one.name
-    if isinstance(kind, Array):
-        return ("array", kind.dtype, kind.axes) if kind.dtype else None
-    inner = items_of(kind)
-    types_of = tuple(map(_type, inner)) if inner is not None else (None,)
-    return None if None in types_of else types_of
 
 
 def index(node: ast.Subscript, base: Kind, at: Kind) -> Iterator[Refusal]:
@@ -137,7 +133,6 @@ def index(node: ast.Subscript, base: Kind, at: Kind) -> Iterator[Refusal]:
         return
     parts = at.items if isinstance(at, Tuple) else (at,)
     for part in parts:
-        yield from unfit("index", node, part)
         yield from () if stores else unfit("load index", node, part)
         if sort(part) == "text" and not base.record:
             yield node, f"the field {part.value!r} of an array without fields", "index it by numbers"

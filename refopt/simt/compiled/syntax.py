@@ -56,8 +56,6 @@ def _anywhere(function: ast.AST) -> Iterator[Refusal]:
     parts = list(_reachable(function))
     own = [part for part in parts if isinstance(part, ast.Global)]
     named = {name for part in own for name in part.names}
-    if (runaway := _without_end(function)) is not None:
-        yield runaway, f"{function.name} calls itself on every path", "end on one path: if n < 2: return n"  # type: ignore[attr-defined]
     for part in parts:
         if isinstance(part, ast.stmt):
             yield from _assigned_apart(part)
@@ -85,30 +83,15 @@ def expression(node: ast.AST, listed: bool = False) -> Iterator[Refusal]:
         yield node, "@ of matrices", "write the loops of the product"
 
 
-def inner(function: ast.AST) -> Iterator[Refusal]:
+def inner(function: ast.FunctionDef | ast.Lambda) -> Iterator[Refusal]:
     """What Numba refuses in a function, or lambda, inside a kernel."""
     name = getattr(function, "name", None)
-    if getattr(function, "args", None) and function.args.kwonlyargs:  # type: ignore[attr-defined]
+    for decorator in getattr(function, "decorator_list", ()):
+        yield decorator, "a decorator inside a kernel", "define the function outside the kernel"
+    if function.args.kwonlyargs:
         yield function, "keyword-only parameters of a function inside a kernel", "make them ordinary parameters"
-    lists = {id(part.iter) for part in ast.walk(function) if isinstance(part, ast.For)}
-    body = getattr(function, "body", [])
-    for part in (inside for each in (body if isinstance(body, list) else [body]) for inside in ast.walk(each)):
-        if isinstance(part, ast.Yield):
-            continue
-        if isinstance(part, ast.Name) and part.id == name:
-            yield part, f"{name} calls itself", "write a loop"
-        yield from expression(part, id(part) in lists or not isinstance(part, ast.List))
-
-
-def raised(node: ast.Raise) -> Iterator[Refusal]:
-    """What Numba refuses in a raise statement: anything but an exception with constants."""
-    constants = "raise an exception with only constants, or store a code in an array"
-    if node.cause is not None:
-        yield node.cause, "raise ... from", constants
-    if isinstance(node.exc, ast.Call):
-        for arg in (*node.exc.args, *(keyword.value for keyword in node.exc.keywords)):
-            if not isinstance(arg, ast.Constant | ast.Name | ast.Attribute | ast.Tuple | ast.UnaryOp):
-                yield arg, "an exception with a computed value", constants
+    if any(isinstance(part, ast.Name) and part.id == name for part in ast.walk(function)):
+        yield function, f"{name} calls itself", "write a loop"
 
 
 def _assigned_apart(statement: ast.AST) -> Iterator[Refusal]:
@@ -120,17 +103,6 @@ def _assigned_apart(statement: ast.AST) -> Iterator[Refusal]:
         for inside in ast.walk(part):
             if isinstance(inside, ast.NamedExpr) and inside is not whole and not isinstance(inside.value, ast.Name):
                 yield inside, ":= inside an expression", "assign in a statement before this one"
-
-
-def _without_end(function: ast.AST) -> ast.AST | None:
-    """A recursive call in a function that calls itself on every path, so that its result has no type."""
-    name = getattr(function, "name", None)
-    ends = [part for part in ast.walk(function) if isinstance(part, ast.Return)]
-    calls = [
-        next((x for x in ast.walk(end) if isinstance(x, ast.Call) and getattr(x.func, "id", None) == name), None)
-        for end in ends
-    ]
-    return calls[0] if name and calls and None not in calls else None
 
 
 def _reachable(node: ast.AST) -> Iterator[ast.AST]:
