@@ -56,7 +56,7 @@ def momentum_kernel(dtypes: tuple, use_nesterov: bool, average: bool, factor: st
     """The first launch, a block for each chunk."""
     real: Any = arithmetic(dtypes[0])
     of_g, of_v, of_u = dtypes[GRADS], dtypes[VELOCITIES], np.dtype(real).name
-    g_size, v_size, u_size, zero, one = SIZES[of_g], SIZES[of_v], SIZES[of_u], real(0), real(1)
+    g_size, v_size, u_size, one = SIZES[of_g], SIZES[of_v], SIZES[of_u], real(1)
     (load8_g, _), (load8_v, store8_v), (_, store8_u) = (access(x, real) for x in (of_g, of_v, of_u))
     (load_g, _), (load_v, store_v), (_, store_u) = (one_access(x) for x in (of_g, of_v, of_u))
     found, factor_of = gate(real, factor)
@@ -76,25 +76,25 @@ def momentum_kernel(dtypes: tuple, use_nesterov: bool, average: bool, factor: st
         x[0] are the gradients, x[1] the velocities, and x[2] what is orthogonalized.
         """
         g_at, v_at, u_at, place = at
-        x = cuda.local.array((3, 8), real)
         if whole:
+            x = cuda.local.array((3, 8), real)
             load8_g(g_at, i, stop, WHOLE, x, 0)
             load8_v(v_at, i, stop, WHOLE, x, 1)
             for e in range(8):
                 x[1, e], x[2, e] = step(x[1, e], x[0, e], k)
             store8_v(v_at, i, stop, WHOLE, x, 1)
             store8_u(u_at, i, stop, WHOLE, x, 2)
+            for e in range(8):
+                s[0, e] = s[0, e] + x[2, e] * x[2, e]
         else:
             for e in range(8):
-                n, x[2, e] = i + OFFSETS[e], zero
+                n = i + OFFSETS[e]
                 if n < stop:
                     there = index_of(place, n)
                     v, u = step(real(load_v(v_at + v_size * there)), real(load_g(g_at + g_size * there)), k)
                     store_v(v_at + v_size * there, v)
                     store_u(u_at + u_size * n, u)
-                    x[2, e] = u
-        for e in range(8):
-            s[0, e] = s[0, e] + x[2, e] * x[2, e]
+                    s[0, e] = s[0, e] + u * u
 
     sums_of = chunk_sums(tile_sums(add_row, 1, real, stores=True), real, (0, 1))
 
