@@ -12,6 +12,7 @@ functions of a phase. Only what is around them differs.
 from typing import Any
 
 from refopt.catalog import Routine
+from refopt.checks.dtypes import arithmetic
 from refopt.cpu.reduce import TILE
 from refopt.gpu import norms
 from refopt.gpu.group import Group
@@ -19,7 +20,7 @@ from refopt.gpu.instructions import wait_for_previous_launch
 from refopt.gpu.kernels import Kernel, factory, kernel
 from refopt.gpu.launches import Launches
 from refopt.gpu.norms import NORM_BOUNDS, norm_row, phases
-from refopt.gpu.rows import OFFSETS, ROW, of_warp
+from refopt.gpu.rows import OFFSETS, ROW, Slots, of_warp
 from refopt.gpu.tables import ALIGNED, FANOUT, SLOT, START, STOP, TENSOR
 from refopt.gpu.target import cuda, device_function
 from refopt.gpu.tiles import joiner, tile_sums
@@ -37,7 +38,7 @@ def lars_separate(routine: Routine, dtypes: tuple, choices: tuple, factor: str |
     on launches, and on a GPU that is mostly idle, since one bias cannot fill it.
     """
     phase = phases(routine, dtypes, choices, factor)
-    join, close = joiner(phase.slots.real).join, phase.rule.close
+    join, close = joiner(arithmetic(dtypes[0])).join, phase.rule.close
 
     @kernel(NORM_BOUNDS)
     def lars_momentum(p, g, v, m, tensor, size, aligned, sums, hyper, factor_at, found_at):
@@ -110,9 +111,9 @@ def lars_grad_norm(routine: Routine, dtypes: tuple, choices: tuple, factor: str 
     p; after a write that it is told of, a plan takes the first launch of form 3 once. A skipped step writes neither p
     nor its sums.
     """
-    phase = phases(routine, dtypes, choices, factor)
+    phase, slots = phases(routine, dtypes, choices, factor), Slots(routine, dtypes)
     of_grads = phase.rule._replace(reads=("grads",), normed=device_function(lambda g, k: (g,)))
-    tile = tile_sums(norm_row(phase.slots, routine, of_grads, 1), 1, phase.slots.real)
+    tile = tile_sums(norm_row(slots, routine, of_grads, 1), 1, slots.real)
     grad_norms = phase.norms_by(tile, (1, 2))
 
     @kernel(NORM_BOUNDS)
@@ -128,11 +129,11 @@ def lars_update_and_norm(
     routine: Routine, dtypes: tuple, choices: tuple, factor: str | None, chunk_tiles: int
 ) -> Kernel:
     """The second launch with a carried norm, a block for every two tiles: it also stores the tile sums of the new p."""
-    phase = phases(routine, dtypes, choices, factor)
-    real: Any = phase.slots.real
+    phase, slots = phases(routine, dtypes, choices, factor), Slots(routine, dtypes)
+    real: Any = slots.real
     arrays, params, chunk_pairs = phase.arrays, phase.rule.updates.index("params"), chunk_tiles // 2
     # The next step's norm reads new parameters exact, or rounded as they are stored.
-    as_stored = phase.slots.as_stored({phase.rule.reads[0]: params})
+    as_stored = slots.as_stored({phase.rule.reads[0]: params})
     rounds = as_stored is not None
 
     @device_function

@@ -160,7 +160,7 @@ def phases(routine: Routine, dtypes: tuple, choices: tuple, factor: str | None) 
             row(at, first, stop, chunks[c, ALIGNED], k)
 
     return SimpleNamespace(
-        slots=slots, rule=rule, found=found, addresses_of=addresses_of, hypers_of=hypers_of, numbers_of=numbers_of,
+        rule=rule, found=found, addresses_of=addresses_of, hypers_of=hypers_of, numbers_of=numbers_of,
         rescaled=rescaled, shared_of=shared_of, tile=tile, row=row, update_row=update_row, arrays=arrays,
         norms_by=norms_by, norms=norms_by(tile, (0, norms)), update=update,
     )
