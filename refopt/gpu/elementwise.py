@@ -1,7 +1,8 @@
 """One kernel for every elementwise optimizer: all tensors in one launch, in one pass.
 
-A block takes a chunk, which here is a tile. Only the rule (``refopt.gpu.rules``) differs between optimizers. All of
-them find the tile in the table, load, apply the rule and store.
+A block takes a chunk of 1024 elements of a tensor, and its two warps take rows of 256 in turn. A thread has eight
+elements of a row (`refopt.gpu.rows`) of every array, in registers: it loads them, applies the optimizer's rule
+(`refopt.gpu.rules`) to each, and stores them. Only the rule differs between optimizers.
 
 All blocks of a tensor read the scalars that pass from step to step, such as the powers of beta, and its first block
 writes them. So that no block writes what another may still read (numerics, N9), there are two copies: a step reads
@@ -36,7 +37,8 @@ def merged_update(routine: Routine, dtypes: tuple, choices: tuple, factor: str =
     stochastic = named.pop("rounding") == "stochastic"
     rule, prepare, advance = rule_for(routine, real, slots.present, named)
     found, factor_of = gate(real, factor)
-    # The arrays of x: exact parameters, gradients and states; and, if rounded by chance, parameters to store.
+    # x[0] are the exact parameters, x[1] the gradients, and the states follow. If rounding is stochastic, x[last] are
+    # the parameters as they are stored; otherwise stores round.
     states = [name for name in routine.states if name in slots.present]
     array = {name: a for a, name in enumerate(["params", "grads", *states])}
     last, arrays = len(array), len(array) + stochastic
@@ -52,7 +54,7 @@ def merged_update(routine: Routine, dtypes: tuple, choices: tuple, factor: str =
 
     @device_function
     def update(at, i, stop, whole, h, s, factor_at, seed):
-        """A thread's eight elements of a row."""
+        """Update a thread's eight elements of a row, from i on and from i + 128 on."""
         x = cuda.local.array((arrays, 8), real)
         load(at, i, stop, whole, x)
         rescale, k = h[-1] * factor_of(factor_at), prepare(h, s)  # computed while the loads are in flight
