@@ -1,8 +1,9 @@
 """The pass over the gradients before a step: ``refopt.cpu.gradient_check``, read-only, without waiting on the host.
 
-A block takes a chunk and sums squares as the norms of LARS do. If the sum of a tile is finite, so are its elements; if
-not, the warp checks them one by one, since squares overflow before their elements do. A last, small launch of one block
-joins the sums of the tensors and writes the factor and the flag that the steps read.
+A block takes a chunk of a tensor, a warp a tile of 1024 elements, and a thread eight elements of each of its four rows
+(`refopt.gpu.rows`); they sum squares as the norms of LARS do (`refopt.gpu.tiles`). If the sum of a tile is finite, so
+are its elements; if not, the warp checks them one by one, since squares overflow before their elements do. A last,
+small launch of one block joins the sums of the tensors and writes the factor and the flag that the steps read.
 """
 
 import functools

@@ -1,7 +1,8 @@
 """Raw words: bytes that are moved and never interpreted, so that every bit arrives, NaN payloads included.
 
 Every load and store here is inline PTX; the executor runs its body instead. Words of up to 8 bytes are integers, those
-of 16 a pair of fp64 registers, which preserve any bits as long as nothing is computed.
+of 16 a pair of fp64 registers, which preserve any bits as long as nothing is computed. A warp moves rows of 2048 bytes:
+lane t has bytes 16 t to 16 t + 15 of each quarter.
 """
 
 from collections.abc import Callable
