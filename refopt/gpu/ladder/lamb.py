@@ -31,6 +31,8 @@ Versions:
     lamb_4  two launches: the last block of a tensor to finish computes its rate
     lamb    ``refopt/gpu/norms.py``, which is what ``gpu.merged_lamb`` runs
 
+The functions that join sums, and the tables, are those of the ladder of LARS (``refopt/gpu/ladder/lars.py``).
+
 The numbers are lr, beta1, beta2, epsilon, decay, beta1_pow and beta2_pow; the caller advances the powers. All rungs
 are in fp32, and all except lamb_1 match the reference bit for bit, on the executor and on a GPU; lamb_1 stays within
 the rounding error of a sum in any order.
@@ -46,7 +48,6 @@ One step on the 25,557,032 parameters of ResNet-50, in 161 tensors, on an NVIDIA
 
 A copy reaches 4249 GB/s; a small model may gain from the L2 cache.
 """
-
 
 from refopt.gpu import cuda
 from refopt.gpu.cuda import Launch, multiprocessors
@@ -190,6 +191,7 @@ def launches_2(params, grads, moment1, moment2, numbers):
 # A launch costs some microseconds, and a small tensor leaves most multiprocessors idle. So the tensors are cut into
 # chunks of 8 tiles, and a block of 8 warps takes one chunk of any tensor; tables on the device have its addresses. As
 # chunks are aligned runs of 2**3 tiles, a block can join the sums of its own tiles: they are a subtree of the tree.
+
 
 @cuda.jit(device=True)
 def one(p, g, m, u, i, stop, k):

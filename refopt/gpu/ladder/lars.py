@@ -26,6 +26,9 @@ Versions:
     lars_4        two launches: the last block of a tensor to finish computes its rate
     two_launches  ``refopt/gpu/norms.py``, which is what ``gpu.merged_lars_momentum`` runs
 
+The function that sums a tile by a warp, and the one that tells the last block, are those of the global norm
+(``refopt/gpu/ladder/global_norm.py``).
+
 The numbers are lr, mu, coeff, decay and epsilon. All rungs are in fp32, and all except lars_1 match the reference bit
 for bit, on the executor and on a GPU; lars_1 stays within the rounding error of a sum in any order.
 
