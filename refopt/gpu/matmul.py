@@ -156,32 +156,25 @@ def multiplier(dtype: str, fragment_a: Callable, fragment_b: Callable) -> Callab
     return multiply
 
 
-@factory
-def kernel(dtype: str, a_transposed: bool, b_transposed: bool, kind: str) -> Any:
-    """The kernel for a dtype, whether either matrix is given as its transpose, and the kind of `storer`."""
+def direct(dtype: str, a_transposed: bool, b_transposed: bool) -> tuple[Callable, int, int]:
+    """A function that sums the products of a tile, and the elements of shared memory for either matrix."""
     fill_a, _, fragment_a, a_size = operand(a_transposed)
     fill_b, _, fragment_b, b_size = operand(not b_transposed)
-    multiply, store = multiplier(dtype, fragment_a, fragment_b), storer(dtype, kind)
+    multiply = multiplier(dtype, fragment_a, fragment_b)
 
-    @cuda.jit(launch_bounds=(THREADS, 4))
-    def product(a, b, out, m, n, k, alpha, beta, c):
-        tile_a = cuda.shared.array(a_size, np.uint16, alignment=16)
-        tile_b = cuda.shared.array(b_size, np.uint16, alignment=16)
-        sums = cuda.local.array((DOWN, ACROSS, 4), np.float32)
-        clear(sums)
-        row, column, top, left, lane = place((n + TILE - 1) // TILE)
-        for first in range(0, k, STEP):
-            fill_a(tile_a, a, row, m, first, k)
-            fill_b(tile_b, b, column, n, first, k)
+    @cuda.jit(device=True)
+    def add_up(sums, tile_a, tile_b, a, b, row, column, m, n, depth, top, left, lane):
+        for first in range(0, depth, STEP):
+            fill_a(tile_a, a, row, m, first, depth)
+            fill_b(tile_b, b, column, n, first, depth)
             cuda.syncthreads()
             multiply(tile_a, 0, tile_b, 0, sums, top, left, lane)
             cuda.syncthreads()
-        store(sums, out, row + top, column + left, lane, m, n, alpha, beta, c)
 
-    return product
+    return add_up, a_size, b_size
 
 
-# A load from memory takes hundreds of cycles, and until then the kernel above has nothing to multiply. ``cp.async``
+# A load from memory takes hundreds of cycles, and until then `direct` has nothing to multiply. ``cp.async``
 # copies to shared memory while the warps continue, without passing through registers. So there are three pairs of
 # tiles: one is multiplied while two are in flight.
 
@@ -189,10 +182,8 @@ STAGES = 3
 wait_but_one = wait_but(STAGES - 2)
 
 
-def pipeline(
-    dtype: str, a_transposed: bool, b_transposed: bool
-) -> tuple[Callable, int, int]:
-    """A function that sums the products of a tile in stages, and the elements of shared memory for either matrix.
+def pipeline(dtype: str, a_transposed: bool, b_transposed: bool) -> tuple[Callable, int, int]:
+    """`direct` in stages, with asynchronous copies.
 
     Rows in memory must be multiples of 16 bytes. Its row and column counts are those in memory.
     """
@@ -223,16 +214,13 @@ def pipeline(
     return add_up, STAGES * a_size, STAGES * b_size
 
 
-@factory
-def staged(dtype: str, a_transposed: bool, b_transposed: bool, kind: str) -> Any:
-    """`kernel` with asynchronous copies, for matrices whose rows in memory are multiples of 16 bytes."""
-    add_up, a_sizes, b_sizes = pipeline(dtype, a_transposed, b_transposed)
-    store = storer(dtype, kind)
+def kernel_of(add_up: Callable, a_size: int, b_size: int, store: Callable) -> Any:
+    """The kernel of a product, from what `direct` or `pipeline` returns and a `storer`."""
 
     @cuda.jit(launch_bounds=(THREADS, 4))
     def product(a, b, out, m, n, k, alpha, beta, c):
-        tile_a = cuda.shared.array(a_sizes, np.uint16, alignment=16)
-        tile_b = cuda.shared.array(b_sizes, np.uint16, alignment=16)
+        tile_a = cuda.shared.array(a_size, np.uint16, alignment=16)
+        tile_b = cuda.shared.array(b_size, np.uint16, alignment=16)
         sums = cuda.local.array((DOWN, ACROSS, 4), np.float32)
         clear(sums)
         row, column, top, left, lane = place((n + TILE - 1) // TILE)
@@ -240,6 +228,18 @@ def staged(dtype: str, a_transposed: bool, b_transposed: bool, kind: str) -> Any
         store(sums, out, row + top, column + left, lane, m, n, alpha, beta, c)
 
     return product
+
+
+@factory
+def kernel(dtype: str, a_transposed: bool, b_transposed: bool, kind: str) -> Any:
+    """The kernel for a dtype, whether either matrix is given as its transpose, and the kind of `storer`."""
+    return kernel_of(*direct(dtype, a_transposed, b_transposed), storer(dtype, kind))
+
+
+@factory
+def staged(dtype: str, a_transposed: bool, b_transposed: bool, kind: str) -> Any:
+    """`kernel` with asynchronous copies, for matrices whose rows in memory are multiples of 16 bytes."""
+    return kernel_of(*pipeline(dtype, a_transposed, b_transposed), storer(dtype, kind))
 
 
 class Added(NamedTuple):

@@ -67,12 +67,17 @@ class Statement(NamedTuple):
 
 
 def statements(text):
-    """What a text defines or imports, by name."""
+    """What a text defines or imports, by name; of another ladder it has what that one defines, at lines before its own.
+    """
     found, lines = {}, text.splitlines()
     for node in ast.parse(text).body:
         if isinstance(node, ast.Import | ast.ImportFrom):
             origin = getattr(node, "module", "")
             for alias in node.names:
+                if origin.startswith(f"{ladder.__name__}."):
+                    above = statements(Path(importlib.import_module(origin).__file__).read_text())
+                    found |= {name: x._replace(line=x.line - 1000) for name, x in needed(alias.name, above).items()}
+                    continue
                 line = ast.unparse(ast.ImportFrom(origin, [alias]) if origin else ast.Import([alias]))
                 module = f"{origin}.{alias.name}" if origin == "refopt.gpu" else origin or alias.name
                 found[alias.asname or alias.name] = Statement(node.lineno, line, module)
@@ -100,16 +105,21 @@ def is_kernel(node):
     return False
 
 
+def needed(name, known):
+    """The statement of a name, and those of all that it needs, by name."""
+    reached, waiting = {}, [name]
+    while waiting:
+        if (x := waiting.pop()) in known and x not in reached:
+            reached[x] = known[x]
+            waiting += globals_of(compile(known[x].text, x, "exec"))
+    return reached
+
+
 def kernels_of(page, text):
     """The kernels of a text at its outermost level."""
     known, kernels = statements(text), []
     for name in (node.name for node in ast.parse(text).body if is_kernel(node)):
-        reached, waiting = {}, [name]
-        while waiting:
-            if (x := waiting.pop()) in known and x not in reached:
-                reached[x] = known[x]
-                waiting += globals_of(compile(known[x].text, page, "exec"))
-        rest = [x for x in sorted(reached.values()) if x.text != REFOPT]
+        rest = [x for x in sorted(needed(name, known).values()) if x.text != REFOPT]
         body = "\n\n\n".join(dict.fromkeys(x.text for x in rest))
         kernels.append(Pasted(page, name, f"{body}\n", frozenset(x.module for x in rest) - {"", "math", "numpy"}))
     return kernels

@@ -164,13 +164,13 @@ def adam_3(addresses, chunks, lr, beta1, beta2, epsilon, beta1_pow, beta2_pow):
         one_element(p + 4 * i, g + 4 * i, m + 4 * i, u + 4 * i, k)
 
 
-def tables(*arrays):
+def tables(*arrays, chunk=CHUNK):
     """The address of each tensor in each list, and the chunks of all tensors that have elements, on the device."""
     addresses = np.array([[address(x) for x in column] for column in arrays], np.int64)
     aligned = (addresses % 16 == 0).all(0)
     chunks = [
-        (tensor, start, min(start + CHUNK, x.size), aligned[tensor])
-        for tensor, x in enumerate(arrays[0]) for start in range(0, x.size, CHUNK)
+        (tensor, start, min(start + chunk, x.size), aligned[tensor])
+        for tensor, x in enumerate(arrays[0]) for start in range(0, x.size, chunk)
     ]
     return [on_machine_of(arrays[0][0], table) for table in (addresses, np.array(chunks, np.int64).reshape(-1, 4))]
 

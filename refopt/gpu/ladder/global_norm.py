@@ -36,23 +36,16 @@ One step on the 25,557,032 parameters of ResNet-50, in 161 tensors, on an NVIDIA
 A copy reaches 4249 GB/s; a small model may gain from the L2 cache.
 """
 
-import math
-
 import numpy as np
 
 from refopt.gpu import cuda
 from refopt.gpu.cuda import Launch, address, multiprocessors, on_machine_of
+from refopt.gpu.ladder.adam import sqrt
 from refopt.gpu.vectors import load4_float32, load_float32
 
-TILE, LANES = 1024, 256  # elements of a tile; those of a row
+TILE, LANES, ROWS = 1024, 256, 4  # elements of a tile; those of a row; rows
 ZERO, ONE = np.float32(0), np.float32(1)  # a Python number would be a double in the compiled kernel
 NORM, FACTOR = range(2)  # indices in the result
-
-
-@cuda.jit(device=True)
-def sqrt(x):
-    """The square root in fp32. Compiled, ``math.sqrt`` returns fp32; in plain Python it returns a double."""
-    return np.float32(math.sqrt(x))
 
 
 @cuda.jit(device=True)
@@ -132,7 +125,7 @@ def norm_2(g, sums):
     shared = cuda.shared.array(256, np.float32)
     t, start = cuda.threadIdx.x, cuda.blockIdx.x * TILE
     x = ZERO
-    for row in range(4):
+    for row in range(ROWS):
         i = start + LANES * row + t
         if i < g.size:
             x += g[i] * g[i]
@@ -202,15 +195,24 @@ THREADS = 128  # of a block: four warps
 WARP = 0xFFFFFFFF  # the mask of a shuffle in which all 32 threads of a warp take part
 TENSOR, START, STOP, SLOT, ALIGNED = range(5)  # columns of the table of chunks; SLOT is the place of the first sum
 FIRST, COUNT, CHUNKS = range(3)  # rows of the table of tensors: the first sum, and how many sums and chunks
+ZEROS = ZERO, ZERO, ZERO, ZERO
 
 
 @cuda.jit(device=True)
-def at_or_zero(g, i, stop):
-    """The square of an element, 0 beyond the end."""
-    if i < stop:
-        x = load_float32(g + 4 * i)
-        return x * x
-    return ZERO
+def some(array, i, stop):
+    """Four elements, loaded one by one, and 0 for those beyond the end. The address of the array is in bytes."""
+    at = array + 4 * i
+    return (
+        load_float32(at) if i < stop else ZERO,
+        load_float32(at + 4) if i + 1 < stop else ZERO,
+        load_float32(at + 8) if i + 2 < stop else ZERO,
+        load_float32(at + 12) if i + 3 < stop else ZERO,
+    )
+
+
+@cuda.jit(device=True)
+def add_squares(sums, x):
+    return sums[0] + x[0] * x[0], sums[1] + x[1] * x[1], sums[2] + x[2] * x[2], sums[3] + x[3] * x[3]
 
 
 @cuda.jit(device=True)
@@ -224,45 +226,39 @@ def warp_tree(x):
 
 
 @cuda.jit(device=True)
-def tile_of_fours(g, first):
-    """The sum of a whole, aligned tile. Thread t has lanes 4t to 4t + 3, and the four that are 128 further."""
-    i = first + 4 * (cuda.threadIdx.x % 32)
-    a0, a1, a2, a3, b0, b1, b2, b3 = ZERO, ZERO, ZERO, ZERO, ZERO, ZERO, ZERO, ZERO
-    for row in range(4):
-        # 16 bytes per thread, so 512 contiguous bytes for the warp, and eight such loads in flight at once: bytes in
-        # flight hide latency, and an instruction that loads 16 bytes takes no longer than one that loads 4.
-        x, y = load4_float32(g + 4 * (i + LANES * row)), load4_float32(g + 4 * (i + LANES * row + 128))
-        a0, a1, a2, a3 = a0 + x[0] * x[0], a1 + x[1] * x[1], a2 + x[2] * x[2], a3 + x[3] * x[3]
-        b0, b1, b2, b3 = b0 + y[0] * y[0], b1 + y[1] * y[1], b2 + y[2] * y[2], b3 + y[3] * y[3]
+def lane_tree(low, high):
+    """The sum over the 256 lanes of a tile, on all threads of the warp. A thread has 4 lanes of either half."""
     # The first two levels of the tree are within the thread, five are between threads, and the last joins the halves.
-    return warp_tree((a0 + a1) + (a2 + a3)) + warp_tree((b0 + b1) + (b2 + b3))
+    return warp_tree((low[0] + low[1]) + (low[2] + low[3])) + warp_tree((high[0] + high[1]) + (high[2] + high[3]))
 
 
 @cuda.jit(device=True)
-def tile_of_ones(g, first, stop):
-    """The same for a tile that ends early or is not aligned, an element at a time."""
+def tile_squares(g, first, stop, aligned):
+    """A warp sums the squares of a tile. Thread t has lanes 4t to 4t + 3, and the four that are 128 further."""
     i = first + 4 * (cuda.threadIdx.x % 32)
-    half, total = ZERO, ZERO
-    for side in range(2):
-        s0, s1, s2, s3 = ZERO, ZERO, ZERO, ZERO
-        for row in range(4):
-            at = i + LANES * row + 128 * side
-            s0, s1 = s0 + at_or_zero(g, at, stop), s1 + at_or_zero(g, at + 1, stop)
-            s2, s3 = s2 + at_or_zero(g, at + 2, stop), s3 + at_or_zero(g, at + 3, stop)
-        half, total = warp_tree((s0 + s1) + (s2 + s3)), half
-    return total + half
+    low, high = ZEROS, ZEROS
+    # All threads of a warp take the same branch, so none waits for others to run the other one.
+    if aligned and first + TILE <= stop:
+        for row in range(ROWS):
+            # 16 bytes per thread, so 512 contiguous bytes for the warp, and eight such loads in flight at once: bytes
+            # in flight hide latency, and an instruction that loads 16 bytes takes no longer than one that loads 4.
+            at = g + 4 * (i + LANES * row)
+            x, y = load4_float32(at), load4_float32(at + 512)
+            low, high = add_squares(low, x), add_squares(high, y)
+    else:
+        for row in range(ROWS):
+            k = i + LANES * row
+            low, high = add_squares(low, some(g, k, stop)), add_squares(high, some(g, k + 128, stop))
+    return lane_tree(low, high)
 
 
 @cuda.jit(device=True)
 def chunk_sums(c, addresses, chunks, sums):
-    """Store the sums of a chunk's tiles in their places. All threads of a warp take the same branches."""
+    """Store the sums of a chunk's tiles in their places."""
     g, start, stop = addresses[chunks[c, TENSOR]], chunks[c, START], chunks[c, STOP]
     warp = cuda.threadIdx.x // 32
     for first in range(start + warp * TILE, stop, cuda.blockDim.x // 32 * TILE):
-        if chunks[c, ALIGNED] and first + TILE <= stop:
-            x = tile_of_fours(g, first)
-        else:
-            x = tile_of_ones(g, first, stop)
+        x = tile_squares(g, first, stop, chunks[c, ALIGNED])
         if cuda.threadIdx.x % 32 == 0:
             sums[chunks[c, SLOT] + (first - start) // TILE] = x
 
@@ -316,24 +312,29 @@ def launches_3(grads, out, numbers):
 # table shows, since launches that are all enqueued follow each other closely.
 
 
+@cuda.jit(device=True)
+def is_last(counters, tensor, count):
+    """Whether all other blocks of a tensor, which has ``count``, have come before this one; its first thread asks."""
+    last = cuda.shared.array(1, np.int32)
+    if cuda.threadIdx.x == 0:
+        # Writes may become visible in any order. The fence makes those of this block visible before the count, so a
+        # thread that sees this block counted also sees its sums.
+        cuda.threadfence()
+        # Adds 1, or goes from count - 1 back to 0, ready for the next step. It returns the old value.
+        last[0] = cuda.atomic.inc(counters, tensor, count - 1) == count - 1
+        # Reads may also happen early: the sums of other blocks must not be read before the count.
+        cuda.threadfence()
+    cuda.syncthreads()  # the other threads learn whether the block is last, and are ordered after the fences, too
+    return last[0] != 0
+
+
 @cuda.jit(launch_bounds=(THREADS, 6))
 def norm_4(addresses, chunks, tensors, sums, roots, counters):
     c = cuda.blockIdx.x
     tensor = chunks[c, TENSOR]
-    last = cuda.shared.array(1, np.int32)
     chunk_sums(c, addresses, chunks, sums)
     cuda.syncthreads()  # all warps of this block have written
-    if cuda.threadIdx.x == 0:
-        # Without the fence, other blocks could see the counter before the sums. With it, a thread that sees a write
-        # after the fence also sees the writes before it.
-        cuda.threadfence()
-        others = tensors[CHUNKS, tensor] - 1
-        # Adds 1, or goes from ``others`` back to 0, ready for the next step. It returns the old value.
-        last[0] = cuda.atomic.inc(counters, tensor, others) == others
-        # Reads may also happen early: this block must not read sums before the counter.
-        cuda.threadfence()
-    cuda.syncthreads()
-    if last[0] != 0:
+    if is_last(counters, tensor, tensors[CHUNKS, tensor]):
         join(sums, tensors[FIRST, tensor], tensors[COUNT, tensor])
         if cuda.threadIdx.x == 0:
             roots[tensor] = sums[tensors[FIRST, tensor]] if tensors[COUNT, tensor] > 0 else ZERO

@@ -31,6 +31,8 @@ Versions:
     lamb_4  two launches: the last block of a tensor to finish computes its rate
     lamb    ``refopt/gpu/norms.py``, which is what ``gpu.merged_lamb`` runs
 
+The functions that join sums, and the tables, are those of the ladder of LARS (``refopt/gpu/ladder/lars.py``).
+
 The numbers are lr, beta1, beta2, epsilon, decay, beta1_pow and beta2_pow; the caller advances the powers. All rungs
 are in fp32, and all except lamb_1 match the reference bit for bit, on the executor and on a GPU; lamb_1 stays within
 the rounding error of a sum in any order.
@@ -47,23 +49,15 @@ One step on the 25,557,032 parameters of ResNet-50, in 161 tensors, on an NVIDIA
 A copy reaches 4249 GB/s; a small model may gain from the L2 cache.
 """
 
-import math
-
-import numpy as np
-
 from refopt.gpu import cuda
-from refopt.gpu.cuda import Launch, address, multiprocessors, on_machine_of
+from refopt.gpu.cuda import Launch, multiprocessors
+from refopt.gpu.ladder import lars
+from refopt.gpu.ladder.adam import ALIGNED, ONE, START, STOP, TENSOR, G, M, P, U, sqrt
+from refopt.gpu.ladder.global_norm import LANES, ROWS, TILE, ZERO, ZEROS, add_squares, is_last, lane_tree
+from refopt.gpu.ladder.lars import COUNT, FIRST, THREADS, join, join_lanes, join_tiles
 from refopt.gpu.vectors import load4_float32, load_float32, store4_float32, store_float32
 
-TILE, LANES, ROWS = 1024, 256, 4  # elements of a tile; those of a row; rows
-ZERO, ONE = np.float32(0), np.float32(1)  # a Python number would be a double in the compiled kernel
 DECAY = 4  # its index among the numbers
-
-
-@cuda.jit(device=True)
-def sqrt(x):
-    """The square root in fp32. Compiled, ``math.sqrt`` returns fp32; in plain Python it returns a double."""
-    return np.float32(math.sqrt(x))
 
 
 @cuda.jit(device=True)
@@ -131,8 +125,8 @@ def launches_1(params, grads, moment1, moment2, numbers):
     """Three launches for each tensor: a launch sees everything that the previous one has written."""
     lr, *rest = numbers
     launches = []
-    for p, g, m, u in with_elements(params, grads, moment1, moment2):
-        r, sums, rate, blocks = zeros(p, p.size), zeros(p, 2), zeros(p, 1), -(-p.size // 256)
+    for p, g, m, u in lars.with_elements(params, grads, moment1, moment2):
+        r, sums, rate, blocks = lars.zeros(p, p.size), lars.zeros(p, 2), lars.zeros(p, 1), -(-p.size // 256)
         most = 8 * multiprocessors(p)  # blocks: eight for each multiprocessor
         launches += [
             Launch(lamb_1_moments, min(blocks, most), 256, (p, g, m, u, r, sums, *rest)),
@@ -140,16 +134,6 @@ def launches_1(params, grads, moment1, moment2, numbers):
             Launch(lamb_1_update, blocks, 256, (p, r, rate)),
         ]
     return launches
-
-
-def with_elements(*lists):
-    """The arrays of each tensor that has elements, since a grid has at least one block."""
-    return [column for column in zip(*lists, strict=True) if column[0].size]
-
-
-def zeros(like, shape, dtype=np.float32):
-    """An array of zeros on the same machine as ``like``."""
-    return on_machine_of(like, np.zeros(shape, dtype))
 
 
 # Sums in a fixed order, by a tree in shared memory.
@@ -160,44 +144,16 @@ def lamb_2_moments(p, g, m, u, sums, beta1, beta2, epsilon, decay, beta1_pow, be
     k = beta1, beta2, epsilon, decay, beta1_pow, beta2_pow
     # A block takes a tile, and a thread one lane of it. A lane beyond the end of the tensor is 0. Each sum has its own
     # place, so the order in which blocks run no longer matters.
-    t, start = cuda.threadIdx.x, cuda.blockIdx.x * TILE
+    start = cuda.blockIdx.x * TILE
     x, y = ZERO, ZERO
-    for i in range(start + t, min(start + TILE, p.size), LANES):
+    for i in range(start + cuda.threadIdx.x, min(start + TILE, p.size), LANES):
         a = p[i]
         new_m, new_u = moments(g[i], m[i], u[i], k)
         b = direction(a, new_m, new_u, k)
         m[i], u[i] = new_m, new_u
         x += a * a
         y += b * b
-    # Shared memory belongs to a block and is on its multiprocessor: some 30 cycles away; global memory is 600 away.
-    shared = cuda.shared.array((2, LANES), np.float32)
-    shared[0, t], shared[1, t] = x, y
-    distance = 1
-    while distance < LANES:
-        # A thread now reads sums that others have written in the previous round. At the barrier all threads of the
-        # block wait for each other, so all of them must reach it: it is outside the condition.
-        cuda.syncthreads()
-        # Neighbours first: 0 adds 1, 2 adds 3, and so on; then 0 adds 2, 4 adds 6. The first threads have work, not
-        # every second one, so whole warps have none and skip the addition.
-        lane = 2 * distance * t
-        if lane < LANES:
-            shared[0, lane] += shared[0, lane + distance]
-            shared[1, lane] += shared[1, lane + distance]
-        distance *= 2
-    if t == 0:  # the thread that has computed the last sums
-        sums[0, cuda.blockIdx.x], sums[1, cuda.blockIdx.x] = shared[0, 0], shared[1, 0]
-
-
-@cuda.jit(device=True)
-def join(sums, first, count):
-    """One block joins consecutive sums by the tree. The result replaces the first of them."""
-    distance = 1
-    while distance < count:
-        for k in range(2 * distance * cuda.threadIdx.x, count - distance, 2 * distance * cuda.blockDim.x):
-            sums[0, first + k] += sums[0, first + k + distance]
-            sums[1, first + k] += sums[1, first + k + distance]
-        cuda.syncthreads()  # within the block, a barrier also orders accesses to global memory
-        distance *= 2
+    join_lanes(x, y, sums)
 
 
 @cuda.jit
@@ -220,8 +176,8 @@ def launches_2(params, grads, moment1, moment2, numbers):
     """Three launches for each tensor, as before."""
     lr, *rest = numbers
     launches = []
-    for p, g, m, u in with_elements(params, grads, moment1, moment2):
-        sums, rate = zeros(p, (2, -(-p.size // TILE))), zeros(p, 1)
+    for p, g, m, u in lars.with_elements(params, grads, moment1, moment2):
+        sums, rate = lars.zeros(p, (2, -(-p.size // TILE))), lars.zeros(p, 1)
         launches += [
             Launch(lamb_2_moments, sums.shape[1], LANES, (p, g, m, u, sums, *rest)),
             Launch(lamb_2_rate, 1, 256, (sums, rate, lr, numbers[DECAY])),
@@ -235,13 +191,6 @@ def launches_2(params, grads, moment1, moment2, numbers):
 # A launch costs some microseconds, and a small tensor leaves most multiprocessors idle. So the tensors are cut into
 # chunks of 8 tiles, and a block of 8 warps takes one chunk of any tensor; tables on the device have its addresses. As
 # chunks are aligned runs of 2**3 tiles, a block can join the sums of its own tiles: they are a subtree of the tree.
-
-TILES, WARP = 8, 0xFFFFFFFF  # tiles of a chunk; all 32 threads of a warp
-CHUNK, THREADS = TILES * TILE, 32 * TILES
-P, G, M, U = range(4)  # rows of the table of addresses
-TENSOR, START, STOP, ALIGNED = range(4)  # columns of the table of chunks
-FIRST, COUNT = range(2)  # rows of the table of tensors: the first chunk, how many there are
-ZEROS = ZERO, ZERO, ZERO, ZERO
 
 
 @cuda.jit(device=True)
@@ -284,24 +233,6 @@ def four(p, g, m, u, i, k):
 
 
 @cuda.jit(device=True)
-def add_squares(sums, x):
-    return sums[0] + x[0] * x[0], sums[1] + x[1] * x[1], sums[2] + x[2] * x[2], sums[3] + x[3] * x[3]
-
-
-@cuda.jit(device=True)
-def lane_tree(low, high):
-    """The sum over the 256 lanes of a tile, on all threads of the warp. A thread has 4 lanes of either half."""
-    # Two levels of the tree are within the thread.
-    x, y = (low[0] + low[1]) + (low[2] + low[3]), (high[0] + high[1]) + (high[2] + high[3])
-    for level in range(5):
-        # Five are between threads: each reads a register of the thread whose number differs in one bit, without memory
-        # or a barrier. Both threads add the same two numbers, and a + b equals b + a bit for bit.
-        x += cuda.shfl_xor_sync(WARP, x, 1 << level)
-        y += cuda.shfl_xor_sync(WARP, y, 1 << level)
-    return x + y  # the last level joins the halves
-
-
-@cuda.jit(device=True)
 def tile_moments(p, g, m, u, first, stop, aligned, k):
     """A warp updates the moments of a tile and sums the squares of its p and r.
 
@@ -326,23 +257,12 @@ def tile_moments(p, g, m, u, first, stop, aligned, k):
 
 
 @cuda.jit(device=True)
-def eight(s, k):
-    return ((s[k, 0] + s[k, 1]) + (s[k, 2] + s[k, 3])) + ((s[k, 4] + s[k, 5]) + (s[k, 6] + s[k, 7]))
-
-
-@cuda.jit(device=True)
 def chunk_moments(c, addresses, chunks, sums, k):
-    """A block updates the moments of a chunk; its first thread writes the sums."""
-    shared = cuda.shared.array((2, TILES), np.float32)
+    """A block updates the moments of a chunk and computes its sums."""
     tensor, start, stop, warp = chunks[c, TENSOR], chunks[c, START], chunks[c, STOP], cuda.threadIdx.x // 32
     p, g, m, u = addresses[P, tensor], addresses[G, tensor], addresses[M, tensor], addresses[U, tensor]
-    # A warp whose tile is beyond the end contributes 0, like a missing neighbour.
     x, y = tile_moments(p, g, m, u, start + TILE * warp, stop, chunks[c, ALIGNED], k)
-    if cuda.threadIdx.x % 32 == 0:
-        shared[0, warp], shared[1, warp] = x, y
-    cuda.syncthreads()
-    if cuda.threadIdx.x == 0:
-        sums[0, c], sums[1, c] = eight(shared, 0), eight(shared, 1)
+    join_tiles(x, y, c, sums)
 
 
 # Launch bounds: threads of a block, and how many blocks must fit on a multiprocessor. They decide how its 65,536
@@ -384,31 +304,10 @@ def lamb_3_update(addresses, chunks, rates, beta1, beta2, epsilon, decay, beta1_
         store_float32(p + 4 * i, x - rate * direction(x, a, b, k))
 
 
-def tables(tensors):
-    """The three tables, and room for the sums of chunks and for the rates, on the device."""
-    addresses = np.array([[address(x) for x in column] for column in zip(*tensors, strict=True)])
-    aligned = (addresses % 16 == 0).all(0)
-    chunks = [
-        (tensor, start, min(start + CHUNK, p.size), aligned[tensor])
-        for tensor, (p, *_) in enumerate(tensors) for start in range(0, p.size, CHUNK)
-    ]
-    counts = np.array([-(-p.size // CHUNK) for p, *_ in tensors])
-    host = addresses, np.array(chunks), np.array([np.cumsum(counts) - counts, counts])
-    like = tensors[0][0]
-    return [on_machine_of(like, x) for x in host] + [zeros(like, (2, len(chunks))), zeros(like, len(tensors))]
-
-
 def launches_3(params, grads, moment1, moment2, numbers):
-    """One block per chunk, then one per tensor, then one per chunk again."""
-    if not (filled := with_elements(params, grads, moment1, moment2)):
-        return []
     lr, *rest = numbers
-    addresses, chunks, tensors, sums, rates = tables(filled)
-    return [
-        Launch(lamb_3_moments, chunks.shape[0], THREADS, (addresses, chunks, sums, *rest)),
-        Launch(lamb_3_rates, len(filled), 256, (tensors, sums, rates, lr, numbers[DECAY])),
-        Launch(lamb_3_update, chunks.shape[0], THREADS, (addresses, chunks, rates, *rest)),
-    ]
+    kernels = lamb_3_moments, lamb_3_rates, lamb_3_update
+    return lars.in_three_launches((params, grads, moment1, moment2), kernels, [rest, (lr, numbers[DECAY]), rest])
 
 
 # Two launches.
@@ -425,33 +324,16 @@ def lamb_4_moments(
     c = cuda.blockIdx.x
     tensor = chunks[c, TENSOR]
     first, count = tensors[FIRST, tensor], tensors[COUNT, tensor]
-    last = cuda.shared.array(1, np.int32)
     chunk_moments(c, addresses, chunks, sums, (beta1, beta2, epsilon, decay, beta1_pow, beta2_pow))
-    if cuda.threadIdx.x == 0:  # the thread that has written the block's sums
-        # Writes may become visible in any order. The fence makes the sums visible before the count, so a thread that
-        # sees this block counted also sees its sums.
-        cuda.threadfence()
-        # Adds 1, or goes from count - 1 back to 0, ready for the next step. It returns the old value.
-        last[0] = cuda.atomic.inc(counters, tensor, count - 1) == count - 1
-        # Reads may also happen early: the sums of other blocks must not be read before the count.
-        cuda.threadfence()
-    cuda.syncthreads()  # the other threads learn whether the block is last, and are ordered after the fences, too
-    if last[0] != 0:
+    if is_last(counters, tensor, count):
         join(sums, first, count)
         if cuda.threadIdx.x == 0:
             rates[tensor] = rate_of(sums[0, first], sums[1, first], lr, decay)
 
 
 def launches_4(params, grads, moment1, moment2, numbers):
-    """One block per chunk in both launches; the second is unchanged."""
-    if not (filled := with_elements(params, grads, moment1, moment2)):
-        return []
-    addresses, chunks, tensors, sums, rates = tables(filled)
-    args = addresses, chunks, tensors, sums, rates, zeros(sums, len(filled), np.uint32), *numbers
-    return [
-        Launch(lamb_4_moments, chunks.shape[0], THREADS, args),
-        Launch(lamb_3_update, chunks.shape[0], THREADS, (addresses, chunks, rates, *numbers[1:])),
-    ]
+    kernels = lamb_4_moments, lamb_3_update
+    return lars.in_two_launches((params, grads, moment1, moment2), kernels, [numbers, numbers[1:]])
 
 
 # In production, ``refopt/gpu/norms`` has the structure of lamb_4, in any mix of dtypes, with a row of numbers for each

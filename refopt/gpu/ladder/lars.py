@@ -26,6 +26,9 @@ Versions:
     lars_4        two launches: the last block of a tensor to finish computes its rate
     two_launches  ``refopt/gpu/norms.py``, which is what ``gpu.merged_lars_momentum`` runs
 
+The function that sums a tile by a warp, and the one that tells the last block, are those of the global norm
+(``refopt/gpu/ladder/global_norm.py``).
+
 The numbers are lr, mu, coeff, decay and epsilon. All rungs are in fp32, and all except lars_1 match the reference bit
 for bit, on the executor and on a GPU; lars_1 stays within the rounding error of a sum in any order.
 
@@ -41,22 +44,14 @@ One step on the 25,557,032 parameters of ResNet-50, in 161 tensors, on an NVIDIA
 A copy reaches 4249 GB/s; a small model may gain from the L2 cache.
 """
 
-import math
-
 import numpy as np
 
 from refopt.gpu import cuda
-from refopt.gpu.cuda import Launch, address, multiprocessors, on_machine_of
+from refopt.gpu.cuda import Launch, multiprocessors, on_machine_of
+from refopt.gpu.ladder import adam
+from refopt.gpu.ladder.adam import ALIGNED, START, STOP, TENSOR, sqrt
+from refopt.gpu.ladder.global_norm import LANES, TILE, ZERO, is_last, tile_squares
 from refopt.gpu.vectors import load4_float32, load_float32, store4_float32, store_float32
-
-TILE, LANES, ROWS = 1024, 256, 4  # elements of a tile; those of a row; rows
-ZERO = np.float32(0)  # a Python number would be a double in the compiled kernel, as would results computed with it
-
-
-@cuda.jit(device=True)
-def sqrt(x):
-    """The square root in fp32. Compiled, ``math.sqrt`` returns fp32; in plain Python it returns a double."""
-    return np.float32(math.sqrt(x))
 
 
 @cuda.jit(device=True)
@@ -137,18 +132,11 @@ def zeros(like, shape, dtype=np.float32):
 # Sums in a fixed order, by a tree in shared memory.
 
 
-@cuda.jit
-def lars_2_tiles(p, g, sums):
-    # A block takes a tile, and a thread one lane of it. A lane beyond the end of the tensor is 0. Each sum has its own
-    # place, so the order in which blocks run no longer matters.
-    t, start = cuda.threadIdx.x, cuda.blockIdx.x * TILE
-    x, y = ZERO, ZERO
-    for i in range(start + t, min(start + TILE, p.size), LANES):
-        a, b = p[i], g[i]
-        x += a * a
-        y += b * b
+@cuda.jit(device=True)
+def join_lanes(x, y, sums):
+    """The threads of a block join two numbers each, and store the sums of their tile."""
     # Shared memory belongs to a block and is on its multiprocessor: some 30 cycles away; global memory is 600 away.
-    shared = cuda.shared.array((2, LANES), np.float32)
+    t, shared = cuda.threadIdx.x, cuda.shared.array((2, LANES), np.float32)
     shared[0, t], shared[1, t] = x, y
     distance = 1
     while distance < LANES:
@@ -164,6 +152,19 @@ def lars_2_tiles(p, g, sums):
         distance *= 2
     if t == 0:  # the thread that has computed the last sums
         sums[0, cuda.blockIdx.x], sums[1, cuda.blockIdx.x] = shared[0, 0], shared[1, 0]
+
+
+@cuda.jit
+def lars_2_tiles(p, g, sums):
+    # A block takes a tile, and a thread one lane of it. A lane beyond the end of the tensor is 0. Each sum has its own
+    # place, so the order in which blocks run no longer matters.
+    start = cuda.blockIdx.x * TILE
+    x, y = ZERO, ZERO
+    for i in range(start + cuda.threadIdx.x, min(start + TILE, p.size), LANES):
+        a, b = p[i], g[i]
+        x += a * a
+        y += b * b
+    join_lanes(x, y, sums)
 
 
 @cuda.jit(device=True)
@@ -205,65 +206,10 @@ def launches_2(params, grads, velocities, numbers):
 # chunks of 8 tiles, and a block of 8 warps takes one chunk of any tensor; tables on the device have its addresses. As
 # chunks are aligned runs of 2**3 tiles, a block can join the sums of its own tiles: they are a subtree of the tree.
 
-TILES, WARP = 8, 0xFFFFFFFF  # tiles of a chunk; all 32 threads of a warp
+TILES = 8  # of a chunk
 CHUNK, THREADS = TILES * TILE, 32 * TILES
 P, G, V = range(3)  # rows of the table of addresses
-TENSOR, START, STOP, ALIGNED = range(4)  # columns of the table of chunks
 FIRST, COUNT = range(2)  # rows of the table of tensors: the first chunk, how many there are
-ZEROS = ZERO, ZERO, ZERO, ZERO
-
-
-@cuda.jit(device=True)
-def some(array, i, stop):
-    """Four elements, loaded one by one, and 0 for those beyond the end. The address of the array is in bytes."""
-    at = array + 4 * i
-    return (
-        load_float32(at) if i < stop else ZERO,
-        load_float32(at + 4) if i + 1 < stop else ZERO,
-        load_float32(at + 8) if i + 2 < stop else ZERO,
-        load_float32(at + 12) if i + 3 < stop else ZERO,
-    )
-
-
-@cuda.jit(device=True)
-def add_squares(sums, x):
-    return sums[0] + x[0] * x[0], sums[1] + x[1] * x[1], sums[2] + x[2] * x[2], sums[3] + x[3] * x[3]
-
-
-@cuda.jit(device=True)
-def lane_tree(low, high):
-    """The sum over the 256 lanes of a tile, on all threads of the warp. A thread has 4 lanes of either half."""
-    # Two levels of the tree are within the thread.
-    x, y = (low[0] + low[1]) + (low[2] + low[3]), (high[0] + high[1]) + (high[2] + high[3])
-    for level in range(5):
-        # Five are between threads: each reads a register of the thread whose number differs in one bit, without memory
-        # or a barrier. Both threads add the same two numbers, and a + b equals b + a bit for bit.
-        x += cuda.shfl_xor_sync(WARP, x, 1 << level)
-        y += cuda.shfl_xor_sync(WARP, y, 1 << level)
-    return x + y  # the last level joins the halves
-
-
-@cuda.jit(device=True)
-def tile_squares(p, g, first, stop, aligned):
-    """A warp sums the squares of p and g over a tile. Thread t has lanes 4t to 4t + 3, and the four 128 further."""
-    i = first + 4 * (cuda.threadIdx.x % 32)
-    p_low, p_high, g_low, g_high = ZEROS, ZEROS, ZEROS, ZEROS
-    # All threads of a warp take the same branch, so none waits for others to run the other one.
-    if aligned and first + TILE <= stop:
-        for row in range(ROWS):
-            # 16 bytes in one instruction, if their address is a multiple of 16: 512 contiguous bytes for the warp. A
-            # load takes some 600 cycles to return; bytes in flight hide that latency, and here each thread has 64.
-            at = 4 * (i + LANES * row)
-            a, b = load4_float32(p + at), load4_float32(p + at + 512)
-            c, d = load4_float32(g + at), load4_float32(g + at + 512)
-            p_low, p_high = add_squares(p_low, a), add_squares(p_high, b)
-            g_low, g_high = add_squares(g_low, c), add_squares(g_high, d)
-    else:
-        for row in range(ROWS):
-            k = i + LANES * row
-            p_low, p_high = add_squares(p_low, some(p, k, stop)), add_squares(p_high, some(p, k + 128, stop))
-            g_low, g_high = add_squares(g_low, some(g, k, stop)), add_squares(g_high, some(g, k + 128, stop))
-    return lane_tree(p_low, p_high), lane_tree(g_low, g_high)
 
 
 @cuda.jit(device=True)
@@ -272,17 +218,25 @@ def eight(s, k):
 
 
 @cuda.jit(device=True)
-def chunk_squares(c, addresses, chunks, sums):
-    """A block computes the sums of a chunk; its first thread writes them."""
-    shared = cuda.shared.array((2, TILES), np.float32)
-    tensor, start, stop, warp = chunks[c, TENSOR], chunks[c, START], chunks[c, STOP], cuda.threadIdx.x // 32
-    # A warp whose tile is beyond the end contributes 0, like a missing neighbour.
-    x, y = tile_squares(addresses[P, tensor], addresses[G, tensor], start + TILE * warp, stop, chunks[c, ALIGNED])
+def join_tiles(x, y, c, sums):
+    """The warps of a block join the sums of their tiles; the first thread stores those of the chunk."""
+    shared, warp = cuda.shared.array((2, TILES), np.float32), cuda.threadIdx.x // 32
     if cuda.threadIdx.x % 32 == 0:
         shared[0, warp], shared[1, warp] = x, y
     cuda.syncthreads()
     if cuda.threadIdx.x == 0:
         sums[0, c], sums[1, c] = eight(shared, 0), eight(shared, 1)
+
+
+@cuda.jit(device=True)
+def chunk_squares(c, addresses, chunks, sums):
+    """A block computes the sums of a chunk."""
+    tensor, stop, aligned = chunks[c, TENSOR], chunks[c, STOP], chunks[c, ALIGNED]
+    # A warp whose tile is beyond the end contributes 0, like a missing neighbour.
+    first = chunks[c, START] + TILE * (cuda.threadIdx.x // 32)
+    x = tile_squares(addresses[P, tensor], first, stop, aligned)
+    y = tile_squares(addresses[G, tensor], first, stop, aligned)
+    join_tiles(x, y, c, sums)
 
 
 # Launch bounds: threads of a block, and how many blocks must fit on a multiprocessor. They decide how its 65,536
@@ -331,29 +285,28 @@ def lars_3_update(addresses, chunks, rates, mu, decay):
 
 def tables(tensors):
     """The three tables, and room for the sums of chunks and for the rates, on the device."""
-    addresses = np.array([[address(x) for x in column] for column in zip(*tensors, strict=True)])
-    aligned = (addresses % 16 == 0).all(0)
-    chunks = [
-        (tensor, start, min(start + CHUNK, p.size), aligned[tensor])
-        for tensor, (p, *_) in enumerate(tensors) for start in range(0, p.size, CHUNK)
-    ]
+    addresses, chunks = adam.tables(*zip(*tensors, strict=True), chunk=CHUNK)
     counts = np.array([-(-p.size // CHUNK) for p, *_ in tensors])
-    host = addresses, np.array(chunks), np.array([np.cumsum(counts) - counts, counts])
-    like = tensors[0][0]
-    return [on_machine_of(like, x) for x in host] + [zeros(like, (2, len(chunks))), zeros(like, len(tensors))]
+    places = on_machine_of(chunks, np.array([np.cumsum(counts) - counts, counts]))
+    return addresses, chunks, places, zeros(chunks, (2, chunks.shape[0])), zeros(chunks, len(tensors))
+
+
+def in_three_launches(lists, kernels, numbers):
+    """One block per chunk, then one per tensor, then one per chunk again; each kernel has its numbers."""
+    if not (filled := with_elements(*lists)):
+        return []
+    addresses, chunks, tensors, sums, rates = tables(filled)
+    return [
+        Launch(kernels[0], chunks.shape[0], THREADS, (addresses, chunks, sums, *numbers[0])),
+        Launch(kernels[1], len(filled), 256, (tensors, sums, rates, *numbers[1])),
+        Launch(kernels[2], chunks.shape[0], THREADS, (addresses, chunks, rates, *numbers[2])),
+    ]
 
 
 def launches_3(params, grads, velocities, numbers):
-    """One block per chunk, then one per tensor, then one per chunk again."""
-    if not (filled := with_elements(params, grads, velocities)):
-        return []
     lr, mu, coeff, decay, epsilon = numbers
-    addresses, chunks, tensors, sums, rates = tables(filled)
-    return [
-        Launch(lars_3_squares, chunks.shape[0], THREADS, (addresses, chunks, sums)),
-        Launch(lars_3_rates, len(filled), 256, (tensors, sums, rates, lr, coeff, decay, epsilon)),
-        Launch(lars_3_update, chunks.shape[0], THREADS, (addresses, chunks, rates, mu, decay)),
-    ]
+    kernels = lars_3_squares, lars_3_rates, lars_3_update
+    return in_three_launches((params, grads, velocities), kernels, [(), (lr, coeff, decay, epsilon), (mu, decay)])
 
 
 # Two launches.
@@ -368,34 +321,30 @@ def lars_4_squares(addresses, chunks, tensors, sums, rates, counters, lr, coeff,
     c = cuda.blockIdx.x
     tensor = chunks[c, TENSOR]
     first, count = tensors[FIRST, tensor], tensors[COUNT, tensor]
-    last = cuda.shared.array(1, np.int32)
     chunk_squares(c, addresses, chunks, sums)
-    if cuda.threadIdx.x == 0:  # the thread that has written the block's sums
-        # Writes may become visible in any order. The fence makes the sums visible before the count, so a thread that
-        # sees this block counted also sees its sums.
-        cuda.threadfence()
-        # Adds 1, or goes from count - 1 back to 0, ready for the next step. It returns the old value.
-        last[0] = cuda.atomic.inc(counters, tensor, count - 1) == count - 1
-        # Reads may also happen early: the sums of other blocks must not be read before the count.
-        cuda.threadfence()
-    cuda.syncthreads()  # the other threads learn whether the block is last, and are ordered after the fences, too
-    if last[0] != 0:
+    if is_last(counters, tensor, count):  # its first thread has written the block's sums
         join(sums, first, count)
         if cuda.threadIdx.x == 0:
             rates[tensor] = local_rate(sums[0, first], sums[1, first], lr, coeff, decay, epsilon)
 
 
-def launches_4(params, grads, velocities, numbers):
-    """One block per chunk in both launches; the second is unchanged."""
-    if not (filled := with_elements(params, grads, velocities)):
+def in_two_launches(lists, kernels, numbers):
+    """One block per chunk in both launches."""
+    if not (filled := with_elements(*lists)):
         return []
-    lr, mu, coeff, decay, epsilon = numbers
     addresses, chunks, tensors, sums, rates = tables(filled)
-    args = addresses, chunks, tensors, sums, rates, zeros(sums, len(filled), np.uint32), lr, coeff, decay, epsilon
+    counters = zeros(sums, len(filled), np.uint32)
     return [
-        Launch(lars_4_squares, chunks.shape[0], THREADS, args),
-        Launch(lars_3_update, chunks.shape[0], THREADS, (addresses, chunks, rates, mu, decay)),
+        Launch(kernels[0], chunks.shape[0], THREADS,
+               (addresses, chunks, tensors, sums, rates, counters, *numbers[0])),
+        Launch(kernels[1], chunks.shape[0], THREADS, (addresses, chunks, rates, *numbers[1])),
     ]
+
+
+def launches_4(params, grads, velocities, numbers):
+    lr, mu, coeff, decay, epsilon = numbers
+    kernels = lars_4_squares, lars_3_update  # which is unchanged
+    return in_two_launches((params, grads, velocities), kernels, [(lr, coeff, decay, epsilon), (mu, decay)])
 
 
 # In production, ``refopt/gpu/norms`` has the structure of lars_4, in any mix of dtypes, with a row of numbers for each
