@@ -48,7 +48,11 @@ def constant_indices(x, out):
         later = cuda.local.array(2, np.int64)
         later[0], later[1] = i, x[i]
         if i % 2:
-            later[0] = later[1] + x[i]
+            latest = cuda.local.array(1, np.int64)
+            latest[0] = later[1]
+            if x[i] & 1:
+                latest[0], later[0] = later[1] + x[i], latest[0]
+            out[i] += latest[0]
         out[i] += later[0]
 
 
