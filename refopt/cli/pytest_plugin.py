@@ -49,7 +49,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> Any:
     from _pytest._code.code import ExceptionChainRepr, ReprTracebackNative
 
     from refopt.simt import SimtError
-    from refopt.simt.base.tracebacks import traceback_text
+    from refopt.simt.script import traceback_text
 
     if isinstance(raised.value, SimtError):
         lines = ReprTracebackNative([traceback_text(raised.value, str(item.path))])

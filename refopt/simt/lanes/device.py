@@ -98,7 +98,7 @@ def _diverge(lanes: Lanes) -> None:
 
 
 def _full(lanes: Lanes, mask: Any = warps.FULL_MASK) -> None:
-    """Note that whole warps meet, which the others need not."""
+    """Refuse a warp operation unless all lanes of its warps take part."""
     _diverge(lanes)
     if type(mask) is np.ndarray or int(mask) & warps.FULL_MASK != warps.FULL_MASK:
         raise Refused("a warp operation of some lanes")

@@ -187,7 +187,6 @@ def defer_cleanup() -> Iterator[None]:
     yield
 
 
-profiling = defer_cleanup  # there is no profiler either
-
-
+# There is no profiler either.
+profiling = defer_cleanup
 profile_start = profile_stop = close
