@@ -49,10 +49,10 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> Any:
     from _pytest._code.code import ExceptionChainRepr, ReprTracebackNative
 
     from refopt.simt import SimtError
-    from refopt.simt.script import told
+    from refopt.simt.script import traceback_text
 
     if isinstance(raised.value, SimtError):
-        lines = ReprTracebackNative([told(raised.value, str(item.path))])
+        lines = ReprTracebackNative([traceback_text(raised.value, str(item.path))])
         report.longrepr = ExceptionChainRepr([(lines, report.longrepr.reprcrash, None)])
 
 

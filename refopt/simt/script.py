@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from . import rules
-from .base.told import said, told
+from .base.tracebacks import message_of, traceback_text
 from .machine.claims import DEVICES, claim
 from .names.replace import replace_numba
 from .watch.log import Log
@@ -85,7 +85,7 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
                 print(end.code, file=sys.stderr)
             status = end.code if isinstance(end.code, int) else int(end.code is not None)
         except Exception as error:
-            print(told(error), end="", file=sys.stderr)
+            print(traceback_text(error), end="", file=sys.stderr)
             status = 1
         finally:
             sys.argv, sys.path[:] = argv, path
@@ -103,7 +103,7 @@ def _listed(log: Log, well: bool) -> int:
         return 0
     for number, (error, times) in enumerate(zip(found.listed, found.times, strict=True), 1):
         again = f" ({times} times)" if times > 1 else ""
-        print(f"\n{number} of {len(found.listed)}{again}: {said(error)}", file=sys.stderr)
+        print(f"\n{number} of {len(found.listed)}{again}: {message_of(error)}", file=sys.stderr)
     if found.more:
         print(f"\nand {found.more} more", file=sys.stderr)
     return int(bool(found.listed))

@@ -48,12 +48,16 @@ def constant_indices(x, out):
         later = cuda.local.array(2, np.int64)
         later[0], later[1] = i, x[i]
         if i % 2:
-            later[0] = later[1] + x[i]
+            latest = cuda.local.array(1, np.int64)
+            latest[0], later[0] = x[i] * 2, later[1] + x[i]
+            if x[i] & 1:
+                later[0] += latest[0]
         out[i] += later[0]
 
 
 def bits_and_parts(x, out):
     i = cuda.grid(1)
+    assert i < x.size, "never"
     out[i] = np.float32(x[i]).view(np.int32) + x[i].real + np.bool_(x[i] % 3) + 2 * bool(x[i] & 1)
 
 
@@ -62,17 +66,6 @@ def in_order(x, out):
     a, b = np.uint64(x[i]), np.int64(x[i] % 7)
     out[i] = (a < b) + 2 * (a == b) + 4 * (b >= a) + 8 * int(np.float32(x[i]) / np.float32(3))
     out[i] += 100 * int(np.float32(x[i] % 5) ** np.float32(1.5)) + 1000 * (x[i] % 5) ** (i % 3)
-
-
-def asserted(x, out):
-    i = cuda.grid(1)
-    assert i < x.size, "never"
-    out[i] = x[i]
-
-
-@pytest.mark.parametrize("body", [rows_of_arrays, constant_indices, bits_and_parts, in_order, asserted])
-def test_kernels(body, by_lanes):
-    both_are([words(128, np.int32) >> 8], np.zeros(128, np.int64), body, by_lanes, 2, 64)
 
 
 def of_a_tuple(pair, out):
@@ -118,8 +111,9 @@ def views_of_lanes(x, out):
     out[i] = total + x[i:][0] + x[i : i + 1].size + tile[t, np.uint16(n) :][0]
 
 
-def test_views_that_differ_by_lane(by_lanes):
-    both_are([words(128, np.int32) >> 4], np.zeros(128, np.int64), views_of_lanes, by_lanes, 2, 64)
+@pytest.mark.parametrize("body", [rows_of_arrays, constant_indices, bits_and_parts, in_order, views_of_lanes])
+def test_kernels(body, by_lanes):
+    both_are([words(128, np.int32) >> 8], np.zeros(128, np.int64), body, by_lanes, 2, 64)
 
 
 @pytest.mark.parametrize("index", [3, -4, (1, 2), 200], ids=str)

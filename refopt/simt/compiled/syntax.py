@@ -37,13 +37,11 @@ _REACHED: dict[type[ast.AST], tuple[str, str]] = {
     ast.GeneratorExp: ("a generator expression", _LOOP),
     ast.Dict: ("a dict", "use a tuple or an array, by index, or an if for each key"),
     ast.Set: ("a set", "use a tuple: x in (1, 2) is compiled"),
-    ast.Try: ("try", "test for the case with if: a kernel cannot catch what is raised"),
+    **dict.fromkeys((ast.Try, ast.TryStar), ("try", "test for the case with if: a kernel cannot catch what is raised")),
     ast.Yield: ("a generator", "store the values in an array"),
     ast.YieldFrom: ("a generator", "store the values in an array"),
     ast.Await: ("await", _HOST),
 }
-if hasattr(ast, "TryStar"):
-    _REACHED[ast.TryStar] = _REACHED[ast.Try]
 
 
 @lru_cache(1024)  # a kernel is typed for many kinds of arguments
@@ -54,8 +52,7 @@ def anywhere(function: ast.AST) -> tuple[Refusal, ...]:
 
 def _anywhere(function: ast.AST) -> Iterator[Refusal]:
     parts = list(_reachable(function))
-    own = [part for part in parts if isinstance(part, ast.Global)]
-    named = {name for part in own for name in part.names}
+    named = {name for part in parts if isinstance(part, ast.Global) for name in part.names}
     for part in parts:
         if isinstance(part, ast.stmt):
             yield from _assigned_apart(part)

@@ -48,9 +48,7 @@ def unfit(use: str, node: ast.AST, kind: Kind, name: str = "") -> Iterator[Refus
         yield node, f"{described(kind)} is used as if it had a value", _OPERANDS["late"]
     for sorts, reason, instead in _BY_USE.get(use, ()):
         if found in sorts.split() or ("mixed" in sorts and is_mixed(kind)):
-            one = scalar(kind)
-            text = reason.format(described(kind), name=name, type=one.name if one is not None else "")
-            yield node, type(reason)(text), instead
+            yield node, type(reason)(reason.format(described(kind), name=name)), instead
 
 
 def unfit_operand(kind: Kind, called: str) -> tuple[str, str]:

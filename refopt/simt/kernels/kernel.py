@@ -16,7 +16,7 @@ from ..base.errors import LaunchError
 from ..base.places import unsupported
 from ..base.state import current, one_at_a_time
 from ..base.streams import Stream, as_stream
-from ..base.told import users
+from ..base.tracebacks import own_traceback
 from ..compiled import Compiled, compiled
 from ..compiled.captures import bound
 from ..compiled.lifted import with_undefined
@@ -183,7 +183,7 @@ class Configured(NamedTuple):
         try:
             self._launch(args)
         except Exception as error:
-            error.__traceback__ = users(error)
+            error.__traceback__ = own_traceback(error)
             raise  # adds no traceback entry of its own
 
     def arguments(self, args: tuple, written_back: Copies, after: list[Callable[[], Any]]) -> tuple:

@@ -97,7 +97,8 @@ def _diverge(lanes: Lanes) -> None:
         lanes.batch.run.turns += PATIENCE
 
 
-def _full(lanes: Lanes, mask: Any) -> None:
+def _full(lanes: Lanes, mask: Any = warps.FULL_MASK) -> None:
+    """Refuse a warp operation unless all lanes of its warps take part."""
     _diverge(lanes)
     if type(mask) is np.ndarray or int(mask) & warps.FULL_MASK != warps.FULL_MASK:
         raise Refused("a warp operation of some lanes")
@@ -142,27 +143,9 @@ class _Placed:
         self.lanes.batch.copies[-1].append((self, index, values))
 
 
-def commit_copies(lanes: Lanes) -> None:
-    """`vectors.commit_copies` of all lanes."""
-    if lanes.count < lanes.batch.count:
-        raise Refused("asynchronous copies of some lanes")
-    lanes.batch.copies.append([])
-
-
-def wait_for_copies(lanes: Lanes, pending: int) -> None:
-    """`vectors.wait_for_copies` of all lanes."""
-    if lanes.count < lanes.batch.count:
-        raise Refused("a wait for copies of some lanes")
-    groups = lanes.batch.copies
-    done = max(len(groups) - 1 - pending, 0)
-    for placed, index, values in (copy for group in groups[:done] for copy in group):
-        placed.assign(index, values)
-    del groups[:done]
-
-
 def of_warps(function: Any, lanes: Lanes, *args: Any) -> Any:
     """The twin of an instruction that warps execute together."""
-    _full(lanes, warps.FULL_MASK)
+    _full(lanes)
     brought = function.__wrapped__(*(_Placed(lanes, arg) if isinstance(arg, Shared) else arg for arg in args))
     results = function.__simt_warp__(*(_each_lane(lanes, value).reshape(-1, WARP_SIZE) for value in brought))
     own = tuple(result.reshape(-1) for result in results)
@@ -181,10 +164,6 @@ def _vote(reduce: Callable[[np.ndarray], Any]) -> Callable[..., Any]:
 def _ballot(rows: np.ndarray) -> np.ndarray:
     bits = (rows.astype(np.int64) << np.arange(WARP_SIZE)).sum(1)
     return bits - (bits >> 31 << 32)
-
-
-def _syncwarp(lanes: Lanes, mask: Any = warps.FULL_MASK) -> None:
-    _full(lanes, mask)
 
 
 # Atomics
@@ -281,7 +260,7 @@ OF_LANES: dict[Any, Callable[..., Any]] = {
     warps.any_sync: _vote(lambda rows: rows.any(1)),
     warps.eq_sync: _vote(lambda rows: (rows == rows[:, :1]).all(1)),
     warps.ballot_sync: _vote(_ballot),
-    warps.syncwarp: _syncwarp,
+    warps.syncwarp: _full,
     warps.lanemask_lt: lambda lanes: (1 << lanes.of("lane")) - 1,
     **{getattr(barriers, name): lambda lanes: lanes.batch.run.pause(False) for name in FENCES},
     memory.load: lambda lanes, *args: memory.load(*args),

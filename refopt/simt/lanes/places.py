@@ -20,6 +20,7 @@ class Lanes:
         self.batch, self.numbers = batch, numbers
         self.count: int = batch.count if numbers is None else len(numbers)
         self._known: dict[str, Any] = {}
+        self._among: dict[Lanes, np.ndarray] = {}
 
     def part(self, at: np.ndarray) -> Lanes:
         """The lanes at some positions among these."""
@@ -32,6 +33,16 @@ class Lanes:
             whole = self.numbers is None or type(value) is not np.ndarray
             self._known[name] = value if whole else value[self.numbers]
         return self._known[name]
+
+    def among(self, all_lanes: Lanes) -> np.ndarray:
+        """The positions of these lanes among all, some or all of which they are."""
+        if self.count == all_lanes.count:  # not kept: lanes that refer to themselves are freed late
+            return self.batch.values["thread"][: self.count]
+        if all_lanes.numbers is None:
+            return self.of("thread")
+        if all_lanes not in self._among:
+            self._among[all_lanes] = np.searchsorted(all_lanes.numbers, self.of("thread"))
+        return self._among[all_lanes]
 
     @cached_property
     def whole_warps(self) -> bool:
@@ -72,12 +83,11 @@ class Memory:
 
     def __init__(self, data: np.ndarray, run: Any = None) -> None:
         self.data, self.run = data, run
+        self.shape, self.dtype = data.shape[self.kept :], data.dtype
 
-    shape = property(lambda self: self.data.shape[self.kept :])
     size = property(lambda self: math.prod(self.shape))
-    ndim = property(lambda self: self.data.ndim - self.kept)
-    dtype = property(lambda self: self.data.dtype)
-    itemsize = property(lambda self: self.data.itemsize)
+    ndim = property(lambda self: len(self.shape))
+    itemsize = property(lambda self: self.dtype.itemsize)
     nbytes = property(lambda self: self.size * self.itemsize)
     strides = property(lambda self: self.data.strides[self.kept :])
 
@@ -151,31 +161,23 @@ class Local(Memory):
 
     kept = 1
 
-    def __init__(self, lanes: Lanes, extents: tuple[int, ...], dtype: np.dtype) -> None:
-        self.lanes, self.extents = lanes, extents
+    def __init__(self, lanes: Lanes, shape: tuple[int, ...], dtype: np.dtype) -> None:
+        self.lanes, self.shape, self.dtype = lanes, shape, dtype
         self.elements: dict[tuple[int, ...], Any] = {}
         self.unwritten = poisoned((1,), dtype)[0]
-
-    shape = property(lambda self: self.extents)
-    ndim = property(lambda self: len(self.extents))
-    dtype = property(lambda self: self.unwritten.dtype)
-    itemsize = property(lambda self: self.unwritten.itemsize)
 
     @cached_property
     def data(self) -> np.ndarray:  # type: ignore[override]
         """All elements of all lanes, from now on the only copy."""
-        data = np.full((self.lanes.count, *self.extents), self.unwritten)
+        data = np.full((self.lanes.count, *self.shape), self.unwritten)
         for index, value in self.elements.items():
-            data.reshape(-1, self.size)[:, np.ravel_multi_index(index, self.extents)] = value
+            data.reshape(-1, self.size)[:, np.ravel_multi_index(index, self.shape)] = value
         self.elements.clear()
         return data
 
     def at(self, lanes: Lanes) -> tuple:
         """The lanes' positions among those that declared the array."""
-        if lanes.count == self.lanes.count:
-            return (np.arange(lanes.count),)
-        numbers = lanes.of("thread")
-        return (numbers if self.lanes.numbers is None else np.searchsorted(self.lanes.numbers, numbers),)
+        return (lanes.among(self.lanes),)
 
     def _element(self, index: Any) -> tuple[int, ...] | None:
         """The index of an element that all lanes share, while elements are kept as they were assigned."""
@@ -186,9 +188,9 @@ class Local(Memory):
             return None
         parts = index if type(index) is tuple else (index,)
         shared = all(type(part) is int or isinstance(part, np.integer) for part in parts)
-        if not shared or len(parts) != len(self.extents) or "data" in self.__dict__:
+        if not shared or len(parts) != len(self.shape) or "data" in self.__dict__:
             return None
-        return tuple(range(extent)[part] for part, extent in zip(parts, self.extents, strict=True))
+        return tuple(range(extent)[part] for part, extent in zip(parts, self.shape, strict=True))
 
     def get(self, lanes: Lanes, index: Any) -> Any:
         """Like `Memory.get`."""
@@ -207,7 +209,8 @@ class Local(Memory):
             return
         new = value.astype(self.dtype, copy=False) if type(value) is np.ndarray else self.dtype.type(value)
         if lanes.count < self.lanes.count:
-            every = np.array(np.broadcast_to(self.elements.get(element, self.unwritten), self.lanes.count))
+            every = np.empty(self.lanes.count, self.dtype)
+            every[:] = self.elements.get(element, self.unwritten)
             every[self.at(lanes)] = new
             new = every
         self.elements[element] = new

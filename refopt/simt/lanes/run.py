@@ -21,7 +21,6 @@ from ..machine.launch import PATIENCE
 from ..machine.occupancy import resident_blocks
 from ..memory.shared import STATIC_SHARED_LIMIT
 from .addresses import Addresses
-from .device import commit_copies, wait_for_copies
 from .forms import Form, Program
 from .places import Global, Lanes
 from .text import Writer
@@ -129,11 +128,20 @@ class Run:
 
     def commit_copies(self) -> None:
         """`vectors.commit_copies`."""
-        commit_copies(self.active)
+        self._copies("asynchronous copies").append([])
 
     def wait_for_copies(self, pending: int) -> None:
         """`vectors.wait_for_copies`."""
-        wait_for_copies(self.active, pending)
+        groups = self._copies("a wait for copies")
+        done = max(len(groups) - 1 - pending, 0)
+        for placed, index, values in (copy for group in groups[:done] for copy in group):
+            placed.assign(index, values)
+        del groups[:done]
+
+    def _copies(self, what: str) -> list[list]:
+        if self.active.count < self.active.batch.count:
+            raise Refused(f"{what} of some lanes")
+        return self.active.batch.copies
 
     def check(self, batch: Batch) -> None:
         """Refuse too much shared memory, or too many blocks at once, which by threads is an error."""
@@ -200,21 +208,20 @@ class Batch:
         if before is not None and before.blocks == blocks:
             self.values |= before.values
         else:
-            self._places(self.values, "threadIdx", rank, run.block, lambda value: np.tile(value, blocks))
+            self._places("threadIdx", rank, run.block, lambda value: np.tile(value, blocks))
             self.values |= {"lane": np.tile(rank % WARP_SIZE, blocks), "thread": np.arange(self.count)}
             self.values["block"] = np.repeat(np.arange(blocks), run.threads) if blocks > 1 else 0
             for name, extents in (("blockDim", run.block), ("gridDim", run.grid)):
                 self.values |= {f"{name}.{axis}": extent for axis, extent in zip("xyz", extents, strict=True)}
         numbers = np.arange(first, first + blocks) if blocks > 1 else first
-        self._places(self.values, "blockIdx", numbers, run.grid, lambda value: np.repeat(value, run.threads))
+        self._places("blockIdx", numbers, run.grid, lambda value: np.repeat(value, run.threads))
 
-    @staticmethod
-    def _places(values: dict[str, Any], name: str, number: Any, extents: Index, spread: Any) -> None:
+    def _places(self, name: str, number: Any, extents: Index, spread: Any) -> None:
         """The coordinates of linear numbers; a coordinate that all share is not an array."""
         x, y, z = extents
         for axis, value, extent in (("x", number % x, x), ("y", number // x % y, y), ("z", number // (x * y), z)):
             one = 0 if extent == 1 else value
-            values[f"{name}.{axis}"] = spread(one) if isinstance(one, np.ndarray) else one
+            self.values[f"{name}.{axis}"] = spread(one) if isinstance(one, np.ndarray) else one
 
 
 class How(NamedTuple):

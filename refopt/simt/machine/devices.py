@@ -162,18 +162,11 @@ def close() -> None:
 
 
 def is_available() -> bool:
-    """Whether kernels can run, which is always true."""
+    """Whether kernels can run; also whether the CUDA runtime and float16 are supported: always true."""
     return True
 
 
-def is_supported_version() -> bool:
-    """Whether the CUDA runtime is supported: always true, since none is needed."""
-    return True
-
-
-def is_float16_supported() -> bool:
-    """Whether kernels can use float16."""
-    return True
+is_supported_version = is_float16_supported = is_available
 
 
 def is_bfloat16_supported() -> bool:
@@ -194,12 +187,6 @@ def defer_cleanup() -> Iterator[None]:
     yield
 
 
-profiling = defer_cleanup  # there is no profiler either
-
-
-def profile_start() -> None:
-    """Does nothing: there is no profiler."""
-
-
-def profile_stop() -> None:
-    """Does nothing, like `profile_start`."""
+# There is no profiler either.
+profiling = defer_cleanup
+profile_start = profile_stop = close

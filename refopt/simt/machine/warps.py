@@ -38,9 +38,7 @@ def _meet(operation: Callable[[list[Thread]], None], mask: int, value: Any, oper
     if launch.watched:
         thread.met = Site.of(sys._getframe(2))
     key = operation, mask
-    lanes = warp.pending.get(key)
-    if lanes is None:
-        lanes = warp.pending[key] = []
+    lanes = warp.pending.setdefault(key, [])
     lanes.append(thread)
     if len(lanes) == (mask & warp.alive).bit_count():
         warp.complete(key)

@@ -133,13 +133,9 @@ def find(address: int, nbytes: int) -> tuple[Buffer, int]:
     else:
         past = address + nbytes - buffer.base - buffer.nbytes
         near = f"the nearest below is {describe(buffer)}, and the access ends {past} bytes past its end"
-    raise OutOfBounds(
-        f"access of {nbytes} bytes at address {address:#x}, in no live allocation: {near}",
-        here(),
-        array=buffer.label if buffer else None,
-        address=address,
-        offset=address - buffer.base if buffer else None,
-    )
+    what = f"access of {nbytes} bytes at address {address:#x}, in no live allocation: {near}"
+    label, offset = (buffer.label, address - buffer.base) if buffer else (None, None)
+    raise OutOfBounds(what, here(), array=label, address=address, offset=offset)
 
 
 def describe(buffer: Buffer, offset: int | None = None) -> str:
@@ -165,17 +161,12 @@ def _locate(address: int, dtype: Any, count: int) -> tuple[np.ndarray, int]:
         buffer, offset = find(address, width)
         _hit = buffer.base, buffer.nbytes, buffer.views
         view, size = buffer.views[dtype]
-    if offset % (width if width <= 16 and count in (2, 4, 8) else size):
-        needed = width if width <= 16 and count in (2, 4, 8) else size
+    needed = width if width <= 16 and count in (2, 4, 8) else size
+    if offset % needed:
         buffer, offset = find(address, width)
-        raise MisalignedAddress(
-            f"access of {count} x {np.dtype(dtype)} at address {address:#x} ({describe(buffer, offset)}) "
-            f"is not aligned to {needed} bytes",
-            here(),
-            array=buffer.label,
-            address=address,
-            offset=offset,
-        )
+        what = f"access of {count} x {np.dtype(dtype)} at address {address:#x} ({describe(buffer, offset)})"
+        what += f" is not aligned to {needed} bytes"
+        raise MisalignedAddress(what, here(), array=buffer.label, address=address, offset=offset)
     return view, offset // size
 
 

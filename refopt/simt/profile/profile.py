@@ -216,9 +216,5 @@ def _table(title: str, rows: Sequence[Any], columns: dict[str, str]) -> str:
     heads = [title, *(["", "array"] if hasattr(rows[0], "array") else []), *columns, "source"]
     widths = [max(len(line[k]) for line in [heads, *lines]) for k in range(len(heads) - 1)]
     left = len(heads) - 1 - len(columns)  # columns that are aligned to the left
-    widths[left:] = [-width for width in widths[left:]]
-    return "\n".join("  ".join([*map(_padded, line, widths), line[-1]]).rstrip() for line in [heads, *lines])
-
-
-def _padded(text: str, width: int) -> str:
-    return text.ljust(width) if width > 0 else text.rjust(-width)
+    forms = [f"{'<' if k < left else '>'}{width}" for k, width in enumerate(widths)]
+    return "\n".join("  ".join([*map(format, line, forms), line[-1]]).rstrip() for line in [heads, *lines])

@@ -8,6 +8,7 @@ Earlier launches and copies are ordered as a whole, so one access of each kind r
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -81,17 +82,8 @@ class Cell:
     """The accesses to some bytes that later ones must be ordered after."""
 
     __slots__ = (
-        "atomics",
-        "atomics_known",
-        "older",
-        "operation",
-        "pending",
-        "reads",
-        "reads_known",
-        "same",
-        "write",
-        "write_known",
-        "written",
+        "atomics", "atomics_known", "older", "operation", "pending", "reads", "reads_known", "same", "write",
+        "write_known", "written",
     )
 
     def __init__(self, other: Cell | None = None) -> None:
@@ -118,15 +110,13 @@ class Cell:
         if self.operation is not None:
             for past in self.past():
                 self.older = [one for one in self.older if not _stands_for(past, one)] + [past]
-            self.write = self.same = None
-            self.write_known = self.reads_known = self.atomics_known = None
-            self.reads, self.atomics = {}, {}
+            self.clear()
             self.pending = [past for past in self.older if not operation.after(past.operation)]
         self.operation = operation
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Discard the accesses of the launch that the cell belongs to."""
-        self.written, self.write, self.same, self.reads, self.atomics = False, None, None, {}, {}
+        self.write, self.same, self.reads, self.atomics = None, None, {}, {}
         self.write_known = self.reads_known = self.atomics_known = None
 
     def past(self) -> list[Past]:
@@ -151,7 +141,7 @@ class Shadow:
     def __init__(self, owner: Any) -> None:
         self.owner = owner
         self.width = 0  # bytes of a cell
-        self.cells: dict[int, Cell] = {}  # by the offset of their first byte
+        self.cells = defaultdict[int, Cell](Cell)  # by the offset of their first byte
         self.copies: list[tuple[Past, np.ndarray]] = []  # with a mask of the bytes
         self.operation: Operation | None = None  # the launch that the rest belongs to
         self.unordered: list[tuple[Past, np.ndarray]] = []  # copies that this launch is not ordered after
@@ -168,22 +158,18 @@ class Shadow:
         self.released.clear()
         for cell in self.cells.values():
             if cell.operation is operation:
-                cell.forget()
+                cell.clear()
+                cell.written = False
 
     def at(self, offset: int, nbytes: int) -> list[Cell]:
         """The cells of a range; wider cells are split to fit it."""
         width = math.gcd(self.width, offset, nbytes)
         if width != self.width:
-            self.cells = {
+            split = {
                 at: Cell(cell) if at > start else cell
                 for start, cell in self.cells.items()
                 for at in range(start, start + self.width, width)
             }
+            self.cells = defaultdict(Cell, split)
             self.width = width
-        cells = []
-        for at in range(offset, offset + nbytes, width):
-            cell = self.cells.get(at)
-            if cell is None:
-                cell = self.cells[at] = Cell()
-            cells.append(cell)
-        return cells
+        return [self.cells[at] for at in range(offset, offset + nbytes, width)]

@@ -28,8 +28,8 @@ class ThreadClock:
         self.epoch = 1
         self.view = self.base = _NOTHING  # base: the view after its last barrier, which other threads share
         # By scope: None is the device, a number is a block.
-        self.released: dict[int | None, View] | None = None
-        self.observed: dict[int | None, View] | None = None
+        self.released: dict[int | None, View] = {}
+        self.observed: dict[int | None, View] = {}
 
     def knows(self, key: int, epoch: int) -> bool:
         """Whether the accesses of a thread in an epoch are ordered before this thread's next access."""
@@ -44,8 +44,6 @@ class ThreadClock:
         if self.observed:
             self.view = merge([self.view, *(self.observed.pop(scope, _NOTHING) for scope in scopes)])
         snapshot = publish([self])
-        if self.released is None:
-            self.released = {}
         for scope in scopes:
             self.released[scope] = snapshot
 
@@ -53,16 +51,14 @@ class ThreadClock:
         """Acquire all that atomics have observed."""
         if self.observed:
             self.view = merge([self.view, *self.observed.values()])
-            self.observed = None
+            self.observed = {}
 
     def atomic(self, location: dict[int | None, View]) -> None:
         """Observe what earlier atomics released at a location, and release there what fences released."""
         for scope in (None, self.block):
             if scope in location:
-                if self.observed is None:
-                    self.observed = {}
                 self.observed[scope] = merge([self.observed.get(scope, _NOTHING), location[scope]])
-            if self.released is not None and scope in self.released:
+            if scope in self.released:
                 location[scope] = merge([location.get(scope, _NOTHING), self.released[scope]])
 
 
@@ -75,10 +71,8 @@ def merge(views: Iterable[View]) -> View:
     merged = dict(distinct[0])
     for view in distinct[1:]:
         for block, vector in view.items():
-            known = merged.get(block)
-            if known is None:
-                merged[block] = vector
-            elif known is not vector:
+            known = merged.setdefault(block, vector)
+            if known is not vector:
                 merged[block] = np.maximum(known, vector)
     return merged
 
@@ -106,7 +100,7 @@ def join(clocks: list[ThreadClock]) -> None:
 
 def share(clocks: list[ThreadClock]) -> None:
     """These threads met: an atomic of any of them may release what any of them has fenced."""
-    fenced = [clock.released for clock in clocks if clock.released is not None]
+    fenced = [clock.released for clock in clocks if clock.released]
     if not fenced:
         return
     scopes = {scope for released in fenced for scope in released}

@@ -92,13 +92,5 @@ class Reports:
         ends = (one, operation), (other, current)
         places = [Access(key, epoch, Site(*site)).place(by or self.operation) for (key, epoch, site), by in ends]
         pair = f"  {first} in {places[0]}{places[0].source}\n  not ordered with {second}"
-        self.report(
-            DataRace(
-                f"data race on {describe(buffer, offset)}\n{pair}",
-                places[1],
-                array=buffer.label,
-                offset=offset,
-                first=places[0],
-                second=places[1],
-            )
-        )
+        what = f"data race on {describe(buffer, offset)}\n{pair}"
+        self.report(DataRace(what, places[1], array=buffer.label, offset=offset, first=places[0], second=places[1]))

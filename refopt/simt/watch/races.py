@@ -94,10 +94,8 @@ class Detector(Reports):
             self._read(cell, clock, buffer, offset, frame)
 
     def _read(self, cell: Cell, clock: ThreadClock, buffer: Buffer, offset: int, frame: FrameType) -> None:
-        if cell.operation is not self.operation:
-            cell.enter(self.operation)
-        if cell.pending:
-            self._check_pending("read", cell, clock, buffer, offset, frame)
+        if cell.operation is not self.operation or cell.pending:
+            self._enter("read", cell, clock, buffer, offset, frame)
         write = cell.write
         if write is not None and cell.write_known is not clock.view and cell.write_known is not clock.base:
             if _contains(clock.view, write):
@@ -141,10 +139,8 @@ class Detector(Reports):
         self, cell: Cell, clock: ThreadClock, buffer: Buffer, offset: int, access: Access, frame: FrameType,
         same: Callable[[], bool],
     ) -> None:
-        if cell.operation is not self.operation:
-            cell.enter(self.operation)
-        if cell.pending:
-            self._check_pending("write", cell, clock, buffer, offset, frame)
+        if cell.operation is not self.operation or cell.pending:
+            self._enter("write", cell, clock, buffer, offset, frame)
         joins = False  # whether it writes the same value as an unordered thread
         if cell.write is not None and (cell.same or cell.write_known is not clock.view):
             others = cell.write, *(cell.same or {}).values()
@@ -178,10 +174,8 @@ class Detector(Reports):
         self._check_copies("atomic", shadow, clock, buffer, offset, nbytes, frame)
         for cell in shadow.at(offset, nbytes):
             cell.written = True
-            if cell.operation is not self.operation:
-                cell.enter(self.operation)
-            if cell.pending:
-                self._check_pending("atomic", cell, clock, buffer, offset, frame)
+            if cell.operation is not self.operation or cell.pending:
+                self._enter("atomic", cell, clock, buffer, offset, frame)
             if cell.write is not None and (cell.same or cell.write_known is not clock.view):
                 for one in unordered(clock, (cell.write, *(cell.same or {}).values()))[:1]:
                     self._race(buffer, offset, "write", one, "atomic", _access(clock, frame))
@@ -224,9 +218,12 @@ class Detector(Reports):
             first, second = (Access(key, epoch, Site(*at)).place(self.operation) for key, epoch, at in (one, other))
             self.tolerated[sites] = EqualValues(buffer.label, first, second)
 
-    def _check_pending(
+    def _enter(
         self, kind: str, cell: Cell, clock: ThreadClock, buffer: Buffer, offset: int, frame: FrameType
     ) -> None:
+        """Enter the running launch into a cell, and check its access against those of earlier operations."""
+        if cell.operation is not self.operation:
+            cell.enter(self.operation)
         for past in cell.pending:
             if past.conflicts(kind):
                 self._race(buffer, offset, past.kind, past.access, kind, _access(clock, frame), past.operation)
@@ -235,7 +232,7 @@ class Detector(Reports):
         self, kind: str, shadow: Shadow, clock: ThreadClock, buffer: Buffer, offset: int, nbytes: int, frame: FrameType
     ) -> None:
         for past, mask in shadow.unordered:
-            if (kind != "read" or past.kind != "read") and mask[offset : offset + nbytes].any():
+            if past.conflicts(kind) and mask[offset : offset + nbytes].any():
                 self._race(buffer, offset, past.kind, past.access, kind, _access(clock, frame), past.operation)
 
     def _check_initialized(self, buffer: Buffer, offset: int, nbytes: int) -> None:

@@ -18,13 +18,12 @@ from ...base.places import is_internal
 from ..syntax import NewArray
 
 # As numba-cuda 0.30 has them, besides those of the record.
-_BUILTINS = """abs bool complex divmod enumerate float hasattr int isinstance iter len max min next pow print range
-round slice sum tuple type zip"""
+_BUILTINS = "enumerate hasattr isinstance iter len next print slice sum tuple type zip"
 _OPERATOR = """add and_ contains eq floordiv ge getitem gt iadd iand ifloordiv ilshift imod imul invert ior ipow irshift
 is_ is_not isub itruediv ixor le lshift lt mod mul ne neg not_ or_ pos pow rshift setitem sub truediv xor"""
 _NUMPY = """all any argmax argmin array_equal asarray atleast_1d atleast_2d atleast_3d average broadcast_shapes
-count_nonzero dsplit dtype finfo iinfo iscomplexobj isrealobj isscalar mean nanmean nanprod nanstd nansum nanvar
-ndenumerate ndindex nditer prod searchsorted std sum var vsplit"""
+count_nonzero dsplit iscomplexobj isrealobj isscalar mean nanmean nanprod nanstd nansum nanvar prod searchsorted std
+sum var vsplit"""
 _TYPES = {np.dtype(code).type.__name__ for code in "?bhilqBHILQefdFD"}
 _INSTEAD = {
     "all": "write a loop, or cuda.syncthreads_and(int(...)) for the threads of a block",
@@ -53,9 +52,8 @@ identity linspace ones ones_like stack zeros zeros_like"""
 _OF_ARRAYS = "use cuda.local.array or cuda.shared.array with a constant size, or pass an array"
 
 
-_MODULES = {builtins: _BUILTINS, operator: _OPERATOR, np: _NUMPY}
+_MODULES = {builtins: _BUILTINS, cmath: "isclose rect", operator: _OPERATOR, np: _NUMPY}
 _COMPILED = {id(getattr(module, name, module)) for module, names in _MODULES.items() for name in names.split()}
-_COMPILED |= set(map(id, vars(cmath).values()))
 _HOST = {"arrays", "devices", "elementwise", "host_memory", "kernel", "pinned", "reduction", "streams"}
 _HEAP = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class that was made by a class statement
 

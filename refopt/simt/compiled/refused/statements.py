@@ -65,11 +65,10 @@ class Refusals(Expressions):
                 self.refuse(node, f"{count} names for a tuple of {len(items)}", "use as many names as it has items")
             if scalar(kind) is not None:
                 self.refuse(node, f"{count} names for a number", "cuda.grid(2) gives two numbers, cuda.grid(1) one")
+        new = super()._target(node, kind)
         if isinstance(node, ast.Subscript):
-            new = super()._target(node, kind)
             self._stored_at(node, kind)
-            return new
-        return super()._target(node, kind)
+        return new
 
     def _store(self, node: ast.stmt, target: ast.Subscript, value: ast.expr, kind: Kind) -> ast.stmt:
         new = super()._store(node, target, value, kind)

@@ -122,15 +122,12 @@ class Expressions(Loops):
         self.kinds[node] = kind
         if isinstance(kind, Known) and isinstance(kind.value, Clash):
             self.refuse(node, self._clash(node, kind.value), "use a variable for each")
-        value = kind.value if isinstance(kind, Known) else None
+        value = kind.value if isinstance(kind, Known) else _MISSING
         if type(value) is int and not -(2**63) <= value < 2**64:
             self.refuse(node, f"the number {value} has more than 64 bits", f"write a float: {float(value)!r}")
-        if isinstance(node, ast.Name | ast.Attribute):
-            held = self.captured.get(node.id, _MISSING) if isinstance(node, ast.Name) else _MISSING
-            if isinstance(node, ast.Name) and node.id in self.scope:
-                held = _MISSING
-            elif held is _MISSING and isinstance(kind, Known):
-                held = kind.value
+        name = node.id if isinstance(node, ast.Name) else ""
+        if isinstance(node, ast.Name | ast.Attribute) and name not in self.scope:
+            held = self.captured.get(name, value)
             if held is not _MISSING and (found := names.refusal(held, ast.unparse(node))):
                 self.refuse(node, *found)
         if test:

@@ -13,7 +13,7 @@ from .places import is_internal
 MOST = 12  # lines of a report, unless its message alone is longer
 
 
-def users(error: BaseException) -> TracebackType | None:
+def own_traceback(error: BaseException) -> TracebackType | None:
     """The traceback of an exception without the executor's frames, unless one of those raised it by mistake."""
     steps, step = [], error.__traceback__
     while step is not None:
@@ -27,12 +27,12 @@ def users(error: BaseException) -> TracebackType | None:
     return own[0] if own else None
 
 
-def said(error: BaseException) -> str:
+def message_of(error: BaseException) -> str:
     """An exception without its traceback."""
     return "".join(traceback.format_exception_only(error)).rstrip("\n")
 
 
-def told(error: BaseException, begin: str = "") -> str:
+def traceback_text(error: BaseException, begin: str = "") -> str:
     """An exception as shown when it ends a program.
 
     For the executor's reports, only the host's frames are shown, as many as fit: those of the kernel are in the
