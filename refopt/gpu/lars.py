@@ -38,7 +38,8 @@ def lars_separate(routine: Routine, dtypes: tuple, choices: tuple, factor: str |
     on launches, and on a GPU that is mostly idle, since one bias cannot fill it.
     """
     phase = phases(routine, dtypes, choices, factor)
-    join, close = joiner(arithmetic(dtypes[0])).join, phase.rule.close
+    real: Any = arithmetic(dtypes[0])
+    join, close = joiner(real).join, phase.rule.close
 
     @kernel(NORM_BOUNDS)
     def lars_momentum(p, g, v, m, tensor, size, aligned, sums, hyper, factor_at, found_at):
@@ -133,7 +134,7 @@ def lars_update_and_norm(
     real: Any = slots.real
     arrays, params, chunk_pairs = phase.arrays, phase.rule.updates.index("params"), chunk_tiles // 2
     # The next step's norm reads new parameters exact, or rounded as they are stored.
-    as_stored = slots.as_stored({phase.rule.reads[0]: params})
+    as_stored: Any = slots.as_stored({phase.rule.reads[0]: params})
     rounds = as_stored is not None
 
     @device_function

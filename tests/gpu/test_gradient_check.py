@@ -99,12 +99,13 @@ def test_each_of_the_eight_elements_of_a_thread(machine):
         assert checked(machine, [odd])[0]["found_inf"] == [1], where
 
 
-def test_factor_in_figures():
-    """A gradient of norm 5 under a loss scale of 2, clipped to 1 and not clipped."""
-    grads, scale = [np.array([3, 4], np.float32)], np.array([2], np.float32)
-    assert cpu.check_gradients(grads, loss_scale=scale).grad_factor == 0.5
-    assert cpu.check_gradients(grads, loss_scale=scale, max_norm=2.5, epsilon=0.0).grad_factor == 0.5
-    assert cpu.check_gradients(grads, loss_scale=scale, max_norm=1.25, epsilon=0.0).grad_factor == 0.25
+@pytest.mark.parametrize(("max_norm", "factor"), [(np.inf, 0.5), (4.0, 0.5), (2.5, 0.5), (1.25, 0.25)])
+def test_factor_in_figures(machine, max_norm, factor):
+    """A gradient of norm 5 under a loss scale of 2, clipped and not clipped."""
+    grads, options = [np.array([3, 4], np.float32)], dict(max_norm=max_norm, epsilon=0.0)
+    options["loss_scale"] = np.array([2], np.float32)
+    assert cpu.check_gradients(grads, **options).grad_factor == factor
+    assert checked(machine, grads, **options)[0]["grad_factor"] == [factor]
 
 
 def test_bytes_launches_and_races(executor):

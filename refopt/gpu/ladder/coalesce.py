@@ -22,14 +22,14 @@ All match the reference bit for bit: a product and a rounding leave no choice.
 One step on the 25,557,032 parameters of ResNet-50, in 161 tensors, on an NVIDIA H200::
 
     version     launches     ms  ms as a graph  GB/s  registers
-    gather_0         161  0.610          0.274   561         10
-    gather_1         161  0.637          0.335   458         30
-    gather_2           1  0.362          0.362   424         18
-    gather_3           1  0.068          0.068  2268         30
-    gather_4           1  0.045          0.045  3406         42
-    production         1  0.041          0.041  3738
+    gather_0         161  0.645          0.268   572         10
+    gather_1         161  0.927          0.328   467         30
+    gather_2           1  0.361          0.361   424         18
+    gather_3           1  0.066          0.066  2324         30
+    gather_4           1  0.045          0.044  3456         42
+    production         1  0.041          0.041  3739
 
-A copy reaches 4249 GB/s; a small model may gain from the L2 cache.
+A copy reaches 4275 GB/s; a small model may gain from the L2 cache.
 """
 
 import numpy as np

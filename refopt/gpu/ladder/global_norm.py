@@ -26,14 +26,14 @@ Versions:
 One step on the 25,557,032 parameters of ResNet-50, in 161 tensors, on an NVIDIA H200::
 
     version     launches      ms  ms as a graph  GB/s  registers
-    norm_0           162  16.853         16.707     6         30
-    norm_1           162   0.625          0.440   232         30
-    norm_2           323   1.409          0.712   144         28
-    norm_3             3   0.044          0.042  2459         70
-    norm_4             2   0.045          0.043  2351         72
-    production         2   0.037          0.037  2783
+    norm_0           162  16.869         16.704     6         30
+    norm_1           162   0.999          0.432   236         30
+    norm_2           323   2.016          0.699   146         28
+    norm_3             3   0.043          0.041  2483         64
+    norm_4             2   0.044          0.043  2389         72
+    production         2   0.038          0.038  2670
 
-A copy reaches 4249 GB/s; a small model may gain from the L2 cache.
+A copy reaches 4275 GB/s; a small model may gain from the L2 cache.
 """
 
 import numpy as np

@@ -40,13 +40,13 @@ the rounding error of a sum in any order.
 One step on the 25,557,032 parameters of ResNet-50, in 161 tensors, on an NVIDIA H200::
 
     version     launches      ms  ms as a graph  GB/s  registers
-    lamb_1           483  34.191         33.759    30         44
-    lamb_2           483   2.346          1.551   659         44
-    lamb_3             3   0.262          0.260  3929         78
+    lamb_1           483  34.271         33.747    30         44
+    lamb_2           483   3.389          1.526   670         44
+    lamb_3             3   0.262          0.260  3927         78
     lamb_4             2   0.264          0.263  3883         76
-    production         2   0.261          0.261  3915
+    production         2   0.261          0.261  3918
 
-A copy reaches 4249 GB/s; a small model may gain from the L2 cache.
+A copy reaches 4275 GB/s; a small model may gain from the L2 cache.
 """
 
 from refopt.gpu import cuda

@@ -35,13 +35,13 @@ for bit, on the executor and on a GPU; lars_1 stays within the rounding error of
 One step on the 25,557,032 parameters of ResNet-50, in 161 tensors, on an NVIDIA H200::
 
     version     launches      ms  ms as a graph  GB/s  registers
-    lars_1           483  34.156         33.680    21         30
-    lars_2           483   2.248          1.158   618         29
-    lars_3             3   0.184          0.182  3924         72
-    lars_4             2   0.185          0.183  3905         80
-    production         2   0.175          0.175  4093
+    lars_1           483  34.130         33.661    21         30
+    lars_2           483   2.300          1.139   628         29
+    lars_3             3   0.184          0.182  3939         56
+    lars_4             2   0.183          0.182  3935         64
+    production         2   0.175          0.175  4086
 
-A copy reaches 4249 GB/s; a small model may gain from the L2 cache.
+A copy reaches 4275 GB/s; a small model may gain from the L2 cache.
 """
 
 import numpy as np
