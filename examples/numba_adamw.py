@@ -1,4 +1,4 @@
-"""AdamW of all tensors in one launch, in Numba alone: the kernel of `refopt/gpu/elementwise.py` with plain loads.
+"""AdamW of all tensors in one launch, in Numba alone: built as `refopt/gpu/elementwise.py`, with plain loads.
 
 The arrays of a model are four flat arrays, with the tensors one behind the other. A block takes a chunk, a part of a
 tensor, so each tensor can have its own numbers. Run it on a GPU, or without one in Numba's simulator or on refopt's

@@ -18,7 +18,7 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
         "show",
         help="print the files of a routine's kernels",
         description="Print what a GPU runs for a routine: its arrays, choices and launches, then the files of its "
-        "kernels as they are, callers first: the kernel, its rule, and the loads, stores and sums that it calls.",
+        "kernels as they are, in calling order: the kernel, its rule, and the loads, stores and sums that it calls.",
         epilog="Exit status: 0, 2 for arguments or files that cannot be used, 3 if the command itself fails; 130, 141 "
         "and 143 for Ctrl-C, a closed pipe and SIGTERM.",
     )

@@ -39,11 +39,11 @@ MODES = {
     "overlapping": " whose blocks may start while the previous launch drains",
 }
 HOW = (
-    "Below are the files of these kernels, callers first, each under its name and the functions that are called. The "
-    "compiler inlines every function into its kernel and rounds a * b + c twice. Where a function is an intrinsic, the "
-    "GPU runs its PTX and the executor its body, with the same bits. launch_bounds are the most threads per block and "
-    "the blocks that should fit on a multiprocessor at a time; they tell the compiler how many registers a thread may "
-    "use."
+    "Below are the files of these kernels, in the order of the first calls, each under its name and the functions "
+    "that are called. The compiler inlines every function into its kernel and rounds a * b + c twice. Where a "
+    "function is an intrinsic, the GPU runs its PTX and the executor its body, with the same bits. launch_bounds are "
+    "the most threads per block and the blocks that should fit on a multiprocessor at a time; they tell the compiler "
+    "how many registers a thread may use."
 )
 ALONE = (
     " An intrinsic for Hopper only raises an error on the executor. The last of a launch's four numbers is its dynamic "
@@ -120,7 +120,7 @@ def source(asked: Request) -> str:
 
 
 def files(kernels: Iterable[Kernel]) -> dict[Path, list[Callable]]:
-    """The files of kernels, with the functions that the kernels call: callers first, in the order of the calls."""
+    """The files of kernels, with the functions that the kernels call, in the order of the first calls."""
     found: dict[Path, list[Callable]] = {}
     calls = [called(kernel.function, _by_mention) for kernel in kernels]
     for function in dict.fromkeys([*(own[0] for own in calls), *chain(*calls)]):

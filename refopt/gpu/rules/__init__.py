@@ -1,4 +1,4 @@
-"""The rules of the optimizers: what each does to one element, the same as ``refopt.cpu`` line by line.
+"""The rules of the optimizers: what each does to one element, with the same results as ``refopt.cpu``.
 
 An elementwise optimizer has a `Rule`, one that needs norms of whole tensors a `NormRule`.
 
