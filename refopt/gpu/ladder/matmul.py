@@ -230,7 +230,7 @@ def launches_3(xs, outs, shapes):
 
 def launches_4(xs, outs, shapes):
     return [
-        launch._replace(kernel=matmul.kernel("bfloat16", False, True, "rounded"), args=(x, x, *launch.args[2:]))
+        launch._replace(kernel=matmul.kernel("bfloat16", False, True, "bfloat16"), args=(x, x, *launch.args[2:]))
         for x, launch in zip(xs, launches_5(xs, outs, shapes), strict=True)
     ]
 
