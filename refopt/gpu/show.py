@@ -227,13 +227,11 @@ def _of_matrices(group: Group, params: list[Array], choices: Mapping[str, Any]) 
 def _header(asked: Request, launches: Launches) -> str:
     """The comment above the files: what the arrays, numbers and launches of a routine are."""
     routine, dtypes, form, choices, hopper = asked
-    by_chance = "bfloat16" in dtypes.values()  # only bf16 is rounded by chance; otherwise no kernel reads the seed
     lines = [f"refopt.gpu: {routine.merged_name}, form {form}{', on Hopper' * hopper}", ""]
     lines += _wrapped("arrays: ", [f"{name} {dtype}" for name, dtype in dtypes.items()])
-    lines += _wrapped("choices: ", [f"{n}={value}" for n, value in choices.items() if by_chance or n != "rounding"])
+    lines += _wrapped("choices: ", (f"{name}={value}" for name, value in choices.items()))
     lines += _wrapped("rows of addresses: ", [f"{k} {n}" for k, n in enumerate(routine.slot_names) if n in dtypes])
-    hypers = [f"{k} {hyper.name}" for k, hyper in enumerate(routine.hypers) if by_chance or not hyper.whole]
-    lines += _wrapped("rows of hyper: ", hypers)
+    lines += _wrapped("rows of hyper: ", [f"{k} {hyper.name}" for k, hyper in enumerate(routine.hypers)])
     if routine.scalars and routine.elementwise:
         lines += _wrapped("rows of carried: ", [f"{k} {name}" for k, name in enumerate(routine.scalars)])
     what = "matrices" if routine.matrix_arguments else "tensors"
@@ -244,7 +242,7 @@ def _header(asked: Request, launches: Launches) -> str:
     lines += _wrapped("in a step: ", _in_words(launches.steady))
     seen = {x.kernel for x in (*launches.before, *launches.first, *launches.steady)}
     others = [x for x in launches.prepared if x.kernel not in seen]
-    lines += _wrapped("after a step that is replayed: ", _in_words(others[:1]))
+    lines += _wrapped("after a step that a graph replays: ", _in_words(others[:1]))
     return _commented([*lines, "", *_wrapped("", [HOW + ALONE * hopper])])
 
 
