@@ -28,9 +28,6 @@ class Memory(Protocol):
     def write(self, value: Any, array: Array, host: np.ndarray) -> None:
         """Overwrite the array with one of the same shape and dtype."""
 
-    def finish(self) -> None:
-        """Wait for what has been read and written."""
-
 
 class HostMemory:
     """NumPy arrays."""
@@ -42,9 +39,6 @@ class HostMemory:
 
     def write(self, value: np.ndarray, array: Array, host: np.ndarray) -> None:
         value[...] = host
-
-    def finish(self) -> None:
-        """Nothing is pending."""
 
 
 def state_dict(
@@ -77,7 +71,6 @@ def state_dict(
         ]
         for slot in saved_slots(row)
     }
-    memory.finish()
     return {"routine": row.name, "version": VERSION, "hypers": _kept(call, numbers), "slots": copies}
 
 
@@ -128,7 +121,6 @@ def load(
         for value, array, host in zip(call.slots[slot.name], call.arrays[slot.name], hosts[slot.name], strict=True):
             if array is not None and host is not None:
                 memory.write(value, array, host.reshape(array.shape))
-    memory.finish()
     return kept
 
 
