@@ -299,7 +299,6 @@ RUNGS = {
 }
 HOPPER = {"matmul_8": launches_8}
 PLAIN = "matmul_0", "matmul_1", "matmul_2"  # of fp32; the others of bf16
-OTHER_BITS: tuple[str, ...] = ()  # all rungs match the reference bit for bit
 
 if __name__ == "__main__":
     from refopt.gpu.ladder import bench
