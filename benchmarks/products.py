@@ -49,7 +49,7 @@ class Products:
         out = self.machine.to_device(np.full(m * n, np.nan, np.float32))
         made = matmul.launch(*operands, out, (m, n, k), a.dtype.name, *of)
         if plain:
-            kernel = matmul.kernel(a.dtype.name, *of, "float32")
+            kernel = matmul.kernel(a.dtype.name, *of, "float32", False)
             made = made._replace(kernel=kernel, args=(*operands, *made.args[2:]))
         return made, out
 

@@ -20,12 +20,13 @@ import numpy as np
 from refopt.checks.arguments import chosen
 from refopt.checks.dtypes import SIZES, name_of
 from refopt.cpu.matmul import tensor_core
-from refopt.gpu import cuda, vectors
+from refopt.gpu import cuda
 from refopt.gpu.arrays import describer, device_of
 from refopt.gpu.cuda import Launch, address
 from refopt.gpu.kernels import factory
 from refopt.gpu.runtime import device
 from refopt.gpu.tensor_core import MMA, begin_copy16, end_group, ldmatrix4, ldmatrix4_transposed, wait_but
+from refopt.gpu.vectors import store_of
 
 TILE = 64  # rows and columns of a block's tile
 PART = 32  # rows and columns of a warp's part of the tile
@@ -101,15 +102,9 @@ def part():
     return warp // 2 * PART, warp % 2 * PART, cuda.threadIdx.x % 32
 
 
-@cuda.jit(device=True)
-def place(tiles):
-    """Row and column of the block's tile, followed by the results of `part`."""
-    return cuda.blockIdx.x // tiles * TILE, cuda.blockIdx.x % tiles * TILE, *part()
-
-
 def storer(dtype: str) -> Callable:
     """A function that stores a warp's sums, rounded to a dtype."""
-    store_one, size = getattr(vectors, f"store_{dtype}"), SIZES[dtype]
+    store_one, size = store_of(dtype), SIZES[dtype]
 
     @cuda.jit(device=True)
     def store(sums, out, row, column, lane, m, n):
@@ -210,8 +205,18 @@ def pipeline(dtype: str, a_transposed: bool, b_transposed: bool) -> tuple[Callab
     return add_up, STAGES * a_size, STAGES * b_size
 
 
-def kernel_of(add_up: Callable, a_size: int, b_size: int, store: Callable) -> Any:
-    """The kernel of a product, from what `direct` or `pipeline` returns and a `storer`."""
+@factory
+def kernel(dtype: str, a_transposed: bool, b_transposed: bool, stored: str, stages: bool) -> Any:
+    """The kernel of a product.
+
+    Args:
+        dtype: of the matrices.
+        a_transposed, b_transposed: whether either is given as its transpose.
+        stored: the dtype of the result.
+        stages: whether to copy asynchronously, for which rows in memory must be multiples of 16 bytes.
+    """
+    add_up, a_size, b_size = (pipeline if stages else direct)(dtype, a_transposed, b_transposed)
+    store = storer(stored)
 
     @cuda.jit(launch_bounds=(THREADS, 4))
     def product(a, b, out, m, n, k):
@@ -219,30 +224,20 @@ def kernel_of(add_up: Callable, a_size: int, b_size: int, store: Callable) -> An
         tile_b = cuda.shared.array(b_size, np.uint16, alignment=16)
         sums = cuda.local.array((DOWN, ACROSS, 4), np.float32)
         clear(sums)
-        row, column, top, left, lane = place((n + TILE - 1) // TILE)
+        tiles = (n + TILE - 1) // TILE
+        row, column = cuda.blockIdx.x // tiles * TILE, cuda.blockIdx.x % tiles * TILE
+        top, left, lane = part()
         add_up(sums, tile_a, tile_b, a, b, row, column, m, n, k, top, left, lane)
         store(sums, out, row + top, column + left, lane, m, n)
 
     return product
 
 
-@factory
-def kernel(dtype: str, a_transposed: bool, b_transposed: bool, stored: str) -> Any:
-    """The kernel for the matrices' dtype, whether either is given as its transpose, and the dtype of the result."""
-    return kernel_of(*direct(dtype, a_transposed, b_transposed), storer(stored))
-
-
-@factory
-def staged(dtype: str, a_transposed: bool, b_transposed: bool, stored: str) -> Any:
-    """`kernel` with asynchronous copies, for matrices whose rows in memory are multiples of 16 bytes."""
-    return kernel_of(*pipeline(dtype, a_transposed, b_transposed), storer(stored))
-
-
 def launch(
     a: Any, b: Any, out: Any, shape: tuple[int, int, int], dtype: str, a_transposed: bool = False,
     b_transposed: bool = False,
 ) -> Launch:
-    """The launch of a product: of `staged` if rows in memory are multiples of 16 bytes, else of `kernel`.
+    """The launch of a product, with asynchronous copies if rows in memory are multiples of 16 bytes.
 
     Args:
         a, b: the bits of the matrices, uint16 arrays of one axis on one machine: (m, k) and (k, n) row by row, or
@@ -271,6 +266,6 @@ def launch(
     rows = m if a_transposed else k, k if b_transposed else n
     aligned = not any(x % 16 for x in starts) and not any(x % 8 for x in rows)
     stored = "float32" if name_of(out.dtype) == "float32" else dtype
-    made: Any = (staged if aligned else kernel)(dtype, a_transposed, b_transposed, stored)
+    made: Any = kernel(dtype, a_transposed, b_transposed, stored, aligned)
     args = *(starts if aligned else (a, b)), address(out), m, n, k
     return Launch(made, -(-m // TILE) * -(-n // TILE), THREADS, args, keep=[*arrays.values()])

@@ -12,7 +12,7 @@ from gpu.fake_driver import CUDA, HERE, INVALID, MODULES, SUCCESS, Fake, host, o
 from refopt import gpu, simt
 from refopt.gpu import driver, staging, streams, transfer
 from refopt.gpu.compiler import Linked
-from refopt.gpu.exclusive import OnStream
+from refopt.gpu.exclusive import Exclusive
 from refopt.gpu.machine import Properties
 
 pytestmark = pytest.mark.usefixtures("frozen")
@@ -352,7 +352,7 @@ def test_launches_of_a_capture_are_part_of_its_graph(late):
 def test_a_stream_lives_as_long_as_it_is_in_use(fake):
     """The next one waits for the former one's work before that is let go."""
     machine = driver.Gpu()
-    one = OnStream(machine, machine.new_stream(), "one")
+    one = Exclusive(machine, machine.new_stream(), "one")
     gc.collect()
     former = one.stream
     assert not [call for call in fake.calls if call[0] == "cuStreamDestroy"]

@@ -120,15 +120,15 @@ def test_rows_of_16_bytes_are_copied_asynchronously():
     """Where all rows and both addresses are multiples; stages are neither read too early nor overwritten too early."""
     machine = gpu.device("executor")
     a, b = draw((16, 104), bfloat16, 1, 11), draw((104, 24), bfloat16, 1, 12)
-    assert prepared(machine, a, b)[0].kernel is matmul.staged("bfloat16", False, False, "float32")
+    assert prepared(machine, a, b)[0].kernel is matmul.kernel("bfloat16", False, False, "float32", True)
     same(product(machine, a, b, watch=True), cpu.matmul(a, b))
     same(product(machine, a, b, True, True), cpu.matmul(a, b))
-    assert prepared(machine, a[:, :102], b[:102])[0].kernel is matmul.kernel("bfloat16", False, False, "float32")
+    assert prepared(machine, a[:, :102], b[:102])[0].kernel is matmul.kernel("bfloat16", False, False, "float32", False)
     x = machine.to_device(np.concatenate([np.zeros(1, "u2"), a.view("u2").reshape(-1)]))
     shifted = machine.view(x, 1, (a.size,), (2,))
     out = machine.to_device(np.zeros(16 * 16, np.float32))
     launch = matmul.launch(shifted, shifted, out, (16, 16, 104), "bfloat16", False, True)
-    assert launch.kernel is matmul.kernel("bfloat16", False, True, "float32")
+    assert launch.kernel is matmul.kernel("bfloat16", False, True, "float32", False)
     launch()
     same(out.copy_to_host().reshape(16, 16), cpu.matmul(a, a.T))
 
@@ -141,7 +141,7 @@ def changed(before, after):
     file = Path(tempfile.mkdtemp()) / "changed.py"
     file.write_text(source.replace(before, after))
     exec(compile(file.read_text(), str(file), "exec"), scope)
-    return scope["staged"]("bfloat16", False, False, "float32")
+    return scope["kernel"]("bfloat16", False, False, "float32", True)
 
 
 @pytest.mark.parametrize(("before", "after"), [
