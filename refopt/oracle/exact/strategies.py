@@ -4,6 +4,7 @@ Strategies are cached by their arguments: Hypothesis takes longer to validate a 
 """
 
 import math
+import operator
 from functools import cache
 from typing import Any
 
@@ -14,7 +15,7 @@ from refopt.catalog import Hyper, Routine
 from refopt.checks.dtypes import SIZES, arithmetic, numpy_dtype
 from refopt.cpu.reduce import LANES, TILE
 from refopt.gpu import tables
-from refopt.oracle.exact.build import Numbers, Tensor, listed
+from refopt.oracle.exact.build import SIGNATURES, Numbers, Tensor, listed
 from refopt.oracle.exact.cases import Case
 
 DTYPES = tuple(SIZES)
@@ -81,6 +82,8 @@ def storage(draw: Any, params: tuple[str, ...] = DTYPES, wide: bool = False) -> 
 
 
 EVERY_KIND = storage()
+# Those of `refopt.oracle.exact.build.SIGNATURES`, for laws that hold alike of all kinds: each other one is compiled.
+KINDS = st.sampled_from([(p, g, v, *master, None)[:4] for p, g, v, *master in SIGNATURES])
 
 
 USUAL = {
@@ -113,15 +116,15 @@ def hyperparameters(routine: Routine, count: int) -> st.SearchStrategy[dict[str,
     return st.fixed_dictionaries({hyper.name: one_or_many(hyper) for hyper in routine.hypers})
 
 
-@cache
-def steps(routine: Routine, count: int, gated: bool = False) -> st.SearchStrategy[dict[str, Any]]:
-    """Numbers of one step over ``count`` tensors; ``gated``, with a factor and a flag."""
-    numbers = hyperparameters(routine, count)
-    return st.tuples(numbers, GATES).map(lambda pair: pair[0] | pair[1]) if gated else numbers
-
-
 FACTORS = st.sampled_from([1.0, 0.3, 1 / 65536, 3.0, 0.0, math.inf, math.nan])
-GATES = st.fixed_dictionaries({"grad_factor": FACTORS, "found_inf": st.sampled_from([0.0, 0.0, 1.0, math.nan])})
+FLAGS = st.sampled_from([0.0, 0.0, 1.0, math.inf, math.nan])
+GATES = {"grad_factor": FACTORS, "found_inf": FLAGS}
+
+
+def steps(routine: Routine, count: int, gate: tuple[str, ...] = ()) -> st.SearchStrategy[dict[str, Any]]:
+    """Numbers of one step over ``count`` tensors, with a factor, a flag or both if ``gate`` names them."""
+    both = st.fixed_dictionaries({name: GATES[name] for name in gate})
+    return st.builds(operator.or_, hyperparameters(routine, count), both) if gate else hyperparameters(routine, count)
 
 
 @cache
@@ -140,21 +143,23 @@ def cases(
     kinds: st.SearchStrategy[Storage] = EVERY_KIND,
     max_steps: int = 2,
     large: bool = True,
-    gated: bool | None = False,
+    gated: bool = False,
     **fixed: Any,
 ) -> Case:
     """Lists of tensors, of one or two kinds of dtypes, any shapes and values, and steps with changing numbers.
 
     They print as calls of `refopt.oracle.exact.build.listed`, and become smaller when they fail. There are ``least`` to
     ``most`` tensors; with ``large``, those of routines with norms may be as large as a chunk.
-    ``gated`` says whether steps have a factor and a flag; ``None``, that they may. ``fixed`` has choices.
+    ``gated`` says that steps may have a factor and a flag. ``fixed`` has choices.
     """
     finite, large = draw(st.integers(0, 3)) > 0, large and not routine.elementwise
     each = tensors(routine, st.sampled_from(draw(st.lists(kinds, min_size=1, max_size=2))), large, finite)
     drawn = [draw(each) for _ in range(draw(st.integers(least, most)))]
-    gated = draw(st.booleans()) if gated is None else gated
-    numbers = draw(st.lists(steps(routine, len(drawn), gated), min_size=1, max_size=max_steps))
-    return draw(st.builds(listed, *map(st.just, (routine.name, drawn, numbers)), choices(routine, **fixed)))
+    gate = draw(st.lists(st.sampled_from(list(GATES)), unique=True)) if gated else ()
+    given = draw(st.lists(steps(routine, len(drawn), tuple(gate)), min_size=1, max_size=max_steps))
+    # Copies print as numbers, where what a strategy has drawn may print as how it was made.
+    copies = [{name: [1 * y for y in x] if isinstance(x, list) else 1 * x for name, x in step.items()} for step in given]
+    return draw(st.builds(listed, *map(st.just, (routine.name, drawn, copies)), choices(routine, **fixed)))
 
 
 def choices(routine: Routine, **fixed: Any) -> st.SearchStrategy[dict[str, Any]]:
@@ -175,7 +180,7 @@ def tensors(
         dtype = {"params": p, "grads": g, "master_params": master}.get(slot.name, state)
         optional = slot.optional and slot.name != "master_params"
         if slot.scalar:
-            drawn[slot.name] = Numbers([draw(SCALARS)])
+            drawn[slot.name] = Numbers([1 * draw(SCALARS)])
         elif dtype == "uint16":
             drawn[slot.name] = Numbers(draw(st.lists(st.integers(0, 2**16 - 1), min_size=1, max_size=3)))
         elif slot.name == "master_params" and master and draw(st.booleans()):
