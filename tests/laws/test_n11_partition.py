@@ -38,11 +38,13 @@ def test_some_tensors_of_a_list_come_out_as_in_the_list(machine, routine, form, 
 
 @pytest.mark.clause("N6")
 @of_merged([(routine, form) for routine, form in pairs(WITH_NORMS) if routine.forms[form].merged])
-@given(kind=storage(), chunks=st.integers(1, 2), beside=st.integers(-1, 1), last=sizes(()))
+@given(kind=storage(), chunks=st.integers(1, 2), beside=st.integers(-1, 1), last=sizes(()), choice=st.integers(0, 1))
+@example(("bfloat16", "bfloat16", "float32", "uint16"), 1, 1, 0, 1)
 @few(4)
-def test_chunks_of_any_length_end_without_a_trace(machine, routine, form, kind, chunks, beside, last):
+def test_chunks_of_any_length_end_without_a_trace(machine, routine, form, kind, chunks, beside, last, choice):
     """Whatever the dtypes make of their length: an element less, as many, or one more; and a tensor behind them."""
-    case = make(routine, [chunks * chunk_of(*kind[:2]) + beside, last], tuple(filter(None, kind)))
+    chosen = {name: values[choice] for name, values in routine.choices.items()}
+    case = make(routine, [chunks * chunk_of(*kind[:2]) + beside, last], tuple(filter(None, kind)), **chosen)
     same_bits_as_reference(kernels(form, machine), case.replace(steps=case.steps * 2))
 
 
