@@ -56,6 +56,6 @@ forms_of_families, implementations_of_families = of_families(pairs(ALL)), of_fam
 signatures = pytest.mark.parametrize("dtypes", SIGNATURES, ids="-".join)
 
 
-def few(part):
-    """A part of the examples that a profile of Hypothesis's asks for, and four at least."""
-    return settings(max_examples=max(settings().max_examples // part, 4))
+def few(part, least=4):
+    """A part of the examples that a profile of Hypothesis's asks for, and four at least: the first is the smallest."""
+    return settings(max_examples=max(settings().max_examples // part, least))

@@ -20,6 +20,7 @@ class Placed:
     """A copy of a dense host array, ``shift`` elements off an aligned address. ``array`` is the device array."""
 
     def __init__(self, machine: Device, host: np.ndarray, shift: int = 0) -> None:
+        self.shift = shift
         self._at = GUARD + shift * host.dtype.itemsize
         self._like = host
         image = np.full(self._at + host.nbytes + GUARD, PATTERN, np.uint8)

@@ -4,20 +4,22 @@ Strategies are cached by their arguments: Hypothesis takes longer to validate a 
 """
 
 import math
-from collections.abc import Sequence
+import operator
 from functools import cache
 from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 
-from refopt.catalog import Hyper, Routine, Slot
+from refopt.catalog import Hyper, Routine
 from refopt.checks.dtypes import SIZES, arithmetic, numpy_dtype
 from refopt.cpu.reduce import LANES, TILE
 from refopt.gpu import tables
+from refopt.oracle.exact.build import SIGNATURES, Numbers, Tensor, listed
 from refopt.oracle.exact.cases import Case
 
 DTYPES = tuple(SIZES)
+Storage = tuple[str, str, str, str | None]
 
 
 def around(*lengths: int) -> tuple[int, ...]:
@@ -68,21 +70,20 @@ def layouts(chunks: tuple[int, ...] = ()) -> st.SearchStrategy[tuple[tuple[int, 
     return st.one_of(flat, flat, axes, st.just(((), ())))
 
 
-def dense(values: np.ndarray, shape: tuple[int, ...], order: tuple[int, ...]) -> np.ndarray:
-    """Flat values as an array of this shape, with its axes in this order in memory, outermost first."""
-    stored = values.reshape([shape[axis] for axis in order])
-    return stored.transpose([order.index(axis) for axis in range(len(shape))])
-
-
 @st.composite
-def storage(draw: Any, params: tuple[str, ...] = DTYPES) -> tuple[str, str, str, str | None]:
-    """The dtypes of p, g, the states and the master of a tensor: every combination that routines take."""
+def storage(draw: Any, params: tuple[str, ...] = DTYPES, wide: bool = False) -> Storage:
+    """The dtypes of p, g, the states and the master: all combinations that routines take, or with ``wide`` states."""
     p = draw(st.sampled_from(params))
     real = np.dtype(arithmetic(p)).name
     g = draw(st.sampled_from([d for d in DTYPES if SIZES[d] <= SIZES[real]]))
-    v = draw(st.sampled_from(sorted({real, p})))
+    v = draw(st.sampled_from(sorted({real, real if wide else p})))
     masters = [None, real, "uint16"] if p == "bfloat16" else [None, real]
     return p, g, v, draw(st.sampled_from(masters)) if p != real else None
+
+
+EVERY_KIND = storage()
+# Those of `refopt.oracle.exact.build.SIGNATURES`, for laws that hold alike of all kinds: each other one is compiled.
+KINDS = st.sampled_from([(p, g, v, *master, None)[:4] for p, g, v, *master in SIGNATURES])
 
 
 USUAL = {
@@ -115,103 +116,103 @@ def hyperparameters(routine: Routine, count: int) -> st.SearchStrategy[dict[str,
     return st.fixed_dictionaries({hyper.name: one_or_many(hyper) for hyper in routine.hypers})
 
 
+FACTORS = st.sampled_from([1.0, 0.3, 1 / 65536, 3.0, 0.0, math.inf, math.nan])
+FLAGS = st.sampled_from([0.0, 0.0, 1.0, math.inf, math.nan])
+GATES = {"grad_factor": FACTORS, "found_inf": FLAGS}
+
+
+def steps(routine: Routine, count: int, gate: tuple[str, ...] = ()) -> st.SearchStrategy[dict[str, Any]]:
+    """Numbers of one step over ``count`` tensors, with a factor, a flag or both if ``gate`` names them."""
+    both = st.fixed_dictionaries({name: GATES[name] for name in gate})
+    return st.builds(operator.or_, hyperparameters(routine, count), both) if gate else hyperparameters(routine, count)
+
+
+@cache
+def places(routine: Routine) -> st.SearchStrategy[Any]:
+    """Addresses: how many elements off an aligned one each tensor lies, by turns; for all slots alike, or by slot."""
+    each = st.lists(st.integers(0, 9), min_size=1, max_size=4)
+    return st.one_of(each, st.dictionaries(st.sampled_from(routine.slot_names), each, min_size=1, max_size=2))
+
+
 @st.composite
 def cases(
     draw: Any,
     routine: Routine,
-    max_tensors: int = 6,
-    large: bool = True,
-    params: tuple[str, ...] = DTYPES,
+    least: int = 0,
+    most: int = 6,
+    kinds: st.SearchStrategy[Storage] = EVERY_KIND,
     max_steps: int = 2,
+    large: bool = True,
+    gated: bool = False,
+    **fixed: Any,
 ) -> Case:
-    """Lists of at least one tensor, of any mixture of dtypes, shapes and values, and steps with changing numbers.
+    """Lists of tensors, of one or two kinds of dtypes, any shapes and values, and steps with changing numbers.
 
-    With ``large``, tensors of routines with norms may be as large as a chunk.
+    They print as calls of `refopt.oracle.exact.build.listed`, and become smaller when they fail. There are ``least`` to
+    ``most`` tensors; with ``large``, those of routines with norms may be as large as a chunk.
+    ``gated`` says that steps may have a factor and a flag. ``fixed`` has choices.
     """
-    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    large = large and not routine.elementwise
-    finite = draw(st.integers(0, 3)) > 0
-    slots: dict[str, list[Any]] = {name: [] for name in routine.slot_names}
-    common = draw(st.one_of(st.none(), storage(params)))
-    optional = _optional(routine)
-    for _ in range(draw(st.integers(1, max_tensors))):
-        p, g, state, master = common or draw(storage(params))
-        shape, order = draw(layouts(around(chunk_of(p, g)) if large else ()))
-        absent = draw(_some(optional))
-        for name, arrays in slots.items():
-            dtype = {"params": p, "grads": g, "master_params": master}.get(name, state)
-            if _slot(routine, name).scalar:
-                arrays.append(draw(scalars(np.dtype(arithmetic(p)).name)))
-            elif dtype is None or name in absent:
-                arrays.append(None)
-            else:
-                arrays.append(dense(draw(_values(math.prod(shape), dtype, finite, rng)), shape, order))
-        if master and master != "uint16" and draw(st.booleans()):
-            _round_into(slots["params"][-1], slots["master_params"][-1])
-        if draw(st.integers(0, 9)) == 9:
-            slots["grads"][-1] = None
-    drawn = {name: _unless_absent(_slot(routine, name), arrays) for name, arrays in slots.items()}
-    numbers = hyperparameters(routine, len(slots["params"]))
-    steps = draw(st.lists(numbers, min_size=1, max_size=max_steps))
-    return Case(routine, drawn, steps, draw(_choices(routine)))
+    finite, large = draw(st.integers(0, 3)) > 0, large and not routine.elementwise
+    each = tensors(routine, st.sampled_from(draw(st.lists(kinds, min_size=1, max_size=2))), large, finite)
+    drawn = [draw(each) for _ in range(draw(st.integers(least, most)))]
+    gate = draw(st.lists(st.sampled_from(list(GATES)), unique=True)) if gated else ()
+    given = draw(st.lists(steps(routine, len(drawn), tuple(gate)), min_size=1, max_size=max_steps))
+    # Copies print as numbers, where what a strategy has drawn may print as how it was made.
+    copies = [{name: [1 * y for y in x] if isinstance(x, list) else 1 * x for name, x in step.items()} for step in given]
+    return draw(st.builds(listed, *map(st.just, (routine.name, drawn, copies)), choices(routine, **fixed)))
 
 
-def _choices(routine: Routine) -> st.SearchStrategy[dict[str, Any]]:
+def choices(routine: Routine, **fixed: Any) -> st.SearchStrategy[dict[str, Any]]:
     """A value of each choice."""
-    return st.fixed_dictionaries({name: st.sampled_from(values) for name, values in routine.choices.items()})
-
-
-def _round_into(param: np.ndarray, master: np.ndarray) -> None:
-    with np.errstate(all="ignore"):
-        param[...] = master.astype(param.dtype)
+    every = {name: (fixed[name],) if name in fixed else values for name, values in routine.choices.items()}
+    return st.fixed_dictionaries({name: st.sampled_from(values) for name, values in every.items()})
 
 
 @st.composite
-def scalars(draw: Any, real: str) -> np.ndarray:
-    """One element of the arithmetic type: a power of beta, a limit of its range, or RAdam's rho."""
-    usual = st.sampled_from([0.9, 0.999, 0.5, 0.0, 1.0, 4.0, 5.0, 5.5, 900.0])
-    value = draw(st.one_of(usual, st.floats(0, 1, width=32)))
-    return np.full(draw(st.sampled_from([(), (1,)])), value, real)
+def tensors(
+    draw: Any, routine: Routine, kinds: st.SearchStrategy[Storage], large: bool = False, finite: bool = False
+) -> Tensor:
+    """One tensor. One in ten has no gradient; as often as not the master is the parameter, and a state is absent."""
+    p, g, state, master = draw(kinds)
+    shape, order = draw(layouts(around(chunk_of(p, g)) if large else ()))
+    size, drawn = math.prod(shape), {}
+    for slot in routine.slots:
+        dtype = {"params": p, "grads": g, "master_params": master}.get(slot.name, state)
+        optional = slot.optional and slot.name != "master_params"
+        if slot.scalar:
+            drawn[slot.name] = Numbers([1 * draw(SCALARS)])
+        elif dtype == "uint16":
+            drawn[slot.name] = Numbers(draw(st.lists(st.integers(0, 2**16 - 1), min_size=1, max_size=3)))
+        elif slot.name == "master_params" and master and draw(st.booleans()):
+            drawn[slot.name] = drawn["params"]
+        elif dtype and not (optional and draw(st.booleans())):
+            drawn[slot.name] = draw(numbers(dtype, size, finite, slot.signed))
+    if draw(st.integers(0, 9)) == 9:
+        del drawn["grads"]
+    return Tensor((p, g, state, *([master] if master else [])), shape, order, drawn)
+
+
+# One element of the arithmetic type: a power of beta, a limit of its range, or RAdam's rho.
+SCALARS = st.one_of(st.sampled_from([0.9, 0.999, 0.5, 0.0, 1.0, 4.0, 5.0, 5.5, 900.0]), st.floats(0, 1, width=32))
 
 
 @st.composite
-def _some(draw: Any, names: Sequence[str]) -> set[str]:
-    return {name for name in names if draw(st.booleans())}
-
-
-def _optional(routine: Routine) -> list[str]:
-    """The states that may be absent."""
-    return [name for name in routine.states if _slot(routine, name).optional]
-
-
-def _unless_absent(slot: Slot, arrays: list[Any]) -> list[Any] | None:
-    """The list of a slot; ``None`` for an optional one that no tensor has."""
-    return None if slot.optional and all(x is None for x in arrays) else arrays
-
-
-def _slot(routine: Routine, name: str) -> Slot:
-    return next(slot for slot in routine.slots if slot.name == name)
-
-
-@st.composite
-def _values(draw: Any, size: int, dtype: str, finite: bool, rng: np.random.Generator) -> np.ndarray:
-    """Normal values of a drawn magnitude, with a few nasty ones in between."""
-    if dtype == "uint16":  # a remainder
-        return rng.integers(0, 2**16, size, np.uint16)
+def numbers(draw: Any, dtype: str, size: int, finite: bool = False, signed: bool = True) -> Numbers:
+    """Elements of an array: ordinary numbers of one magnitude, and a few nasty ones among them."""
     info = _info(dtype)
     root = math.sqrt(float(info.max))
-    magnitudes = [1.0, 1.0, 1.0, 1e-3, 0.0, 1 / root, root / 100, float(info.tiny)]
-    with np.errstate(all="ignore"):
-        values = (rng.normal(size=size) * draw(st.sampled_from(magnitudes))).astype(numpy_dtype(dtype))
-    for special in draw(_few_nasty_floats(dtype, finite)):
-        if size:
-            values[rng.integers(size)] = special
-    return values
+    factor = draw(st.sampled_from([1.0, 1.0, 1.0, 1e-3, 0.0, 1 / root, root / 100, float(info.tiny)]))
+    repeated = [x * factor for x in draw(ORDINARY)]
+    at = {i % size: float(x) for i, x in draw(_few_nasty_floats(dtype, finite))} if size else {}
+    return Numbers(repeated if signed else [abs(x) for x in repeated], at)
 
 
 @cache
-def _few_nasty_floats(dtype: str, finite: bool) -> st.SearchStrategy[list[np.generic]]:
-    return st.lists(nasty_floats(dtype, finite), max_size=3)
+def _few_nasty_floats(dtype: str, finite: bool) -> st.SearchStrategy[list[tuple[int, np.generic]]]:
+    return st.lists(st.tuples(st.sampled_from([0, -1]) | st.integers(0, 40_000), nasty_floats(dtype, finite)), max_size=3)
+
+
+ORDINARY = st.lists(st.floats(-8, 8, width=32), min_size=1, max_size=3)
 
 
 def _info(dtype: str) -> Any:
