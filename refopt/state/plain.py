@@ -10,7 +10,7 @@ from refopt import checks
 from refopt.catalog import KNOWN, Routine, Slot
 from refopt.checks import Array
 from refopt.checks.arguments import chosen, listed, mapped, shown, whole
-from refopt.checks.dtypes import ITEM_SIZES, name_of
+from refopt.checks.dtypes import name_of
 from refopt.state.saved import check_values, saved_array
 
 VERSION = 1
@@ -75,11 +75,7 @@ def state_dict(
 
 
 def load(
-    saved: Mapping[str, Any],
-    routine: str,
-    slots: Mapping[str, Any],
-    *,
-    choices: Mapping[str, Any] | None = None,
+    saved: Mapping[str, Any], routine: str, slots: Mapping[str, Any], *, choices: Mapping[str, Any] | None = None,
     memory: Memory | None = None,
 ) -> dict[str, Any]:
     """Load a state dictionary into arrays, in place.
@@ -208,10 +204,7 @@ def _match(
 
 def _set_apart(lists: dict[str, list], call: checks.Call) -> None:
     """Copy saved arrays that share memory with written ones, so that no write changes one that is read later."""
-    spans = sorted(
-        (array.address, array.address + array.size * ITEM_SIZES[array.dtype])
-        for name in lists for array in call.arrays[name] if array is not None and array.size
-    )
+    spans = sorted(array.span for name in lists for array in call.arrays[name] if array is not None and array.size)
     starts = [start for start, _ in spans]  # the spans are disjoint, so their ends are sorted, too
     for values in lists.values():
         for i, host in enumerate(values):
