@@ -20,7 +20,6 @@ from refopt.oracle.laws import LAWS, SYMMETRIES, Law, current_id
 from refopt.oracle.notes import of_items, of_trial
 from refopt.oracle.related import Related
 from refopt.oracle.report import Report
-from refopt.oracle.running import Running
 from refopt.oracle.settings import settings_of
 from refopt.oracle.subjects import optimizer_of, subject_of
 from refopt.oracle.trial import FLUSHES, Trial
@@ -180,10 +179,8 @@ def _held(row: Routine | None, tested: Any, of: _Asked, remarks: Sequence[str], 
         if why := lacking(kind):
             items += [Item(law.id, kind, law.name, SKIPPED, why, lacks=True) for law in of.wanted]
             continue
-        trial: Any = (
-            Running(tested, kind, of.seed, exact=of.exact, tolerance=of.tolerance) if row is None
-            else Trial(row, tested, kind, of.seed, fixed, tried, of.secret, of.tolerance)
-        )
+        exact = of.exact and row is None
+        trial = Trial(row, tested, kind, of.seed, fixed, tried, of.secret, of.tolerance, exact)
         of_kind = _of_dtype(trial, of, tried)
         causes += of_kind.explained([cause.text for cause in causes if cause.share >= ENOUGH], of.diagnose)
         items += of_kind.items
@@ -267,7 +264,7 @@ def _laws(laws: Any, exact: bool, declared: Sequence[str], there: Mapping[str, L
     return [law for law in there.values() if law.id in ids]
 
 
-def _command(trial: Running, dtypes: Sequence[str], law: Law, of: _Asked) -> str:
+def _command(trial: Trial, dtypes: Sequence[str], law: Law, of: _Asked) -> str:
     """The call that reproduces a failure."""
     routine = None if trial.row is None else trial.row.name
     named = f", set={of.settings}" if of.settings else ""

@@ -42,8 +42,6 @@ class OptaxRoutine(OptaxOptimizer):
         notes: remarks for the reader of a report.
     """
 
-    compiles_each_list = True  # XLA may fuse each differently, so L2 holds within the bound
-
     def __init__(
         self, row: Routine, make: Callable[..., Any], name: str, *, options: Mapping[str, Any], names: Mapping[str, str]
     ) -> None:
