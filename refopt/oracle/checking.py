@@ -21,7 +21,7 @@ from refopt.oracle.notes import of_items, of_trial
 from refopt.oracle.related import Related
 from refopt.oracle.report import Report
 from refopt.oracle.settings import settings_of
-from refopt.oracle.subjects import optimizer_of, subject_of
+from refopt.oracle.subjects import subject_of
 from refopt.oracle.trial import FLUSHES, Trial
 from refopt.oracle.trying import Tried, tries_of
 from refopt.oracle.variants import ROUTINES, added, by_request, row_for
@@ -135,8 +135,7 @@ def check(
     from refopt.oracle.process import in_process  # it imports much of the standard library
 
     with contextlib.ExitStack() as stack, np.errstate(all="ignore"):
-        make = optimizer_of if row is None else subject_of
-        tested, remarks = in_process(make, row, subject, process=process, deadline=deadline, stack=stack, **named)
+        tested, remarks = in_process(subject_of, row, subject, process=process, deadline=deadline, stack=stack, **named)
         return _held(row, tested, of, remarks, started)
 
 

@@ -36,11 +36,11 @@ class Formula:
         flag = case.steps[0].get("found_inf")
         if arrays["grads"] is None or (flag is not None and flag[0] != 0):
             return unchanged(self.row, arrays)
-        there = {name: x for name, x in arrays.items() if x is not None}
-        if sum(x.nbytes for x in there.values()) > CACHED:
+        there = [(name, x) for name, x in arrays.items() if x is not None]
+        if sum([x.nbytes for _, x in there]) > CACHED:
             return self.of_arrays(case, i, arrays, depth, leasts)
-        bits = ((name, x.dtype.name, x.shape, x.strides, x.tobytes()) for name, x in there.items())
-        exact = ((name, repr(x)) for name, x in numbers.items())  # repr distinguishes 0.0 and -0.0
+        bits = [(name, x.dtype, x.shape, x.strides, x.tobytes()) for name, x in there]
+        exact = [(name, repr(x)) for name, x in numbers.items()]  # repr distinguishes 0.0 and -0.0
         key = (self.row, *bits, *exact, *case.choices.items(), case.count, depth, leasts, self.flushes)
         if key in _known:
             self._note_rounded(numbers, arrays)

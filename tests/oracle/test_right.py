@@ -11,7 +11,7 @@ from refopt import cpu, oracle
 from refopt.catalog import ROUTINES
 from refopt.oracle.bound import sums
 from refopt.oracle.broken import Broken
-from refopt.oracle.laws import LAWS, calls
+from refopt.oracle.laws import LAWS, again
 from refopt.oracle.laws.use import COUNTS
 from refopt.oracle.subjects.function import Function
 from refopt.oracle.trial import Trial
@@ -157,7 +157,7 @@ def test_a_step_of_numbers_of_its_own_is_given_no_others():
 
     row = ROUTINES["adam"]
     for function, has in ((step, False), (cpu.merged_adam, True)):
-        labels = {x.label for x in calls.going_on(Trial(row, Function(row, function), "float32", 0, {}))}
+        labels = {x.label for x in again.in_a_row(Trial(row, Function(row, function), "float32", 0, {}))}
         assert "3 steps of other numbers" in labels and ("3 steps of other betas" in labels) == has
 
 
@@ -167,7 +167,7 @@ def test_late_steps_are_those_whose_number_a_narrower_count_loses():
     assert counts == [3000, 1, 2**24]
     row = ROUTINES["adam"]
     trial = Trial(row, Function(row, cpu.merged_adam), "float32", 0, {})
-    (late,) = (x for x in calls.going_on(trial) if x.label == f"step {calls.LATE}")
+    (late,) = (x for x in again.in_a_row(trial) if x.label == f"step {again.LATE}")
     case = late.case()
     assert case.count % 2**8 != case.count and case.params[0].size % 2
 

@@ -24,8 +24,8 @@ from refopt.oracle.exceptions import reasons
 from refopt.oracle.item import SKIPPED, Item
 from refopt.oracle.laws import Law, Try
 from refopt.oracle.running import Data
-from refopt.oracle.subject import Optimizer
-from refopt.oracle.subjects import optimizer_of
+from refopt.oracle.subject import Subject
+from refopt.oracle.subjects import subject_of
 from refopt.oracle.trial import Trial
 from refopt.oracle.trying import Tried
 
@@ -158,12 +158,12 @@ def record(
 
 def _optimizer(
     subject: Any, common: Mapping[str, Any], options: Mapping[str, Any], ran: Mapping[str, Any], notes: dict[str, None]
-) -> Optimizer:
+) -> Subject:
     """An optimizer that runs as ``ran`` says; adds a note if it cannot."""
     from refopt.oracle.process import in_process  # which imports much of the standard library
 
     named = {**common, "options": options, "where": "compare"}
-    optimizer, remarks = in_process(optimizer_of, None, subject, **ran, **named)
+    optimizer, remarks = in_process(subject_of, None, subject, **ran, **named)
     notes |= dict.fromkeys(remarks)
     return optimizer
 

@@ -42,7 +42,7 @@ class SubjectAnswers:
         blob = self.channel.recv_bytes() if isinstance(argument, Packed) else b""
         if what in ("run", "observe", "rest"):
             of_case = self._message(lambda: self._run(argument, blob, what), lambda: self.good_case)
-            return lambda: self._send(of_case, self.receiver.blob(argument))
+            return lambda: self._send(of_case, self.receiver.blob())
         if what == "of_runs":
             dropped, *asked = argument
             for key in dropped:
@@ -76,9 +76,7 @@ class SubjectAnswers:
         case = self.receiver.unpack(packed, blob)
         value = self._ran(case) if what == "run" else self._observed(case, what == "rest")
         if len(blob) <= SMALL:
-            whole = {token: (self.receiver.memories[token].size, 0) for token in packed.order}
-            good = packed._replace(fresh=whole, dropped=[]), blob
-            self.good_case = lambda: self.subject.run(Receiver().unpack(*good))
+            self.good_case = lambda: self.subject.run(Receiver().unpack(packed, blob))
         return value
 
     def _ran(self, case: Case) -> Any:

@@ -1,8 +1,9 @@
-"""A function of lists of arrays as an `Optimizer`, whatever its formula."""
+"""A function of lists of arrays as a `Subject`, whatever its formula."""
 
 import inspect
 import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ SCALARS = {slot.name: slot for row in KNOWN.values() for slot in row.slots if sl
 
 
 class Step:
-    """A function ``step(params, grads, *states, **numbers)`` as an `Optimizer`.
+    """A function ``step(params, grads, *states, **numbers)`` as a `Subject`.
 
     Attributes:
         lists: its arguments that are lists of arrays (parameters, gradients, states), and whether each is passed by
@@ -73,10 +74,10 @@ class Step:
         """The lists after a call, or returned ones, and whether it put other arrays into the given lists."""
         given = {name: None if values is None else [*values] for name, values in lists.items()}
         by_name = {name: values for name, values in given.items() if name not in self.positional}
-        result = self.function(*(given[name] for name in self.positional), **by_name, **named)
+        result = self.function(*map(given.get, self.positional), **by_name, **named)
         if result is not None:
             return {**lists, **lists_of(result, written, len(lists[written[0]]))}, False
-        return dict(lists), any(not _same(values, given[name]) for name, values in lists.items())
+        return dict(lists), not all([_same(values, given[name]) for name, values in lists.items()])
 
     def start(self, params: Sequence[Placed], saved: Any = None, apart: bool = False) -> Run:
         if apart:
@@ -129,7 +130,7 @@ class StepRun(LibraryRun):
 
 def _same(before: Any, now: Any) -> bool:
     """Whether a list still has the same arrays."""
-    return before is None or (len(before) == len(now) and all(x is y for x, y in zip(before, now, strict=True)))
+    return before is None or (len(before) == len(now) and all(map(is_, before, now)))
 
 
 def lists_of(result: Any, names: Sequence[str], count: int) -> dict[str, list[Any]]:
