@@ -17,9 +17,9 @@ from peers.trials import check
 from refopt import oracle
 from refopt.oracle.memory import dense
 from refopt.oracle.subjects import subject_of
+from refopt.oracle.subjects.function import Function
 from refopt.oracle.subjects.keras import names_of
 from refopt.oracle.subjects.keras_peers import PEERS
-from refopt.oracle.subjects.step import Step
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # in Keras
 LAWS = ["L2", "L2", "L15", "L4", "L4", "L17", "L16"]  # L3, of a thousand tensors, is for one of them
@@ -91,7 +91,7 @@ def test_a_decorated_step_is_no_optimizer_to_be_made(optimizers):
         calls.append((args, named))
         return optimizers.SGD(0.5)
 
-    assert isinstance(subject_of(None, decorated), Step) and not calls
+    assert isinstance(subject_of(None, decorated), Function) and not calls
 
 
 def test_names_that_are_taken(optimizers):

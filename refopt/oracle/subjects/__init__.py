@@ -9,7 +9,6 @@ from refopt.checks.arguments import chosen, kind_of, mapped, shown
 from refopt.oracle.subjects.arrays import NAMES, arrays_of
 from refopt.oracle.subjects.function import Function
 from refopt.oracle.subjects.names import accepted, public_name
-from refopt.oracle.subjects.step import step_of
 
 __all__ = ["accepted", "public_name", "subject_of"]
 
@@ -53,11 +52,10 @@ def subject_of(
         raise TypeError(f"{where}: {what}: expected none, which is for optimizers of libraries, got {shown(values)}")
     if not callable(subject):
         raise TypeError(f"{where}: subject: expected a function, or an optimizer, got {kind_of(subject)}")
-    of = arrays_of(kind, device)
-    if row is None:
-        return step_of(subject, mapped(f"{where}: set", numbers or {}), mapped(f"{where}: states", states or {}), of)
-    step = Function(row, subject, of)
-    step.name += "".join(f", {name}={x!r}" for name, x in (("arrays", arrays), ("device", device)) if x is not None)
+    given = mapped(f"{where}: set", numbers or {}), mapped(f"{where}: states", states or {})
+    step = Function(row, subject, arrays_of(kind, device), *given)
+    if row is not None:
+        step.name += "".join(f", {name}={x!r}" for name, x in (("arrays", arrays), ("device", device)) if x is not None)
     return step
 
 
