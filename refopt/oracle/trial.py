@@ -285,7 +285,7 @@ class Trial:
                 if same in right:
                     self.compared += actual.size
                     continue
-                broken = self._bounded(name, i, expected, actual, measured)
+                broken = self._compare(name, i, expected, actual, measured)
                 if broken and (worst is None or (broken.ratio or 0) > (worst.ratio or 0)):
                     worst = broken
                 if same and not broken:
@@ -297,7 +297,7 @@ class Trial:
             raise worst
         return got
 
-    def _bounded(self, name: str, i: int, expected: Expected, got: np.ndarray, measured: bool) -> Broken | None:
+    def _compare(self, name: str, i: int, expected: Expected, got: np.ndarray, measured: bool) -> Broken | None:
         ratios = np.ravel(memory(expected.ratio(got))) if got.size else np.zeros(0)
         bounded = ~np.isnan(ratios)
         self.compared += int(bounded.sum())

@@ -43,13 +43,16 @@ def flagged(trial: Trial, flag: float, lost: bool = False) -> Case:
 def of_runs(trial: Trial) -> Iterator[Try]:
     lost = partial(np.full_like, fill_value=np.nan)
 
-    def begun(data: Data, steps: int = 0, loaded: bool = False, skipped: bool = False) -> Run:
-        """A run after some steps, after loading, or after a skipped step."""
+    def need(data: Data) -> None:
         run = trial.start(data.params)
         if not trial.subject.gated:
             raise Skipped("takes no found_inf", lacks=True)
         with skipping("takes no found_inf"):  # a step that accepts the flag only to refuse it
-            trial.step(trial.start(data.params), data.grads[0], 0.0)
+            trial.step(run, data.grads[0], 0.0)
+
+    def begun(data: Data, steps: int = 0, loaded: bool = False, skipped: bool = False) -> Run:
+        """A run after some steps, after loading, or after a skipped step."""
+        run = trial.start(data.params)
         for of in data.grads[:steps]:
             trial.step(run, of, 0.0)
         if loaded:
@@ -60,6 +63,7 @@ def of_runs(trial: Trial) -> Iterator[Try]:
 
     def skipped(finite: bool, begin: Callable[[Data], Run], data: Data) -> None:
         """The skipped step changes nothing, and does not affect later steps."""
+        need(data)
         run, plain = begin(data), begin(data)
         before = trial.outcome(run)
         trial.step(run, data.grads[1] if finite else [lost(x) for x in data.params], 1.0)
@@ -72,6 +76,7 @@ def of_runs(trial: Trial) -> Iterator[Try]:
 
     def zero(data: Data) -> None:
         """A flag of 0 has no effect."""
+        need(data)
         trial.same(trial.run(data), trial.outcome(begun(data, len(data.grads))), "the result without a gate", data)
 
     later = partial(begun, steps=BEFORE)
