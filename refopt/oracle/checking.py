@@ -4,7 +4,6 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +17,6 @@ from refopt.oracle.exceptions import covers, reason, reasons
 from refopt.oracle.item import FAILED, SKIPPED, Item
 from refopt.oracle.laws import LAWS, SYMMETRIES, Law, current_id
 from refopt.oracle.notes import of_items, of_trial
-from refopt.oracle.related import Related
 from refopt.oracle.report import Report
 from refopt.oracle.settings import settings_of
 from refopt.oracle.subjects import subject_of
@@ -194,9 +192,10 @@ def _held(row: Routine | None, tested: Any, of: _Asked, remarks: Sequence[str], 
             held = trials[0].numbers() if trials else {}
             left_out = ", ".join(f"{name} ({held[name]:g} in the rule)" for name in missing if held)
             notes[f"numbers not taken: {left_out}"] = None
-    return (Related if row is None else partial(Report, row.name))(
-        tested.name, items, of.laws, largest={x.dtype: dict(x.largest) for x in trials if row}, compared=compared,
-        unbounded=sum(trial.unbounded for trial in trials), expected_failures=excused | of.allowed, dtypes=tried,
+    return Report(
+        row and row.name, tested.name, items, of.laws, largest={x.dtype: dict(x.largest) for x in trials if row},
+        compared=compared, unbounded=sum(trial.unbounded for trial in trials),
+        expected_failures=excused | of.allowed, dtypes=tried,
         notes=list(notes), causes=causes, seconds=time.perf_counter() - started, allow_skips=of.allow_skips,
         usual_dtypes=of.dtypes is None,
     )
