@@ -47,9 +47,9 @@ def fortran(x: np.ndarray) -> Placed:
 
 
 def guarded(x: np.ndarray, shift: int = 1) -> Placed:
-    """Between guards, ``shift`` elements off an aligned address."""
+    """Between guards, ``shift`` elements off an aligned address, with the axes of a dense array in their order."""
     room = GUARD // x.itemsize
-    return _filled(x, _strides(x.shape), 2 * room + shift + x.size, room + shift)
+    return _filled(x, tuple(stride // x.itemsize for stride in x.strides), 2 * room + shift + x.size, room + shift)
 
 
 def gapped(x: np.ndarray) -> Placed:

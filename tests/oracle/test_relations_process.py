@@ -46,7 +46,7 @@ def ends_where(condition):
 
 @pytest.mark.parametrize(("law", "label", "condition"), [
     ("L2", "tensors of two dtypes", lambda params, grads, flag: len({x.dtype for x in params}) > 1),
-    ("L3", "an empty tensor alone", lambda params, grads, flag: not sum(x.size for x in params) and len(params)),
+    ("L3", "an empty one at 0", lambda params, grads, flag: not sum(x.size for x in params) and len(params)),
     ("L15", "two of five, from the first step", lambda params, grads, flag: any(g is None for g in grads)),
     ("L4", "columns of a wider matrix", lambda params, grads, flag: params[1].strides == (32, 4)),
     ("L8", "after steps", lambda params, grads, flag: flag is not None)])

@@ -14,8 +14,8 @@ from refopt.oracle.identity.candidates import LEFT_OUT, Candidate, candidates, o
 from refopt.oracle.identity.numbers import numbers_of, rows, telling
 from refopt.oracle.identity.report import Identity, Match, merged
 from refopt.oracle.memory import dense
-from refopt.oracle.subject import Optimizer
-from refopt.oracle.subjects import optimizer_of
+from refopt.oracle.subject import Subject
+from refopt.oracle.subjects import subject_of
 from refopt.oracle.variants import ROUTINES
 
 # Scales of each step's gradients, which reveal maxima, averages, and the step from which RAdam rectifies.
@@ -73,7 +73,7 @@ def identify(
     return found
 
 
-def _identified(optimizer: Optimizer, own: Mapping[str, str], seed: int) -> Identity:
+def _identified(optimizer: Subject, own: Mapping[str, str], seed: int) -> Identity:
     """Identify an optimizer with its numbers."""
     for dtype in ENOUGH:
         for axes in SHAPES:
@@ -98,13 +98,13 @@ def _identified(optimizer: Optimizer, own: Mapping[str, str], seed: int) -> Iden
 def _telling(
     subject: Any, numbers: Mapping[str, Any], states: Any, arrays: str | None, device: str | None,
     options: Mapping[str, Any],
-) -> tuple[Optimizer, Optimizer]:
+) -> tuple[Subject, Subject]:
     """The optimizer with numbers that distinguish formulas, where options permit; and with its own numbers."""
 
-    def made(options: Mapping[str, Any]) -> Optimizer:
+    def made(options: Mapping[str, Any]) -> Subject:
         taken = {name: x for name, x in numbers.items() if name in _parameters(subject)}
-        return optimizer_of(
-            subject, numbers=taken, states=states, arrays=arrays, device=device, options=options, where="identify"
+        return subject_of(
+            None, subject, numbers=taken, states=states, arrays=arrays, device=device, options=options, where="identify"
         )
 
     optimizer = made(options)
@@ -128,7 +128,7 @@ def _parameters(subject: Any) -> set[str]:
         return set()
 
 
-def _probed(optimizer: Optimizer, dtype: str, shapes: Sequence[tuple[int, ...]], seed: int) -> tuple:
+def _probed(optimizer: Subject, dtype: str, shapes: Sequence[tuple[int, ...]], seed: int) -> tuple:
     """The parameters, the gradients of each step, and the parameters after each."""
     params = [noise([seed, 0, k], shape).astype(dtype) for k, shape in enumerate(shapes)]
     grads = [
@@ -154,7 +154,7 @@ def _probed(optimizer: Optimizer, dtype: str, shapes: Sequence[tuple[int, ...]],
 
 
 def _found(
-    optimizer: Optimizer, dtype: str, params: Any, grads: Any, came: Any, names: Mapping[str, str],
+    optimizer: Subject, dtype: str, params: Any, grads: Any, came: Any, names: Mapping[str, str],
     shaped: bool = False,
 ) -> Identity:
     """Every formula with the same results; if ``shaped``, only those for matrices."""
@@ -181,7 +181,7 @@ def _found(
     return Identity(optimizer.name, ordered, tried=tried, steps=len(grads), dtype=dtype, nearest=near, agreed=agreed)
 
 
-def _every(optimizer: Optimizer, names: Mapping[str, str]) -> Iterator[Candidate]:
+def _every(optimizer: Subject, names: Mapping[str, str]) -> Iterator[Candidate]:
     """Every formula; last those of states that start from 1, which some libraries have."""
     for ones in (False, True):
         for row in rows():

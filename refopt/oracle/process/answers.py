@@ -14,12 +14,13 @@ from refopt.oracle.memory import soiled
 from refopt.oracle.observing import Seen, observe, starts, surroundings, watch_threads
 from refopt.oracle.process.child import Held, is_failure, raised
 from refopt.oracle.process.memory import Packed, Receiver, outcome_sent
-from refopt.oracle.running import optimizer_in, state_dict_of
+from refopt.oracle.running import state_dict_of, why_not
 from refopt.oracle.script import call_of
 
 SMALL = 2**16  # the most bytes kept to test whether a step that raises still works at all
-OPTIONAL = "dtypes", "fixed", "excused", "notes", "always", "compiles_each_list", "is_function", "libraries"
-OF_RUNS = "gated", "in_place", "recompiled"
+OPTIONAL = (
+    "dtypes", "fixed", "excused", "notes", "always", "is_function", "libraries", "gated", "in_place", "recompiled"
+)
 
 
 class SubjectAnswers:
@@ -30,7 +31,6 @@ class SubjectAnswers:
         # The last successful work on cases and on runs, to repeat.
         self.good_case: Callable[[], object] | None = None
         self.good_run: Callable[[], object] | None = None
-        self.optimizer, self.why_not = optimizer_in(subject)
         self.runs: dict[int, Any] = {}  # and state dictionaries
         self.begun: dict[int, list[Any]] = {}  # how a run was started, until one of its steps has succeeded
         self.before = surroundings()
@@ -42,7 +42,7 @@ class SubjectAnswers:
         blob = self.channel.recv_bytes() if isinstance(argument, Packed) else b""
         if what in ("run", "observe", "rest"):
             of_case = self._message(lambda: self._run(argument, blob, what), lambda: self.good_case)
-            return lambda: self._send(of_case, self.receiver.blob(argument))
+            return lambda: self._send(of_case, self.receiver.blob())
         if what == "of_runs":
             dropped, *asked = argument
             for key in dropped:
@@ -69,17 +69,14 @@ class SubjectAnswers:
     def described(self) -> dict[str, Any]:
         """The properties of a subject."""
         known = {name: getattr(self.subject, name) for name in OPTIONAL if hasattr(self.subject, name)}
-        known |= {name: getattr(self.optimizer, name) for name in OF_RUNS if self.optimizer is not None}
-        known |= {"name": self.subject.name, "why_not": self.why_not}
+        known |= {"name": self.subject.name, "why_not": why_not(self.subject)}
         return known | {"has_stores": hasattr(self.subject, "stores")}
 
     def _run(self, packed: Packed, blob: bytes, what: str) -> Any:
         case = self.receiver.unpack(packed, blob)
         value = self._ran(case) if what == "run" else self._observed(case, what == "rest")
         if len(blob) <= SMALL:
-            whole = {token: (self.receiver.memories[token].size, 0) for token in packed.order}
-            good = packed._replace(fresh=whole, dropped=[]), blob
-            self.good_case = lambda: self.subject.run(Receiver().unpack(*good))
+            self.good_case = lambda: self.subject.run(Receiver().unpack(packed, blob))
         return value
 
     def _ran(self, case: Case) -> Any:
@@ -101,14 +98,14 @@ class SubjectAnswers:
         arguments = [self.runs[x.number] if isinstance(x, Held) else x for x in arguments]
         mine = _copied(arguments) if self.good_run is None and what in ("start", "step") else None
         if what == "start":
-            self.runs[number] = self.optimizer.start(*arguments)
+            self.runs[number] = self.subject.start(*arguments)
             if mine:
                 self.begun[number] = mine
             return None
         value = getattr(self.runs[number], what)(*arguments)
         if what == "step" and mine and number in self.begun:
             begun, given = self.begun[number], mine
-            self.good_run = lambda: self.optimizer.start(*_copied(begun)).step(*_copied(given))
+            self.good_run = lambda: self.subject.start(*_copied(begun)).step(*_copied(given))
             self.begun.clear()
         return value
 
