@@ -40,7 +40,8 @@ class Run(Protocol):
     """Parameters that are being optimized, and their states.
 
     If it also has a method ``state_dict``, `Optimizer.start` takes what that returns: a state that is loaded without a
-    file (law L28).
+    file (law L28). Law L24 uses two more, if it has them: ``put(params)`` writes the parameters, as their owner may
+    between two steps, and ``closed(grads)`` takes a step whose closure computes the gradients.
     """
 
     def step(self, grads: Sequence[Placed | None], found_inf: float | None = None, refill: bool = False) -> None:

@@ -4,11 +4,15 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from refopt.oracle.broken import Misconduct, Skipped
+from refopt.oracle.cases import DECAYS
 from refopt.oracle.exact.cases import Case, Outcome
 from refopt.oracle.exact.laws import reference
 from refopt.oracle.laws import again, together
 from refopt.oracle.laws.law import Law, Try, both, of_bound
+from refopt.oracle.laws.step import free
 from refopt.oracle.laws.unforeseen import refilled
 from refopt.oracle.requiring import require_same
 from refopt.oracle.running import skipping
@@ -27,8 +31,12 @@ def numbers(trial: Trial) -> Iterator[Try]:
         if hyper.per_tensor and hyper.name != "seed" and trial.takes(hyper.name):
             make = partial(varied, trial, hyper.name)
             yield Try(f"{hyper.name} for each tensor", make, partial(held_if_taken, trial, what="numbers in lists"))
+    make = partial(varied, trial, "lr", (*SIZES[:2], 0, *SIZES[2:]))
+    yield Try("lr for each, one of them empty", make, partial(held_if_taken, trial, what="numbers in lists"))
     if trial.takes("lr"):
         yield Try("lr for each, untouched", partial(varied, trial, "lr"), partial(untouched, trial))
+    if getattr(trial.subject, "is_function", False):
+        yield Try("numbers of numpy.float64", partial(of_numpy, trial), partial(held_unless_promoted, trial))
     make = partial(varied, trial, "lr", [3 + i % 5 for i in range(MANY)])
     yield Try(f"lr for each of {MANY}", make, partial(held_if_taken, trial, what="numbers in lists"))
 
@@ -44,6 +52,23 @@ def varied(trial: Trial, name: str, sizes: Sequence[int] = SIZES, count: int = 2
         factors = [1 / factor for factor in factors]
     values = [hyper.times(case.steps[0][name], factor) for factor in factors]
     return case.replace(steps=[case.steps[0] | {name: values}])
+
+
+def of_numpy(trial: Trial) -> Case:
+    """Numbers as NumPy's functions return them; they are Python floats in other cases."""
+    case = trial.case(SIZES, count=2)
+    return case.replace(steps=[{name: np.float64(x) if type(x) is float else x for name, x in case.steps[0].items()}])
+
+
+def held_unless_promoted(trial: Trial, case: Case) -> None:
+    """A step whose results become fp64 with such numbers is told so: its caller can pass Python floats."""
+    try:
+        trial.hold(case)
+    except Misconduct as error:
+        if "got one of float64" not in str(error):
+            raise
+        text = "numbers of numpy.float64, as np.cos returns them: NumPy promotes results to float64; pass float(lr)"
+        raise Skipped(text, lacks=True) from None
 
 
 def held_if_taken(trial: Trial, case: Case, what: str) -> None:
@@ -90,12 +115,19 @@ def going_on(trial: Trial) -> Iterator[Try]:
     in_a_row = partial(row_of_steps, trial)
     yield of_bound(trial, f"step {LATE}", [7], count=LATE)
     yield Try(f"{STEPS} steps", lambda: repeated(trial.case(SIZES)), in_a_row)
+    if still := undecayed(trial):  # a state may then be the gradient's own array
+        yield Try(f"{STEPS} steps without decay", lambda: repeated(trial.case(SIZES, None, **still)), in_a_row)
     yield Try(f"{STEPS} steps of other numbers", lambda: changing(trial, trial.case(SIZES)), in_a_row)
     betas = [name for name in ("beta1", "beta2") if name in trial.numbers() and trial.takes(name)]
     if betas := [name for name in betas if name not in trial.fixed]:
         yield Try(f"{STEPS} steps of other betas", lambda: _scheduled(trial.case(SIZES), betas), in_a_row)
     yield Try("other tensors between", lambda: trial.case(SIZES, count=2), between)
     yield Try("other values in the same arrays", lambda: trial.case(SIZES, count=2), filled)
+
+
+def undecayed(trial: Trial) -> dict[str, Any]:
+    """Numbers without decay, as far as the step takes them."""
+    return {name: 0.0 for name in DECAYS if name in trial.numbers() and free(trial, name)}
 
 
 def row_of_steps(trial: Trial, case: Case) -> None:

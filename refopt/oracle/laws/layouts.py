@@ -3,12 +3,13 @@
 from collections.abc import Iterator
 from functools import partial
 
-from refopt.oracle.broken import Misconduct
+from refopt.oracle.broken import Broken, Misconduct
 from refopt.oracle.cases import in_one_order
 from refopt.oracle.exact.cases import Case
-from refopt.oracle.laws import places
+from refopt.oracle.laws import gate, places
 from refopt.oracle.laws.conduct import numbers_kept
 from refopt.oracle.laws.law import Law, Try, both, of_bound
+from refopt.oracle.laws.step import of_row
 from refopt.oracle.trial import Trial
 
 SHAPES: tuple[tuple[int, ...], ...] = ((), (1,), (4, 5), (2, 3, 7), (1, 1, 3), (3, 0, 2), (2, 3, 1, 2, 2))
@@ -31,6 +32,19 @@ def layouts(trial: Trial) -> Iterator[Try]:
 
     yield Try("lists untouched", lambda: trial.case([7, 300, (4, 5), 0], count=2), lists_kept)
     yield from numbers_kept(trial)
+    # PyTorch's fused optimizers write the gradients that they divide by a scale.
+    factors = gate.factor(trial) if getattr(trial.subject, "is_function", False) else ()
+    for one in (*of_row(trial), *factors):
+        yield Try(f"gradients untouched, {one.label}", one.case, partial(gradients_kept, trial))
+
+
+def gradients_kept(trial: Trial, case: Case) -> None:
+    """Whatever numbers and choices make of a gradient, a step does not write that into its array."""
+    mine = case.copy()
+    trial.run_in_place(mine)
+    for i, (before, now) in enumerate(zip(case.grads, mine.grads, strict=True)):
+        if before.tobytes() != now.tobytes():
+            raise Broken(f"grads[{i}]: expected unchanged, since a step does not write it, got another")
 
 
 def held_or_refused(trial: Trial, case: Case) -> None:

@@ -12,6 +12,7 @@ from refopt.checks.arguments import kind_of
 from refopt.oracle.cases import choices_of, numbers_of
 from refopt.oracle.exact.cases import Case, Outcome
 from refopt.oracle.subject import GATE, LIBRARIES, STEP, Arrays, NumPy
+from refopt.oracle.subjects.arrays import Jax
 from refopt.oracle.subjects.step import Step
 from refopt.oracle.variants import by_request, initial_of
 
@@ -33,6 +34,7 @@ class Function(Step):
         self.positional: list[str] = []
         self.named: set[str] = set()
         self.everything = False
+        self.fixed = {"flush_to_zero": True} if isinstance(arrays, Jax) else {}  # by XLA
         self.replaced = False  # whether the last run put other arrays into the lists
         try:
             parameters = inspect.signature(function).parameters.values()

@@ -56,6 +56,7 @@ class TorchOptimizer:
         if isinstance(self.values.get("betas"), tuple | list) and len(self.values["betas"]) == 2:
             self.values["beta1"], self.values["beta2"] = self.values.pop("betas")
         closure = inspect.signature(first.step).parameters.get("closure")
+        self.takes_closure = closure is not None
         self.needs_closure = closure is not None and closure.default is closure.empty
         self.named = "found_inf" in inspect.signature(first.step).parameters
         self.scales = bool(getattr(first, "_step_supports_amp_scaling", False))
@@ -174,6 +175,22 @@ class TorchRun(LibraryRun):
         finally:
             for name in told:
                 delattr(self.optimizer, name)
+
+    def closed(self, grads: Sequence[Any]) -> None:
+        """A step whose closure computes the gradients."""
+        if not self.of.takes_closure:
+            raise Lacks("takes no closure")
+        parts, loss = self._given(grads), self.torch.full((), 1.5)
+
+        def closure() -> Any:
+            if not self.torch.is_grad_enabled():
+                raise Wrong("step: expected to call the closure with gradients enabled, got them disabled")
+            for p, g in zip(self._params, parts, strict=True):
+                p.grad = g
+            return loss
+
+        if (got := self.optimizer.step(closure)) is None or float(got) != float(loss):
+            raise Wrong(f"step: expected the loss that the closure returns, {float(loss)}, got {got!r}")
 
     def states(self) -> list[dict[str, np.ndarray]]:
         return [self._entry(self.optimizer.state.get(p, {})) for p in self._params]
