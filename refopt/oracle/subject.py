@@ -11,6 +11,7 @@ from refopt.oracle.memory import Placed
 
 GATE = "grad_factor", "found_inf"
 STEP = "step"
+OPTIONAL = {"put": "keeps no parameters that others may write", "closed": "takes no closure"}  # methods of runs
 LIBRARIES = {"torch": "torch", "jax": "jax", "jaxlib": "jax", "cupy": "cupy"}  # by the modules of their arrays
 
 

@@ -27,8 +27,8 @@ from refopt.oracle.wrong import MORE, OF, Wrong, limits, norms
 @functools.cache
 def named(row: Routine) -> tuple[Hypothesis, ...]:
     """All hypotheses about a routine that have names."""
-    of_rule = *_choices(row), *_rules(row), *_gradients(row), *_exchanges(row)
-    return (*of_rule, *of_numbers(row), *of_steps(row), *of_arrays(row), *of_precision(), *_tails(row), *_approximate(row))
+    of_rule = *_choices(row), *_rules(row), *_gradients(row), *_exchanges(row), *_tails(row)
+    return (*of_rule, *of_numbers(row), *of_steps(row), *of_arrays(row), *of_precision(), *_approximate(row))
 
 
 def _choices(row: Routine) -> Iterator[Hypothesis]:

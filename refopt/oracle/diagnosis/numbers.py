@@ -14,7 +14,6 @@ from refopt.oracle.diagnosis.arrays import kept
 from refopt.oracle.diagnosis.hypothesis import Hypothesis
 from refopt.oracle.diagnosis.situation import NONE, Situation
 from refopt.oracle.exact.cases import has
-from refopt.oracle.laws.step import COUNTS
 
 CORRECTS = {
     "beta1_pow": "no bias correction of the first moment", "beta2_pow": "no bias correction of the second moment",
@@ -76,8 +75,8 @@ def _other_numbers(name: str, default: float | None) -> Iterator[tuple[str, Call
 
 
 def _kept_by_step(s: Situation, powers: dict[str, float]) -> Situation | None:
-    """Powers of the usual numbers, at steps that cases with these have."""
-    return s._replace(of_powers={**s.of_powers, **powers}) if s.case.count in COUNTS else None
+    """Powers of the usual numbers, at the first steps, which cases with these have taken before."""
+    return s._replace(of_powers={**s.of_powers, **powers}) if s.case.count <= KEPT else None
 
 
 def _exchanged(one: str, two: str, s: Situation, x: float) -> float:
@@ -137,6 +136,7 @@ def of_steps(row: Routine) -> Iterator[Hypothesis]:
         yield Hypothesis(f"{slot.name} not advanced", partial(kept, name=slot.name), "kept", slot.name)
 
 
+KEPT = 7  # the first steps
 STICKS = {256: "bfloat16", 2048: "float16", 2**24: "float32"}
 WRAPS = 8, 16
 

@@ -259,8 +259,8 @@ PLAIN = (
 )
 # Texts that are not Python, or are evaluated in another way.
 MEANT = {
-    "{} ** 2": "{0} * {0}", "0": "0 * {}", "1": "0 * {} + 1", "{} / its norm": "normalized({})", "{} / its rms": "{0} / root_of_mean({0})",
-    "{} in the gradient's dtype": "rounded({}, dtype)",
+    "{} ** 2": "{0} * {0}", "0": "0 * {}", "1": "0 * {} + 1", "{} / its norm": "normalized({})",
+    "{} / its rms": "{0} / root_of_mean({0})", "{} in the gradient's dtype": "rounded({}, dtype)",
     **{f"{{}} of norm {limit} at most": f"norm_at_most({{}}, {limit})" for limit in LIMITS},
     **{f"{{}} rounded to {dtype}": f"rounded({{}}, {dtype!r})" for dtype in NARROWER},
 }

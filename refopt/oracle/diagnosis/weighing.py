@@ -26,8 +26,8 @@ ROUGHLY = 0.1  # of its bound, that errors of a rough operation use: a wider one
 class Explanation(NamedTuple):
     """A hypothesis, the share of wrong elements that it explains, how many these are, and of which laws.
 
-    ``bent``: other steps or shapes contradict it, so it is limited to some. ``spoilt``: how many right elements, too few
-    to contradict it, it makes wrong.
+    ``bent``: other steps or shapes contradict it, so it is limited to some. ``spoilt``: how many right elements,
+    too few to contradict it, it makes wrong.
     """
 
     text: str

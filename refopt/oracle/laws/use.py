@@ -14,7 +14,7 @@ from refopt.oracle.laws.law import Law, Try, both, of_runs
 from refopt.oracle.laws.step import free, times
 from refopt.oracle.requiring import require_same
 from refopt.oracle.running import Outcome, Running
-from refopt.oracle.subject import Run
+from refopt.oracle.subject import OPTIONAL, Run
 from refopt.oracle.trial import Trial
 
 ALIKE = (45,) * 5
@@ -79,7 +79,7 @@ def _calls(trial: Trial, calls: int, case: Case) -> None:
 def _asked(trial: Running, run: Run, what: str, *arguments: Any) -> None:
     """Call a method of a run that not all have."""
     if not hasattr(run, what):
-        raise Skipped(f"has no {what}", lacks=True)
+        raise Skipped(OPTIONAL[what], lacks=True)
     trial.tried(getattr(run, what), *arguments)
 
 

@@ -73,7 +73,8 @@ def subject_of(
             an optax ``GradientTransformation``; or a step.
         arrays: the arrays that a step gets, from "numpy", "torch", "jax" and "cupy"; by default "numpy".
         device: of PyTorch's tensors; "cpu" by default.
-        names: what the optimizer calls its states and numbers, by refopt's names, if it differs from PyTorch.
+        names: what an optimizer calls its states and numbers, by refopt's names, if it differs from PyTorch, and what a
+            step calls its arguments, if it differs from refopt.
         options: further arguments of the class.
 
     Raises:
@@ -84,13 +85,13 @@ def subject_of(
     kind = chosen("check: arrays", "numpy" if arrays is None else arrays, NAMES)
     if arrays is None and (tested := _of_library(row, subject, own, options, device)) is not None:
         return tested
-    for what, values in [*options.items(), *([("names", own)] if own else [])]:
+    for what, values in options.items():
         raise TypeError(f"check: {what}: expected none, which is for optimizers of libraries, got {shown(values)}")
     if not isinstance(subject, type) and hasattr(subject, "run") and hasattr(subject, "takes"):
         return subject
     if not callable(subject):
         raise TypeError(f"check: subject: expected a function, or a Subject, got {kind_of(subject)}")
-    step = Function(row, subject, arrays_of(kind, device))
+    step = Function(row, subject, arrays_of(kind, device), own)
     step.name += "".join(f", {name}={x!r}" for name, x in (("arrays", arrays), ("device", device)) if x is not None)
     return step
 

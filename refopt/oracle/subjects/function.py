@@ -15,6 +15,9 @@ from refopt.oracle.subject import GATE, LIBRARIES, STEP, Arrays, NumPy
 from refopt.oracle.subjects.arrays import Jax
 from refopt.oracle.subjects.step import Step
 from refopt.oracle.variants import by_request, initial_of
+from refopt.state.peers import NONE
+
+SINGLE = "param", "parameter", "grad", "gradient"
 
 
 class Function(Step):
@@ -28,7 +31,11 @@ class Function(Step):
 
     is_function = True
 
-    def __init__(self, row: Routine, function: Callable[..., Any], arrays: Arrays | None = None) -> None:
+    def __init__(
+        self, row: Routine, function: Callable[..., Any], arrays: Arrays | None = None, names: Mapping[str, str] = NONE
+    ) -> None:
+        """``names`` are the function's names for what it takes, by refopt's names, where they differ."""
+        self.names, self.ours = dict(names), {theirs: ours for ours, theirs in names.items()}
         self.row, self.name = row, getattr(function, "__qualname__", kind_of(function))
         known = {*row.slot_names, *(hyper.name for hyper in row.hypers), *row.choices, *GATE, STEP}
         self.positional: list[str] = []
@@ -60,7 +67,10 @@ class Function(Step):
     def _take(self, parameter: inspect.Parameter, known: set[str]) -> None:
         """Classify a parameter: a slot by position, or anything by name."""
         required = [slot.name for slot in self.row.slots if not slot.optional]
-        name, left = parameter.name, [x for x in required if x not in self.positional]
+        name = self.ours.get(parameter.name, parameter.name)
+        if name in SINGLE:
+            raise TypeError(f"check: subject: expected a step of lists, params and grads, got one that takes {name!r}")
+        left = [x for x in required if x not in self.positional]
         if parameter.kind is parameter.VAR_POSITIONAL:
             self.positional += left
         elif parameter.kind is parameter.VAR_KEYWORD:

@@ -14,6 +14,7 @@ from refopt.oracle.cases import NUMBERS
 from refopt.oracle.memory import Placed
 from refopt.oracle.subject import GATE, STEP, Arrays, Lacks, Run, Wrong
 from refopt.oracle.subjects.run import LibraryRun
+from refopt.state.peers import NONE
 
 LISTS = "params", "grads"
 SCALARS = {slot.name: slot for row in KNOWN.values() for slot in row.slots if slot.scalar}
@@ -28,10 +29,12 @@ class Step:
         positional: those passed by position, in order.
         numbers: the numbers that it gets, by name.
         values: these and its defaults.
+        names: what it calls its arguments, where that differs from the names here.
     """
 
     dtypes: tuple[str, ...] = ("float32", "float64", "float16", "bfloat16")
     recompiled = False
+    names: Mapping[str, str] = NONE
 
     def __init__(
         self, function: Callable[..., Any], name: str, arrays: Arrays, lists: Mapping[str, bool],
@@ -72,8 +75,9 @@ class Step:
     ) -> tuple[dict[str, Any], bool]:
         """The lists after a call, or returned ones, and whether it put other arrays into the given lists."""
         given = {name: None if values is None else [*values] for name, values in lists.items()}
-        by_name = {name: values for name, values in given.items() if name not in self.positional}
-        result = self.function(*(given[name] for name in self.positional), **by_name, **named)
+        by_name = {name: values for name, values in given.items() if name not in self.positional} | dict(named)
+        theirs = {self.names.get(name, name): x for name, x in by_name.items()}
+        result = self.function(*(given[name] for name in self.positional), **theirs)
         if result is not None:
             return {**lists, **lists_of(result, written, len(lists[written[0]]))}, False
         return dict(lists), any(not _same(values, given[name]) for name, values in lists.items())
