@@ -24,7 +24,7 @@ from refopt.state.steps import BASES, power_after, rho_after
 
 def longer(x: float) -> float:
     """A number of few bits with a twelfth, which 16-bit dtypes cannot hold; both round it by nearly half a unit."""
-    return x + 9 * 2.0 ** (np.floor(np.log2(x)) - 11)
+    return x + 9 * 2.0 ** (math.floor(math.log2(x)) - 11)
 
 
 # Of twelve bits, so that they and 1 - beta are exact in fp32 but in no narrower dtype. No two are equal and none is
@@ -210,13 +210,14 @@ def true_scalars(row: Routine, arrays: Mapping[str, Any], numbers: Mapping[str, 
 
     The exact values are the rule's without rounding. A step may use the slots, which are running products in the
     working precision; compute powers in double; or use a ``pow`` that is off by an ulp. Each is within the error.
-    Scalars of the first steps are exact. RAdam's rho may come from the paper's closed form in double.
+    Scalars of the first step, and the number of a step, are exact. RAdam's rho may come from the paper's closed form in
+    double.
     """
     scalars = {}
     for name in by_count(row):
         value = truth(row, name, numbers, choices, count, arithmetic_.real)
         held = arithmetic_.exact(arrays[name].reshape(-1)[0])
-        rounding = 2 * arithmetic_.rounding * size(value) if count > 1 else 0.0
+        rounding = 2 * arithmetic_.rounding * size(value) if count > 1 and name != STEP_NUMBER.name else 0.0
         error = max(float(size(held.value - value)), float(rounding))
         if arithmetic_.inputs and rounded_off(numbers, arithmetic_.real):
             in_double = truth(row, name, numbers, choices, count, np.float64)

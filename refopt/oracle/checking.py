@@ -77,7 +77,8 @@ def check(
         deadline: how many seconds a call of the step may take in a separate process.
         secret: the seed of the data of L21; by default from the system, so that no step can foresee the data. A failure
             prints it.
-        names: what an optimizer calls its states and numbers, by refopt's names, if it differs from PyTorch.
+        names: what an optimizer calls its states and numbers, by refopt's names, if it differs from PyTorch, and what a
+            step calls its arguments, if it differs from refopt.
         symmetries: those that the optimizer declares, from "sign", "elements" and "zero".
         states: without a routine, a function's states before the first step, by name: a number, a dtype, or a function
             of a parameter; by default zeros of the parameter's dtype.

@@ -140,7 +140,7 @@ class Report:
             word = self.but if self.of(FAILED) else f"{self.right}, as far as was compared"
         elif not self.wrong and self.step_compared:
             shares = ", ".join(f"{percent(x)} of {law}" for law, x in self.unheld.items())
-            word = f"NOT ALL COMPARED: skipped {shares}"
+            word = f"NOT ALL COMPARED: skipped {shares} (allow_skips={[*self.unheld]} accepts this)"
         elif not self.wrong:
             word = f"NOT COMPARED{self._why_not()}"
         else:

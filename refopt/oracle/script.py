@@ -158,8 +158,9 @@ def _function(subject: Any, case: Case) -> Call:
         return Call("", case.slots, case.steps[0], lines, library_of(None))
     present = [name for name in case.slots if case.slots[name] is not None and subject.takes(name)]
     options = {STEP: case.count, **case.choices, **case.steps[0]}
-    numbers = {name: x for name, x in options.items() if name in subject.named}
-    named = [f"{name}={name}" for name in present if name in subject.named]
+    theirs = subject.names
+    numbers = {theirs.get(name, name): x for name, x in options.items() if name in subject.named}
+    named = [f"{theirs.get(name, name)}={name}" for name in present if name in subject.named]
     arguments = ", ".join([*subject.positional, *named, *(["**numbers"] if numbers else [])])
     written = [slot.name for slot in case.routine.slots if slot.written and slot.name in present]
     kept = ", ".join(f'"{name}": {name}' for name in written)

@@ -11,6 +11,7 @@ from refopt.oracle.memory import Placed
 
 GATE = "grad_factor", "found_inf"
 STEP = "step"
+OPTIONAL = {"put": "keeps no parameters that others may write", "closed": "takes no closure"}  # methods of runs
 LIBRARIES = {"torch": "torch", "jax": "jax", "jaxlib": "jax", "cupy": "cupy"}  # by the modules of their arrays
 
 
@@ -40,7 +41,8 @@ class Run(Protocol):
     """Parameters that are being optimized, and their states.
 
     If it also has a method ``state_dict``, `Subject.start` takes what that returns: a state that is loaded without a
-    file (law L28).
+    file (law L28). Law L24 uses two more, if it has them: ``put(params)`` writes the parameters, as their owner may
+    between two steps, and ``closed(grads)`` takes a step whose closure computes the gradients.
     """
 
     def step(self, grads: Sequence[Placed | None], found_inf: float | None = None, refill: bool = False) -> None:

@@ -94,8 +94,8 @@ class Tried:
         k, worst = self._worst(failures)
         case, broken, since = worst.case, worst.broken, None
         if not isinstance(broken, Crashed) and until:
+            case, broken, since = shrink.first_step(case, broken, worst.holds)  # while it has many elements to show it
             case, broken = shrink.smallest(case, worst.holds, broken, until)
-            case, broken, since = shrink.first_step(case, broken, worst.holds)
         self.items[k] = self.items[k]._replace(
             example=shrink.shown(case, broken, since), smallest=_smallest(case, broken, self.trial)
         )

@@ -165,7 +165,8 @@ def _values(
     values |= {name: numbers[name] for name in counts if name != "seed"}
     values |= {name: value for name, value in choices.items() if name != "rounding"}
     for hyper in routine.hypers:
-        if arithmetic.regroups and hyper.below == 1 and hyper.name in values:
+        averages = hyper.below == 1 or (hyper.name == "mu" and choices.get("average"))
+        if arithmetic.regroups and averages and hyper.name in values:
             values[hyper.name].terms = 1.0  # the weight of an average, which may be 1 - (1 - b)
     return values
 

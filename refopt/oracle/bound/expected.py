@@ -35,12 +35,18 @@ class Expected:
         low, high: the least and the largest number that the slot may hold, in its dtype.
     """
 
-    def __init__(self, bound: Bounded, like: np.ndarray, stochastic: bool = False, without: Any = None) -> None:
-        """``without`` is the same number with a bound that does not allow numbers in double."""
+    def __init__(
+        self, bound: Bounded, like: np.ndarray, stochastic: bool = False, without: Any = None, cut: bool = False
+    ) -> None:
+        """``without`` is the same number with a bound that does not allow numbers in double.
+
+        With ``cut`` it is stored by rounding towards 0.
+        """
         two = isinstance(bound.value, DoubleDouble)
         ends = (np.broadcast_to(x, like.size) for x in bound.ends())
         if like.dtype != bound.dtype:
-            near = (_down, _up) if stochastic and like.dtype.name == "bfloat16" else (storage.stored, storage.stored)
+            near = (storage.stored, storage.stored) if not cut else (_cut, _cut)
+            near = (_down, _up) if stochastic and like.dtype.name == "bfloat16" else near
             ends = (round_(x, like.dtype) for round_, x in zip(near, ends, strict=True))
         wide = high(bound.value), bound.value.low if two else 0.0, bound.error
         self.value, self.rest, self.error = (_shaped(x, like, np.dtype(np.float64)) for x in wide)
@@ -88,6 +94,12 @@ def _down(x: np.ndarray, dtype: Any) -> np.ndarray:
 
 def _up(x: np.ndarray, dtype: Any) -> np.ndarray:
     return -_down(-x, dtype)
+
+
+def _cut(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """The next number toward 0."""
+    near = storage.stored(x, dtype)
+    return np.where(abs(near) > abs(x), np.nextafter(near.astype(dtype), dtype.type(0)).astype(x.dtype), near)
 
 
 def expect(

@@ -24,6 +24,8 @@ def of_arrays(row: Routine) -> Iterator[Hypothesis]:
         name = slot.name
         if name == "master_params":
             yield Hypothesis("masters not read: the rounded parameter is used", _without_master, "array", name)
+            text = "the parameter is moved from its own rounded value, not rounded from its master"
+            yield Hypothesis(text, _apart, "array", name)
         if slot.written and not slot.scalar:
             yield Hypothesis(f"{name} not written", partial(kept, name=name), "kept", name)
         if name in row.states:
@@ -37,6 +39,18 @@ def of_arrays(row: Routine) -> Iterator[Hypothesis]:
                 yield Hypothesis(f"{name} of {what}", partial(_of_tensor, name=name, which=which), "array", name, False)
         for dtype in ("float16", "bfloat16", "float32") if has("bfloat16") else ("float16", "float32"):
             yield from _in_dtype(row, slot, dtype)
+
+
+    kept_in = [slot.name for slot in row.slots if slot.written and not slot.scalar and slot.name != "master_params"]
+    for names in ((*kept_in,), *((name,) for name in kept_in)):
+        text = f"{names[0] if len(names) == 1 else 'results'} cut to 16 bits, rounded towards 0, not to nearest"
+        yield Hypothesis(text, partial(_cut, names=names), "narrow", names[0])
+
+
+def _cut(s: Situation, names: tuple[str, ...]) -> Situation | None:
+    there = frozenset(name for name in names if s.arrays.get(name) is not None and s.arrays[name].dtype.itemsize == 2)
+    remainder = "params" in there and getattr(s.arrays.get("master_params"), "dtype", None) == np.uint16
+    return s._replace(cut=s.cut | there) if there and not remainder else None
 
 
 def _in_dtype(row: Routine, slot: Slot, dtype: str) -> Iterator[Hypothesis]:
@@ -80,6 +94,11 @@ def _without_master(s: Situation) -> Situation | None:
     if master is None or master.dtype == np.uint16:
         return None
     return s._replace(arrays=s.arrays | {"master_params": s.arrays["params"].astype(master.dtype)})
+
+
+def _apart(s: Situation) -> Situation | None:
+    master = s.arrays.get("master_params")
+    return None if master is None or master.dtype == np.uint16 else s._replace(apart=True)
 
 
 def _of_tensor(s: Situation, name: str, which: Callable[[int, int], int]) -> Situation | None:

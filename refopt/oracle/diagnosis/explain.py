@@ -151,7 +151,7 @@ def _is_of(factor: float, numbers: Iterable[float]) -> bool:
 
 def _begins(text: str, name: str) -> bool:
     """Whether an explanation is a hypothesis, perhaps only for some steps, or begins with it."""
-    return text == name or text.startswith((f"{name}, in", f"{name}, up", f"{name}, from", f"{name} and "))
+    return text == name or text.startswith(tuple(name + more for more in (", in", ", up", ", from", ", for", " and ")))
 
 
 def _partly(explanations: list[Explanation]) -> list[Explanation]:
@@ -160,8 +160,9 @@ def _partly(explanations: list[Explanation]) -> list[Explanation]:
 
 
 def _full(explanations: list[Explanation]) -> list[Explanation]:
-    """The complete explanations, each once, those of most laws first."""
-    best = sorted((x for x in explanations if x.share >= ENOUGH), key=lambda x: (-len(x.laws), -x.share))
+    """The complete explanations, each once, those of most laws first, and of equal ones that of a slot not written."""
+    full = [x for x in explanations if x.share >= ENOUGH]
+    best = sorted(full, key=lambda x: (-len(x.laws), -x.share, x.spoilt, not x.text.endswith("not written")))
     return list({x.text: x for x in best[::-1]}.values())[::-1]
 
 

@@ -27,7 +27,7 @@ from refopt.oracle.wrong import MORE, OF, Wrong, limits, norms
 @functools.cache
 def named(row: Routine) -> tuple[Hypothesis, ...]:
     """All hypotheses about a routine that have names."""
-    of_rule = *_choices(row), *_rules(row), *_gradients(row), *_exchanges(row)
+    of_rule = *_choices(row), *_rules(row), *_gradients(row), *_exchanges(row), *_tails(row)
     return (*of_rule, *of_numbers(row), *of_steps(row), *of_arrays(row), *of_precision(), *_approximate(row))
 
 
@@ -143,6 +143,29 @@ def _nearly(p: Any, *arrays: Any, rule: Rule, off: float, lr: Any, **numbers: An
     return new, *rest
 
 
+def _tails(row: Routine) -> Iterator[Hypothesis]:
+    """Tails that are updated together with the elements before them, which are updated twice."""
+    for block in (4, 8, 16, 32) if row.elementwise else ():
+        text = f"the last {block} elements updated at once as a tail, some of which are updated twice"
+        yield Hypothesis(text, partial(_overlapping, block=block), "rule", "", False)
+
+
+def _overlapping(s: Situation, block: int) -> Situation | None:
+    size = s.case.params[s.tensor].size
+    k = np.arange(size)[s.elements]
+    twice = (size - block <= k) & (k < size - size % block)
+    single = [name in s.row.scalars for name in s.row.carried]
+    return _around(_repeated, twice=twice, single=single)(s) if size > block and size % block else None
+
+
+def _repeated(p: Any, g: Any, *states: Any, rule: Rule, twice: Any, single: list[bool], **numbers: Any) -> tuple:
+    once = rule(p, g, *states, **numbers)
+    kept = [before if one else after for before, after, one in zip(states, once[1:], single, strict=True)]
+    again = rule(once[0], g, *kept, **numbers)
+    whole = zip(once, again, [False, *single], strict=True)
+    return tuple(x if one or x is None else np.where(twice, y, x) for x, y, one in whole)
+
+
 def scaled(factor: float, apart: bool) -> Hypothesis:
     """The update times a factor found in the evidence; ``apart`` leaves out decoupled decay."""
     what = "the update apart from decay" if apart else "the update"
@@ -177,6 +200,27 @@ def _gradients(row: Routine) -> Iterator[Hypothesis]:
         yield Hypothesis(f"gradient {text}", _around(_of_gradient, to=to), "gradient", "", text.startswith("clip"))
     for name in DECAYS & {hyper.name for hyper in row.hypers}:
         yield Hypothesis(f"{name} * p added to the gradient as well", partial(_decayed, name=name), "gradient")
+
+
+        for by in ("gradient", "parameter"):
+            decay = partial(_decayed_by_rounded, name=name, by=by)
+            yield Hypothesis(f"decay of the rounded parameter, not of its master ({name})", decay, "array")
+
+
+def _decayed_by_rounded(s: Situation, name: str, by: str) -> Situation | None:
+    master = s.arrays.get("master_params")
+    if master is None or master.dtype == np.uint16 or not s.numbers[name]:
+        return None
+    return _around(_of_rounded, rounded=memory(s.arrays["params"]).astype(s.real), name=name, by=by)(s)
+
+
+def _of_rounded(p: Any, g: Any, *others: Any, rule: Rule, rounded: Any, name: str, by: str, **numbers: Any) -> tuple:
+    """A rule in which decay is added to the gradient, or taken from the parameter."""
+    off = (p.lift(rounded) if isinstance(p, Bounded) else rounded) - p
+    if by == "gradient":
+        return rule(p, g + numbers[name] * off, *others, **numbers)
+    new, *rest = rule(p, g, *others, **numbers)
+    return new - numbers["lr"] * numbers.get("lr_ratio", 1) * numbers[name] * off, *rest
 
 
 def _decayed(s: Situation, name: str) -> Situation | None:

@@ -21,6 +21,10 @@ CORRECTS = {
 
 
 def of_numbers(row: Routine) -> Iterator[Hypothesis]:
+    betas = {hyper.name: cases.number(hyper) for hyper in row.hypers if hyper.name in ("beta1", "beta2")}
+    for name, usual in betas.items() if cases.by_count(row) else ():
+        text = f"1 - {name}**step of the first call with that step, whatever {name} is: kept by step alone"
+        yield Hypothesis(text, partial(_kept_by_step, powers={name: usual}), "number", "", False)
     for hyper in row.hypers:
         if hyper.name != "seed":
             for text, to, paired in _other_numbers(hyper.name, hyper.default):
@@ -28,7 +32,6 @@ def of_numbers(row: Routine) -> Iterator[Hypothesis]:
             usual = cases.number(hyper)
             text = f"{hyper.name} of the first call, {usual:.6g}, in every later one: captured once"
             yield from _changed(row, text, lambda s, x, usual=usual: usual, (hyper.name,), False)  # type: ignore[misc]
-    betas = {hyper.name: cases.number(hyper) for hyper in row.hypers if hyper.name in ("beta1", "beta2")}
     if len(betas) == 2:
         both_usual = " and ".join(f"{x:.6g}" for x in betas.values())
         text = f"beta1 and beta2 of the first call, {both_usual}, in every later one: captured once"
@@ -69,6 +72,11 @@ def _other_numbers(name: str, default: float | None) -> Iterator[tuple[str, Call
     yield f"-{name} instead of {name}", lambda x: -x, False
     for dtype, real in _narrow_numbers():
         yield f"{name} rounded to {dtype}", lambda x, real=real: float(real(x)), False  # type: ignore[misc]
+
+
+def _kept_by_step(s: Situation, powers: dict[str, float]) -> Situation | None:
+    """Powers of the usual numbers, at the first steps, which cases with these have taken before."""
+    return s._replace(of_powers={**s.of_powers, **powers}) if s.case.count <= KEPT else None
 
 
 def _exchanged(one: str, two: str, s: Situation, x: float) -> float:
@@ -128,6 +136,7 @@ def of_steps(row: Routine) -> Iterator[Hypothesis]:
         yield Hypothesis(f"{slot.name} not advanced", partial(kept, name=slot.name), "kept", slot.name)
 
 
+KEPT = 7  # the first steps
 STICKS = {256: "bfloat16", 2048: "float16", 2**24: "float32"}
 WRAPS = 8, 16
 
@@ -139,6 +148,9 @@ def _other_steps(what: str, names: tuple[str, ...]) -> Iterator[Hypothesis]:
     }
     for n, dtype in STICKS.items():
         steps[f"sticks at step {n}, as a counter in {dtype} does"] = lambda t, i, n=n: min(t, n)  # type: ignore[misc]
+    for dtype, real in _narrow_numbers():
+        text = f"of the step rounded to {dtype}"
+        steps[text] = lambda t, i, real=real: int(min(float(real(t)), 2.0**30))  # type: ignore[misc]
     for bits in WRAPS:
         text = f"of the step modulo {2**bits}, as with a counter of {bits} bits"
         steps[text] = lambda t, i, n=2**bits: t % n or NONE  # type: ignore[misc]

@@ -131,12 +131,13 @@ def _places(tree: ast.FunctionDef) -> Iterator[Place]:
     nodes = [(node, statement) for statement in tree.body for node in ast.walk(statement)]
     calls = [node for node, _ in nodes if isinstance(node, ast.Call)]
     skipped = _skipped(tree, [node for node, _ in nodes], calls)
-    summed = {id(call.args[0]) for call in calls if text_of(call.func) in ("sum_of_squares", "squares")}
+    summed = {id(call.args[0]): call for call in calls if text_of(call.func) in ("sum_of_squares", "squares")}
     for k, (node, statement) in enumerate(nodes):
         value = isinstance(node, ast.BinOp | ast.Call) or id(node) in summed or _reads(node)
         if value and id(node) not in skipped:
             changed = replaced_node(tree, k, _hole(node))
-            yield Place(text_of(node), within(statement, node), id(node) in summed, changed)
+            where = within(statement, node) or (f" in `{text_of(summed[id(node)])}`" if id(node) in summed else "")
+            yield Place(text_of(node), where, id(node) in summed, changed)
     yield from _squares(tree, nodes)
     yield from _each(tree, nodes)
 
@@ -254,12 +255,12 @@ def _rounded(x: Any, name: str) -> Any:
 LIMITS = [f"{limit:g}" for limit in limits.USUAL]
 PLAIN = (
     "abs({})", "sign({})", "sqrt({})", "{} ** 2", "{0} * abs({0})", "1 / {}", "1 - {}", "{} + 1", "-{}", "2 * {}",
-    "{} / 2", "0", "1", "{} / its norm",
+    "{} / 2", "0", "1", "{} / its norm", "{} / its rms",
 )
 # Texts that are not Python, or are evaluated in another way.
 MEANT = {
     "{} ** 2": "{0} * {0}", "0": "0 * {}", "1": "0 * {} + 1", "{} / its norm": "normalized({})",
-    "{} in the gradient's dtype": "rounded({}, dtype)",
+    "{} / its rms": "{0} / root_of_mean({0})", "{} in the gradient's dtype": "rounded({}, dtype)",
     **{f"{{}} of norm {limit} at most": f"norm_at_most({{}}, {limit})" for limit in LIMITS},
     **{f"{{}} rounded to {dtype}": f"rounded({{}}, {dtype!r})" for dtype in NARROWER},
 }
@@ -267,5 +268,6 @@ FUNCTIONS: dict[str, Any] = {
     "__name__": __name__, "min": limits.at_most, "max": limits.at_least, 
     "clip": lambda x, _, limit: limits.within(x, limit),
     "abs": abs, "sign": np.sign, "sqrt": np.sqrt, "rounded": _rounded, "normalized": limits.normalized,
+    "root_of_mean": limits.root_of_mean,
     "norm_at_most": limits.norm_at_most,
 }

@@ -48,6 +48,8 @@ class Situation(NamedTuple):
         of_powers: the base numbers of powers, where they are others.
         rounded: states that are already narrow when the parameter is computed from them.
         worked: the dtype to which each operation is rounded, if narrower.
+        cut: slots whose results are rounded towards 0 when they are stored.
+        apart: whether the parameter is computed from its own value, not rounded from its master.
         elements: the tensor's elements in the arrays, in memory order; all, or some if each is independent.
         among: the range of this tensor, if the arrays are those of all tensors, one after the other.
         loose: whether results are less precise than the rule's.
@@ -67,6 +69,8 @@ class Situation(NamedTuple):
     worked: str = ""
     of_powers: Mapping[str, float] = MappingProxyType({})
     rounded: frozenset[str] = frozenset()
+    cut: frozenset[str] = frozenset()
+    apart: bool = False
     elements: Any = slice(None)
     among: slice | None = None
     loose: bool = False
@@ -74,7 +78,7 @@ class Situation(NamedTuple):
     @property
     def is_rough(self) -> bool:
         """Whether `plain` differs from the values that are stored."""
-        return bool(self.narrow or self.worked or self.rounded or self.loose)
+        return bool(self.narrow or self.worked or self.rounded or self.loose or self.cut or self.apart)
 
     @property
     def row(self) -> Routine:
@@ -110,6 +114,11 @@ class Situation(NamedTuple):
             bounded["params"] = self._of_rounded(name, bounded[name], used, choices, of)["params"]
         bounded = {name: self._mine(x) for name, x in bounded.items() if self.arrays.get(name) is not None}
         expected = stored(self._narrowed(), bounded, self.choices.get("rounding") == "stochastic")
+        if self.apart:
+            own = self._replace(arrays=self.arrays | {"master_params": None}, apart=False).expected()
+            expected["params"] = (own or expected)["params"]
+        for name in self.cut & bounded.keys():
+            expected[name] = Expected(bounded[name], self.arrays[name], cut=True)
         for name in self.kept & expected.keys():
             still = of.exact(memory(self.arrays[name]).astype(self.real))
             expected[name] = Expected(still, self.arrays[name])

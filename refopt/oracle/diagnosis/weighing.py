@@ -26,7 +26,8 @@ ROUGHLY = 0.1  # of its bound, that errors of a rough operation use: a wider one
 class Explanation(NamedTuple):
     """A hypothesis, the share of wrong elements that it explains, how many these are, and of which laws.
 
-    ``bent``: other steps contradict it, so it is limited to some steps.
+    ``bent``: other steps or shapes contradict it, so it is limited to some. ``spoilt``: how many right elements,
+    too few to contradict it, it makes wrong.
     """
 
     text: str
@@ -34,6 +35,7 @@ class Explanation(NamedTuple):
     elements: int = 0
     laws: frozenset[str] = frozenset()
     bent: bool = False
+    spoilt: int = 0
 
 
 class Work:
@@ -79,7 +81,10 @@ class Weighing:
             self.wrong += spread(mine, OTHERS if self.wrong else FIRST)
         laws = {x.law for x in self.wrong}
         self.still = {law: [x for x in wrong if x.law == law] for law in {x.law for x in wrong} - laws}
-        self.right, self.passed = spread(right, FIRST), spread([x for x in passed if not _is_skipped(x)], RIGHT)
+        of_axes = [x for x in passed if any(p.ndim > 1 for p in x.params)]
+        passed = [*spread([x for x in passed if not _is_skipped(x)], RIGHT), *spread(of_axes, OTHERS)]
+        self.right = spread(right, FIRST)
+        self.passed: list[Case | list[Tensor]] = [*passed]  # cases, or their right tensors once they are needed
         self.known: dict[tuple[int, int], tuple[Situation, Inputs | None]] = {}
 
     def _explanation(self, hypotheses: tuple[Hypothesis, ...]) -> Explanation | None:
@@ -91,7 +96,8 @@ class Weighing:
         changed = self._changed(first, hypotheses)
         if changed is not None and not self._worth(first, changed, hypotheses):
             return None
-        # By law: elements that are explained, that have a bound, that are wrong, and the sum of the former's ratios.
+        # By law: elements that are explained, that have a bound, that are wrong, the sum of the former's ratios, and
+        # right elements that are made wrong.
         counts: dict[str, list[float]] = {}
         failed: set[str] = set()
         for tensor in self.wrong:
@@ -103,7 +109,7 @@ class Weighing:
                 if tensor is first:
                     return None
                 continue
-            of_law = counts.setdefault(tensor.law, [0, 0, 0, 0.0])
+            of_law = counts.setdefault(tensor.law, [0, 0, 0, 0.0, 0])
             of_law[:] = (x + y for x, y in zip(of_law, found, strict=True))
             if of_law[0] < PARTLY * of_law[2]:
                 failed.add(tensor.law)
@@ -120,22 +126,23 @@ class Weighing:
         bent = False
         spoilt = [x for x in self._others(laws) if self._spoils(x, hypotheses)]
         if spoilt:
-            steps = _steps([x for x in self.wrong if x.law in laws], spoilt, self.row.elementwise)
-            if not steps or share < ENOUGH:
+            mine = [x for x in self.wrong if x.law in laws]
+            limited = _axes(mine, spoilt) or _steps(mine, spoilt, self.row.elementwise)
+            if not limited or share < ENOUGH:
                 return None
-            text, bent = f"{text}, {steps}", True
+            text, bent = f"{text}, {limited}", True
         also = {law for law in self.still if first.law in whole and self._explains_all(self.still[law], hypotheses)}
-        return Explanation(text, share, int(explained), laws | also, bent)
+        return Explanation(text, share, int(explained), laws | also, bent, int(sum(counts[law][4] for law in laws)))
 
     def _explains_all(self, tensors: Sequence[Tensor], hypotheses: tuple[Hypothesis, ...]) -> bool:
         """Whether hypotheses explain all wrong elements of some tensors."""
         counts = [self._counted(x, hypotheses) for x in tensors]
         return all(x and x[0] >= ENOUGH * x[1] > 0 for x in counts)
 
-    def _counted(self, tensor: Tensor, hypotheses: tuple[Hypothesis, ...]) -> tuple[int, int, int, float] | None:
+    def _counted(self, tensor: Tensor, hypotheses: tuple[Hypothesis, ...]) -> tuple[int, int, int, float, int] | None:
         """Of wrong elements, those explained, those with a bound, and all, and the ratios of the first, added up.
 
-        ``None`` if right ones are spoilt.
+        Last, how many right ones are spoilt; ``None`` if these are many.
         """
         ratios = self._ratios(tensor, hypotheses)
         wide = any(h.kind == "arithmetic" for h in hypotheses)  # of which some elements have no bound
@@ -146,6 +153,7 @@ class Weighing:
         return (
             sum(x.size for x in explained), sum(int((~np.isnan(ratio)).sum()) for _, ratio in wrong),
             sum(int(mask.sum()) for mask, _ in wrong), sum(float(x.sum()) for x in explained),
+            sum(int((ratio[~tensor.wrong[name]] > 1).sum()) for name, ratio in ratios.items()),
         )
 
     def _others(self, laws: frozenset[str]) -> Iterator[Tensor]:
@@ -262,6 +270,14 @@ def _is_skipped(case: Case) -> bool:
 
 def _tensor_of(failure: Failure) -> int:
     return failure.broken.where.tensor if failure.broken.where else 0
+
+
+def _axes(wrong: Sequence[Tensor], spoilt: Sequence[Tensor]) -> str:
+    """Whether a mistake affects tensors of one axis, and no matrices; or the reverse."""
+    of_wrong, of_others = ({x.case.params[x.tensor].ndim > 1 for x in some} for some in (wrong, spoilt))
+    if of_wrong & of_others or len(of_wrong | of_others) < 2:
+        return ""
+    return "for tensors of more than one axis" if True in of_wrong else "for tensors of one axis"
 
 
 def _steps(wrong: Sequence[Tensor], spoilt: Sequence[Tensor], by_element: bool) -> str:

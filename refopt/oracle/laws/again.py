@@ -4,10 +4,12 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
+from refopt.oracle.cases import DECAYS
 from refopt.oracle.exact.cases import Case, Outcome
 from refopt.oracle.exact.laws import reference
 from refopt.oracle.laws.law import Law, Try, both, of_bound, of_runs, taken
 from refopt.oracle.laws.numbers import LISTS
+from refopt.oracle.laws.step import free
 from refopt.oracle.laws.unforeseen import refilled
 from refopt.oracle.running import Data, state_dict_of
 from refopt.oracle.subject import Run
@@ -35,12 +37,19 @@ def in_a_row(trial: Trial) -> Iterator[Try]:
     one_by_one = partial(row_of_steps, trial)
     yield of_bound(trial, f"step {LATE}", [7], count=LATE)
     yield Try(f"{STEPS} steps", lambda: repeated(trial.case(SIZES)), one_by_one)
+    if still := undecayed(trial):  # a state may then be the gradient's own array
+        yield Try(f"{STEPS} steps without decay", lambda: repeated(trial.case(SIZES, None, **still)), one_by_one)
     yield Try(f"{STEPS} steps of other numbers", lambda: changing(trial, trial.case(SIZES)), one_by_one)
     betas = [name for name in ("beta1", "beta2") if name in trial.numbers() and trial.takes(name)]
     if betas := [name for name in betas if name not in trial.fixed]:
         yield Try(f"{STEPS} steps of other betas", lambda: _scheduled(trial.case(SIZES), betas), one_by_one)
     yield Try("other tensors between", lambda: trial.case(SIZES, count=2), between)
     yield Try("other values in the same arrays", lambda: trial.case(SIZES, count=2), filled)
+
+
+def undecayed(trial: Trial) -> dict[str, Any]:
+    """Numbers without decay, as far as the step takes them."""
+    return {name: 0.0 for name in DECAYS if name in trial.numbers() and free(trial, name)}
 
 
 def row_of_steps(trial: Trial, case: Case) -> None:

@@ -9,8 +9,9 @@ import numpy as np
 from refopt.oracle.broken import Broken, Misconduct, Skipped
 from refopt.oracle.cases import in_one_order
 from refopt.oracle.exact.cases import Case
-from refopt.oracle.laws import numbers
+from refopt.oracle.laws import gate, numbers
 from refopt.oracle.laws.law import Law, Try, both, of_bound, of_runs
+from refopt.oracle.laws.step import of_row
 from refopt.oracle.memory import LAYOUTS, Placed, columns, dense, gapped, guarded, spread
 from refopt.oracle.running import Data
 from refopt.oracle.trial import Trial
@@ -53,6 +54,19 @@ def of_cases(trial: Trial) -> Iterator[Try]:
         yield Try(label, partial(transposed, trial, turned), held)
     yield Try("lists untouched", partial(trial.case, [7, 300, (4, 5), 0], count=2), lists_kept)
     yield from numbers.kept(trial)
+    # PyTorch's fused optimizers write the gradients that they divide by a scale.
+    factors = gate.factor(trial) if getattr(trial.subject, "is_function", False) else ()
+    for one in (*of_row(trial), *factors):
+        yield Try(f"gradients untouched, {one.label}", one.case, partial(gradients_kept, trial))
+
+
+def gradients_kept(trial: Trial, case: Case) -> None:
+    """Whatever numbers and choices make of a gradient, a step does not write that into its array."""
+    mine = case.copy()
+    trial.run_in_place(mine)
+    for i, (before, now) in enumerate(zip(case.grads, mine.grads, strict=True)):
+        if before.tobytes() != now.tobytes():
+            raise Broken(f"grads[{i}]: expected unchanged, since a step does not write it, got another")
 
 
 def transposed(trial: Trial, turned: str) -> Case:

@@ -26,8 +26,11 @@ def in_lists(trial: Trial) -> Iterator[Try]:
     for hyper in trial.row.hypers:
         if hyper.per_tensor and hyper.name != "seed" and trial.takes(hyper.name):
             yield Try(f"{hyper.name} for each tensor", partial(varied, trial, hyper.name), held)
+    yield Try("lr for each, one of them empty", partial(varied, trial, "lr", (*SIZES[:2], 0, *SIZES[2:])), held)
     if trial.takes("lr"):
         yield Try("lr for each, untouched", partial(varied, trial, "lr"), untouched)
+    if getattr(trial.subject, "is_function", False):
+        yield Try("numbers of numpy.float64", partial(of_numpy, trial), partial(held_unless_promoted, trial))
     yield Try(f"lr for each of {MANY}", partial(varied, trial, "lr", [3 + i % 5 for i in range(MANY)]), held)
 
 
@@ -43,6 +46,23 @@ def varied(trial: Trial, name: str, sizes: Sequence[int] = SIZES, count: int = 2
         factors = [1 / factor for factor in factors]
     values = [hyper.times(case.steps[0][name], factor) for factor in factors]
     return case.replace(steps=[case.steps[0] | {name: values}])
+
+
+def of_numpy(trial: Trial) -> Case:
+    """Numbers as NumPy's functions return them; they are Python floats in other cases."""
+    case = trial.case(SIZES, count=2)
+    return case.replace(steps=[{name: np.float64(x) if type(x) is float else x for name, x in case.steps[0].items()}])
+
+
+def held_unless_promoted(trial: Trial, case: Case) -> None:
+    """A step whose results become fp64 with such numbers is told so: its caller can pass Python floats."""
+    try:
+        trial.hold(case)
+    except Misconduct as error:
+        if "got one of float64" not in str(error):
+            raise
+        text = "numbers of numpy.float64, as np.cos returns them: NumPy promotes results to float64; pass float(lr)"
+        raise Skipped(text, lacks=True) from None
 
 
 def unaltered(trial: Trial, case: Case) -> None:

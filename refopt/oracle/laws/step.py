@@ -28,7 +28,7 @@ SMALL = {"weight_decay": 2.0**-7, "lars_weight_decay": 2.0**-7}  # so small that
 def tries(trial: Trial) -> Iterator[Try]:
     for count in COUNTS:
         yield of_bound(trial, f"step {count}", [SIZE], count=count)
-    yield from _of_row(trial)
+    yield from of_row(trial)
     yield from _of_sizes(trial)
     if trial.row.matrix_arguments:
         yield from matrices.step(trial)
@@ -36,7 +36,7 @@ def tries(trial: Trial) -> Iterator[Try]:
         yield Try("second_moment zero", partial(zeroed, trial, ("second_moment",)), trial.hold)
 
 
-def _of_row(trial: Trial) -> Iterator[Try]:
+def of_row(trial: Trial) -> Iterator[Try]:
     """Each optional state, each value of a choice, and each number that may be 0."""
     row = trial.row
     for name in optional_states(trial.row):

@@ -29,7 +29,8 @@ def subject_of(
         numbers, states: of a step without a routine.
         arrays: the arrays that a step gets, from "numpy", "torch", "jax" and "cupy"; by default "numpy".
         device: of PyTorch's tensors; "cpu" by default.
-        names: what the optimizer calls its states and numbers, by refopt's names, if it differs from PyTorch.
+        names: what an optimizer calls its states and numbers, by refopt's names, if it differs from PyTorch, and what a
+            step calls its arguments, if it differs from refopt.
         options: further arguments of the class.
         where: the function that errors name.
 
@@ -48,12 +49,12 @@ def subject_of(
             if values:
                 raise TypeError(f"{where}: {what}: expected it only for a function, got {shown(values)}")
         return found
-    for what, values in [*options.items(), *([("names", own)] if own else [])]:
+    for what, values in options.items():
         raise TypeError(f"{where}: {what}: expected none, which is for optimizers of libraries, got {shown(values)}")
     if not callable(subject):
         raise TypeError(f"{where}: subject: expected a function, or an optimizer, got {kind_of(subject)}")
     given = mapped(f"{where}: set", numbers or {}), mapped(f"{where}: states", states or {})
-    step = Function(row, subject, arrays_of(kind, device), *given)
+    step = Function(row, subject, arrays_of(kind, device), *given, names=own)
     if row is not None:
         step.name += "".join(f", {name}={x!r}" for name, x in (("arrays", arrays), ("device", device)) if x is not None)
     return step

@@ -18,12 +18,14 @@ from refopt.oracle.cases import NUMBERS, choices_of, numbers_of
 from refopt.oracle.exact.cases import Case, Outcome
 from refopt.oracle.memory import Placed
 from refopt.oracle.subject import GATE, LIBRARIES, STEP, Arrays, Lacks, NumPy, Run, Wrong
+from refopt.oracle.subjects.arrays import Jax
 from refopt.oracle.subjects.run import LibraryRun
 from refopt.oracle.variants import by_request, initial_of
 from refopt.state.peers import NONE
 
 LISTS = "params", "grads"
 SCALARS = {slot.name: slot for row in KNOWN.values() for slot in row.slots if slot.scalar}
+SINGLE = "param", "parameter", "grad", "gradient"
 
 
 class Function:
@@ -54,10 +56,14 @@ class Function:
     def __init__(
         self, row: Routine | None, function: Callable[..., Any], arrays: Arrays | None = None,
         numbers: Mapping[str, Any] = NONE, states: Mapping[str, Any] = NONE,
+        names: Mapping[str, str] = NONE,
     ) -> None:
         """Raises TypeError if it has no signature, or lacks lists, declared states or numbers, or is not understood."""
         self.row, self.function, self.arrays = row, function, arrays or NumPy()
         self.name = getattr(function, "__qualname__", kind_of(function))
+        self.names: dict[str, str] = dict(names)
+        self.ours = {theirs: ours for ours, theirs in names.items()}
+        self.fixed = {"flush_to_zero": True} if isinstance(arrays, Jax) else {}  # by XLA
         self.notes: list[str] = []
         self.positional: list[str] = []
         self.named: set[str] = set()
@@ -97,8 +103,10 @@ class Function:
 
     def _take(self, row: Routine, parameter: inspect.Parameter, known: set[str]) -> None:
         """Classify a parameter: a slot by position, or anything by name."""
-        name, left = parameter.name, [x.name for x in row.slots if not x.optional and x.name not in self.positional]
-        required = parameter.default is parameter.empty
+        left = [x.name for x in row.slots if not x.optional and x.name not in self.positional]
+        name, required = self.ours.get(parameter.name, parameter.name), parameter.default is parameter.empty
+        if name in SINGLE:
+            raise TypeError(f"check: subject: expected a step of lists, params and grads, got one that takes {name!r}")
         if parameter.kind is parameter.VAR_POSITIONAL:
             self.positional += left
         elif parameter.kind is parameter.VAR_KEYWORD:
@@ -174,8 +182,9 @@ class Function:
     ) -> tuple[dict[str, Any], bool]:
         """The lists after a call, or returned ones, and whether it put other arrays into the given lists."""
         given = {name: None if values is None else [*values] for name, values in lists.items()}
-        by_name = {name: values for name, values in given.items() if name not in self.positional}
-        result = self.function(*map(given.get, self.positional), **by_name, **named)
+        by_name = {name: values for name, values in given.items() if name not in self.positional} | dict(named)
+        theirs: dict[str, Any] = {self.names.get(name, name): x for name, x in by_name.items()}
+        result = self.function(*map(given.get, self.positional), **theirs)
         if result is not None:
             return {**lists, **lists_of(result, written, len(lists[written[0]]))}, False
         return dict(lists), not all([_same(values, given[name]) for name, values in lists.items()])

@@ -253,7 +253,12 @@ class OptaxRun(LibraryRun):
         with self.width():
             super().__init__(of, params)
             self.transformation = of.transformation if numbers is None else of.made(numbers)
-            self.state = self.transformation.init(self._params)
+            try:
+                self.state = self.transformation.init(self._params)
+            except (TypeError, ValueError) as error:  # raised when nothing is joined
+                if params:
+                    raise
+                raise Lacks("an empty list of parameters") from error
             if saved is not None:
                 leaves, structure = self.tree.tree_flatten(self.state)
                 loaded = [self._loaded(x, leaf) for x, leaf in zip(pickle.loads(saved), leaves, strict=True)]

@@ -39,6 +39,13 @@ class LibraryRun:
     def params(self) -> list[np.ndarray]:
         return [self._copy(x) for x in self._params]
 
+    def put(self, params: Sequence[np.ndarray]) -> None:
+        """Write parameters, as their owner may between two steps."""
+        if not self.of.in_place:
+            raise Lacks("its parameters are new arrays in each step")
+        for p, x in zip(self._params, params, strict=True):
+            (p.detach() if hasattr(p, "detach") else p)[...] = self.of.arrays.of(x.copy())
+
     def grads(self) -> list[Any]:
         return [(self._copy(whole), self._copy(part)) for whole, part in self._grads]
 

@@ -74,6 +74,7 @@ class TorchOptimizer:
         self.group = {name: x for name, x in first.param_groups[0].items() if name != "params"}
         self.values: dict[str, Any] = _betas_apart({**self.options, **self.group})
         closure = inspect.signature(first.step).parameters.get("closure")
+        self.takes_closure = closure is not None
         self.needs_closure = closure is not None and closure.default is closure.empty
         self.named = "found_inf" in inspect.signature(first.step).parameters
         self.scales = bool(getattr(first, "_step_supports_amp_scaling", False))

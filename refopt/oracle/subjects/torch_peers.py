@@ -10,7 +10,7 @@ from typing import Any
 from refopt.cpu.muon import COEFFICIENTS
 from refopt.state.peers import MUON, NONE, PEERS, Peer
 
-ON_REQUEST = "maximize", "dampening", "initial_accumulator"
+ON_REQUEST = "dampening", "initial_accumulator"
 
 
 # Arguments that leave the rule as it is: how a step is run.

@@ -150,6 +150,22 @@ class TorchRun(LibraryRun):
             for name in told:
                 delattr(self.optimizer, name)
 
+    def closed(self, grads: Sequence[Any]) -> None:
+        """A step whose closure computes the gradients."""
+        if not self.of.takes_closure:
+            raise Lacks("takes no closure")
+        parts, loss = self._given(grads), self.torch.full((), 1.5)
+
+        def closure() -> Any:
+            if not self.torch.is_grad_enabled():
+                raise Wrong("step: expected to call the closure with gradients enabled, got them disabled")
+            for p, g in zip(self._params, parts, strict=True):
+                p.grad = g
+            return loss
+
+        if (got := self.optimizer.step(closure)) is None or float(got) != float(loss):
+            raise Wrong(f"step: expected the loss that the closure returns, {float(loss)}, got {got!r}")
+
     def states(self) -> list[dict[str, np.ndarray]]:
         return [self._entry(self.optimizer.state.get(p, {})) for p in self._params]
 

@@ -13,6 +13,9 @@ RULES = {
     "RatioOnEverything": Wrong("lr_ratio on the whole step, not on the decay alone", {
         "*states, lr=lr": "*states, lr=lr * lr_ratio",
     }),
+    "RatioOfTheStep": Wrong("lr_ratio on the step, not on the decay", {
+        RATE: "lr * coeff", "*states, lr=lr": "*states, lr=lr * lr_ratio",
+    }),
     "DecayAfterwards": Wrong("decay of the new parameter, after the step", {
         DECAY: "pass", f"return {STEP}": f"new, *rest = {STEP}; return new * (1 - {RATE}), *rest",
     }),

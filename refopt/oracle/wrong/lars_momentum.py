@@ -24,6 +24,9 @@ RULES = {
     "NormOfTheDecayed": Wrong(None, {
         FIRST: f"g, lars_weight_decay = {DECAYED}, 0 * lars_weight_decay; {FIRST}",
     }),
+    "NormOfTheDecayedAlone": Wrong("norm of g + wd * p instead of the gradient's", {
+        GRAD: f"np.sqrt(sum_of_squares{DECAYED})",
+    }),
     "NormOfTheDecayedGradient": Wrong("norm of g + wd * p instead of the sum of norms in the denominator", {
         GRAD: f"np.sqrt(sum_of_squares{DECAYED})", "+ lars_weight_decay * param_norm": "",
     }),

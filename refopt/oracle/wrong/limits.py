@@ -32,5 +32,10 @@ def norm_at_most(x, limit, epsilon=0.0):
     return x * chosen(norm > limit, limit / norm, 1.0)
 
 
+def root_of_mean(x):
+    """The root of the mean square of a tensor's elements."""
+    return np.sqrt(sum_of_squares(x) / float(max(np.size(getattr(x, "error", x)), 1)))
+
+
 def normalized(x):
     return x / np.sqrt(sum_of_squares(x))

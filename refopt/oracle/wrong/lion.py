@@ -5,6 +5,7 @@ from refopt.oracle.wrong.rule import Wrong
 SIGN, BLEND, DECAY = "lr * sign(c)", "c = beta1", "p = p * (1 - lr * coeff)"
 RULES = {
     "SignOfZeroIsOne": Wrong("sign of zero taken as 1", {SIGN: "lr * np.where(c == 0, 1.0, sign(c))"}),
+    "SignOfZeroIsMinusOne": Wrong("sign of zero taken as -1", {SIGN: "lr * np.where(c == 0, -1.0, sign(c))"}),
     "SignOfZeroIsPlusZero": Wrong(None, {SIGN: "lr * np.where(c == 0, abs(c), sign(c))"}),
     "SignOfTheNewMomentum": Wrong("sign of the new momentum", {SIGN: "lr * sign(beta2 * m + (1 - beta2) * g)"}),
     "DecayInGradient": Wrong("decay in the gradient, not on the parameter", {

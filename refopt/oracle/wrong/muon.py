@@ -5,16 +5,20 @@ from functools import partial
 import numpy as np
 
 from refopt.cpu.muon import momentum, ratio, updates
+from refopt.oracle.bound.values import high
 from refopt.oracle.wrong.rule import Wrong
 
 
 def muon_with(
     p, g, v, *, stored, cut, coefficients, iterations, lr, mu, weight_decay, epsilon, use_nesterov, average, adjust_lr,
     compute, ahead=momentum, triples=lambda triples: triples, update=updates,
-    decayed=lambda p, lr, decay: p * (1 - lr * decay),
+    decayed=lambda p, lr, decay: p * (1 - lr * decay), by_velocity=False,
 ):
     """The rule, with places to change."""
     v, u = ahead(g, v, mu=mu, use_nesterov=use_nesterov, average=average)
+    if by_velocity:
+        size = np.linalg.norm(high(getattr(v, "value", v)))
+        update = partial(update, norm=lambda x, epsilon: np.maximum(size, epsilon))
     every = triples(coefficients if len(coefficients) > 1 else coefficients * int(iterations))
     moved = update(u, cut=cut, triples=every, lr=lr, epsilon=epsilon, adjust_lr=adjust_lr, compute=compute)
     return decayed(p, lr, weight_decay) - moved, v
@@ -40,6 +44,29 @@ def of_the_gradient(g, v, *, mu, use_nesterov, average):
 def ahead_twice(g, v, *, mu, use_nesterov, average):
     v, u = momentum(g, v, mu=mu, use_nesterov=use_nesterov, average=average)
     return v, mu * u + ((1 - mu) * g if average else g)
+
+
+def with_weights_exchanged(g, v, *, mu, use_nesterov, average):
+    """An average that forgets mu of itself, and looks ahead correctly."""
+    v = momentum(g, v, mu=1 - mu, use_nesterov=False, average=average)[0]
+    return v, momentum(g, v, mu=mu, use_nesterov=use_nesterov, average=average)[0] if use_nesterov else v
+
+
+def ahead_with_weights_exchanged(g, v, *, mu, use_nesterov, average):
+    v, u = momentum(g, v, mu=mu, use_nesterov=use_nesterov, average=average)
+    return v, momentum(g, v, mu=1 - mu, use_nesterov=False, average=average)[0] if use_nesterov else u
+
+
+def reshaped(u, *, cut, **numbers):
+    """Results for a transposed matrix that are reshaped, not transposed back."""
+    moved = updates(u, cut=cut, **numbers)
+    value = getattr(moved, "value", moved)
+    parts = [value.high, value.low] if hasattr(value, "high") else [value]
+    for part in (*parts, *([moved.error] if hasattr(moved, "error") else [])):
+        for matrix in cut.matrices(part):
+            if matrix.shape[0] > matrix.shape[1]:
+                matrix[...] = matrix.T.reshape(matrix.shape).copy()
+    return moved
 
 
 def as_it_is(u, *, lr, **_):
@@ -71,6 +98,13 @@ RULES = {
     "AsItIs": Wrong("nothing made orthogonal: momentum alone", partial(muon_with, update=as_it_is)),
     "OfTheGradient": Wrong("the gradient made orthogonal, not the momentum", partial(muon_with, ahead=of_the_gradient)),
     "AheadTwice": Wrong("Nesterov's momentum applied twice", partial(muon_with, ahead=ahead_twice)),
+    "WeightsExchanged": Wrong("mu and 1 - mu exchanged in the velocity", partial(
+        muon_with, ahead=with_weights_exchanged)),
+    "WeightsExchangedAhead": Wrong("mu and 1 - mu exchanged in Nesterov's momentum", partial(
+        muon_with, ahead=ahead_with_weights_exchanged)),
+    "Reshaped": Wrong("the result for a transposed matrix reshaped, not transposed back", partial(
+        muon_with, update=reshaped)),
+    "NormOfVelocity": Wrong("divided by the norm of the velocity", partial(muon_with, by_velocity=True)),
     "DecayForgotten": Wrong("no weight decay", partial(muon_with, decayed=lambda p, lr, decay: p)),
     "DecayWithoutRate": Wrong("weight decay without the learning rate",
                               partial(muon_with, decayed=lambda p, lr, decay: p * (1 - decay))),
