@@ -161,8 +161,8 @@ class Weighing:
         yield from self.right
         for k, x in enumerate(self.passed):
             if isinstance(x, Case):
-                self.passed[k] = [t for t in tensors_of(self.trial, x) if not t.is_wrong]
-            yield from self.passed[k]
+                self.passed[k] = x = [t for t in tensors_of(self.trial, x) if not t.is_wrong]
+            yield from x
 
     def _scattered(self) -> bool:
         """Whether the parameters are off by another share of the update in each element, either way, as by rounding."""

@@ -182,9 +182,9 @@ class Function:
     ) -> tuple[dict[str, Any], bool]:
         """The lists after a call, or returned ones, and whether it put other arrays into the given lists."""
         given = {name: None if values is None else [*values] for name, values in lists.items()}
-        by_name = {name: values for name, values in given.items() if name not in self.positional} | dict(named)
-        theirs: dict[str, Any] = {self.names.get(name, name): x for name, x in by_name.items()}
-        result = self.function(*map(given.get, self.positional), **theirs)
+        by_name: dict[str, Any] = {x: values for x, values in given.items() if x not in self.positional} | dict(named)
+        theirs = {self.names.get(name, name): x for name, x in by_name.items()}
+        result = self.function(*(given[name] for name in self.positional), **theirs)
         if result is not None:
             return {**lists, **lists_of(result, written, len(lists[written[0]]))}, False
         return dict(lists), not all([_same(values, given[name]) for name, values in lists.items()])
