@@ -1,7 +1,7 @@
 """Marks of laws: the routines, forms and dtypes by which they are parametrised."""
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 
 from laws.routines import ALL, OF_EACH_FAMILY
 from refopt.oracle.exact.build import SIGNATURES
@@ -56,6 +56,10 @@ forms_of_families, implementations_of_families = of_families(pairs(ALL)), of_fam
 signatures = pytest.mark.parametrize("dtypes", SIGNATURES, ids="-".join)
 
 
-def few(part, least=4):
-    """A part of the examples that a profile of Hypothesis's asks for, and four at least: the first is the smallest."""
-    return settings(max_examples=max(settings().max_examples // part, least))
+def few(part=1, least=4, **strategies):
+    """The test is of what strategies draw, for a part of the examples that a profile of Hypothesis's asks for.
+
+    The first is the smallest, so there are four at least, unless an example costs much.
+    """
+    count = max(settings().max_examples // part, least)
+    return lambda test: settings(max_examples=count)(given(**strategies)(test))

@@ -65,8 +65,7 @@ def test_the_kernels_join_tensors_by_the_tree(machine, data):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@given(data=st.data())
-@few(2)
+@few(2, data=st.data())
 def test_any_gradients_have_the_norm_and_flag_of_the_reference(machine, dtype, data):
     """Of any number of tensors about a chunk long, the last element not finite or all; of none the norm is zero."""
     lengths = data.draw(st.lists(st.none() | st.just(0) | sizes(around(chunk_of(dtype, dtype))), max_size=4))

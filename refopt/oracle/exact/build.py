@@ -1,6 +1,8 @@
 """Cases made from sizes and dtypes, with seeded normal values, or from numbers that are written out."""
 
 import math
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -75,7 +77,7 @@ class Numbers(NamedTuple):
     """The elements of an array: ``repeated`` numbers, element i times 1 + i / 1000, except at the indices of ``at``."""
 
     repeated: list[float]
-    at: dict[int, float] = {}
+    at: Mapping[int, float] = MappingProxyType({})
 
     def array(self, size: int, dtype: str) -> np.ndarray:
         """Flat, each element rounded once."""

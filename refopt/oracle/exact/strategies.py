@@ -158,7 +158,7 @@ def cases(
     gate = draw(st.lists(st.sampled_from(list(GATES)), unique=True)) if gated else ()
     given = draw(st.lists(steps(routine, len(drawn), tuple(gate)), min_size=1, max_size=max_steps))
     # Copies print as numbers, where what a strategy has drawn may print as how it was made.
-    copies = [{name: [1 * y for y in x] if isinstance(x, list) else 1 * x for name, x in step.items()} for step in given]
+    copies = [{n: [1 * y for y in x] if isinstance(x, list) else 1 * x for n, x in step.items()} for step in given]
     return draw(st.builds(listed, *map(st.just, (routine.name, drawn, copies)), choices(routine, **fixed)))
 
 
@@ -209,7 +209,8 @@ def numbers(draw: Any, dtype: str, size: int, finite: bool = False, signed: bool
 
 @cache
 def _few_nasty_floats(dtype: str, finite: bool) -> st.SearchStrategy[list[tuple[int, np.generic]]]:
-    return st.lists(st.tuples(st.sampled_from([0, -1]) | st.integers(0, 40_000), nasty_floats(dtype, finite)), max_size=3)
+    places = st.sampled_from([0, -1]) | st.integers(0, 40_000)
+    return st.lists(st.tuples(places, nasty_floats(dtype, finite)), max_size=3)
 
 
 ORDINARY = st.lists(st.floats(-8, 8, width=32), min_size=1, max_size=3)
