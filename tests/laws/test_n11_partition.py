@@ -27,7 +27,7 @@ MERGED_LARS = LARS[0], LARS[0].merged_form
 # Kernels with the reference's bits for any list (N4) have its partition: make test tries one of a routine with norms.
 @of([pytest.param(*row, marks=[pytest.mark.slow] * (row[1] != "reference" and row != MERGED_LARS))
      for row in pairs(ALL, "reference")])
-@given(data=st.data())
+@few(2, data=st.data())
 def test_some_tensors_of_a_list_come_out_as_in_the_list(machine, routine, form, data):
     """Any of them, in any order: alone, backwards, or all but one."""
     case, run = data.draw(cases(routine, gated=True)), implementation(form, machine)
