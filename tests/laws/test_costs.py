@@ -114,7 +114,7 @@ def test_nothing_races_and_nothing_is_out_of_bounds(executor, routine, form, siz
     Every block of a cooperative launch comes to the barrier or none does; one thread of a tensor writes its scalars.
     """
     chosen = {name: values[choice] for name, values in routine.choices.items() if name == "norm_of" and kind[3]}
-    placed = PlacedCase(executor, make(routine, sizes, tuple(filter(None, kind)), **chosen), [0, shift])
+    placed = PlacedCase(executor, make(routine, sizes, tuple(filter(None, kind)), **chosen), [0, shift], 0)
     gates = {} if found is None else {name: executor.to_device(value) for name, value in gate(0.3).items()}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tables, "tiles_per_chunk", lambda *_: 2)

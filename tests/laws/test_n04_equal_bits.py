@@ -13,7 +13,7 @@ from refopt import cpu, gpu
 from refopt.oracle.exact import laws
 from refopt.oracle.exact.build import make, step_of
 from refopt.oracle.exact.cases import arguments, assert_same, runner
-from refopt.oracle.exact.examples import examples, varied
+from refopt.oracle.exact.examples import varied
 from refopt.oracle.exact.laws import reference
 from refopt.oracle.exact.placed import GATE, PlacedCase, kernels, merged_step
 from refopt.oracle.exact.strategies import KINDS, cases, places, sizes, storage
@@ -49,18 +49,6 @@ def test_the_cases_for_other_implementations_hold_when_merged(machine, routine, 
     run = runner(merged_step(routine, form, machine))
     # On the executor a case gives the same each time; laws that run it again need not.
     laws.check_run(routine.name, cache(run) if machine.name == "executor" else run)
-
-
-@pytest.mark.clause("N3")
-@of([pytest.param(routine, "separate", marks=[pytest.mark.slow] * (routine not in (CARRYING[0], *LARS)))
-     for routine in ALL])
-def test_the_cases_for_other_implementations_hold_when_separate(machine, routine, form):
-    """The same where a list is one launch after another, each as if its tensor were alone."""
-    for name, case in examples(routine):
-        try:
-            laws.same_bits_as_reference(kernels(form, machine), case)
-        except AssertionError as error:
-            raise AssertionError(f"case {name!r}: {error}") from None
 
 
 @of_families(pairs((*OF_EACH_FAMILY[:2], *WITH_NORMS)))

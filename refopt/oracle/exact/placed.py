@@ -17,13 +17,16 @@ PATTERN = 0x5C
 
 
 class Placed:
-    """A copy of a dense host array, ``shift`` elements off an aligned address. ``array`` is the device array."""
+    """A copy of a dense host array, ``shift`` elements off an aligned address. ``array`` is the device array.
 
-    def __init__(self, machine: Device, host: np.ndarray, shift: int = 0) -> None:
+    Without a ``guard`` behind it, a load from there is an access out of bounds.
+    """
+
+    def __init__(self, machine: Device, host: np.ndarray, shift: int = 0, guard: int = GUARD) -> None:
         self.shift = shift
         self._at = GUARD + shift * host.dtype.itemsize
         self._like = host
-        image = np.full(self._at + host.nbytes + GUARD, PATTERN, np.uint8)
+        image = np.full(self._at + host.nbytes + guard, PATTERN, np.uint8)
         image[self._at : self._at + host.nbytes] = np.frombuffer(flat(host).tobytes(), np.uint8)  # type: ignore[union-attr]
         self._memory = machine.to_device(image)
         self.array = self._view(machine)
@@ -63,17 +66,17 @@ Shifts = Sequence[int] | Mapping[str, Sequence[int]]
 class PlacedCase:
     """The arrays of a case on a device. Each slot is an attribute, as in the case.
 
-    ``shifts`` are offsets in elements that tensors use in turn, for all slots or by slot.
+    ``shifts`` are offsets in elements that tensors use in turn, for all slots or by slot; ``guard`` is as in `Placed`.
     """
 
-    def __init__(self, machine: Device, case: Case, shifts: Shifts = (0,)) -> None:
+    def __init__(self, machine: Device, case: Case, shifts: Shifts = (0,), guard: int = GUARD) -> None:
         self._machine = machine
         self.case = case
         self.placed: dict[str, list[Any]] = {}
         for name, values in case.lists().items():
             own = shifts.get(name, (0,)) if isinstance(shifts, Mapping) else shifts
             self.placed[name] = [
-                x if x is None else Placed(machine, x, own[i % len(own)]) for i, x in enumerate(values)
+                x if x is None else Placed(machine, x, own[i % len(own)], guard) for i, x in enumerate(values)
             ]
         self.slots = {
             name: None if case.slots[name] is None else [x if x is None else x.array for x in values]
