@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given, settings
 
 from laws.routines import ALL, OF_EACH_FAMILY
-from refopt.oracle.exact.build import SIGNATURES
 
 
 def named(x):
@@ -52,8 +51,7 @@ forms = of(pairs(ALL))
 implementations = of(pairs(ALL, "reference"))
 # Where all forms of a routine share what a law is about, one of them is enough.
 both_sides = of_families([(routine, form) for routine in ALL for form in ("reference", routine.merged_form)])
-forms_of_families, implementations_of_families = of_families(pairs(ALL)), of_families(pairs(ALL, "reference"))
-signatures = pytest.mark.parametrize("dtypes", SIGNATURES, ids="-".join)
+forms_of_families = of_families(pairs(ALL))
 
 
 def few(part=1, least=4, **strategies):
