@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import example
 from hypothesis import strategies as st
 
 from laws.marks import few, forms_of_families, is_shared, of, pairs
@@ -19,8 +19,7 @@ REMAINDERS = st.sampled_from(remainders()[:1])
 
 
 @forms_of_families
-@given(data=st.data())
-@few(3)
+@few(3, data=st.data())
 def test_launches_are_as_many_as_the_catalogue_says(executor, routine, form, data):
     """In each step; for a list without elements there are none, merged one or two for each signature of dtypes."""
     case = data.draw(cases(routine, kinds=KINDS, large=False))
@@ -48,8 +47,7 @@ def test_launches_in_figures(executor, routine, form):
 
 
 @forms_of_families
-@given(data=st.data())
-@few(3)
+@few(3, data=st.data())
 def test_bytes_are_as_many_as_the_catalogue_says(executor, routine, form, data):
     """A step reads and writes of every array what the catalogue says, to the byte; the first carries no norm yet."""
     case = data.draw(cases(routine, 1, 3, KINDS | REMAINDERS, large=False, rounding="nearest"))
@@ -107,17 +105,16 @@ WATCHED = [pytest.param(*row, marks=[pytest.mark.slow] * (is_shared(*row))) for 
 
 
 @of(WATCHED)
-@given(lengths=st.lists(st.integers(0, 1100), max_size=3), shift=st.integers(0, 1), found=st.sampled_from([None, 0.0, 1.0]),
-       schedule=st.sampled_from(["forward", "random"]), kind=KINDS | REMAINDERS, choice=st.integers(0, 1))
-@example([2100, 0, 1, 300], 1, 1.0, "random", ("float32", "float32", "float32", None), 0)
-@few(4, least=2)
-def test_nothing_races_and_nothing_is_out_of_bounds(executor, routine, form, lengths, shift, found, schedule, kind, choice):
+@few(4, least=2, sizes=st.lists(st.integers(0, 1100), max_size=3), shift=st.integers(0, 1), kind=KINDS | REMAINDERS,
+       choice=st.integers(0, 1), found=st.sampled_from([None, 0.0, 1.0]), order=st.sampled_from(["forward", "random"]))
+@example([2100, 0, 1, 300], 1, ("float32", "float32", "float32", None), 0, 1.0, "random")
+def test_nothing_races_and_nothing_is_out_of_bounds(executor, routine, form, sizes, shift, kind, choice, found, order):
     """Steps watched, taken and skipped: no data race, no access outside an array, no shared memory read unwritten.
 
     Every block of a cooperative launch comes to the barrier or none does; one thread of a tensor writes its scalars.
     """
     chosen = {name: values[choice] for name, values in routine.choices.items() if name == "norm_of" and kind[3]}
-    placed = PlacedCase(executor, make(routine, lengths, tuple(filter(None, kind)), **chosen), [0, shift])
+    placed = PlacedCase(executor, make(routine, sizes, tuple(filter(None, kind)), **chosen), [0, shift], 0)
     gates = {} if found is None else {name: executor.to_device(value) for name, value in gate(0.3).items()}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tables, "tiles_per_chunk", lambda *_: 2)
@@ -125,5 +122,5 @@ def test_nothing_races_and_nothing_is_out_of_bounds(executor, routine, form, len
         for flag in (found, 0.0):
             if gates:
                 gates["found_inf"].copy_to_device(np.full(1, flag, np.float32))
-            with simt.observe(count=False, watch=True, schedule=schedule, seed=3):
+            with simt.observe(count=False, watch=True, schedule=order, seed=3):
                 step()

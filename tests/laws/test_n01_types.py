@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 from checks.refused import refused
-from hypothesis import given
 from hypothesis import strategies as st
 
 from laws.marks import both_sides, few, routines
@@ -46,8 +45,7 @@ def stored(left, case):
 
 @pytest.mark.clause("N15")
 @both_sides
-@given(data=st.data())
-@few(2)
+@few(2, data=st.data())
 def test_a_step_widens_what_it_loads_and_rounds_once_what_it_stores(machine, routine, form, data):
     """It leaves what arrays of their values in the arithmetic type leave, rounded; of a master or a remainder, exact.
 
@@ -60,8 +58,7 @@ def test_a_step_widens_what_it_loads_and_rounds_once_what_it_stores(machine, rou
 
 
 @routines
-@given(count=st.integers(1, 5), data=st.data())
-@few(2)
+@few(2, count=st.integers(1, 5), data=st.data())
 def test_a_gradient_wider_than_the_arithmetic_is_refused(machine, routine, count, data):
     """As are states of neither the parameter's nor the arithmetic's dtype; and no byte is changed then."""
     case, wrong = make(routine, [4] * count), data.draw(st.integers(0, count - 1))

@@ -1,5 +1,7 @@
 """N2: a number is rounded once to the arithmetic type, is finite there, and has no sign of zero."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from checks.refused import refused
@@ -25,6 +27,10 @@ def beside(x):
     return x * (1 - 2.0**-40) or -x
 
 
+def rounded(real, x):
+    return abs(float(real(x)))
+
+
 def with_numbers(case, change):
     """The case with each number that need not be whole changed."""
     whole = {hyper.name for hyper in case.routine.hypers if hyper.whole}
@@ -34,14 +40,13 @@ def with_numbers(case, change):
 
 
 @implementations
-@given(data=st.data())
-@few(2)
+@few(2, data=st.data())
 def test_a_number_is_rounded_once_to_the_type_of_each_tensor(machine, routine, form, data):
     """In a list of any dtypes, fp32 tensors have the bits of rounded numbers, fp64 ones of the numbers; -0 is +0."""
     case = with_numbers(data.draw(cases(routine, 0, 4, KINDS, 1, large=False)), beside)
     got = implementation(form, machine)(case)
     for i, p in enumerate(case.params):
-        meant = with_numbers(case.only([i]), lambda x, to=arithmetic(p.dtype): abs(float(to(x))))
+        meant = with_numbers(case.only([i]), partial(rounded, arithmetic(p.dtype)))
         assert_same(reference(meant), {slot: arrays[i : i + 1] for slot, arrays in got.items()}, f"N2, tensor {i}")
 
 
@@ -79,8 +84,7 @@ FORBIDDEN = st.one_of(st.floats(max_value=-(2.0**-149)), st.sampled_from([np.nan
 
 
 @routines
-@given(value=FORBIDDEN, count=st.integers(2, 4))
-@few(2)
+@few(2, value=FORBIDDEN, count=st.integers(2, 4))
 def test_numbers_out_of_range_are_refused(machine, routine, value, count):
     """Below their bound, not finite, or rounded to what they may not be; and no byte is changed then."""
     case = make(routine, [4] * count)

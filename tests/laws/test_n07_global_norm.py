@@ -9,12 +9,7 @@ from evidence.triplets import LARGE, Triplet, across, triplets, values
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laws.marks import few
 from laws.test_n06_reduction import norm_of_reference, norm_on, up_to
-from refopt import cpu, gpu
-from refopt.oracle.exact.placed import Placed
-from refopt.oracle.exact.strategies import DTYPES, around, chunk_of, numbers, sizes
-from refopt.oracle.ulp import same_bits
 
 pytestmark = pytest.mark.clause("N7")
 
@@ -62,22 +57,3 @@ def test_the_kernels_join_tensors_by_the_tree(machine, data):
     """So do the kernels."""
     some = some_of((3, 7, 33, 100), 4) if machine.name == "executor" else some_of((3, 7, 33, 100, 1025), 100)
     assert not wrong_of_tensors(*data.draw(some), norm_on(machine))
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@given(data=st.data())
-@few(2)
-def test_any_gradients_have_the_norm_and_flag_of_the_reference(machine, dtype, data):
-    """Of any number of tensors about a chunk long, the last element not finite or all; of none the norm is zero."""
-    lengths = data.draw(st.lists(st.none() | st.just(0) | sizes(around(chunk_of(dtype, dtype))), max_size=4))
-    values = [n if n is None else data.draw(numbers(dtype, n)).array(n, dtype) for n in lengths]
-    if values and values[-1] is not None and values[-1].size:
-        values[-1][-1] = data.draw(st.sampled_from([1.0, np.inf, np.nan]))
-    expected = cpu.check_gradients(values)
-    assert any(n for n in lengths) or expected.grad_norm == expected.found_inf == 0
-    with gpu.use(machine.name):
-        check = gpu.gradient_check([None if x is None else Placed(machine, x).array for x in values])
-    check()
-    machine.synchronize()
-    for name, value in expected._asdict().items():
-        assert same_bits(getattr(check, name).copy_to_host(), value).all(), name

@@ -43,9 +43,8 @@ def test_a_factor_is_one_number_with_rescale_grad(routine, params, data):
 
 
 @of(pairs(WITH_NORMS))
-@given(lengths=st.lists(sizes(()), max_size=3), factor=st.sampled_from([math.inf, math.nan]))
+@few(4, lengths=st.lists(sizes(()), max_size=3), factor=st.sampled_from([math.inf, math.nan]))
 @example([3, 1024, 1100], math.inf)
-@few(4)
 def test_nothing_beyond_the_end_is_multiplied_by_infinity(machine, routine, form, lengths, factor):
     """It counts 0 in a sum of squares, and 0 times infinity is no number."""
     case = make(routine, lengths, steps=[step_of(routine) | gate(factor)])
@@ -54,8 +53,7 @@ def test_nothing_beyond_the_end_is_multiplied_by_infinity(machine, routine, form
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @of([(routine, routine.merged_form) for routine in ALL])
-@given(data=st.data())
-@few(2)
+@few(2, data=st.data())
 def test_a_check_and_a_step_without_the_host(machine, routine, form, dtype, data):
     """Any gradients, unscaled and clipped; a loss scale and the factor are data, of fp64 gradients an fp64 number."""
     kinds = st.just((dtype, dtype, dtype, None))

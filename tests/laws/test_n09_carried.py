@@ -115,17 +115,16 @@ def test_whatever_happens_to_a_plan(machine, routine, form, data):
     """
     case = data.draw(cases(routine, 1, 4, KINDS, max_steps=1, large=False))
     life = Life(machine, case, form)
-    for name, *given in [*data.draw(st.lists(events(case), max_size=9)), ("step", {}, 1.0, 0.0)]:
-        getattr(life, name)(*given)
+    for name, *arguments in [*data.draw(st.lists(events(case), max_size=9)), ("step", {}, 1.0, 0.0)]:
+        getattr(life, name)(*arguments)
     life.placed.case = life.now
     assert_same(life.now.outcome(), life.placed.outcome(), "N9")
 
 
 @pytest.mark.parametrize("dtypes", [SIGNATURES[0], ("bfloat16", "bfloat16", "float32", "uint16")], ids="-".join)
 @of(pairs(LARS))
-@given(lengths=st.lists(sizes(()), max_size=5), found=FLAGS.filter(bool))
+@few(4, lengths=st.lists(sizes(()), max_size=5), found=FLAGS.filter(bool))
 @example([*SMALL, 2100], 1.0)
-@few(4)
 def test_a_skipped_step_touches_nothing(executor, routine, form, dtypes, lengths, found):
     """Once there is a norm to carry over, no array is read or written, masters and remainders included."""
     life = Life(executor, make(routine, lengths, dtypes), form)
@@ -140,9 +139,8 @@ def test_a_skipped_step_touches_nothing(executor, routine, form, dtypes, lengths
 
 
 @of(pairs(CARRYING))
-@given(lengths=st.lists(sizes(()), min_size=1, max_size=5), times=st.integers(1, 5))
+@few(4, lengths=st.lists(sizes(()), min_size=1, max_size=5), times=st.integers(1, 5))
 @example(SMALL, 4)
-@few(4)
 def test_captured_steps_settle(executor, routine, form, lengths, times):
     """A step that is captured, and every one after it, reads its scalars where it has read them before."""
     one = step_of(routine)

@@ -27,7 +27,7 @@ MERGED_LARS = LARS[0], LARS[0].merged_form
 # Kernels with the reference's bits for any list (N4) have its partition: make test tries one of a routine with norms.
 @of([pytest.param(*row, marks=[pytest.mark.slow] * (row[1] != "reference" and row != MERGED_LARS))
      for row in pairs(ALL, "reference")])
-@given(data=st.data())
+@few(2, data=st.data())
 def test_some_tensors_of_a_list_come_out_as_in_the_list(machine, routine, form, data):
     """Any of them, in any order: alone, backwards, or all but one."""
     case, run = data.draw(cases(routine, gated=True)), implementation(form, machine)
@@ -38,9 +38,8 @@ def test_some_tensors_of_a_list_come_out_as_in_the_list(machine, routine, form, 
 
 @pytest.mark.clause("N6")
 @of_merged([(routine, form) for routine, form in pairs(WITH_NORMS) if routine.forms[form].merged])
-@given(kind=storage(), chunks=st.integers(1, 2), beside=st.integers(-1, 1), last=sizes(()), choice=st.integers(0, 1))
+@few(4, kind=storage(), chunks=st.integers(1, 2), beside=st.integers(-1, 1), last=sizes(()), choice=st.integers(0, 1))
 @example(("bfloat16", "bfloat16", "float32", "uint16"), 1, 1, 0, 1)
-@few(4)
 def test_chunks_of_any_length_end_without_a_trace(machine, routine, form, kind, chunks, beside, last, choice):
     """Whatever the dtypes make of their length: an element less, as many, or one more; and a tensor behind them."""
     chosen = {name: values[choice] for name, values in routine.choices.items()}

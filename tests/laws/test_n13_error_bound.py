@@ -3,7 +3,6 @@
 import pytest
 from evidence.cells import FOUND_INF, GRAD_FACTOR, RESCALE_GRAD, STOCHASTIC, cells
 from evidence.trial import Trial
-from hypothesis import given
 from hypothesis import strategies as st
 
 from laws.marks import few
@@ -36,8 +35,7 @@ ROWS = [pytest.param(cell, marks=[*markers(cell), *[pytest.mark.slow] * is_repea
 
 
 @pytest.mark.parametrize("cell", ROWS)
-@given(seed=st.integers(0, 2**32 - 1))
-@few(8, least=1)
+@few(8, least=1, seed=st.integers(0, 2**32 - 1))
 def test_each_variant_is_its_formula(cell, seed):
     """Each slot, after each of some steps, is a rounding of something within the bound; and the bound is tight."""
     for name, eps in Trial(cell, seed).hold(reference).items():

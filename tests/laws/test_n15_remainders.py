@@ -43,7 +43,7 @@ def of_lower_halves(test):
     """The test is of every upper half with drawn lower ones, those around the tie in any case."""
     for lower in ([0, 1, 0x7FFF], [0x8000, 0x8001, 0xFFFF]):
         test = example(lower=lower)(test)
-    return given(lower=st.lists(st.integers(0, 2**16 - 1), min_size=1, max_size=3))(test)
+    return few(4, lower=st.lists(st.integers(0, 2**16 - 1), min_size=1, max_size=3))(test)
 
 
 @given(upper=st.integers(0, 2**16 - 1))
@@ -106,7 +106,6 @@ def through(name):
 
 @pytest.mark.parametrize("name", ["load_joined", "load4_joined"])
 @of_lower_halves
-@few(4)
 def test_intrinsics_are_the_reference(machine, name, lower):
     """What the kernels load and store is what `split` and `join` give."""
     wide = every(machine, lower)
@@ -131,7 +130,6 @@ def ROUND(x, out):
 
 
 @of_lower_halves
-@few(4)
 def test_norms_round_as_split_does(machine, lower):
     """As it is stored, and widened."""
     exact = every(machine, lower)
@@ -142,8 +140,7 @@ def test_norms_round_as_split_does(machine, lower):
 
 
 @each(*ALL)
-@given(params=st.lists(st.sampled_from([*range(0x7F81, 0x8000), *range(0xFF81, 0x10000)]), min_size=1, max_size=9))
-@few(4)
+@few(4, params=st.lists(st.sampled_from([*range(0x7F81, 0x8000), *range(0xFF81, 0x10000)]), min_size=1, max_size=9))
 def test_a_step_stores_one_nan(machine, routine, params):
     """Whichever NaN the arithmetic makes, the pattern stored is 0x7fc00000."""
     case = make(routine, [len(params)], ("bfloat16", "bfloat16", "float32", "uint16"))

@@ -23,8 +23,7 @@ BY_CHANCE = tuple(routine for routine in ALL if "rounding" in routine.choices)
 
 @pytest.mark.clause("N4")
 @of([pytest.param(*row, marks=[pytest.mark.slow] * (row[1] == "separate")) for row in pairs(BY_CHANCE)])
-@given(data=st.data())
-@few(2)
+@few(2, data=st.data())
 def test_every_backend_draws_the_same_bits(machine, routine, form, data):
     """In steps of any seeds; masters, and parameters with a remainder, are rounded as always."""
     kinds = st.sampled_from([(*dtypes, None)[:4] for dtypes in stochastic()])
@@ -56,10 +55,9 @@ def DRAW(x, out, quad, pair, seed):
             out[k], out[4 + k] = low[k], high[k]
 
 
-@given(upper=st.integers(0, 2**9 - 1), lower=st.integers(0, 2**16 - 1))
+@few(2, upper=st.integers(0, 2**9 - 1), lower=st.integers(0, 2**16 - 1))
 @example(254, 1)  # the largest exponent
 @example(256, 2**15)  # negative subnormal numbers
-@few(2)
 def test_a_number_goes_up_for_as_many_words_as_it_lies_above_its_neighbour(upper, lower):
     """For every mantissa of a sign and an exponent, all 2**16 words are tried: the mean is the value."""
     assume(upper % 256 < 255)
@@ -92,8 +90,7 @@ def test_what_bf16_has_stays(lower, seed):
 
 
 @each(*BY_CHANCE)
-@given(seed=st.integers(0, 2**24 - 1))
-@few(4)
+@few(4, seed=st.integers(0, 2**24 - 1))
 def test_a_small_step_is_not_lost(machine, routine, seed):
     """A change below half of what bf16 resolves moves the mean of many equal parameters all the same."""
     count = 2048

@@ -94,7 +94,8 @@ def operands(draw, finite=True):
     m, k, n = draw(st.tuples(st.integers(1, 3), st.integers(0, 37), st.integers(1, 3)))
     a, b = (draw(hnp.arrays(np.uint16, shape, elements=pattern)) for shape in ((m, k), (k, n)))
     zeros, cancels = draw(st.sets(st.integers(0, 36), max_size=3)), draw(st.integers(0, k // 2))
-    a[:, cancels : 2 * cancels], b[cancels : 2 * cancels] = a[:, :cancels] ^ 0x8000, b[:cancels] ^ draw(st.integers(0, 1))
+    a[:, cancels : 2 * cancels] = a[:, :cancels] ^ 0x8000
+    b[cancels : 2 * cancels] = b[:cancels] ^ draw(st.integers(0, 1))
     a[:, [i for i in zeros if i < k]] &= 0x8000
     return a.view(dtype), b.view(dtype)
 
@@ -167,9 +168,9 @@ def test_rows_columns_and_transposes(dtype, shape, seed, spread, pads):
 @given(shape=SHAPES, seed=SEEDS, order=st.permutations(range(16)))
 def test_the_order_within_a_chunk_is_free(dtype, shape, seed, order):
     """The sixteen terms of a chunk may be permuted."""
-    m, k, n = shape
-    a, b = normal(seed, m, k // 16 * 16, spread=3).astype(dtype), normal(seed + 1, k // 16 * 16, n, spread=3).astype(dtype)
-    within = np.add.outer(np.arange(0, k // 16 * 16, 16), order).reshape(-1).astype(int)
+    (m, k, n), within = shape, np.add.outer(np.arange(0, shape[1] - 15, 16), order).reshape(-1).astype(int)
+    k = k // 16 * 16
+    a, b = normal(seed, m, k, spread=3).astype(dtype), normal(seed + 1, k, n, spread=3).astype(dtype)
     same(matmul(a[:, within], b[within]), matmul(a, b))
 
 

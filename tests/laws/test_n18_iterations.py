@@ -16,6 +16,7 @@ COMPUTE = {"bfloat16": np.dtype(bfloat16), **{name: np.dtype(name) for name in (
 compute = pytest.mark.parametrize("dtype", COMPUTE.values(), ids=list(COMPUTE))
 SEEDS, SHAPES = st.integers(0, 2**32 - 1), st.tuples(st.integers(1, 6), st.integers(1, 20))
 OTHER = (2.0, -1.5, 0.5)
+TRIPLES = COEFFICIENTS, OTHER, (1 / 3, -0.1, 0.7)
 
 
 def draw(seed, *shape, dtype=np.float64):
@@ -45,7 +46,7 @@ def by_loops(x, triple, product):
 
 
 @compute
-@given(shape=SHAPES, seed=SEEDS, triples=st.lists(st.sampled_from([COEFFICIENTS, OTHER, (1 / 3, -0.1, 0.7)]), max_size=2))
+@given(shape=SHAPES, seed=SEEDS, triples=st.lists(st.sampled_from(TRIPLES), max_size=2))
 def test_a_product_and_its_added_term_are_rounded_once(dtype, shape, seed, triples):
     """A, B and x are each rounded to the compute dtype once; the added terms are formed in fp32, or fp64.
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from refopt import cpu
+from refopt.catalog import KNOWN
 from refopt.cpu.muon import COEFFICIENTS, normalized, orthogonalized
 from refopt.cpu.reduce import sum_of_squares
 from refopt.oracle.exact.strategies import nasty_floats
@@ -58,8 +59,7 @@ def cut(sizes):
     return len(sizes) if len({*sizes}) == 1 else sizes
 
 
-@given(rows=AXES, columns=AXES, adjust_lr=st.sampled_from(["original", "match_rms_adamw", "spectral_unclamped", "none"]),
-       seed=SEEDS)
+@given(rows=AXES, columns=AXES, adjust_lr=st.sampled_from(KNOWN["muon"].choices["adjust_lr"]), seed=SEEDS)
 def test_a_block_is_a_matrix_by_itself(rows, columns, adjust_lr, seed):
     """Norm, iterations and ratio are those of a parameter that has its rows and columns alone."""
     together = arrays((sum(rows), sum(columns)), seed)
@@ -112,7 +112,8 @@ def test_the_norm_is_a_sum_in_memory_order(shape, seed):
 
 
 @pytest.mark.clause("N5", "N12")
-@given(matrix=hnp.arrays(np.float32, (1, 2), elements=nasty_floats("float32").map(float)), epsilon=st.floats(0, 8, width=32))
+@given(matrix=hnp.arrays(np.float32, (1, 2), elements=nasty_floats("float32").map(float)),
+       epsilon=st.floats(0, 8, width=32))
 @example(np.array([[3.0, 4.0]], np.float32), 5.0)
 @example(np.array([[np.nan, 4.0]], np.float32), 1.0)
 @example(np.array([[3e30, 4e30]], np.float32), 1.0)
@@ -133,7 +134,8 @@ def test_a_matrix_of_zeros_stays_zero(shape):
 
 
 @pytest.mark.clause("N12")
-@given(rows=AXES, columns=AXES, value=st.sampled_from([np.nan, np.inf, -np.inf]), at=st.tuples(*[st.integers(0, 17)] * 2))
+@given(rows=AXES, columns=AXES, value=st.sampled_from([np.nan, np.inf, -np.inf]),
+       at=st.tuples(*[st.integers(0, 17)] * 2))
 def test_what_is_not_finite_stays_in_its_matrix(rows, columns, value, at):
     """All of that block becomes NaN, and no other does."""
     p, g, v = arrays((sum(rows), sum(columns)))

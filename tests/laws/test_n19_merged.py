@@ -4,7 +4,6 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from laws.marks import few
@@ -25,8 +24,7 @@ def stepped(machine, tensors, **named):
     return [(p.copy_to_host(), v.copy_to_host()) for p, v in zip(lists[0], lists[2], strict=True)]
 
 
-@given(data=st.data())
-@few(4)
+@few(4, data=st.data())
 def test_a_matrix_has_its_bits_in_any_company(machine, data):
     """Beside any others, in any order, in one call or in several; turned; as a parameter or as a block of one.
 
@@ -58,8 +56,7 @@ def test_a_matrix_has_its_bits_in_any_company(machine, data):
         same(together[i], other)
 
 
-@given(rows=st.permutations(range(16)), seed=SEEDS)
-@few(8, least=2)
+@few(8, least=2, rows=st.permutations(range(16)), seed=SEEDS)
 def test_rows_in_another_order(machine, rows, seed):
     """Up to sixteen are in one chunk of a sum (N17), whose order is free; numbers are such that norms are exact."""
     draws = np.random.default_rng(seed).integers(-8, 8, (3, 16, 24)).astype(np.float32)
@@ -67,8 +64,7 @@ def test_rows_in_another_order(machine, rows, seed):
     same([x[rows] for x in plain], other)
 
 
-@given(shape=st.tuples(SIDES, SIDES), power=st.integers(-6, 6), seed=SEEDS)
-@few(4)
+@few(4, shape=st.tuples(SIDES, SIDES), power=st.integers(-6, 6), seed=SEEDS)
 def test_signs_and_powers_of_two(machine, shape, power, seed):
     """A turned gradient moves the other way; one of another power of two moves as far, without momentum."""
     g = arrays(shape, seed)[1]

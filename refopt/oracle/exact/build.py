@@ -72,16 +72,17 @@ def make(
 
 
 class Numbers(NamedTuple):
-    """The elements of an array: ``repeated`` numbers, element i times 1 + i / 1000, except at the indices of ``at``."""
+    """The elements of an array: ``repeated`` numbers, element i times 1 + i / 1000, except ``at`` some indices."""
 
     repeated: list[float]
-    at: dict[int, float] = {}
+    at: tuple[tuple[int, float], ...] = ()
 
     def array(self, size: int, dtype: str) -> np.ndarray:
         """Flat, each element rounded once."""
         with np.errstate(all="ignore"):
             values = np.resize(np.array(self.repeated, float), size) * (1 + np.arange(size) / 1000)
-            values[list(self.at)] = list(self.at.values())
+            for i, x in self.at:
+                values[i] = x
             return (values % 2**16 if dtype == "uint16" else values).astype(numpy_dtype(dtype))
 
 

@@ -9,17 +9,20 @@ from refopt import gpu, simt
 from refopt.catalog import Routine
 from refopt.gpu.runtime import Device
 from refopt.oracle.exact.cases import Case, Outcome, arguments
-from refopt.oracle.memory import guarded
+from refopt.oracle.memory import GUARD, guarded
 
 GATE = "grad_factor", "found_inf"  # arguments of a step that are arrays of one element
 
 
 class Placed:
-    """A copy of a dense host array, ``shift`` elements off an aligned address. ``array`` is the device array."""
+    """A copy of a dense host array, ``shift`` elements off an aligned address. ``array`` is the device array.
 
-    def __init__(self, machine: Device, host: np.ndarray, shift: int = 0) -> None:
+    Without a ``guard`` behind it, a load from there is an access out of bounds.
+    """
+
+    def __init__(self, machine: Device, host: np.ndarray, shift: int = 0, guard: int = GUARD) -> None:
         self.shift = shift
-        self._host = guarded(host, shift)
+        self._host = guarded(host, shift, guard)
         self._memory = machine.to_device(self._host.whole.view(np.uint8))
         if machine.name == "executor":
             whole = self._memory.data.view(host.dtype)
@@ -52,17 +55,17 @@ Shifts = Sequence[int] | Mapping[str, Sequence[int]]
 class PlacedCase:
     """The arrays of a case on a device. Each slot is an attribute, as in the case.
 
-    ``shifts`` are offsets in elements that tensors use in turn, for all slots or by slot.
+    ``shifts`` are offsets in elements that tensors use in turn, for all slots or by slot; ``guard`` is as in `Placed`.
     """
 
-    def __init__(self, machine: Device, case: Case, shifts: Shifts = (0,)) -> None:
+    def __init__(self, machine: Device, case: Case, shifts: Shifts = (0,), guard: int = GUARD) -> None:
         self._machine = machine
         self.case = case
         self.placed: dict[str, list[Any]] = {}
         for name, values in case.lists().items():
             own = shifts.get(name, (0,)) if isinstance(shifts, Mapping) else shifts
             self.placed[name] = [
-                x if x is None else Placed(machine, x, own[i % len(own)]) for i, x in enumerate(values)
+                x if x is None else Placed(machine, x, own[i % len(own)], guard) for i, x in enumerate(values)
             ]
         self.slots = {
             name: None if case.slots[name] is None else [x if x is None else x.array for x in values]

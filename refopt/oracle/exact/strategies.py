@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from refopt.catalog import Hyper, Routine
+from refopt.catalog import Hyper, Routine, Slot
 from refopt.checks.dtypes import SIZES, arithmetic, numpy_dtype
 from refopt.cpu.reduce import LANES, TILE
 from refopt.gpu import tables
-from refopt.oracle.exact.build import SIGNATURES, Numbers, Tensor, listed
+from refopt.oracle.exact.build import SIGNATURES, Numbers, Tensor, listed, step_of
 from refopt.oracle.exact.cases import Case
+from refopt.oracle.exact.examples import varied
 
 DTYPES = tuple(SIZES)
 Storage = tuple[str, str, str, str | None]
@@ -122,9 +123,13 @@ GATES = {"grad_factor": FACTORS, "found_inf": FLAGS}
 
 
 def steps(routine: Routine, count: int, gate: tuple[str, ...] = ()) -> st.SearchStrategy[dict[str, Any]]:
-    """Numbers of one step over ``count`` tensors, with a factor, a flag or both if ``gate`` names them."""
+    """Numbers of one step over ``count`` tensors, two in three times such that each affects the result.
+
+    ``gate`` names what there is of a factor and a flag.
+    """
+    usual = st.just(step_of(routine)), st.just(step_of(routine) | varied(routine, count))
     both = st.fixed_dictionaries({name: GATES[name] for name in gate})
-    return st.builds(operator.or_, hyperparameters(routine, count), both) if gate else hyperparameters(routine, count)
+    return st.builds(operator.or_, st.one_of(*usual, hyperparameters(routine, count)), both)
 
 
 @cache
@@ -154,11 +159,12 @@ def cases(
     """
     finite, large = draw(st.integers(0, 3)) > 0, large and not routine.elementwise
     each = tensors(routine, st.sampled_from(draw(st.lists(kinds, min_size=1, max_size=2))), large, finite)
-    drawn = [draw(each) for _ in range(draw(st.integers(least, most)))]
+    count = st.integers(least, most) | st.integers((least + most) // 2, most)
+    drawn = [draw(each) for _ in range(draw(count))]
     gate = draw(st.lists(st.sampled_from(list(GATES)), unique=True)) if gated else ()
     given = draw(st.lists(steps(routine, len(drawn), tuple(gate)), min_size=1, max_size=max_steps))
     # Copies print as numbers, where what a strategy has drawn may print as how it was made.
-    copies = [{name: [1 * y for y in x] if isinstance(x, list) else 1 * x for name, x in step.items()} for step in given]
+    copies = [{n: [1 * y for y in x] if isinstance(x, list) else 1 * x for n, x in step.items()} for step in given]
     return draw(st.builds(listed, *map(st.just, (routine.name, drawn, copies)), choices(routine, **fixed)))
 
 
@@ -172,47 +178,53 @@ def choices(routine: Routine, **fixed: Any) -> st.SearchStrategy[dict[str, Any]]
 def tensors(
     draw: Any, routine: Routine, kinds: st.SearchStrategy[Storage], large: bool = False, finite: bool = False
 ) -> Tensor:
-    """One tensor. One in ten has no gradient; as often as not the master is the parameter, and a state is absent."""
+    """One tensor. Two in three have ordinary numbers, so that each affects the result; one in ten has no gradient.
+
+    As often as not, the master is the parameter, and an optional state is absent.
+    """
     p, g, state, master = draw(kinds)
     shape, order = draw(layouts(around(chunk_of(p, g)) if large else ()))
-    size, drawn = math.prod(shape), {}
+    size, drawn, ordinary = math.prod(shape), {}, draw(st.sampled_from([True, True, False]))
     for slot in routine.slots:
         dtype = {"params": p, "grads": g, "master_params": master}.get(slot.name, state)
         optional = slot.optional and slot.name != "master_params"
         if slot.scalar:
-            drawn[slot.name] = Numbers([1 * draw(SCALARS)])
+            drawn[slot.name] = Numbers([1 * draw((RHO if slot.name == "rho" else POWERS) if ordinary else SCALARS)])
         elif dtype == "uint16":
             drawn[slot.name] = Numbers(draw(st.lists(st.integers(0, 2**16 - 1), min_size=1, max_size=3)))
         elif slot.name == "master_params" and master and draw(st.booleans()):
             drawn[slot.name] = drawn["params"]
         elif dtype and not (optional and draw(st.booleans())):
-            drawn[slot.name] = draw(numbers(dtype, size, finite, slot.signed))
+            drawn[slot.name] = draw(numbers(dtype, size, finite, slot, ordinary))
     if draw(st.integers(0, 9)) == 9:
         del drawn["grads"]
     return Tensor((p, g, state, *([master] if master else [])), shape, order, drawn)
 
 
-# One element of the arithmetic type: a power of beta, a limit of its range, or RAdam's rho.
+# One element of the arithmetic type: a power of beta, RAdam's rho, or anything, such as a limit of their ranges.
+POWERS, RHO = st.floats(0.25, 0.9375, width=32), st.floats(3, 12, width=32)
 SCALARS = st.one_of(st.sampled_from([0.9, 0.999, 0.5, 0.0, 1.0, 4.0, 5.0, 5.5, 900.0]), st.floats(0, 1, width=32))
+ORDINARY = st.lists(st.floats(0.125, 8, width=32) | st.floats(-8, -0.125, width=32), min_size=1, max_size=3)
 
 
 @st.composite
-def numbers(draw: Any, dtype: str, size: int, finite: bool = False, signed: bool = True) -> Numbers:
-    """Elements of an array: ordinary numbers of one magnitude, and a few nasty ones among them."""
+def numbers(draw: Any, dtype: str, size: int, finite: bool, slot: Slot, ordinary: bool) -> Numbers:
+    """Elements of an array: numbers of ordinary magnitude, or of another and a few nasty ones among them."""
+    ones = draw(ORDINARY) if slot.signed else [abs(x) for x in draw(ORDINARY)]
+    if ordinary:
+        factor = 2.0**-6 if slot.name == "mean_grad" else 1.0  # its square is less than the mean of squares
+        return Numbers([x * factor for x in ones])
     info = _info(dtype)
     root = math.sqrt(float(info.max))
-    factor = draw(st.sampled_from([1.0, 1.0, 1.0, 1e-3, 0.0, 1 / root, root / 100, float(info.tiny)]))
-    repeated = [x * factor for x in draw(ORDINARY)]
-    at = {i % size: float(x) for i, x in draw(_few_nasty_floats(dtype, finite))} if size else {}
-    return Numbers(repeated if signed else [abs(x) for x in repeated], at)
+    factor = draw(st.sampled_from([1.0, 1e-3, 0.0, 1 / root, root / 100, float(info.tiny)]))
+    nasty = draw(_few_nasty_floats(dtype, finite)) if size else []
+    return Numbers([x * factor for x in ones], tuple((i % size, float(x)) for i, x in nasty))
 
 
 @cache
 def _few_nasty_floats(dtype: str, finite: bool) -> st.SearchStrategy[list[tuple[int, np.generic]]]:
-    return st.lists(st.tuples(st.sampled_from([0, -1]) | st.integers(0, 40_000), nasty_floats(dtype, finite)), max_size=3)
-
-
-ORDINARY = st.lists(st.floats(-8, 8, width=32), min_size=1, max_size=3)
+    places = st.sampled_from([0, -1]) | st.integers(0, 40_000)
+    return st.lists(st.tuples(places, nasty_floats(dtype, finite)), max_size=3)
 
 
 def _info(dtype: str) -> Any:
