@@ -35,6 +35,7 @@ A copy reaches 4275 GB/s; a small model may gain from the L2 cache.
 """
 
 import math
+from functools import partial
 
 import numpy as np
 
@@ -83,10 +84,7 @@ def launches_1(params, grads, moment1, moment2, numbers, kernel=adam_1):
 # which of the products it fuses. A kernel whose bits are compared cannot leave that to the compiler.
 
 adam_0 = cuda.jit(adam_1.function, contract=True)
-
-
-def launches_0(params, grads, moment1, moment2, numbers):
-    return launches_1(params, grads, moment1, moment2, numbers, adam_0)
+launches_0 = partial(launches_1, kernel=adam_0)
 
 
 # A loop over a grid of fixed size.
@@ -216,8 +214,7 @@ def adam_4(addresses, chunks, lr, beta1, beta2, epsilon, beta1_pow, beta2_pow):
         one_element(p + 4 * i, g + 4 * i, m + 4 * i, u + 4 * i, k)
 
 
-def launches_4(params, grads, moment1, moment2, numbers):
-    return launches_3(params, grads, moment1, moment2, numbers, adam_4, 64)
+launches_4 = partial(launches_3, kernel=adam_4, threads=64)
 
 
 # In production, ``refopt/gpu/elementwise.py`` has the structure of adam_4. A thread takes eight elements at a time, a

@@ -90,8 +90,8 @@ def gather_1(addresses, sizes, offsets, buffer, scale):
 def launches_1(grads, buffer, scale):
     sizes = np.array([g.size for g in grads], np.int64)
     offsets = offsets_of(sizes)
-    host = np.array([address(g) for g in grads], np.int64), sizes, offsets
-    tables = [on_machine_of(buffer, table) for table in host]
+    addresses = np.array([address(g) for g in grads], np.int64)
+    tables = [on_machine_of(buffer, table) for table in (addresses, sizes, offsets)]
     return [Launch(gather_1, -(-int(offsets[-1]) // 256), 256, (*tables, address(buffer), scale))]
 
 

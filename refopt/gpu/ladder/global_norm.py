@@ -196,15 +196,14 @@ ZEROS = ZERO, ZERO, ZERO, ZERO
 
 
 @cuda.jit(device=True)
-def some(array, i, stop):
-    """Four elements, loaded one by one, and 0 for those beyond the end. The address of the array is in bytes."""
-    at = array + 4 * i
-    return (
-        load_float32(at) if i < stop else ZERO,
-        load_float32(at + 4) if i + 1 < stop else ZERO,
-        load_float32(at + 8) if i + 2 < stop else ZERO,
-        load_float32(at + 12) if i + 3 < stop else ZERO,
-    )
+def one(array, i, stop):
+    """An element, and 0 beyond the end. The address of the array is in bytes."""
+    return load_float32(array + 4 * i) if i < stop else ZERO
+
+
+@cuda.jit(device=True)
+def four(array, i, stop):
+    return one(array, i, stop), one(array, i + 1, stop), one(array, i + 2, stop), one(array, i + 3, stop)
 
 
 @cuda.jit(device=True)
@@ -245,7 +244,7 @@ def tile_squares(g, first, stop, aligned):
     else:
         for row in range(ROWS):
             k = i + LANES * row
-            low, high = add_squares(low, some(g, k, stop)), add_squares(high, some(g, k + 128, stop))
+            low, high = add_squares(low, four(g, k, stop)), add_squares(high, four(g, k + 128, stop))
     return lane_tree(low, high)
 
 
