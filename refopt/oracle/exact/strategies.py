@@ -87,13 +87,6 @@ EVERY_KIND = storage()
 KINDS = st.sampled_from([(p, g, v, *master, None)[:4] for p, g, v, *master in SIGNATURES])
 
 
-USUAL = {
-    "lr": (0.1, 1.0, 0.0), "mu": (0.9, 0.0, 1.0), "lars_coeff": (0.001, 1.0), "lars_weight_decay": (0.0005, 0.5, 0.0),
-    "l2_decay": (0.0005, 0.5, 0.0), "epsilon": (0.0, 1e-8, 0.5), "beta1": (0.9, 0.0, 0.5), "beta2": (0.999, 0.0, 0.5),
-    "rescale_grad": (1.0, 1 / 128, 0.37, 3.0, 1024.0),
-}
-
-
 @cache
 def hyperparameters(routine: Routine, count: int) -> st.SearchStrategy[dict[str, Any]]:
     """Numbers of one step over ``count`` tensors."""
@@ -102,13 +95,11 @@ def hyperparameters(routine: Routine, count: int) -> st.SearchStrategy[dict[str,
         if hyper.whole:
             return st.integers(0, int(min(hyper.below, 2.0**24)) - 1)
         default = hyper.other if hyper.default is None else hyper.default
-        table = [x for x in USUAL.get(hyper.name, (default, 0.5)) if hyper.allows(x)]
-        usual = st.sampled_from(table or [default])
-        if hyper.positive:
-            return usual
+        usual = st.sampled_from([default, *filter(hyper.allows, (0.5, 1.0, 0.0))])
         most = np.float32(min(4.0, hyper.below))
         most = np.nextafter(most, np.float32(0)) if most > hyper.below else most
-        return st.one_of(usual, st.floats(0, float(most), exclude_max=hyper.below <= 4, width=32))
+        least = 2.0**-10 if hyper.positive else 0.0
+        return usual | st.floats(least, float(most), exclude_max=hyper.below <= 4, width=32)
 
     def one_or_many(hyper: Hyper) -> Any:
         one = values(hyper)
