@@ -58,7 +58,7 @@ def _calls(trial: Trial, calls: int, case: Case) -> None:
     last = trial.hold(case.replace(**after(case, before), count=calls))
     if not getattr(trial.subject, "is_function", False):  # every call of a function is independent
         at_once = trial.run(case.replace(steps=case.steps * calls))
-        trial.same(last, at_once, f"the result of the last of {calls} calls from copies", bits=True)
+        trial.same(last, at_once, f"the result of the last of {calls} calls from copies")
 
 
 def of_runs(trial: Trial) -> Iterator[Try]:
