@@ -164,7 +164,7 @@ class _Asked(NamedTuple):
 
 def _held(row: Routine | None, tested: Any, of: _Asked, remarks: Sequence[str], started: float) -> Report:
     """Check a subject against the laws, those of a routine or those that need no formula, and report."""
-    tried = _dtypes(of.dtypes, getattr(tested, "dtypes", DTYPES))
+    tried = dtypes_of(of.dtypes, getattr(tested, "dtypes", DTYPES))
     fixed = {**getattr(tested, "fixed", {}), **of.settings}
     if row is not None:
         _require_numbers(row, tested, fixed)
@@ -250,9 +250,10 @@ def _missing(row: Routine, tested: Any, fixed: Mapping[str, Any]) -> list[str]:
     return [name for name in missing if name != "seed" or tested.takes("rounding")]  # only for stochastic rounding
 
 
-def _dtypes(asked: Any, usual: Sequence[str]) -> list[str]:
-    listed = usual if asked is None else list_of_names("check: dtypes", asked)
-    return [chosen(f"check: dtypes[{i}]", x, SIZES) for i, x in enumerate(listed)]
+def dtypes_of(asked: Any, usual: Sequence[str], where: str = "check") -> list[str]:
+    """Validate ``dtypes``; raises TypeError or ValueError, naming the argument."""
+    listed = list_of_names(f"{where}: dtypes", usual if asked is None else asked)
+    return [chosen(f"{where}: dtypes[{i}]", x, SIZES) for i, x in enumerate(listed)]
 
 
 def _laws(laws: Any, exact: bool, declared: Sequence[str], there: Mapping[str, Law]) -> list[Law]:

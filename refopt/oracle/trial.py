@@ -318,29 +318,27 @@ class Trial:
         return Broken(text, largest, Where(name, i, k, value, error, number, ratios > 1))
 
     def same(
-        self, expected: Outcome, got: Outcome, what: str, of: Case | Data | None = None, bits: bool = False,
-        at: int = 0,
+        self, expected: Outcome, got: Outcome, what: str, of: Case | Data | None = None, at: int = 0
     ) -> None:
-        """Raise `Broken` unless the results of the same tensors are equal.
+        """Raise `Broken` unless the results of the same tensors have equal bits.
 
-        Results of cases have equal bits, unless each list is compiled, when both are within the bound; those of runs
-        are within the tolerance.
+        If they may be computed in another order, of the data of runs, they must be within the tolerance; those of a
+        case whose list is compiled are within the bound.
 
         Args:
             expected, got: the results; where one lacks a slot or an array, nothing is compared.
             what: describes ``expected`` in the message.
-            of: the case or the data, with the parameters before the steps; only needed unless ``bits``.
-            bits: whether all results must agree bit for bit.
+            of: the case or the data, with the parameters before the steps, if another order is allowed.
             at: the index of their first tensor in ``of``.
         """
         of_case = isinstance(of, Case)
-        if of_case and not bits and self.recompiled:
+        if of_case and self.recompiled:
             return
         for name in [x for x in expected if x in got]:
             for i, (x, y) in enumerate(zip(expected[name], got[name], strict=True), at):
                 if x is None or y is None:
                     continue
-                if bits or of_case or of is None:
+                if of_case or of is None:
                     self.alike(name, i, x, y, what)
                     continue
                 first = wide(np.asarray(of.params[i])) if name == "params" else 0.0

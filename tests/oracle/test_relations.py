@@ -297,6 +297,10 @@ def blocks_unwritten(params, grads, *, lr):
         sgd([p.reshape(-1)[:n]], [g.reshape(-1)[:n]], lr)
 
 
+def by_size(params, grads, *, lr):
+    sgd(params, [g / g.dtype.type(max(g.size, 1)) for g in grads], lr)
+
+
 def a_unit_with_zeros(params, grads, *, lr):
     sgd(params, grads, lr)
     for p, g in zip(params, grads, strict=True):
@@ -307,8 +311,8 @@ def decayed(params, grads, *, lr):
     sgd(params, [g + p.dtype.type(0.5) * p for p, g in zip(params, grads, strict=True)], lr)
 
 
-@pytest.mark.parametrize(("step", "law"), [(biased, "L25"), (blocks_unwritten, "L26"), (decayed, "L27"),
-                                           (a_unit_with_zeros, "L27")])
+@pytest.mark.parametrize(("step", "law"), [
+    (biased, "L25"), (blocks_unwritten, "L26"), (by_size, "L26"), (decayed, "L27"), (a_unit_with_zeros, "L27")])
 def test_a_symmetry_is_tried_where_it_is_declared(step, law):
     name = LAWS[law].declared
     assert law in oracle.check(None, step, symmetries=[name], laws=["L25", "L26", "L27"], **COARSE).failed_laws

@@ -11,9 +11,9 @@ import numpy as np
 
 from refopt.checks.arguments import chosen, mapped, number, whole
 from refopt.checks.arguments import names as list_of_names
-from refopt.checks.dtypes import SIZES, lacking
+from refopt.checks.dtypes import lacking
 from refopt.oracle.broken import Broken, Crashed, Misconduct, Skipped
-from refopt.oracle.checking import DEADLINE, where_steps_run
+from refopt.oracle.checking import DEADLINE, dtypes_of, where_steps_run
 from refopt.oracle.comparison.bounded import within_bound
 from refopt.oracle.comparison.data import PARTS, Part, every
 from refopt.oracle.comparison.recorded import Recorded, Recorder
@@ -97,8 +97,7 @@ def compare(
         first = Recorded(a) if isinstance(a, str | PathLike) else _optimizer(a, common, of_each[0], ran, notes)
         second = _optimizer(b, common, of_each[1], ran, notes)
         usual = [x for x in first.dtypes if x in second.dtypes]
-        tried = list_of_names("compare: dtypes", usual if dtypes is None else dtypes)
-        tried = tuple(chosen(f"compare: dtypes[{i}]", x, SIZES) for i, x in enumerate(tried))
+        tried = dtypes_of(dtypes, usual, "compare")
         seed = whole("compare: seed", getattr(first, "seed", 0) if seed is None else seed, least=0)
         for k, dtype in enumerate(tried):
             if why := lacking(dtype):
@@ -142,8 +141,7 @@ def record(
     with contextlib.ExitStack() as stack:
         ran = {"process": process, "deadline": deadline, "stack": stack}
         optimizer = _optimizer(subject, common, options, ran, {})
-        tried = list_of_names("record: dtypes", optimizer.dtypes if dtypes is None else dtypes)
-        tried = tuple(chosen(f"record: dtypes[{i}]", x, SIZES) for i, x in enumerate(tried))
+        tried = dtypes_of(dtypes, optimizer.dtypes, "record")
         recorder = Recorder(optimizer.name, [x for x in tried if has(x)], seed)
         for dtype in filter(has, tried):
             trial = Trial(None, optimizer, dtype, seed, exact=True)

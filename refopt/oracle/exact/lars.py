@@ -52,8 +52,8 @@ def examples() -> Iterator[tuple[str, Case]]:
     yield "a rate that overflows", rate_overflows()
     for scale, name in ((1e-20, "small"), (1e-42, "subnormal"), (1e25, "large")):
         yield f"{name} parameters", scaled(make(SMALL), scale, "params")
-    for of_master in (x for x in storages() if len(x) == 4):
-        yield f"{' '.join(of_master)}, norm of the master", make(SMALL, of_master, norm_of="master")
+    for stored in (x for x in storages() if len(x) == 4):
+        yield f"{' '.join(stored)}, norm of the master", make(SMALL, stored, norm_of="master")
     for dtypes in remainders():
         for norm_of in ("param", "master"):
             steps = [STEP, STEP | dict(lr=0.125), STEP]

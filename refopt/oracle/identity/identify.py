@@ -13,9 +13,9 @@ from refopt.oracle.cases import noise
 from refopt.oracle.identity.candidates import LEFT_OUT, Candidate, candidates, off
 from refopt.oracle.identity.numbers import numbers_of, rows, telling
 from refopt.oracle.identity.report import Identity, Match, merged
-from refopt.oracle.memory import dense
 from refopt.oracle.subject import Subject
 from refopt.oracle.subjects import subject_of
+from refopt.oracle.trial import Trial
 from refopt.oracle.variants import ROUTINES
 
 # Scales of each step's gradients, which reveal maxima, averages, and the step from which RAdam rectifies.
@@ -79,7 +79,7 @@ def _identified(optimizer: Subject, own: Mapping[str, str], seed: int) -> Identi
         for axes in SHAPES:
             try:
                 params, grads, came = _probed(optimizer, dtype, SHAPES[axes], seed)
-            except (Skipped, Broken, NotImplementedError) as error:
+            except (Skipped, Broken) as error:
                 why = str(error)
                 continue
             if not all(np.isfinite(x).all() for x in came[-1]):
@@ -87,7 +87,7 @@ def _identified(optimizer: Subject, own: Mapping[str, str], seed: int) -> Identi
                 continue
             found = _found(optimizer, dtype, params, grads, came, own)
             if not found.matches and axes == 1:  # what is told by matrices alone, vectors being another routine's
-                with contextlib.suppress(Skipped, Broken, NotImplementedError):
+                with contextlib.suppress(Skipped, Broken):
                     params, grads, came = _probed(optimizer, dtype, SHAPES[2], seed)
                     matrices = _found(optimizer, dtype, params, grads, came, own, shaped=True)
                     found = matrices if matrices.matches else found
@@ -138,17 +138,11 @@ def _probed(optimizer: Subject, dtype: str, shapes: Sequence[tuple[int, ...]], s
     # Some formulas, such as AdamP, differ if a matrix is nearly orthogonal to its gradient.
     matrix, grad = params[1], grads[0][1]
     grad -= 0.96875 * matrix * (matrix * grad).sum() / (matrix**2).sum()
-    try:
-        run = optimizer.start([dense(x) for x in params])
-        came = []
-        for of in grads:
-            with np.errstate(all="ignore"):
-                run.step([dense(x) for x in of])
-            came.append([x.astype(np.float64) for x in run.params()])
-    except NotImplementedError:
-        raise
-    except Exception as error:  # whatever a user's step raises
-        raise Broken(f"{type(error).__name__}: {error}") from error
+    trial, came = Trial(None, optimizer, dtype, seed), []
+    run = trial.start(params)
+    for of in grads:
+        trial.step(run, of)
+        came.append([x.astype(np.float64) for x in trial.outcome(run)["params"]])
     wide = [x.astype(np.float64) for x in params], [[x.astype(np.float64) for x in of] for of in grads]
     return *wide, came
 

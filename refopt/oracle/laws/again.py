@@ -29,7 +29,7 @@ def in_a_row(trial: Trial) -> Iterator[Try]:
         """Earlier calls do not affect later ones."""
         before = trial.run(case)
         trial.hold(trial.case(OTHERS, count=2))
-        trial.same(before, trial.run(case), "the result before a call with tensors of other sizes", bits=True)
+        trial.same(before, trial.run(case), "the result before a call with tensors of other sizes")
 
     def filled(case: Case) -> None:
         refilled(trial, case, trial.case(SIZES, count=2, seed=1))
@@ -60,7 +60,7 @@ def row_of_steps(trial: Trial, case: Case) -> None:
     for k, step in enumerate(case.steps):
         got = trial.hold(once.replace(steps=[step]))
         once = once.replace(**after(once.replace(steps=[step]), got), count=case.count + k + 1)
-    trial.same(got, at_once, f"the result of {STEPS} steps, each from copies", bits=True)
+    trial.same(got, at_once, f"the result of {STEPS} steps, each from copies")
 
 
 def repeated(case: Case) -> Case:
@@ -109,7 +109,7 @@ def resume(trial: Trial) -> Iterator[Try]:
     def stopped(*stops: int, slowed: int | None = None) -> Callable[[Data], None]:
         def holds(data: Data) -> None:
             got = ran(data, stops, slowed)
-            trial.same(ran(data, (), slowed), got, "the result of uninterrupted steps", bits=True)
+            trial.same(ran(data, (), slowed), got, "the result of uninterrupted steps")
 
         return holds
 
@@ -151,9 +151,9 @@ def independent(
         trial.step(runs[k], data.grads[before + k])
         trial.step(expected[k], data.grads[before + k])
         for other in {0, 1, 2} - {k}:
-            trial.same(stood[other], trial.outcome(runs[other]), SHARED, bits=True)
+            trial.same(stood[other], trial.outcome(runs[other]), SHARED)
     for one, run in zip(expected, runs, strict=True):
-        trial.same(trial.outcome(one), trial.outcome(run), "the result with a file between the runs", bits=True)
+        trial.same(trial.outcome(one), trial.outcome(run), "the result with a file between the runs")
 
 
 def loading(trial: Trial) -> Iterator[Try]:
@@ -171,7 +171,7 @@ def determinism(trial: Trial) -> Iterator[Try]:
         first = trial.run(of)
         for k in range(times):
             trial.soil([x.shape for x in of.params], k)
-            trial.same(first, trial.run(of), "the result of the same steps earlier", bits=True)
+            trial.same(first, trial.run(of), "the result of the same steps earlier")
 
     def others_between(data: Data) -> None:
         """Two runs that alternate."""
@@ -179,7 +179,7 @@ def determinism(trial: Trial) -> Iterator[Try]:
         for of in data.grads:
             trial.step(mine, of)
             trial.step(other, [-x for x in of])
-        trial.same(trial.run(data), trial.outcome(mine), "the result of the run alone", bits=True)
+        trial.same(trial.run(data), trial.outcome(mine), "the result of the run alone")
 
     if trial.row is not None and trial.why_not:
         yield Try("the same step, five times", partial(trial.case, SIZES, count=2), partial(again, 4))

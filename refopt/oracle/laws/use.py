@@ -73,7 +73,7 @@ def _calls(trial: Trial, calls: int, case: Case) -> None:
     trial.hold(times(last, LITTLE))
     if not getattr(trial.subject, "is_function", False):  # every call of a function is independent
         at_once = trial.run(case.replace(steps=case.steps * calls))
-        trial.same(trial.hold(last), at_once, f"the result of the last of {calls} calls from copies", bits=True)
+        trial.same(trial.hold(last), at_once, f"the result of the last of {calls} calls from copies")
 
 
 def _asked(trial: Trial, run: Run, what: str, *arguments: Any) -> None:

@@ -2,7 +2,6 @@
 
 import pickle
 from collections.abc import Callable, Sequence
-from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -39,22 +38,19 @@ class SubjectAnswers:
         watch_threads()
         starts.watch()  # a step may start a process in its first call, and use it in others
 
-    def to(self, what: str, argument: Any) -> Callable[[], None]:
-        """Do what is requested; the returned function sends the answer."""
-        blob = self.channel.recv_bytes() if isinstance(argument, Packed) else b""
-        if what in ("run", "observe", "rest"):
-            of_case = self._message(lambda: self._run(argument, blob, what), lambda: self.good_case)
-            return lambda: self._send(of_case, self.receiver.blob())
-        if what == "of_runs":
-            dropped, *asked = argument
-            for key in dropped:
-                self.runs.pop(key, None)
-                self.begun.pop(key, None)
-            of_run = self._message(lambda: self._done(*asked), lambda: self.good_run)
-            return lambda: self._send(of_run)
-        ask = partial(self._call, argument, blob) if what == "call" else partial(getattr(self.subject, what), *argument)
-        message = self._message(ask, lambda: None)
-        return lambda: self._send(message)
+    def to(
+        self, what: str, number: int, packed: Packed | None, arguments: Sequence[Any], dropped: Sequence[int]
+    ) -> Callable[[], None]:
+        """Do what is requested, of the subject or of a run by its number; the returned function sends the answer."""
+        blob = self.channel.recv_bytes() if packed else b""
+        for key in dropped:
+            self.runs.pop(key, None)
+            self.begun.pop(key, None)
+        if packed is None:
+            message = self._message(lambda: self._done(what, number, arguments), lambda: self.good_run)
+            return lambda: self._send(message)
+        of_case = self._message(lambda: self._of_case(what, packed, blob, *arguments), lambda: self.good_case)
+        return lambda: self._send(of_case, self.receiver.blob())
 
     def _message(self, work: Callable[[], Any], good: Callable[[], Callable[[], object] | None]) -> bytes:
         """The result of work or its error, and whether ``good``, which succeeded before, then fails, too."""
@@ -74,26 +70,35 @@ class SubjectAnswers:
         known |= {"name": self.subject.name, "why_not": why_not(self.subject)}
         return known | {"has_stores": hasattr(self.subject, "stores")}
 
-    def _run(self, packed: Packed, blob: bytes, what: str) -> Any:
+    def _of_case(self, what: str, packed: Packed, blob: bytes, *arguments: Any) -> Any:
         case = self.receiver.unpack(packed, blob)
-        value = self._ran(case) if what == "run" else self._observed(case, what == "rest")
-        if len(blob) <= SMALL:
+        value = getattr(self, f"_{what}")(case, *arguments)
+        if len(blob) <= SMALL and what != "call":
             self.good_case = lambda: self.subject.run(Receiver().unpack(packed, blob))
         return value
 
-    def _ran(self, case: Case) -> Any:
+    def _run(self, case: Case) -> Any:
         got = self.subject.run(case)
         return outcome_sent(case, got), bool(getattr(self.subject, "replaced", False))
 
-    def _observed(self, case: Case, rest: bool) -> Seen:
+    def _observe(self, case: Case, rest: bool) -> Seen:
         seen = observe(self.subject, case, self.before, rest)
         later = seen.later and outcome_sent(case, seen.later)
         return seen._replace(got=outcome_sent(case, seen.got), later=later)
+
+    def _call(self, case: Case) -> Any:
+        """How a script calls the subject, as far as it can be sent."""
+        call = call_of(self.subject, case)
+        arrays = getattr(self.subject, "arrays", None)
+        fields = {name: x for name, x in call._asdict().items() if name != "of"}
+        return fields, (type(arrays).__name__, str(getattr(arrays, "device", "cpu")))
 
     def _done(self, what: str, number: int, arguments: Sequence[Any]) -> Any:
         if what == "soil":
             shapes, dtype, k = arguments
             return soiled(shapes, numpy_dtype(dtype), k)
+        if number == 0:
+            return getattr(self.subject, what)(*arguments)
         if what == "state_dict":
             self.runs[arguments[0]] = state_dict_of(self.runs[number])
             return None
@@ -112,13 +117,6 @@ class SubjectAnswers:
             self.good_run = lambda: self.subject.start(*_copied(begun)).step(*_copied(given))
             self.begun.clear()
         return value
-
-    def _call(self, packed: Packed, blob: bytes) -> Any:
-        """How a script calls the subject, as far as it can be sent."""
-        call = call_of(self.subject, Receiver().unpack(packed, blob))
-        arrays = getattr(self.subject, "arrays", None)
-        fields = {name: x for name, x in call._asdict().items() if name != "of"}
-        return fields, (type(arrays).__name__, str(getattr(arrays, "device", "cpu")))
 
 
 def _fails(again: Callable[[], object] | None) -> bool:
