@@ -14,7 +14,6 @@ from refopt.oracle.laws.law import Law, Try, both, of_runs
 from refopt.oracle.laws.step import free, times
 from refopt.oracle.requiring import require_same
 from refopt.oracle.running import Outcome, Running
-from refopt.oracle.subject import OPTIONAL, Run
 from refopt.oracle.trial import Trial
 
 ALIKE = (45,) * 5
@@ -76,13 +75,6 @@ def _calls(trial: Trial, calls: int, case: Case) -> None:
         require_same(trial.hold(last), at_once, f"the last of {calls} calls, and the same call from copies")
 
 
-def _asked(trial: Running, run: Run, what: str, *arguments: Any) -> None:
-    """Call a method of a run that not all have."""
-    if not hasattr(run, what):
-        raise Skipped(OPTIONAL[what], lacks=True)
-    trial.tried(getattr(run, what), *arguments)
-
-
 def of_an_optimizer(trial: Running) -> Iterator[Try]:
     params, grads = trial.made(SIZES, 4)
 
@@ -116,7 +108,7 @@ def of_an_optimizer(trial: Running) -> Iterator[Try]:
             trial.step(run, of)
         others = [x + x for x in params]
         plain = trial.start(others, trial.save(run))
-        _asked(trial, run, "put", others)
+        trial.tried(run.put, others)
         for of in grads[2:]:
             trial.step(run, of)
             trial.step(plain, of)
@@ -126,7 +118,7 @@ def of_an_optimizer(trial: Running) -> Iterator[Try]:
         """The step calls a closure that computes the gradients."""
         run = trial.start(params)
         for of in grads:
-            _asked(trial, run, "closed", [trial.placed(x) for x in of])
+            trial.tried(run.closed, [trial.placed(x) for x in of])
         trial.same(trial.after(params, grads), trial.outcome(run), "the result without a closure", params)
 
     yield of_runs("gradients that a closure computes", closed)

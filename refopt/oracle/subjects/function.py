@@ -47,6 +47,9 @@ class Function(Step):
             parameters = inspect.signature(function).parameters.values()
         except (TypeError, ValueError):
             raise TypeError("check: subject: expected a function with a signature, got none") from None
+        parameters = list(parameters)
+        for name in self.ours.keys() - {x.name for x in parameters}:
+            raise ValueError(f"check: names: expected names of the step's arguments, got {name!r}")
         for parameter in parameters:
             self._take(parameter, known)
         if self.everything:
