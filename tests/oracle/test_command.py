@@ -158,7 +158,7 @@ def test_laws_are_listed(capsys):
     (["broken.py:right", "--as", "sgd"], "broken.py: cannot be imported: SyntaxError"),
     (["raising.py:right", "--as", "sgd"], "cannot be imported: RuntimeError: boom (raising.py, line 2)"),
     (["{steps}:right", "--as", "sgd", "--arrays", "tinygrad"], "argument --arrays: invalid choice"),
-    (["{steps}:right", "--as", "sgd", "--names", "step=t"], "check: names: expected none, which is for optimizers"),
+    (["{steps}:right", "--as", "sgd", "--names", "step=t"], "check: names: expected names of the step's arguments"),
     (["leaving.py:right", "--as", "sgd"], "leaving.py: cannot be imported: SystemExit"),
     (["{steps}:right", "--as", "sgd", "--law", "L99"], "invalid choice: 'L99'"),
     (["{steps}:right", "--as", "sgd", "--dtype", "fp8"], "invalid choice: 'fp8'"),

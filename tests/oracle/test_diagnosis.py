@@ -290,4 +290,4 @@ def test_the_first_error_is_the_worst_over_its_bound():
 
 def with_sign(params, grads, *, lr):
     for p, g in zip(params, grads, strict=True):
-        p -= lr * np.sign(g)
+        p[...] = p - np.float64(lr) * np.sign(g)

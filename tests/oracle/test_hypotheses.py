@@ -19,8 +19,10 @@ from refopt.oracle.wrong import OF
 
 RULE = ("g = {}", "g + l2_decay * p"), ("return ({},)", "p - lr * g")
 PLAIN = {"min": np.minimum, "max": np.maximum, "clip": np.clip, "sign": np.sign, "sqrt": np.sqrt,
-         "norm": np.linalg.norm, "to": lambda x, dtype: np.asarray(x, numpy_dtype(dtype)).astype(float)}
+         "norm": np.linalg.norm, "mean": np.mean,
+         "to": lambda x, dtype: np.asarray(x, numpy_dtype(dtype)).astype(float)}
 WORDS = {r"(.+) of norm (\S+) at most": r"(\1) * min(1, \2 / norm(\1))", r"(.+) / its norm": r"(\1) / norm(\1)",
+         r"(.+) / its rms": r"(\1) / sqrt(mean((\1) * (\1)))",
          r"(.+) rounded to (\w+)": r"to(\1, '\2')", r"(.+) in the gradient's dtype": r"\1"}
 
 
@@ -50,10 +52,11 @@ def test_expressions_are_changed_to_what_is_said():
                 if line in lines[0]:
                     text = re.sub(rf"(?<!\w){re.escape(found[1])}(?!\w)", "NEW", text)
                 known["g" if line[0] == "g" else "result"] = eval(text.replace("NEW", f"({new})"), {}, known)
-            (got,) = changed.rule(p, g, **{x: changed.numbers[x] for x in ("lr", "l2_decay")}, maximize=False)
+            held = {x: np.float64(changed.numbers[x]) for x in ("lr", "l2_decay")}
+            (got,) = changed.rule(p, g, **held, maximize=False)
         np.testing.assert_allclose(got, known["result"], rtol=1e-6, err_msg=hypothesis.name)
         seen.add((found[2], found[3]))
-    assert len(seen) == 702  # that are numbers of the case, or formulas
+    assert len(seen) == 712  # that are numbers of the case, or formulas
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
@@ -148,4 +151,5 @@ def test_steps_of_a_wrong_correction_are_those_that_are_said():
     none = numbers.NONE
     assert steps == [
         [0, 6, 255, 69_999], [2, 8, 257, 70_001], [1, 1, 1, 1], [4, 10, 259, 70_003], [1, 7, 256, 256],
-        [1, 7, 256, 2048], [1, 7, 256, 70_000], [1, 7, none, 70_000 % 256], [1, 7, 256, 70_000 % 2**16]]
+        [1, 7, 256, 2048], [1, 7, 256, 70_000], [1, 7, 256, 2**30], [1, 7, 256, 70_144],
+        [1, 7, none, 70_000 % 256], [1, 7, 256, 70_000 % 2**16]]

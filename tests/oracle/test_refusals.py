@@ -52,6 +52,8 @@ REFUSED = [
     (check, ("sgd", lambda params, grads: None), {}, TypeError, "check: subject: expected a step that takes lr"),
     (check, ("sgd", SimpleNamespace(name="mine", dtypes=[], run=sgd, takes="params".__contains__)), {}, TypeError,
      "check: mine: expected a step that takes lr, or set="),
+    (check, ("sgd", lambda param, grad, *, lr: 0), {}, TypeError, "expected a step of lists, .*, got one .* 'param'"),
+    (check, ("sgd", sgd), {"names": {"lr": "rate"}}, ValueError, "check: names: expected names of .*, got 'rate'"),
     (check, ("sgd", lambda params, grads, *, lr, foo: 0), {}, TypeError, "check: subject: expected .*, got 'foo'"),
     # Without a routine.
     (check, (None, sgd), {"symmetries": ["signs"]}, ValueError, r"check: symmetries\[0\]: expected one of"),

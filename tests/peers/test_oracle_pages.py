@@ -16,5 +16,8 @@ def test_optimizers_of_libraries(monkeypatch, capsys):
     quick = {"laws": ["L1"], "dtypes": ["float32"], "examples": 0, "process": False}
     monkeypatch.setattr(oracle, "check", lambda *args, **named: check(*args, **quick, **named))
     exec(text, {})
+    del quick["dtypes"]
+    exec(block('arrays="torch"'), {})
     out = capsys.readouterr().out
     assert "torch.optim.AdamW, fused=True as adamw: right" in out and "optax.adamw as adamw: right" in out
+    assert "adam, arrays='torch' as adam: right" in out

@@ -14,7 +14,6 @@ from refopt.oracle.laws.law import Law, Try, both
 from refopt.oracle.laws.numbers import varied
 from refopt.oracle.laws.step import free, times
 from refopt.oracle.running import Data, part
-from refopt.oracle.subject import OPTIONAL, Run
 from refopt.oracle.trial import Trial
 
 ALIKE = (45,) * 5
@@ -76,13 +75,6 @@ def _calls(trial: Trial, calls: int, case: Case) -> None:
         trial.same(trial.hold(last), at_once, f"the result of the last of {calls} calls from copies")
 
 
-def _asked(trial: Trial, run: Run, what: str, *arguments: Any) -> None:
-    """Call a method of a run that not all have."""
-    if not hasattr(run, what):
-        raise Skipped(OPTIONAL[what], lacks=True)
-    trial.tried(getattr(run, what), *arguments)
-
-
 def of_runs(trial: Trial) -> Iterator[Try]:
     def refilled(data: Data) -> None:
         """Gradients keep their memory, as with ``zero_grad(set_to_none=False)``."""
@@ -114,7 +106,7 @@ def of_runs(trial: Trial) -> Iterator[Try]:
             trial.step(run, of)
         others = [x + x for x in data.params]
         plain = trial.start(others, trial.save(run))
-        _asked(trial, run, "put", others)
+        trial.tried(run.put, others)
         for of in data.grads[2:]:
             trial.step(run, of)
             trial.step(plain, of)
@@ -124,7 +116,7 @@ def of_runs(trial: Trial) -> Iterator[Try]:
         """The step calls a closure that computes the gradients."""
         run = trial.start(data.params)
         for of in data.grads:
-            _asked(trial, run, "closed", [trial.placed(x) for x in of])
+            trial.tried(run.closed, [trial.placed(x) for x in of])
         trial.same(trial.run(data), trial.outcome(run), "the result without a closure", data)
 
     data = partial(trial.data, SIZES, 4)

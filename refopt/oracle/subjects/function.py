@@ -72,6 +72,8 @@ class Function:
             parameters = list(inspect.signature(function).parameters.values())
         except (TypeError, ValueError):
             raise TypeError("check: subject: expected a function with a signature, got none") from None
+        for name in self.ours.keys() - {x.name for x in parameters}:
+            raise ValueError(f"check: names: expected names of the step's arguments, got {name!r}")
         if row is None:
             self._as_it_is(parameters, numbers, states)
         else:

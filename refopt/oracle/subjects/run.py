@@ -39,6 +39,9 @@ class LibraryRun:
     def params(self) -> list[np.ndarray]:
         return [self._copy(x) for x in self._params]
 
+    def closed(self, grads: Sequence[Placed]) -> None:
+        raise Lacks("takes no closure")
+
     def put(self, params: Sequence[np.ndarray]) -> None:
         """Write parameters, as their owner may between two steps."""
         if not self.of.in_place:
