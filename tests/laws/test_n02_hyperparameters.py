@@ -8,7 +8,7 @@ from checks.refused import refused
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laws.marks import few, implementations, of, pairs, routines
+from laws.marks import both_sides, few, of, pairs, routines
 from laws.routines import ALL, implementation
 from refopt.checks.dtypes import arithmetic
 from refopt.oracle.exact.build import make, step_of
@@ -39,7 +39,7 @@ def with_numbers(case, change):
         for name, x in step.items()} for step in case.steps])
 
 
-@implementations
+@both_sides
 @few(2, data=st.data())
 def test_a_number_is_rounded_once_to_the_type_of_each_tensor(machine, routine, form, data):
     """In a list of any dtypes, fp32 tensors have the bits of rounded numbers, fp64 ones of the numbers; -0 is +0."""
