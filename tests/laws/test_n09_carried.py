@@ -107,7 +107,7 @@ def events(case):
 
 @pytest.mark.clause("N2", "N4", "N8")
 @forms_of_families
-@given(data=st.data())
+@few(2, least=8, data=st.data())
 def test_whatever_happens_to_a_plan(machine, routine, form, data):
     """It carries from step to step what the reference carries, however arrays and numbers change in between.
 
