@@ -48,7 +48,6 @@ def is_repeated(routine, form):
 
 routines = each(*ALL)
 forms = of(pairs(ALL))
-implementations = of(pairs(ALL, "reference"))
 # Where all forms of a routine share what a law is about, one of them is enough.
 both_sides = of_families([(routine, form) for routine in ALL for form in ("reference", routine.merged_form)])
 forms_of_families = of_families(pairs(ALL))

@@ -45,7 +45,7 @@ def stored(left, case):
 
 @pytest.mark.clause("N15")
 @both_sides
-@few(2, data=st.data())
+@few(4, data=st.data())
 def test_a_step_widens_what_it_loads_and_rounds_once_what_it_stores(machine, routine, form, data):
     """It leaves what arrays of their values in the arithmetic type leave, rounded; of a master or a remainder, exact.
 
@@ -58,7 +58,7 @@ def test_a_step_widens_what_it_loads_and_rounds_once_what_it_stores(machine, rou
 
 
 @routines
-@few(2, count=st.integers(1, 5), data=st.data())
+@few(4, count=st.integers(1, 5), data=st.data())
 def test_a_gradient_wider_than_the_arithmetic_is_refused(machine, routine, count, data):
     """As are states of neither the parameter's nor the arithmetic's dtype; and no byte is changed then."""
     case, wrong = make(routine, [4] * count), data.draw(st.integers(0, count - 1))

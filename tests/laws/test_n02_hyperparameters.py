@@ -8,7 +8,7 @@ from checks.refused import refused
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laws.marks import few, implementations, of, pairs, routines
+from laws.marks import both_sides, few, of, pairs, routines
 from laws.routines import ALL, implementation
 from refopt.checks.dtypes import arithmetic
 from refopt.oracle.exact.build import make, step_of
@@ -39,8 +39,8 @@ def with_numbers(case, change):
         for name, x in step.items()} for step in case.steps])
 
 
-@implementations
-@few(2, data=st.data())
+@both_sides
+@few(4, data=st.data())
 def test_a_number_is_rounded_once_to_the_type_of_each_tensor(machine, routine, form, data):
     """In a list of any dtypes, fp32 tensors have the bits of rounded numbers, fp64 ones of the numbers; -0 is +0."""
     case = with_numbers(data.draw(cases(routine, 0, 4, KINDS, 1, large=False)), beside)
@@ -84,7 +84,7 @@ FORBIDDEN = st.one_of(st.floats(max_value=-(2.0**-149)), st.sampled_from([np.nan
 
 
 @routines
-@few(2, value=FORBIDDEN, count=st.integers(2, 4))
+@few(4, value=FORBIDDEN, count=st.integers(2, 4))
 def test_numbers_out_of_range_are_refused(machine, routine, value, count):
     """Below their bound, not finite, or rounded to what they may not be; and no byte is changed then."""
     case = make(routine, [4] * count)

@@ -26,7 +26,7 @@ ANY_LIST = [pytest.param(*row, marks=[pytest.mark.slow] * (
 
 @pytest.mark.clause("N3", "N6", "N8", "N9", "N11", "N15", "N16")
 @of(ANY_LIST)
-@given(data=st.data())
+@few(2, least=8, data=st.data())
 def test_any_list_of_tensors_has_the_bits_of_the_reference(machine, routine, form, data):
     """Of any kinds, sizes and numbers, wherever they lie in memory, in steps that are taken and skipped.
 
@@ -52,7 +52,7 @@ def test_the_cases_for_other_implementations_hold_when_merged(machine, routine, 
 
 
 @of_families(pairs((*OF_EACH_FAMILY[:2], *WITH_NORMS)))
-@few(2, lengths=st.lists(sizes(()), max_size=8))
+@few(4, lengths=st.lists(sizes(()), max_size=8))
 @example([])
 @example([0])
 @example([1, 0])
@@ -67,7 +67,7 @@ def test_tensors_without_elements_stand_anywhere(machine, routine, form, lengths
 @pytest.mark.clause("N11")
 @of([pytest.param(*row, marks=[pytest.mark.slow] * (
     row[0] not in (CARRYING[0], *LARS) or row[1] != row[0].merged_form)) for row in pairs(ALL)])
-@few(2, small=st.lists(st.integers(0, 5), max_size=4), times=st.integers(0, 40),
+@few(4, small=st.lists(st.integers(0, 5), max_size=4), times=st.integers(0, 40),
        large=st.lists(sizes((8201,)), max_size=2))
 @example([1, 2, 3, 0], 15, [])
 @example([3, 1, 5], 50, [8201, 0])
@@ -84,7 +84,7 @@ def test_any_number_of_tensors(machine, routine, form, small, times, large):
 
 @pytest.mark.clause("N8")
 @routines
-@few(2, data=st.data())
+@few(4, data=st.data())
 def test_a_tensor_alone_is_a_list_of_one(machine, routine, data):
     """A routine of a tensor leaves the bits of the merged one of a list of one, on both sides, gated or not."""
     case = data.draw(cases(routine, 1, 1, max_steps=1, gated=True))
@@ -100,7 +100,7 @@ def test_a_tensor_alone_is_a_list_of_one(machine, routine, data):
 
 
 @forms
-@few(2, data=st.data())
+@few(4, data=st.data())
 def test_the_merged_function_is_a_plan_of_each_step(machine, routine, form, data):
     """The function of `refopt.gpu` gives the bits of a plan's steps, in each form."""
     case = data.draw(cases(routine, most=4, kinds=KINDS, large=False))
@@ -108,7 +108,7 @@ def test_the_merged_function_is_a_plan_of_each_step(machine, routine, form, data
 
 
 @of_merged([row for row in pairs(ALL) if row[0].forms[row[1]].merged])
-@few(2, size=st.integers(1, 300), shift=st.integers(1, 9), kind=storage())
+@few(4, size=st.integers(1, 300), shift=st.integers(1, 9), kind=storage())
 @example(260, 1, ("bfloat16", "bfloat16", "bfloat16", None))
 def test_each_slot_misaligned_alone(machine, routine, form, size, shift, kind):
     """A tensor all of whose arrays but one are aligned, for each slot, by any number of elements."""

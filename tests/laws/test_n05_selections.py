@@ -61,7 +61,7 @@ pairs_of_numbers = st.lists(st.tuples(NUMBERS, NUMBERS), min_size=1, max_size=9)
 
 
 @each_that(lambda routine: "moment2_max" in routine.states)
-@few(2, table=pairs_of_numbers)
+@few(4, table=pairs_of_numbers)
 @example([(1, 4), (2, 2), (NAN, 1), (1, NAN), (NAN, NAN), (INF, 1), (-0.0, 0)])
 def test_amsgrads_maximum_takes_the_old_one_where_it_is_larger(machine, routine, form, table):
     """x if x > y else y, of the old maximum x and the second moment y: a NaN in either leaves y."""
@@ -72,7 +72,7 @@ def test_amsgrads_maximum_takes_the_old_one_where_it_is_larger(machine, routine,
 
 
 @each_that(takes_a_maximum)
-@few(2, table=pairs_of_numbers)
+@few(4, table=pairs_of_numbers)
 @example([(1, 4), (-2, 2), (NAN, 1), (1, NAN), (NAN, NAN), (-INF, 1), (-0.0, 0)])
 def test_the_maximum_takes_the_gradient_where_it_is_larger(machine, routine, form, table):
     """x if x > y else y, of |g| and the fading norm y: a NaN in the gradient leaves y, a NaN in the norm stays."""
@@ -83,7 +83,7 @@ def test_the_maximum_takes_the_gradient_where_it_is_larger(machine, routine, for
 
 
 @each_that(takes_a_sign)
-@few(2, blend=st.lists(NUMBERS, min_size=1, max_size=9))
+@few(4, blend=st.lists(NUMBERS, min_size=1, max_size=9))
 @example([1e-30, -1e-30, INF, -INF, NAN, 0.0, -0.0])
 def test_the_sign_of_zero_and_of_nan_is_itself(machine, routine, form, blend):
     """1 above zero, -1 below, however small; the number itself elsewhere: NaN, +0 and -0 are their own signs."""
@@ -95,7 +95,7 @@ def test_the_sign_of_zero_and_of_nan_is_itself(machine, routine, form, blend):
 
 
 @each_that(lambda routine: "rho" in routine.scalars)
-@few(2, rho=st.floats(4, 6, width=32) | st.sampled_from([NAN, INF]))
+@few(4, rho=st.floats(4, 6, width=32) | st.sampled_from([NAN, INF]))
 @example(5.0)
 @example(float(np.nextafter(np.float32(5), np.float32(6))))
 def test_a_step_is_rectified_where_rho_is_above_5(machine, routine, form, rho):

@@ -154,7 +154,7 @@ def up_to(most: int, each: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any
 
 
 @pytest.mark.parametrize(("norm", "dtypes"), ROWS)
-@few(2, data=st.data())
+@few(4, data=st.data())
 def test_the_reference_adds_by_the_tree(norm, dtypes, data):
     """The reference's sum of squares is that of the tree, added in its order, over the ends of chunks, too."""
     assert not wrong(norm, dtypes, data.draw(tensors_of(dtypes, 80, 5)), reference)
@@ -204,7 +204,7 @@ def test_the_reference_checks_gradients_by_the_tree(dtype, data):
 
 
 @one_dtype
-@few(2, data=st.data())
+@few(4, data=st.data())
 def test_the_kernels_check_gradients_by_the_tree(machine, dtype, data):
     """The gradient check of the kernels sums by the same tree."""
     most = (6, 1) if machine.name == "executor" else (80, 80)

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import assume, example, given
+from hypothesis import assume, example
 from hypothesis import strategies as st
 
 from laws.marks import few, of, pairs, routines
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.clause("N8")
 
 @pytest.mark.parametrize("params", [("float32", "float16", "bfloat16"), ("float64",)], ids=["fp32", "fp64"])
 @routines
-@given(data=st.data())
+@few(4, data=st.data())
 def test_a_factor_is_one_number_with_rescale_grad(routine, params, data):
     """A factor gives the bits that its product with `rescale_grad`, rounded once, gives in its place.
 
@@ -53,7 +53,7 @@ def test_nothing_beyond_the_end_is_multiplied_by_infinity(machine, routine, form
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @of([(routine, routine.merged_form) for routine in ALL])
-@few(2, data=st.data())
+@few(4, data=st.data())
 def test_a_check_and_a_step_without_the_host(machine, routine, form, dtype, data):
     """Any gradients, unscaled and clipped; a loss scale and the factor are data, of fp64 gradients an fp64 number."""
     kinds = st.just((dtype, dtype, dtype, None))

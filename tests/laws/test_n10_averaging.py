@@ -11,7 +11,7 @@ pytestmark = pytest.mark.clause("N10")
 
 
 @routines
-@few(2, ranks=st.integers(2, 5), config=st.sampled_from(["fp32", "fp64"]), seed=st.integers(0, 9),
+@few(4, ranks=st.integers(2, 5), config=st.sampled_from(["fp32", "fp64"]), seed=st.integers(0, 9),
        params=st.lists(st.sampled_from(PARAMS), min_size=1, max_size=3, unique=True))
 def test_a_step_of_ranks_is_that_of_averaged_gradients(routine, ranks, config, seed, params):
     """Every gradient added from rank to rank, multiplied once, and given to one device."""

@@ -27,7 +27,7 @@ MERGED_LARS = LARS[0], LARS[0].merged_form
 # Kernels with the reference's bits for any list (N4) have its partition: make test tries one of a routine with norms.
 @of([pytest.param(*row, marks=[pytest.mark.slow] * (row[1] != "reference" and row != MERGED_LARS))
      for row in pairs(ALL, "reference")])
-@few(2, data=st.data())
+@few(4, data=st.data())
 def test_some_tensors_of_a_list_come_out_as_in_the_list(machine, routine, form, data):
     """Any of them, in any order: alone, backwards, or all but one."""
     case, run = data.draw(cases(routine, gated=True)), implementation(form, machine)
@@ -101,7 +101,7 @@ ways = st.builds(Way, st.sampled_from(list(TILES)), st.sampled_from([None, 2, 4]
 
 
 @of_families(pairs(ALL))
-@given(lengths=st.lists(sizes(around(2 * ROW, 3 * ROW, 2 * TILE, 4 * TILE)), max_size=4), way=ways)
+@few(4, least=8, lengths=st.lists(sizes(around(2 * ROW, 3 * ROW, 2 * TILE, 4 * TILE)), max_size=4), way=ways)
 @example([9000, 1, 0, 2049, 300], Way("RTX 3090", 2, None, 3, "random", 1))
 def test_how_a_device_cuts_and_schedules_changes_no_bit(routine, form, lengths, way):
     """What a thread leaves out or does twice depends on how many there are, on chunks, and on who is first."""

@@ -23,7 +23,7 @@ BY_CHANCE = tuple(routine for routine in ALL if "rounding" in routine.choices)
 
 @pytest.mark.clause("N4")
 @of([pytest.param(*row, marks=[pytest.mark.slow] * (row[1] == "separate")) for row in pairs(BY_CHANCE)])
-@few(2, data=st.data())
+@few(4, data=st.data())
 def test_every_backend_draws_the_same_bits(machine, routine, form, data):
     """In steps of any seeds; masters, and parameters with a remainder, are rounded as always."""
     kinds = st.sampled_from([(*dtypes, None)[:4] for dtypes in stochastic()])
@@ -55,7 +55,7 @@ def DRAW(x, out, quad, pair, seed):
             out[k], out[4 + k] = low[k], high[k]
 
 
-@few(2, upper=st.integers(0, 2**9 - 1), lower=st.integers(0, 2**16 - 1))
+@few(4, upper=st.integers(0, 2**9 - 1), lower=st.integers(0, 2**16 - 1))
 @example(254, 1)  # the largest exponent
 @example(256, 2**15)  # negative subnormal numbers
 def test_a_number_goes_up_for_as_many_words_as_it_lies_above_its_neighbour(upper, lower):

@@ -62,7 +62,7 @@ novograd = of(pairs(NOVOGRAD, "reference"))
 
 
 @novograd
-@few(2, count=st.integers(0, 30), lr=st.floats(0, 4))
+@few(4, count=st.integers(0, 30), lr=st.floats(0, 4))
 def test_novograds_first_step_of_one_element_is_its_sign(machine, routine, form, count, lr):
     """sqrt(g * g) is |g| in binary arithmetic, so the quotient is 1 or -1."""
     case = beginning([1] * count, [dict(lr=lr, epsilon=0.0)])
@@ -72,7 +72,7 @@ def test_novograds_first_step_of_one_element_is_its_sign(machine, routine, form,
 
 
 @novograd
-@few(2, lengths=st.lists(sizes(()), max_size=3), power=st.integers(-20, 20), grad_averaging=st.booleans())
+@few(4, lengths=st.lists(sizes(()), max_size=3), power=st.integers(-20, 20), grad_averaging=st.booleans())
 def test_the_size_of_gradients_does_not_matter(machine, routine, form, lengths, power, grad_averaging):
     """Without epsilon, a power of two on all gradients changes no bit but of the second moment."""
     steps = [step_of(NOVOGRAD[0], epsilon=0.0), step_of(NOVOGRAD[0], epsilon=0.0, lr=0.25)]
@@ -83,7 +83,7 @@ def test_the_size_of_gradients_does_not_matter(machine, routine, form, lengths, 
 
 
 @novograd
-@few(2, lengths=st.lists(st.sampled_from([0, 3]), max_size=3), carried=st.sampled_from([0.0, 0.5]))
+@few(4, lengths=st.lists(st.sampled_from([0, 3]), max_size=3), carried=st.sampled_from([0.0, 0.5]))
 def test_the_second_moment_of_no_elements_fades(machine, routine, form, lengths, carried):
     """Their squared norm is 0: a second moment of 0 stays, another fades."""
     one, before = step_of(NOVOGRAD[0]), [np.full(1, carried, np.float32) for _ in lengths]
@@ -94,7 +94,7 @@ def test_the_second_moment_of_no_elements_fades(machine, routine, form, lengths,
 
 
 @novograd
-@few(2, lengths=st.lists(sizes((2100,)), max_size=3), kind=KINDS)
+@few(4, lengths=st.lists(sizes((2100,)), max_size=3), kind=KINDS)
 def test_the_first_gradient_is_taken_as_it_is(machine, routine, form, lengths, kind):
     """Whenever it comes: as long as all of a gradient is 0, so is the second moment."""
     run, one, dtypes = implementation(form, machine), step_of(NOVOGRAD[0]), tuple(filter(None, kind))
