@@ -82,8 +82,8 @@ class Weighing:
         laws = {x.law for x in self.wrong}
         self.still = {law: [x for x in wrong if x.law == law] for law in {x.law for x in wrong} - laws}
         of_axes = [x for x in passed if any(p.ndim > 1 for p in x.params)]
-        passed = [*spread([x for x in passed if not _is_skipped(x)], RIGHT), *spread(of_axes, OTHERS)]
-        self.right, self.passed = spread(right, FIRST), passed
+        self.right, self.passed = spread(right, FIRST), spread([x for x in passed if not _is_skipped(x)], RIGHT)
+        self.passed += spread(of_axes, OTHERS)
         self.known: dict[tuple[int, int], tuple[Situation, Inputs | None]] = {}
 
     def _explanation(self, hypotheses: tuple[Hypothesis, ...]) -> Explanation | None:

@@ -44,10 +44,9 @@ class Function(Step):
         self.fixed = {"flush_to_zero": True} if isinstance(arrays, Jax) else {}  # by XLA
         self.replaced = False  # whether the last run put other arrays into the lists
         try:
-            parameters = inspect.signature(function).parameters.values()
+            parameters = list(inspect.signature(function).parameters.values())
         except (TypeError, ValueError):
             raise TypeError("check: subject: expected a function with a signature, got none") from None
-        parameters = list(parameters)
         for name in self.ours.keys() - {x.name for x in parameters}:
             raise ValueError(f"check: names: expected names of the step's arguments, got {name!r}")
         for parameter in parameters:
