@@ -20,4 +20,4 @@ def test_optimizers_of_libraries(monkeypatch, capsys):
     exec(block('arrays="torch"'), {})
     out = capsys.readouterr().out
     assert "torch.optim.AdamW, fused=True as adamw: right" in out and "optax.adamw as adamw: right" in out
-    assert "adam, arrays='torch' as adam: right" in out
+    assert "sgd, arrays='torch' as sgd: right" in out
