@@ -30,7 +30,7 @@ def done(trial: Trial) -> Iterator[Try]:
     def at_rest(case: Case) -> None:
         seen = trial.observe(case, rest=True)
         if seen.later is not None:
-            what = "the result when the step returned, and after all its work had ended: work left running is not done"
+            what = "the result when the step returned, also when all its work had ended: work left running is not done"
             trial.same(seen.got, seen.later, what)
 
     yield Try("some tensors", lambda: trial.case(SIZES, count=2), at_rest)
