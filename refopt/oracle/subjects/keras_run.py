@@ -50,6 +50,11 @@ class KerasRun(LibraryRun):
             warnings.filterwarnings("ignore", "Gradients do not exist")
             self.optimizer.apply(self._given(grads))
 
+    def put(self, params: Sequence[np.ndarray]) -> None:
+        with self.of.types(self.wide):
+            for p, x in zip(self._params, params, strict=True):
+                p.assign(x)
+
     def params(self) -> list[np.ndarray]:
         return [self._copy(p.value) for p in self._params]
 

@@ -46,15 +46,11 @@ def ahead_twice(g, v, *, mu, use_nesterov, average):
     return v, mu * u + ((1 - mu) * g if average else g)
 
 
-def with_weights_exchanged(g, v, *, mu, use_nesterov, average):
-    """An average that forgets mu of itself, and looks ahead correctly."""
-    v = momentum(g, v, mu=1 - mu, use_nesterov=False, average=average)[0]
-    return v, momentum(g, v, mu=mu, use_nesterov=use_nesterov, average=average)[0] if use_nesterov else v
-
-
-def ahead_with_weights_exchanged(g, v, *, mu, use_nesterov, average):
-    v, u = momentum(g, v, mu=mu, use_nesterov=use_nesterov, average=average)
-    return v, momentum(g, v, mu=1 - mu, use_nesterov=False, average=average)[0] if use_nesterov else u
+def with_weights_exchanged(g, v, *, mu, use_nesterov, average, ahead=False):
+    """Momentum with mu and 1 - mu exchanged in the velocity, or only in what looks ahead."""
+    once = partial(momentum, use_nesterov=False, average=average)
+    v = once(g, v, mu=mu if ahead else 1 - mu)[0]
+    return v, once(g, v, mu=1 - mu if ahead else mu)[0] if use_nesterov else v
 
 
 def reshaped(u, *, cut, **numbers):
@@ -101,7 +97,7 @@ RULES = {
     "WeightsExchanged": Wrong("mu and 1 - mu exchanged in the velocity", partial(
         muon_with, ahead=with_weights_exchanged)),
     "WeightsExchangedAhead": Wrong("mu and 1 - mu exchanged in Nesterov's momentum", partial(
-        muon_with, ahead=ahead_with_weights_exchanged)),
+        muon_with, ahead=partial(with_weights_exchanged, ahead=True))),
     "Reshaped": Wrong("the result for a transposed matrix reshaped, not transposed back", partial(
         muon_with, update=reshaped)),
     "NormOfVelocity": Wrong("divided by the norm of the velocity", partial(muon_with, by_velocity=True)),
