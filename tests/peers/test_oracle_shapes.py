@@ -281,7 +281,7 @@ def test_states_are_an_optimizers_own():
                 state["exp_avg"] = first.setdefault(p.shape, state["exp_avg"])
 
     class Aliasing(optim.SGD):
-        def step(self, closure=None):
+        def step(self):
             for group in self.param_groups:
                 for p in (x for x in group["params"] if x.grad is not None):
                     state = self.state[p]

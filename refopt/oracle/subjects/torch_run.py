@@ -163,7 +163,7 @@ class TorchRun(LibraryRun):
                 p.grad = g
             return loss
 
-        if (got := self.optimizer.step(closure)) is None or float(got) != float(loss):
+        if (got := self.optimizer.step(closure)) is not None and float(got) != float(loss):
             raise Wrong(f"step: expected the loss that the closure returns, {float(loss)}, got {got!r}")
 
     def states(self) -> list[dict[str, np.ndarray]]:
