@@ -19,7 +19,7 @@ DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 # The most lines of code of each package of refopt, of the tests and of the benchmarks. What RAISED has instead needs a
 # line in the CHANGELOG: "`gpu` may have 9,000 lines of code: ...".
 BUDGET = {
-    "catalog": 284, "checks": 875, "cli": 1347, "comm": 1279, "cpu": 1305, "gpu": 6558, "oracle": 10_664,
+    "catalog": 284, "checks": 875, "cli": 1347, "comm": 1279, "cpu": 1305, "gpu": 6558, "oracle": 10_666,
     "program": 6585, "simt": 11_002, "state": 692, "torch": 1522, "tests": 50_919, "benchmarks": 7750,
 }
 RAISED: dict[str, int] = {}

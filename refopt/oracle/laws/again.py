@@ -91,7 +91,7 @@ def resume(trial: Trial) -> Iterator[Try]:
             if k == slowed:
                 trial.slow(run)
             if k in stops:
-                saved, now = trial.tried(run.save), trial.outcome(run)["params"]
+                saved, now = trial.save(run), trial.outcome(run)["params"]
                 trial.run(Data([-x for x in data.params], [[x + x for x in of] for of in data.grads[:2]]))
                 run = trial.start(now, saved)
             trial.step(run, of)
@@ -131,7 +131,7 @@ def independent(
     for of in data.grads[:before]:
         trial.step(first, of)
         trial.step(alone, of)
-    now, state, of_file = trial.outcome(first)["params"], trial.tried(saved, first), trial.tried(first.save)
+    now, state, of_file = trial.outcome(first)["params"], trial.tried(saved, first), trial.save(first)
     runs = [first, trial.start(now, state), trial.start(now, state)]
     expected = [alone, trial.start(now, of_file), trial.start(now, of_file)]
     if slowed is not None:
