@@ -3,6 +3,7 @@
 import math
 import textwrap
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -192,10 +193,8 @@ class Trial:
 
     def observe(self, case: Case, rest: bool = False) -> Seen:
         """Observe its side effects on a copy of a case; with ``rest``, later ones as well."""
-        there = getattr(self.subject, "observe", None)
-        if there is not None:
-            return self.tried(there, case.copy(), rest)
-        return self.tried(observe, self.subject, case.copy(), None, rest)
+        there = getattr(self.subject, "observe", partial(observe, self.subject))
+        return self.tried(partial(there, case.copy(), rest=rest))
 
     def start(self, params: Sequence[Any], saved: Any = None, apart: bool = False) -> Run:
         """Start a run; skipped if none can be made."""
