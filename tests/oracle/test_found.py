@@ -188,6 +188,10 @@ def tails(params, grads, *, lr):
 
 
 RMS = "u = m / real(first) / denominator\n        p -= real(lr) * u / np.sqrt(np.mean(u * u)) if u.size else 0"
+def narrow_products(params, grads, *, lr):
+    return [p - lr * g for p, g in zip(params, grads, strict=True)]
+
+
 NAMED = {  # routine, step, dtype, laws, and the cause
     "decay of the rounded": ("adamw", narrow(of="decay"), "float16", ["L11"], "decay of the rounded parameter, not of"),
     "stepped apart": ("adamw", narrow(of="own"), "bfloat16", ["L11"], "moved from its own rounded value, not"),
@@ -198,6 +202,7 @@ NAMED = {  # routine, step, dtype, laws, and the cause
         ["L1", "L4"], "coeff ignored: taken as 0, for tensors of one axis"),
     "LARS, one norm": ("lars_momentum", step_of("lars_momentum", {"norm(g.ravel())": "norm((g + wd * p).ravel())"}),
         "float32", ["L1"], "norm of g + wd * p instead of the gradient's"),
+    "gradient not widened": ("sgd", narrow_products, "float32", ["L10"], "computed in its dtype: it is not widened"),
     "sign of 0": ("lion", lion, "float32", ["L1"], "sign of zero taken as -1"),
     "an overlapping tail": ("sgd", tails, "float32", ["L1"], "the last 8 elements updated at once as a tail"),
     "an rms": ("adamw", step_of("adamw", {STEP: RMS}), "float32", ["L1"], "`d` were `d / its rms`"),

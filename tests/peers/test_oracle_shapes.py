@@ -319,3 +319,51 @@ def test_a_state_that_is_lost_is_wrong():
 
     report = step_law("adam", Loses)
     assert report.wrong == ["L1"] and "optimizer.state: expected exp_avg_sq for moment2" in report.details()
+
+
+class Momentum(optim.Optimizer):
+    """Right, or wrong in one ``way``."""
+
+    way = ""
+
+    def __init__(self, params, lr=1e-3, momentum=0.0, weight_decay=0.0, maximize=False):
+        super().__init__(params, dict(lr=lr, momentum=momentum, weight_decay=weight_decay, maximize=maximize))
+        self.copies = {}
+
+    def step(self, closure=None):
+        loss = None
+        if closure is not None and self.way != "no closure":
+            with torch.set_grad_enabled(self.way != "closure without gradients"):
+                loss = closure()
+        with torch.no_grad():
+            for group in self.param_groups:
+                for p in group["params"]:
+                    if p.grad is not None:
+                        self.moved(p, p.grad, group)
+        return loss
+
+    def moved(self, p, g, group):
+        state, copied = self.state[p], self.way == "a copy"
+        if group["maximize"]:
+            g = g.mul_(-1) if self.way == "gradient negated" else -g
+        g = g.add(p, alpha=group["weight_decay"]) if group["weight_decay"] else g
+        if "momentum_buffer" in state:
+            state["momentum_buffer"].mul_(group["momentum"]).add_(g)
+        else:
+            state["momentum_buffer"] = g if self.way == "gradient kept" else g.clone()
+        own = self.copies.setdefault(p, p.detach().clone()) if copied else p
+        own.add_(state["momentum_buffer"], alpha=-group["lr"])
+        p.copy_(own)
+
+
+@pytest.mark.parametrize(("way", "law", "label"), [
+    ("", None, ""), ("no closure", "L24", "gradients that a closure computes"),
+    ("closure without gradients", "L24", "gradients that a closure computes"),
+    ("a copy", "L24", "parameters that are changed between two steps"),
+    ("gradient kept", "L16", "3 steps without decay"),
+    ("gradient negated", "L4", "gradients untouched, maximize=True")])
+def test_a_class_that_keeps_or_leaves_what_is_its_callers(way, law, label):
+    report = check("momentum", type("Mine", (Momentum,), {"way": way}), dtypes=["float32"], laws=["L4", "L16", "L24"],
+                   diagnose=False, process=False)
+    failed = {x.label for x in report.of("failed")}
+    assert report.wrong == [law] * bool(law) and (not law or label in failed), str(report)

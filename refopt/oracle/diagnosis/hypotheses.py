@@ -19,7 +19,7 @@ from refopt.oracle.cases import DECAYS
 from refopt.oracle.diagnosis.arrays import of_arrays, of_precision
 from refopt.oracle.diagnosis.hypothesis import Hypothesis, base_rule
 from refopt.oracle.diagnosis.numbers import of_numbers, of_steps
-from refopt.oracle.diagnosis.situation import Rule, Situation
+from refopt.oracle.diagnosis.situation import DIGITS, Rule, Situation
 from refopt.oracle.exact.cases import Case, memory
 from refopt.oracle.wrong import MORE, OF, Wrong, limits, norms
 
@@ -127,10 +127,16 @@ def _approximate(row: Routine) -> Iterator[Hypothesis]:
         for bits in (20, 11, 9):
             text = f"a fast reciprocal or root: the update is off by up to 2**-{bits} of its size"
             yield Hypothesis(text, partial(_loosened, off=2.0**-bits), "rough", "", False)
+    text = "products with a narrower gradient computed in its dtype: it is not widened before"
+    yield Hypothesis(text, partial(_loosened, off=None), "rough", "", False)
 
 
-def _loosened(s: Situation, off: float) -> Situation | None:
-    return _around(_nearly, off=off)(s)._replace(loose=True)
+def _loosened(s: Situation, off: float | None) -> Situation | None:
+    """An update that is off by ``off``, or if this is ``None`` by a factor and a product in a narrower dtype."""
+    dtype = s.arrays["grads"].dtype
+    if (off is None) != (dtype.itemsize < s.arrays["params"].dtype.itemsize):
+        return None
+    return _around(_nearly, off=2.0 ** (1 - DIGITS[dtype.name][0]) if off is None else off)(s)._replace(loose=True)
 
 
 def _nearly(p: Any, *arrays: Any, rule: Rule, off: float, lr: Any, **numbers: Any) -> tuple:

@@ -149,13 +149,17 @@ def _other_steps(what: str, names: tuple[str, ...]) -> Iterator[Hypothesis]:
     for n, dtype in STICKS.items():
         steps[f"sticks at step {n}, as a counter in {dtype} does"] = lambda t, i, n=n: min(t, n)  # type: ignore[misc]
     for dtype, real in _narrow_numbers():
-        text = f"of the step rounded to {dtype}"
-        steps[text] = lambda t, i, real=real: int(min(float(real(t)), 2.0**30))  # type: ignore[misc]
+        steps[f"of the step rounded to {dtype}"] = partial(_count_in, real=real)
     for bits in WRAPS:
         text = f"of the step modulo {2**bits}, as with a counter of {bits} bits"
         steps[text] = lambda t, i, n=2**bits: t % n or NONE  # type: ignore[misc]
     for text, to in steps.items():
         yield Hypothesis(f"{what} {text}", partial(_powers, names=names, to=to), "power", names[0])
+
+
+def _count_in(step: int, tensor: int, real: Any) -> int:
+    with np.errstate(over="ignore"):
+        return int(min(float(real(step)), 2.0**30))
 
 
 def _powers(s: Situation, names: tuple[str, ...], to: Callable[[int, int], int]) -> Situation | None:
