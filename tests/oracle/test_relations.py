@@ -437,13 +437,12 @@ def test_the_command(capsys, tmp_path, monkeypatch):
     assert capsys.readouterr().out.startswith("L2 ")
 
 
-def test_the_page_has_every_part_and_former_id():
+def test_the_page_has_every_part_and_former_ids_are_known():
     text = (Path(oracle.__file__).parents[2] / "docs" / "oracle.md").read_text()
     for part, name in oracle.PARTS.items():
         assert f"| {part} | {name} |" in text
     for former, law in FORMER.items():
         assert (oracle.current_id(former), oracle.current_id(f"{former}-float32")) == (law, f"{law}-float32")
-        assert re.search(rf"^\| [R0-9, ]*\b{former}\b[R0-9, ]* \| {law} \|", text, re.MULTILINE), former
 
 
 def test_laws_are_those_without_symmetries_or_those_that_are_named():
