@@ -110,7 +110,7 @@ def test_how_a_device_cuts_and_schedules_changes_no_bit(routine, form, lengths, 
         got = kernels(form, on)(case)
     assert_same(reference(case), got, "N11, way")
     if routine.forms[form].merged and not routine.elementwise and form != "cooperative" and log.launches:
-        assert log.launches[0].grid[0] == sum(max(-(-n // way.chunk), len(routine.scalars)) for n in lengths)
+        assert log.launches[0].grid[0] == sum(max(-(-n // way.chunk), bool(routine.scalars)) for n in lengths)
 
 
 @each(*ELEMENTWISE)
