@@ -273,6 +273,6 @@ def _command(trial: Running, dtypes: Sequence[str], law: Law, of: _Asked) -> str
     routine = None if trial.row is None else trial.row.name
     named = f", set={of.settings}" if of.settings else ""
     named += (f", examples={of.examples}" if of.examples != 5 else "") + (f", seed={of.seed}" if of.seed else "")
-    named += f", secret={of.secret}" if law.secret else ""
+    named += f", secret={of.secret}" if law.secret and routine else ""
     named += f", symmetries={[*of.declared]}" if law.declared else ""
     return f"oracle.check({routine!r}, {trial.subject.name}, dtypes={[*dtypes]!r}, laws=[{law.id!r}]{named})"
